@@ -1,6 +1,6 @@
-//! What pods ask of the labels of their node: node selector and required node affinity.
+//! What pods require of their node's labels: node selector and required node affinity.
 //!
-//! Rule: of terms that are alternatives, one is chosen so that all that is asked can be met together.
+//! Rule: from each set of alternative terms, one is chosen so that everything can be met together.
 
 use super::requirements::{Clash, Requirements, Values, is_well_known, normalized};
 use super::volumes::joined;
@@ -8,14 +8,14 @@ use crate::api::node_claim::Requirement;
 use crate::api::pod::PodSpec;
 use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm};
 
-/// Narrows what a node is to what a pod asks for: its node selector, and the first term of its
-/// required node affinity that can be met.
+/// Narrows a node's requirements to those of a pod: its node selector, and the first term of its required node affinity that can
+/// be met.
 pub fn constrained(node: &Requirements, spec: &PodSpec) -> Result<Requirements, Clash> {
     let terms = affinity_terms(spec)?;
     with_one_of_each(&selected(node, spec)?, &[&terms]).map_err(|(_, clash)| clash)
 }
 
-/// Narrows what a node is to the node selector of a pod.
+/// Narrows a node's requirements to the node selector of a pod.
 pub(super) fn selected(node: &Requirements, spec: &PodSpec) -> Result<Requirements, Clash> {
     let mut node = node.clone();
     for (key, value) in &spec.node_selector {
@@ -29,14 +29,14 @@ pub(super) fn selected(node: &Requirements, spec: &PodSpec) -> Result<Requiremen
     Ok(node)
 }
 
-/// The field by which pods ask for Nodes by their names.
+/// The field that selects Nodes by name.
 pub const NODE_NAME: &str = "metadata.name";
 
-/// The terms of the required node affinity of a pod, one of which its node must meet. Those that name Nodes are left out, as
-/// the name of a new one is not known, and so are empty ones, which match no node.
+/// The terms of a pod's required node affinity; its node must meet one of them. Terms that name Nodes are skipped because the
+/// name of a new node is not known. Empty terms are skipped because they match no node.
 ///
 /// # Errors
-/// None is left.
+/// If no term is left.
 pub(super) fn affinity_terms(spec: &PodSpec) -> Result<Vec<Vec<NodeSelectorRequirement>>, Clash> {
     let affinity = spec.affinity.as_ref().and_then(|a| a.node_affinity.as_ref());
     let required = affinity.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
@@ -61,11 +61,11 @@ pub(super) fn affinity_terms(spec: &PodSpec) -> Result<Vec<Vec<NodeSelectorRequi
     Ok(joined(terms))
 }
 
-/// Most ways to meet the choices so far that the next ones are tried with.
+/// Most combinations that are kept from one choice to the next.
 const MOST: usize = 64;
 
-/// Narrows what a node is to one term of each of these choices: the first combination that can be met. A choice without
-/// terms asks for nothing.
+/// Narrows a node's requirements to one term of each choice: the first combination that can be met. A choice without terms is
+/// skipped.
 ///
 /// # Errors
 /// The index of the choice that cannot be met, and why.
@@ -87,7 +87,7 @@ pub(super) fn with_one_of_each(
             }
         }
         if let (true, Some(why)) = (next.is_empty(), clash) {
-            // What cannot be met by itself is told as such.
+            // Report a choice that cannot be met by itself as such.
             let mut alone = terms.iter().map(|term| with_term(node, term).err());
             let alone = alone.next().flatten().filter(|_| alone.all(|clash| clash.is_some()));
             return Err((index, alone.unwrap_or(why)));
@@ -115,7 +115,7 @@ fn with_term(node: &Requirements, term: &[NodeSelectorRequirement]) -> Result<Re
     Ok(node)
 }
 
-/// What is said of a label that no NodePool, policy or flavor defines.
+/// The clash for a label that no NodePool, policy or flavor defines.
 pub(super) fn undefined(key: &str, value: &str) -> Clash {
     Clash {
         key: key.to_owned(),

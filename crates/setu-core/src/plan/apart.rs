@@ -1,6 +1,6 @@
-//! Which pods of a gang may not run on one node, as far as their own templates say.
+//! Which pods of a gang may not run on one node, according to their templates.
 //!
-//! Rule: in doubt they may not. A node more costs something; a pod that finds no place keeps its gang from running.
+//! Rule: in doubt, they may not. One more node costs money, but a pod without a place keeps the gang from running.
 
 use crate::api::pod::PodSpec;
 use crate::api::workload::PodSet;
@@ -9,37 +9,38 @@ use k8s_openapi::api::core::v1::ContainerPort;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Whether two pods of the set cannot run on one node: they spread over host names, shun each other
-/// there, or listen on the same port of the host.
+/// Whether two pods of the set cannot share a node: they spread over host names, have anti-affinity on the host name, or use the
+/// same host port.
 pub fn shuns_itself(pod_set: &PodSet) -> bool {
     let spec = &pod_set.template.spec;
     let spread = spec
         .topology_spread_constraints
         .iter()
         .any(|c| c.topology_key == names::HOSTNAME && c.when_unsatisfiable == "DoNotSchedule");
-    spread || shunned(spec).next().is_some() || !ports(spec).is_empty()
+    spread || excluded_pods(spec).next().is_some() || !ports(spec).is_empty()
 }
 
-/// Whether a pod of the one set and a pod of the other cannot run on one node: either shuns the other there, or
-/// both listen on the same port of the host.
+/// Whether a pod of one set and a pod of the other cannot share a node: one has anti-affinity to the other there, or both use the
+/// same host port.
 pub fn shun(one: &PodSet, other: &PodSet) -> bool {
     let keeps_off = |a: &PodSet, b: &PodSet| {
         let labels = &b.template.metadata.labels;
-        shunned(&a.template.spec).any(|selector| selector.is_none_or(|selector| may_select(selector, labels)))
+        excluded_pods(&a.template.spec)
+            .any(|selector| selector.is_none_or(|selector| may_select(selector, labels)))
     };
     keeps_off(one, other)
         || keeps_off(other, one)
         || !ports(&one.template.spec).is_disjoint(&ports(&other.template.spec))
 }
 
-/// The pods that these must not share a host with; `None` stands for whatever the API server makes of no selector.
-fn shunned(spec: &PodSpec) -> impl Iterator<Item = Option<&LabelSelector>> {
+/// The selectors of pods that these must not share a host with. `None` is a missing selector, which counts as matching any pod.
+fn excluded_pods(spec: &PodSpec) -> impl Iterator<Item = Option<&LabelSelector>> {
     let affinity = spec.affinity.iter().filter_map(|a| a.pod_anti_affinity.as_ref());
     let terms = affinity.flat_map(|a| a.required_during_scheduling_ignored_during_execution.iter().flatten());
     terms.filter(|term| term.topology_key == names::HOSTNAME).map(|term| term.label_selector.as_ref())
 }
 
-/// Whether pods that start with these labels may come to match: controllers add labels to those of the template.
+/// Whether pods that start with these labels may match: controllers add labels to those of the template.
 pub(super) fn may_select(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
     let equal = |(key, value): (&String, &String)| labels.get(key).is_none_or(|has| has == value);
     let fits = |operator: &str, values: &[String], has: &String| match operator {
@@ -55,7 +56,7 @@ pub(super) fn may_select(selector: &LabelSelector, labels: &BTreeMap<String, Str
         })
 }
 
-/// Whether pods that start with these labels match for sure, or by labels that their controller adds.
+/// Whether pods that start with these labels match for certain, or through labels that their controller adds.
 pub(super) fn surely_selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
     let is_there = |key: &String| labels.contains_key(key) || is_of_controller(key);
     let expressions = selector.match_expressions.iter().flatten();
@@ -65,7 +66,7 @@ pub(super) fn surely_selects(selector: &LabelSelector, labels: &BTreeMap<String,
         && wanted.all(|expression| is_there(&expression.key))
 }
 
-/// Whether controllers of jobs add a label of this key to their pods.
+/// Whether Job controllers add a label with this key to their pods.
 fn is_of_controller(key: &str) -> bool {
     const NAMES: [&str; 4] = ["controller-revision-hash", "controller-uid", "job-name", "pod-template-hash"];
     const GROUPS: [&str; 11] = [
@@ -84,11 +85,11 @@ fn is_of_controller(key: &str) -> bool {
     NAMES.contains(&key) || key.split_once('/').is_some_and(|(group, _)| GROUPS.contains(&group))
 }
 
-/// Ports of the host that the pods listen on, with the protocol.
+/// Host ports of the pods, with their protocol.
 fn ports(spec: &PodSpec) -> BTreeSet<(i32, &str)> {
     let sidecars = spec.init_containers.iter().filter(|c| c.restart_policy.as_deref() == Some("Always"));
     let all = spec.containers.iter().chain(sidecars).flat_map(|c| &c.ports);
-    // On the host's network the API server takes the container's port for the host's, in the pod alone.
+    // With host networking, the API server uses the container port as the host port, but only in the pod.
     let same = |port: &ContainerPort| spec.host_network.then_some(port.container_port);
     let of_host =
         all.filter_map(|p| Some((p.host_port.or(same(p))?, p.protocol.as_deref().unwrap_or("TCP"))));
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn pod_sets_shun_each_other_whichever_says_so_unless_a_label_shows_that_they_do_not() {
+    fn anti_affinity_of_either_pod_set_applies_unless_labels_rule_it_out() {
         let js = json!({"app": "js"});
         for (selector, labels, expected) in [
             (json!({"matchLabels": js}), js.clone(), true),
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_listen_on_one_port_of_the_host_are_apart() {
+    fn pods_with_the_same_host_port_do_not_share_a_node() {
         let listens = |port: i32, protocol: &str| {
             set(
                 &json!({}),
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn on_the_hosts_network_each_port_is_the_hosts_and_sidecars_listen_too() {
+    fn with_host_network_container_ports_are_host_ports_including_sidecars() {
         let port = json!([{"ports": [{"containerPort": 80}]}]);
         let plain = set(&json!({}), &json!({"containers": port}));
         let on_host = set(&json!({}), &json!({"hostNetwork": true, "containers": port}));

@@ -1,7 +1,7 @@
-//! One NodeClaim, made as Karpenter itself would make it for its NodePool.
+//! Builds one NodeClaim as Karpenter itself would build it for its NodePool.
 //!
-//! So it is neither drifted nor invisible: template labels, annotations and hash are copied, every
-//! custom requirement key gets a concrete label, and the NodePool is its owner.
+//! So Karpenter neither treats it as drifted nor ignores it. Template labels, annotations and hash are copied, each custom
+//! requirement key becomes a concrete label, and the NodePool is the owner.
 
 use super::affinity::{affinity_terms, selected, undefined, with_one_of_each};
 use super::daemons::{gang_taint, tolerates};
@@ -23,23 +23,23 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Age at which Karpenter replaces a node whose NodePool does not say.
+/// Karpenter's default `expireAfter`, for NodePools that do not set it.
 const DEFAULT_EXPIRY: &str = "720h";
 
-/// A claim in the making: everything but its resources and the gang's taint.
+/// A claim without its resources and the gang's taint.
 #[derive(Clone, Debug)]
 pub struct Draft {
     /// Name of the NodePool.
     pub node_pool: String,
     /// What the node must be.
     pub requirements: Requirements,
-    /// What the administrator may want to know of it.
+    /// Notes for the administrator.
     pub notes: Vec<String>,
-    /// Whether all its types have accelerators, for which the pods do not ask.
+    /// Whether all its types have accelerators that the pods do not ask for.
     pub has_spare: bool,
-    /// Keys that NodePool, policy or flavor define, so that a node must have a label for them.
+    /// Keys that NodePool, policy or flavor define. The node must have a label for each.
     defined: BTreeSet<String>,
-    /// Annotations that keep Karpenter from taking the node.
+    /// Annotations that keep Karpenter from disrupting the node.
     holds: Vec<&'static str>,
     pool: Arc<NodePool>,
 }
@@ -48,7 +48,7 @@ impl Draft {
     /// Narrows a NodePool to what a pod set needs.
     ///
     /// # Errors
-    /// What of the pod set, its flavors or the policy the NodePool cannot give.
+    /// What the pod set, its flavors or the policy ask for and the NodePool cannot give.
     pub fn new(
         pool: &Arc<NodePool>,
         request: &Request<'_>,
@@ -57,8 +57,9 @@ impl Draft {
     ) -> Result<Self, Obstacle> {
         let node_pool = pool.metadata.name.clone().unwrap_or_default();
         let who = format!("pod set {}", wanted.pod_set.name);
-        let tell = |reason, who: &str, clash: &Clash| Obstacle::new(reason, clash.in_words(who, &node_pool));
-        let clash = |who: &str, c: &Clash| tell(ObstacleReason::RequirementsClash, who, c);
+        let obstacle =
+            |reason, who: &str, clash: &Clash| Obstacle::new(reason, clash.in_words(who, &node_pool));
+        let clash = |who: &str, c: &Clash| obstacle(ObstacleReason::RequirementsClash, who, c);
         let mut requirements =
             of_pool(pool).map_err(|c| clash(&format!("the template of NodePool {node_pool}"), &c))?;
         requirements.add_all(&request.policy.requirements).map_err(|c| clash("the policy", &c))?;
@@ -74,15 +75,14 @@ impl Draft {
             let who = format!("ResourceFlavor {}", flavor.metadata.name.as_deref().unwrap_or_default());
             for (key, value) in &flavor.spec.node_labels {
                 let key = normalized(key);
-                // A pool that the administrator names may be given the flavor's labels; one that is
-                // only found must have them by itself.
+                // A pool that the tier names may be given the flavor's labels. Any other pool must define them.
                 let can_be_given = tier.node_pool_name.is_some() && !is_reserved(key);
                 if !is_well_known(key) && requirements.get(key).is_none() && !can_be_given {
-                    return Err(tell(ObstacleReason::FlavorNotOffered, &who, &undefined(key, value)));
+                    return Err(obstacle(ObstacleReason::FlavorNotOffered, &who, &undefined(key, value)));
                 }
                 requirements
                     .add(key, &Values::one(value))
-                    .map_err(|c| tell(ObstacleReason::FlavorNotOffered, &who, &c))?;
+                    .map_err(|c| obstacle(ObstacleReason::FlavorNotOffered, &who, &c))?;
             }
         }
         let defined = requirements.iter().map(|(key, _)| key.clone()).collect();
@@ -93,7 +93,7 @@ impl Draft {
         let choices: Vec<_> = [affinity.as_slice()].into_iter().chain(volumes).collect();
         let requirements = with_one_of_each(&selected, &choices).map_err(|(index, c)| {
             let volume = index.checked_sub(1).and_then(|index| wanted.reach.get(index));
-            let volume = volume.map(|Reach { text, .. }| tell(ObstacleReason::VolumeUnusable, text, &c));
+            let volume = volume.map(|Reach { text, .. }| obstacle(ObstacleReason::VolumeUnusable, text, &c));
             volume.unwrap_or_else(|| clash(&who, &c))
         })?;
         if let Some((key, value)) = requirements.bad_value() {
@@ -112,18 +112,18 @@ impl Draft {
         Ok(Self { node_pool, requirements, notes, has_spare: false, defined, holds, pool })
     }
 
-    /// The same draft with one label held to a value, as `who` asks for.
+    /// The same draft with one label fixed to a value. Errors name `who` as the one who asks.
     ///
     /// # Errors
-    /// Where the nodes cannot have it.
+    /// If the nodes cannot have the value.
     pub fn held_to(&self, key: &str, value: &str, who: &str) -> Result<Self, Obstacle> {
         self.narrowed(key, &Values::one(value), who)
     }
 
-    /// The same draft with one label held to some values, as `who` asks for.
+    /// The same draft with one label narrowed to some values. Errors name `who` as the one who asks.
     ///
     /// # Errors
-    /// Where the nodes can have none of them.
+    /// If the nodes can have none of the values.
     pub fn narrowed(&self, key: &str, values: &Values, who: &str) -> Result<Self, Obstacle> {
         let mut held = self.clone();
         held.requirements.add(key, values).map_err(|c| {
@@ -138,7 +138,7 @@ impl Draft {
         self.defined.contains(key)
     }
 
-    /// Age at which Karpenter takes the nodes away, whatever runs there; `Never` for none.
+    /// Age at which Karpenter deletes the nodes, whatever runs there. `Never` for no limit.
     pub fn expire_after(&self) -> &str {
         self.pool.spec.template.spec.expire_after.as_deref().unwrap_or(DEFAULT_EXPIRY)
     }
@@ -153,19 +153,19 @@ impl Draft {
         &self.pool.spec.template.spec.node_class_ref
     }
 
-    /// Upper bounds over all nodes of its NodePool.
+    /// The limits of its NodePool.
     pub fn limits(&self) -> Option<&ResourceList> {
         self.pool.spec.limits.as_ref()
     }
 
-    /// Whether nodes made from both are alike.
+    /// Whether nodes made from both are identical.
     pub fn is_like(&self, other: &Self) -> bool {
         self.node_pool == other.node_pool
             && self.requirements == other.requirements
             && self.defined == other.defined
     }
 
-    /// Taints of the nodes, the gang's own included where pods are held to their nodes by it.
+    /// Taints of the nodes. Includes the gang's taint if the pinning uses it.
     pub fn taints(&self, gang: &str, pinning: Pinning) -> Vec<Taint> {
         let mut taints = self.pool.spec.template.spec.taints.clone();
         if pinning == Pinning::SelectorAndTaint {
@@ -174,8 +174,7 @@ impl Draft {
         taints
     }
 
-    /// The claim, without name and gang labels, that asks for these amounts and, where any are given,
-    /// for one of these instance types.
+    /// The claim without name and gang labels. It requests these amounts and, if `types` is not empty, one of these types.
     pub fn claim(
         &self,
         requests: ResourceList,
@@ -184,7 +183,7 @@ impl Draft {
     ) -> Result<NodeClaim, Obstacle> {
         let mut requirements = self.requirements.clone();
         if !types.is_empty() {
-            // They were chosen among those that the requirements allow.
+            // The types were chosen among those that the requirements allow, so this cannot fail.
             let _ = requirements.add(names::INSTANCE_TYPE, &Values::of(types));
         }
         let template = &self.pool.spec.template;
@@ -208,8 +207,8 @@ impl Draft {
         let mut labels = self.pool.spec.template.metadata.labels.clone();
         labels.insert(names::NODEPOOL.to_owned(), self.node_pool.clone());
         labels.insert(node_class_key(&self.pool), self.pool.spec.template.spec.node_class_ref.name.clone());
-        // Karpenter calls a claim drifted at once if a custom key of its NodePool has no label.
-        // One that only the pods name is one they shun, and needs none.
+        // Karpenter marks a claim as drifted if a custom key of its NodePool has no label. A key that only pods name is one they
+        // exclude, and needs no label.
         let custom = |key: &String| self.defined.contains(key) && !is_well_known(key) && !is_reserved(key);
         for (key, values) in self.requirements.iter().filter(|(key, _)| custom(key)) {
             if let Some(value) = values.pick() {
@@ -235,7 +234,7 @@ impl Draft {
         annotations
     }
 
-    /// The NodePool; `None` for one from a file, which has no UID.
+    /// The NodePool as owner. `None` for a NodePool from a file, which has no UID.
     fn owner(&self) -> Option<OwnerReference> {
         Some(OwnerReference {
             api_version: "karpenter.sh/v1".to_owned(),
@@ -248,13 +247,13 @@ impl Draft {
     }
 }
 
-/// The label key under which Karpenter notes the NodeClass.
+/// The label key under which Karpenter records the NodeClass.
 fn node_class_key(pool: &NodePool) -> String {
     let class = &pool.spec.template.spec.node_class_ref;
     format!("{}/{}", class.group, class.kind.to_ascii_lowercase())
 }
 
-/// What every node of a pool is.
+/// The requirements that every node of a pool meets.
 fn of_pool(pool: &NodePool) -> Result<Requirements, Clash> {
     let mut requirements = Requirements::default();
     let template = &pool.spec.template;
@@ -264,14 +263,14 @@ fn of_pool(pool: &NodePool) -> Result<Requirements, Clash> {
     }
     requirements.add(names::NODEPOOL, &Values::one(pool.metadata.name.as_deref().unwrap_or_default()))?;
     requirements.add(&node_class_key(pool), &Values::one(&template.spec.node_class_ref.name))?;
-    // Every node has these in the end, and pods may ask for them; a claim does not state them.
+    // Every node gets these labels, and pods may select on them. A claim does not state them.
     for key in [names::REGISTERED, names::INITIALIZED] {
         requirements.add(key, &Values::one("true"))?;
     }
     Ok(requirements)
 }
 
-/// What the pods ask of their nodes, without the gang's own label: the template of a Job that runs has it.
+/// The pods' spec without the gang's own node selector, which the template of a running Job has.
 fn without_pin<'a>(request: &Request<'_>, wanted: &'a PodSetDemand<'_>) -> Cow<'a, PodSpec> {
     let spec = &*wanted.spec;
     let pinned = spec.node_selector.get(names::GANG).is_some_and(|value| value == request.gang);
@@ -355,19 +354,19 @@ mod tests {
     }
 
     #[test]
-    fn repair_is_kept_away_where_the_policy_says_so() {
+    fn claims_are_annotated_against_node_repair_if_the_policy_says_so() {
         let mut world = world(&json!({}));
-        let says = |world: &World| claim(world).annotation(names::DO_NOT_REPAIR).to_owned();
-        assert_eq!(says(&world), "");
+        let no_repair = |world: &World| claim(world).annotation(names::DO_NOT_REPAIR).to_owned();
+        assert_eq!(no_repair(&world), "");
         world.policy.do_not_repair = true;
         assert_eq!(
-            (says(&world), claim(&world).annotation(names::DO_NOT_DISRUPT)),
+            (no_repair(&world), claim(&world).annotation(names::DO_NOT_DISRUPT)),
             ("true".to_owned(), "true")
         );
     }
 
     #[test]
-    fn a_claim_is_what_karpenter_would_have_made() {
+    fn a_claim_equals_one_that_karpenter_would_create() {
         let template = json!({"spec": {
             "taints": [{"key": "gpu", "effect": "NoSchedule"}],
             "startupTaints": [{"key": "starting", "effect": "NoExecute"}],
@@ -414,14 +413,14 @@ mod tests {
     }
 
     #[test]
-    fn the_gang_taint_joins_the_pools_own_and_the_pools_expiry_stays() {
+    fn the_gang_taint_is_added_and_the_pools_expiry_is_kept() {
         let claim = claim(&world(&json!({"spec": {"expireAfter": "Never"}})));
         assert_eq!(claim.spec.taints, [gang_taint("g1")]);
         assert_eq!(claim.spec.expire_after.as_deref(), Some("Never"));
     }
 
     #[test]
-    fn a_pool_that_karpenter_has_not_hashed_yet_gives_no_hash() {
+    fn a_pool_without_a_hash_annotation_gives_no_hash() {
         let mut world = World::new();
         world.pools = vec![pool("gpu", &json!({"metadata": {"annotations": null}}))];
         assert_eq!(claim(&world).annotation(names::NODEPOOL_HASH), "");
@@ -456,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flavor_label_the_pool_does_not_have_is_stamped_only_where_the_pool_was_named() {
+    fn a_flavor_label_missing_in_the_pool_is_added_only_if_the_tier_names_the_pool() {
         let mut world = World::new();
         world.flavors = vec![flavor("gpu", &json!({"example.com/pool": "x"}))];
         let expected = "ResourceFlavor gpu asks for example.com/pool [x], but NodePool gpu offers no such label; add \
@@ -508,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn terms_that_name_nodes_are_left_to_nodes_that_exist() {
+    fn affinity_terms_that_name_nodes_are_skipped() {
         let named = |operator: &str| json!({"matchFields": [{"key": NODE_NAME, "operator": operator, "values": ["n1"]}]});
         let zone = json!({"matchExpressions": [{"key": names::ZONE, "operator": "In", "values": ["b"]}]});
         let both = World::new().pods(&affinity(&json!([named("In"), zone])));
@@ -533,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn terms_of_the_affinity_that_list_values_of_one_label_are_one_term() {
+    fn affinity_terms_that_list_values_of_one_label_are_merged() {
         let zone =
             |z: &str| json!({"matchExpressions": [{"key": names::ZONE, "operator": "In", "values": [z]}]});
         let world = World::new().pods(&affinity(&json!([zone("c"), zone("b"), zone("a")])));
@@ -546,11 +545,11 @@ mod tests {
     }
 
     #[test]
-    fn what_the_pods_shun_is_required_and_not_stamped() {
-        let shun = affinity(&json!([{"matchExpressions": [
+    fn excluded_label_values_become_requirements_and_not_labels() {
+        let excluding = affinity(&json!([{"matchExpressions": [
             {"key": "example.com/broken", "operator": "NotIn", "values": ["yes"]},
         ]}]));
-        let claim = claim(&World::new().pods(&shun));
+        let claim = claim(&World::new().pods(&excluding));
         assert_eq!(label(&claim, "example.com/broken"), None);
         assert_eq!(requirement(&claim, "example.com/broken"), [("NotIn".to_owned(), vec!["yes".to_owned()])]);
     }
@@ -589,7 +588,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quantity_that_cannot_be_read_names_who_wrote_it() {
+    fn an_unreadable_quantity_error_names_its_object() {
         let pods = json!({"containers": [{"resources": {"requests": {"cpu": "many"}}}]});
         let (reason, message) = World::new().pods(&pods).obstacle();
         assert_eq!(reason, ObstacleReason::BadQuantity);

@@ -1,8 +1,8 @@
-//! What nodes cost an hour: by the administrator's own table, or else by Karpenter's metrics, or else by the catalogue.
+//! The hourly cost of nodes: from the policy's price table, else from Karpenter's metrics, else from the catalogue.
 //!
-//! Rule: an unknown price is said to be unknown, never taken for nothing. Where a claim may become several things, a bound
-//! counts the dearest and a choice the cheapest. Nothing is dearer than on demand, so that stands for the price of spot and
-//! reserved capacity of which nothing else is known. A price of another region is no bound: types are compared by it alone.
+//! Rule: an unknown price is reported as unknown and never counts as zero. If a claim may become several offerings, a bound uses
+//! the most expensive and a choice the cheapest. Nothing costs more than on-demand, so that price stands in for unknown spot and
+//! reserved prices. A price of another region is used only to compare types, never for a bound.
 
 mod compared;
 mod unpriced;
@@ -35,48 +35,48 @@ pub struct Prices<'a> {
     pub market: Option<&'a Market>,
 }
 
-/// What a gang costs an hour.
+/// The hourly cost of a gang.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// The least that nodes cost together of what they may become and has a price.
+    /// The sum of the lowest known prices of what the nodes may become.
     pub at_least: Price,
-    /// The most of the same.
+    /// The sum of the highest known prices.
     pub at_most: Price,
     /// The currency of both.
     pub currency: Currency,
-    /// Nodes of which all that they may become has a price.
+    /// Nodes for which every possible offering has a price.
     pub priced: u32,
-    /// Nodes of which only some of it has one.
+    /// Nodes for which only some offerings have a price.
     pub partly_priced: u32,
-    /// Nodes of which nothing has one.
+    /// Nodes for which no offering has a price.
     pub unpriced: u32,
-    /// Nodes of kwok among these, which nobody pays for.
+    /// Kwok nodes among the unpriced. They are simulated and cost nothing.
     pub simulated: u32,
-    /// What no price is known for.
+    /// What has no known price.
     pub missing: BTreeSet<Unpriced>,
-    /// The region that some prices are of, as nobody says in which one the nodes would be.
+    /// The default region that some prices are of, set if the nodes' region is unknown.
     pub usual: Option<&'static str>,
-    /// Where the prices are known from.
+    /// The sources of the prices.
     pub sources: BTreeSet<Source>,
 }
 
 impl Cost {
-    /// What all nodes cost, if there are any and all their prices are known.
+    /// The highest total cost, if there are nodes and all their prices are known.
     pub fn known(&self) -> Option<Price> {
         (self.not_known() == 0 && self.priced > 0).then_some(self.at_most)
     }
 
-    /// Nodes that may become something of which no price is known.
+    /// Nodes with a possible offering that has no known price.
     pub fn not_known(&self) -> u32 {
         self.unpriced.saturating_add(self.partly_priced)
     }
 
-    /// The same for people.
+    /// The same with its currency, for display.
     pub fn shown(&self) -> Option<Money> {
         self.known().map(|price| Money { price, currency: self.currency })
     }
 
-    /// What the nodes cost an hour, for people, behind a comma, and what no price is known for.
+    /// Clause after a comma: the hourly cost, and what has no known price.
     pub fn clause(&self) -> String {
         let Self { at_least, at_most: price, currency, .. } = *self;
         let most = Money { price, currency };
@@ -90,7 +90,7 @@ impl Cost {
         }
     }
 
-    /// That prices are those of a region that nobody has named, and what to do about it, where that is so.
+    /// Says that prices are those of a default region because the nodes' region is unknown, and the remedy. `None` otherwise.
     pub fn unplaced(&self) -> Option<String> {
         self.usual.map(|region| {
             format!(
@@ -102,19 +102,19 @@ impl Cost {
         })
     }
 
-    /// What no price is known for, in words.
+    /// What has no known price, in words.
     pub fn lack(&self) -> String {
         let (what, mut common) = unpriced::in_words(&self.missing);
         common.push(counted(self.not_known(), "node"));
         format!("no price for {what} ({})", common.join(", "))
     }
 
-    /// The same, where somebody is to pay for such nodes.
+    /// The same. `None` if only simulated nodes lack a price.
     pub fn unpaid(&self) -> Option<String> {
         (self.not_known() > self.simulated).then(|| self.lack())
     }
 
-    /// What is to be done about it.
+    /// The remedy for missing prices.
     pub fn remedy(&self) -> &'static str {
         if self.missing.contains(&Unpriced::OpenType) {
             "name instance types in NodePool or tier"
@@ -124,7 +124,7 @@ impl Cost {
     }
 }
 
-/// What one instance type is asked for.
+/// The requirements that an instance type is priced for.
 struct Wanted<'r> {
     requirements: &'r Requirements,
     /// API group of the NodeClass.
@@ -132,7 +132,7 @@ struct Wanted<'r> {
 }
 
 impl Wanted<'_> {
-    /// The capacity types that are possible, and whether nobody names them and on-demand is among them.
+    /// The possible capacity types, and whether the requirements leave them open with on-demand among them.
     fn kinds(&self) -> (BTreeSet<String>, bool) {
         let asked = self.requirements.get(names::CAPACITY_TYPE);
         if let Some(listed) = asked.and_then(Values::listed) {
@@ -144,14 +144,14 @@ impl Wanted<'_> {
         (kinds, is_open)
     }
 
-    /// The region, or that of a zone.
+    /// The region, or the region of a zone.
     fn region(&self) -> Option<&str> {
         let first = |key| self.requirements.get(key).and_then(Values::listed).and_then(|all| all.first());
         first(names::REGION).or_else(|| first(names::ZONE)).map(|place| region_of(place))
     }
 }
 
-/// What a node may cost.
+/// The price range of a node.
 #[derive(Clone, Debug)]
 struct Range {
     least: Price,
@@ -160,34 +160,34 @@ struct Range {
     source: Source,
 }
 
-/// Of which region a price is.
+/// Which region a price belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Region {
-    /// Of the right one.
+    /// The nodes' region, or a price for any region.
     Right,
-    /// Of this one, as none is named.
+    /// This default region, because no region is named.
     Usual(&'static str),
-    /// Of the provider's usual one, though another one is named.
+    /// The provider's default region, although another one is named.
     Wrong,
 }
 
 impl Region {
-    /// The usual region of a provider, if it is that.
+    /// The default region, if the price belongs to it.
     const fn usual(self) -> Option<&'static str> {
         if let Self::Usual(region) = self { Some(region) } else { None }
     }
 }
 
-/// What a node may cost, by what it may become.
+/// The prices that a node may have, over everything it may become.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spread {
-    /// The lowest price and the highest, of what has one.
+    /// The lowest and the highest known price.
     pub known: Option<(Price, Price)>,
-    /// The region that some prices are of, as nobody says in which one the node would be.
+    /// The default region that some prices are of, set if the node's region is unknown.
     pub usual: Option<&'static str>,
-    /// What no price is known for.
+    /// What has no known price.
     pub missing: BTreeSet<Unpriced>,
-    /// Where the prices are known from.
+    /// The sources of the prices.
     pub sources: BTreeSet<Source>,
 }
 
@@ -206,19 +206,19 @@ impl Spread {
         }
     }
 
-    /// The highest price, where everything has one.
+    /// The highest price, if everything has one.
     pub fn dearest(&self) -> Option<Price> {
         self.known.filter(|_| self.missing.is_empty()).map(|(_, highest)| highest)
     }
 }
 
 impl Prices<'_> {
-    /// What prices and bounds are in.
+    /// The currency of prices and bounds.
     pub fn currency(&self) -> Currency {
         self.budget.currency.unwrap_or_default()
     }
 
-    /// The lowest price that a node of this type and with these requirements may have.
+    /// The lowest price that a node of this type with these requirements may have.
     pub fn cheapest(&self, instance_type: &str, requirements: &Requirements, group: &str) -> Option<Price> {
         let wanted = Wanted { requirements, group };
         let allowed = requirements.get(names::CAPACITY_TYPE);
@@ -226,15 +226,15 @@ impl Prices<'_> {
         kinds.filter_map(|kind| self.range(instance_type, kind, &wanted)).map(|range| range.least).min()
     }
 
-    /// The lowest price that a node of this claim may have, as far as prices are known.
+    /// The lowest known price that a node of this claim may have.
     pub fn least(&self, claim: &NodeClaim) -> Option<Price> {
         self.by_price(claim).into_iter().find_map(|(_, price)| price)
     }
 
-    /// The instance types that a claim lists, each with the lowest price that it may have: the cheapest first.
+    /// The instance types that a claim lists, each with its lowest price, the cheapest first.
     pub fn by_price(&self, claim: &NodeClaim) -> Vec<(String, Option<Price>)> {
         let mut requirements = Requirements::default();
-        // What cannot be read narrows nothing.
+        // Requirements that cannot be read narrow nothing.
         let _ = requirements.add_all(&claim.spec.requirements);
         let group = &claim.spec.node_class_ref.group;
         let types = requirements.get(names::INSTANCE_TYPE).and_then(Values::listed).into_iter().flatten();
@@ -244,22 +244,22 @@ impl Prices<'_> {
         types
     }
 
-    /// The highest price that a node of this type and with these requirements may have; none where it may be bought as
-    /// something that has no price.
+    /// The highest price that a node of this type with these requirements may have. `None` if it may become an offering without a
+    /// price.
     pub fn dearest_of(&self, instance_type: &str, requirements: &Requirements, group: &str) -> Option<Price> {
         let mut spread = Spread::default();
         self.ranges(instance_type, &Wanted { requirements, group }).for_each(|found| spread.add(found));
         spread.dearest()
     }
 
-    /// What a node of this claim may cost.
+    /// The prices that a node of this claim may have.
     pub fn spread(&self, claim: &NodeClaim) -> Spread {
         let mut requirements = Requirements::default();
         let is_read = requirements.add_all(&claim.spec.requirements).is_ok();
         for key in [names::CAPACITY_TYPE, names::INSTANCE_TYPE, names::ZONE, names::REGION] {
             let launched_as = claim.label(key);
             if !launched_as.is_empty() {
-                // What it was launched as is among what was asked for.
+                // The launched value is one of those requested, so this cannot fail.
                 let _ = requirements.add(key, &Values::one(launched_as));
             }
         }
@@ -275,12 +275,12 @@ impl Prices<'_> {
         spread
     }
 
-    /// What all nodes of a plan cost.
+    /// The cost of all nodes of a plan.
     pub fn of_plan(&self, plan: &Plan) -> Cost {
         self.of_nodes(plan.groups().into_iter().map(|(slot, count)| (&*slot.template, count)))
     }
 
-    /// What so many nodes of each of these claims cost.
+    /// The cost of `count` nodes of each of these claims.
     pub fn of_nodes<'c>(&self, nodes: impl IntoIterator<Item = (&'c NodeClaim, u32)>) -> Cost {
         let mut cost = Cost { currency: self.currency(), ..Cost::default() };
         for (claim, count) in nodes {
@@ -304,14 +304,14 @@ impl Prices<'_> {
         cost
     }
 
-    /// What a type costs with each capacity type that is possible.
+    /// The price range of a type for each possible capacity type.
     fn ranges(
         &self,
         instance_type: &str,
         wanted: &Wanted<'_>,
     ) -> impl Iterator<Item = Result<Range, Unpriced>> {
         let (kinds, is_open) = wanted.kinds();
-        // What is bought on demand bounds the others, so only that is missed where nobody says what is bought.
+        // On-demand is an upper bound for the others, so if capacity types are open only its price is needed.
         let is_missed = move |kind: &str| !is_open || kind == ON_DEMAND;
         kinds.into_iter().filter_map(move |kind| {
             let range = self.range(instance_type, &kind, wanted).filter(|range| range.of != Region::Wrong);
@@ -336,7 +336,7 @@ impl Prices<'_> {
         }
         let zones = wanted.requirements.get(names::ZONE);
         let allowed = |zone: &str| zones.is_none_or(|zones| zones.allows(zone));
-        // Where one of the offerings has no price, the others' say nothing of it.
+        // If one of the offerings has no price, the prices of the others do not cover it.
         let of_market = |kind: &str| -> Option<Range> {
             let market = self.market?;
             let (least, most) = market.prices(instance_type, kind, allowed)?;
@@ -363,7 +363,7 @@ impl Prices<'_> {
     }
 }
 
-/// A number that claims with the same price have in common, by whichever prices of their check, as long as none changes.
+/// A number that is equal for claims with equal prices, under any prices of their check, while those do not change.
 pub fn priced_as(claim: &NodeClaim) -> u64 {
     let mut hasher = DefaultHasher::new();
     claim.annotation(names::CHECK).hash(&mut hasher);
@@ -377,12 +377,12 @@ pub fn priced_as(claim: &NodeClaim) -> u64 {
     hasher.finish()
 }
 
-/// So many times a price.
+/// A price multiplied by `count`.
 pub fn times(price: Price, count: u32) -> Price {
     Price { micros: price.micros.saturating_mul(u64::from(count)) }
 }
 
-/// A price with a factor on it; none where no factor is stated.
+/// A price multiplied by a factor. Unchanged if there is no factor.
 fn scaled(price: Price, factor: Option<Price>) -> Price {
     let Some(factor) = factor else { return price };
     let micros = u128::from(price.micros) * u128::from(factor.micros) / 1_000_000;
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_states_costs_what_karpenter_or_else_the_catalogue_says_with_the_factor_of_the_policy() {
+    fn unstated_prices_come_from_karpenter_or_the_catalogue_times_the_policy_factor() {
         let page = r#"karpenter_cloudprovider_instance_type_offering_available{instance_type="p5.48xlarge",capacity_type="spot",zone="us-east-1a"} 1
 karpenter_cloudprovider_instance_type_offering_price_estimate{instance_type="p5.48xlarge",capacity_type="spot",zone="us-east-1a"} 20"#;
         let market = Market::read(page, jiff::Timestamp::UNIX_EPOCH).unwrap();
@@ -454,7 +454,7 @@ karpenter_cloudprovider_instance_type_offering_price_estimate{instance_type="p5.
     }
 
     #[test]
-    fn a_price_of_another_region_is_no_bound_and_one_of_no_region_is_told_as_what_it_is() {
+    fn prices_of_another_region_are_not_used_and_default_region_prices_are_marked() {
         let of = |place: Option<(&str, &str)>, budget: &Budget| -> Cost {
             let is = |(key, value): (&str, &str)| json!({"key": key, "operator": "In", "values": [value]});
             let requirements: Vec<Value> =
@@ -489,7 +489,7 @@ karpenter_cloudprovider_instance_type_offering_price_estimate{instance_type="p5.
     }
 
     #[test]
-    fn a_stated_price_has_no_factor_and_an_offering_without_a_price_leaves_its_type_to_the_bound() {
+    fn a_stated_price_has_no_factor_and_a_missing_offering_price_falls_back_to_on_demand() {
         let spot = json!(["spot"]);
         let budget = |more: &Value| -> Budget {
             let mut budget = json!({"prices": {"p5.48xlarge": {"on-demand": "60"}}});
@@ -504,21 +504,21 @@ karpenter_cloudprovider_instance_type_offering_price_estimate{instance_type="p5.
             ]},
         }))
         .unwrap();
-        let dearest = |budget: &Budget, market: Option<&Market>| {
+        let highest = |budget: &Budget, market: Option<&Market>| {
             Prices { budget, market }.spread(&claim).dearest().unwrap().to_string()
         };
-        assert_eq!(dearest(&budget(&json!({"multiplier": {"p5": "0.5"}})), None), "60");
+        assert_eq!(highest(&budget(&json!({"multiplier": {"p5": "0.5"}})), None), "60");
         let page = |of_b: &str| {
             let spot = |zone| ["p5.48xlarge", "spot", zone];
             let of_a = offer("available", spot("a"), 1) + &offer("price_estimate", spot("a"), 5);
             market(&(of_a + &offer("available", spot("b"), of_b)))
         };
-        assert_eq!(dearest(&budget(&json!({})), Some(&page("0"))), "5", "b is out");
-        assert_eq!(dearest(&budget(&json!({})), Some(&page("1"))), "60", "b may cost as much as on demand");
+        assert_eq!(highest(&budget(&json!({})), Some(&page("0"))), "5", "b is out");
+        assert_eq!(highest(&budget(&json!({})), Some(&page("1"))), "60", "b may cost as much as on demand");
     }
 
     #[test]
-    fn reserved_capacity_costs_as_much_as_on_demand_whatever_karpenters_metrics_say_of_it() {
+    fn reserved_capacity_costs_as_much_as_on_demand_despite_karpenters_metrics() {
         let of = |kind| ["p5.48xlarge", kind, "us-east-1a"];
         let reserved =
             offer("available", of("reserved"), 1) + &offer("price_estimate", of("reserved"), "0.000005504");
@@ -540,21 +540,21 @@ karpenter_cloudprovider_instance_type_offering_price_estimate{instance_type="p5.
     }
 
     #[test]
-    fn a_node_that_may_be_spot_as_nobody_names_a_capacity_type_is_reckoned_without_the_factor_on_its_type() {
+    fn a_node_without_a_named_capacity_type_is_priced_without_the_type_factor() {
         let budget = json!({"multiplier": {"p5.48xlarge": "0.5"}});
         let budget: Budget = serde_json::from_value(budget).unwrap();
         let prices = Prices { budget: &budget, market: None };
-        let dearest = |requirements: &Requirements| {
+        let highest = |requirements: &Requirements| {
             prices.dearest_of("p5.48xlarge", requirements, "karpenter.k8s.aws").unwrap().to_string()
         };
         let mut requirements = Requirements::default();
-        assert_eq!(dearest(&requirements), "55.04");
+        assert_eq!(highest(&requirements), "55.04");
         requirements.add(names::CAPACITY_TYPE, &Values::one(ON_DEMAND)).unwrap();
-        assert_eq!(dearest(&requirements), "27.52");
+        assert_eq!(highest(&requirements), "27.52");
     }
 
     #[test]
-    fn a_factor_of_a_family_counts_for_the_types_of_each_provider() {
+    fn a_family_factor_applies_to_the_types_of_each_provider() {
         for (group, family, name, full, half) in [
             ("karpenter.k8s.aws", "p5", "p5.48xlarge", "55.04", "27.52"),
             ("karpenter.k8s.gcp", "a2", "a2-highgpu-1g", "3.68", "1.84"),
@@ -575,7 +575,7 @@ karpenter_cloudprovider_instance_type_offering_price_estimate{instance_type="p5.
     }
 
     #[test]
-    fn types_without_a_price_are_named_and_those_with_one_are_told_from_the_cheapest_to_the_dearest() {
+    fn types_without_a_price_are_named_and_known_prices_are_shown_as_a_range() {
         let cost = |types: &[&str], nodes: u32| -> Cost {
             let claim: NodeClaim = serde_json::from_value(json!({
                 "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {},
@@ -606,7 +606,7 @@ karpenter_cloudprovider_instance_type_offering_price_estimate{instance_type="p5.
     }
 
     #[test]
-    fn a_node_costs_the_most_that_it_may_and_nothing_known_where_one_price_is_missing() {
+    fn a_node_counts_with_its_highest_price_or_as_unknown_if_one_is_missing() {
         let (both, spot) = (json!({"on-demand": "98", "spot": "39"}), json!({"spot": "39"}));
         for (capacity_types, prices, cost) in [
             (json!(["on-demand", "spot"]), &both, Some("98")),

@@ -1,8 +1,7 @@
-//! DaemonSets of a node that does not exist yet: what they take from it, and which of them the
-//! gang's taint would keep off.
+//! DaemonSets on a node that does not exist yet: what they request there, and which of them the gang's taint would keep off.
 //!
-//! Rule: in doubt a DaemonSet counts as one of the node's. One that is kept off may be the device plugin without
-//! which the node never gets ready, and one that was not reckoned with takes the room of the gang's pods.
+//! Rule: in doubt, a DaemonSet belongs on the node. If the taint keeps the device plugin off, the node never gets ready. A
+//! DaemonSet that was not counted takes the room of the gang's pods.
 
 use super::affinity::constrained;
 use super::claim::Draft;
@@ -15,10 +14,10 @@ use crate::api::{DaemonSet, NodePool};
 use crate::names;
 use k8s_openapi::api::core::v1::{Taint, Toleration};
 
-/// Prefix of labels that only nodes get which are set up by hand.
+/// Prefix of labels that only nodes set up by hand get.
 const NODE_ROLE_PREFIX: &str = "node-role.kubernetes.io/";
 
-/// The taint that keeps everybody but the gang off its nodes.
+/// The taint that keeps other pods off the gang's nodes.
 pub fn gang_taint(gang: &str) -> Taint {
     Taint {
         key: names::GANG.to_owned(),
@@ -28,7 +27,7 @@ pub fn gang_taint(gang: &str) -> Taint {
     }
 }
 
-/// Whether pods with these tolerations may run beside this taint.
+/// Whether pods with these tolerations may run despite this taint.
 pub fn tolerates(tolerations: &[Toleration], taint: &Taint) -> bool {
     if taint.effect == "PreferNoSchedule" {
         return true;
@@ -46,8 +45,7 @@ pub fn tolerates(tolerations: &[Toleration], taint: &Taint) -> bool {
     })
 }
 
-/// Names of the DaemonSets that belong, or may come to belong, on one of these nodes and do not
-/// tolerate the gang's taint.
+/// Names of the DaemonSets that run, or may run later, on one of these nodes and do not tolerate the gang's taint.
 pub fn kept_off_by_taint<'a>(
     drafts: impl Iterator<Item = &'a Draft>,
     cluster: &Cluster<'_>,
@@ -72,10 +70,10 @@ pub fn kept_off_by_taint<'a>(
     names
 }
 
-/// What the DaemonSets of such a node take from it, those too of which it is `in_doubt` whether they will come.
+/// What the DaemonSets of such a node request. `in_doubt` includes those that may run there later.
 ///
 /// # Errors
-/// The DaemonSet whose requests cannot be read, and which of them.
+/// The DaemonSet whose requests cannot be read, and which request it is.
 pub fn overhead(
     draft: &Draft,
     taints: &[Taint],
@@ -93,7 +91,7 @@ pub fn overhead(
         }
         let mut pod = resources::of_pod(spec, defaults)
             .map_err(|e| super::bad_quantity(&format!("DaemonSet {}", name(daemon)), &e))?;
-        // A device that such a node may turn out not to have is not asked for.
+        // The node may lack a device that only a possible DaemonSet asks for, so do not request it.
         pod.retain(|key, _| belongs || !resources::is_device(key));
         total = resources::sum(&total, &pod);
     }
@@ -111,22 +109,22 @@ fn belongs(spec: &PodSpec, draft: &Draft, taints: &[Taint]) -> bool {
         && constrained(&draft.requirements, spec).is_ok()
 }
 
-/// Whether they would once something has labelled the node. Device plugins select on labels that a
-/// feature discovery sets, which no NodePool knows of.
+/// Whether they would run once the node gets more labels. Device plugins select on labels that a feature discovery sets and that
+/// no NodePool knows.
 fn may_belong(spec: &PodSpec, draft: &Draft, taints: &[Taint], cluster: &Cluster<'_>) -> bool {
     let mut later = draft.clone();
     for key in keys(spec) {
         let by_hand = is_reserved(key) || key.starts_with(NODE_ROLE_PREFIX);
         let known = is_well_known(key) || cluster.node_pools.iter().any(|pool| defines(pool, key));
         if !by_hand && !known && later.requirements.get(key).is_none() {
-            // A key that nothing is asked of yet can always be narrowed.
+            // A key without requirements can always be narrowed.
             let _ = later.requirements.add(key, &Values::any_or_none());
         }
     }
     belongs(spec, &later, taints)
 }
 
-/// The label keys a pod asks about.
+/// The label keys that a pod selects on.
 pub fn keys(spec: &PodSpec) -> impl Iterator<Item = &str> {
     let terms = spec
         .affinity
@@ -193,13 +191,13 @@ mod tests {
     }
 
     #[test]
-    fn one_that_does_not_tolerate_it_costs_the_taint_and_is_named() {
+    fn a_daemon_set_that_does_not_tolerate_the_taint_prevents_it_and_is_named() {
         let note = "the nodes get no taint: DaemonSets sys/d would not run on them";
         assert_eq!(pinned(&[json!({})]), (Pinning::Selector, vec![note.to_owned()]));
     }
 
     #[test]
-    fn one_that_belongs_elsewhere_does_not_count() {
+    fn a_daemon_set_of_other_nodes_does_not_count() {
         for spec in [
             json!({"nodeSelector": {"topology.kubernetes.io/zone": "c"}}),
             json!({"nodeSelector": {"team": "web"}}),
@@ -211,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_waits_for_a_label_no_pool_knows_may_come_to_belong() {
+    fn a_daemon_set_that_selects_an_unknown_label_may_run_on_the_node() {
         let plugin = needs_label("feature.node.kubernetes.io/pci-10de.present");
         assert_eq!(pinned(std::slice::from_ref(&plugin)).0, Pinning::Selector);
         let mut world = World::new();
@@ -223,14 +221,14 @@ mod tests {
     }
 
     #[test]
-    fn one_that_shuns_a_label_no_pool_knows_belongs() {
-        let shuns = json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+    fn a_daemon_set_that_excludes_an_unknown_label_runs_on_the_node() {
+        let excluding = json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
             "nodeSelectorTerms": [{"matchExpressions": [{"key": "team/opt-out", "operator": "DoesNotExist"}]}]}}}});
-        assert_eq!(pinned(std::slice::from_ref(&shuns)).0, Pinning::Selector);
+        assert_eq!(pinned(std::slice::from_ref(&excluding)).0, Pinning::Selector);
     }
 
     #[test]
-    fn a_taint_asked_for_is_kept_and_said_to_keep_daemon_sets_off() {
+    fn a_requested_taint_is_kept_with_a_note_about_the_daemon_sets_it_keeps_off() {
         let mut world = World::new();
         world.daemon_sets = vec![daemon_set("d", &json!({}))];
         world.policy.pinning = Pinning::SelectorAndTaint;
@@ -241,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_on_the_node_is_added_with_its_place_among_the_pods() {
+    fn daemon_set_requests_are_added_including_their_pod_count() {
         let mut world = World::new();
         world.daemon_sets = vec![
             daemon_set("all", &json!({"tolerations": everything()})),
@@ -252,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_waits_for_a_label_which_only_the_live_node_gets_is_reckoned_with_but_for_its_devices() {
+    fn a_daemon_set_that_waits_for_a_later_label_counts_without_its_devices() {
         let requests = json!([{"resources": {"requests": {"cpu": "2", "example.com/nic": "1"}}}]);
         let spec = |selector: Value| json!({"tolerations": everything(), "nodeSelector": selector, "containers": requests});
         let asked_by = |packing: PackingMode, selector: Value| {
@@ -263,8 +261,8 @@ mod tests {
         };
         let asked = |selector: Value| asked_by(PackingMode::Fill, selector);
         let later = || json!({"nvidia.com/gpu.deploy.dcgm": "true"});
-        let reckoned = asked(later());
-        assert_eq!((reckoned["cpu"].0.as_str(), reckoned.get("example.com/nic")), ("4", None));
+        let counted = asked(later());
+        assert_eq!((counted["cpu"].0.as_str(), counted.get("example.com/nic")), ("4", None));
         assert_eq!(
             asked_by(PackingMode::PerPod, later())["cpu"].0,
             "2",
@@ -276,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_selects_registered_nodes_belongs() {
+    fn a_daemon_set_that_selects_registered_nodes_runs_on_the_node() {
         let registered = json!({"nodeSelector": {(names::REGISTERED): "true"}});
         assert_eq!(pinned(&[registered]).0, Pinning::Selector);
     }

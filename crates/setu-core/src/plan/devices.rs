@@ -1,13 +1,13 @@
-//! Extended resources that a DeviceClass serves, which no node of its own offers.
+//! Extended resources that a DeviceClass serves, and that a Node does not report itself.
 //!
-//! Source: KEP-5004. The scheduler turns requests for such a resource into a ResourceClaim. The devices are in
-//! ResourceSlices and not in the allocatable of a Node, so a NodeClaim that asks for them never initializes.
+//! Source: KEP-5004. The scheduler turns requests for such a resource into a ResourceClaim. The devices are in ResourceSlices and
+//! not in a Node's allocatable, so a NodeClaim that requests them never initializes.
 
 use super::{Cluster, Obstacle, ObstacleReason, Request, resources};
 use crate::api::pod::ResourceList;
 use crate::names;
 
-/// Why no node can be made for pods of this pod set that take these amounts, if a DeviceClass serves one of them.
+/// The obstacle for pods of this pod set with these requests, if a DeviceClass serves one of them.
 pub fn obstacle(
     cluster: &Cluster<'_>,
     request: &Request<'_>,
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn resource_that_a_device_class_serves_is_refused_until_the_class_is_gone() {
+    fn resource_that_a_device_class_serves_is_refused_until_the_class_is_deleted() {
         let mut world = world();
         let (reason, message) = world.obstacle();
         assert_eq!(reason, ObstacleReason::DeviceClass);
@@ -94,7 +94,7 @@ mod tests {
         assert!(world.obstacle().1.contains("DeviceClass tpu serves"));
     }
 
-    /// What a Node of this NodePool with GPUs shows.
+    /// The shape that a Node with GPUs of this NodePool shows.
     fn shown(node_pool: &str) -> Shape {
         let labels =
             json!({(names::INSTANCE_TYPE): "p5", (names::INITIALIZED): "true", (names::NODEPOOL): node_pool});
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn resource_that_nodes_of_a_node_pool_show_is_planned_where_the_policy_leads_there() {
+    fn resource_shown_by_nodes_of_a_node_pool_is_planned_if_the_policy_allows_the_pool() {
         let mut world = world();
         world.shapes = vec![shown("old")];
         assert_eq!(world.provisioned().slots.len(), 2, "on whichever NodePool");

@@ -1,6 +1,6 @@
 //! A small world for the tests of this folder: one queue, one flavor, one NodePool, one Workload.
 //!
-//! Rule: everything fits as it stands, so that a test states only what it is about.
+//! Rule: everything fits by default, so that a test states only what it is about.
 
 use super::demand::{self, PodSetDemand};
 use super::market::Market;
@@ -27,7 +27,7 @@ pub fn object<T: DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).unwrap()
 }
 
-/// A line of Karpenter's metrics on an offering: `available` or `price_estimate` of an instance type, capacity type and zone.
+/// A line of Karpenter's metrics for an offering: `available` or `price_estimate` of an instance type, capacity type and zone.
 pub fn offer(metric: &str, [instance_type, kind, zone]: [&str; 3], value: impl Display) -> String {
     format!(
         "karpenter_cloudprovider_instance_type_offering_{metric}{{instance_type=\"{instance_type}\",\
@@ -35,12 +35,12 @@ pub fn offer(metric: &str, [instance_type, kind, zone]: [&str; 3], value: impl D
     )
 }
 
-/// What a page of such lines says, read at the beginning of time.
+/// Parses a page of such lines, read at the Unix epoch.
 pub fn market(page: &str) -> Market {
     Market::read(page, Timestamp::UNIX_EPOCH).unwrap()
 }
 
-/// Puts `change` over `base`, key by key; `null` takes a key away.
+/// Merges `change` into `base`, key by key. `null` removes a key.
 pub fn patched(base: Value, change: &Value) -> Value {
     match (base, change) {
         (Value::Object(mut base), Value::Object(change)) => {
@@ -83,7 +83,7 @@ pub fn condition(kind: &str, status: &str) -> Value {
     })
 }
 
-/// Everything the planner looks at, owned.
+/// Everything that the planner reads, owned.
 pub struct World {
     pub queue: Option<ClusterQueue>,
     pub all_checks: Vec<Arc<AdmissionCheck>>,
@@ -191,7 +191,7 @@ impl World {
         super::plan(&self.cluster(), &self.request())
     }
 
-    /// The plan, which must be one.
+    /// The plan. Panics if the outcome is not a plan.
     pub fn provisioned(&self) -> super::Plan {
         match self.plan() {
             Outcome::Provision(plan) => plan,
@@ -199,7 +199,7 @@ impl World {
         }
     }
 
-    /// The obstacle that keeps the gang from its nodes for now; there must be one.
+    /// The obstacle that blocks the gang. Panics if there is none.
     pub fn obstacle(&self) -> (super::ObstacleReason, String) {
         match self.plan() {
             Outcome::Wait(obstacle) | Outcome::Refuse(obstacle) => (obstacle.reason, obstacle.message),
@@ -233,7 +233,7 @@ pub fn flavor(name: &str, node_labels: &Value) -> Arc<ResourceFlavor> {
     Arc::new(object(json!({"metadata": {"name": name}, "spec": {"nodeLabels": node_labels}})))
 }
 
-/// A DaemonSet whose pods take 100m and are like this.
+/// A DaemonSet whose pods request 100m CPU and have this spec.
 pub fn daemon_set(name: &str, spec: &Value) -> Arc<DaemonSet> {
     let base = json!({"containers": [{"resources": {"requests": {"cpu": "100m"}}}]});
     Arc::new(object(json!({

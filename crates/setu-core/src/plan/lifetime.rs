@@ -1,7 +1,7 @@
-//! Whether nodes live as long as the pods on them may run.
+//! Whether nodes live as long as their pods may run.
 //!
-//! Rule: only told, never refused. Karpenter takes a node of that age away whatever runs there, but a
-//! job may end long before it has to.
+//! Rule: this only adds notes and never refuses. Karpenter removes a node of that age whatever runs there, but a Job may end long
+//! before its limit.
 
 use super::claim::Draft;
 use super::demand::PodSetDemand;
@@ -11,7 +11,7 @@ use crate::api::{NodeClaim, Workload};
 use jiff::Timestamp;
 use std::time::Duration;
 
-/// One note for each pod set that may run longer than its nodes live, which are `older` than its pods when these start.
+/// One note for each pod set that may outlive its nodes. Nodes may be `older` than their pods when these start.
 pub fn notes(
     workload: &Workload,
     demand: &[PodSetDemand<'_>],
@@ -19,7 +19,7 @@ pub fn notes(
     older: Duration,
 ) -> Vec<String> {
     let note = |(set, draft): (&PodSetDemand<'_>, &Draft)| {
-        // `Never` is no span.
+        // `Never` is no span, so nothing is compared.
         let life: Span = draft.expire_after().parse().ok()?;
         let runs = longest(workload, set.pod_set)?;
         (runs.0.saturating_add(older) > life.0).then(|| {
@@ -35,17 +35,17 @@ pub fn notes(
     demand.iter().zip(drafts).filter_map(note).collect()
 }
 
-/// How long the pods of a Workload may run; `None` where nothing bounds one of them.
+/// How long the pods of a Workload may run. `None` if a pod set has no limit.
 pub fn of_job(workload: &Workload) -> Option<Span> {
     let sets = workload.spec.pod_sets.iter().map(|set| longest(workload, set));
     sets.collect::<Option<Vec<Span>>>()?.into_iter().max()
 }
 
-/// Whether Karpenter leaves a node that is there already alone for as long as it is needed: for the time that
-/// its job may run, or, where nothing bounds it, for half of the life of a new one.
+/// Whether Karpenter keeps an existing node for as long as the Job may run. A Job without a limit needs half the life of a new
+/// node.
 pub fn lasts(claim: &NodeClaim, job: Option<Span>, now: Timestamp) -> bool {
     let born = claim.metadata.creation_timestamp.as_ref().map(|t| t.0);
-    // `Never` is no span.
+    // `Never` is no span, so the node lasts.
     let Some(life) = claim.spec.expire_after.as_deref().and_then(|life| life.parse::<Span>().ok()) else {
         return true;
     };
@@ -54,7 +54,7 @@ pub fn lasts(claim: &NodeClaim, job: Option<Span>, now: Timestamp) -> bool {
     end.is_none_or(|end| end.duration_since(now) >= needed)
 }
 
-/// How long a pod of this set may run; `None` where nothing bounds it.
+/// How long a pod of this set may run. `None` if nothing limits it.
 fn longest(workload: &Workload, set: &PodSet) -> Option<Span> {
     let whole = workload.spec.maximum_execution_time_seconds.map(u64::from);
     let each = set.template.spec.active_deadline_seconds.and_then(|s| u64::try_from(s).ok());
@@ -83,14 +83,14 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_may_outlive_its_nodes_is_told_of() {
+    fn a_job_that_may_outlive_its_nodes_gets_a_note() {
         let day = json!("24h");
-        let told = notes(&day, &json!(90_000), &json!(null));
+        let found = notes(&day, &json!(90_000), &json!(null));
         let note = "pod set main may run for 25h, on nodes that may be up for 45m by then, and Karpenter takes nodes of \
                     NodePool gpu away after 24h, whatever runs there; raise its expireAfter";
-        assert_eq!(told, [note]);
+        assert_eq!(found, [note]);
         assert_eq!(notes(&day, &json!(null), &json!(90_000)).len(), 1);
-        // What ends it first counts, and what nothing bounds is not guessed at.
+        // The lowest limit counts; a Job without a limit gets no note.
         assert!(notes(&day, &json!(90_000), &json!(600)).is_empty());
         // 45 minutes may pass from a node's creation until its pods start.
         assert!(notes(&day, &json!(83_700), &json!(null)).is_empty());

@@ -1,5 +1,5 @@
-//! Plans that give nodes as a gang has them already, or as were accepted: what is mended, and what another replica began,
-//! is planned again.
+//! Plans that match the nodes that a gang already has, or an accepted plan. Used to replan repairs and what another replica
+//! began.
 
 use super::obstacle::{Obstacle, ObstacleReason};
 use super::outcome::{self, Outcome, Plan, Slot};
@@ -12,18 +12,18 @@ use crate::names;
 use std::sync::Arc;
 
 impl Plan {
-    /// 16 hexadecimal digits that change when what would be created changes, a dot, and 16 that stay as they are where only
-    /// the listed instance types change.
+    /// 16 hexadecimal digits that change when what would be created changes, a dot, and 16 digits that do not change with the
+    /// listed instance types.
     pub fn hash(&self) -> String {
         format!("{}.{}", self.hash_of(NodeClaimSpec::clone), self.hash_of(without_types))
     }
 
-    /// Whether this is the hash of what would be created now. Those of earlier releases have the first part alone.
+    /// Whether this is the hash of what would be created now. Hashes of earlier releases have only the first part.
     pub fn is_hashed(&self, hash: &str) -> bool {
         hash.split('.').next() == Some(&self.hash_of(NodeClaimSpec::clone))
     }
 
-    /// The same whichever instance types are listed, where the hash tells.
+    /// The same, ignoring the listed instance types if the hash allows that.
     pub fn is_hashed_but_for_types(&self, hash: &str) -> bool {
         let kinds = hash.split_once('.').map(|(_, kinds)| kinds);
         kinds.map_or_else(|| self.is_hashed(hash), |kinds| kinds == self.hash_of(without_types))
@@ -40,15 +40,15 @@ impl Plan {
         hex_digest(&shapes.iter().map(String::as_str).collect::<Vec<_>>(), 8)
     }
 
-    /// Whether it has nodes that are asked for as each of these claims is.
+    /// Whether each of these claims has a matching node in the plan.
     pub fn has_like(&self, claims: &[NodeClaim]) -> bool {
         let groups = self.groups();
         claims.iter().all(|claim| groups.iter().any(|(slot, _)| is_like(slot, claim)))
     }
 
-    /// The same with the instance types of these claims, where it has nodes that differ from one of them in these alone: prices
-    /// have changed since, and so which types are among the cheapest. Where volumes may have been bound meanwhile (`narrows`),
-    /// nodes may also be in fewer zones. `None` where it has nodes like none of these claims.
+    /// Takes over the instance types of these claims for nodes that differ from one of them only in these: price changes reorder
+    /// the cheapest types. If volumes may have been bound since (`narrows`), nodes may also be in fewer zones. `None` if no nodes
+    /// match a claim.
     #[must_use]
     pub fn with_types_of(mut self, claims: &[NodeClaim], narrows: bool) -> Option<Self> {
         let mut is_found = false;
@@ -83,9 +83,9 @@ impl Plan {
     }
 }
 
-/// The option of the plan with this hash, which was at this place when it was accepted. Where none is left, what its place
-/// comes to now: that tells what changed. Nothing is told while it may be that of a NodePool that was just edited. `like`
-/// gives a plan the instance types of the nodes that there are already.
+/// Finds the option whose plan has this hash; it was at index `place` when it was accepted. If there is none, returns the current
+/// outcome at that index, which shows what changed. Waits instead while the plan may belong to a NodePool that was just edited.
+/// `like` gives a plan the instance types of the existing nodes.
 pub(super) fn accepted(
     options: &[ProvisioningOption],
     place: u32,
@@ -123,7 +123,7 @@ pub(super) fn accepted(
     }
 }
 
-/// A spec without the instance types that it lists.
+/// A spec without its listed instance types.
 fn without_types(spec: &NodeClaimSpec) -> NodeClaimSpec {
     let mut spec = spec.clone();
     let is_list = |asked: &&mut Requirement| asked.key == names::INSTANCE_TYPE && asked.operator == "In";
@@ -133,12 +133,12 @@ fn without_types(spec: &NodeClaimSpec) -> NodeClaimSpec {
     spec
 }
 
-/// Whether a node is asked for as this claim is.
+/// Whether a slot matches this claim: same NodePool and requirements, and no larger requests.
 fn is_like(slot: &Slot, claim: &NodeClaim) -> bool {
     is_within(slot, claim) && slot.template.spec.requirements == claim.spec.requirements
 }
 
-/// Whether a node is asked for as this claim is, but in fewer zones.
+/// Whether a slot matches this claim, but in fewer zones.
 fn is_narrower(slot: &Slot, claim: &NodeClaim) -> bool {
     let (zones, rest) = split(&slot.template.spec.requirements, names::ZONE);
     let (asked, asked_rest) = split(&claim.spec.requirements, names::ZONE);
@@ -149,31 +149,31 @@ fn is_narrower(slot: &Slot, claim: &NodeClaim) -> bool {
         && zones.iter().all(|now| now.operator == "In" && now.values.iter().all(was_asked))
 }
 
-/// Whether a node is asked for as this claim is, but for the instance types.
+/// Whether a slot matches this claim, ignoring the instance types.
 fn is_like_but_for_types(slot: &Slot, claim: &NodeClaim) -> bool {
     let rest = |list: &[Requirement]| split(list, names::INSTANCE_TYPE).1;
     is_within(slot, claim) && rest(&slot.template.spec.requirements) == rest(&claim.spec.requirements)
 }
 
-/// Whether some of the instance types of a node are among those of this claim.
+/// Whether a slot and this claim have instance types in common.
 fn shares_types(slot: &Slot, claim: &NodeClaim) -> bool {
     slot.instance_types().any(|name| is_asked(name, claim))
 }
 
-/// Whether a claim asks for this instance type.
+/// Whether a claim lists this instance type.
 fn is_asked(name: &String, claim: &NodeClaim) -> bool {
     let mut requirements = claim.spec.requirements.iter();
     requirements.any(|asked| asked.key == names::INSTANCE_TYPE && asked.values.contains(name))
 }
 
-/// Whether a node is of the NodePool of this claim and asks for no more than it.
+/// Whether a slot is on this claim's NodePool and requests no more than the claim.
 fn is_within(slot: &Slot, claim: &NodeClaim) -> bool {
     let requests = &slot.template.spec.resources.requests;
     slot.node_pool == claim.label(names::NODEPOOL)
         && resources::first_short(requests, &claim.spec.resources.requests).is_none()
 }
 
-/// The requirements of this label, and the others.
+/// The requirements on this label, and the others.
 fn split(list: &[Requirement], key: &str) -> (Vec<Requirement>, Vec<Requirement>) {
     list.iter().cloned().partition(|requirement| requirement.key == key)
 }
@@ -188,7 +188,7 @@ mod tests {
     use serde_json::{Value, json};
     use std::sync::Arc;
 
-    /// What Karpenter's metrics say of all types of EC2 if `dear` ones cost a hundred times as much as the others.
+    /// Karpenter's metrics for all EC2 types, where `dear` ones cost a hundred times as much as the others.
     fn market(dear: impl Fn(usize) -> bool) -> Market {
         let line = |(nth, name): (usize, &str)| {
             let of = [name, "on-demand", "a"];
@@ -206,7 +206,7 @@ mod tests {
         }
     }
 
-    /// Pods of a CPU each, in these zones, on nodes of this category of EC2.
+    /// Pods of one CPU each, in these zones, on EC2 nodes of this category.
     fn world(zones: &[&str], category: &str) -> World {
         let set = |zone: &&str| {
             let spec = json!({
@@ -233,7 +233,7 @@ mod tests {
         vec![pool("gpu", &json!({"spec": {"template": {"spec": spec}}}))]
     }
 
-    /// A claim of each kind of nodes of a plan, as it is created.
+    /// One created claim for each kind of node in the plan.
     fn begun(plan: &Plan) -> Vec<NodeClaim> {
         let claim = |(slot, _): (&Slot, u32)| {
             let mut claim = (*slot.template).clone();

@@ -1,8 +1,7 @@
-//! What Karpenter says of offerings on its own metrics page: which it holds for out of capacity, what each costs, and how large
-//! the machine is.
+//! Offerings on Karpenter's metrics page: which are out of capacity, what each costs, and how large the machine is.
 //!
 //! Source: `karpenter_cloudprovider_instance_type_offering_available`, `…_offering_price_estimate`, `…_cpu_cores` and
-//! `…_memory_bytes` of karpenter-provider-aws, which sets them anew each minute for the instance types of all NodePools.
+//! `…_memory_bytes` of karpenter-provider-aws. It sets them every minute for the instance types of all NodePools.
 
 use super::offering::{ANY, Offering, What};
 use crate::api::amount::Price;
@@ -12,51 +11,51 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
-/// Whether an offering may be had.
+/// Whether an offering is available.
 pub const AVAILABLE: &str = "karpenter_cloudprovider_instance_type_offering_available";
 const PRICE: &str = "karpenter_cloudprovider_instance_type_offering_price_estimate";
 const CORES: &str = "karpenter_cloudprovider_instance_type_cpu_cores";
 const MEMORY: &str = "karpenter_cloudprovider_instance_type_memory_bytes";
-/// Cores of a machine that are believed, and bytes of memory: from 256 MiB to 64 TiB.
+/// Plausible cores and bytes of memory of a machine. Memory: from 256 MiB to 64 TiB.
 const BELIEVED_CORES: RangeInclusive<f64> = 1.0..=4_096.0;
 const BELIEVED_BYTES: RangeInclusive<f64> = 268_435_456.0..=70_368_744_177_664.0;
-/// Dearest price an hour that is believed.
+/// Highest plausible price per hour.
 const DEAREST: f64 = 100_000.0;
 const MICROS: f64 = 1_000_000.0;
-/// The capacity type of reservations, which are paid for whether they are used or not: the provider tells a ten-millionth of the
-/// price on demand for them, so that they are taken first.
+/// The capacity type of reservations, which cost the same whether they are used or not. The provider reports a ten-millionth of
+/// the on-demand price for them, so that they are used first.
 const RESERVED: &str = "reserved";
 
-/// All offerings on one page. A large region has ten thousand, so a place is written once.
+/// All offerings on one page. A large region has ten thousand, so each place is stored once.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Market {
-    /// Every zone and capacity type of an offering, in order.
+    /// Every zone and capacity type of an offering, sorted.
     places: Vec<Place>,
     types: BTreeMap<Box<str>, Machine>,
     /// When the page was read.
     pub seen: Timestamp,
-    /// Prices on it that are not believed.
+    /// Implausible prices on the page.
     absurd: Absurd,
 }
 
-/// Prices that nothing costs: negative ones, those that are no number, and those that no machine comes to.
+/// Implausible prices: negative, not a number, or too high.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Absurd {
     /// How many.
     prices: u32,
-    /// The first of them, with what it is of.
+    /// The first of them, with its offering.
     first: Box<str>,
 }
 
 /// Zone and capacity type.
 type Place = (Box<str>, Box<str>);
 
-/// What the page says of an instance type.
+/// What the page says about an instance type.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Machine {
-    /// Its offerings, by the indices of their places.
+    /// Its offerings, by index into the places.
     offers: Vec<(usize, Offer)>,
-    /// Cores and bytes of memory, before anything is taken off.
+    /// Cores and bytes of memory, before anything is subtracted.
     cores: Option<u64>,
     memory: Option<u64>,
 }
@@ -68,14 +67,14 @@ struct Offer {
 }
 
 impl Machine {
-    /// Whether it is larger than this one, or of a size that was not known.
+    /// Whether it is larger than `before`, or `before` had no size.
     fn is_larger_than(&self, before: Option<&Self>) -> bool {
         let (cores, memory) = before.map_or((None, None), |before| (before.cores, before.memory));
         self.cores > cores || self.memory > memory
     }
 }
 
-/// A page that says nothing of offerings.
+/// A page without offerings.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the page has no {AVAILABLE}; name the metrics endpoint of a Karpenter that tells offerings there, as the one for AWS does from \
@@ -84,11 +83,11 @@ impl Machine {
 pub struct NoOffers;
 
 impl Market {
-    /// Reads a page in Prometheus' text format. Lines that cannot be read are left out, as are absurd prices and those of
-    /// reserved capacity.
+    /// Reads a page in Prometheus' text format. Skips lines that cannot be read, implausible prices, and prices of reserved
+    /// capacity.
     ///
     /// # Errors
-    /// The page names no offering.
+    /// If the page names no offering.
     pub fn read(page: &str, seen: Timestamp) -> Result<Self, NoOffers> {
         let mut market = Self { seen, ..Self::default() };
         for line in page.lines() {
@@ -124,7 +123,7 @@ impl Market {
         Ok(market)
     }
 
-    /// The offering of an instance type in a zone on the terms of a capacity type.
+    /// The offering of an instance type in a zone with a capacity type; added if missing.
     fn offer(&mut self, (instance_type, zone, capacity_type): (&str, &str, &str)) -> Option<&mut Offer> {
         let is_it = |place: &Place| *place.0 == *zone && *place.1 == *capacity_type;
         let place = self.places.iter().position(is_it).unwrap_or_else(|| {
@@ -139,7 +138,7 @@ impl Market {
         offers.get_mut(nth).map(|(_, offer)| offer)
     }
 
-    /// Notes what an offering costs, if that is believed.
+    /// Records the price of an offering, if it is plausible.
     fn note_price(&mut self, place: (&str, &str, &str), value: f64) {
         if let Some(price) = price(value) {
             if let Some(offer) = self.offer(place) {
@@ -153,7 +152,7 @@ impl Market {
         }
     }
 
-    /// That prices on the page are not believed, for people; nothing where all are.
+    /// A message about implausible prices on the page. `None` if there are none.
     pub fn doubt(&self) -> Option<String> {
         let Absurd { prices, first } = &self.absurd;
         match prices {
@@ -163,7 +162,7 @@ impl Market {
         }
     }
 
-    /// Puts places and offerings in order, so that pages that say the same are equal.
+    /// Sorts places and offerings, so that pages with the same content are equal.
     fn arrange(&mut self) {
         let before = std::mem::take(&mut self.places);
         self.places.clone_from(&before);
@@ -178,15 +177,15 @@ impl Market {
         }
     }
 
-    /// Cores and memory of a machine of this type, before anything is taken off, where both are told.
+    /// Cores and memory of a machine of this type, before anything is subtracted. `None` unless both are known.
     pub fn size(&self, instance_type: &str) -> Option<ResourceList> {
         let machine = self.types.get(instance_type)?;
         let size = [("cpu", machine.cores?), ("memory", machine.memory?)];
         Some(size.map(|(key, amount)| (key.to_owned(), Quantity(amount.to_string()))).into())
     }
 
-    /// Whether any offering of an instance type that is allowed, by zone and capacity type, is to be had; none where the page has
-    /// no such offering.
+    /// Whether any allowed offering of an instance type, by zone and capacity type, is available. `None` if the page has no such
+    /// offering.
     pub fn has(&self, instance_type: &str, allowed: impl Fn(&str, &str) -> bool) -> Option<bool> {
         let allowed = self.of_type(instance_type).filter(|((zone, kind), _)| allowed(zone, kind));
         allowed.filter_map(|(_, offer)| offer.available).reduce(|any, available| any || available)
@@ -204,7 +203,7 @@ impl Market {
         self.types.keys().flat_map(move |name| of_type(&**name))
     }
 
-    /// What is out of capacity, also for any zone or any capacity type where nothing of it is left.
+    /// The offerings that are out of capacity. Includes `any` zone or capacity type if no offering of that kind is left.
     pub fn short(&self) -> BTreeSet<Offering> {
         let mut left = BTreeMap::<(&str, &str, &str), bool>::new();
         for (instance_type, (zone, capacity_type), offer) in self.offers() {
@@ -227,8 +226,7 @@ impl Market {
             .collect()
     }
 
-    /// Whether anything costs less by it than by this one, has a price that had none, or is larger, or of a size that was not
-    /// known.
+    /// Whether, compared with `before`, a price fell or became known, or a machine's size grew or became known.
     pub fn is_better_than(&self, before: Option<&Self>) -> bool {
         let fell = |(instance_type, place, offer): (&str, &Place, &Offer)| {
             let mut before = before.into_iter().flat_map(|market| market.of_type(instance_type));
@@ -240,14 +238,14 @@ impl Market {
             || self.types.iter().any(|(name, machine)| machine.is_larger_than(known(name)))
     }
 
-    /// Whether another page said the same of all offerings and sizes, whenever it was read.
+    /// Whether two pages have the same offerings and sizes, ignoring when they were read.
     pub fn says_the_same_as(&self, other: &Self) -> bool {
         self.places == other.places && self.types == other.types
     }
 
-    /// The lowest and the highest price an hour of an instance type of this capacity type, in the zones that are allowed. What is
-    /// out of capacity is not the cheapest as long as others may be had, but may be the dearest, as it comes back. None where
-    /// an offering that may be had has no price.
+    /// The lowest and the highest hourly price of an instance type with this capacity type, in the allowed zones. Offerings out
+    /// of capacity do not count for the lowest while others are available, but count for the highest because they may return.
+    /// `None` if an available offering has no price.
     pub fn prices(
         &self,
         instance_type: &str,
@@ -273,7 +271,7 @@ fn whole(value: f64) -> u64 {
 }
 
 fn price(value: f64) -> Option<Price> {
-    // No price is negative, and one of nothing is one that is not known.
+    // No price is negative, and the provider reports zero for an unknown price.
     let believed = value > 0.0 && value <= DEAREST;
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is within bounds")]
     believed.then(|| Price { micros: (value * MICROS).round() as u64 })
@@ -282,7 +280,7 @@ fn price(value: f64) -> Option<Price> {
 /// Name, labels and value.
 type Sample<'p> = (&'p str, Vec<(&'p str, String)>, f64);
 
-/// A sample; `None` for a comment, an empty line or what is no sample.
+/// Parses a sample. `None` for a comment, an empty line or anything else.
 fn sample(line: &str) -> Option<Sample<'_>> {
     let (name, rest) = line.split_once('{')?;
     let mut labels = Vec::new();
@@ -297,7 +295,7 @@ fn sample(line: &str) -> Option<Sample<'_>> {
     Some((name.trim(), labels, value.parse().ok()?))
 }
 
-/// A label's value up to its closing quote, without its escapes, and what follows.
+/// A label's unescaped value up to its closing quote, and the rest.
 fn quoted(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut chars = text.char_indices();
@@ -341,7 +339,7 @@ go_goroutines 12
     }
 
     #[test]
-    fn what_karpenter_holds_for_out_of_capacity_is_short_and_any_zone_only_if_none_is_left() {
+    fn offerings_out_of_capacity_are_short_and_any_zone_only_if_none_is_left() {
         let short: Vec<String> = market().short().iter().map(ToString::to_string).collect();
         let expected = [("a", "any"), ("a", "on-demand"), ("a", "spot"), ("any", "spot"), ("b", "spot")];
         let expected = expected.map(|(zone, kind)| format!("p5.48xlarge ({kind} capacity in {zone} zone)"));
@@ -359,7 +357,7 @@ go_goroutines 12
     }
 
     #[test]
-    fn absurd_prices_are_told_with_their_number_and_the_first_and_those_of_nothing_are_not() {
+    fn absurd_prices_are_reported_with_their_number_and_the_first_except_zero() {
         let doubt = |prices: &[&str]| {
             let price = |price: &&str| offer("price_estimate", ["m5.large", "spot", "a"], price);
             let lines: String = prices.iter().map(price).collect();
@@ -373,7 +371,7 @@ go_goroutines 12
     }
 
     #[test]
-    fn a_page_is_better_where_a_price_has_fallen_or_a_size_is_larger_or_was_not_known() {
+    fn a_page_is_better_if_a_price_fell_or_a_size_grew_or_became_known() {
         let page = |price: u8, cores: Option<u8>| {
             let place = ["m99.huge", "spot", "a"];
             let size = |cores| {
@@ -398,7 +396,7 @@ go_goroutines 12
     }
 
     #[test]
-    fn what_is_out_of_capacity_is_not_the_cheapest_but_may_be_the_dearest() {
+    fn offerings_out_of_capacity_count_for_the_highest_price_and_not_the_lowest() {
         let prices = |out: [&str; 2]| {
             let of = |(zone, price): (&'static str, u8)| {
                 let place = ["m5.large", "spot", zone];
@@ -414,7 +412,7 @@ go_goroutines 12
     }
 
     #[test]
-    fn what_is_told_of_reserved_capacity_is_no_price() {
+    fn prices_of_reserved_capacity_are_ignored() {
         let page = PAGE.to_owned()
             + &format!(
                 "{AVAILABLE}{{capacity_type=\"reserved\",instance_type=\"p5.48xlarge\",zone=\"b\"}} 1\n"
@@ -446,7 +444,7 @@ go_goroutines 12
     }
 
     #[test]
-    fn machines_have_the_size_that_is_told_where_cores_and_memory_are() {
+    fn a_machine_has_a_size_only_if_cores_and_memory_are_known() {
         let market = market();
         let size = market.size("p5.48xlarge").unwrap();
         assert_eq!((size["cpu"].0.as_str(), size["memory"].0.as_str()), ("192", "2199023255552"));
@@ -454,7 +452,7 @@ go_goroutines 12
     }
 
     #[test]
-    fn a_page_is_cheaper_only_where_a_price_fell_or_became_known() {
+    fn a_page_is_cheaper_only_if_a_price_fell_or_became_known() {
         let page = |prices: &str| {
             let line = |(nth, price): (usize, &str)| {
                 format!("{PRICE}{{capacity_type=\"spot\",instance_type=\"t{nth}\",zone=\"a\"}} {price}\n")

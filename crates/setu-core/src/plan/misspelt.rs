@@ -1,21 +1,20 @@
-//! Label keys that are written almost as one that Karpenter or Kubernetes sets: a misspelt requirement would be met by any node.
+//! Finds label keys that nearly match one that Karpenter or Kubernetes sets. Any node would satisfy such a misspelt requirement.
 //!
-//! Rule: only a key within two letters of a known one is taken for misspelt. A key that nothing resembles may be a newer
-//! provider's.
+//! Rule: only a key within two edits of a known one counts as misspelt. A key that resembles none may belong to a newer provider.
 
 use super::catalogue;
 use super::requirements::{Requirements, WELL_KNOWN};
 use crate::names;
 use strsim::damerau_levenshtein;
 
-/// Letters by which a misspelt key may differ.
+/// Most edits by which a misspelt key may differ.
 const LETTERS: usize = 2;
 
-/// Keys that nodes of every provider have besides.
+/// Further keys that nodes of every provider have.
 const OF_NODES: [&str; 5] =
     [names::HOSTNAME, names::REGISTERED, names::INITIALIZED, names::RESERVATION_ID, names::RESERVATION_TYPE];
 
-/// The first misspelt key, and the known one that is like it, for NodeClasses of this API group.
+/// The first misspelt key and the known key that it resembles, for NodeClasses of this API group.
 pub fn misspelt<'r>(requirements: &'r Requirements, group: &str) -> Option<(&'r str, String)> {
     let catalogue = catalogue::of(group);
     let of_provider = catalogue.map_or(&[][..], catalogue::Catalogue::keys);
@@ -82,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_bought_for_a_misspelt_key_and_who_wrote_it_is_named() {
+    fn a_misspelt_key_is_refused_and_its_author_is_named() {
         let requirement = |key: &str| json!([{"key": key, "operator": "In", "values": ["p5"]}]);
         let famly = "karpenter.k8s.aws/instance-famly";
         let class = json!({"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"});

@@ -1,11 +1,11 @@
-//! What stands in the way of a plan, of which kind it is, and how long that stays.
+//! What blocks a plan: its kind, and how long it lasts.
 
 use super::gates::Gate;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What stands in the way.
+/// Something that blocks a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Obstacle {
     /// Its kind.
@@ -14,9 +14,9 @@ pub struct Obstacle {
     pub message: String,
     /// When time alone may clear it.
     pub until: Option<Timestamp>,
-    /// The gate that is closed, and for what, if it is one.
+    /// The closed gate and its subject, if a gate blocks.
     pub gate: Option<(Gate, String)>,
-    /// Whether it says what is in each of several ways.
+    /// Whether the message covers several options.
     pub is_of_several: bool,
 }
 
@@ -71,23 +71,23 @@ impl fmt::Display for ObstacleReason {
     }
 }
 
-/// How long an obstacle stays, and what is done meanwhile.
+/// How long an obstacle lasts, and what happens meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stay {
-    /// It may clear by itself: it is waited for until the gang's deadline.
+    /// It may clear by itself. The gang waits until its deadline.
     Deadline,
-    /// It is waited for without a deadline.
+    /// The gang waits without a deadline.
     Unbounded,
-    /// Something is broken or being changed, and nothing is known of how the plan would be otherwise.
+    /// Something is broken or being changed, and the plan without it is unknown.
     PlanHidden,
-    /// Until something is changed: quota is not held for it.
+    /// It lasts until someone changes something. Quota is not held.
     Refused,
-    /// Until something is there, or known, that is not yet: quota is not held for it either.
+    /// It lasts until something missing or unknown appears. Quota is not held.
     Missing,
 }
 
 impl ObstacleReason {
-    /// The one place where a kind says how long it stays.
+    /// The only place that maps a kind to how long it lasts.
     const fn stay(self) -> Stay {
         match self {
             Self::NodePoolNotReady
@@ -130,22 +130,22 @@ impl ObstacleReason {
         }
     }
 
-    /// Whether it is waited for as long as it lasts: no deadline of the gang's runs out meanwhile.
+    /// Whether the gang waits as long as it lasts, without a deadline.
     pub fn has_no_deadline(self) -> bool {
         self.stay() == Stay::Unbounded
     }
 
-    /// Whether it says nothing of how the plan would be without it.
+    /// Whether the plan without it is unknown.
     pub fn hides_plan(self) -> bool {
         self.stay() == Stay::PlanHidden
     }
 
-    /// Whether something is not there, or not known yet, that may come: the Workload itself may be right.
+    /// Whether something missing or unknown may still appear. The Workload itself may be correct.
     pub fn may_appear(self) -> bool {
         self.stay() == Stay::Missing
     }
 
-    /// Whether it lasts until something is changed or made, so that quota need not be held for it.
+    /// Whether it lasts until something is changed or created, so that quota need not be held.
     pub(super) fn is_refusal(self) -> bool {
         matches!(self.stay(), Stay::Refused | Stay::Missing)
     }

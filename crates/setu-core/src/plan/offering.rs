@@ -1,9 +1,9 @@
-//! What a NodeClaim may become: combinations of instance type, zone and capacity type, and of values of the other labels
-//! by which the policy tells places apart.
+//! What a NodeClaim may become: combinations of instance type, zone and capacity type, and values of other labels by which the
+//! policy distinguishes places.
 //!
-//! A provider runs out of exactly such combinations, so shortages are remembered in these terms, by
-//! all gangs together. Where a claim leaves the type open, the NodePool stands for it, with all that is asked of
-//! the machine: what has run out of one family says nothing of another.
+//! A provider runs out of exactly such combinations, so shortages are recorded in these terms, for all gangs together. If a claim
+//! leaves the type open, the NodePool stands for it, with all machine requirements: a shortage of one family says nothing about
+//! another.
 
 use super::requirements::{Requirements, normalized};
 use super::shapes::is_of_machine;
@@ -17,15 +17,15 @@ use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// How long a shortage of capacity is remembered, as long as AWS' own cache.
+/// How long a shortage of capacity is kept: as long as in AWS' own cache.
 pub const REMEMBERED: SignedDuration = SignedDuration::from_mins(3);
-/// Stands for whatever zone or capacity type the provider takes.
+/// Stands for any zone or capacity type that the provider picks.
 pub const ANY: &str = "any";
-/// More combinations than this are told by their NodePool.
+/// With more combinations than this, the NodePool stands for the types.
 const MOST: usize = 2_048;
-/// Labels that an offering tells by itself.
-const TOLD: [&str; 4] = [names::ZONE, names::CAPACITY_TYPE, names::INSTANCE_TYPE, names::NODEPOOL];
-/// Longest text of what is asked of a machine; of a longer one its digest stands.
+/// Labels that an offering states in other fields.
+const OWN_LABELS: [&str; 4] = [names::ZONE, names::CAPACITY_TYPE, names::INSTANCE_TYPE, names::NODEPOOL];
+/// Longest text of machine requirements. A longer text is replaced by its digest.
 const LONGEST: usize = 200;
 
 /// One combination.
@@ -35,14 +35,14 @@ pub struct Offering {
     /// The machine.
     #[serde(flatten)]
     pub what: What,
-    /// What is asked of the machine where its type is open, as text; empty for nothing.
+    /// The machine requirements as text if the type is open. Empty if there are none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub machine: String,
     /// Zone, or `any`.
     pub zone: String,
     /// Capacity type, or `any`.
     pub capacity_type: String,
-    /// Value of each label by which the policy tells places apart besides the zone, as text; empty for anywhere.
+    /// Values of the labels, besides the zone, by which the policy distinguishes places, as text. Empty for anywhere.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub place: String,
 }
@@ -53,21 +53,21 @@ pub struct Offering {
 pub enum What {
     /// An instance type.
     InstanceType(String),
-    /// Whatever type a NodePool gives.
+    /// Any type that a NodePool gives.
     NodePool(String),
 }
 
 impl Offering {
-    /// Every combination that a claim may become, with places told apart by these labels.
+    /// Every combination that a claim may become, with places distinguished by these labels.
     pub fn of(claim: &NodeClaim, place_keys: &[String]) -> BTreeSet<Self> {
         Self::among(claim.label(names::NODEPOOL), &claim.spec.requirements, place_keys)
     }
 
-    /// Every combination that a claim of this NodePool with these requirements may become, with places told apart by
-    /// these labels.
+    /// Every combination that a claim of this NodePool with these requirements may become, with places distinguished by these
+    /// labels.
     pub fn among(node_pool: &str, list: &[Requirement], place_keys: &[String]) -> BTreeSet<Self> {
         let mut requirements = Requirements::default();
-        // What cannot be read narrows nothing.
+        // Requirements that cannot be read narrow nothing.
         let _ = requirements.add_all(list);
         let listed = |key: &str| -> Option<Vec<String>> {
             let values = requirements.get(key)?.listed()?;
@@ -78,7 +78,7 @@ impl Offering {
         let pool = || vec![(What::NodePool(node_pool.to_owned()), machine(&requirements))];
         let few = |types: &Vec<String>| types.len() * zones.len() * capacity_types.len() <= MOST;
         let types = listed(names::INSTANCE_TYPE).filter(few);
-        // What the machine is has been told already where the type is open.
+        // If the type is open, `machine` already covers the machine labels.
         let keys = place_keys.iter().filter(|key| types.is_some() || !is_of_machine(key));
         let whats = types.as_ref().map_or_else(pool, |types| {
             types.iter().map(|t| (What::InstanceType(t.clone()), String::new())).collect()
@@ -102,7 +102,7 @@ impl Offering {
         all
     }
 
-    /// Whether it is out of capacity: itself, or a wider one that has it in it.
+    /// Whether it is out of capacity, itself or as part of a wider offering.
     pub fn is_in(&self, short: &BTreeSet<Self>) -> bool {
         let with = |machine: &str, place: &str, zone: &str, capacity_type: &str| {
             short.contains(&Self {
@@ -139,28 +139,28 @@ impl fmt::Display for Offering {
     }
 }
 
-/// What is asked of the machine, as text that is the same for the same requirements.
+/// The machine requirements as text, equal for equal requirements.
 fn machine(requirements: &Requirements) -> String {
     let all = requirements.iter().filter(|(key, _)| is_of_machine(key));
     let text = all.map(|(key, values)| format!("{key} {}", values.words())).collect::<Vec<_>>().join(", ");
     if text.len() > LONGEST { format!("requirements {}", hex_digest(&[&text], 4)) } else { text }
 }
 
-/// Labels by which a policy tells places apart that an offering does not tell by itself: the one that all nodes are to share,
-/// and those that tiers ask for values of. Never what pods ask for: a tenant writes that.
+/// Labels by which a policy distinguishes places and that an offering does not state in other fields: the shared label and the
+/// labels in tier requirements. Never labels that pods ask for, because tenants write those.
 pub fn place_keys(policy: &Policy) -> Vec<String> {
     let shared = policy.colocation.iter().map(|colocation| colocation.topology_key.as_str());
     let asked = policy.tiers.iter().flat_map(|tier| &tier.requirements).map(|r| r.key.as_str());
-    // Machines are told apart by their types.
+    // Machines are distinguished by their types.
     let reserved = policy.tiers.iter().any(|tier| !tier.reservations.is_empty());
     let reserved = reserved.then_some(names::RESERVATION_ID);
     let asked = asked.filter(|key| !is_of_machine(normalized(key)));
     let all = shared.chain(asked).chain(reserved).map(normalized);
-    let keys: BTreeSet<&str> = all.filter(|key| !TOLD.contains(key)).collect();
+    let keys: BTreeSet<&str> = all.filter(|key| !OWN_LABELS.contains(key)).collect();
     keys.into_iter().map(str::to_owned).collect()
 }
 
-/// Every combination of the values of these labels, as text; `None` if there are too many.
+/// Every combination of the values of these labels, as text. `None` if there are too many.
 fn places(lists: Vec<(&str, Vec<String>)>) -> Option<Vec<String>> {
     let mut all = vec![String::new()];
     for (key, values) in lists {
@@ -176,7 +176,7 @@ fn places(lists: Vec<(&str, Vec<String>)>) -> Option<Vec<String>> {
     Some(all)
 }
 
-/// Whether nothing that a claim may become has capacity, as far as is remembered with places told apart by these labels.
+/// Whether every offering that a claim may become is in `short`, with places distinguished by these labels.
 pub fn is_short(claim: &NodeClaim, place_keys: &[String], short: &BTreeSet<Offering>) -> bool {
     !short.is_empty() && Offering::of(claim, place_keys).iter().all(|offering| offering.is_in(short))
 }
@@ -219,16 +219,16 @@ mod tests {
     }
 
     #[test]
-    fn where_the_type_is_open_what_ran_out_of_one_family_leaves_another() {
+    fn with_an_open_type_a_short_family_leaves_another_available() {
         let family =
             |name: &'static str| -> (&str, Vec<&str>) { ("karpenter.k8s.aws/instance-family", vec![name]) };
         let (p5, p4d) = (family("p5"), family("p4d"));
         let (p5, p4d) = (claim(&[(p5.0, &p5.1)]), claim(&[(p4d.0, &p4d.1)]));
         let short = of(&p5);
         assert!(short_of(&p5, &short) && !short_of(&p4d, &short));
-        let told = short.first().unwrap().to_string();
+        let text = short.first().unwrap().to_string();
         assert_eq!(
-            told,
+            text,
             "NodePool gpu with karpenter.k8s.aws/instance-family [p5] (any capacity in any zone)"
         );
         assert!(short_of(&p5, &of(&claim(&[]))), "the NodePool had nothing at all");
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_is_short_only_if_nothing_it_may_become_is_left() {
+    fn a_claim_is_short_only_if_all_its_offerings_are_short() {
         let both = claim(&[(names::INSTANCE_TYPE, &["a", "b"]), (names::ZONE, &["x"])]);
         let one = claim(&[(names::INSTANCE_TYPE, &["a"]), (names::ZONE, &["x"])]);
         let spot = claim(&[
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ran_out_in_one_rack_leaves_the_others_of_gangs_that_share_a_rack() {
+    fn a_short_rack_leaves_the_other_racks_available() {
         const RACK: &str = "example.com/rack";
         let on = |racks: &[&str]| claim(&[(names::INSTANCE_TYPE, &["a"]), (RACK, racks)]);
         let keys = [RACK.to_owned()];
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_told_apart_by_what_the_policy_names_and_an_offering_does_not_tell_anyway() {
+    fn place_keys_are_policy_labels_that_an_offering_does_not_state() {
         const FAMILY: &str = "karpenter.k8s.aws/instance-family";
         let shared = |key: &str| {
             let topology_key = key.to_owned();

@@ -1,4 +1,4 @@
-//! What planning comes to: the slots of a gang, or what stands in the way.
+//! The outcome of planning: the slots of a gang, or what blocks it.
 
 use super::cost::Cost;
 use super::gates::Report;
@@ -15,34 +15,33 @@ use jiff::Timestamp;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// What is said where every way is closed for its own reason, before these.
+/// Message prefix if each option is closed for a different reason.
 pub const NO_TIER: &str = "no tier will do";
-/// Most ways whose obstacles are told one by one.
-const TOLD: usize = 4;
+/// Most options whose obstacles are listed.
+const SHOWN: usize = 4;
 
-/// What planning came to.
+/// The outcome of planning.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
     /// These nodes.
     Provision(Plan),
-    /// No node, because.
+    /// No nodes, for this reason.
     NothingNeeded(String),
-    /// Not now: something must change first.
+    /// Not now. Something must change first.
     Wait(Obstacle),
-    /// Not as policy and Workload are: nobody else's leaving would help.
+    /// Not with this policy and Workload, even if other gangs ended.
     Refuse(Obstacle),
-    /// Never, as the Workload is.
+    /// Never with this Workload.
     Never(Obstacle),
 }
 
 impl Outcome {
-    /// The plan, where nodes are to be created.
+    /// The plan, if nodes are to be created.
     pub fn plan(&self) -> Option<&Plan> {
         if let Self::Provision(plan) = self { Some(plan) } else { None }
     }
 
-    /// When a gang that is refused is tried again without a change: at this time, or when its obstacle clears by itself, if that
-    /// is known.
+    /// When a refused gang is tried again without a change: at `again`, or when its obstacle clears by itself, if that is known.
     pub fn refused_until(&self, again: Timestamp) -> Timestamp {
         match self {
             Self::Refuse(Obstacle {
@@ -56,8 +55,8 @@ impl Outcome {
     }
 }
 
-/// The outcome where every option is closed: what is said of each, and refused only if all are. Its reason is that of the option
-/// that may open soonest.
+/// The outcome if every option is closed, with the obstacle of each. A refusal only if all are refused. The reason is that of the
+/// option that may open soonest.
 pub fn closed(options: &[(&str, Obstacle)]) -> Outcome {
     let openness = |reason: ObstacleReason| (reason.is_refusal(), !reason.may_appear());
     let Some((_, first)) = options.iter().min_by_key(|(_, o)| openness(o.reason)) else {
@@ -67,72 +66,72 @@ pub fn closed(options: &[(&str, Obstacle)]) -> Outcome {
     let mut obstacle = first.clone();
     obstacle.until = options.iter().filter_map(|(_, o)| o.until).min();
     if options.iter().any(|(_, o)| o.message != first.message) {
-        let told: Vec<String> =
-            options.iter().take(TOLD).map(|(name, o)| format!("{name}: {}", o.message)).collect();
-        let more = options.len().saturating_sub(TOLD);
+        let shown: Vec<String> =
+            options.iter().take(SHOWN).map(|(name, o)| format!("{name}: {}", o.message)).collect();
+        let more = options.len().saturating_sub(SHOWN);
         let more = if more == 0 { String::new() } else { format!("; and {more} more") };
         obstacle.is_of_several = true;
-        obstacle.message = format!("{NO_TIER}: {}{more}", told.join("; "));
+        obstacle.message = format!("{NO_TIER}: {}{more}", shown.join("; "));
     }
     if refused { Outcome::Refuse(obstacle) } else { Outcome::Wait(obstacle) }
 }
 
-/// Nodes of a gang, one slot each.
+/// The nodes of a gang, one slot each.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// The slots, numbered from 0 over the pod sets in their order.
     pub slots: Vec<Slot>,
-    /// How the pods find their nodes; never `Auto`.
+    /// How the pods find their nodes. Never `Auto`.
     pub pinning: Pinning,
-    /// What is to be said against it, which its owner is told too.
+    /// Caveats, which the owner sees too.
     pub notes: Vec<String>,
-    /// How the pods were packed, for people.
+    /// How the pods were packed, for display.
     pub facts: Arc<Vec<String>>,
     /// Index of the tier in the policy.
     pub tier: u32,
-    /// Tier, NodePool and place, as far as there was a choice of each; for people.
+    /// For display: tier, NodePool and place, each only if there was a choice.
     pub option_name: Box<str>,
     /// Index of the option among all.
     pub option_index: u32,
     /// How many options there are.
     pub option_count: u32,
-    /// What the gates said.
+    /// The reports of the gates.
     pub reports: Box<[Report]>,
-    /// The NodePools that none of its nodes comes from.
+    /// The NodePools that give none of its nodes.
     pub passed_over: Arc<Vec<PassedOver>>,
-    /// What its nodes cost.
+    /// The cost of its nodes.
     pub cost: Arc<Cost>,
 }
 
-/// One node to be.
+/// A planned node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Slot {
     /// Number within the gang.
     pub index: u32,
-    /// Pods it carries.
+    /// Its pods.
     pub pods: Arc<[Share]>,
-    /// NodePool it comes from.
+    /// Its NodePool.
     pub node_pool: String,
-    /// The claim without name and gang labels, shared by all slots that are alike.
+    /// The claim without name and gang labels, shared by all identical slots.
     pub template: Arc<NodeClaim>,
     /// The shape it was packed into, if one was known.
     pub shape: Option<Arc<Shape>>,
-    /// The most that its node may turn out to have.
+    /// The most that its node may have.
     pub most: Arc<Most>,
-    /// Labels by which the policy tells places apart: shortages are remembered by them.
+    /// Labels by which the policy distinguishes places. Shortages are recorded by them.
     pub place_keys: Arc<[String]>,
 }
 
-/// What a node has at most, as far as is known of what it may become.
+/// The most that a node may have, over its known possible types.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Most {
-    /// How much of each resource.
+    /// The amount of each resource.
     pub resources: ResourceList,
-    /// Whether it may be of a type of which nothing is known, and have more.
+    /// Whether it may be of an unknown type and have more.
     pub or_more: bool,
-    /// The device of which it cannot have more even so: its requirements say how many there are.
+    /// The device that it cannot have more of even so, because its requirements state the number.
     pub counted: Option<String>,
-    /// What a type that it may be of does not tell how much it has of.
+    /// Resources whose amount is unknown for one of its possible types.
     pub untold: BTreeSet<Untold>,
 }
 
@@ -157,19 +156,19 @@ impl Slot {
         asked.filter(|r| r.key == names::INSTANCE_TYPE && r.operator == "In").flat_map(|r| &r.values)
     }
 
-    /// Whether its claim is there already, and is not what the plan would have asked for.
+    /// Whether its claim exists already and is not one that the plan would create.
     fn is_kept(&self) -> bool {
         self.template.metadata.name.as_deref().is_some_and(|name| !name.is_empty())
     }
 }
 
 impl Plan {
-    /// Whether all its nodes are kwok's, which are made of nothing.
+    /// Whether all its nodes are simulated by kwok.
     pub fn is_of_kwok(&self) -> bool {
         self.slots.iter().all(|slot| slot.template.spec.node_class_ref.is_kwok())
     }
 
-    /// Nodes by NodePool and shape, with the tier and what they cost, in one line.
+    /// One line: nodes by NodePool and shape, with the tier and the cost.
     pub fn summary(&self) -> String {
         let mut groups: Vec<(String, u32)> = Vec::new();
         for (slot, count) in self.groups() {
@@ -196,7 +195,7 @@ impl Plan {
         format!("{}: {}{option}{cost}", counted(self.nodes(), "node"), groups.join(", "))
     }
 
-    /// The same with claims that exist in the place of those it would have asked for in their slots.
+    /// The same plan with existing claims in their slots.
     #[must_use]
     pub fn keeping(mut self, kept: &[NodeClaim]) -> Self {
         for claim in kept {
@@ -210,17 +209,17 @@ impl Plan {
         self
     }
 
-    /// How many nodes it has.
+    /// The number of nodes.
     pub fn nodes(&self) -> u32 {
         u32::try_from(self.slots.len()).unwrap_or(u32::MAX)
     }
 
-    /// How many nodes are still to be asked for.
+    /// The number of nodes still to be requested.
     pub fn to_create(&self) -> u32 {
         u32::try_from(self.slots.iter().filter(|slot| !slot.is_kept()).count()).unwrap_or(u32::MAX)
     }
 
-    /// Slots that are alike, and how many.
+    /// Groups of identical slots, with their size.
     pub fn groups(&self) -> Vec<(&Slot, u32)> {
         let mut groups: Vec<(&Slot, u32)> = Vec::new();
         for slot in &self.slots {
@@ -250,12 +249,12 @@ impl Plan {
         self.wanted().flat_map(|slot| Offering::of(&slot.template, &slot.place_keys)).collect()
     }
 
-    /// Whether one of its nodes has no capacity anywhere, as far as is remembered.
+    /// Whether one of its nodes has no capacity anywhere, by the recorded shortages.
     pub fn is_short(&self, short: Option<&BTreeSet<Offering>>) -> bool {
         short.is_some_and(|short| self.wanted().any(|slot| is_short(&slot.template, &slot.place_keys, short)))
     }
 
-    /// One slot of each group that is still to be asked for.
+    /// One slot of each group that is still to be requested.
     pub fn wanted(&self) -> impl Iterator<Item = &Slot> {
         self.groups().into_iter().map(|(slot, _)| slot).filter(|slot| !slot.is_kept())
     }
@@ -266,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gang_without_an_open_option_has_the_reason_of_the_one_that_may_open_soonest() {
+    fn without_an_open_option_the_reason_is_that_of_the_option_that_may_open_soonest() {
         use ObstacleReason::{CapacityShort, NodePoolMissing, TooManyNodes};
         let of = |reasons: &[ObstacleReason]| {
             let options = reasons.iter().map(|reason| ("", Obstacle::new(*reason, reason.to_string())));

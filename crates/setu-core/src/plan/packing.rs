@@ -1,20 +1,20 @@
-//! Pods into nodes: first-fit-decreasing over every resource at once.
+//! Packs pods into nodes: first-fit-decreasing over all resources at once.
 //!
-//! Called by `slots` with the room that nodes of each kind have for pods. Rule: no node is ever filled
-//! beyond its room in any resource, and every pod is placed exactly once. Like pods and like nodes are
-//! handled in one step, so that the work grows with the kinds of pods, not with their number.
+//! Called by `slots` with the room that each kind of node has for pods. Rule: no node exceeds its room in any resource, and every
+//! pod is placed exactly once. Identical pods and nodes are handled in one step, so the work grows with the kinds of pods, not
+//! with their number.
 
 use crate::api::amount::Price;
 use crate::api::pod::ResourceList;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-/// Like pods.
+/// Identical pods.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch {
     /// How many.
     pub pods: u32,
-    /// What each takes.
+    /// The requests of each.
     pub needs: ResourceList,
     /// Most of them that may share a node.
     pub per_node: u32,
@@ -25,15 +25,15 @@ pub struct Batch {
 /// A kind of node that may be bought.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kind {
-    /// What it has for these pods, after the system and its DaemonSets.
+    /// Its room for these pods, after the system and DaemonSets.
     pub room: ResourceList,
-    /// What one costs an hour, where that is known.
+    /// Its hourly price, if known.
     pub price: Option<Price>,
     /// Whether it has accelerators.
     pub has_accelerator: bool,
 }
 
-/// Nodes that are filled alike.
+/// Nodes with identical pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filled {
     /// Index of the kind.
@@ -51,11 +51,10 @@ pub struct Misfit {
     pub batch: usize,
 }
 
-/// Packs all pods into as few nodes as first-fit-decreasing finds, at the lowest price among equals.
+/// Packs all pods into as few nodes as first-fit-decreasing finds, at the lowest price for that number.
 ///
-/// Every kind takes a turn as the one that is bought by default, and the pods are ordered by their
-/// largest share of it and by the sum of their shares; the best outcome is kept, and then each node
-/// becomes the cheapest kind that holds its pods.
+/// Each kind is tried as the default kind. The pods are ordered by their largest share of it, and by the sum of their shares. The
+/// best result is kept; each node then becomes the cheapest kind that holds its pods.
 ///
 /// # Errors
 /// The first batch whose pod fits nowhere.
@@ -99,10 +98,10 @@ pub fn pack(batches: &[Batch], kinds: &[Kind]) -> Result<Vec<Filled>, Misfit> {
     Ok(bins.iter().map(|bin| Filled { kind: kind(bin), nodes: bin.nodes, pods: pods(bin) }).collect())
 }
 
-/// Nodes, and what they cost: the less the better, in this order.
+/// Number of nodes and their cost. Lower is better, compared in this order.
 type Score = (u64, Cost);
 
-/// Nodes without a known price, the price of the others, and the size of all: the less the better, in this order.
+/// Nodes without a known price, the price of the others, and the total size. Lower is better, compared in this order.
 type Cost = [i128; 3];
 
 /// How the size of a pod is measured.
@@ -115,7 +114,7 @@ enum Measure {
 /// Amounts in billionths, one column for each resource that a pod asks for.
 type Row = Vec<i128>;
 
-/// One part of a node counts as this many.
+/// Shares are fractions of this.
 const WHOLE: i128 = 1_000_000;
 
 struct Problem {
@@ -124,17 +123,17 @@ struct Problem {
     apart: Vec<Vec<usize>>,
     rooms: Vec<Row>,
     costs: Vec<Cost>,
-    /// What all pods take together.
+    /// Total requests of all pods.
     totals: Row,
 }
 
-/// Like nodes in the making.
+/// Identical nodes being filled.
 #[derive(Clone, Default)]
 struct Bin {
     kind: usize,
     nodes: u32,
     free: Row,
-    /// Pods of a batch on each, for the batches that have some, in the order they came.
+    /// Pods of each batch on each node, in the order they were placed.
     pods: Vec<(usize, u32)>,
 }
 
@@ -165,7 +164,7 @@ impl Problem {
         }
     }
 
-    /// Without the kinds of which another has no less room and costs no more, and the indices of those that are left.
+    /// Drops each kind if another has at least its room and costs no more. Also returns the indices of the kinds that are left.
     fn without_dominated(mut self) -> (Self, Vec<usize>) {
         let mut by_cost: Vec<usize> = (0..self.rooms.len()).collect();
         by_cost.sort_by_key(|kind| self.cost(*kind));
@@ -193,7 +192,7 @@ impl Problem {
         self.limits.get(batch).map_or(0, |(pods, _)| *pods)
     }
 
-    /// How many more pods of a batch, at most `wanted`, fit into what is free.
+    /// How many more pods of a batch, at most `wanted`, fit into `free`.
     fn fit(&self, batch: usize, free: &[i128], wanted: u32) -> u32 {
         let needs = self.needs.get(batch).map_or(&[][..], Vec::as_slice);
         if needs.iter().zip(free).any(|(need, free)| need > free) {
@@ -207,7 +206,7 @@ impl Problem {
         by_room.map_or(wanted, |n| u32::try_from(n).unwrap_or(u32::MAX).min(wanted))
     }
 
-    /// How many nodes of a kind it takes at least, were all pods to run on that kind.
+    /// A lower bound for the nodes needed if all pods ran on this kind.
     fn bound(&self, kind: usize) -> u64 {
         let room = self.rooms.get(kind).map_or(&[][..], Vec::as_slice);
         let nodes = self.totals.iter().zip(room).filter(|(total, _)| **total > 0).map(|(total, room)| {
@@ -216,7 +215,7 @@ impl Problem {
         nodes.max().unwrap_or(0)
     }
 
-    /// Whether a node has pods that these may not run beside.
+    /// Whether a node has pods that these may not share it with.
     fn keeps_off(&self, batch: usize, bin: &Bin) -> bool {
         let apart = self.apart.get(batch).map_or(&[][..], Vec::as_slice);
         !apart.is_empty() && bin.pods.iter().any(|(there, _)| apart.contains(there))
@@ -275,7 +274,7 @@ impl Problem {
         bins
     }
 
-    /// Puts up to `fit` pods into each of these like nodes; those that get fewer are split off.
+    /// Puts up to `fit` pods on each of these identical nodes. Nodes that get fewer are split off and returned.
     fn place(&self, batch: usize, bin: &mut Bin, fit: u32, left: &mut u32) -> Vec<Bin> {
         if fit == 0 {
             return Vec::new();
@@ -310,7 +309,7 @@ impl Problem {
         bin
     }
 
-    /// The kind to open for a batch: the main one, or else the one that takes most of its pods.
+    /// The kind to open for a batch: the main one, or else the one that holds most of its pods.
     fn kind_for(&self, batch: usize, main: usize) -> Option<usize> {
         let most = self.may_share(batch).min(self.pods(batch));
         let fit = |kind: usize| self.rooms.get(kind).map_or(0, |room| self.fit(batch, room, most));
@@ -354,7 +353,7 @@ impl Problem {
     }
 }
 
-/// What a node costs. One without a price is not taken for cheap: it comes after all that have one.
+/// The cost of a node. A node without a price ranks after all that have one.
 fn cost(price: Option<Price>, size: i128) -> Cost {
     [i128::from(price.is_none()), price.map_or(0, |p| i128::from(p.micros)), size]
 }

@@ -1,7 +1,7 @@
-//! The NodePools that a gang gets no nodes from, and the ways to those that it does that are out of capacity, each with its
+//! The NodePools that a gang gets no nodes from, and other options on its own NodePools that are out of capacity, each with a
 //! reason.
 //!
-//! Filled by `pools` with those that do not come into question, and completed once a way is chosen.
+//! Filled by `pools` with NodePools that are not eligible, and completed once an option is chosen.
 
 use super::gates::Gate;
 use super::offering::{Offering, REMEMBERED, is_short};
@@ -15,18 +15,18 @@ use std::collections::BTreeSet;
 use std::ptr;
 use std::sync::Arc;
 
-/// A NodePool that a gang gets no nodes from, or a way that it does not take to one.
+/// A NodePool that a gang gets no nodes from, or an option on one that it does not take.
 #[derive(Serialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct PassedOver {
-    /// Name of the NodePool, or the way by tier, capacity type and place.
+    /// Name of the NodePool, or of the option by tier, capacity type and place.
     pub node_pool: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
 impl PassedOver {
-    /// Adds those of which nothing is told yet.
+    /// Adds those that are not listed yet.
     pub fn add(all: &mut Vec<Self>, more: impl IntoIterator<Item = Self>) {
         for one in more {
             if !all.iter().any(|known| known.node_pool == one.node_pool) {
@@ -36,10 +36,10 @@ impl PassedOver {
     }
 }
 
-/// Most NodePools that are named with their reasons.
+/// Most NodePools that are listed with reasons.
 const NAMED: usize = 3;
 
-/// The NodePools with their reasons, for people, behind a semicolon; nothing where there are none.
+/// Message clause after a semicolon: the NodePools with their reasons. Empty if there are none.
 pub fn clause(all: &[PassedOver]) -> String {
     let named: Vec<String> =
         all.iter().take(NAMED).map(|one| format!("{} ({})", one.node_pool, one.reason)).collect();
@@ -48,24 +48,24 @@ pub fn clause(all: &[PassedOver]) -> String {
     if all.is_empty() { String::new() } else { format!("; passed over: {}{more}", named.join(", ")) }
 }
 
-/// That nodes of a plan have no capacity anywhere.
+/// A shortage: nodes of a plan have no capacity anywhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shortage {
-    /// Who says so, and which offerings are meant.
+    /// The source, and the offerings that are short.
     pub words: String,
-    /// Until when that is believed, where Karpenter's metrics say it of all of them.
+    /// When the shortage expires, if Karpenter's metrics report it for all of them.
     pub told_until: Option<Timestamp>,
 }
 
 impl Shortage {
-    /// What stands in the way of nodes that Karpenter's metrics hold for out of capacity.
+    /// The obstacle for nodes that Karpenter's metrics mark as out of capacity.
     pub fn obstacle(&self) -> Obstacle {
         let message = format!("{}; nothing is asked for until they show some", self.words);
         Obstacle { until: self.told_until, ..Obstacle::new(ObstacleReason::CapacityShort, message) }
     }
 }
 
-/// That nodes of this plan have no capacity anywhere; nothing where they may have.
+/// The shortage that blocks nodes of this plan. `None` if all may have capacity.
 pub fn shortage(cluster: &Cluster<'_>, plan: &Plan) -> Option<Shortage> {
     let short = cluster.short?;
     let is_out = |slot: &&super::Slot| is_short(&slot.template, &slot.place_keys, short);
@@ -75,11 +75,11 @@ pub fn shortage(cluster: &Cluster<'_>, plan: &Plan) -> Option<Shortage> {
     if out.is_empty() {
         return None;
     }
-    let tells = |market: &&super::market::Market| {
-        let told = market.short();
-        out.iter().all(|offering| offering.is_in(&told))
+    let has_all = |market: &&super::market::Market| {
+        let reported = market.short();
+        out.iter().all(|offering| offering.is_in(&reported))
     };
-    let told_until = cluster.market.filter(tells).map(|market| market.seen + REMEMBERED);
+    let told_until = cluster.market.filter(has_all).map(|market| market.seen + REMEMBERED);
     let who = if told_until.is_some() {
         "out of capacity by Karpenter's metrics"
     } else {
@@ -90,7 +90,7 @@ pub fn shortage(cluster: &Cluster<'_>, plan: &Plan) -> Option<Shortage> {
     Some(Shortage { words, told_until })
 }
 
-/// What stands in each way that is closed or out of capacity, in their order.
+/// The obstacle of each option that is closed or out of capacity, in option order.
 pub fn obstacles<'c>(
     options: &'c [ProvisioningOption],
     closed: &[(&ProvisioningOption, Obstacle)],
@@ -104,7 +104,7 @@ pub fn obstacles<'c>(
     options.iter().filter_map(|option| Some((option.name.as_str(), of(option)?))).collect()
 }
 
-/// That other NodePools came before this one, and by which weights.
+/// The reason that other NodePools came before this one, with their weights.
 fn first(cluster: &Cluster<'_>, used: &BTreeSet<String>, pool: &str) -> String {
     let weight = |name: &str| {
         let pool = cluster.node_pools.iter().find(|pool| pool.metadata.name.as_deref() == Some(name));
@@ -118,9 +118,9 @@ fn first(cluster: &Cluster<'_>, used: &BTreeSet<String>, pool: &str) -> String {
     format!("{} came first; its own weight is {own}", before.join(" and "))
 }
 
-/// The plan with every NodePool that it takes no nodes from: one whose way is closed, one that comes later or has run out
-/// lately, and those that do not come into question; every way to the same NodePools that is out of capacity; and a note on each
-/// tier whose reservations are closed.
+/// Adds to the plan every NodePool that it takes no nodes from, each with the reason: closed, later in order, out of capacity, or
+/// not eligible. Also adds options on its own NodePools that are out of capacity, and a note for each tier whose reservations are
+/// closed.
 pub fn in_words(
     cluster: &Cluster<'_>,
     policy: &Policy,
@@ -145,7 +145,7 @@ pub fn in_words(
         }
     }
     let taken = usize::try_from(plan.option_index).ok().and_then(|index| options.get(index));
-    // Where all ways are out of capacity, one of them is tried.
+    // If all options are out of capacity, one of them is tried.
     for (option, why) in out.iter().filter(|(option, _)| !taken.is_some_and(|taken| ptr::eq(taken, *option)))
     {
         PassedOver::add(&mut all, of(&option.pools, &why.words));

@@ -1,7 +1,7 @@
-//! From which NodePool a pod set gets its nodes.
+//! Picks the NodePools that a pod set gets its nodes from.
 //!
-//! The one that the tier names, or else every usable one that fits flavors and pods, by weight as
-//! Karpenter orders them. What does not fit is said of each candidate.
+//! The NodePool that the tier names, or else every usable one that fits flavors and pods, by weight as Karpenter orders them.
+//! Each one that does not fit gets a reason.
 
 use super::claim::Draft;
 use super::demand::PodSetDemand;
@@ -15,23 +15,23 @@ use crate::policy::preset::asks_for_accelerator;
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-/// Most candidates whose reasons are told one by one.
-const TOLD: usize = 4;
+/// Most candidates whose reasons a message lists.
+const SHOWN: usize = 4;
 
 /// The NodePools of a tier for one pod set.
 #[derive(Debug, Default)]
 pub struct Candidates {
-    /// Drafts of those that will do, best first.
+    /// Drafts of those that fit, best first.
     pub drafts: Vec<Draft>,
     /// The others.
     pub passed_over: Vec<PassedOver>,
 }
 
-/// The drafts of all NodePools of a tier that will do, best first, and why not the others. Pods that ask for no accelerators
-/// go to NodePools that have types without, if there are any.
+/// The drafts of all NodePools of a tier that fit, best first, and why the others do not. Pods without accelerators prefer
+/// NodePools that have types without accelerators.
 ///
 /// # Errors
-/// What is wrong with the nearest of them, if none will do.
+/// What is wrong with the nearest of them, if none fits.
 pub fn candidates(
     cluster: &Cluster<'_>,
     request: &Request<'_>,
@@ -75,13 +75,13 @@ pub fn candidates(
         }
     }
     usable.append(&mut spare);
-    let told = |(node_pool, o): &(String, Obstacle)| PassedOver {
+    let as_passed_over = |(node_pool, o): &(String, Obstacle)| PassedOver {
         node_pool: node_pool.clone(),
         reason: o.message.clone(),
     };
-    let mut passed_over: Vec<PassedOver> = reasons.iter().map(told).collect();
-    // Of those that fit and are not ready a gate tells what they lack, and of those whose types do not hold the pods the
-    // figures are told, where there is no other.
+    let mut passed_over: Vec<PassedOver> = reasons.iter().map(as_passed_over).collect();
+    // The readiness gate reports what pools that fit lack. Pools whose types do not hold the pods are kept as the last rank, for
+    // their figures.
     let mut ranks = [usable, not_now, unfit].into_iter().filter(|drafts| !drafts.is_empty());
     if let Some(best) = ranks.next() {
         let others = ranks.flatten();
@@ -89,14 +89,14 @@ pub fn candidates(
         let drafts = best.into_iter().map(|(draft, _)| draft).collect();
         return Ok(Candidates { drafts, passed_over });
     }
-    // Nearest first: a pool that lacks its NodeClass, then one of the right flavor, then the rest.
+    // Nearest first: pools that lack their NodeClass, then pools of the right flavor, then the rest.
     let mut reasons: Vec<Obstacle> = reasons.into_iter().map(|(_, obstacle)| obstacle).collect();
     let nearest = reasons.iter().map(distance).min();
     reasons.retain(|o| Some(distance(o)) == nearest);
     Err(none_fits(wanted, &reasons))
 }
 
-/// How far a NodePool is from being the right one.
+/// How far a NodePool is from a match. Lower is nearer.
 fn distance(obstacle: &Obstacle) -> u8 {
     match obstacle.reason {
         ObstacleReason::NodePoolNotReady => 0,
@@ -112,11 +112,11 @@ fn none_fits(wanted: &PodSetDemand<'_>, reasons: &[Obstacle]) -> Obstacle {
     if let [only] = reasons {
         return only.clone();
     }
-    let told: Vec<&str> = reasons.iter().take(TOLD).map(|o| o.message.as_str()).collect();
-    let more = reasons.len().saturating_sub(TOLD);
+    let shown: Vec<&str> = reasons.iter().take(SHOWN).map(|o| o.message.as_str()).collect();
+    let more = reasons.len().saturating_sub(SHOWN);
     let more = if more == 0 { String::new() } else { format!("; and {more} more") };
-    let message = format!("no NodePool fits pod set {}: {}{more}", wanted.pod_set.name, told.join("; "));
-    // The others do not fit at all, so there is none that could come to fit by itself.
+    let message = format!("no NodePool fits pod set {}: {}{more}", wanted.pod_set.name, shown.join("; "));
+    // No other pool fits at all, so none of them can become usable later.
     let fixed = reasons.iter().any(|o| o.reason == ObstacleReason::StaticNodePool);
     let reason = if fixed { ObstacleReason::StaticNodePool } else { ObstacleReason::NoNodePoolFits };
     Obstacle::new(reason, message)
@@ -141,14 +141,14 @@ fn draft(
         return Err(Obstacle::new(ObstacleReason::NodePoolNotReady, message));
     }
     let draft = reservations::held(Draft::new(pool, request, tier, wanted)?, tier)?;
-    // A static pool will not do later either.
+    // A static pool stays unusable.
     match (pool.spec.replicas, pool.unusable()) {
         (Some(_), Some(fault)) => Err(Obstacle::new(ObstacleReason::StaticNodePool, fault)),
         _ => fit::of_known_types(cluster, request, draft, wanted),
     }
 }
 
-/// The NodePool with the parts of its nodeClassRef that it leaves out.
+/// The NodePool with the missing parts of its nodeClassRef filled in.
 fn completed(pool: &Arc<NodePool>, request: &Request<'_>, wanted: &PodSetDemand<'_>) -> Arc<NodePool> {
     let own = &pool.spec.template.spec.node_class_ref;
     if ![&own.group, &own.kind, &own.name].iter().any(|part| part.is_empty()) {
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn the_heaviest_pool_comes_first_and_the_later_name_among_equals() {
+    fn the_heaviest_pool_comes_first_and_ties_take_the_later_name() {
         let weight = |w: i32| json!({"spec": {"weight": w}});
         assert_eq!(chosen(&world(&[("a", weight(1)), ("b", weight(9)), ("c", json!({}))])), "b");
         assert_eq!(chosen(&world(&[("a", weight(5)), ("b", weight(5)), ("c", weight(1))])), "b");
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn candidates_of_the_right_flavor_are_told_each_with_its_own_reason() {
+    fn each_candidate_of_the_right_flavor_is_reported_with_its_reason() {
         let world = world(&[("far", zoned("b")), ("static", json!({"spec": {"replicas": 3}}))]);
         let world = world.pods(&json!({"nodeSelector": {"topology.kubernetes.io/zone": "a"}}));
         let (reason, message) = world.obstacle();
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_candidate_hides_those_further_off() {
+    fn only_the_nearest_candidates_are_reported() {
         let mut world = world(&[("far", zoned("b")), ("tainted", zoned("a")), ("late", zoned("a"))]);
         world.flavors = vec![flavor("gpu", &json!({"topology.kubernetes.io/zone": "a"}))];
         let taint =
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_requirement_that_cannot_be_read_and_a_taint_are_told_as_they_are_written() {
+    fn an_unreadable_requirement_and_a_taint_are_quoted_as_written() {
         let of = |spec: Value| world(&[("gpu", json!({"spec": {"template": {"spec": spec}}}))]).obstacle().1;
         let asks = |operator: &str, value: &str| {
             of(
@@ -276,12 +276,12 @@ mod tests {
     }
 
     #[test]
-    fn no_pool_at_all_is_said_plainly() {
+    fn the_absence_of_any_pool_is_reported() {
         assert_eq!(world(&[]).obstacle().1, "there is no NodePool; create one");
     }
 
     #[test]
-    fn a_pool_whose_only_fault_is_its_node_class_passes_where_that_gate_does_not_enforce() {
+    fn a_pool_with_only_a_node_class_fault_passes_if_that_gate_is_not_enforced() {
         let mut world = world(&[("gpu", not_ready(&[("Ready", "False"), ("NodeClassReady", "False")]))]);
         assert_eq!(world.obstacle().0, ObstacleReason::NodePoolNotReady);
         world.policy.node_class_gate = Gate::Off;
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn any_other_fault_keeps_a_pool_out_whatever_the_gate() {
+    fn any_other_fault_excludes_a_pool_with_every_gate_setting() {
         let class = ("NodeClassReady", "False");
         for change in [
             not_ready(&[("Ready", "False"), class, ("ValidationSucceeded", "False")]),
@@ -312,7 +312,7 @@ mod tests {
         assert_eq!(world.obstacle(), (ObstacleReason::NodePoolEdited, expected.to_owned()));
     }
 
-    /// Of generation 2, with what Karpenter has said of these generations.
+    /// A NodePool of generation 2, with conditions that observed these generations.
     fn edited(conditions: &[(&str, &str, i64)]) -> Value {
         let of = |(kind, status, generation): &(&str, &str, i64)| {
             patched(condition(kind, status), &json!({"observedGeneration": generation}))
@@ -322,12 +322,12 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_was_ready_is_waited_for_until_it_was_looked_at_and_no_other_is_taken_meanwhile() {
+    fn an_edited_pool_is_waited_for_until_karpenter_has_seen_it() {
         let (valid, class) = ("ValidationSucceeded", "NodeClassReady");
         for unseen in [
             &[("Ready", "True", 1)][..],
             &[("Ready", "True", 1), (valid, "True", 1), (class, "True", 1)],
-            // Karpenter looks at one after the other.
+            // Karpenter sets the conditions one after another.
             &[("Ready", "Unknown", 2), (valid, "True", 1), (class, "True", 2)],
         ] {
             let world = world(&[("light", json!({})), ("heavy", edited(unseen))]);
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn the_way_that_was_accepted_is_waited_for_while_its_pool_is_looked_at_wherever_it_stands_now() {
+    fn an_accepted_option_waits_while_its_pool_is_edited_at_any_rank() {
         let mut world = world(&[("light", json!({})), ("heavy", json!({"spec": {"weight": 9}}))]);
         let hash = world.provisioned().hash();
         let again = |world: &World| {

@@ -1,7 +1,7 @@
 //! Kubernetes quantities as exact numbers.
 //!
-//! Counted in billionths, the finest unit Kubernetes knows, so that sums and comparisons are exact
-//! (the crate there is for this adds `500m` and `1` to 513.00005). Larger than 10^29 is refused.
+//! Amounts are counted in billionths, the finest unit of Kubernetes, so that sums and comparisons are exact. (The existing crate
+//! adds `500m` and `1` to 513.00005.) Amounts over 10^29 are refused.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
@@ -13,7 +13,7 @@ const ONE: i128 = 1_000_000_000;
 pub struct Amount(i128);
 
 impl Amount {
-    /// Reads `500m`, `2`, `1.5Gi`, `1e3` and the like.
+    /// Parses `500m`, `2`, `1.5Gi`, `1e3` and the like.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
         let end = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
@@ -22,31 +22,31 @@ impl Amount {
         let (digits, decimals) = decimal(number)?;
         let shift = 10_i128.checked_pow(decimals)?;
         let nanos = digits.checked_mul(numerator)?.checked_mul(ONE)?;
-        // What is finer than a billionth is rounded up, as Kubernetes does.
+        // Fractions of a billionth are rounded up, as in Kubernetes.
         let divisor = shift.checked_mul(denominator)?;
         let rest = i128::from(nanos.rem_euclid(divisor) != 0);
         Some(Self(nanos.div_euclid(divisor).checked_add(rest)?))
     }
 
-    /// Both together.
+    /// The sum of both.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
     }
 
-    /// What is left; nothing if `other` is more.
+    /// The difference; zero if `other` is larger.
     #[must_use]
     pub fn minus(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0).max(0))
     }
 
-    /// So many of it.
+    /// The amount multiplied by `count`.
     #[must_use]
     pub fn times(self, count: u32) -> Self {
         Self(self.0.saturating_mul(i128::from(count)))
     }
 
-    /// One of so many equal parts of it.
+    /// The amount divided by `of`.
     #[must_use]
     pub fn part(self, of: u32) -> Self {
         Self(self.0 / i128::from(of.max(1)))
@@ -57,18 +57,18 @@ impl Amount {
         self.0
     }
 
-    /// In the largest binary unit that divides it, such as `512Gi`; `None` if not even 1Ki does.
+    /// The amount in the largest binary unit that divides it, such as `512Gi`. `None` if 1Ki does not divide it.
     pub fn in_binary_units(self) -> Option<String> {
         UNITS.into_iter().find_map(|unit| self.whole_in(unit).filter(|_| self.0 != 0))
     }
 
-    /// Both in the largest binary unit in which both come out even, or else in bytes.
+    /// Both amounts in the largest binary unit that divides both, or else in bytes.
     pub fn in_one_unit(self, other: Self) -> (String, String) {
         let both = UNITS.into_iter().find_map(|unit| Some((self.whole_in(unit)?, other.whole_in(unit)?)));
         both.unwrap_or_else(|| (self.in_decimals(), other.in_decimals()))
     }
 
-    /// As a decimal number, such as `382.97`.
+    /// The amount as a decimal number, such as `382.97`.
     pub fn in_decimals(self) -> String {
         let (whole, rest) = (self.0 / ONE, (self.0 % ONE).abs());
         let rest = format!("{rest:09}");
@@ -76,7 +76,7 @@ impl Amount {
         if rest.is_empty() { whole.to_string() } else { format!("{whole}.{rest}") }
     }
 
-    /// In a unit in which it comes out even.
+    /// The amount in this unit. `None` if the unit does not divide it.
     fn whole_in(self, unit: &str) -> Option<String> {
         let size = scale(unit)?.0.checked_mul(ONE)?;
         (self.0 % size == 0).then(|| format!("{}{unit}", self.0 / size))
@@ -97,7 +97,7 @@ impl From<Amount> for Quantity {
 /// Binary units, the largest first.
 const UNITS: [&str; 6] = ["Ei", "Pi", "Ti", "Gi", "Mi", "Ki"];
 
-/// What a suffix multiplies by, as a fraction.
+/// The factor of a suffix, as a fraction.
 fn scale(suffix: &str) -> Option<(i128, i128)> {
     let decimal = |power: u32| 10_i128.checked_pow(power).map(|n| (n, 1));
     let binary = |power: u32| 1024_i128.checked_pow(power).map(|n| (n, 1));
@@ -126,7 +126,7 @@ fn scale(suffix: &str) -> Option<(i128, i128)> {
     }
 }
 
-/// Digits without their point, and how many stood behind it.
+/// The digits without the point, and the number of digits after it.
 fn decimal(number: &str) -> Option<(i128, u32)> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let unsigned = whole.strip_prefix(['+', '-']).unwrap_or(whole);
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn binary_units_are_used_only_where_they_come_out_even() {
+    fn binary_units_are_used_only_if_they_divide_the_amount() {
         let shown = |text: &str| amount(text).in_binary_units();
         assert_eq!(shown("2048Mi").as_deref(), Some("2Gi"));
         assert_eq!(shown("1536Mi").as_deref(), Some("1536Mi"));
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_quantity_is_refused() {
+    fn invalid_quantities_are_refused() {
         for text in ["", " ", "lots", "1x", "1.2.3", "--1", "1 Gi", "1Gib", "e3", ".", "9e99", "1_0", "٣"] {
             assert_eq!(Amount::parse(text), None, "{text:?}");
         }
@@ -182,7 +182,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_amount_comes_back_from_its_own_text(nanos in -1_000_000_000_000_i128..1_000_000_000_000_000) {
+        fn an_amount_survives_a_round_trip_through_text(nanos in -1_000_000_000_000_i128..1_000_000_000_000_000) {
             let Quantity(text) = Amount(nanos).into();
             prop_assert_eq!(Amount::parse(&text), Some(Amount(nanos)), "{}", text);
         }

@@ -1,16 +1,16 @@
 //! Karpenter's algebra of requirements on node labels.
 //!
-//! Per key: a set of values that is allowed or, complemented, excluded; optional bounds for numbers;
-//! and whether the label must be there at all. Intersecting never widens.
+//! For each key: a set of values that is allowed or, complemented, excluded; optional numeric bounds; and whether the label must
+//! exist. An intersection is never wider than its operands.
 
 use crate::api::node_claim::Requirement;
 use crate::names;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What one label key may be.
+/// The values that one label key may have.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Values {
-    /// What is `listed` is excluded instead of allowed.
+    /// Whether `listed` is excluded instead of allowed.
     complement: bool,
     listed: BTreeSet<String>,
     /// Greater than.
@@ -18,17 +18,17 @@ pub struct Values {
     /// Less than.
     below: Option<i64>,
     at_least: Option<i32>,
-    /// The label must be there, whatever its value: what else is asked may allow that it is not.
+    /// The label must exist, with any value, even if other requirements allow its absence.
     present: bool,
 }
 
 /// Operators that compare numbers.
 const COMPARING: [&str; 4] = ["Gt", "Gte", "Lt", "Lte"];
 
-/// No label has this value, so that excluding it allows any label, or none.
+/// No label can have this value, so excluding it allows any label, or none.
 const NO_VALUE: &str = "!";
 
-/// Requirements by label key; an absent key may be anything.
+/// Requirements by label key. A key without requirements may have any value.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Requirements(BTreeMap<String, Values>);
 
@@ -39,12 +39,12 @@ pub struct Clash {
     pub key: String,
     /// What one side asks for.
     pub asked: String,
-    /// What the other side offers; empty where what is asked cannot be read.
+    /// What the other side offers. Empty if the requirement cannot be read.
     pub offered: String,
 }
 
 impl Clash {
-    /// Who asks for what, and why a NodePool cannot give it.
+    /// The message: who asks for what, and why the NodePool cannot give it.
     pub fn in_words(&self, who: &str, node_pool: &str) -> String {
         let Self { key, asked, offered } = self;
         if offered.is_empty() {
@@ -54,7 +54,7 @@ impl Clash {
     }
 }
 
-/// What is wrong with a requirement that cannot be read.
+/// The clash for a requirement that cannot be read.
 fn unreadable(asked: &Requirement) -> Clash {
     let Requirement { key, operator, values, .. } = asked;
     let asked = if COMPARING.contains(&operator.as_str()) {
@@ -66,7 +66,7 @@ fn unreadable(asked: &Requirement) -> Clash {
     Clash { key: key.clone(), asked, offered: String::new() }
 }
 
-/// Label keys that every provider fills in by itself at launch.
+/// Label keys that every provider sets at launch.
 pub(super) const WELL_KNOWN: [&str; 9] = [
     names::NODEPOOL,
     names::ZONE,
@@ -79,11 +79,11 @@ pub(super) const WELL_KNOWN: [&str; 9] = [
     names::WINDOWS_BUILD,
 ];
 
-/// Labels of a machine that AKS and GKE have outside their Karpenter providers' own domains.
+/// Machine labels that AKS and GKE set outside the domains of their Karpenter providers.
 const OF_MACHINES: [&str; 3] =
     ["cloud.google.com/gke-accelerator", "kubernetes.azure.com/sku-cpu", "kubernetes.azure.com/sku-memory"];
 
-/// Whether the provider fills in a label by itself at launch.
+/// Whether the provider sets a label at launch.
 pub fn is_well_known(key: &str) -> bool {
     const DOMAINS: [&str; 5] = [
         "karpenter.k8s.aws",
@@ -96,14 +96,14 @@ pub fn is_well_known(key: &str) -> bool {
     WELL_KNOWN.contains(&key) || OF_MACHINES.contains(&key) || DOMAINS.contains(&domain)
 }
 
-/// Label keys that Karpenter and the kubelet set by themselves: no claim may state them.
+/// Whether Karpenter or the kubelet sets a label itself, so that no claim may state it.
 pub fn is_reserved(key: &str) -> bool {
     let domain = key.split('/').next().unwrap_or_default();
     let open = [names::CAPACITY_TYPE, names::NODEPOOL].contains(&key);
     key == names::HOSTNAME || (domain.ends_with(names::KARPENTER_DOMAIN) && !open)
 }
 
-/// The key that Karpenter uses in place of an outdated one, or of a CSI driver's own.
+/// The key that Karpenter uses instead of an outdated key or a CSI driver's key.
 pub fn normalized(key: &str) -> &str {
     match key {
         "beta.kubernetes.io/arch" => names::ARCH,
@@ -118,7 +118,7 @@ pub fn normalized(key: &str) -> &str {
     }
 }
 
-/// Whether a label can have this key.
+/// Whether this is a valid label key.
 pub fn is_label_key(key: &str) -> bool {
     let (prefix, name) = key.rsplit_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
     let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.".contains(c);
@@ -126,7 +126,7 @@ pub fn is_label_key(key: &str) -> bool {
     !name.is_empty() && is_label_value(name) && prefix.is_none_or(good_prefix)
 }
 
-/// Whether a label can have this value.
+/// Whether this is a valid label value.
 pub fn is_label_value(value: &str) -> bool {
     let inner = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let edge = |c: Option<char>| c.is_none_or(|c| c.is_ascii_alphanumeric());
@@ -147,17 +147,17 @@ impl Values {
         Self { listed: values.iter().cloned().collect(), ..Self::default() }
     }
 
-    /// Any value, but some value.
+    /// Any value, but the label must exist.
     pub fn any() -> Self {
         Self { complement: true, ..Self::default() }
     }
 
-    /// Any value, or none at all.
+    /// Any value, or no label.
     pub fn any_or_none() -> Self {
         Self { listed: [NO_VALUE.to_owned()].into(), ..Self::any() }
     }
 
-    /// Reads operator and values; `None` for an operator that is not known or misses its number.
+    /// Parses an operator and its values. `None` if the operator is unknown or its number is missing.
     pub fn read(operator: &str, values: &[String], min_values: Option<i32>) -> Option<Self> {
         let set = || values.iter().cloned().collect::<BTreeSet<_>>();
         let number = || values.first().and_then(|v| v.parse::<i64>().ok());
@@ -176,17 +176,17 @@ impl Values {
         Some(read)
     }
 
-    /// The values that are allowed, where they are listed one by one.
+    /// The allowed values, if they are listed.
     pub fn listed(&self) -> Option<&BTreeSet<String>> {
         (!self.complement).then_some(&self.listed)
     }
 
-    /// How many distinct values have to be left to choose from.
+    /// The minimum number of distinct values to choose from.
     pub fn at_least(&self) -> Option<usize> {
         self.at_least.and_then(|least| usize::try_from(least).ok())
     }
 
-    /// Whether a label of this value satisfies it.
+    /// Whether a label with this value satisfies it.
     pub fn allows(&self, value: &str) -> bool {
         let in_bounds = match (self.above, self.below) {
             (None, None) => true,
@@ -197,7 +197,7 @@ impl Values {
         in_bounds && (self.listed.contains(value) != self.complement)
     }
 
-    /// What satisfies both.
+    /// The intersection of both.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         let above = self.above.max(other.above);
@@ -214,7 +214,7 @@ impl Values {
         let (named, rest) = if self.complement { (other, self) } else { (self, other) };
         let values: BTreeSet<String> =
             named.listed.iter().filter(|v| rest.allows(v) && bounded.allows(v)).cloned().collect();
-        // A label that has one of some values is there.
+        // A label that has one of the listed values exists.
         let present = present && values.is_empty();
         Self { complement: false, listed: values, above: None, below: None, at_least, present }
     }
@@ -228,18 +228,18 @@ impl Values {
         if self.complement { !bounded && !self.listed.is_empty() } else { self.listed.is_empty() }
     }
 
-    /// One value that satisfies it, the same every time: the first of those listed, or the first number.
+    /// One value that satisfies it, always the same: the first listed one, or the smallest number.
     pub fn pick(&self) -> Option<String> {
         if !self.complement {
             return self.listed.first().cloned();
         }
-        // Among one number more than are excluded there is one that is not. No label is negative.
+        // One more number than are excluded must contain an allowed one. Label numbers are not negative.
         let start = self.above.map_or(0, |a| a.saturating_add(1).max(0));
         let tries = i64::try_from(self.listed.len()).unwrap_or(i64::MAX);
         (start..=start.saturating_add(tries)).map(|n| n.to_string()).find(|n| self.allows(n))
     }
 
-    /// What it allows, for people.
+    /// What it allows, for messages.
     pub fn words(&self) -> String {
         let listed: Vec<&str> = self.listed.iter().map(String::as_str).filter(|v| *v != NO_VALUE).collect();
         let list = listed.join(" ");
@@ -255,7 +255,7 @@ impl Values {
     }
 
     fn render(&self, key: &str) -> Vec<Requirement> {
-        // The API server refuses more distinct values than are listed.
+        // The API server refuses a minimum above the number of listed values.
         let listed = i32::try_from(self.listed.len()).unwrap_or(i32::MAX);
         let min_values = self.at_least.filter(|least| self.complement || *least <= listed);
         let make = |operator: &str, values: Vec<String>| Requirement {
@@ -269,7 +269,7 @@ impl Values {
             return vec![make(operator, self.listed.iter().cloned().collect())];
         }
         let mut all = Vec::new();
-        // It also refuses negative bounds, which exclude nothing: no label is negative.
+        // It also refuses negative bounds. They exclude nothing, because label numbers are not negative.
         all.extend(self.above.filter(|a| *a >= 0).map(|a| make("Gt", vec![a.to_string()])));
         all.extend(self.below.map(|b| make("Lt", vec![b.to_string()])));
         if !self.listed.is_empty() {
@@ -283,12 +283,12 @@ impl Values {
 }
 
 impl Requirements {
-    /// What is asked of a key.
+    /// The requirements on a key.
     pub fn get(&self, key: &str) -> Option<&Values> {
         self.0.get(key)
     }
 
-    /// The same with nothing asked of a key.
+    /// The same without the requirements on a key.
     #[must_use]
     pub fn without(&self, key: &str) -> Self {
         let mut rest = self.clone();
@@ -299,7 +299,7 @@ impl Requirements {
     /// Narrows one key.
     ///
     /// # Errors
-    /// The clash, if nothing would be left; the requirements are unchanged then.
+    /// The clash if no value would be left. The requirements are then unchanged.
     pub fn add(&mut self, key: &str, values: &Values) -> Result<(), Clash> {
         let key = normalized(key);
         let Some(offered) = self.0.get(key) else {
@@ -314,7 +314,7 @@ impl Requirements {
         Ok(())
     }
 
-    /// Narrows by requirements as Karpenter or a pod writes them. Unknown operators clash with everything.
+    /// Narrows by requirements from Karpenter objects or pods. An unknown operator is a clash.
     pub fn add_all(&mut self, list: &[Requirement]) -> Result<(), Clash> {
         for r in list {
             let values = Values::read(&r.operator, &r.values, r.min_values).ok_or_else(|| unreadable(r))?;
@@ -323,18 +323,18 @@ impl Requirements {
         Ok(())
     }
 
-    /// Whether every value that is listed is one a label can have, else key and value.
+    /// The first listed value that is not a valid label value, with its key.
     pub fn bad_value(&self) -> Option<(&str, &str)> {
         let all = self.0.iter().flat_map(|(key, v)| v.listed.iter().map(move |value| (key, value)));
         all.map(|(key, value)| (key.as_str(), value.as_str())).find(|(_, value)| !is_label_value(value))
     }
 
-    /// Keys and what they may be.
+    /// The keys and their values.
     pub fn iter(&self) -> impl Iterator<Item = (&String, &Values)> {
         self.0.iter()
     }
 
-    /// As a NodeClaim states them. Keys that a NodeClaim may not require are left out.
+    /// The requirements as a NodeClaim states them, without keys that a NodeClaim may not require.
     pub fn render(&self) -> Vec<Requirement> {
         let stated = self.0.iter().filter(|(key, _)| !is_reserved(key));
         stated.flat_map(|(key, values)| values.render(key)).collect()
@@ -370,14 +370,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn both_allow_a_value_exactly_when_the_intersection_does(a in any_values(), b in any_values(), n in -1..9_i64) {
+        fn the_intersection_allows_a_value_exactly_if_both_do(a in any_values(), b in any_values(), n in -1..9_i64) {
             let value = n.to_string();
             prop_assert_eq!(a.and(&b).allows(&value), a.allows(&value) && b.allows(&value));
             prop_assert_eq!(a.and(&b), b.and(&a));
         }
 
         #[test]
-        fn what_is_picked_is_allowed(a in any_values()) {
+        fn a_picked_value_is_allowed(a in any_values()) {
             if let Some(value) = a.pick() {
                 prop_assert!(a.allows(&value));
             }
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn outdated_keys_mean_the_same_label() {
+    fn outdated_keys_are_normalized() {
         let mut all = Requirements::default();
         all.add("beta.kubernetes.io/arch", &Values::one("arm64")).unwrap();
         assert!(all.add(names::ARCH, &Values::one("amd64")).is_err());
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn absence_satisfies_not_in_and_does_not_exist_and_nothing_else() {
+    fn absence_satisfies_only_not_in_and_does_not_exist() {
         let compatible = |a: (&str, &[&str]), b: (&str, &[&str])| {
             let mut all = Requirements::default();
             all.add("k", &values(a.0, a.1)).unwrap();
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn a_label_that_must_be_there_must_be_so_whatever_else_is_asked_of_it_first_or_later() {
+    fn exists_holds_in_any_order_with_other_requirements() {
         let (exists, absent) = (values("Exists", &[]), values("DoesNotExist", &[]));
         for other in [Values::any_or_none(), values("NotIn", &["a"])] {
             for order in [[&exists, &other], [&other, &exists]] {
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_api_server_refuses_is_not_written() {
+    fn min_values_and_bounds_that_the_api_server_refuses_are_not_rendered() {
         let rendered = |v: &Values| {
             v.render("n")
                 .into_iter()
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operator_that_is_not_known_or_has_no_number_is_told() {
+    fn an_unknown_operator_or_one_without_a_number_is_reported() {
         for (operator, list) in [("Near", vec!["1"]), ("Gt", vec![]), ("Lt", vec!["x"])] {
             let bad = Requirement {
                 key: "n".into(),
@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn values_a_label_cannot_have_are_found() {
+    fn invalid_label_values_are_found() {
         let longest = "x".repeat(63);
         for (value, good) in [("", true), ("a.b_c-9", true), (&longest, true), ("-a", false), ("a b", false)]
         {
@@ -519,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_node_claim_may_not_require_is_left_out() {
+    fn keys_that_a_node_claim_may_not_require_are_left_out() {
         let mut all = Requirements::default();
         for key in [names::HOSTNAME, names::REGISTERED, names::CAPACITY_TYPE, "example.com/tier"] {
             all.add(key, &Values::one("x")).unwrap();

@@ -1,7 +1,7 @@
-//! Capacity reservations of a tier: what they ask of its nodes, and which nodes have a place in them.
+//! Capacity reservations of a tier: what they require of its nodes, and which nodes take room in them.
 //!
-//! Rule: a node counts for the reservation that its label names, and before it is launched for the first of those that
-//! its claim may be launched into and that has room.
+//! Rule: a node counts for the reservation in its label. Before launch, it counts for the first reservation with room that its
+//! claim may launch into.
 
 use super::Obstacle;
 use super::claim::Draft;
@@ -11,10 +11,10 @@ use crate::api::parameters::{CapacityReservation, CapacityType, Tier};
 use crate::names;
 use std::collections::BTreeSet;
 
-/// The draft held to what is launched into the reservations of its tier.
+/// Holds the draft to what launches into the reservations of its tier.
 ///
 /// # Errors
-/// What of it the NodePool does not offer.
+/// What the NodePool does not offer.
 pub fn held(draft: Draft, tier: &Tier) -> Result<Draft, Obstacle> {
     if tier.reservations.is_empty() {
         return Ok(draft);
@@ -33,14 +33,13 @@ pub fn held(draft: Draft, tier: &Tier) -> Result<Draft, Obstacle> {
     asked.try_fold(held, |held, (key, values)| held.narrowed(key, &values, &who))
 }
 
-/// Ids of the reservations that the node of a claim may be launched into, or of the one that it is in; empty where it
-/// needs none.
+/// Ids of the reservations that the node of a claim may launch into, or of the one that it is in. Empty if it uses none.
 pub fn ids(claim: &NodeClaim) -> BTreeSet<String> {
     let launched = claim.label(names::RESERVATION_ID);
     if !launched.is_empty() {
         return BTreeSet::from([launched.to_owned()]);
     }
-    // Karpenter takes the label off a node whose reservation is over.
+    // Karpenter removes the label from a node whose reservation has ended.
     if claim.is("Launched") {
         return BTreeSet::new();
     }
@@ -49,27 +48,27 @@ pub fn ids(claim: &NodeClaim) -> BTreeSet<String> {
     listed.cloned().unwrap_or_default()
 }
 
-/// Places in the reservations of a tier that no node has.
+/// Free places in the reservations of a tier.
 #[derive(Debug)]
 pub struct Room<'t>(Vec<(&'t CapacityReservation, u32)>);
 
 impl<'t> Room<'t> {
-    /// All of them.
+    /// The room when no node uses the reservations.
     pub fn of(tier: &'t Tier) -> Self {
         Self(tier.reservations.iter().map(|one| (one, one.nodes)).collect())
     }
 
-    /// How many places there are.
+    /// The number of free places.
     pub fn places(&self) -> u32 {
         self.0.iter().map(|(_, left)| *left).fold(0, u32::saturating_add)
     }
 
-    /// Gives nodes that may be launched into reservations of these ids their places. Returns how many have one.
+    /// Places nodes that may launch into reservations with these ids. Returns how many got a place.
     pub fn give(&mut self, nodes: u32, ids: &BTreeSet<String>) -> u32 {
         self.give_where(nodes, |one| ids.contains(&one.id))
     }
 
-    /// Gives nodes like this claim their places. Returns how many have one.
+    /// Places nodes like this claim. Returns how many got a place.
     pub fn give_like(&mut self, nodes: u32, claim: &NodeClaim) -> u32 {
         let (ids, asked) = (ids(claim), asked(claim));
         let may_be = |key: &str, value: &Option<String>| {
@@ -95,7 +94,7 @@ impl<'t> Room<'t> {
 
 fn asked(claim: &NodeClaim) -> Requirements {
     let mut asked = Requirements::default();
-    // What cannot be read narrows nothing.
+    // Requirements that cannot be read narrow nothing.
     let _ = asked.add_all(&claim.spec.requirements);
     asked
 }

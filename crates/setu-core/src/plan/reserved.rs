@@ -1,4 +1,4 @@
-//! What a gang that was planned is about to take from each NodePool, which counts for others before its nodes exist.
+//! What a planned gang is about to take from each NodePool. It counts for other gangs before its nodes exist.
 
 use super::outcome::Plan;
 use super::shapes::Untold;
@@ -13,17 +13,17 @@ pub struct Reservation {
     pub gang: String,
     /// The NodePool.
     pub node_pool: String,
-    /// Nodes.
+    /// The number of nodes.
     pub nodes: u32,
-    /// The most that all of them may turn out to have, as far as is known.
+    /// The known most that all of them may have.
     pub most: ResourceList,
-    /// How many of them may have even more, because nothing is known of what they may become.
+    /// How many of them may have even more, because their type is unknown.
     pub or_more: u32,
-    /// The devices of which these cannot have more even so.
+    /// The devices that these cannot have more of even so.
     pub counted: BTreeSet<String>,
-    /// What nobody tells how much some of these have of.
+    /// Resources whose amount is unknown for some of them.
     pub untold: BTreeSet<Untold>,
-    /// Nodes by the ids of the capacity reservations that they may be launched into, without those that need none.
+    /// Number of nodes by the ids of the capacity reservations that they may launch into. Omits nodes that use none.
     pub drawn: BTreeMap<BTreeSet<String>, u32>,
 }
 

@@ -1,8 +1,8 @@
-//! Amounts of resources: arithmetic, and what one pod takes by the scheduler's formula.
+//! Resource arithmetic, and the requests of one pod by the scheduler's formula.
 //!
-//! The formula is that of Kubernetes' component-helpers: the larger of what runs together and of what
-//! starts up, sidecars included, plus overhead. A limit without a request is a request. Every list is
-//! checked before it is added: arithmetic counts what it cannot read as nothing.
+//! The formula is that of Kubernetes' component-helpers: the larger of what runs together and of what starts up, including
+//! sidecars, plus overhead. A limit without a request counts as a request. Lists are validated before they are added, because
+//! arithmetic treats unreadable amounts as zero.
 
 use super::quantity::Amount;
 use crate::api::pod::{Container, PodSpec, ResourceList};
@@ -12,13 +12,13 @@ use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::sync::Arc;
 
-/// A quantity that is not one.
+/// An invalid quantity.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{resource}: {text:?} is not a valid quantity")]
 pub struct BadQuantity {
     /// The resource.
     pub resource: String,
-    /// What stands there.
+    /// The invalid text.
     pub text: String,
 }
 
@@ -26,7 +26,7 @@ fn parse(quantity: &Quantity) -> Option<Amount> {
     Amount::parse(&quantity.0)
 }
 
-/// Checks that every amount can be read.
+/// Checks that every amount is valid.
 pub fn validate(list: &ResourceList) -> Result<(), BadQuantity> {
     match list.iter().find(|(_, q)| parse(q).is_none()) {
         None => Ok(()),
@@ -34,7 +34,7 @@ pub fn validate(list: &ResourceList) -> Result<(), BadQuantity> {
     }
 }
 
-/// One amount of a list; nothing where it is absent or cannot be read.
+/// One amount of a list. Zero if it is absent or invalid.
 pub fn amount(list: &ResourceList, key: &str) -> Amount {
     list.get(key).and_then(parse).unwrap_or_default()
 }
@@ -47,7 +47,7 @@ fn merged(a: &ResourceList, b: &ResourceList, pick: impl Fn(Amount, Amount) -> A
     all
 }
 
-/// Both together.
+/// The sum of both.
 pub fn sum(a: &ResourceList, b: &ResourceList) -> ResourceList {
     merged(a, b, Amount::plus)
 }
@@ -57,17 +57,17 @@ pub fn max(a: &ResourceList, b: &ResourceList) -> ResourceList {
     merged(a, b, Ord::max)
 }
 
-/// What is left of `a` without `b`, for the resources of `a`.
+/// `a` minus `b`, for the resources of `a`.
 pub fn minus(a: &ResourceList, b: &ResourceList) -> ResourceList {
     a.keys().map(|key| (key.clone(), amount(a, key).minus(amount(b, key)).into())).collect()
 }
 
-/// The list so many times.
+/// The list multiplied by `count`.
 pub fn times(list: &ResourceList, count: u32) -> ResourceList {
     list.keys().map(|key| (key.clone(), amount(list, key).times(count).into())).collect()
 }
 
-/// The smaller of both, for each resource that both state, and the rest as stated.
+/// The smaller of both for each resource that both state, and the rest as stated.
 pub fn min(a: &ResourceList, b: &ResourceList) -> ResourceList {
     let mut all = a.clone();
     all.extend(b.clone());
@@ -77,12 +77,12 @@ pub fn min(a: &ResourceList, b: &ResourceList) -> ResourceList {
     all
 }
 
-/// The first resource of which `offered` has less than `wanted`.
+/// The first resource that `offered` has less of than `wanted`.
 pub fn first_short<'a>(wanted: &'a ResourceList, offered: &ResourceList) -> Option<&'a str> {
     wanted.keys().find(|key| amount(wanted, key) > amount(offered, key)).map(String::as_str)
 }
 
-/// The first resource of which `offered` has less than `wanted`, in words.
+/// The same, as text with both amounts.
 pub fn shortage(wanted: &ResourceList, offered: &ResourceList) -> Option<String> {
     let key = first_short(wanted, offered)?;
     let (has, asked) = (amount(offered, key), amount(wanted, key));
@@ -91,7 +91,7 @@ pub fn shortage(wanted: &ResourceList, offered: &ResourceList) -> Option<String>
     Some(format!("{key} ({has} of {asked})"))
 }
 
-/// One amount of a list for people: bytes in binary units where they come out even.
+/// One amount of a list for display. Bytes are in binary units that divide the amount.
 pub fn shown(list: &ResourceList, key: &str) -> String {
     let whole = if is_in_bytes(key) { amount(list, key).in_binary_units() } else { None };
     whole.unwrap_or_else(|| list.get(key).map_or_else(|| "0".to_owned(), |q| q.0.clone()))
@@ -101,28 +101,28 @@ fn is_in_bytes(key: &str) -> bool {
     key == "memory" || key.ends_with("storage") || key.starts_with("hugepages-")
 }
 
-/// Whether a resource is a device: an extended resource, under the name of its vendor.
+/// Whether a resource is a device: an extended resource with a vendor prefix.
 pub fn is_device(key: &str) -> bool {
     key.contains('/')
 }
 
-/// Whether a resource is an accelerator, or a part of one: a device of a vendor of accelerators.
+/// Whether a resource is an accelerator or a part of one: a device of a vendor of accelerators.
 pub fn is_accelerator(key: &str) -> bool {
     let vendor = |key: &str| key.split_once('/').map(|(vendor, _)| vendor.to_owned());
     vendor(key).is_some_and(|of| ACCELERATORS.iter().any(|known| vendor(known).as_ref() == Some(&of)))
 }
 
-/// Whether there is an accelerator among these amounts.
+/// Whether the list has an accelerator.
 pub fn has_accelerator(list: &ResourceList) -> bool {
     list.iter().any(|(key, quantity)| is_accelerator(key) && is_positive(quantity))
 }
 
-/// Whether an amount is more than nothing.
+/// Whether an amount is more than zero.
 pub fn is_positive(quantity: &Quantity) -> bool {
     parse(quantity).is_some_and(|q| q > Amount::default())
 }
 
-/// Where defaults for a pod's resources come from besides the pod.
+/// Sources of defaults for a pod's resources.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Defaults<'a> {
     /// LimitRanges of the namespace.
@@ -131,7 +131,7 @@ pub struct Defaults<'a> {
     pub runtime_classes: &'a [Arc<RuntimeClass>],
 }
 
-/// What one pod of this spec takes from a node, its place among the node's pods included.
+/// What one pod of this spec requests from a node, including its place in the node's pod count.
 pub fn of_pod(spec: &PodSpec, defaults: Defaults<'_>) -> Result<ResourceList, BadQuantity> {
     let requests = |container: &Container| container_requests(container, defaults.limit_ranges);
     let mut main = ResourceList::new();
@@ -154,14 +154,14 @@ pub fn of_pod(spec: &PodSpec, defaults: Defaults<'_>) -> Result<ResourceList, Ba
     let overhead = overhead(spec, defaults.runtime_classes);
     validate(&overhead)?;
     total = sum(&total, &overhead);
-    // To ask for none of a device must not read as asking for the device.
+    // Zero of a device must not count as a request for the device.
     total.retain(|_, quantity| is_positive(quantity));
     total.insert("pods".to_owned(), Quantity("1".to_owned()));
     Ok(total)
 }
 
-/// Puts what the pod states as a whole in place of what its containers add up to. As the API server
-/// fills it in, a limit counts only where no container asks, but for huge pages always.
+/// Replaces the containers' sum with the pod-level resources. As the API server fills them in, a limit counts only if no
+/// container requests the resource, but for huge pages always.
 fn replace_by_pod_level(
     total: &mut ResourceList,
     pod_level: Option<&ResourceRequirements>,
@@ -196,7 +196,7 @@ fn overhead(spec: &PodSpec, runtime_classes: &[Arc<RuntimeClass>]) -> ResourceLi
         .unwrap_or_default()
 }
 
-/// Requests, with each limit that has no request counted as one.
+/// The requests; a limit without a request counts as one.
 fn effective(requirements: &ResourceRequirements) -> ResourceList {
     let mut requests = requirements.limits.clone().unwrap_or_default();
     requests.extend(requirements.requests.clone().unwrap_or_default());
@@ -211,7 +211,7 @@ fn container_requests(
     let mut requests = effective(&stated);
     let items = limit_ranges.iter().flat_map(|r| r.spec.iter()).flat_map(|s| &s.limits);
     for item in items.filter(|i| i.type_ == "Container") {
-        // A default request fills what is not stated, then a default limit does.
+        // Fill unstated values from the default request, then from the default limit.
         for list in [&item.default_request, &item.default].into_iter().flatten() {
             for (key, quantity) in list {
                 requests.entry(key.clone()).or_insert_with(|| quantity.clone());
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn an_init_container_counts_only_where_it_is_the_peak_and_a_sidecar_counts_always() {
+    fn an_init_container_counts_only_if_it_is_the_peak_and_a_sidecar_counts_always() {
         let pod = pod(json!({
             "initContainers": [
                 {"restartPolicy": "Always", "resources": {"requests": {"cpu": "1"}}},
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_level_limit_counts_only_where_no_container_asks_but_for_huge_pages_always() {
+    fn a_pod_level_limit_counts_only_without_container_requests_or_for_huge_pages() {
         let pod = pod(json!({
             "resources": {"limits": {"cpu": "8", "memory": "8Gi", "hugepages-2Mi": "1Gi"}},
             "containers": [{"resources": {"requests": {"cpu": "2", "hugepages-2Mi": "512Mi"}}}],
@@ -299,14 +299,14 @@ mod tests {
     }
 
     #[test]
-    fn to_ask_for_none_of_a_device_is_not_to_ask_for_it() {
+    fn a_request_for_zero_devices_does_not_count() {
         let pod =
             pod(json!({"containers": [{"resources": {"requests": {"cpu": "1", "nvidia.com/gpu": "0"}}}]}));
         assert!(!pod.contains_key("nvidia.com/gpu"));
     }
 
     #[test]
-    fn what_cannot_be_read_is_found_wherever_it_stands() {
+    fn an_invalid_quantity_is_found_in_every_field() {
         for spec in [
             json!({"containers": [{"resources": {"limits": {"cpu": "1", "x": "?"}}}]}),
             json!({"initContainers": [{"resources": {"requests": {"x": "?"}}}]}),
@@ -349,7 +349,7 @@ mod tests {
         }
 
         #[test]
-        fn a_sum_holds_both_and_a_maximum_each(a in small_list(), b in small_list()) {
+        fn a_sum_covers_both_and_a_maximum_covers_each(a in small_list(), b in small_list()) {
             prop_assert_eq!(shortage(&max(&a, &b), &sum(&a, &b)), None);
             prop_assert!(shortage(&a, &max(&a, &b)).is_none() && shortage(&b, &max(&a, &b)).is_none());
             let (left, right) = (sum(&a, &b), sum(&b, &a));
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_quantity_is_named() {
+    fn an_invalid_quantity_is_named() {
         let spec =
             serde_json::from_value(json!({"containers": [{"resources": {"requests": {"cpu": "lots"}}}]}))
                 .unwrap();
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shortage_is_told_with_its_figures() {
+    fn a_shortage_is_reported_with_figures() {
         let wanted = list(&[("cpu", "1"), ("nvidia.com/gpu", "8")]);
         assert_eq!(
             shortage(&wanted, &list(&[("cpu", "2"), ("nvidia.com/gpu", "4")])).unwrap(),

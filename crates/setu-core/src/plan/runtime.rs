@@ -10,10 +10,10 @@ use k8s_openapi::api::node::v1::RuntimeClass;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// The spec of the pods of this pod set, as the API server will create them.
+/// The pod spec of this pod set, as the API server will create the pods.
 ///
 /// # Errors
-/// Where the API server would refuse the pods.
+/// If the API server would refuse the pods.
 pub fn completed<'a>(
     spec: &'a PodSpec,
     classes: &[Arc<RuntimeClass>],
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_runtime_class_is_waited_for() {
+    fn a_missing_runtime_class_is_reported() {
         let mut world = world(&json!({}), &Value::Null);
         world.runtime_classes.clear();
         let (reason, message) = world.obstacle();

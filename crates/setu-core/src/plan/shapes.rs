@@ -1,9 +1,8 @@
-//! What nodes of an instance type offer: stated by the policy, learnt from nodes that were seen, by the size that Karpenter's
-//! metrics tell, or as the provider's catalogue has it.
+//! What nodes of an instance type offer: stated by the policy, learnt from observed nodes, sized by Karpenter's metrics, or
+//! listed in the provider's catalogue.
 //!
-//! No API object lists instance types. Rule: what Nodes have shown wins over what was said of them. Among
-//! several the least counts, but the most of a device: one that lacks some is ill, not smaller. So a Node that
-//! is alone in lacking devices is not believed.
+//! No API object lists instance types. Rule: observed Nodes win over estimates. Among several, the least counts, but the most of
+//! a device: a node that lacks some is unhealthy, not smaller. So a single Node that lacks devices is not trusted.
 
 mod measured;
 mod untold;
@@ -25,15 +24,15 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Pods that a node takes whose shape does not say, the kubelet's own default.
+/// Pods per node if the shape does not say: the kubelet's default.
 const PODS: u32 = 110;
-/// What pods ask for of a node's disk.
+/// The resource name of a node's disk.
 pub const DISK: &str = "ephemeral-storage";
-/// Resources that every node has, whatever is said of it.
+/// Resources that every node has, even if the shape does not list them.
 const OF_EVERY_NODE: [&str; 4] = ["cpu", "memory", DISK, "pods"];
-/// Disk of a node whose NodeClass says how large it is, and is not read: any pod fits, and how many do nobody knows.
+/// Stand-in for an unknown disk size, which the NodeClass sets and which is not read. Any pod fits; how many fit is unknown.
 const ANY_DISK: &str = "1Ei";
-/// The part of the memory that is left free where only the provider's estimate is known.
+/// Divisor of the memory that is left free if only the provider's estimate is known.
 const ESTIMATE_MARGIN: u32 = 20;
 
 /// What nodes of an instance type offer.
@@ -42,35 +41,34 @@ const ESTIMATE_MARGIN: u32 = 20;
 pub struct Shape {
     /// The instance type.
     pub instance_type: String,
-    /// What pods may use, DaemonSets not yet taken off.
+    /// What pods may use, including the DaemonSets' part.
     pub allocatable: ResourceList,
-    /// What it has before system and kubelet take theirs; empty where nobody says so.
+    /// What it has before the system and the kubelet take their part. Empty if unknown.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub capacity: ResourceList,
     /// Labels that come with the machine.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// NodePool of the nodes that have shown it: how their devices are shared is set up for each. Empty where
-    /// it is stated for all.
+    /// NodePool of the nodes that showed it, because each NodePool may share devices differently. Empty if it is stated for all.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub node_pool: String,
-    /// How many Nodes have shown it.
+    /// How many Nodes showed it.
     #[serde(skip)]
     pub nodes: u32,
     /// What is known of its accelerators.
     #[serde(skip)]
     pub accelerators: Accelerators,
-    /// Where this is known from.
+    /// The source of this knowledge.
     pub source: Source,
 }
 
 impl Shape {
-    /// What a Node shows of its instance type, once it is ready.
+    /// What a ready Node shows of its instance type.
     pub fn of_node(node: &Node, seen: Timestamp) -> Option<Self> {
         let labels = node.metadata.labels.as_ref()?;
         let source = Source::Node { name: node.metadata.name.clone()?, seen };
         let shown = node.is_ready() && labels.get(names::INITIALIZED).is_some_and(|v| v == "true");
-        // A device that is out of order is not allocatable, and the next node of the type has it.
+        // An unhealthy device is not allocatable, but the next node of the type has it.
         let allocatable = resources::max(&node.status.allocatable, &node.status.devices);
         let seen = || Self::seen(labels, &allocatable, source).map(|shape| Self { nodes: 1, ..shape });
         shown.then(seen).flatten()
@@ -86,7 +84,7 @@ impl Shape {
         shape.map(|shape| Self { capacity: status.capacity.clone(), ..shape })
     }
 
-    /// What is expected, with a margin for what the provider cannot know.
+    /// The expected shape, less a margin for what the provider cannot know.
     #[must_use]
     pub fn with_margin(&self) -> Self {
         let mut allocatable = self.allocatable.clone();
@@ -97,13 +95,13 @@ impl Shape {
         Self { allocatable, ..self.clone() }
     }
 
-    /// What a node counts with in the limits of its NodePool, as Karpenter counts.
+    /// What a node counts with in its NodePool's limits, as Karpenter counts.
     pub fn counts_with(&self) -> ResourceList {
         resources::max(&self.allocatable, &self.capacity)
     }
 
-    /// What it does not say how much it has of: limits that name it cannot be kept by it. Where neither policy nor a Node tells its
-    /// devices, those that the provider's catalogue has of no type are not known.
+    /// Resources whose amount is unknown, so that limits on them cannot be checked. If neither policy nor a Node states the
+    /// devices, those that the provider's catalogue does not list are unknown.
     pub fn untold(&self, catalogue: Option<&'static Catalogue>) -> impl Iterator<Item = Untold> {
         let known = || self.allocatable.keys().chain(self.capacity.keys());
         let missing = OF_EVERY_NODE.into_iter().filter(move |key| !known().any(|of| of == key));
@@ -136,7 +134,7 @@ impl Shape {
         })
     }
 
-    /// Both as one, told as the other is: the least that either showed, but the most of each device.
+    /// Both merged, with the other's source: the least of each resource, but the most of each device.
     #[must_use]
     pub fn with(&self, other: &Self) -> Self {
         let mut allocatable = resources::min(&self.allocatable, &other.allocatable);
@@ -145,8 +143,7 @@ impl Shape {
         Self { allocatable, capacity, ..other.clone() }
     }
 
-    /// What nodes have shown, with no more than `expected` has. What one node alone lacks of its devices may be out of order, or
-    /// not there yet.
+    /// What nodes showed, capped at `expected`. Devices that a single node lacks may be unhealthy, or not there yet.
     #[must_use]
     pub fn within(mut self, expected: &Self) -> Self {
         let devices = devices(&expected.allocatable);
@@ -159,7 +156,7 @@ impl Shape {
         Self { allocatable: resources::min(&self.allocatable, &expected), capacity, ..self }
     }
 
-    /// Whether Nodes have shown it, rather than somebody said so.
+    /// Whether Nodes showed it, instead of an estimate or a statement.
     pub fn is_shown(&self) -> bool {
         matches!(self.source, Source::Node { .. })
     }
@@ -173,7 +170,7 @@ impl Shape {
             || self.labels.keys().any(is_one)
     }
 
-    /// What is left for pods besides these DaemonSets.
+    /// The room for pods beside these DaemonSets.
     pub fn room(&self, daemons: &ResourceList) -> ResourceList {
         let mut allocatable = self.allocatable.clone();
         allocatable.entry("pods".to_owned()).or_insert_with(|| Quantity(PODS.to_string()));
@@ -183,14 +180,14 @@ impl Shape {
         resources::minus(&allocatable, daemons)
     }
 
-    /// Whether it says how much disk pods may use: catalogue and metrics do not.
+    /// Whether it says how much disk pods may use. Catalogue and metrics do not.
     pub fn tells_disk(&self) -> bool {
         let is_of_machine = matches!(self.source, Source::Catalogue { .. } | Source::Metrics { .. });
         self.allocatable.contains_key(DISK) || !is_of_machine
     }
 
-    /// Whether a node that is to meet these requirements may be of this type: it is listed there, or its
-    /// labels say so. Of a type that is not listed everything that is asked of a machine must be known.
+    /// Whether a node with these requirements may be of this type, by the listed types or its labels. If no types are listed,
+    /// every required machine label must be known.
     fn may_be(&self, requirements: &Requirements) -> bool {
         let listed = requirements.get(names::INSTANCE_TYPE).is_some_and(|v| v.listed().is_some());
         let type_fits = requirements.get(names::INSTANCE_TYPE).is_none_or(|v| v.allows(&self.instance_type));
@@ -205,8 +202,8 @@ impl Shape {
     }
 }
 
-/// What nodes of a NodePool have of a type of which only those of others have shown something: the least of that and what the
-/// catalogue lists, but the devices that it lists, as each NodePool shares them in its own way.
+/// A type on a NodePool that only other NodePools' nodes have shown: the least of those nodes and the catalogue, with the
+/// catalogue's devices, because each NodePool may share devices differently.
 fn by_others(shown: &ResourceList, listed: &ResourceList) -> ResourceList {
     let mut least = resources::min(shown, listed);
     least.retain(|key, _| !resources::is_device(key));
@@ -219,12 +216,12 @@ fn devices(list: &ResourceList) -> ResourceList {
     devices.map(|(key, amount)| (key.clone(), amount.clone())).collect()
 }
 
-/// Whether a label tells what a machine is, rather than where it is or what has asked for it.
+/// Whether a label describes the machine, not its place or how it was requested.
 pub fn is_of_machine(key: &str) -> bool {
     is_well_known(key) && !OF_PLACE.contains(&key) && !key.ends_with("nodeclass")
 }
 
-/// Labels that a machine has which has accelerators, even if only a part of one.
+/// Labels of machines with accelerators, even if only a part of one.
 pub const ACCELERATOR_NAMES: [&str; 4] = [
     "karpenter.k8s.aws/instance-gpu-name",
     "karpenter.k8s.aws/instance-accelerator-name",
@@ -248,19 +245,19 @@ const OF_PLACE: [&str; 7] = [
 pub struct Known {
     /// One shape for each type.
     pub shapes: Vec<Arc<Shape>>,
-    /// Whether a type is possible of which nothing is known.
+    /// Whether an unknown type is possible.
     pub others: bool,
-    /// Whether it is told which types are possible: by the requirements, or as those of the provider.
+    /// Whether the possible types are listed, by the requirements or by the provider's catalogue.
     pub is_bounded: bool,
-    /// Types that the requirements list and that the provider's catalogue lacks.
+    /// Types that the requirements list and the provider's catalogue lacks.
     pub uncatalogued: Vec<String>,
     /// The provider's catalogue.
     pub catalogue: Option<&'static Catalogue>,
 }
 
 impl Known {
-    /// Whether a resource that none of the shapes has is one that nodes of these types do not have: nobody stated the shapes,
-    /// and it is one of the provider's, or nodes have shown each of them.
+    /// Whether nodes of these types certainly lack a resource that no shape has. True if no shape is stated, and the provider's
+    /// catalogue lists the resource or nodes have shown every shape.
     pub fn tells(&self, resource: &str) -> bool {
         let is_of_provider = || self.catalogue.is_some_and(|c| c.has(resource));
         let is_stated = |shape: &Arc<Shape>| shape.source == Source::Policy;
@@ -268,23 +265,23 @@ impl Known {
     }
 }
 
-/// Where shapes are known from.
+/// The sources of shapes.
 #[derive(Clone, Copy, Debug)]
 pub struct Sources<'a> {
     /// What the policy states.
     pub stated: &'a [parameters::Shape],
     /// What was learnt from Nodes and NodeClaims.
     pub learnt: &'a [Shape],
-    /// API group of the NodeClass, by which the provider is known.
+    /// API group of the NodeClass, which identifies the provider.
     pub group: &'a str,
-    /// What Karpenter's metrics say, where they are read.
+    /// Karpenter's metrics, if they are read.
     pub market: Option<&'a Market>,
-    /// Whether pods ask for devices, of which the metrics say nothing.
+    /// Whether pods ask for devices, which the metrics do not cover.
     pub asks_devices: bool,
 }
 
-/// One shape for each type, as nodes of a NodePool have it: what its own have shown, or else the least that is
-/// known of those of the others, listed in the catalogue and expected of its own.
+/// One shape for each type on a NodePool: what its own nodes showed, or else the least of what other pools' nodes showed, the
+/// catalogue, and what is expected of its own.
 fn of_pool(learnt: &[Shape], node_pool: &str, catalogue: Option<&Catalogue>) -> Vec<Shape> {
     let types: BTreeSet<&str> = learnt.iter().map(|shape| shape.instance_type.as_str()).collect();
     let least = |a: Shape, b: &Shape| Shape {
@@ -313,7 +310,7 @@ fn of_pool(learnt: &[Shape], node_pool: &str, catalogue: Option<&Catalogue>) -> 
     types.into_iter().filter_map(of_type).collect()
 }
 
-/// What is stated, corrected by what Nodes have shown to be less, and what is learnt of other types.
+/// The stated shapes, lowered where Nodes showed less, plus the learnt shapes of other types.
 fn with_stated(stated: &[parameters::Shape], learnt: Vec<Shape>) -> Vec<Shape> {
     let stated = stated.iter().map(|shape| Shape {
         instance_type: shape.instance_type.clone(),
@@ -348,8 +345,8 @@ fn with_stated(stated: &[parameters::Shape], learnt: Vec<Shape>) -> Vec<Shape> {
     all
 }
 
-/// The shapes that a node of this NodePool with these requirements may have: those of the policy, else those learnt, else
-/// those by Karpenter's metrics or the provider's catalogue.
+/// The shapes that a node of this NodePool with these requirements may have: those of the policy, else the learnt ones, else
+/// those from Karpenter's metrics or the provider's catalogue.
 pub fn known(from: Sources<'_>, requirements: &Requirements, node_pool: &str) -> Known {
     let catalogue = catalogue::of(from.group);
     let matching = catalogue.map(|c| c.matching(requirements)).unwrap_or_default();
@@ -362,7 +359,7 @@ pub fn known(from: Sources<'_>, requirements: &Requirements, node_pool: &str) ->
             all.extend(from.by_metrics(name));
         }
     }
-    let told: BTreeSet<String> = all.iter().map(|shape| shape.instance_type.clone()).collect();
+    let sourced: BTreeSet<String> = all.iter().map(|shape| shape.instance_type.clone()).collect();
     all.retain(|shape| {
         let name = shape.instance_type.as_str();
         if is_in_catalogue(name) { matches.contains(name) } else { shape.may_be(requirements) }
@@ -377,7 +374,7 @@ pub fn known(from: Sources<'_>, requirements: &Requirements, node_pool: &str) ->
         |name: &String| is_in_catalogue(name) || all.iter().any(|shape| shape.instance_type == *name);
     let unknown: Vec<String> = listed.into_iter().flatten().filter(|name| !is_known(name)).cloned().collect();
     let others = if listed.is_some() { !unknown.is_empty() } else { catalogue.is_none() };
-    let more = matching.iter().filter(|t| !told.contains(&t.shape.instance_type));
+    let more = matching.iter().filter(|t| !sourced.contains(&t.shape.instance_type));
     let resized = |shape: &Arc<Shape>| catalogue.and_then(|c| from.resized(shape, c)).map(Arc::new);
     let more = more.map(|t| resized(&t.shape).unwrap_or_else(|| Arc::clone(&t.shape)));
     let shapes = all.into_iter().map(Arc::new).chain(more).collect();
@@ -385,7 +382,7 @@ pub fn known(from: Sources<'_>, requirements: &Requirements, node_pool: &str) ->
     Known { shapes, others, is_bounded: listed.is_some() || catalogue.is_some(), uncatalogued, catalogue }
 }
 
-/// How many devices a node may have, where the requirements of its type say so.
+/// How many devices a node may have, if its requirements state that.
 pub fn devices_per_node(requirements: &Requirements) -> BTreeSet<u32> {
     let counts = |key: &&str| {
         let values = requirements.get(key)?.listed()?;
@@ -449,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_the_least_counts_and_of_an_estimate_a_part_of_the_memory_is_left_free() {
+    fn the_lesser_of_two_shapes_counts_and_an_estimate_leaves_memory_free() {
         let seen = node("n1", "8", 1).with(&node("n2", "7", 2)).with(&node("n3", "9", 3));
         assert_eq!(seen.allocatable["cpu"].0, "7");
         assert_eq!(seen.source.to_string(), "Node n3, seen 1970-01-01T00:00:03Z");
@@ -465,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_is_out_of_order_is_one_that_the_type_has() {
+    fn an_unhealthy_device_still_counts_for_the_type() {
         let node: Node = serde_json::from_value(json!({
             "metadata": {"name": "n", "labels": {(names::INSTANCE_TYPE): "p5", (names::INITIALIZED): "true"}},
             "status": {
@@ -483,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_alone_in_lacking_a_stated_device_is_not_believed() {
+    fn a_single_node_that_lacks_a_stated_device_is_not_trusted() {
         let stated: Vec<parameters::Shape> = serde_json::from_value(json!([
             {"instanceType": "p5", "allocatable": {"cpu": 8, "nvidia.com/gpu": 8}}]))
         .unwrap();
@@ -502,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_pool_has_what_its_own_nodes_show_and_else_the_least_that_others_do() {
+    fn a_node_pool_uses_its_own_nodes_or_else_the_least_of_others() {
         let of = |pool: &str, name: &str, cpu: &str| Shape { node_pool: pool.into(), ..node(name, cpu, 1) };
         let expected = Shape {
             source: Source::NodeClaim { name: "c".into(), seen: Timestamp::UNIX_EPOCH },
@@ -517,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_of_another_node_pool_neither_share_its_devices_nor_hide_them() {
+    fn nodes_of_another_node_pool_do_not_change_the_devices() {
         let shown = |pool: &str, allocatable: Value| Shape {
             instance_type: "p5.48xlarge".into(),
             node_pool: pool.into(),
@@ -544,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn whether_other_types_are_possible_is_known_only_where_they_are_listed() {
+    fn other_types_are_ruled_out_only_by_a_type_list() {
         let others = |asked: Value| known(from(&stated("m5"), &[]), &requirements(&asked), "gpu").others;
         assert!(others(json!([])));
         assert!(!others(json!([is(names::INSTANCE_TYPE, "m5")])));
@@ -552,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn what_neither_policy_nor_nodes_tell_the_catalogue_does() {
+    fn the_catalogue_fills_in_what_policy_and_nodes_do_not_state() {
         let family = |name| json!([is("karpenter.k8s.aws/instance-family", name)]);
         let of = |asked: &Value, stated: &[parameters::Shape], learnt: &[Shape]| {
             let from =

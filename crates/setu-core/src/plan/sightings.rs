@@ -1,8 +1,8 @@
-//! What was seen of the nodes of each instance type, and for how long it counts.
+//! What nodes of each instance type have shown, and for how long it counts.
 //!
-//! By NodePool, because how the devices of its nodes are shared is set up for each. Kept by the ledger, and made
-//! anew by `setu plan`. Rule: a node speaks for its type while it is there and for an hour from when the first one
-//! went, so that an attempt that failed for it is not repeated as it was, and one that was ill is forgotten.
+//! Kept by NodePool, because each may share devices differently. The ledger keeps it, and `setu plan` rebuilds it. Rule: a node
+//! counts for its type while it exists, and for an hour after the first one is gone. So an attempt that failed because of it is
+//! not repeated unchanged, and an unhealthy node is dropped in time.
 
 use super::resources;
 use super::shapes::Shape;
@@ -10,7 +10,7 @@ use super::source::Source;
 use jiff::{SignedDuration, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How long what gone nodes have shown is remembered.
+/// How long the shapes of deleted nodes are kept.
 const PAST: SignedDuration = SignedDuration::from_hours(1);
 
 /// What was seen, by instance type and NodePool.
@@ -20,9 +20,9 @@ pub struct Sightings(BTreeMap<(String, String), Seen>);
 /// What was seen of one type in one NodePool.
 #[derive(Debug, Default)]
 struct Seen {
-    /// Nodes that are there, by what they show: mostly all the same.
+    /// Existing nodes, by what they show. Mostly all show the same.
     present: Vec<(Shape, BTreeSet<String>)>,
-    /// What nodes have shown that are gone.
+    /// What deleted nodes showed.
     past: Option<Past>,
     /// What the provider expects.
     estimate: Option<Estimate>,
@@ -32,27 +32,27 @@ struct Seen {
 struct Past {
     shape: Shape,
     nodes: BTreeSet<String>,
-    /// Until when it counts.
+    /// When it stops counting.
     until: Timestamp,
 }
 
-/// What the provider expects of a node. It counts where no node was seen, and bounds what nodes show: the provider launches
-/// nothing for a claim that asks for more.
+/// What the provider expects of a node. It counts if no node was seen. It also bounds what nodes show, because the provider
+/// launches nothing for a claim that asks for more.
 #[derive(Debug)]
 struct Estimate {
-    /// That of the youngest claim.
+    /// The shape of the youngest claim.
     shape: Shape,
-    /// When this claim was created, and its name.
+    /// Creation time and name of that claim.
     youngest: (Timestamp, String),
-    /// Claims that are there.
+    /// Existing claims.
     claims: BTreeSet<String>,
-    /// Until when it counts, once there are none.
+    /// When it stops counting, once there are no claims.
     until: Option<Timestamp>,
 }
 
 impl Sightings {
-    /// Notes what a node shows, or what is expected of one. Returns whether more is known of its type in its NodePool than
-    /// before, or a node of it is known to have more.
+    /// Records what a node shows, or what is expected of one. Returns whether the type is newly known in its NodePool, or is now
+    /// known to have more.
     pub fn note(&mut self, shape: Shape, now: Timestamp) -> bool {
         let key = (shape.instance_type.clone(), shape.node_pool.clone());
         let seen = self.0.entry(key).or_default();
@@ -72,7 +72,7 @@ impl Sightings {
         seen.shape(now).is_some_and(|after| grew(&after))
     }
 
-    /// A node is gone.
+    /// Records that a node is gone.
     pub fn forget_node(&mut self, name: &str, now: Timestamp) {
         for seen in self.0.values_mut() {
             let Some(shape) = seen.take(name) else { continue };
@@ -87,7 +87,7 @@ impl Sightings {
         }
     }
 
-    /// A claim is gone.
+    /// Records that a claim is gone.
     pub fn forget_claim(&mut self, name: &str, now: Timestamp) {
         for estimate in self.0.values_mut().filter_map(|seen| seen.estimate.as_mut()) {
             if estimate.claims.remove(name) && estimate.claims.is_empty() {
@@ -103,7 +103,7 @@ impl Sightings {
 }
 
 impl Seen {
-    /// Whether this is nothing new: mostly what is touched shows what it showed before.
+    /// Whether this is already recorded. Most updated objects show what they showed before.
     fn has(&self, shape: &Shape) -> bool {
         match &shape.source {
             Source::Node { name, .. } => {
@@ -120,7 +120,7 @@ impl Seen {
     }
 
     fn note_node(&mut self, name: &str, shape: Shape) {
-        // What it showed before was true of it then, and is not true of any node now.
+        // What it showed before is no longer true of any node.
         self.take(name);
         if let Some(past) = &mut self.past {
             past.nodes.remove(name);
@@ -213,19 +213,19 @@ mod tests {
     }
 
     #[test]
-    fn one_node_with_a_broken_device_does_not_speak_for_its_type() {
+    fn one_node_with_a_broken_device_does_not_count_for_its_type() {
         let mut all = Sightings::default();
         for shape in [node("n1", "190", "8", 1), node("n2", "190", "7", 2), node("n3", "190", "8", 3)] {
             all.note(shape, at(0));
         }
         is(&all, 4, "190", "8");
         all.note(node("n1", "190", "6", 5), at(0));
-        // Another node has them all.
+        // Another node has all devices.
         is(&all, 6, "190", "8");
     }
 
     #[test]
-    fn the_least_of_what_nodes_show_counts_while_they_are_there_and_an_hour_longer() {
+    fn the_least_that_nodes_show_counts_until_an_hour_after_they_are_gone() {
         let mut all = Sightings::default();
         all.note(node("n1", "190", "8", 1), at(0));
         all.note(node("n2", "188", "8", 2), at(0));
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_shows_more_than_before_is_believed() {
+    fn a_node_that_shows_more_than_before_counts_with_that() {
         let mut all = Sightings::default();
         all.note(node("n1", "100", "8", 1), at(0));
         all.note(node("n1", "190", "8", 2), at(0));
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn that_a_type_has_fewer_devices_than_expected_is_believed_of_two_nodes() {
+    fn fewer_devices_than_expected_count_if_two_nodes_show_them() {
         let mut all = Sightings::default();
         all.note(Shape::of_claim(&expected()).unwrap(), at(0));
         all.note(node("n1", "190", "8", 2), at(0));
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_of_one_pool_say_nothing_of_how_those_of_another_share_their_devices() {
+    fn device_sharing_of_one_pool_does_not_affect_another() {
         let of = |pool: &str, name: &str, gpus: &str| Shape {
             node_pool: pool.into(),
             ..node(name, "190", gpus, 1)
@@ -284,7 +284,7 @@ mod tests {
         assert_eq!(shapes, [("plain".into(), "8".into()), ("sliced".into(), "32".into())]);
     }
 
-    /// A claim that was created so many seconds ago, of which so much is expected.
+    /// A claim created at this second, with these expected amounts.
     fn claim(name: &str, created: i64, cpu: &str, memory: &str) -> Shape {
         let mut claim = expected();
         claim.metadata.name = Some(name.to_owned());
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_provider_expects_bounds_what_nodes_show() {
+    fn the_estimate_bounds_what_nodes_show() {
         let mut all = Sightings::default();
         all.note(claim("c", 1, "6", "1000"), at(1));
         let shape = all.shapes(at(1)).next().unwrap();
@@ -311,7 +311,7 @@ mod tests {
         is(&all, 4, "5", "8");
         all.note(claim("younger", 5, "4", "1000"), at(5));
         is(&all, 5, "4", "8");
-        // Two of one second do not take turns.
+        // Two claims of the same second do not alternate.
         assert!(!all.note(claim("same-second", 5, "3", "1000"), at(5)));
         assert!(!all.note(claim("younger", 5, "4", "1000"), at(6)));
         is(&all, 6, "4", "8");
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_comes_late_is_one_that_the_type_has_and_is_told_of() {
+    fn a_device_that_appears_late_counts_for_the_type() {
         let without = |name: &str| {
             let mut shape = node(name, "190", "8", 1);
             shape.allocatable.remove("nvidia.com/gpu");

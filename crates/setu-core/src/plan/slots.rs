@@ -1,6 +1,6 @@
-//! From pod sets and their drafts to slots: one pod on each node, or as many as its shape has room for.
+//! Turns pod sets and their drafts into slots: one pod on each node, or as many pods as a node's shape has room for.
 //!
-//! Rule: pods of several sets share a node only if the nodes asked for are alike in everything.
+//! Rule: pods of several sets share a node only if their drafts are identical.
 
 mod apart;
 mod batches;
@@ -29,7 +29,7 @@ use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Plans the slots of all pod sets, each with its draft.
+/// Plans the slots of all pod sets. `drafts` has one draft for each pod set.
 pub fn plan(
     cluster: &Cluster<'_>,
     request: &Request<'_>,
@@ -37,7 +37,7 @@ pub fn plan(
     drafts: &[Draft],
 ) -> Result<Plan, Obstacle> {
     let mut notes: Vec<String> = drafts.iter().flat_map(|draft| draft.notes.clone()).collect();
-    // A node ages from its creation, a job's limit runs from its admission.
+    // A node's age counts from its creation, a Job's time limit from its admission.
     let deadlines = &request.policy.deadlines;
     let older = deadlines.gang.0.saturating_add(deadlines.admit.0);
     notes.extend(lifetime::notes(request.workload, demand, drafts, older));
@@ -95,7 +95,7 @@ fn pinning(
     let excluded = daemons::kept_off_by_taint(drafts.iter(), cluster, request.gang);
     let names = excluded.join(", ");
     match request.policy.pinning {
-        // Kueue adds the selector alone to the pods that an elastic Job gets while it runs.
+        // Kueue adds only the selector to the pods that an elastic Job gets while it runs.
         Pinning::Auto | Pinning::SelectorAndTaint if request.workload.replaces().is_some() => {
             Pinning::Selector
         }
@@ -115,14 +115,14 @@ fn pinning(
     }
 }
 
-/// Pod sets whose nodes are alike.
+/// Pod sets whose nodes are identical.
 struct Family<'a> {
     draft: &'a Draft,
     sets: Vec<&'a PodSetDemand<'a>>,
     known: Known,
     /// Whether pods share nodes.
     fills: bool,
-    /// How small the nodes are to be that pods share, where larger ones are over a bound.
+    /// Upper bounds on the size of shared nodes, set where larger nodes exceed a bound.
     ceilings: Vec<Ceiling>,
 }
 
@@ -147,7 +147,7 @@ fn families<'a>(
     families
 }
 
-/// What is known of the types that nodes of a draft may be of, for pods that ask for devices or not.
+/// What is known of the types that nodes of a draft may be of. `asks_devices` says whether pods ask for devices.
 fn of_draft(cluster: &Cluster<'_>, request: &Request<'_>, draft: &Draft, asks_devices: bool) -> Known {
     let (stated, learnt, market) = (request.policy.shapes.as_slice(), cluster.shapes, cluster.market);
     let from = Sources { stated, learnt, group: draft.node_class_group(), market, asks_devices };
@@ -161,18 +161,18 @@ struct Site<'a> {
     family: &'a Family<'a>,
     taints: Vec<Taint>,
     daemons: ResourceList,
-    /// Whether Karpenter's metrics name any offering that the nodes may be, once that was asked.
-    tells_offers: OnceCell<bool>,
+    /// Whether Karpenter's metrics list any offering that the nodes may be of. Computed on first use.
+    has_offers: OnceCell<bool>,
 }
 
 impl Site<'_> {
-    /// One node for each pod. The provider picks the type, so only what no type can hold is refused.
+    /// One node for each pod. The provider picks the type, so only pods that no type can hold are refused.
     fn one_each(&self, notes: &mut Vec<String>) -> Result<Vec<Slot>, Obstacle> {
         let Known { shapes, others, .. } = &self.family.known;
         let listed =
             self.family.draft.requirements.get(names::INSTANCE_TYPE).is_some_and(|v| v.listed().is_some());
         let mut slots = Vec::new();
-        // Where pods would share nodes it is noted already.
+        // If pods share nodes, `filled` adds this note.
         notes.extend(self.by_disk().filter(|_| !self.family.fills));
         for (index, set) in self.family.sets.iter().enumerate() {
             let fits = |s: &Arc<Shape>| resources::first_short(&set.each, &s.room(&self.daemons)).is_none();
@@ -237,7 +237,7 @@ impl Site<'_> {
         Ok(slots)
     }
 
-    /// The shapes that slots were packed into.
+    /// The shapes that the slots were packed into.
     fn packed(&self, slots: &[Slot]) -> BTreeSet<String> {
         let shapes = slots.iter().filter(|_| self.family.fills).filter_map(|slot| slot.shape.as_ref());
         shapes
@@ -265,7 +265,7 @@ impl Site<'_> {
         Ok(slots)
     }
 
-    /// Where no shape is known: by the devices of a node, if the requirements tell how many it has.
+    /// Packing without a known shape: by the devices of a node, if the requirements state how many it has.
     fn by_devices(&self, notes: &mut Vec<String>) -> Result<Vec<Slot>, Obstacle> {
         let counts = devices_per_node(&self.family.draft.requirements);
         let pool = &self.family.draft.node_pool;
@@ -294,7 +294,7 @@ impl Site<'_> {
                 ),
             ));
         }
-        // A node may come with the least of them that holds a pod, so no more than that is counted on.
+        // A node may come with the smallest device count that holds a pod. Count on no more than that.
         let holds_all =
             |n: &&u32| sets.iter().all(|s| resources::first_short(&only(&s.each), &room(n)).is_none());
         let devices = counts.iter().find(holds_all).unwrap_or(most);
@@ -303,7 +303,7 @@ impl Site<'_> {
             .into_iter()
             .map(|batch| {
                 let needs = only(&batch.needs);
-                // Pods without the device say nothing of how many of them fit.
+                // Pods without the device give no hint of how many of them fit.
                 let per_node = if needs.is_empty() { 1 } else { batch.per_node };
                 Batch { needs, per_node, ..batch }
             })
@@ -322,7 +322,7 @@ impl Site<'_> {
         Ok(slots)
     }
 
-    /// What is to be done where shapes are stated, and nobody can tell whether nodes of the NodePool have them.
+    /// The remedy where shapes are stated but the NodePool does not list its instance types.
     fn may_be_stated(&self) -> Option<String> {
         let unlisted = !self.request.policy.shapes.is_empty() && !self.family.known.is_bounded;
         unlisted.then(|| {
@@ -340,7 +340,7 @@ impl Site<'_> {
         Kind { room: shape.room(&self.daemons), price, has_accelerator: shape.has_accelerator() }
     }
 
-    /// So many nodes with these pods on each, of one of these types if any are given.
+    /// `count` nodes with these pods on each, of one of these types if any are given.
     fn alike(
         &self,
         (pods, count): (Vec<Share>, u32),
@@ -380,7 +380,7 @@ impl Site<'_> {
         )
     }
 
-    /// The sentence for a pod that no shape holds: what the nearest lacks.
+    /// The refusal for a pod that no shape holds: what the nearest shape lacks.
     fn too_large(&self, set: &PodSetDemand<'_>) -> Obstacle {
         let shapes = &self.family.known.shapes;
         if shapes.is_empty() {
@@ -408,7 +408,7 @@ impl Site<'_> {
     }
 }
 
-/// What these pods take together.
+/// The total requests of these pods.
 fn content(batches: &[Batch], pods: &[u32]) -> ResourceList {
     let each = batches.iter().zip(pods).map(|(batch, pods)| resources::times(&batch.needs, *pods));
     each.fold(ResourceList::new(), |sum, more| resources::sum(&sum, &more))
@@ -431,7 +431,7 @@ mod tests {
             [{"key": names::INSTANCE_TYPE, "operator": "In", "values": types}]}}}})
     }
 
-    /// These pod sets on a NodePool of these types, packed.
+    /// These pod sets on a NodePool of these types, with packing `Fill`.
     fn filled(sets: &[Value], types: &[&str], shapes: &Value) -> World {
         let assigned: Vec<Value> =
             sets.iter().map(|s| json!({"name": s["name"], "flavors": {"cpu": "gpu"}})).collect();
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn pod_sets_share_nodes_that_are_alike_and_no_others() {
+    fn pod_sets_share_nodes_only_if_the_nodes_are_identical() {
         let sets = [pod_set("lead", 1), pod_set("main", 7)];
         let mut world = filled(&sets, &["p5"], &eight());
         let plan = world.provisioned();
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn daemon_sets_are_taken_off_each_node_before_it_is_filled() {
+    fn daemon_set_requests_are_subtracted_before_a_node_is_filled() {
         let shapes = json!([{"instanceType": "p5", "allocatable": {"cpu": 8, "nvidia.com/gpu": 8}}]);
         let mut world = filled(&[pod_set("main", 4)], &["p5"], &shapes);
         assert_eq!(world.provisioned().slots.len(), 1);
@@ -513,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_shun_each_other_get_a_node_each() {
+    fn pods_with_anti_affinity_get_a_node_each() {
         let apart = json!({"template": {"spec": {"affinity": {"podAntiAffinity":
             {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": names::HOSTNAME}]}}}}});
         let set = super::super::fixtures::patched(pod_set("main", 3), &apart);
@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_of_two_sets_that_shun_each_other_do_not_share_a_node_either() {
+    fn pods_of_two_sets_with_anti_affinity_do_not_share_a_node() {
         let apart = json!({"template": {"metadata": {"labels": {"app": "js"}}, "spec": {"affinity": {"podAntiAffinity":
         {"requiredDuringSchedulingIgnoredDuringExecution": [
             {"topologyKey": names::HOSTNAME, "labelSelector": {"matchLabels": {"app": "js"}}},
@@ -547,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shape_is_learnt_from_a_node_and_the_plan_says_from_which_and_when() {
+    fn the_plan_names_the_node_that_a_shape_was_learnt_from_and_the_time() {
         let mut world = filled(&[pod_set("main", 8)], &["g5"], &json!([]));
         assert_eq!(world.provisioned().slots.len(), 8);
         let note = &world.provisioned().notes[0];
@@ -559,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_showed_less_than_the_policy_states_is_believed() {
+    fn an_observed_shape_overrides_a_larger_stated_shape() {
         let mut world = filled(&[pod_set("main", 8)], &["p5"], &eight());
         world.shapes = vec![learnt("p5", 6)];
         let plan = world.provisioned();
@@ -568,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn filled_nodes_hold_every_pod_once_and_are_never_more_than_one_for_each_pod() {
+    fn packing_places_every_pod_once_on_at_most_one_node_per_pod() {
         let mut seed = 7_u64;
         let mut roll = |sides: u64| {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -615,8 +615,8 @@ mod tests {
                     }
                 }
                 (fill, each) => {
-                    let told = format!("round {round}: {fill:?} {each:?}");
-                    assert_eq!(std::mem::discriminant(&fill), std::mem::discriminant(&each), "{told}");
+                    let context = format!("round {round}: {fill:?} {each:?}");
+                    assert_eq!(std::mem::discriminant(&fill), std::mem::discriminant(&each), "{context}");
                 }
             }
         }
@@ -624,7 +624,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_counts_of_devices_the_smallest_that_holds_every_pod_is_filled() {
+    fn packing_uses_the_smallest_device_count_that_holds_every_pod() {
         let half = json!({"template": {"spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": "4"}}}]}}});
         let set = super::super::fixtures::patched(pod_set("main", 3), &half);
         let mut world = filled(&[set], &["p5"], &json!([]));
@@ -641,7 +641,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_shape_the_devices_of_a_node_say_how_many_pods_it_takes() {
+    fn without_a_shape_pods_are_packed_by_devices() {
         let mut world = filled(&[pod_set("main", 9)], &["p5"], &json!([]));
         let counted = json!({"spec": {"template": {"spec": {"requirements":
             [{"key": names::DEVICE_COUNTS[0], "operator": "In", "values": ["4"]}]}}}});
@@ -652,7 +652,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_shape_holds_is_refused_with_the_figures_in_both_modes() {
+    fn a_pod_that_no_shape_holds_is_refused_with_figures_in_both_modes() {
         let big =
             json!({"template": {"spec": {"containers": [{"resources": {"requests": {"cpu": "400"}}}]}}});
         let odd = json!({"template": {"spec": {"containers": [{"resources": {"requests": {"example.com/fpga": "1"}}}]}}});
@@ -672,7 +672,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_of_which_nothing_is_known_may_still_hold_what_the_known_ones_do_not() {
+    fn an_unknown_type_may_hold_pods_that_known_types_do_not() {
         let big =
             json!({"template": {"spec": {"containers": [{"resources": {"requests": {"cpu": "400"}}}]}}});
         let sets = [super::super::fixtures::patched(pod_set("big", 2), &big), pod_set("main", 8)];
@@ -682,7 +682,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_that_has_shown_to_be_too_small_is_not_asked_for_again() {
+    fn a_type_whose_nodes_were_too_small_is_left_out() {
         let mut world = filled(&[pod_set("main", 2)], &["g5", "p5"], &json!([]));
         world.policy.packing = PackingMode::PerPod;
         let types = |world: &World| {
@@ -700,7 +700,7 @@ mod tests {
     }
 
     #[test]
-    fn stated_shapes_of_types_that_the_node_pool_does_not_list_are_said_to_need_a_list() {
+    fn the_note_asks_for_a_type_list_if_stated_shapes_cannot_be_matched() {
         let mut world = filled(&[pod_set("main", 2)], &["p5"], &eight());
         let requirement =
             json!({"key": "karpenter.k8s.aws/instance-family", "operator": "In", "values": ["p5"]});
@@ -716,7 +716,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cheaper_of_two_types_that_do_is_what_the_plan_counts_on() {
+    fn the_plan_counts_on_the_cheaper_of_two_fitting_types() {
         let shapes = json!([
             {"instanceType": "old", "allocatable": {"cpu": 96, "nvidia.com/gpu": 8}},
             {"instanceType": "new", "allocatable": {"cpu": 190, "nvidia.com/gpu": 8}},

@@ -1,17 +1,17 @@
-//! Where a figure of a node is known from: a shape, or a price.
+//! Where a figure about a node comes from: a shape or a price.
 
 use jiff::Timestamp;
 use serde::Serialize;
 use std::fmt;
 use std::sync::Arc;
 
-/// Where a shape or a price is known from.
+/// The source of a shape or a price.
 #[derive(Serialize, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "camelCase", tag = "kind")]
 pub enum Source {
-    /// The administrator states it.
+    /// The policy states it.
     Policy,
-    /// A Node had it.
+    /// A Node showed it.
     Node {
         /// Its name.
         name: String,
@@ -25,16 +25,16 @@ pub enum Source {
         /// When it was seen.
         seen: Timestamp,
     },
-    /// Karpenter's metrics tell how large the machine is.
+    /// Karpenter's metrics.
     Metrics {
         /// When they were read.
         read: Timestamp,
     },
-    /// It is in the embedded catalogue.
+    /// The embedded catalogue.
     Catalogue {
         /// Day of the catalogue.
         date: Arc<str>,
-        /// Day on which the prices of regions were compared, where the figure is a price that is reckoned from another region's.
+        /// Day on which region prices were compared, if the figure is a price estimated from another region.
         #[serde(rename = "estimatedBy", skip_serializing_if = "Option::is_none")]
         estimated_by: Option<Arc<str>>,
     },

@@ -1,10 +1,10 @@
-//! When a plan may be carried out: at once, after all other checks, or never.
+//! When a plan may be executed: at once, after all other checks, or never.
 
 use super::{Obstacle, ObstacleReason, Outcome, Request};
 use crate::api::parameters::StrategyType;
 use crate::api::workload::Verdict;
 
-/// The outcome as the strategy lets it pass.
+/// The outcome after the strategy is applied.
 pub fn timed(outcome: Outcome, request: &Request<'_>) -> Outcome {
     let Outcome::Provision(plan) = outcome else { return outcome };
     match request.policy.strategy {
@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn proactive_goes_ahead_last_check_waits_for_the_others_and_a_dry_run_only_tells() {
+    fn proactive_proceeds_last_check_waits_and_dry_run_only_reports() {
         let waits = |outcome: Outcome| match outcome {
             Outcome::Wait(obstacle) => Some((obstacle.reason, obstacle.message)),
             _ => None,

@@ -1,8 +1,8 @@
-//! The ordered options to get a gang's nodes from: tiers, within a tier capacity types where the policy orders them, then
-//! NodePools by weight, and within these the values of the label that all nodes are to share.
+//! The ordered options for a gang's nodes: tiers; within a tier, capacity types if the policy orders them; then NodePools by
+//! weight; then the values of the label that all nodes share.
 //!
-//! Rule: one option is one way for all nodes that are still to come; only claims that exist, where the
-//! policy lets tiers be mixed, may have come by another.
+//! Rule: one option covers all nodes that are still to be created. Existing claims may come from another option if the policy
+//! allows mixed tiers.
 
 use super::claim::Draft;
 use super::demand::PodSetDemand;
@@ -15,27 +15,27 @@ use crate::names;
 use crate::policy::{Colocation, Policy};
 use std::collections::BTreeSet;
 
-/// Most combinations of NodePools that are tried for pod sets that choose among different ones.
+/// Most combinations of NodePools that are tried if pod sets choose among different ones.
 const MOST: usize = 64;
 
 /// One way to get all nodes of a gang.
 #[derive(Clone, Debug)]
 pub struct ProvisioningOption {
-    /// Index of the tier in the policy; 0 where it names none.
+    /// Index of the tier in the policy; 0 if the policy names none.
     pub tier: u32,
-    /// Tier, capacity type, NodePool and place, as far as there is a choice of each; for people.
+    /// For display: tier, capacity type, NodePool and place, each only if there is a choice.
     pub name: String,
-    /// The pods with the drafts of their nodes, or why this is no way.
+    /// The pods with the drafts of their nodes, or why the option is not possible.
     pub portions: Result<Vec<Portion>, Obstacle>,
     /// Its NodePools.
     pub pools: BTreeSet<String>,
-    /// NodePools of the tier that do not come into question.
+    /// NodePools of the tier that are not eligible.
     pub passed_over: Vec<PassedOver>,
-    /// Whether nodes of it have accelerators for which no pod asks.
+    /// Whether its nodes have accelerators that no pod asks for.
     pub has_spare: bool,
 }
 
-/// The tiers of a policy. One that names none has a single tier without a name.
+/// The tiers of a policy. A policy without tiers has one tier without a name.
 pub fn of_policy(policy: &Policy) -> Vec<Tier> {
     if policy.tiers.is_empty() {
         return vec![Tier { node_pool_name: policy.node_pool.clone(), ..Tier::default() }];
@@ -43,7 +43,7 @@ pub fn of_policy(policy: &Policy) -> Vec<Tier> {
     policy.tiers.clone()
 }
 
-/// Every way, the preferred first. Never empty.
+/// All options, the preferred first. Never empty.
 pub fn options(
     cluster: &Cluster<'_>,
     request: &Request<'_>,
@@ -110,7 +110,7 @@ pub fn options(
 }
 
 impl ProvisioningOption {
-    /// What it is called beside its NodePools, for people: nothing where it has no other name than theirs.
+    /// The option's display name beside its NodePools. Empty if the name says no more than they do.
     pub fn title(&self, policy: &Policy) -> String {
         let pools: Vec<&str> = self.pools.iter().map(String::as_str).collect();
         if self.name == pools.join(" and ") {
@@ -120,7 +120,7 @@ impl ProvisioningOption {
         if is_named { format!("tier {}", self.name) } else { self.name.clone() }
     }
 
-    /// An obstacle of its NodePools with those that were passed over, of which one may be what was meant.
+    /// Appends the NodePools that were passed over to an obstacle, because one of them may be the intended one.
     pub fn with_passed_over(&self, obstacle: Obstacle) -> Obstacle {
         if obstacle.reason != ObstacleReason::TooLarge {
             return obstacle;
@@ -130,18 +130,18 @@ impl ProvisioningOption {
     }
 }
 
-/// Candidates of each pod set that are held to a capacity type.
+/// Candidates of each pod set, held to a capacity type.
 struct Held {
-    /// Its name; empty where the policy orders none.
+    /// The capacity type; empty if the policy orders none.
     kind: &'static str,
     candidates: Vec<Vec<Draft>>,
 }
 
-/// The candidates of each pod set held to one capacity type after the other. A pod set that cannot have one of them stays
-/// with the first that it can have.
+/// Holds the candidates of each pod set to one capacity type after another. A pod set that cannot have a type gets the first one
+/// that it can have.
 ///
 /// # Errors
-/// Where a pod set can have none of them.
+/// If a pod set can have none of them.
 fn by_capacity_type(order: &[CapacityType], candidates: Vec<Vec<Draft>>) -> Result<Vec<Held>, Obstacle> {
     if order.is_empty() {
         return Ok(vec![Held { kind: "", candidates }]);
@@ -179,8 +179,8 @@ fn has_none(order: &[CapacityType], list: &[Draft]) -> Obstacle {
     Obstacle::new(ObstacleReason::RequirementsClash, message)
 }
 
-/// One NodePool for each pod set: the first of each, then the second of each and so on, where a pod set with fewer to
-/// choose from stays on its last one. Where pod sets choose among different ones, all else that goes together follows.
+/// One NodePool for each pod set: the first of each, then the second of each, and so on. A pod set with fewer candidates stays on
+/// its last one. If pod sets have different candidates, all other combinations follow.
 fn combinations(candidates: &[Vec<Draft>]) -> Vec<Vec<Draft>> {
     let last = |list: &Vec<Draft>| list.len().saturating_sub(1);
     let most = candidates.iter().map(last).max().unwrap_or(0);
@@ -205,8 +205,8 @@ fn combinations(candidates: &[Vec<Draft>]) -> Vec<Vec<Draft>> {
     rows.iter().map(drafts).collect()
 }
 
-/// The drafts held to each value of the shared label in turn, with that value. Of a gang that grows, the value that
-/// its nodes have: no other if it is required, and else before the others.
+/// Holds the drafts to each value of the shared label in turn. A growing gang keeps its nodes' value: it is the only one if
+/// colocation is required, and otherwise the first.
 fn places(
     colocation: Option<&Colocation>,
     settled: Option<&str>,
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_tier_is_taken_and_the_next_one_where_the_first_ran_out_lately() {
+    fn the_first_tier_is_taken_or_the_next_one_if_the_first_is_short() {
         let mut world = two_tiers();
         let spot = world.provisioned();
         assert_eq!(
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_that_is_one_of_several_node_pools_is_told_by_its_node_pool_alone() {
+    fn an_option_among_several_node_pools_is_shown_by_its_node_pool_only() {
         let mut world = World::new();
         world.pools = vec![pool("gpu", &json!({})), pool("more", &json!({}))];
         assert_eq!(world.provisioned().summary(), "2 nodes: 2 from NodePool more");
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_fit_nowhere_are_told_of_the_node_pool_that_was_passed_over() {
+    fn the_message_for_pods_that_fit_nowhere_names_the_node_pool_that_was_passed_over() {
         let types = |family: &str| {
             let is =
                 json!({"key": "karpenter.k8s.aws/instance-family", "operator": "In", "values": [family]});
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn where_all_tiers_are_out_by_karpenters_metrics_nothing_is_asked_for_until_they_show_some() {
+    fn no_claims_are_created_while_karpenters_metrics_show_no_capacity_in_any_tier() {
         let mut world = two_tiers();
         let types = json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": ["p5"]}]);
         world.pools = vec![pool("gpu", &json!({"spec": {"template": {"spec": {"requirements": types}}}}))];
@@ -349,14 +349,14 @@ mod tests {
         let words = "no tier will do: spot: out of capacity by Karpenter's metrics: p5 (spot capacity in a zone); nothing is asked \
                      for until they show some; on-demand: out of capacity by Karpenter's metrics: p5 (on-demand";
         assert!(obstacle.message.starts_with(words), "{}", obstacle.message);
-        // On demand was seen to run out, and Karpenter knows nothing of it: it is tried again.
+        // On-demand was seen to run out, and Karpenter's metrics say nothing of it, so it is tried again.
         let Outcome::Provision(plan) = planned(&world, &page(1)) else { panic!("no plan") };
         let passed: Vec<&str> = plan.passed_over.iter().map(|one| one.node_pool.as_str()).collect();
         assert_eq!((&*plan.option_name, passed), ("tier on-demand", vec!["tier spot"]));
     }
 
     #[test]
-    fn a_tier_that_is_out_by_karpenters_metrics_is_named_with_what_is_out_there_and_who_says_so() {
+    fn a_tier_out_by_karpenters_metrics_is_named_with_the_missing_offerings() {
         let mut world = two_tiers();
         let types = json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": ["p5"]}]);
         let zones = json!([{"key": names::ZONE, "operator": "In", "values": ["a"]}]);
@@ -370,9 +370,9 @@ mod tests {
         let Outcome::Provision(plan) = crate::plan::plan(&cluster, &world.request()) else {
             panic!("no plan")
         };
-        let told: Vec<_> =
+        let skipped: Vec<_> =
             plan.passed_over.iter().map(|one| (one.node_pool.as_str(), &*one.reason)).collect();
-        assert_eq!((&*plan.option_name, told), ("tier on-demand", vec![("tier spot", words)]));
+        assert_eq!((&*plan.option_name, skipped), ("tier on-demand", vec![("tier spot", words)]));
         let options = crate::plan::survey(&cluster, &world.request()).unwrap();
         let shortages: Vec<_> = options.iter().map(|option| option.shortage.as_deref()).collect();
         assert_eq!(shortages, [Some(words), None]);
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn where_no_tier_will_do_each_is_told_with_its_own_reason() {
+    fn if_no_tier_works_each_is_reported_with_its_reason() {
         let mut world = two_tiers();
         world.policy.tiers[0].zones = vec!["x".into()];
         world.pools.clear();
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn an_accepted_way_is_kept_whatever_was_short_and_a_begun_one_is_known_by_its_claims() {
+    fn an_accepted_option_is_kept_despite_shortage_and_a_begun_one_is_found_by_its_claims() {
         let mut world = two_tiers();
         world.short = short(&world.provisioned());
         let on_demand = world.provisioned();
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_stays_and_the_rest_comes_by_the_next_way() {
+    fn kept_claims_stay_and_the_rest_comes_from_the_next_option() {
         let mut world = two_tiers();
         let spot = world.provisioned();
         let mut kept = (*spot.slots[1].template).clone();
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn pools_by_weight_are_the_ways_where_the_policy_names_no_tier() {
+    fn without_tiers_the_options_are_the_node_pools_by_weight() {
         let weight =
             |w: i32| json!({"spec": {"weight": w, "limits": {"nodes": if w == 9 { "1" } else { "9" }}}});
         let mut world = World::new();
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn an_accepted_way_is_found_again_where_another_node_pool_became_ready_or_fell_out_of_use() {
+    fn an_accepted_option_is_found_again_if_other_node_pools_changed_readiness() {
         let at = |name: &str, weight: i32, ready: &str| {
             let ready = condition("Ready", ready);
             pool(name, &json!({"spec": {"weight": weight}, "status": {"conditions": [ready]}}))
@@ -494,10 +494,10 @@ mod tests {
         }
     }
 
-    /// Name of a way, and the capacity types of its first node.
+    /// Name of an option, and the capacity types of its first node.
     type Shown = (String, Option<Vec<String>>);
 
-    /// The ways of a gang on two NodePools, of which the heavier one has nothing reserved.
+    /// The options of a gang on two NodePools. The heavier one has no reserved capacity.
     fn options(order: &Value, pods: &[(&str, i32)]) -> (World, Vec<Shown>) {
         use super::super::fixtures::pod_set;
         let offers = |weight: i32, kinds: &[&str]| {
@@ -551,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tier_narrows_the_capacity_types_and_one_that_leaves_none_says_so() {
+    fn a_tier_narrows_the_capacity_types_and_reports_if_none_is_left() {
         let (mut world, _) = options(&json!(["reserved", "on-demand"]), &[("main", 2)]);
         world.policy.tiers = tiers(&json!([
             {"name": "calm", "requirements": capacity("on-demand")},
@@ -571,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_set_that_cannot_have_a_capacity_type_stays_with_the_first_that_it_can_have() {
+    fn a_pod_set_that_cannot_have_a_capacity_type_gets_the_first_that_it_can_have() {
         use super::super::fixtures::{flavor, pod_set};
         let of = |kind: &str, capacity: &[&str]| {
             json!({"spec": {"template": {"metadata": {"labels": {"kind": kind}}, "spec": {"requirements":
@@ -601,7 +601,7 @@ mod tests {
     }
 
     #[test]
-    fn pod_sets_that_choose_among_different_pools_get_any_two_that_are_open() {
+    fn pod_sets_with_different_pools_get_any_two_that_are_open() {
         use super::super::fixtures::{flavor, pod_set};
         let of = |kind: &str, weight: i32, nodes: &str| {
             json!({"spec": {"weight": weight, "limits": {"nodes": nodes},
@@ -643,7 +643,7 @@ mod tests {
     }
 
     #[test]
-    fn one_zone_for_the_whole_gang_and_the_next_where_that_ran_out() {
+    fn the_gang_gets_one_zone_and_the_next_if_that_is_short() {
         let mut world = together(ColocationMode::Required);
         let first = world.provisioned();
         assert_eq!((zones(&first), first.option_count), (vec!["a".to_owned()], 2));
@@ -654,7 +654,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gang_that_grows_stays_where_its_nodes_are() {
+    fn a_growing_gang_stays_in_the_zone_of_its_nodes() {
         let plan = |world: &World, settled| {
             let cluster = crate::plan::Cluster { settled: Some(settled), ..world.cluster() };
             match crate::plan::plan(&cluster, &world.request()) {
@@ -688,7 +688,7 @@ mod tests {
     }
 
     #[test]
-    fn where_one_rack_ran_out_the_next_of_the_tier_is_taken_and_the_next_tier_where_all_did() {
+    fn a_short_rack_leads_to_the_next_rack_and_then_to_the_next_tier() {
         let rack = "example.com/rack";
         let offered = json!({"spec": {"template": {"spec": {"requirements": [
             {"key": rack, "operator": "In", "values": ["r1", "r2"]},
@@ -710,14 +710,14 @@ mod tests {
                 ["tier spot r1", "tier spot r2", "tier on-demand r1", "tier on-demand r2"],
                 "{mode:?}"
             );
-            // Whoever may have any rack has none of these, and says nothing of racks.
+            // A pool that may have any rack lists none of these, and its requirements do not name racks.
             world.policy.colocation = None;
             assert_eq!(&*world.provisioned().option_name, "tier spot");
         }
     }
 
     #[test]
-    fn a_tier_of_one_rack_that_ran_out_leaves_the_tier_of_another() {
+    fn a_short_rack_of_one_tier_leaves_the_rack_of_another_tier() {
         let rack = "example.com/rack";
         let of = |racks: &[&str]| json!([{"key": rack, "operator": "In", "values": racks}]);
         let mut world = World::new();
@@ -741,7 +741,7 @@ mod tests {
     }
 
     #[test]
-    fn any_label_can_be_shared_and_one_without_known_values_is_refused_with_the_remedy() {
+    fn any_label_can_be_shared_and_a_label_without_known_values_is_refused_with_a_remedy() {
         let rack = "example.com/rack";
         let mut world = together(ColocationMode::Required);
         world.policy.colocation =

@@ -1,10 +1,10 @@
 //! Topology constraints of the pods: zone spread, pod affinity, pod anti-affinity, and volumes that pods share.
 //!
-//! Rule: nodes are asked for in such domains that the scheduler can place every pod of the gang; where that cannot be
-//! guaranteed, the gang is refused. Pods outside the gang are not known, so nothing is promised about them.
+//! Rule: nodes are requested in domains where the scheduler can place every pod of the gang. If that cannot be guaranteed, the
+//! gang is refused. Pods outside the gang are unknown, so they get no guarantee.
 //!
-//! A gang has one constraint on one topology key at most, shared by all pod sets that it is about. By its pinning the
-//! nodes of a gang are the only ones that its pods may run on, and so the only domains that the scheduler counts.
+//! A gang may have one constraint on one topology key, shared by all pod sets that it covers. Because of pinning, the gang's pods
+//! can run only on the gang's nodes, so the scheduler counts no other domains.
 
 mod constraints;
 
@@ -17,10 +17,10 @@ use crate::api::NodeClaim;
 use crate::names;
 use std::collections::BTreeSet;
 
-/// Most domains of which each is tried by itself.
+/// Most domains that are tried one by one.
 const MOST: usize = 64;
 
-/// So many pods of a pod set, and what their nodes must be.
+/// Some pods of a pod set, and what their nodes must be.
 #[derive(Clone, Debug)]
 pub struct Portion {
     /// Index of the pod set in the demand.
@@ -39,37 +39,37 @@ impl Portion {
     }
 }
 
-/// How the domains of a topology key are to be used.
+/// How the domains of a topology key are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
     /// All pods in one domain.
     Together,
-    /// Each pod in a domain of its own.
+    /// Each pod in a different domain.
     Apart,
-    /// As many pods in each domain, within the skew that is allowed.
+    /// Equally many pods in each domain, within the allowed skew.
     Even,
 }
 
 /// One constraint of one pod set.
 #[derive(Clone, Debug)]
 struct Constraint {
-    /// The sentence's beginning: whose it is and what it asks for.
+    /// The start of messages: the pod set and what it asks for.
     text: String,
     key: String,
     rule: Rule,
-    /// Pod sets of the demand that it is about, its own among them.
+    /// Pod sets of the demand that it covers, including its own.
     members: BTreeSet<usize>,
-    /// Pod sets of the demand whose pods are counted.
+    /// Pod sets of the demand whose pods it counts.
     counted: BTreeSet<usize>,
     max_skew: u32,
     min_domains: usize,
 }
 
-/// What the topology constraints of a gang come to.
+/// The combined topology constraints of a gang.
 #[derive(Clone, Debug, Default)]
 pub struct Topology {
     constraints: Vec<Constraint>,
-    /// Affinities to the same host: names of the pod sets that must share one node.
+    /// Affinities to the same host: the message and the names of the pod sets that must share one node.
     hosts: Vec<(String, BTreeSet<String>)>,
 }
 
@@ -77,7 +77,7 @@ impl Topology {
     /// Reads the constraints of all pod sets.
     ///
     /// # Errors
-    /// The constraint that cannot be guaranteed, whatever the nodes are.
+    /// The constraint that cannot be guaranteed with any nodes.
     pub fn of(
         cluster: &Cluster<'_>,
         request: &Request<'_>,
@@ -113,7 +113,7 @@ impl Topology {
         }
     }
 
-    /// Whether all constraints are on one key and ask for the same.
+    /// Checks that all constraints have the same key and rule.
     fn one_rule(&self) -> Result<(), Obstacle> {
         let Some(first) = self.constraints.first() else { return Ok(()) };
         let same = |c: &&Constraint| (&c.key, c.rule) == (&first.key, first.rule);
@@ -126,8 +126,8 @@ impl Topology {
         }
     }
 
-    /// The ways to use the domains that the drafts of the pod sets offer, the preferred first; never empty. The text
-    /// names the domains, as far as there is a choice.
+    /// The ways to use the domains that the pod sets' drafts offer, the preferred first. Never empty. The text names the domains
+    /// if there is a choice.
     pub fn arrange(
         &self,
         demand: &[PodSetDemand<'_>],
@@ -157,7 +157,7 @@ impl Topology {
         lists.into_iter().map(option).collect()
     }
 
-    /// Whether the skew holds with these portions.
+    /// Checks the skew of these portions.
     fn check(&self, portions: Vec<Portion>) -> Result<Vec<Portion>, Obstacle> {
         for constraint in self.constraints.iter().filter(|c| c.rule == Rule::Even) {
             let domain = |p: &Portion| p.draft.requirements.get(&constraint.key)?.pick();
@@ -190,10 +190,10 @@ impl Topology {
         Ok(portions)
     }
 
-    /// Whether claims that exist are in the domains that the plan has for their slots.
+    /// Checks that existing claims are in the domains that the plan has for their slots.
     ///
     /// # Errors
-    /// The constraint that they would break.
+    /// The constraint that they would violate.
     pub fn allows_kept(&self, plan: &Plan, kept: &[NodeClaim]) -> Result<(), Obstacle> {
         let Some(first) = self.constraints.first() else { return Ok(()) };
         let domain = |claim: &NodeClaim| {
@@ -213,10 +213,10 @@ impl Topology {
         }
     }
 
-    /// Whether pods that must share one node do so in this plan.
+    /// Checks that pods that must share one node do so in this plan.
     ///
     /// # Errors
-    /// The affinity that it does not meet.
+    /// The affinity that the plan does not meet.
     pub fn allows_hosts(&self, plan: &Plan) -> Result<(), Obstacle> {
         for (text, sets) in &self.hosts {
             let holds = |slot: &&super::Slot| slot.pods.iter().any(|share| sets.contains(&share.pod_set));
@@ -232,7 +232,7 @@ impl Topology {
     }
 }
 
-/// A gang whose pods are to be arranged by its first constraint, as by all others.
+/// A gang whose pods are arranged by its first constraint. All constraints have the same key and rule.
 struct Gang<'a> {
     first: &'a Constraint,
     demand: &'a [PodSetDemand<'a>],
@@ -241,7 +241,7 @@ struct Gang<'a> {
 }
 
 impl Gang<'_> {
-    /// The domains to use, for each way.
+    /// The domain lists to try.
     fn lists(&self) -> Result<Vec<Vec<String>>, Obstacle> {
         let Constraint { key, text, rule, .. } = self.first;
         let drafts = || self.members.iter().filter_map(|member| self.drafts.get(*member));
@@ -276,7 +276,7 @@ impl Gang<'_> {
                 std::iter::once(domains.iter().take(pods).cloned().collect()).chain(others).collect()
             }
             Rule::Even => {
-                // One that has run out may be left out, as long as there is something to spread over.
+                // A domain that is out of capacity may be left out if enough remain to spread over.
                 let spare = if domains.len() > 2 { domains.len().min(MOST) } else { 0 };
                 let others = (0..spare).map(|n| without(n).take(pods).collect());
                 let mut lists: Vec<Vec<String>> =
@@ -288,13 +288,13 @@ impl Gang<'_> {
         })
     }
 
-    /// How many pods are to be arranged.
+    /// The number of pods to arrange.
     fn pods(&self) -> u32 {
         let sets = self.members.iter().filter_map(|member| self.demand.get(*member));
         sets.map(|set| set.pods).fold(0, u32::saturating_add)
     }
 
-    /// All pods of the gang, the members' in equal shares over these domains, and the others in any of them.
+    /// All pods of the gang: the members' in equal shares over these domains, the others' in any of them.
     fn portions(&self, domains: &[String]) -> Result<Vec<Portion>, Obstacle> {
         let (key, text) = (&self.first.key, self.first.text.as_str());
         let count = u32::try_from(domains.len()).unwrap_or(u32::MAX).max(1);
@@ -302,7 +302,7 @@ impl Gang<'_> {
         let mut all = Vec::new();
         for ((set, wanted), draft) in self.demand.iter().enumerate().zip(self.drafts) {
             if !self.members.contains(&set) {
-                // A domain with a node and without these pods would count.
+                // A domain that has a node but none of these pods would count for the skew.
                 let draft = match self.first.rule {
                     Rule::Even => draft.narrowed(key, &Values::of(domains), text)?,
                     Rule::Together | Rule::Apart => draft.clone(),
@@ -312,7 +312,7 @@ impl Gang<'_> {
             }
             let (least, rest) = (wanted.pods / count, wanted.pods % count);
             let rest = usize::try_from(rest).unwrap_or(usize::MAX);
-            // Where the last pod set ended, the next begins, so that all together are spread as well.
+            // Each pod set starts where the last one ended, so that the total is spread too.
             let turns = domains.iter().cycle().skip(next).take(domains.len()).enumerate();
             for (turn, domain) in turns {
                 let pods = least.saturating_add(u32::from(turn < rest));
@@ -326,7 +326,7 @@ impl Gang<'_> {
     }
 }
 
-/// Whether the policy holds all nodes of the gang, those that are there too, to one value of the key.
+/// Whether the policy's colocation holds all nodes of the gang to one value of the key.
 fn is_colocated(request: &Request<'_>, constraint: &Constraint) -> bool {
     let key = request.policy.colocation.as_ref().map(|colocation| colocation.topology_key.as_str());
     constraint.rule == Rule::Together && key == Some(constraint.key.as_str())
@@ -345,7 +345,7 @@ mod tests {
     use crate::api::parameters::Pinning;
     use serde_json::{Value, json};
 
-    /// Pods of a Job with label `app: train` and this spec, on a NodePool of these zones.
+    /// `count` pods of a Job with label `app: train` and this spec, on a NodePool of these zones.
     fn world(count: i32, spec: &Value, zones: &[&str]) -> World {
         sets(&[("main", count, spec.clone())], zones)
     }

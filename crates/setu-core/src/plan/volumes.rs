@@ -1,7 +1,7 @@
-//! Where the volumes of the pods can be used, and so where the nodes of the pods may be.
+//! Where the pods' volumes can be used, and so where their nodes may be.
 //!
-//! Sources: `spec.nodeAffinity` of the PersistentVolume that a claim is bound to, and `allowedTopologies` of the
-//! StorageClass of a claim that is bound once its pod is scheduled.
+//! Sources: `spec.nodeAffinity` of the PersistentVolume that a claim is bound to, and `allowedTopologies` of the StorageClass of
+//! a claim that is bound when its pod is scheduled.
 
 use super::requirements::normalized;
 use super::{Obstacle, ObstacleReason, Outcome};
@@ -16,17 +16,17 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::api::storage::v1::StorageClass;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Provisioner of classes whose volumes are made by hand.
+/// Provisioner of classes whose volumes are created by hand.
 const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 
-/// What came of reading an object that the pods depend on.
+/// The result of reading an object that the pods depend on.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Found<T> {
     /// It exists.
     There(Box<T>),
     /// It does not exist.
     Absent,
-    /// It may not be read.
+    /// Setu may not read it.
     Forbidden,
 }
 
@@ -42,8 +42,8 @@ pub struct Storage {
 }
 
 impl Storage {
-    /// Whether the volume of a claim is made once a pod uses it, near that pod, and is for one node at a time. Those of
-    /// other access modes are often of file systems that every zone mounts.
+    /// Whether a claim's volume is created near the first pod that uses it, and only one node at a time can mount it. Volumes
+    /// with other access modes are often file systems that every zone can mount.
     pub fn follows_first_pod(&self, claim: &str) -> bool {
         let Some(Found::There(claim)) = self.claims.get(claim) else { return false };
         let modes = claim.spec.as_ref().and_then(|spec| spec.access_modes.as_deref()).unwrap_or_default();
@@ -61,9 +61,9 @@ fn waits_for_pod(class: &StorageClass) -> bool {
 /// Where one volume can be used.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reach {
-    /// The volume and whose it is, for messages.
+    /// The volume and its user, for messages.
     pub text: String,
-    /// What a node must meet one of, as in a node affinity.
+    /// Alternatives of which a node must meet one, as in a node affinity.
     pub terms: Vec<Vec<NodeSelectorRequirement>>,
 }
 
@@ -78,12 +78,12 @@ pub fn claims_of_set(pod_set: &PodSet) -> impl Iterator<Item = &str> {
     volumes.filter_map(|volume| Some(volume.persistent_volume_claim.as_ref()?.claim_name.as_str()))
 }
 
-/// Names of the StorageClasses of volumes that are made with each pod.
+/// Names of the StorageClasses of ephemeral volumes, which are created with each pod.
 pub fn ephemeral_classes_of(workload: &Workload) -> BTreeSet<String> {
     volumes(workload).filter_map(|volume| volume.ephemeral_class().map(str::to_owned)).collect()
 }
 
-/// Name of the PersistentVolume that a claim is bound to, or is to be.
+/// Name of the PersistentVolume that a claim is, or will be, bound to.
 pub fn volume_of(claim: &PersistentVolumeClaim) -> Option<&str> {
     claim.spec.as_ref()?.volume_name.as_deref().filter(|name| !name.is_empty())
 }
@@ -97,7 +97,7 @@ fn volumes(workload: &Workload) -> impl Iterator<Item = &Volume> {
     workload.spec.pod_sets.iter().flat_map(|set| &set.template.spec.volumes)
 }
 
-/// Where the volumes of so many pods of a pod set of this Workload can be used.
+/// Where the volumes of `pods` pods of a pod set of this Workload can be used.
 ///
 /// # Errors
 /// The volume that is not ready, or that these pods can never use on new nodes.
@@ -121,7 +121,7 @@ pub fn reach(
     Ok(all)
 }
 
-/// When the claim of a volume is made.
+/// When the claim of a volume is created.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Made {
     BeforePod,
@@ -161,7 +161,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Pods of the Workload that use a claim, those of other pod sets among them.
+    /// The number of the Workload's pods that use a claim, including those of other pod sets.
     fn pods_with(&self, claim: &str) -> u32 {
         let others = self.workload.spec.pod_sets.iter().filter(|set| set.name != self.pod_set);
         let users = others.filter(|set| claims_of_set(set).any(|of_set| of_set == claim));
@@ -266,7 +266,7 @@ impl Reader<'_> {
     }
 }
 
-/// Zones and regions of a volume by its labels, which the scheduler heeds beside its node affinity.
+/// Zones and regions in the labels of a volume. The scheduler respects them in addition to the node affinity.
 fn places(volume: &PersistentVolume) -> Vec<NodeSelectorRequirement> {
     const KEYS: [&str; 4] = [
         names::ZONE,
@@ -276,7 +276,7 @@ fn places(volume: &PersistentVolume) -> Vec<NodeSelectorRequirement> {
     ];
     let labels = volume.metadata.labels.iter().flatten();
     let labels = labels.filter(|(key, _)| KEYS.contains(&key.as_str()));
-    // Several values are written as one label.
+    // Several values are joined in one label.
     let values = |value: &String| value.split("__").map(str::to_owned).collect();
     let asked = |(key, value): (&String, &String)| NodeSelectorRequirement {
         key: key.clone(),
@@ -286,7 +286,7 @@ fn places(volume: &PersistentVolume) -> Vec<NodeSelectorRequirement> {
     labels.map(asked).collect()
 }
 
-/// Whether the term is about nodes that exist, or empty, which matches none.
+/// Whether the term names existing nodes, or is empty and so matches none.
 fn is_of_one_node(term: &NodeSelectorTerm) -> bool {
     let fields = || term.match_fields.iter().flatten();
     let expressions = || term.match_expressions.iter().flatten();
@@ -296,7 +296,7 @@ fn is_of_one_node(term: &NodeSelectorTerm) -> bool {
         || expressions().any(|asked| asked.key == names::HOSTNAME && names_some(asked))
 }
 
-/// What the term asks of a new node, which has a host name that nobody shuns.
+/// What the term requires of a new node. Host names are dropped, because a new host name is never excluded.
 fn expressions(term: &NodeSelectorTerm) -> Vec<NodeSelectorRequirement> {
     let all = term.match_expressions.iter().flatten();
     all.filter(|asked| asked.key != names::HOSTNAME).cloned().collect()
@@ -313,7 +313,7 @@ fn allowed(term: &TopologySelectorTerm) -> Vec<NodeSelectorRequirement> {
     expressions.map(expression).collect()
 }
 
-/// Terms that list values of the same label alone, as one term: each of the values will do.
+/// Merges terms that only list values of the same label into one term with all values.
 pub(super) fn joined(terms: Vec<Vec<NodeSelectorRequirement>>) -> Vec<Vec<NodeSelectorRequirement>> {
     let mut values = BTreeSet::new();
     let mut key = None;
@@ -427,12 +427,12 @@ mod tests {
     }
 
     #[test]
-    fn volume_that_shuns_a_host_is_used_where_its_zone_is() {
-        let shuns = json!({"matchExpressions": [
+    fn volume_that_excludes_a_host_is_used_in_its_zone() {
+        let excludes_host = json!({"matchExpressions": [
             {"key": names::HOSTNAME, "operator": "NotIn", "values": ["bad"]},
             {"key": names::ZONE, "operator": "In", "values": ["b"]},
         ]});
-        assert_eq!(zones(&bound(&json!([shuns]))), ["b"]);
+        assert_eq!(zones(&bound(&json!([excludes_host]))), ["b"]);
         assert_eq!(
             zones(&bound(&json!([{}, term(names::ZONE, &["b"])]))),
             ["b"],
@@ -548,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn claim_that_goes_or_whose_volume_another_claim_has_is_refused() {
+    fn claim_that_is_deleted_or_whose_volume_is_taken_is_refused() {
         let mut world = bound(&json!([]));
         let volume = |namespace: &str, name: &str| {
             there("pv", json!({"spec": {"claimRef": {"namespace": namespace, "name": name}}}))
@@ -602,7 +602,7 @@ mod tests {
     }
 
     #[test]
-    fn volume_without_node_affinity_narrows_nothing() {
+    fn volume_without_node_affinity_does_not_narrow_the_nodes() {
         let mut world = bound(&json!([]));
         world.storage.volumes = there("pv", json!({"spec": {}}));
         world.pools = vec![pool("gpu", &json!({}))];

@@ -1,7 +1,7 @@
-//! Nodes that are kept after their gang for the next one of the same LocalQueue.
+//! Nodes that are kept after their gang ends, for the next gang of the same LocalQueue.
 //!
-//! Rule: one is as good as another if Karpenter was asked for the same; and it never changes the
-//! LocalQueue, because what its last tenant left behind is there still.
+//! Rule: two nodes are interchangeable if the same was requested of Karpenter. A node never changes its LocalQueue, because data
+//! of its last tenant is still on it.
 
 use super::lifetime::lasts;
 use super::outcome::Plan;
@@ -14,16 +14,15 @@ use crate::names;
 use jiff::{SignedDuration, Timestamp};
 use std::collections::{BTreeMap, VecDeque};
 
-/// How long before its end a kept node is left alone: the sweep may be about to delete it.
+/// A kept node is not taken this shortly before its end, because the sweep may be about to delete it.
 const MARGIN: SignedDuration = SignedDuration::from_secs(5);
 
-/// Value of the label on what is kept for this LocalQueue (`namespace/name`) under this check.
+/// Label value of nodes kept for this LocalQueue (`namespace/name`) under this check.
 pub fn key(queue: &str, check: &str) -> String {
     digest(&[queue, check], 16)
 }
 
-/// Whether a kept claim may be taken over now, by a job that may run for this long; `None` where nothing bounds
-/// it.
+/// Whether a kept claim may be taken over now by a Job that may run this long. `None` means that the Job has no limit.
 pub fn is_free(claim: &NodeClaim, job: Option<Span>, now: Timestamp) -> bool {
     let stays = hold_ends(claim).and_then(|end| end.checked_sub(MARGIN).ok()).is_some_and(|end| end > now);
     let spoilt = claim.is("Drifted") || claim.is("DisruptionReason") || claim.is_rebooting();
@@ -31,8 +30,7 @@ pub fn is_free(claim: &NodeClaim, job: Option<Span>, now: Timestamp) -> bool {
     there && stays && !spoilt && lasts(claim, job, now)
 }
 
-/// Which kept claim each slot can have, by the slot's index; at most one each. Slots for which there is
-/// none are left out.
+/// The kept claim for each slot, by slot index. Each claim is used at most once. Slots without one are omitted.
 pub fn matches<'w>(
     slots: impl IntoIterator<Item = (u32, &'w NodeClaim)>,
     kept: &'w [NodeClaim],
@@ -48,12 +46,12 @@ pub fn matches<'w>(
     slots.into_iter().filter_map(taken).collect()
 }
 
-/// What the slots of a plan can have.
+/// The kept claims for the slots of a plan.
 pub fn of_plan<'w>(plan: &'w Plan, kept: &'w [NodeClaim]) -> BTreeMap<u32, &'w NodeClaim> {
     matches(plan.slots.iter().map(|slot| (slot.index, &*slot.template)), kept)
 }
 
-/// All that Karpenter goes by, and so all that makes two nodes differ. Whose gang's taint it is, changes.
+/// Everything that Karpenter decides by, so two nodes with equal shapes are interchangeable. Ignores which gang the taint names.
 fn shape(claim: &NodeClaim) -> String {
     let mut spec: NodeClaimSpec = claim.spec.clone();
     for taint in spec.taints.iter_mut().filter(|taint| taint.key == names::GANG) {
@@ -105,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn each_slot_gets_a_node_of_its_shape_and_no_node_is_given_twice() {
+    fn each_slot_gets_a_node_of_its_shape_and_no_node_is_used_twice() {
         let wanted = [claim("", "8", "new"), claim("", "1", "new"), claim("", "1", "new")];
         let kept = [claim("a", "1", "old"), claim("b", "4", "old")];
         assert_eq!(found(&wanted, &kept), [(1, "a".to_owned())]);
@@ -127,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_goes_soon_drifts_or_is_not_up_is_not_free() {
+    fn a_node_that_ends_soon_drifts_or_is_not_initialized_is_not_free() {
         assert!(is_free(&claim("a", "1", "old"), None, at(90)));
         assert!(!is_free(&claim("a", "1", "old"), None, at(95)));
         let going = |c: &mut Value| c["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
@@ -139,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_karpenter_takes_away_before_the_job_must_end_is_not_free() {
+    fn a_node_that_expires_before_the_job_limit_is_not_free() {
         let aged = |life: &str| {
             changed(claim("a", "1", "old"), |c| {
                 c["metadata"]["creationTimestamp"] = json!("1970-01-01T00:00:00Z");
@@ -155,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_for_one_local_queue_and_check_is_for_no_other() {
+    fn a_kept_node_is_only_for_its_local_queue_and_check() {
         let keys = [key("a/q", "c"), key("b/q", "c"), key("a/r", "c"), key("a/q", "d")];
         assert_eq!(keys.iter().collect::<std::collections::BTreeSet<_>>().len(), keys.len());
     }

@@ -1,17 +1,17 @@
-//! What a machine has before system and kubelet take theirs: NodePool limits count it.
+//! The capacity of a machine before the system and the kubelet take their part. NodePool limits count it.
 
 use crate::api::pod::ResourceList;
 use crate::names;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-/// How a provider tells the size of a machine.
+/// How a provider states the size of a machine.
 struct Provider {
-    /// Labels with its cores, and with its memory in MiB.
+    /// Labels for its cores, and for its memory in MiB.
     cores: &'static str,
     memory: &'static str,
-    /// MiB that the provider takes off first on arm64.
+    /// MiB that the provider subtracts first on arm64.
     contiguous: u64,
-    /// Part of the memory, in thousandths, that it takes off for the machine.
+    /// Part of the memory, in thousandths, that it subtracts for the machine.
     machine: u64,
 }
 
@@ -36,12 +36,12 @@ const PROVIDERS: [Provider; 3] = [
     },
 ];
 
-/// Cores and memory by the labels of a type, before anything is taken off; nothing for a type without them.
+/// Cores and memory from the labels of a type, before anything is subtracted. Empty for a type without these labels.
 pub fn whole<'l>(label: impl Fn(&str) -> Option<&'l str>) -> ResourceList {
     sized(label, |_, all| all)
 }
 
-/// What is left of it for the system and all else; nothing for a type without them.
+/// What the node reports of it as capacity. Empty for a type without these labels.
 pub fn of<'l>(label: impl Fn(&str) -> Option<&'l str> + Copy) -> ResourceList {
     sized(label, |provider, all| {
         let contiguous = if label(names::ARCH) == Some("arm64") { provider.contiguous } else { 0 };

@@ -1,17 +1,17 @@
-//! What nodes cost beside what others would: the least is compared with the least, and the most with the most.
+//! Compares the cost of nodes with the cost of alternatives: lowest with lowest, and highest with highest.
 
 use super::Cost;
 use std::cmp::Ordering::{Equal, Greater, Less};
 
 impl Cost {
-    /// From the least to the most an hour, in words, such as `5.68 to 16.29`.
+    /// The range from the lowest to the highest hourly cost, such as `5.68 to 16.29`.
     pub fn range(&self) -> String {
         let (least, most) = (self.at_least.to_string(), self.at_most.to_string());
         if least == most { most } else { format!("{least} to {most}") }
     }
 
-    /// What the nodes cost an hour where others would be bought otherwise, for people, behind a comma, and which are cheaper. Where
-    /// not all prices of both are known it is [`Cost::clause`].
+    /// Clause after a comma: the hourly cost of these nodes and of the `other` ones that would be bought otherwise, and which are
+    /// cheaper. If some price of either is unknown, it is [`Cost::clause`].
     pub fn instead_of(&self, other: &Self) -> String {
         if self.known().and(other.known()).is_none() {
             return self.clause();

@@ -1,15 +1,15 @@
-//! What no price is known for, and how it is told.
+//! What has no known price, and how it is reported.
 
 use crate::words::few;
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// What no price is known for.
+/// Something without a known price.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Unpriced {
-    /// Nodes of a type that nobody names.
+    /// Nodes whose claim names no instance type.
     OpenType,
-    /// An instance type with a capacity type, and the region where that is known.
+    /// An instance type with a capacity type, and the region if it is known.
     Type(String, String, Option<String>),
 }
 
@@ -23,7 +23,7 @@ impl fmt::Display for Unpriced {
     }
 }
 
-/// What no price is known for, in words, and what several things of it have in common.
+/// Lists what has no known price, and what several entries have in common.
 pub fn in_words(missing: &BTreeSet<Unpriced>) -> (String, Vec<String>) {
     let (mut names, mut kinds, mut regions) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     for one in missing {

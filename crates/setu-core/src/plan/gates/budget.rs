@@ -1,4 +1,4 @@
-//! What one gang may take: nodes, resources and money an hour.
+//! What one gang may take: nodes, resources and hourly cost.
 
 use super::unknown::Unknown;
 use super::{Answer, Gate, Report};
@@ -9,7 +9,7 @@ use crate::plan::{ObstacleReason, Plan};
 use crate::policy::Policy;
 use crate::words::counted;
 
-/// The gang is not larger than the whole controller allows.
+/// Checks the gang's node count against the controller's limit.
 pub fn size(policy: &Policy, plan: &Plan) -> Report {
     let nodes = plan.nodes();
     let report = Report::of(Gate::Size, "").because(ObstacleReason::TooManyNodes);
@@ -39,7 +39,7 @@ pub fn ask(policy: &Policy, plan: &Plan) -> Vec<Report> {
     nodes.into_iter().chain(resources).chain(money).collect()
 }
 
-/// Lets pass what fits; what does not is refused with the cost, which stands behind a comma.
+/// Allows what fits and refuses the rest. The refusal includes `cost`, a clause that starts with a comma.
 fn within(fits: bool, takes: &str, cost: &str, most: &str) -> Report {
     let report = Report::of(Gate::Budget, "").because(ObstacleReason::BudgetExceeded);
     if fits {
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_gang_that_is_over_the_budget_would_cost_stands_before_the_remedy() {
+    fn an_over_budget_message_states_the_cost_before_the_remedy() {
         let mut world =
             world(&json!({"maxNodes": 1, "prices": {"p5": {"on-demand": "98.32", "spot": "39.33"}}}));
         let message = "the gang takes 2 nodes, at most 196.64 USD an hour, and gates.budget allows 1; make it smaller or ask the \
@@ -154,14 +154,14 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_on_what_the_gang_takes_none_of_is_said_to_be_that() {
+    fn a_bound_on_a_resource_that_the_gang_does_not_take_is_reported_as_such() {
         let plan = world(&json!({"maxResources": {"example.com/nic": 4}})).provisioned();
         let report = plan.reports.iter().find(|r| r.gate == Gate::Budget).unwrap();
         assert_eq!(report.message, "the gang takes nothing that gates.budget.maxResources bounds");
     }
 
     #[test]
-    fn a_bound_on_what_every_node_has_and_no_shape_tells_is_not_said_to_be_kept() {
+    fn a_bound_on_an_amount_that_no_shape_states_is_not_reported_as_kept() {
         let class = json!({"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"});
         let requirements =
             json!([{"key": crate::names::INSTANCE_TYPE, "operator": "In", "values": ["g6.xlarge"]}]);
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_price_that_is_not_known_is_not_taken_for_nothing() {
+    fn an_unknown_price_does_not_count_as_zero() {
         let message = world(&json!({"maxHourlyCost": "9999"})).obstacle().1;
         assert!(
             message.starts_with("no price for p5 (on-demand or spot, 2 nodes): gates.budget"),
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_cheapest_price_is_beyond_the_budget_it_is_told_and_not_what_has_no_price() {
+    fn a_cheapest_price_over_the_budget_is_reported_before_missing_prices() {
         let world = |types: &Value, most: &str| {
             let prices = json!({"a": {"on-demand": "10"}, "b": {"on-demand": "20"}});
             let mut world = world(&json!({"maxHourlyCost": most, "prices": prices}));
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_is_kept_by_the_prices_of_another_region_only_with_a_warning() {
+    fn a_budget_checked_with_prices_of_another_region_gives_a_warning() {
         let in_zones = |zones: &Value| {
             let mut world = world(&json!({"maxHourlyCost": "9999"}));
             let class = json!({"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"});

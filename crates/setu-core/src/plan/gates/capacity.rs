@@ -1,5 +1,5 @@
-//! NodePool limits. Karpenter checks them only for claims it makes itself, so they are checked here, with
-//! everything counted that exists or is about to.
+//! NodePool limits. Karpenter checks them only for claims that it creates itself. This gate checks them for the gang's claims and
+//! counts everything that exists or is about to be created.
 
 use super::unknown::Unknown;
 use super::{Answer, Gate, Report};
@@ -59,23 +59,23 @@ pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Rep
         .collect()
 }
 
-/// A limit that would be passed.
+/// A limit that would be exceeded.
 struct Over {
     /// The figures, in words.
     figures: String,
     whose: Whose,
 }
 
-/// By whom a limit would be passed.
+/// Who would exceed a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whose {
-    /// By the gang alone, whichever of their types its nodes are of.
+    /// The gang alone, even if its nodes are of their smallest types.
     Gang,
-    /// By the gang alone, if its nodes are of the largest of their types.
+    /// The gang alone, if its nodes are of their largest types.
     Types,
-    /// By the gang together with others.
+    /// The gang together with others.
     Others {
-        /// Whether it would not be if its nodes are of the smallest of their types.
+        /// Whether the gang would fit beside the others with its smallest types.
         smaller_fit: bool,
     },
 }
@@ -122,8 +122,8 @@ fn over_limit(
     Some(Over { figures, whose })
 }
 
-/// What others have in a NodePool or are about to have: the larger of what its NodeClaims come to and of what Karpenter tells in
-/// its status, without nodes that are the gang's own or become so, and without those that go. Files may hold a NodePool and not the
+/// What others use, or are about to use, in a NodePool: the larger of the sum of its NodeClaims and of the NodePool's status.
+/// Excludes the gang's own nodes, nodes it takes over, and nodes that are being deleted. Files may hold a NodePool without the
 /// NodeClaims that its status counts.
 fn in_use(
     cluster: &Cluster<'_>,
@@ -148,12 +148,12 @@ fn in_use(
     max(&used, &minus(&status.resources, &rest))
 }
 
-/// The slots of a plan on a NodePool that are alike, and how many they are.
+/// Groups of identical slots on a NodePool, with the size of each group.
 fn groups<'p>(plan: &'p Plan, wanted: &Reservation) -> Vec<(&'p Slot, u32)> {
     plan.groups().into_iter().filter(|(slot, _)| slot.node_pool == wanted.node_pool).collect()
 }
 
-/// The least of a resource that the gang's nodes on a NodePool count with: each as the smallest type that it may be of.
+/// The least of a resource that the gang's nodes on a NodePool count with: each node as its smallest possible type.
 fn least(key: &str, wanted: &Reservation, plan: &Plan, (cluster, policy): (&Cluster<'_>, &Policy)) -> Amount {
     if key == NODES {
         return amount(&with_nodes(&ResourceList::new(), wanted.nodes), NODES);
@@ -167,7 +167,7 @@ fn least(key: &str, wanted: &Reservation, plan: &Plan, (cluster, policy): (&Clus
     groups(plan, wanted).into_iter().map(of_slot).fold(Amount::default(), Amount::plus)
 }
 
-/// The types that a node of this slot may be of and that hold its pods, where all are known.
+/// The types that a node of this slot may be of and that hold its pods. Empty unless all types are known.
 fn types_of(slot: &Slot, cluster: &Cluster<'_>, policy: &Policy) -> Vec<Arc<Shape>> {
     let claim = &slot.template.spec;
     let known = known_of(claim, &slot.node_pool, cluster, policy).filter(|known| !known.others);
@@ -175,19 +175,19 @@ fn types_of(slot: &Slot, cluster: &Cluster<'_>, policy: &Policy) -> Vec<Arc<Shap
     shapes.filter(|shape| holds(shape, &claim.resources.requests)).collect()
 }
 
-/// What is known of the types that a node of this claim may be of; `None` where its requirements cannot be read.
+/// The known types that a node of this claim may be of. `None` if its requirements cannot be read.
 fn known_of(claim: &NodeClaimSpec, pool: &str, cluster: &Cluster<'_>, policy: &Policy) -> Option<Known> {
     let mut asked = Requirements::default();
     asked.add_all(&claim.requirements).ok()?;
     Some(known(from(cluster, policy, claim), &asked, pool))
 }
 
-/// Whether a node of this shape has room for so much.
+/// Whether a node of this shape has room for the requests.
 fn holds(shape: &Shape, requests: &ResourceList) -> bool {
     first_short(requests, &shape.room(&ResourceList::new())).is_none()
 }
 
-/// What is to be done where the gang alone is over the limits: smaller types help where its pods ask for less.
+/// The remedy where the gang alone exceeds the limits. Smaller types help if the pods ask for less.
 fn remedy(
     limits: &ResourceList,
     wanted: &Reservation,
@@ -210,8 +210,8 @@ fn remedy(
     )
 }
 
-/// The type that has a node of this slot count with so much of a resource, in words; `None` where it is no more than the
-/// node asks for, or no type is known to have it.
+/// Names the type that makes a node of this slot count with that much of a resource. `None` if that is no more than the node asks
+/// for, or if no known type has it.
 fn largest(slot: &Slot, key: &str, cluster: &Cluster<'_>, policy: &Policy) -> Option<String> {
     let claim = &slot.template.spec;
     let most = amount(&slot.most.resources, key);
@@ -231,7 +231,7 @@ fn from<'a>(cluster: &Cluster<'a>, policy: &'a Policy, claim: &'a NodeClaimSpec)
     }
 }
 
-/// What a claim has; before launch, that of the largest type that it may come to be of.
+/// What a claim counts with. Before launch, that of the largest type that it may become.
 pub(super) fn most_of(claim: &NodeClaim, cluster: &Cluster<'_>, policy: &Policy) -> ResourceList {
     let counted = claim.counts_with().clone();
     if claim.status.as_ref().is_some_and(|status| !status.capacity.is_empty()) {
@@ -243,13 +243,13 @@ pub(super) fn most_of(claim: &NodeClaim, cluster: &Cluster<'_>, policy: &Policy)
     holding.fold(counted.clone(), |most, shape| max(&most, &shape.counts_with()))
 }
 
-/// Whether a claim stays and is another's than that of the gang of this Workload: slices share a gang's label.
+/// Whether a claim stays and belongs to another Workload. Slices share a gang's label.
 fn counts(claim: &NodeClaim, wanted: &Reservation, uid: &str) -> bool {
     claim.metadata.deletion_timestamp.is_none()
         && (claim.label(names::GANG) != wanted.gang || claim.label(names::WORKLOAD_UID) != uid)
 }
 
-/// A limit with its resource, for people.
+/// A limit with its resource, for messages.
 pub fn limit(limits: &ResourceList, key: &str) -> String {
     match (key, shown(limits, key).as_str()) {
         (NODES, "1") => counted(1, "node"),
@@ -257,7 +257,7 @@ pub fn limit(limits: &ResourceList, key: &str) -> String {
     }
 }
 
-/// Whether so many nodes alone are more than limits allow.
+/// Whether this number of nodes alone exceeds the limits.
 pub fn are_too_many(nodes: u32, limits: &ResourceList) -> bool {
     limits.contains_key(NODES)
         && amount(&with_nodes(&ResourceList::new(), nodes), NODES) > amount(limits, NODES)
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gang_waits_for_others_to_go_and_is_refused_where_it_alone_is_over_a_limit() {
+    fn a_gang_waits_for_others_and_is_refused_if_it_alone_exceeds_a_limit() {
         let mut world = world(&json!({"nodes": "2", "nvidia.com/gpu": "2"}));
         world.claims = vec![claim("g2", &json!({}))];
         let Outcome::Wait(obstacle) = world.plan() else { panic!("{:?}", world.plan()) };
@@ -324,7 +324,7 @@ mod tests {
             "NodePool gpu has a limit of 2 nodes: 1 in use and 2 more for the gang are over it; raise spec.limits or \
              wait until nodes go"
         );
-        // The one limit is passed with the others', the other without.
+        // One limit is exceeded together with the others; the second by the gang alone.
         world.pools = super::tests::world(&json!({"nodes": "2", "nvidia.com/gpu": "1"})).pools;
         let Outcome::Refuse(obstacle) = world.plan() else { panic!("{:?}", world.plan()) };
         assert_eq!(obstacle.reason, ObstacleReason::LimitTooSmall);
@@ -343,24 +343,24 @@ mod tests {
     }
 
     #[test]
-    fn what_karpenter_tells_of_a_node_pool_is_in_use_without_the_nodes_of_the_gang_itself() {
+    fn node_pool_status_counts_as_in_use_without_the_nodes_of_the_gang() {
         let mut world = world(&json!({}));
-        let told = |gpus: &str, nodes: &str| {
+        let with_status = |gpus: &str, nodes: &str| {
             let limits = json!({"nvidia.com/gpu": "11", "nodes": "4"});
             let status = json!({"resources": {"nvidia.com/gpu": gpus, "nodes": nodes}});
             vec![pool("gpu", &json!({"spec": {"limits": limits}, "status": status}))]
         };
-        world.pools = told("10", "2");
+        world.pools = with_status("10", "2");
         assert!(world.obstacle().1.contains("limit of 11 nvidia.com/gpu: 10 in use and 2 more"));
-        world.pools = told("8", "3");
+        world.pools = with_status("8", "3");
         assert!(world.obstacle().1.contains("limit of 4 nodes: 3 in use and 2 more"));
-        world.pools = told("8", "2");
+        world.pools = with_status("8", "2");
         assert_eq!(world.provisioned().slots.len(), 2);
         let of = |gang: &str, change: &Value| {
             claim(gang, &patched(json!({"status": {"capacity": {"nvidia.com/gpu": "8"}}}), change))
         };
         let going = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
-        world.pools = told("10", "2");
+        world.pools = with_status("10", "2");
         for left_out in [of("g1", &json!({})), of("g2", &going)] {
             world.claims = vec![left_out];
             assert_eq!(world.provisioned().slots.len(), 2, "2 are in use");
@@ -376,7 +376,7 @@ mod tests {
         pool("gpu", &json!({"spec": {"limits": limits, "template": template}}))
     }
 
-    /// Sixteen pods of one GPU on a NodePool of one type of eight, of which the limit allows as many as on eight nodes.
+    /// Sixteen pods of one GPU on a NodePool with one 8-GPU type. The limit allows eight nodes' worth of GPUs.
     fn sixteen(limit: &str) -> World {
         let mut world = World::new()
             .workload(&json!({"spec": {"podSets": [crate::plan::fixtures::pod_set("main", 16)]}}));
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_of_devices_holds_although_nobody_stated_what_the_types_have() {
+    fn a_device_limit_is_enforced_without_stated_shapes() {
         let mut world = sixteen("64");
         world.policy.packing = parameters::PackingMode::PerPod;
         let (reason, message) = world.obstacle();
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn an_amount_that_is_not_known_is_waited_for_or_warned_of_and_never_taken_for_small() {
+    fn an_unknown_amount_waits_or_warns_and_never_counts_as_small() {
         let unknown_type = json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": ["p9.huge"]}]);
         let elsewhere = |requirements: &Value, limits: &Value| {
             let template = json!({"spec": {"requirements": requirements, "nodeClassRef": {"group": "karpenter.gcp.io", "kind": "GCPNodeClass", "name": "default"}}});
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn disk_or_pods_that_no_shape_tells_are_not_known_and_those_that_one_tells_are_counted() {
+    fn disk_and_pods_count_only_where_a_shape_states_them() {
         let is = |name: &str| json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": [name]}]);
         let of = |group: &str, name: &str, limits: &Value| {
             let class = json!({"group": group, "kind": "any", "name": "default"});
@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_of_which_so_many_nodes_are_over_the_limits_at_all_is_left_out() {
+    fn a_type_whose_nodes_would_exceed_the_limits_is_left_out() {
         let mut world = world(&json!({}));
         world.policy.packing = parameters::PackingMode::PerPod;
         world.policy.shapes = shapes(&["g5", "p5"]);
@@ -542,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn where_smaller_types_would_fit_beside_the_others_that_is_said() {
+    fn the_message_says_if_smaller_types_would_fit_beside_the_others() {
         let mut world = world(&json!({}));
         world.policy.packing = parameters::PackingMode::PerPod;
         world.policy.shapes = shapes(&["g5", "p5"]);
@@ -559,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_that_is_over_the_limits_by_itself_is_named() {
+    fn a_type_that_exceeds_the_limits_by_itself_is_named() {
         let mut world = world(&json!({}));
         world.policy.packing = parameters::PackingMode::PerPod;
         world.policy.shapes = shapes(&["p5"]);
@@ -576,7 +576,7 @@ mod tests {
     fn a_node_counts_with_the_largest_type_that_it_may_become() {
         let mut world = world(&json!({"nvidia.com/gpu": "15"}));
         world.pools = vec![typed("16")];
-        // One node is another's.
+        // One node belongs to another gang.
         world.claims = vec![claim("g2", &json!({}))];
         for mode in [parameters::PackingMode::PerPod, parameters::PackingMode::Fill] {
             world.policy.packing = mode;
@@ -600,11 +600,14 @@ mod tests {
         world.policy.shapes = shapes(&["g5"]);
         let report =
             |plan: &Plan| plan.reports.iter().find(|r| r.gate == Gate::Capacity).unwrap().message.clone();
-        let told = report(&world.provisioned());
-        assert!(told.contains("where 2 nodes of types that are not known count with no more"), "{told}");
+        let report_text = report(&world.provisioned());
+        assert!(
+            report_text.contains("where 2 nodes of types that are not known count with no more"),
+            "{report_text}"
+        );
     }
 
-    /// So many pods of one GPU on the family g5 of EC2 with this limit.
+    /// `pods` pods of one GPU on EC2's family g5, with this GPU limit.
     fn family(pods: i32, gpus: &str) -> World {
         let sets = json!([crate::plan::fixtures::pod_set("main", pods)]);
         let mut world = World::new().workload(&json!({"spec": {"podSets": sets}}));
@@ -615,7 +618,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_of_types_that_the_limits_allow_and_a_gang_that_smaller_types_would_hold_is_not_refused() {
+    fn types_are_narrowed_to_the_limits_and_a_gang_that_fits_smaller_types_is_not_refused() {
         let Outcome::Provision(plan) = family(2, "2").plan() else { panic!("{:?}", family(2, "2").plan()) };
         assert_eq!(plan.slots.len(), 2, "of one GPU each");
         for slot in &plan.slots {
@@ -633,7 +636,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_of_no_type_that_karpenter_holds_for_out_of_capacity_where_others_hold_the_pods() {
+    fn types_out_of_capacity_are_left_out_if_other_types_hold_the_pods() {
         let world = family(8, "64");
         let page = |types: &[(&str, u8)]| {
             let line = |(name, value): &(&str, u8)| offer("available", [name, "on-demand", "a"], value);
@@ -652,7 +655,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_count_with_what_their_machine_has_as_karpenter_counts() {
+    fn nodes_count_with_machine_capacity_as_karpenter_counts() {
         let mut world = World::new().pods(
             &json!({"containers": [{"resources": {"requests": {"cpu": "1500m"}, "limits": {"cpu": "1500m"}}}]}),
         );
@@ -670,7 +673,7 @@ mod tests {
         assert_eq!(world.provisioned().slots.len(), 2);
     }
 
-    /// Two pods without devices, each on a node of its own of this type of EC2, of whose GPUs eight are allowed.
+    /// Two pods without devices, each on its own node of this EC2 type. The limit allows eight GPUs.
     fn plain(instance_type: &str) -> World {
         let mut world = World::new().pods(
             &json!({"containers": [{"resources": {"requests": {"cpu": "1500m"}, "limits": {"cpu": "1500m"}}}]}),
@@ -692,7 +695,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_of_a_type_that_only_the_metrics_know_are_not_taken_for_none() {
+    fn devices_of_a_type_known_only_from_metrics_do_not_count_as_zero() {
         let world = plain("m99.huge");
         let size = |what: &str, value: &str| {
             format!("karpenter_cloudprovider_instance_type_{what}{{instance_type=\"m99.huge\"}} {value}\n")
@@ -710,7 +713,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_that_a_catalogue_has_of_no_type_are_not_known_until_policy_or_nodes_tell() {
+    fn devices_missing_from_the_catalogue_are_unknown_until_policy_or_nodes_state_them() {
         let of = |key: &str| {
             let mut world = plain("p4d.24xlarge");
             let listed = json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": ["p4d.24xlarge"]}]);
@@ -734,7 +737,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_that_a_node_is_said_to_have_count_where_its_type_is_not_known() {
+    fn stated_devices_of_a_node_count_if_its_type_is_unknown() {
         let counted = json!({"spec": {"limits": {"nvidia.com/gpu": "8"}, "template": {"spec": {"requirements":
             [{"key": names::DEVICE_COUNTS[0], "operator": "In", "values": ["4", "8"]}]}}}});
         let mut world = world(&json!({}));
@@ -746,7 +749,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_that_go_that_are_ours_or_of_another_pool_do_not_count() {
+    fn deleted_claims_own_claims_and_claims_of_other_pools_do_not_count() {
         let mut world = world(&json!({"nodes": "2"}));
         world.claims = vec![
             claim("g1", &json!({})),
@@ -757,7 +760,7 @@ mod tests {
     }
 
     #[test]
-    fn what_other_gangs_are_about_to_create_counts_and_what_this_one_is_does_not() {
+    fn reservations_of_other_gangs_count_and_those_of_this_gang_do_not() {
         let mut world = world(&json!({"nodes": "3"}));
         let reserved = |gang: &str, node_pool: &str, nodes| Reservation {
             gang: gang.into(),
@@ -776,7 +779,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gate_that_warns_lets_the_plan_pass_with_a_note_and_one_that_is_off_without() {
+    fn a_warning_gate_passes_the_plan_with_a_note_and_a_gate_that_is_off_without_one() {
         let mut world = world(&json!({"memory": "1Gi", "nodes": "1"}));
         world.policy.capacity_gate = parameters::Gate::Warn;
         assert!(world.provisioned().notes[0].contains("limit of 1 node:"));

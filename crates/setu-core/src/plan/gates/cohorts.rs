@@ -1,9 +1,8 @@
-//! What the cohorts above a ClusterQueue leave of one resource of one flavor, reckoned as Kueue does
+//! What the cohorts above a ClusterQueue leave of one resource of one flavor, computed as Kueue does
 //! (`pkg/cache/scheduler/resource_node.go`).
 //!
-//! A queue or cohort has its nominal quota and what those below it lend, keeps back what it does not lend, and passes
-//! on to its parent what is used beyond that. Rule: whoever borrows stays within its `borrowingLimit` at each step up,
-//! and the top has nobody to borrow from.
+//! A queue or cohort has its nominal quota plus what those below it lend. It keeps back what it does not lend, and passes usage
+//! beyond that on to its parent. Rule: a borrower stays within its `borrowingLimit` at each step up, and the root cannot borrow.
 
 use super::quota::amount;
 use crate::api::queue::{ResourceQuota, quota_of};
@@ -12,7 +11,7 @@ use crate::plan::Cluster;
 use crate::plan::quantity::Amount;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Why what a queue borrows is not there.
+/// Why a queue cannot borrow what it needs.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Short {
     /// A cohort on the way up borrows more than it may.
@@ -24,16 +23,16 @@ pub enum Short {
         /// Its `borrowingLimit`.
         limit: Amount,
     },
-    /// More is reserved in the whole tree than it has.
+    /// The whole tree has less than is reserved in it.
     Whole {
         /// The cohort at the top.
         root: String,
-        /// Nominal quota of all.
+        /// Nominal quota of the tree.
         quota: Amount,
-        /// What is reserved by all.
+        /// What is reserved in the tree.
         used: Amount,
     },
-    /// The tree has it, but lends less.
+    /// The tree has enough, but lends less.
     Lent {
         /// The cohort at the top.
         root: String,
@@ -51,7 +50,7 @@ pub struct Item<'a> {
     pub resource: &'a str,
 }
 
-/// The highest cohort that `queue` borrows from; what is in the way if not all of it can be borrowed.
+/// Returns the highest cohort that `queue` borrows from.
 ///
 /// # Errors
 /// The first place on the way up that has too little, with its figures.
@@ -74,7 +73,7 @@ pub fn borrow<'a>(cluster: &'a Cluster<'a>, queue: &ClusterQueue, item: Item<'a>
     Ok(tree.root().to_owned())
 }
 
-/// A ClusterQueue, or a cohort with all below it.
+/// A ClusterQueue, or a cohort with everything below it.
 #[derive(Clone, Copy, Default)]
 struct Part {
     quota: Amount,
@@ -99,12 +98,12 @@ impl Part {
         Self { used, ..Self::stating(quota) }
     }
 
-    /// What it never lends.
+    /// Quota that it never lends.
     fn kept_back(&self) -> Amount {
         self.lends.map(|most| self.quota.minus(most)).unwrap_or_default()
     }
 
-    /// What is used of it beyond that.
+    /// Usage beyond that.
     fn passed_on(&self) -> Amount {
         self.used.minus(self.kept_back())
     }
@@ -119,7 +118,7 @@ impl Part {
 struct Tree {
     /// From the cohort of the queue to the top.
     way_up: Vec<(String, Part)>,
-    /// Nominal quota of everybody, and what is reserved by everybody.
+    /// Nominal quota and reserved usage of the whole tree.
     whole: (Amount, Amount),
 }
 
@@ -163,7 +162,7 @@ impl Tree {
         self.way_up.last().map_or("", |(name, _)| name)
     }
 
-    /// Why so much is missing at the top, of which this queue borrows too.
+    /// Why `missing` is not available at the root.
     fn short(&self, queue: Part, missing: Amount) -> Short {
         let root = self.root().to_owned();
         let (quota, used) = self.whole;
@@ -174,7 +173,7 @@ impl Tree {
     }
 }
 
-/// The cohort and those above it; a cohort need not have an object.
+/// The cohort and its ancestors. A cohort need not have an object.
 fn way_up<'a>(known: &BTreeMap<&str, &'a Cohort>, cohort: &'a str) -> Vec<&'a str> {
     let mut way = Vec::new();
     let mut seen = BTreeSet::new();
@@ -186,7 +185,7 @@ fn way_up<'a>(known: &BTreeMap<&str, &'a Cohort>, cohort: &'a str) -> Vec<&'a st
     way
 }
 
-/// Each cohort under the top one with those next below it, every parent before its children, and each once.
+/// Each cohort under the top one with its direct children: parents before children, each once.
 fn from_top<'a>(below: &BTreeMap<&'a str, Vec<&'a str>>, top: &'a str) -> Vec<(&'a str, Vec<&'a str>)> {
     let mut seen = BTreeSet::from([top]);
     let mut waiting = vec![top];
@@ -217,8 +216,8 @@ mod tests {
         }})))
     }
 
-    /// A queue that uses 12 of its 8 under `left`, another that uses this much of its 6 under `right`, and both under
-    /// `top`, which has nothing of its own.
+    /// A queue that uses 12 of its 8 under `left`, and another that uses this much of its 6 under `right`. Both cohorts are under
+    /// `top`, which has no quota.
     fn three_levels(left: &Value, right: &Value, others_use: &str) -> World {
         let mut world = world(vec![
             queue("q", "left", &nominal("8"), "12"),
@@ -273,13 +272,13 @@ mod tests {
     }
 
     #[test]
-    fn what_a_cohort_keeps_back_is_for_those_below_it() {
-        // 4 of its own, lent to nobody, so those above it have no say.
+    fn quota_that_a_cohort_does_not_lend_serves_only_its_children() {
+        // 4 of its own, lent to no other cohort, so its ancestors do not matter.
         let own = json!({"nominalQuota": "4", "lendingLimit": "0"});
         let report = gpus(&three_levels(&own, &nominal("0"), "99"));
         assert_eq!(report.answer, Answer::Allow, "{}", report.message);
         assert!(report.message.contains("4 of it borrowed in cohort left"), "{}", report.message);
-        // The same 4 in the cohort beside it are of no use.
+        // The same 4 in a sibling cohort do not help.
         let report =
             gpus(&three_levels(&nominal("0"), &json!({"nominalQuota": "4", "lendingLimit": "0"}), "6"));
         assert_eq!(report.answer, Answer::Wait, "{}", report.message);
@@ -287,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_borrow_already_cannot_be_borrowed_again() {
+    fn quota_that_others_have_borrowed_cannot_be_borrowed_again() {
         let mut world = world(vec![
             queue("q", "c", &nominal("8"), "12"),
             queue("lender", "c", &json!({"nominalQuota": "9", "lendingLimit": "5"}), "0"),
@@ -301,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_of_cohorts_ends_wherever_it_is_entered() {
+    fn a_cycle_of_cohorts_terminates_from_every_entry() {
         for (name, parent) in [("left", "left"), ("top", "left"), ("top", "right")] {
             let mut world = three_levels(&nominal("0"), &nominal("0"), "0");
             world.cohorts.retain(|c| c.metadata.name.as_deref() != Some(name));

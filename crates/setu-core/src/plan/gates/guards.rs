@@ -1,21 +1,21 @@
-//! What the whole controller may do: a bug in retrying is a bill.
+//! Limits of the whole controller. They bound the cost of a bug in the retries.
 
 use super::local_queue::Held;
 use super::{Answer, Gate, Report};
 use crate::plan::{Cluster, ObstacleReason, Plan};
 use jiff::Timestamp;
 
-/// What is going on besides this gang.
+/// What happens beside this gang.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Traffic {
-    /// Claims that exist or are about to, and whose nodes are not ready.
+    /// Claims that exist or are about to be created and whose nodes are not ready.
     pub in_flight: u32,
-    /// When that is worth another look.
+    /// When to check that again.
     pub recheck_at: Option<Timestamp>,
     /// Claims created within a minute.
     pub last_minute: Created,
-    /// Nodes held for other gangs of the same LocalQueue, or about to be, and those kept for it; empty
-    /// where nothing is bounded by LocalQueue.
+    /// Nodes held, or about to be held, for other gangs of the same LocalQueue, and nodes kept for it. Empty unless a guard is
+    /// per LocalQueue.
     pub queue: Vec<Held>,
     /// Claims created for gangs of the same LocalQueue within an hour.
     pub queue_last_hour: Created,
@@ -26,7 +26,7 @@ pub struct Traffic {
 pub struct Created {
     /// How many.
     pub claims: u32,
-    /// When the oldest of them does not count any more.
+    /// When the oldest of them stops counting.
     pub frees_at: Option<Timestamp>,
 }
 
@@ -77,7 +77,7 @@ mod tests {
     use crate::policy::file::{Guards, QueueGuards};
     use std::sync::Arc;
 
-    /// What planning comes to for a gang of two nodes.
+    /// The outcome of planning a gang of two nodes.
     fn outcome(guards: &Guards, traffic: &Traffic) -> Outcome {
         let world = World::new();
         plan(&Cluster { guards: Some(guards), traffic: Some(traffic), ..world.cluster() }, &world.request())
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gang_that_is_larger_than_a_guard_is_refused() {
+    fn a_gang_larger_than_a_guard_is_refused() {
         let guards = Guards { creates_per_minute: Some(1), ..Guards::default() };
         let Outcome::Refuse(obstacle) = outcome(&guards, &Traffic::default()) else { panic!("not refused") };
         assert!(obstacle.message.ends_with("ask the administrator to raise it"), "{}", obstacle.message);

@@ -1,7 +1,7 @@
-//! What the gangs of one LocalQueue may hold together: nodes, devices and other resources, and money.
+//! What the gangs of one LocalQueue may hold together: nodes, devices and other resources, and hourly cost.
 //!
-//! Rule: what is about to be created counts as what is there, and nodes that the gang takes over from
-//! those kept for its LocalQueue count once, as its own.
+//! Rule: what is about to be created counts like what exists. Kept nodes of the LocalQueue that the gang takes over count once,
+//! as the gang's.
 
 use super::capacity::most_of;
 use super::guards::Created;
@@ -16,14 +16,14 @@ use crate::plan::{Cluster, ObstacleReason, Plan, Request, warm};
 use jiff::Timestamp;
 use std::sync::Arc;
 
-/// Like nodes that are held, or are about to be.
+/// Identical nodes that are held or about to be held.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Held {
     /// How many.
     pub nodes: u32,
-    /// What all of them have, or may turn out to have at most, as far as is known.
+    /// The resources of all of them, or the known most that they may have.
     pub resources: ResourceList,
-    /// What each was, or will be, asked for as.
+    /// The claim that each was, or will be, requested with.
     pub claim: Arc<NodeClaim>,
 }
 
@@ -36,7 +36,7 @@ impl Held {
         Self { nodes: 1, resources, claim }
     }
 
-    /// The same with what the largest type has that a node which has not launched may come to be of.
+    /// The same, where a node that has not launched counts with its largest possible type.
     fn with_most(&self, cluster: &Cluster<'_>, request: &Request<'_>) -> Self {
         let most = resources::times(&most_of(&self.claim, cluster, request.policy), self.nodes);
         Self { resources: resources::max(&self.resources, &most), ..self.clone() }
@@ -70,7 +70,7 @@ pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Rep
     let kept = warm::of_plan(plan, cluster.warm);
     let taken_over =
         |held: &&Held| kept.values().any(|claim| claim.metadata.name == held.claim.metadata.name);
-    // What is still to be created counts with the most already, and what money needs is in its claim.
+    // Nodes still to be created already count with the most. Prices need only their claims.
     let with_most = |held: &Held| match &bounds.max_resources {
         Some(_) if held.claim.metadata.name.is_some() => held.with_most(cluster, request),
         _ => held.clone(),
@@ -98,17 +98,17 @@ pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Rep
 /// One bound, with its figures in words.
 struct Bound {
     key: &'static str,
-    /// What is bounded, behind each figure.
+    /// What is bounded; follows each figure.
     what: String,
     used: String,
     more: String,
     most: String,
-    /// What it is called where the gang alone is over it.
+    /// The reason if the gang alone exceeds it.
     refusal: ObstacleReason,
 }
 
 impl Bound {
-    /// Lets pass what fits beside the others; lets wait what fits alone, and refuses the rest.
+    /// Allows what fits beside the others, makes what fits alone wait, and refuses the rest.
     fn report(self, fits: bool, fits_alone: bool, until: Option<Timestamp>) -> Report {
         let Self { key, what, used, more, most, refusal } = self;
         let report = Report::of(Gate::Guards, "").because(ObstacleReason::Guarded).until(until);
@@ -126,7 +126,7 @@ impl Bound {
     }
 }
 
-/// A bound on a number of NodeClaims: how many there are so far, how many more there would be, and the most.
+/// A bound on a number of NodeClaims: current count, additional count and maximum.
 fn counted(
     key: &'static str,
     what: String,
@@ -162,7 +162,7 @@ impl Asked<'_> {
             all.fold(ResourceList::new(), |total, held| sum(&total, &held.resources))
         };
         let mut own = total(&mut self.own.iter());
-        // Of what the gang takes none, it need not wait for others to have less.
+        // The gang does not wait for resources that it does not take.
         own.retain(|key, quantity| most.contains_key(key) && resources::is_positive(quantity));
         let mut used = total(&mut self.others.iter());
         used.retain(|key, _| own.contains_key(key));
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_of_all_gangs_of_the_queue_count_and_a_node_with_all_it_has() {
+    fn devices_of_all_gangs_of_the_queue_count_with_everything_their_nodes_have() {
         let others = || vec![held("a", &json!({})), held("b", &json!({}))];
         assert!(matches!(outcome(&world(), &gpus("4"), others()), Outcome::Provision(_)));
         let obstacle = waits(outcome(&world(), &gpus("3"), others()));
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gang_does_not_wait_for_what_it_takes_none_of() {
+    fn a_gang_does_not_wait_for_resources_that_it_does_not_take() {
         let others = vec![held("a", &json!({"spec": {"resources": {"requests": {"example.com/nic": "9"}}}}))];
         let bounds: QueueGuards =
             serde_json::from_value(json!({"maxResources": {"example.com/nic": 1}})).unwrap();
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn an_amount_that_is_not_known_of_the_gangs_nodes_is_not_said_to_be_within_the_bound() {
+    fn an_unknown_amount_is_not_reported_as_within_the_bound() {
         let on = |name: &str| {
             let class = json!({"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"});
             let is = json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": [name]}]);
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn money_counts_by_what_nodes_were_launched_as_and_by_the_dearest_they_may_become() {
+    fn cost_uses_the_launched_type_or_the_most_expensive_possible_type() {
         let others = || vec![held("a", &json!({}))];
         assert!(matches!(outcome(&world(), &money("24"), others()), Outcome::Provision(_)));
         assert_eq!(
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_not_fit_alone_is_refused() {
+    fn a_gang_that_does_not_fit_alone_is_refused() {
         for bounds in [gpus("1"), money("19")] {
             let Outcome::Refuse(obstacle) = outcome(&world(), &bounds, Vec::new()) else {
                 panic!("{bounds:?}")
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn kept_nodes_that_the_gang_takes_over_count_once() {
+    fn kept_nodes_that_the_gang_takes_over_count_only_once() {
         let world = world();
         let mut kept = (*world.provisioned().slots[0].template).clone();
         kept.metadata.name = Some("kept".to_owned());

@@ -1,7 +1,7 @@
-//! Whether a plan may be bought now: each gate allows it, warns, lets it wait or refuses it, with figures.
+//! Decides whether a plan may be bought now: each gate allows it, warns, makes it wait or refuses it, with figures.
 //!
-//! Rule: pure. A gate that lets a plan wait says what has to change, and whoever watches that wakes it;
-//! one that refuses says what policy or Workload would have to be.
+//! Rule: pure. A gate that makes a plan wait names what has to change; a watch on that wakes the gang. A gate that refuses names
+//! what the policy or the Workload would have to be.
 
 pub mod budget;
 pub mod capacity;
@@ -29,17 +29,17 @@ pub enum Gate {
     Placement,
     /// Readiness of the NodePools and their NodeClasses.
     Readiness,
-    /// Time and room of the tier's capacity reservations.
+    /// Opening times and free room of the tier's capacity reservations.
     Reservations,
     /// How large a gang may be.
     Size,
     /// What a gang may cost.
     Budget,
-    /// What the whole controller, and one LocalQueue, may do.
+    /// Limits for the whole controller and for one LocalQueue.
     Guards,
     /// Limits of the NodePools.
     Capacity,
-    /// Quota of the ClusterQueue, a diagnostic.
+    /// Quota of the ClusterQueue. A diagnostic.
     Quota,
 }
 
@@ -62,15 +62,15 @@ impl fmt::Display for Gate {
 #[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub enum Answer {
-    /// Nothing is in the way.
+    /// Nothing stands in the way.
     Allow,
     /// There is nothing to compare with yet.
     Unknown,
-    /// Something is, and the policy does not mind.
+    /// Something stands in the way, and the policy lets it pass.
     Warn,
     /// Not until something changes.
     Wait,
-    /// Not as policy and Workload are.
+    /// Not with the current policy and Workload.
     Refuse,
 }
 
@@ -86,13 +86,13 @@ impl fmt::Display for Answer {
     }
 }
 
-/// One gate's answer about one thing.
+/// One gate's answer about one subject.
 #[derive(Serialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
     /// The gate.
     pub gate: Gate,
-    /// The NodePool, tier or ClusterQueue it is about; empty where it is about the gang as a whole.
+    /// The NodePool, tier or ClusterQueue that the report is about. Empty if it is about the whole gang.
     pub subject: String,
     /// The answer.
     pub answer: Answer,
@@ -102,10 +102,10 @@ pub struct Report {
     reason: ObstacleReason,
     #[serde(skip)]
     until: Option<Timestamp>,
-    /// Whether it is waited for what is not known.
+    /// Whether the policy waits until an unknown amount is known.
     #[serde(skip)]
     is_awaited: bool,
-    /// Whether it says that prices are those of a region that nobody has named.
+    /// Whether the message says that the prices belong to a default region.
     #[serde(skip)]
     pub tells_of_place: bool,
 }
@@ -134,7 +134,7 @@ impl Report {
         self
     }
 
-    /// A warning where it allows what was reckoned by the prices of a region that nobody has named.
+    /// Turns an allow into a warning if the cost uses the prices of a region that is not configured.
     fn by_prices_of(self, cost: &Cost) -> Self {
         match cost.unplaced() {
             Some(why) if self.answer == Answer::Allow => {
@@ -155,7 +155,7 @@ impl Report {
         self
     }
 
-    /// With no more force than the policy gives the gate.
+    /// Downgrades a closed report to a warning unless the policy enforces the gate.
     fn with_force_of(mut self, gate: parameters::Gate) -> Self {
         if gate != parameters::Gate::Enforce && self.is_closed() {
             self.answer = Answer::Warn;
@@ -163,7 +163,7 @@ impl Report {
         self
     }
 
-    /// Whether it keeps the plan from being bought.
+    /// Whether the report keeps the plan from being bought.
     pub fn is_closed(&self) -> bool {
         matches!(self.answer, Answer::Wait | Answer::Refuse)
             || (self.answer == Answer::Unknown && self.is_awaited)
@@ -179,7 +179,7 @@ impl Report {
     }
 }
 
-/// What every gate that the policy has not switched off answers.
+/// The answers of all gates that the policy has not switched off.
 pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Report> {
     let policy = request.policy;
     let mut reports = placement::ask(cluster, request);
@@ -198,16 +198,16 @@ pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Rep
     reports
 }
 
-/// The plan, which was accepted before, if nodes can still be made of its NodePools.
+/// Returns a plan that was accepted before, if Karpenter can still create nodes from its NodePools.
 pub fn stands(cluster: &Cluster<'_>, request: &Request<'_>, plan: Plan) -> Result<Plan, Obstacle> {
     let reports = readiness::ask(cluster, request.policy, &plan);
     reports.iter().find(|r| r.is_closed()).map_or(Ok(plan), |closed| Err(closed.obstacle()))
 }
 
-/// The plan with the gates' reports, if every gate lets it pass. What one only warns of becomes a note.
+/// Returns the plan with the gates' reports if every gate lets it pass. Warnings become notes.
 pub fn pass(cluster: &Cluster<'_>, request: &Request<'_>, mut plan: Plan) -> Result<Plan, Obstacle> {
     let reports = ask(cluster, request, &plan);
-    // What can never pass is told before what may pass later.
+    // Report refusals before gates that may open later.
     let refused = reports.iter().find(|r| r.answer == Answer::Refuse);
     if let Some(closed) = refused.or_else(|| reports.iter().find(|r| r.is_closed())) {
         return Err(closed.obstacle());

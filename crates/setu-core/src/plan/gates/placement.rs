@@ -1,4 +1,4 @@
-//! Where gangs may run: namespaces and flavors. Zones are no question but a requirement of every claim.
+//! Where gangs may run: namespaces and flavors. Zones are not checked here; they are a requirement of every claim.
 
 use super::{Answer, Gate, Report};
 use crate::plan::{Cluster, ObstacleReason, Request};
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn the_zones_that_are_allowed_are_asked_of_every_node() {
+    fn allowed_zones_become_a_requirement_of_every_node() {
         let plan = world(&json!({"zones": ["b", "c"]}), &[]).provisioned();
         let zones =
             plan.slots[0].template.spec.requirements.iter().find(|r| r.key == crate::names::ZONE).unwrap();

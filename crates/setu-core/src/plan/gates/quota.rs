@@ -1,7 +1,7 @@
-//! Whether the quota that Kueue has reserved adds up: a diagnostic, for Kueue has decided already.
+//! Checks that the quota that Kueue has reserved adds up. A diagnostic, because Kueue has already decided.
 //!
-//! What is over the nominal quota is borrowed within a tree of cohorts ([`cohorts`]).
-//! A LocalQueue that is gone, or has been moved to another ClusterQueue, is told too.
+//! Usage over the nominal quota is borrowed within a tree of cohorts ([`cohorts`]). The gate also reports a LocalQueue that is
+//! deleted or points to another ClusterQueue.
 
 use super::cohorts::{self, Item, Short};
 use super::{Answer, Gate, Report};
@@ -14,7 +14,7 @@ use crate::plan::{Cluster, ObstacleReason, Request};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::collections::BTreeSet;
 
-/// One report for the LocalQueue, and one for each resource of each flavor that the gang is admitted on.
+/// One report for the LocalQueue, and one for each resource of each flavor of the gang's admission.
 pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>) -> Vec<Report> {
     let Some(queue) = cluster.cluster_queue else {
         return Vec::new();
@@ -121,7 +121,7 @@ fn why(short: &Short, own: Amount, show: impl Fn(Amount) -> String) -> String {
     }
 }
 
-/// What a quota says; nothing where it cannot be read.
+/// The amount of a quantity, or zero if it cannot be read.
 pub(super) fn amount(quantity: &Quantity) -> Amount {
     Amount::parse(&quantity.0).unwrap_or_default()
 }
@@ -177,14 +177,14 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_within_the_nominal_quota_is_fine() {
+    fn usage_within_the_nominal_quota_is_allowed() {
         let report = gpus(&world(vec![queue("q", "", &nominal("8"), "8")]));
         assert_eq!(report.answer, Answer::Allow);
         assert_eq!(report.message, "8 of 8 nvidia.com/gpu in ResourceFlavor gpu reserved");
     }
 
     #[test]
-    fn what_is_over_it_must_be_borrowed_from_somebody_who_lends() {
+    fn usage_over_the_nominal_quota_must_be_borrowed() {
         let own = |quota: &Value| queue("q", "c", quota, "12");
         let other = |quota: &Value, used: &str| queue("other", "c", quota, used);
         for (queues, answer, words) in [
@@ -240,7 +240,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_local_queue_that_is_gone_or_was_moved_is_told() {
+    fn a_deleted_or_moved_local_queue_is_reported() {
         let mut world = world(vec![queue("q", "", &nominal("8"), "8")]);
         assert_eq!(world.provisioned().slots.len(), 2);
         world.local_queues = Vec::new();
@@ -257,7 +257,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_kueue_has_not_told_is_unknown_and_holds_nobody_up() {
+    fn a_reservation_that_kueue_has_not_reported_is_unknown_and_does_not_block() {
         let mut silent = queue("q", "", &nominal("8"), "8");
         silent.status = None;
         let world = world(vec![silent]);
@@ -268,7 +268,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn quota_that_was_taken_away_is_told() {
+    fn removed_quota_is_reported() {
         let mut world = world(vec![queue("q", "", &nominal("8"), "8")]);
         world.flavors.push(crate::plan::fixtures::flavor("old", &json!({})));
         world.workload = object(json!({

@@ -1,7 +1,7 @@
-//! Whether Karpenter would make nodes of a NodePool now: its own state, and that of its NodeClass, of
-//! whatever group and kind, as the NodePool reports it.
+//! Whether Karpenter would create nodes from a NodePool now. Reads the NodePool's conditions, which include the state of its
+//! NodeClass, whatever its kind.
 //!
-//! Rule: only what is wrong with the NodeClass can be let pass by the policy.
+//! Rule: the policy can let only NodeClass problems pass.
 
 use super::{Answer, Gate, Report};
 use crate::api::NodePool;
@@ -12,7 +12,7 @@ use crate::plan::{Cluster, Edited, ObstacleReason, Plan};
 use crate::policy::Policy;
 use std::collections::BTreeSet;
 
-/// One report for each NodePool that nodes are still to be made of.
+/// One report for each NodePool that the plan still creates nodes from.
 pub fn ask(cluster: &Cluster<'_>, policy: &Policy, plan: &Plan) -> Vec<Report> {
     let mut asked = BTreeSet::new();
     let pools = plan.wanted().filter_map(|slot| {
@@ -22,8 +22,8 @@ pub fn ask(cluster: &Cluster<'_>, policy: &Policy, plan: &Plan) -> Vec<Report> {
     pools.filter_map(|(pool, class)| of_pool(pool, class, policy.node_class_gate)).collect()
 }
 
-/// Whether nothing but what the policy lets pass keeps nodes from being made of a NodePool, now or, where that is waited for,
-/// as soon as Karpenter has looked at how it was edited.
+/// Whether nodes can be created from a NodePool now, apart from what the policy lets pass. A just edited NodePool counts as open
+/// while it is waited for.
 pub fn is_open(pool: &NodePool, policy: &Policy, edited: Edited) -> bool {
     let report = of_pool(pool, &NodeClassRef::default(), policy.node_class_gate);
     (edited == Edited::Awaited && pool.is_unseen()) || report.is_none_or(|report| !report.is_closed())
@@ -71,7 +71,7 @@ mod tests {
         World { pools: vec![pool("gpu", &change)], ..World::new() }
     }
 
-    /// What the gate answers about the NodePool, if it says anything.
+    /// The gate's answer about the NodePool, if there is one.
     fn in_words(world: &World) -> Option<(Answer, String)> {
         let options = survey(&world.cluster(), &world.request()).unwrap();
         let report = options[0].reports.iter().find(|r| r.gate == Gate::Readiness);
@@ -79,13 +79,13 @@ mod tests {
     }
 
     #[test]
-    fn a_node_pool_that_is_ready_is_told_with_its_node_class_of_whatever_group_and_kind() {
+    fn a_ready_node_pool_is_reported_with_its_node_class_of_any_kind() {
         let expected = "NodePool gpu and its ExampleNodeClass.karpenter.example.com gpu are ready";
         assert_eq!(in_words(&world(&[("Ready", "True")])), Some((Answer::Allow, expected.to_owned())));
     }
 
     #[test]
-    fn a_node_class_that_is_not_ready_is_told_with_its_condition_as_the_policy_weighs_it() {
+    fn a_node_class_that_is_not_ready_follows_the_policy_and_shows_its_condition() {
         let mut world = world(&[("Ready", "False"), ("NodeClassReady", "False")]);
         let expected = "NodePool gpu is not ready (NodeClassReady of ExampleNodeClass gpu: Because so it is)";
         for (gate, answer) in
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_pool_that_fell_out_of_use_takes_no_more_nodes_although_it_was_accepted() {
+    fn an_accepted_node_pool_that_became_unusable_gets_no_more_nodes() {
         let mut world = world(&[("Ready", "False")]);
         world.policy.node_class_gate = parameters::Gate::Off;
         world.selection = crate::plan::OptionSelection::Accepted { option_index: 0, plan: None, begun: &[] };

@@ -1,5 +1,4 @@
-//! Capacity reservations of the tier that a plan is of: whether they are open for as long as the gang may run, and have room
-//! for its nodes.
+//! Capacity reservations of the plan's tier: whether they stay open while the gang may run, and have room for its nodes.
 
 use super::{Answer, Gate, Report};
 use crate::api::NodeClaim;
@@ -11,7 +10,7 @@ use crate::words::{counted, few, to_the_second};
 use jiff::Timestamp;
 use std::collections::BTreeSet;
 
-/// One report on their time and one on their room, if the tier has any.
+/// One report on their times and one on their room, if the tier has any.
 pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Report> {
     let tiers = tiers::of_policy(request.policy);
     let mut tiers = tiers.iter().skip(usize::try_from(plan.tier).unwrap_or(usize::MAX));
@@ -22,7 +21,7 @@ pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Rep
     vec![time(report(), cluster, request, tier), room(report(), (cluster, request), plan, (tier, next))]
 }
 
-/// Where nodes of a gang come from that find no room.
+/// Where nodes come from that find no room in the reservations.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Next {
     /// From the next tier.
@@ -31,7 +30,7 @@ enum Next {
     None,
 }
 
-/// Whether all of them are open, and stay so until the gang has ended.
+/// Whether all reservations are open and stay open until the gang has ended.
 fn time(report: Report, cluster: &Cluster<'_>, request: &Request<'_>, tier: &Tier) -> Report {
     let (now, limits) = (cluster.now, request.policy.deadlines);
     let times = |time: fn(&CapacityReservation) -> Option<Timestamp>| {
@@ -57,7 +56,7 @@ fn time(report: Report, cluster: &Cluster<'_>, request: &Request<'_>, tier: &Tie
         }
     }
     if let Some((one, opens)) = later {
-        // Quota is held no longer than for any other gate.
+        // Hold the quota no longer than for any other gate.
         let soon = now.checked_add(limits.gang.signed()).is_ok_and(|by| opens <= by);
         let (answer, reason) = if soon {
             (Answer::Wait, ObstacleReason::ReservationNotOpen)
@@ -83,7 +82,7 @@ fn time(report: Report, cluster: &Cluster<'_>, request: &Request<'_>, tier: &Tie
     }
 }
 
-/// Whether they have room for all nodes that are to come from them.
+/// Whether the reservations have room for all nodes that draw on them.
 fn room(
     report: Report,
     (cluster, request): (&Cluster<'_>, &Request<'_>),
@@ -127,7 +126,7 @@ fn room(
     report.answer(Answer::Wait, figures + &used).because(ObstacleReason::ReservationFull)
 }
 
-/// Claims that are neither the gang's nor taken over by it. One that goes has its place until it is gone.
+/// Claims that are neither the gang's nor taken over by it. A claim that is being deleted keeps its place until it is gone.
 fn others<'c>(
     cluster: &Cluster<'c>,
     request: &Request<'_>,
@@ -158,7 +157,7 @@ mod tests {
     use serde_json::{Value, json};
     use std::collections::BTreeMap;
 
-    /// A gang of so many nodes at midnight, with these reservations in its first tier and on-demand in its second.
+    /// A gang of `nodes` nodes at midnight, with these reservations in its first tier and on-demand in its second.
     fn world(nodes: i64, reservations: &Value) -> World {
         let mut world = World::new().workload(&json!({"spec": {"podSets": [pod_set("main", 1)]}}));
         world.workload.spec.pod_sets[0].count = nodes.try_into().unwrap();
@@ -223,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_pool_without_reserved_capacity_is_none_for_reservations() {
+    fn a_node_pool_without_reserved_capacity_cannot_serve_reservations() {
         let mut world = alone(2, &json!([{"id": "cr-1", "nodes": 2}]));
         let kinds = json!([{"key": names::CAPACITY_TYPE, "operator": "In", "values": ["on-demand"]}]);
         world.pools = vec![pool("gpu", &json!({"spec": {"template": {"spec": {"requirements": kinds}}}}))];
@@ -253,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn tiers_that_may_be_mixed_take_what_room_there_is_and_warn() {
+    fn mixed_tiers_use_the_free_room_and_warn() {
         let mut world = world(8, &json!([{"id": "cr-1", "nodes": 4}]));
         world.policy.mixed_tiers = true;
         let plan = world.provisioned();
@@ -266,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_its_way_into_a_reservation_has_its_place_there_already() {
+    fn claims_in_flight_already_take_room_in_a_reservation() {
         let two = json!([{"id": "cr-1", "nodes": 2}, {"id": "cr-2", "nodes": 2}]);
         let asks = |ids: &Value| {
             let ids = json!([{"key": names::RESERVATION_ID, "operator": "In", "values": ids}]);
@@ -305,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reservation_of_a_zone_that_the_nodes_cannot_be_in_has_no_room_for_them() {
+    fn a_reservation_in_another_zone_has_no_room_for_the_nodes() {
         let zoned = json!([{"id": "cr-1", "nodes": 2, "zone": "a"}, {"id": "cr-2", "nodes": 2, "zone": "b"}]);
         let mut world = alone(3, &zoned);
         assert_eq!(world.provisioned().nodes(), 3);
@@ -317,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn before_a_reservation_opens_the_next_tier_is_taken_or_its_opening_waited_for() {
+    fn before_a_reservation_opens_the_gang_takes_the_next_tier_or_waits() {
         let opening = |at: &str| json!([{"id": "cr-1", "type": "capacity-block", "nodes": 2, "opens": at}]);
         let soon = "2026-12-01T00:15:00Z";
         assert_eq!(&*world(2, &opening(soon)).provisioned().option_name, "tier bought");
@@ -343,9 +342,10 @@ mod tests {
     }
 
     #[test]
-    fn a_gang_that_cannot_end_before_a_reservation_does_is_passed_over() {
+    fn a_reservation_that_ends_before_the_gang_can_is_passed_over() {
         let closing = |kind: &str| json!([{"id": "cr-1", "type": kind, "nodes": 2, "opens": "2026-12-01T00:10:00Z", "closes": "2026-12-01T04:04:00Z"}]);
-        // It may begin after ten minutes and take fifteen to start; a Capacity Block gives up its nodes 40 minutes before.
+        // It may start after ten minutes and take fifteen to start. A Capacity Block reclaims its nodes 40 minutes before its
+        // end.
         let option = |kind: &str, hours| runs(world(2, &closing(kind)), hours).provisioned();
         for (kind, hours, note) in [
             (
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn what_bounds_the_pods_bounds_their_gang() {
+    fn a_run_time_bound_of_the_pods_bounds_the_gang() {
         let bounded = |hours: i64| {
             let closing = json!([{"id": "cr-1", "nodes": 2, "closes": "2026-12-01T04:00:00Z"}]);
             let mut world = alone(2, &closing);
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gang_that_nothing_bounds_starts_with_a_warning_and_none_starts_once_it_is_over() {
+    fn an_unbounded_gang_starts_with_a_warning_and_no_gang_starts_after_the_end() {
         let mut world = alone(2, &json!([{"id": "cr-1", "nodes": 2, "closes": "2026-12-01T04:00:00Z"}]));
         let note = "reservation cr-1 closes at 2026-12-01T04:00:00Z, and nothing bounds how long the gang runs: what runs then \
                     loses its nodes; label the Job with kueue.x-k8s.io/max-exec-time-seconds";
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_begun_is_carried_through_though_its_reservation_has_no_room_or_time_left() {
+    fn an_accepted_gang_continues_when_its_reservation_has_no_room_or_time_left() {
         let mut world = alone(2, &json!([{"id": "cr-1", "nodes": 2, "closes": "2026-12-01T04:00:00Z"}]));
         let first = world.provisioned();
         world.now = "2026-12-01T03:59:00Z".parse().unwrap();
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn both_reports_are_told_of_a_tier_with_reservations_and_none_of_another() {
+    fn only_a_tier_with_reservations_gets_the_two_reports() {
         let world = world(2, &json!([{"id": "cr-1", "nodes": 2}]));
         let options = survey(&world.cluster(), &world.request()).unwrap();
         let in_words = |index: usize| -> Vec<&str> {

@@ -1,6 +1,6 @@
-//! Bounds on amounts that nobody knows of the nodes: such nodes are not bought, or are warned of, instead of being taken for small.
+//! Handles bounds on amounts that are unknown for some nodes: the gate waits or warns instead of counting such nodes as small.
 //!
-//! Called by the gates that compare amounts of resources, with what they would allow.
+//! Called by the gates that compare amounts of resources, on a report that would otherwise allow.
 
 use super::{Answer, Report};
 use crate::api::parameters;
@@ -9,18 +9,18 @@ use crate::plan::resources::is_device;
 use crate::plan::{ObstacleReason, Reservation};
 use crate::words::{counted, few};
 
-/// Amounts that a bound names and that are not known of some of the nodes.
+/// Bounded amounts that are unknown for some of the nodes.
 pub struct Unknown<'b> {
     amounts: Vec<&'b str>,
-    /// Nodes of types of which nothing is known.
+    /// Nodes whose type is unknown.
     or_more: u32,
     /// All nodes.
     nodes: u32,
 }
 
 impl<'b> Unknown<'b> {
-    /// Those of `bounds` that are not known of what a plan takes. Of types of which nothing is known only the resources count
-    /// that `asked` names: a gang may leave alone what it takes none of.
+    /// The keys of `bounds` that are unknown for what a plan takes. Nodes of unknown type matter only for keys that `asked`
+    /// accepts: the gang may ignore bounds on resources that it does not take.
     pub fn of(taken: &[Reservation], bounds: &'b ResourceList, asked: impl Fn(&str) -> bool) -> Self {
         let is_open = |r: &Reservation, key: &String| r.or_more > 0 && !r.counted.contains(key) && asked(key);
         let unknown = |key: &&String| {
@@ -34,8 +34,8 @@ impl<'b> Unknown<'b> {
         }
     }
 
-    /// What a report comes to that would allow it: the same where all is known. Nodes of kwok are made of nothing and only told
-    /// of.
+    /// Adjusts a report that would allow; unchanged if all amounts are known. Nodes of kwok are simulated, so at most a devices
+    /// bound warns.
     pub fn qualify(&self, report: Report, is_kwok: bool, unknown: parameters::Unknown) -> Report {
         if report.answer != Answer::Allow || self.amounts.is_empty() {
             return report;
@@ -43,7 +43,7 @@ impl<'b> Unknown<'b> {
         if is_kwok { self.unless_larger(report) } else { self.not_known(report, unknown) }
     }
 
-    /// That nobody can tell whether the amounts are within the bound.
+    /// The report when the amounts cannot be compared with the bound.
     fn not_known(&self, mut report: Report, unknown: parameters::Unknown) -> Report {
         let amounts = few(self.amounts.iter().copied());
         report.is_awaited = unknown == parameters::Unknown::Wait;
@@ -65,8 +65,7 @@ impl<'b> Unknown<'b> {
         report.because(ObstacleReason::AmountUnknown).answer(answer, message)
     }
 
-    /// With the word that it was reckoned without knowing how large some of the nodes are. A warning where a bound on
-    /// devices may be passed so.
+    /// Notes that the size of some nodes was unknown. Warns if a bound on devices may be exceeded because of that.
     fn unless_larger(&self, mut report: Report) -> Report {
         if self.or_more > 0 {
             if self.amounts.iter().any(|key| is_device(key)) {

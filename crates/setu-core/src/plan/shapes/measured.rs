@@ -1,4 +1,4 @@
-//! Shapes by the size of a machine that Karpenter's metrics tell.
+//! Shapes from the machine size in Karpenter's metrics.
 
 use super::{Accelerators, Shape, Sources};
 use crate::api::pod::ResourceList;
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl Sources<'_> {
-    /// The shape of a type of which nothing is known but the size that Karpenter's metrics tell.
+    /// The shape of a type that is known only by its size in Karpenter's metrics.
     pub(super) fn by_metrics(&self, instance_type: &str) -> Option<Shape> {
         let market = self.market.filter(|_| !self.asks_devices)?;
         let size = &market.size(instance_type)?;
@@ -26,7 +26,7 @@ impl Sources<'_> {
         })
     }
 
-    /// The shape of a type of the catalogue with the size that Karpenter's metrics tell, where that is another one.
+    /// The shape of a catalogue type with the size in Karpenter's metrics, if that differs.
     pub(super) fn resized(&self, listed: &Arc<Shape>, catalogue: &Catalogue) -> Option<Shape> {
         let market = self.market?;
         let size = &market.size(&listed.instance_type)?;
@@ -42,7 +42,7 @@ impl Sources<'_> {
     }
 }
 
-/// What system and kubelet of any provider keep of a machine of this size, at most.
+/// The most that the system and the kubelet of any provider reserve on a machine of this size.
 fn kept(size: &ResourceList) -> ResourceList {
     let fixed = ResourceList::from([
         ("cpu".to_owned(), Quantity("200m".to_owned())),

@@ -1,32 +1,32 @@
-//! What is not known of an instance type, so that no bound is said to be kept by it.
+//! What is unknown about an instance type, so that no bound on it is reported as kept.
 
 use crate::plan::resources;
 
 /// What is known of the accelerators of an instance type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Accelerators {
-    /// Its labels and resources tell what it has.
+    /// Its labels and resources state them.
     #[default]
     Told,
-    /// It has some, and nobody says how many.
+    /// It has some, and their number is unknown.
     Some,
-    /// Nobody says whether it has any.
+    /// It is unknown whether it has any.
     Unknown,
 }
 
-/// What is not known of the resources of an instance type.
+/// A resource amount of an instance type that is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Untold {
-    /// How much it has of a resource that every node has.
+    /// The amount of a resource that every node has.
     Resource(&'static str),
-    /// How many accelerators it has, of any kind.
+    /// The number of accelerators of any kind.
     Accelerators,
-    /// How many devices it has of kinds other than these, which are all that its provider's catalogue has.
+    /// The number of devices of kinds other than these, which are all that the provider's catalogue lists.
     OtherDevices(&'static [String]),
 }
 
 impl Untold {
-    /// Whether it is not known how much there is of a resource.
+    /// Whether the amount of a resource is unknown.
     pub fn covers(&self, resource: &str) -> bool {
         match self {
             Self::Resource(key) => *key == resource,

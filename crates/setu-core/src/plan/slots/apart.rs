@@ -1,11 +1,11 @@
-//! Pods without accelerators away from nodes with them, as far as there are others.
+//! Keeps pods without accelerators off accelerator nodes, if other nodes hold them.
 
 use super::{Batch, Filled, Kind, Misfit, pack, resources};
 use crate::api::pod::ResourceList;
 use crate::plan::shapes::Shape;
 use std::sync::Arc;
 
-/// Packs all pods, those without accelerators into nodes without them where such nodes hold them.
+/// Packs all pods. Pods without accelerators go to nodes without accelerators where such nodes hold them.
 ///
 /// # Errors
 /// The first batch whose pod fits nowhere.
@@ -25,13 +25,13 @@ pub fn any_holds(kinds: &[Kind], batch: &Batch) -> bool {
     kinds.iter().any(|kind| resources::first_short(&batch.needs, &kind.room).is_none())
 }
 
-/// The same batches, without pods of those that are not meant.
+/// The same batches, with no pods in batches that `is_meant` rejects.
 pub fn these(batches: &[Batch], is_meant: impl Fn(&Batch) -> bool) -> Vec<Batch> {
     let pods = |batch: &Batch| if is_meant(batch) { batch.pods } else { 0 };
     batches.iter().map(|batch| Batch { pods: pods(batch), ..batch.clone() }).collect()
 }
 
-/// Of the types that hold this, those without accelerators if it takes none and there are such, by name.
+/// The names of the types that hold this. If it asks for no accelerators, only types without them, if there are any.
 pub fn fitting(content: &ResourceList, holding: Vec<&Arc<Shape>>) -> Vec<String> {
     let is_plain = |shape: &&Arc<Shape>| !shape.has_accelerator();
     let any_plain = !resources::has_accelerator(content) && holding.iter().any(is_plain);

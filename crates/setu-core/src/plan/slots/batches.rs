@@ -1,4 +1,4 @@
-//! The pods of a family as they are packed: which of them may share a node, and what node.
+//! The pods of a family as input for packing: which of them may share a node, and which node.
 
 use super::{Site, apart};
 use crate::plan::Share;
@@ -9,16 +9,16 @@ use crate::plan::resources;
 use crate::plan::shapes::DISK;
 
 impl Site<'_> {
-    /// The pods of all sets, as they are packed.
+    /// The pods of all sets, ready for packing.
     pub(super) fn batches(&self) -> Vec<Batch> {
         let sets = &self.family.sets;
         let by_disk = |set: &PodSetDemand<'_>| self.disk_is_open() && takes_disk(set);
         let apart = |n: usize, set: &PodSetDemand<'_>| {
             let others = sets.iter().enumerate().filter(|(other, _)| *other != n);
-            let shuns = |other: &PodSetDemand<'_>| {
+            let keeps_off = |other: &PodSetDemand<'_>| {
                 shun(set.pod_set, other.pod_set) || (by_disk(set) && by_disk(other))
             };
-            others.filter(|(_, other)| shuns(other)).map(|(other, _)| other).collect()
+            others.filter(|(_, other)| keeps_off(other)).map(|(other, _)| other).collect()
         };
         let batch = |(n, set): (usize, &&PodSetDemand<'_>)| Batch {
             pods: set.pods,
@@ -29,7 +29,7 @@ impl Site<'_> {
         sets.iter().enumerate().map(batch).collect()
     }
 
-    /// Packs all pods, those that nodes below the ceilings hold into such.
+    /// Packs all pods. Pods that nodes below the ceilings hold go into such nodes.
     pub(super) fn spread(&self, batches: &[Batch], kinds: &[Kind]) -> Result<Vec<Filled>, Misfit> {
         if self.family.ceilings.is_empty() {
             return apart::spread(batches, kinds);
@@ -41,7 +41,7 @@ impl Site<'_> {
         Ok(filled)
     }
 
-    /// How many pods of each set a node has, those that have any.
+    /// The number of pods of each set on a node, without sets that have none there.
     pub(super) fn shares(&self, pods: impl Fn(usize) -> u32) -> Vec<Share> {
         let sets = self.family.sets.iter().enumerate();
         sets.map(|(n, set)| Share { pod_set: set.pod_set.name.clone(), pods: pods(n) })
@@ -49,18 +49,18 @@ impl Site<'_> {
             .collect()
     }
 
-    /// Whether a type is possible of whose disk nobody knows how many pods it holds.
+    /// Whether one of the possible types has unknown disk space.
     fn disk_is_open(&self) -> bool {
         self.family.known.shapes.iter().any(|shape| !shape.tells_disk())
     }
 
-    /// That nobody knows whether nodes have the disk that pods ask for, and that these share no node because of that where others
-    /// may; nothing where no pod asks for it.
+    /// A note that the nodes' disk space is unknown, so that pods that ask for disk do not share nodes where others may. `None`
+    /// if no pod asks for disk.
     pub(super) fn by_disk(&self) -> Option<String> {
         let sets = self.family.sets.iter().filter(|set| self.disk_is_open() && takes_disk(set));
         let names: Vec<&str> = sets.map(|set| set.pod_set.name.as_str()).collect();
         let share = if self.family.fills { " and share no node with others that do" } else { "" };
-        let unread = says_disk(self.family.draft.node_class_group());
+        let unread = disk_field(self.family.draft.node_class_group());
         let unread = unread.map_or_else(String::new, |field| format!(", as {field} is not read"));
         (!names.is_empty()).then(|| {
             format!(
@@ -73,8 +73,8 @@ impl Site<'_> {
     }
 }
 
-/// The field of a NodeClass of this API group that says how much disk its nodes have.
-fn says_disk(group: &str) -> Option<&'static str> {
+/// The field of this API group's NodeClass that sets the disk size of its nodes.
+fn disk_field(group: &str) -> Option<&'static str> {
     match group {
         "karpenter.k8s.aws" => Some("spec.blockDeviceMappings of its EC2NodeClass"),
         "eks.amazonaws.com" => Some("spec.ephemeralStorage of its NodeClass"),
@@ -84,7 +84,7 @@ fn says_disk(group: &str) -> Option<&'static str> {
     }
 }
 
-/// Whether its pods ask for a part of a node's disk.
+/// Whether its pods request a node's disk.
 fn takes_disk(set: &PodSetDemand<'_>) -> bool {
     set.each.get(DISK).is_some_and(resources::is_positive)
 }

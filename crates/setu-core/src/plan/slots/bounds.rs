@@ -1,8 +1,9 @@
-//! Bounds on all nodes of a gang together: the dearest and the largest of their types are left out until the rest is within.
+//! Bounds on all nodes of a gang together. The most expensive and the largest types are left out until the nodes are within the
+//! bounds.
 //!
-//! Rule: the bounds on a gang alone count, and not what is left of them beside others: that changes while the claims are created.
-//! Where leaving out types does not help, none is left out: the pods are packed again into smaller nodes (`made`), and where that
-//! does not help either the gates tell what the gang would take.
+//! Rule: only bounds on the gang alone count, not what other gangs leave of them, because that changes while the claims are
+//! created. If leaving out types does not help, none is left out: `made` then packs the pods into smaller nodes. If that does not
+//! help either, the gates report what the gang would take.
 
 use super::Site;
 use super::types::most_money;
@@ -18,20 +19,20 @@ use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// A bound that nodes are over together, of whichever of their types they are.
+/// A bound that the nodes exceed together, with any choice of their types.
 pub(super) struct Passed {
-    /// What it is called.
+    /// The bound, for messages.
     pub bound: String,
-    /// What may be smaller, the largest first.
+    /// Nodes that may become smaller, the largest first.
     pub smaller: Vec<Large>,
 }
 
-/// Nodes that pods share and that count with something for a bound.
+/// Shared nodes that count towards a bound.
 pub(super) struct Large {
     /// Index of their site.
     pub place: usize,
     pub of: Measure,
-    /// What the smallest of them counts with.
+    /// What the smallest of their types counts with.
     pub counts: i128,
 }
 
@@ -40,18 +41,18 @@ pub(super) struct Large {
 pub(super) enum Measure {
     /// Its price, in millionths.
     Price,
-    /// So much of this resource, in billionths.
+    /// The amount of this resource, in billionths.
     Resource(String),
 }
 
-/// Nodes that pods may share count with less than this.
+/// Shared nodes must count with less than this.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Ceiling {
     pub of: Measure,
     pub below: i128,
 }
 
-/// Like nodes, and the types that they may be of: those that hold their pods.
+/// Identical nodes, with the possible types that hold their pods.
 struct Group<'s> {
     /// Index of its site.
     place: usize,
@@ -59,7 +60,7 @@ struct Group<'s> {
     slot: Slot,
     nodes: i128,
     types: Vec<String>,
-    /// What its node counts with, by type, once a bound asks.
+    /// What the node counts with for each type. Computed on first use.
     each: OnceCell<Vec<ResourceList>>,
 }
 
@@ -67,17 +68,17 @@ struct Group<'s> {
 struct Bound {
     of: Measure,
     most: i128,
-    /// What it is called.
+    /// The bound, for messages.
     name: String,
-    /// What a node counts with, for each group by its types.
+    /// What a node of each group counts with, by type.
     counts: Vec<Vec<i128>>,
 }
 
-/// Indices of the types that are left, for each group.
+/// For each group, the indices of the types that are left.
 type Left = Vec<Vec<usize>>;
 
-/// Leaves out types until the nodes are within each bound on all of them together. Returns a bound that they are over all the
-/// same, if there is one.
+/// Leaves out types until the nodes are within every bound on all of them together. Returns a bound that the nodes still exceed,
+/// if there is one.
 pub(super) fn hold(sites: &[Site<'_>], made: &mut [Vec<Slot>], notes: &mut Vec<String>) -> Option<Passed> {
     let of_site = |(place, (site, slots))| groups(place, site, slots);
     let groups: Vec<Group<'_>> =
@@ -132,7 +133,7 @@ fn groups<'s>(place: usize, site: &'s Site<'s>, slots: &[Slot]) -> Vec<Group<'s>
 }
 
 impl Group<'_> {
-    /// What its node counts with of a resource, by type.
+    /// What the node counts with of a resource, by type.
     fn amounts(&self, key: &str) -> Vec<i128> {
         let requests = &self.slot.template.spec.resources.requests;
         let of_type = |name: &String| self.site.most(requests, std::slice::from_ref(name)).resources;
@@ -143,10 +144,11 @@ impl Group<'_> {
         each.iter().map(|list| amount(list, key).nanos()).collect()
     }
 
-    /// The highest price of its node, by type; what has none is dearer than all that have one.
+    /// The highest price of the node, by type. A type without a price ranks as the most expensive.
     fn prices(&self) -> Vec<i128> {
-        let price =
-            |name: &String| self.site.dearest(name).map_or(i128::from(u64::MAX), |p| i128::from(p.micros));
+        let price = |name: &String| {
+            self.site.highest_price(name).map_or(i128::from(u64::MAX), |p| i128::from(p.micros))
+        };
         if self.types.is_empty() {
             vec![i128::from(u64::MAX)]
         } else {
@@ -154,7 +156,7 @@ impl Group<'_> {
         }
     }
 
-    /// The slot with these of its types alone; `None` where they are too few to choose from.
+    /// The slot with only these types. `None` if they leave too few values to choose from.
     fn narrowed(&self, left: &[usize]) -> Option<Slot> {
         if left.len() == self.types.len() {
             return Some(self.slot.clone());
@@ -176,14 +178,14 @@ impl Group<'_> {
         Some(Slot { template: Arc::new(template), most, shape, ..self.slot.clone() })
     }
 
-    /// Its types that are not left.
+    /// The types that are not left.
     fn without(&self, left: &[usize]) -> impl Iterator<Item = &str> {
         let is_out = |(nth, _): &(usize, &String)| !left.contains(nth);
         self.types.iter().enumerate().filter(is_out).map(|(_, name)| name.as_str())
     }
 }
 
-/// Every bound on what these nodes have and cost together.
+/// Every bound on the resources and the cost of these nodes together.
 fn bounds(groups: &[Group<'_>]) -> Vec<Bound> {
     let Some(Site { cluster, request, .. }) = groups.first().map(|group| group.site) else {
         return Vec::new();
@@ -230,7 +232,7 @@ fn bounds(groups: &[Group<'_>]) -> Vec<Bound> {
 }
 
 impl Bound {
-    /// What all nodes count with at most.
+    /// The most that all nodes count with.
     fn sum(&self, groups: &[Group<'_>], left: &Left) -> i128 {
         let most = |counts: &Vec<i128>, left: &Vec<usize>| {
             let of_left = left.iter().filter_map(|nth| counts.get(*nth)).max();
@@ -241,13 +243,12 @@ impl Bound {
             .fold(0, i128::saturating_add)
     }
 
-    /// That these nodes are over it, of whichever of their types they are.
+    /// The report that these nodes exceed it with any choice of their types.
     fn passed(&self, groups: &[Group<'_>]) -> Passed {
         Passed { bound: self.name.clone(), smaller: self.smaller(groups) }
     }
 
-    /// The nodes that pods share and that may be smaller, the largest first; none where all pods together ask for more than the
-    /// bound.
+    /// The shared nodes that may become smaller, the largest first. None if the pods' requests alone exceed the bound.
     fn smaller(&self, groups: &[Group<'_>]) -> Vec<Large> {
         if let Measure::Resource(key) = &self.of {
             let asked = |(counts, group): (&Vec<i128>, &Group<'_>)| {
@@ -269,7 +270,7 @@ impl Bound {
         all
     }
 
-    /// Leaves out the types that count with most where that saves most. Returns whether there are such.
+    /// Leaves out the most expensive or largest types of the group where that saves most. Returns whether there were any.
     fn lower(&self, groups: &[Group<'_>], left: &mut Left) -> bool {
         let saving = |counts: &Vec<i128>, left: &Vec<usize>, nodes: i128| {
             let levels: BTreeSet<i128> = left.iter().filter_map(|nth| counts.get(*nth)).copied().collect();

@@ -1,8 +1,8 @@
-//! What a claim leaves the provider to choose from: the cheapest types, and as many distinct values of a label as `minValues`
+//! What a claim leaves the provider to choose from: the cheapest types, with as many distinct values of a label as `minValues`
 //! asks for.
 //!
-//! Karpenter launches nothing for a claim whose types have fewer values of a label than that. So types are listed that have
-//! enough, and the pods are packed into nodes that so many types hold.
+//! Karpenter launches nothing for a claim whose types have fewer values of a label than that. So the claim lists types that have
+//! enough, and pods are packed only into nodes that enough types hold.
 
 use super::Site;
 use crate::api::pod::ResourceList;
@@ -17,15 +17,15 @@ use crate::words::few;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Most types that a claim lists, as many as Karpenter asks the provider for.
+/// Most types that a claim lists; Karpenter asks the provider for the same number.
 const MOST: usize = 60;
 
 impl Site<'_> {
-    /// The cheapest of these types for nodes that are to have so much, as many as a claim may list, with as many distinct values
-    /// of each label as asked for. None are given where the claim is to list those of its requirements, or none.
+    /// The cheapest of these types for nodes with these requests: at most as many as a claim may list, with the requested number
+    /// of distinct values of each label. `types` is empty if the claim lists the types of its requirements, or none.
     ///
     /// # Errors
-    /// Where they have too few values of a label.
+    /// If the types have too few values of a label.
     pub(super) fn cheapest(
         &self,
         mut types: Vec<String>,
@@ -48,8 +48,8 @@ impl Site<'_> {
                         first.entry(value).or_insert(name);
                     }
                 }
-                // What the provider makes of others, nobody knows.
-                let others = possible.iter().filter(|name| !self.tells(name, key)).count();
+                // The values of types that the catalogue lacks are unknown.
+                let others = possible.iter().filter(|name| !self.knows_label_of(name, key)).count();
                 if first.len().saturating_add(others) < least {
                     return Err(self.too_few(key, least, &first, requests));
                 }
@@ -66,12 +66,12 @@ impl Site<'_> {
         Ok(types)
     }
 
-    /// These kinds without room on those that are so large that too few types hold what may be packed into one.
+    /// These kinds; those that are too large for enough types to hold their content get no room.
     pub(super) fn with_choice(&self, kinds: &[Kind]) -> Vec<Kind> {
         if !self.asks_choice() {
             return kinds.to_vec();
         }
-        // The largest first, which are at least as large as the most others.
+        // The largest first, because they hold what most others hold.
         let mut others: Vec<(&Kind, &str)> = kinds
             .iter()
             .zip(self.family.known.shapes.iter().map(|shape| shape.instance_type.as_str()))
@@ -95,7 +95,7 @@ impl Site<'_> {
         self.with_room(kinds, |kind, _| has_choice(kind))
     }
 
-    /// The most of each resource that pods in so much room may take together.
+    /// The most of each resource that pods in this room may take together.
     fn most_content(&self, room: &ResourceList) -> ResourceList {
         let fit = |set: &PodSetDemand<'_>| {
             let asked =
@@ -110,33 +110,34 @@ impl Site<'_> {
         most
     }
 
-    /// Whether a least number of values is asked for of a label that the types tell.
+    /// Whether a minimum number of values is asked for of a label that the types determine.
     pub(super) fn asks_choice(&self) -> bool {
         self.asked().any(|(key, _)| self.is_of_types(key))
     }
 
-    /// Labels of which a least number of distinct values is asked for.
+    /// Labels with a minimum number of distinct values.
     fn asked(&self) -> impl Iterator<Item = (&String, usize)> {
         let requirements = self.family.draft.requirements.iter();
         requirements.filter_map(|(key, values)| Some((key, values.at_least().filter(|least| *least > 0)?)))
     }
 
-    /// Whether a label is one that the types of the nodes tell.
+    /// Whether the instance type determines the label.
     fn is_of_types(&self, key: &str) -> bool {
         key == names::INSTANCE_TYPE || self.family.known.catalogue.is_some_and(|c| c.has_label(key))
     }
 
-    /// Value of a label of a type.
+    /// The value of a label of a type.
     fn value<'n>(&self, name: &'n str, key: &str) -> Option<&'n str> {
         if key == names::INSTANCE_TYPE { Some(name) } else { self.family.known.catalogue?.label(name, key) }
     }
 
-    /// Whether it is known which value of a label a type has, if any.
-    fn tells(&self, name: &str, key: &str) -> bool {
+    /// Whether the type's value of a label is known, or known to be absent.
+    fn knows_label_of(&self, name: &str, key: &str) -> bool {
         key == names::INSTANCE_TYPE || self.family.known.catalogue.is_some_and(|c| c.get(name).is_some())
     }
 
-    /// That too few values of a label are left: for a while, where types that are out of capacity have the others.
+    /// The obstacle that too few values of a label are left. It is temporary if types that are out of capacity have the missing
+    /// values.
     fn too_few(
         &self,
         key: &str,
@@ -176,7 +177,7 @@ impl Site<'_> {
         Obstacle::new(ObstacleReason::RequirementsClash, message)
     }
 
-    /// That the claims ask for no least number of values of a label, where they allow fewer.
+    /// A note that the claims drop `minValues` for a label because they allow fewer values.
     fn too_few_places(&self, key: &str, least: usize) -> Option<String> {
         let listed = self.family.draft.requirements.get(key)?.listed()?;
         let pool = &self.family.draft.node_pool;

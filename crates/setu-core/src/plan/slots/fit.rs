@@ -1,4 +1,4 @@
-//! Whether the types of a NodePool hold the pods of a gang, and whether pods may share nodes of them.
+//! Whether the types of a NodePool hold the pods of a gang, and whether pods may share such nodes.
 
 use super::{Family, of_draft, resources};
 use crate::api::parameters::{Allocatable, PackingMode};
@@ -12,15 +12,15 @@ use crate::plan::{Cluster, Obstacle, ObstacleReason, Request, Slot};
 use crate::policy::Policy;
 use crate::words::few;
 
-/// What no shape has.
+/// What all shapes lack.
 pub enum Lack {
-    /// Any of a resource.
+    /// A resource that none of them has.
     Resource(String),
-    /// Room for all: of this too little, in words.
+    /// Room for everything together; the text names the resource that is short.
     Room(String),
 }
 
-/// What no node with so much room has of what a pod takes.
+/// What a pod requests that no node with this much room has.
 pub fn lack(each: &ResourceList, rooms: &[ResourceList]) -> Lack {
     if let Some(key) = each.keys().find(|key| rooms.iter().all(|room| !room.contains_key(*key))) {
         return Lack::Resource(key.clone());
@@ -30,7 +30,7 @@ pub fn lack(each: &ResourceList, rooms: &[ResourceList]) -> Lack {
     Lack::Room(short.unwrap_or_else(|| "room for all of it at once".to_owned()))
 }
 
-/// That no type of a NodePool has any of a resource.
+/// The message that no type of a NodePool has a resource.
 pub fn none_has(pool: &str, key: &str) -> String {
     format!("no instance type of NodePool {pool} has {key}")
 }
@@ -38,16 +38,16 @@ pub fn none_has(pool: &str, key: &str) -> String {
 /// How the types of a NodePool suit a pod set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suits {
-    /// As they are, as far as is known.
+    /// As they are, by what is known.
     Well,
-    /// With accelerators for which the pods do not ask.
+    /// Only types with accelerators that the pods do not request.
     WithSpareAccelerators,
 }
 
-/// How the types that nodes of this draft may be of suit a pod set.
+/// How the possible types of this draft suit a pod set.
 ///
 /// # Errors
-/// What none of them has, where all are known.
+/// What none of the types has, if all are known.
 pub fn suits(
     cluster: &Cluster<'_>,
     request: &Request<'_>,
@@ -80,11 +80,11 @@ pub fn suits(
     Ok(if suits { Suits::Well } else { Suits::WithSpareAccelerators })
 }
 
-/// The draft without the instance types that it lists and of which nothing is known, though all types of its provider should
-/// be: they are misspelt, or newer than the catalogue.
+/// The draft without listed instance types that are unknown although the provider's catalogue should have all of them. Such a
+/// name is misspelt, or newer than the catalogue.
 ///
 /// # Errors
-/// Where no other type is listed.
+/// If no other type is listed.
 pub fn of_known_types(
     cluster: &Cluster<'_>,
     request: &Request<'_>,
@@ -118,7 +118,7 @@ pub fn of_known_types(
     Ok(left)
 }
 
-/// That no type meets the requirements, with the one that keeps the others from it if it is one alone.
+/// The obstacle that no type meets the requirements. Names the requirement that alone rules out all types, if there is one.
 pub fn no_type(draft: &Draft, known: &Known) -> Obstacle {
     let pool = &draft.node_pool;
     let group = draft.node_class_group();
@@ -154,16 +154,15 @@ pub fn no_type(draft: &Draft, known: &Known) -> Obstacle {
     Obstacle::new(ObstacleReason::RequirementsClash, message)
 }
 
-/// The value of a label that differs from one that is asked for only in the case of its letters: Karpenter writes most in small
-/// ones.
+/// A label value that differs from a requested value only in the case of its letters. Karpenter writes most values in lower case.
 fn otherwise_written<'k>(key: &str, asked: &Values, known: &'k Known) -> Option<&'k str> {
     let (catalogue, asked) = (known.catalogue?, asked.listed()?);
     let mut values = catalogue.names().filter_map(|name| catalogue.label(name, key));
     values.find(|value| asked.iter().any(|word| word != value && word.eq_ignore_ascii_case(value)))
 }
 
-/// Whether pods share nodes of this draft: by the policy, or by itself where every type is known. Nodes of kwok cost nothing:
-/// of them only stated shapes count.
+/// Whether pods share nodes of this draft: by policy, or automatically if every type is known. Kwok nodes cost nothing, so for
+/// them only stated shapes count.
 pub(super) fn fills<'s>(
     policy: &Policy,
     draft: &Draft,
@@ -180,7 +179,7 @@ pub(super) fn fills<'s>(
     }
 }
 
-/// What keeps pods from sharing nodes where the policy does not say that they do.
+/// Why pods do not share nodes unless the policy says so.
 fn why_not<'s>(
     policy: &Policy,
     draft: &Draft,
@@ -199,12 +198,12 @@ fn why_not<'s>(
         .then_some("Karpenter's provider for Google Cloud counts one GPU for each machine")
 }
 
-/// Whether the policy leaves open if pods share nodes, and it matters: nodes of kwok cost nothing.
+/// Whether the policy leaves open if pods share nodes and it matters. Kwok nodes cost nothing.
 fn is_open(request: &Request<'_>, family: &Family<'_>) -> bool {
     request.policy.packing == PackingMode::Auto && !family.draft.node_class().is_kwok()
 }
 
-/// That pods share nodes, where some do and the policy leaves it open.
+/// A fact that pods share nodes, if some do and the policy leaves it open.
 pub(super) fn shared(request: &Request<'_>, family: &Family<'_>, made: &[Slot]) -> Option<String> {
     let pool = &family.draft.node_pool;
     let share = made.iter().any(Slot::is_shared);
@@ -212,7 +211,7 @@ pub(super) fn shared(request: &Request<'_>, family: &Family<'_>, made: &[Slot]) 
         .then(|| format!("pods share nodes, as every instance type of NodePool {pool} is known"))
 }
 
-/// Why each pod gets a node of its own, where the policy leaves it open.
+/// A note why each pod gets its own node, if the policy leaves it open.
 pub(super) fn note(request: &Request<'_>, family: &Family<'_>) -> Option<String> {
     let pool = &family.draft.node_pool;
     (is_open(request, family) && !family.fills).then(|| match why_not(request.policy, family.draft, family.sets.iter().copied()) {
@@ -230,7 +229,7 @@ const GPU: &str = "nvidia.com/gpu";
 /// One, in billionths.
 const ONE: i128 = 1_000_000_000;
 
-/// That a provider launches nothing for NodeClaims of several GPUs, where slots ask it for such.
+/// A note that this provider may launch nothing for NodeClaims of several GPUs, if slots ask for that.
 pub(super) fn several_gpus(slots: &[Slot]) -> Option<String> {
     let gpus = |slot: &Slot| resources::amount(&slot.template.spec.resources.requests, GPU);
     let is_such =
@@ -266,7 +265,7 @@ mod tests {
         )
     }
 
-    /// Pods that take this, on these NodePools.
+    /// `pods` pods with these limits, on these NodePools.
     fn world(pods: i32, limits: &Value, pools: Vec<Arc<crate::api::NodePool>>) -> World {
         let spec = json!({"template": {"spec": {"containers": [{"resources": {"requests": limits, "limits": limits}}]}}});
         let set = crate::plan::fixtures::patched(pod_set("main", pods), &spec);
@@ -285,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_without_gpus_share_nodes_of_google_cloud_whatever_other_pods_of_the_gang_ask_for() {
+    fn pods_without_gpus_share_google_cloud_nodes_even_if_other_pods_ask_for_gpus() {
         let on = |name: &str, types: &[&str]| {
             let class = json!({"group": GOOGLE, "kind": "any", "name": "default"});
             let is = json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": types}]);
@@ -308,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_of_several_gpus_on_google_cloud_are_told_once_to_be_more_than_the_provider_counts() {
+    fn multi_gpu_nodes_on_google_cloud_give_one_note() {
         let on = |group: &str, pods, types: &[&str], limits: &Value| {
             let class = json!({"group": group, "kind": "any", "name": "default"});
             let is = json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": types}]);
@@ -342,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_whose_gpu_nobody_tells_holds_no_device_and_is_left_to_those_who_ask_for_it_alone() {
+    fn a_type_with_an_unlisted_gpu_is_used_only_if_it_is_named() {
         let (hidden, plain) = ("Standard_NG16ads_V620_v1", "Standard_D64s_v5");
         let on = |types: &[&str], limits: &Value| {
             let class = json!({"group": "karpenter.azure.com", "kind": "AKSNodeClass", "name": "default"});
@@ -375,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn eight_pods_of_one_gpu_share_a_machine_of_eight_and_the_plan_says_why() {
+    fn eight_one_gpu_pods_share_an_eight_gpu_machine_and_the_plan_says_why() {
         let listed = json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": ["p5.48xlarge"]}]);
         let mut world = world(8, &gpu(), vec![ec2("gpu", 0, &listed)]);
         let plan = world.provisioned();
@@ -398,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_of_which_nothing_is_known_is_named_and_not_bought() {
+    fn an_unknown_type_is_named_and_left_out() {
         let listed =
             |types: &[&str]| json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": types}]);
         let of = |types: &[&str]| world(8, &gpu(), vec![ec2("gpu", 0, &listed(types))]);
@@ -431,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_in_other_letters_than_karpenter_writes_is_told_as_it_writes_it() {
+    fn a_value_in_the_wrong_case_gets_a_suggestion() {
         let name = json!([is("gpu-name", "In", &["H100"])]);
         let message = world(2, &gpu(), vec![ec2("gpu", 0, &name)]).obstacle().1;
         assert!(message.ends_with("; correct the requirements; did you mean h100?"), "{message}");
@@ -443,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_with_a_node_each_are_not_said_to_share_any() {
+    fn no_sharing_fact_if_each_pod_has_its_own_node() {
         let large = world(
             2,
             &json!({"nvidia.com/gpu": "8"}),
@@ -454,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_that_the_catalogue_lacks_has_the_size_that_karpenters_metrics_tell() {
+    fn a_type_missing_in_the_catalogue_gets_its_size_from_karpenter_metrics() {
         let of_type = |name: &str, value: &str| {
             format!("karpenter_cloudprovider_instance_type_{name}{{instance_type=\"m99.huge\"}} {value}\n")
         };
@@ -481,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_pods_ask_of_the_machine_is_named_before_what_the_node_pool_has() {
+    fn requirements_of_the_pods_are_named_before_those_of_the_node_pool() {
         let family = json!([is("family", "In", &["p5"])]);
         let mut world = world(2, &gpu(), vec![ec2("gpu", 0, &family)]);
         let arm =
@@ -497,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_of_more_devices_than_any_type_has_is_told_both_figures() {
+    fn a_pod_with_too_many_devices_is_refused_with_both_figures() {
         let family = json!([is("family", "In", &["p5"])]);
         let message = world(2, &json!({"nvidia.com/gpu": "16"}), vec![ec2("gpu", 0, &family)]).obstacle().1;
         assert!(message.contains("nvidia.com/gpu (8 of 16)"), "{message}");
@@ -522,14 +521,14 @@ mod tests {
     }
 
     #[test]
-    fn types_that_would_cost_more_than_the_budget_are_left_out_where_others_are_within_it() {
+    fn types_over_the_budget_are_left_out_if_others_are_within_it() {
         let family = json!([is("family", "In", &["g5"])]);
         let mut world = world(4, &gpu(), vec![ec2("gpu", 0, &family)]);
-        let dear = |plan: &Plan| types(plan).contains(&"g5.48xlarge".to_owned());
-        assert!(dear(&world.provisioned()));
+        let lists_large_type = |plan: &Plan| types(plan).contains(&"g5.48xlarge".to_owned());
+        assert!(lists_large_type(&world.provisioned()));
         world.policy.budget.max_hourly_cost = Some("10".parse().unwrap());
         let plan = world.provisioned();
-        assert!(!dear(&plan) && plan.slots.len() == 1, "{:?}", types(&plan));
+        assert!(!lists_large_type(&plan) && plan.slots.len() == 1, "{:?}", types(&plan));
         assert!(
             plan.notes.iter().any(|note| note.contains("g5.48xlarge")
                 && note.ends_with("the budget is less than the price of 1 node of such a type")),
@@ -538,7 +537,7 @@ mod tests {
         );
         world.policy.budget.max_hourly_cost = Some("2".parse().unwrap());
         assert_eq!(world.obstacle().0, ObstacleReason::BudgetExceeded);
-        // Of some types of category g no price is known.
+        // Some types of category g have no known price.
         let mut open = self::world(4, &gpu(), vec![ec2("gpu", 0, &json!([is("category", "In", &["g"])]))]);
         open.policy.budget.max_hourly_cost = Some("50".parse().unwrap());
         let plan = open.provisioned();
@@ -550,11 +549,11 @@ mod tests {
         let Outcome::Provision(plan) = crate::plan::plan(&cluster, &world.request()) else {
             panic!("no plan")
         };
-        assert!(!dear(&plan), "the bound of the LocalQueue leaves it out, too");
+        assert!(!lists_large_type(&plan), "the bound of the LocalQueue leaves it out, too");
     }
 
     #[test]
-    fn pods_that_ask_for_disk_share_no_node_of_which_nobody_knows_how_much_it_has() {
+    fn pods_that_ask_for_disk_do_not_share_nodes_of_unknown_disk_size() {
         let family = || json!([is("family", "In", &["m5"])]);
         let disk = |size: &str| json!({"cpu": "1", "memory": "1Gi", "ephemeral-storage": size});
         let mut scratch = world(4, &disk("15Gi"), vec![ec2("cpu", 0, &family())]);
@@ -567,10 +566,10 @@ mod tests {
             assert!(plan.notes.iter().any(|note| note.starts_with(words)), "{:?}", plan.notes);
         }
         scratch.policy.packing = PackingMode::PerPod;
-        let told = "pods of pod set main ask for ephemeral-storage: nobody knows how much of it nodes of NodePool cpu have until \
+        let words = "pods of pod set main ask for ephemeral-storage: nobody knows how much of it nodes of NodePool cpu have until \
                     they were seen, as spec.blockDeviceMappings of its EC2NodeClass is not read";
         let notes = scratch.provisioned().notes;
-        assert!(notes.iter().any(|note| note.starts_with(told)), "{notes:?}");
+        assert!(notes.iter().any(|note| note.starts_with(words)), "{notes:?}");
         scratch.policy.packing = PackingMode::Auto;
         let plan = world(4, &json!({"cpu": "1"}), vec![ec2("cpu", 0, &family())]).provisioned();
         assert_eq!((plan.slots.len(), plan.notes.len()), (1, 0), "without it they share a node");
@@ -586,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_distinct_values_are_listed_as_asked_for_or_none_at_all() {
+    fn a_claim_lists_the_requested_number_of_distinct_values_or_is_refused() {
         let with = |least: i32| {
             let mut family = is("family", "Exists", &[]);
             family["minValues"] = json!(least);
@@ -601,7 +600,7 @@ mod tests {
         assert!(message.contains("asks for 40 values of karpenter.k8s.aws/instance-family"), "{message}");
     }
 
-    /// A requirement on instance types or zones with this least number of values.
+    /// A requirement on instance types or zones with this `minValues`.
     fn at_least(key: &str, values: &[&str], least: i32) -> Value {
         let operator = if values.is_empty() { "Exists" } else { "In" };
         json!({"key": key, "operator": operator, "values": values, "minValues": least})
@@ -628,7 +627,7 @@ mod tests {
             assert!(types(&plan).len() >= 3, "{:?}", types(&plan));
             assert_eq!(asked_at_least(&plan, names::INSTANCE_TYPE), [Some(3), Some(3)]);
         }
-        let told = market(
+        let metrics = market(
             &four
                 .map(|name| offer("available", [name, "on-demand", "a"], u8::from(name.ends_with(".xlarge"))))
                 .concat(),
@@ -636,7 +635,7 @@ mod tests {
         for mode in [PackingMode::Auto, PackingMode::PerPod] {
             let mut world = of(&four, 3);
             world.policy.packing = mode;
-            let cluster = Cluster { market: Some(&told), ..world.cluster() };
+            let cluster = Cluster { market: Some(&metrics), ..world.cluster() };
             match crate::plan::plan(&cluster, &world.request()) {
                 Outcome::Wait(obstacle) => {
                     let said = (obstacle.reason, obstacle.until.is_some());
@@ -647,7 +646,7 @@ mod tests {
                 }
             }
         }
-        // Two of them hold no pod of two GPUs.
+        // Two of them do not hold a pod of two GPUs.
         let mut large = of(&["g6.xlarge", "g6.2xlarge", "g6.12xlarge"], 2);
         let two = json!({"cpu": "2", "nvidia.com/gpu": "2"});
         large.workload = self::world(1, &two, vec![]).workload;
@@ -669,7 +668,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_for_each_pod_is_of_a_listed_type_that_holds_it_may_be_had_and_has_no_spare_accelerators() {
+    fn a_single_pod_node_lists_only_available_fitting_types_without_spare_accelerators() {
         let listed = ["m5.large", "m5.xlarge", "m5.2xlarge", "g6.xlarge"];
         let of = |pods: &Value, out: &str| {
             let asked = json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": listed}]);
@@ -691,7 +690,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_are_packed_into_nodes_that_as_many_types_hold_as_asked_for() {
+    fn pods_are_packed_into_nodes_that_enough_types_hold() {
         let of = |least| {
             let asked = json!([is("family", "In", &["g6"]), at_least(names::INSTANCE_TYPE, &[], least)]);
             world(8, &gpu(), vec![ec2("gpu", 0, &asked)]).provisioned()
@@ -705,7 +704,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_a_label_that_no_type_tells_are_those_that_are_listed_and_too_few_are_told() {
+    fn label_values_not_set_by_types_are_the_listed_ones_and_too_few_give_a_note() {
         let zones = |values: &[&str], least| {
             let asked = json!([is("family", "In", &["g6"]), at_least(names::ZONE, values, least)]);
             world(2, &gpu(), vec![ec2("gpu", 0, &asked)])
@@ -721,7 +720,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_without_the_device_the_room_or_the_architecture_is_passed_over_and_told() {
+    fn a_pool_without_the_device_room_or_architecture_is_passed_over_with_the_reason() {
         let taint =
             json!({"spec": {"template": {"spec": {"taints": [{"key": "x", "effect": "NoSchedule"}]}}}});
         let mut pools = vec![
@@ -737,20 +736,20 @@ mod tests {
         ];
         pools.push(pool("tainted", &taint));
         let plan = world(2, &gpu(), pools.clone()).provisioned();
-        let told: Vec<(&str, &str)> = plan
+        let reasons: Vec<(&str, &str)> = plan
             .passed_over
             .iter()
             .map(|PassedOver { node_pool, reason }| (node_pool.as_str(), reason.as_str()))
             .collect();
         assert_eq!(plan.slots[0].node_pool, "gpu");
         assert_eq!(
-            told.iter().map(|(pool, _)| *pool).collect::<Vec<_>>(),
+            reasons.iter().map(|(pool, _)| *pool).collect::<Vec<_>>(),
             ["arm", "cpu", "later", "tainted"]
         );
-        assert!(told[0].1.starts_with("no instance type of NodePool arm has "), "{told:?}");
-        assert_eq!(told[1].1, "no instance type of NodePool cpu has nvidia.com/gpu");
-        assert_eq!(told[2].1, "NodePool gpu of weight 1 came first; its own weight is 0");
-        assert!(told[3].1.contains("taint"), "{told:?}");
+        assert!(reasons[0].1.starts_with("no instance type of NodePool arm has "), "{reasons:?}");
+        assert_eq!(reasons[1].1, "no instance type of NodePool cpu has nvidia.com/gpu");
+        assert_eq!(reasons[2].1, "NodePool gpu of weight 1 came first; its own weight is 0");
+        assert!(reasons[3].1.contains("taint"), "{reasons:?}");
         let large = json!({"cpu": "2", "nvidia.com/gpu": "1", "memory": "3000Gi"});
         let plan = world(1, &large, pools.clone()).provisioned();
         assert_eq!(plan.slots[0].node_pool, "later");
@@ -771,7 +770,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_without_accelerators_take_no_nodes_with_them_where_there_are_others() {
+    fn pods_without_accelerators_avoid_accelerator_nodes_if_others_exist() {
         let cpu = json!({"cpu": "2"});
         let pools = || {
             vec![
@@ -814,7 +813,7 @@ mod tests {
         assert_eq!(kinds, [("main", true), ("lead", false)]);
     }
 
-    /// A NodePool of another provider than AWS.
+    /// A NodePool of a provider other than AWS.
     fn elsewhere(group: &str, requirements: &Value, limit: &str) -> Arc<crate::api::NodePool> {
         let kind = if group == AZURE { "AKSNodeClass" } else { "GCENodeClass" };
         let class = json!({"group": group, "kind": kind, "name": "default"});
@@ -886,7 +885,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_that_azure_or_google_do_not_have_is_named_and_a_provider_that_is_not_known_has_all() {
+    fn an_unknown_azure_or_google_type_is_named_and_an_unknown_provider_accepts_any() {
         let listed =
             json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": ["Standard_ND96isr_H10_v5"]}]);
         for group in [AZURE, GOOGLE] {

@@ -1,4 +1,4 @@
-//! The nodes of all families of a gang, which are within a budget together where any packing is.
+//! The nodes of all families of a gang, packed so that together they are within the bounds where possible.
 
 use super::bounds::{self, Ceiling, Measure, Passed};
 use super::{Family, Site, daemons, fit};
@@ -13,31 +13,31 @@ use std::sync::Arc;
 /// The nodes of a gang.
 #[derive(Default)]
 pub(super) struct Made {
-    /// One for each node, not numbered yet.
+    /// One slot for each node, not numbered yet.
     pub slots: Vec<Slot>,
     /// How the pods were packed.
     pub facts: Vec<String>,
-    /// What is to be said against it.
+    /// Caveats for the user.
     pub notes: Vec<String>,
 }
 
-/// Most packings that are tried for a gang that is over a bound.
+/// Most packings that are tried for a gang that exceeds a bound.
 const PACKINGS: usize = 16;
 
-/// How the pods of a gang are packed, and what each family came to last.
+/// Packs the pods of a gang, and keeps the last result of each family.
 struct Packer<'p> {
     cluster: &'p Cluster<'p>,
     request: &'p Request<'p>,
     pinning: Pinning,
-    /// Slots and notes of each family, until something of it changes.
+    /// Slots and notes of each family, until something of the family changes.
     last: Vec<Option<(Vec<Slot>, Vec<String>)>>,
     /// Packings that may still be tried.
     left: usize,
 }
 
 impl Made {
-    /// Nodes for all pods. Where the nodes that pods share are over a bound together, smaller ones are tried; where the policy
-    /// leaves packing open, a node for each pod at last. Where nothing is within the bounds it is as if there were none.
+    /// Nodes for all pods. If shared nodes exceed a bound together, smaller nodes are tried. If the policy leaves packing open,
+    /// one node for each pod is the last try. If nothing is within the bounds, the first packing is returned.
     ///
     /// # Errors
     /// What no node holds.
@@ -66,7 +66,7 @@ impl Made {
         Ok(found.map_or(shared, |made| made.because(&why, cluster, request)))
     }
 
-    /// The same with the reason why its nodes are not as large as they could be.
+    /// The same, with a note why its nodes are not as large as they could be.
     fn because(mut self, why: &str, cluster: &Cluster<'_>, request: &Request<'_>) -> Self {
         let share = self.slots.iter().any(Slot::is_shared);
         let have = if share { "the pods share smaller nodes" } else { "each pod gets a node of its own" };
@@ -75,7 +75,7 @@ impl Made {
         self
     }
 
-    /// Whether they are over a bound on the number of nodes.
+    /// Whether there are more nodes than a bound allows.
     fn are_too_many(&self, cluster: &Cluster<'_>, request: &Request<'_>, families: &[Family<'_>]) -> bool {
         let policy = request.policy;
         let of_queue = cluster.guards.and_then(|guards| guards.per_local_queue.nodes);
@@ -92,7 +92,7 @@ impl Made {
         saturated(self.slots.len())
     }
 
-    /// How many nodes, and what they cost, in words.
+    /// The number of nodes and their cost, in words.
     fn words(&self, cluster: &Cluster<'_>, request: &Request<'_>) -> String {
         let cost = self.cost(cluster, request);
         let cost = match cost.known() {
@@ -116,16 +116,16 @@ fn saturated(count: usize) -> u32 {
 }
 
 impl Packer<'_> {
-    /// Nodes within all bounds, of which those that are over one are made smaller step by step, family by family.
+    /// Nodes within all bounds. Makes nodes that exceed a bound smaller step by step, family by family.
     fn smaller(&mut self, families: &mut [Family<'_>], first: Passed) -> Option<Made> {
         let mut passed = first;
-        // Families that no step made smaller for a bound.
+        // Families that no step could make smaller for this measure.
         let mut settled: Vec<(usize, Measure)> = Vec::new();
         loop {
             let wanted = passed.smaller.iter().find(|s| !settled.contains(&(s.place, s.of.clone())))?;
             let (place, of) = (wanted.place, wanted.of.clone());
             let mut next = None;
-            // A long step first, so that few are made.
+            // Try a long step first, to need fewer.
             for below in [wanted.counts.saturating_mul(3) / 4, wanted.counts] {
                 families.get_mut(place)?.ceilings.push(Ceiling { of: of.clone(), below });
                 let before = self.last.get_mut(place)?.take();
@@ -148,29 +148,29 @@ impl Packer<'_> {
         }
     }
 
-    /// Whether a family has other nodes than these.
+    /// Whether a family has nodes other than these.
     fn has_changed(&self, place: usize, before: Option<&(Vec<Slot>, Vec<String>)>) -> bool {
         let now = self.last.get(place).and_then(Option::as_ref);
         now.map(|(slots, _)| slots) != before.map(|(slots, _)| slots)
     }
 
-    /// The nodes of all families, if there are not too many, and a bound that they are over together, if there is one.
+    /// The nodes of all families unless there are too many, with a bound that they exceed together, if there is one.
     fn within(&mut self, families: &[Family<'_>]) -> Option<(Made, Option<Passed>)> {
         self.left = self.left.checked_sub(1)?;
         let (made, passed) = self.pack(families).ok()?;
         (!made.are_too_many(self.cluster, self.request, families)).then_some((made, passed))
     }
 
-    /// The nodes of all families, and a bound that they are over together, if there is one.
+    /// The nodes of all families, with a bound that they exceed together, if there is one.
     fn pack(&mut self, families: &[Family<'_>]) -> Result<(Made, Option<Passed>), Obstacle> {
         let (cluster, request) = (self.cluster, self.request);
         let mut sites = Vec::new();
         for family in families {
             let taints = family.draft.taints(request.gang, self.pinning);
-            // Where pods share nodes a DaemonSet that may come takes the room of one; a node for each has room to spare,
-            // or shows that it has not.
+            // With packing, a DaemonSet that may appear takes a pod's room, so it counts. A node for a single pod has room to
+            // spare, or shows that it has not.
             let daemons = daemons::overhead(family.draft, &taints, cluster, family.fills)?;
-            sites.push(Site { cluster, request, family, taints, daemons, tells_offers: OnceCell::new() });
+            sites.push(Site { cluster, request, family, taints, daemons, has_offers: OnceCell::new() });
         }
         let mut made = Made::default();
         let mut all: Vec<Vec<Slot>> = Vec::new();
@@ -205,7 +205,7 @@ mod tests {
     use serde_json::{Value, json};
     use std::collections::BTreeSet;
 
-    /// So many pods of one GPU on EC2's family g5, with this budget and these limits.
+    /// `pods` pods of one GPU on EC2's family g5, with this budget and these limits.
     fn family(pods: i32, budget: &Value, limits: &Value) -> World {
         let mut world = World::new().workload(&json!({"spec": {"podSets": [pod_set("main", pods)]}}));
         let class = json!({"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"});
@@ -222,13 +222,13 @@ mod tests {
     }
 
     #[test]
-    fn a_type_that_is_dearer_than_the_budget_is_not_packed_into() {
+    fn a_type_over_the_budget_is_not_used_for_packing() {
         let plan = family(8, &json!({"maxHourlyCost": "12"}), &json!({})).provisioned();
         assert_eq!(takes(&plan), (2, "11.35".to_owned()), "two g5.12xlarge rather than one g5.48xlarge");
     }
 
     #[test]
-    fn each_pod_gets_a_node_of_its_own_where_only_that_is_within_the_budget_and_packing_is_left_open() {
+    fn auto_packing_gives_each_pod_a_node_if_only_that_is_within_the_budget() {
         let mut world = family(8, &json!({"maxHourlyCost": "10"}), &json!({}));
         let plan = world.provisioned();
         assert_eq!(plan.slots.len(), 8);
@@ -242,8 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_for_each_pod_is_of_no_type_that_does_not_hold_it_though_only_such_types_are_within_the_budget()
-    {
+    fn a_single_pod_node_uses_no_type_that_is_too_small_even_to_meet_the_budget() {
         let mut world = family(8, &json!({"maxHourlyCost": "10"}), &json!({}));
         let listed = json!([
             {"key": names::INSTANCE_TYPE, "operator": "In", "values": ["g5.xlarge", "g5.12xlarge", "g5.48xlarge"]},
@@ -261,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_pod_keeps_its_node_while_those_of_the_others_are_made_smaller() {
+    fn a_large_pod_keeps_its_node_while_other_nodes_become_smaller() {
         let gpus = |name: &str, pods, gpus: &str| {
             let requests = json!({"cpu": "3", "memory": "6Gi", "nvidia.com/gpu": gpus});
             let spec = json!({"containers": [{"resources": {"requests": requests, "limits": {"nvidia.com/gpu": gpus}}}]});
@@ -281,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn the_search_for_smaller_nodes_ends_where_no_type_tells_what_is_bounded() {
+    fn the_search_for_smaller_nodes_ends_if_no_type_states_the_bounded_resource() {
         let requests = json!({"cpu": "1", "ephemeral-storage": "10Gi"});
         let spec = json!({"template": {"spec": {"containers": [{"resources": {"requests": requests}}]}}});
         let mut world = family(8, &json!({"maxResources": {"ephemeral-storage": "50Gi"}}), &json!({}));
@@ -293,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_smaller_type_is_taken_though_it_is_hardly_cheaper() {
+    fn the_next_smaller_type_is_tried_even_if_it_is_hardly_cheaper() {
         let types = json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": ["a", "b"]}]);
         let requests = json!({"cpu": "10"});
         let spec = json!({"template": {"spec": {"containers": [{"resources": {"requests": requests}}]}}});
@@ -311,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_are_packed_into_no_type_that_is_not_sold_where_the_nodes_may_be() {
+    fn pods_are_not_packed_into_types_that_are_not_sold_in_the_zones() {
         let mut world = family(8, &json!({}), &json!({}));
         let line = |name: &str, zone: &str, value: &str| offer("available", [name, "on-demand", zone], value);
         let of_types =
@@ -324,7 +323,7 @@ mod tests {
             assert_eq!(plan.slots.len(), 2);
             assert_eq!(of_types(&plan), BTreeSet::from(["g5.12xlarge".to_owned()]));
         }
-        // A page that has nothing for these nodes says nothing of them, nor does a line that cannot be read.
+        // Metrics without any line for these nodes, or with lines that cannot be read, change nothing.
         for page in [
             line("m5.large", "us-east-1a", "1"),
             line("m5.large", "us-east-1a", "1") + &line("g5.48xlarge", "us-east-1a", "NaN"),
@@ -335,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn types_that_are_out_of_capacity_are_named_where_they_would_hold_what_a_node_has() {
+    fn types_out_of_capacity_are_named_if_they_would_hold_the_pods() {
         let mut world = family(8, &json!({}), &json!({}));
         let page = |in_stock: &[&str]| {
             let types = ["g5.xlarge", "g5.12xlarge", "g5.24xlarge", "g5.48xlarge"];
@@ -346,7 +345,7 @@ mod tests {
             Some(market(&types.iter().map(line).collect::<String>()))
         };
         let why = "out of capacity by Karpenter's metrics wherever the nodes may be";
-        for (mode, in_stock, told) in [
+        for (mode, in_stock, expected) in [
             (
                 PackingMode::Auto,
                 &["g5.xlarge", "g5.12xlarge"][..],
@@ -359,15 +358,16 @@ mod tests {
             world.policy.packing = mode;
             world.market = page(in_stock);
             let plan = world.provisioned();
-            let told: Vec<String> = told.iter().map(|told| format!("{told} left out: {why}")).collect();
+            let expected: Vec<String> =
+                expected.iter().map(|expected| format!("{expected} left out: {why}")).collect();
             let facts: Vec<&String> = plan.facts.iter().filter(|fact| fact.contains("left out")).collect();
-            assert_eq!(facts, told.iter().collect::<Vec<_>>(), "{in_stock:?}: {:?}", plan.slots);
+            assert_eq!(facts, expected.iter().collect::<Vec<_>>(), "{in_stock:?}: {:?}", plan.slots);
             assert!(plan.notes.is_empty(), "{:?}", plan.notes);
         }
     }
 
     #[test]
-    fn a_type_that_karpenter_does_not_have_is_no_choice_and_is_said_to_be_none() {
+    fn a_type_that_karpenter_does_not_have_does_not_count_for_min_values() {
         let line = |name: &str| offer("available", [name, "on-demand", "us-east-1a"], 1);
         let types = |least: u8| {
             let values = ["g5.xlarge", "g5.12xlarge", "g5.48xlarge"];
@@ -400,11 +400,11 @@ mod tests {
         world.pools = types(1);
         let note = "Karpenter's metrics do not have g5.48xlarge where the nodes may be";
         let notes = world.provisioned().notes;
-        assert!(notes.iter().any(|told| told.starts_with(note)), "{notes:?}");
+        assert!(notes.iter().any(|one| one.starts_with(note)), "{notes:?}");
     }
 
     #[test]
-    fn all_nodes_together_are_held_to_each_bound_by_leaving_out_the_dearest_and_largest_types() {
+    fn the_most_expensive_and_largest_types_are_left_out_to_meet_each_bound() {
         let gpus = json!({"nvidia.com/gpu": "12"});
         for (budget, limits, bound) in [
             (json!({"maxHourlyCost": "20"}), json!({}), "gates.budget.maxHourlyCost of 20 USD"),

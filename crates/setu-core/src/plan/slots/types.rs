@@ -1,4 +1,4 @@
-//! Of which instance types the nodes of a slot may be, and what the largest of them has.
+//! Which instance types the nodes of a slot may be of, and what the largest of them has.
 
 use super::Site;
 use super::bounds::Measure;
@@ -16,50 +16,52 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The lowest bound in money on what a gang may take an hour, if there is any.
+/// The lowest bound on what a gang may cost an hour, if there is any.
 pub(super) fn most_money(cluster: &Cluster<'_>, request: &Request<'_>) -> Option<Price> {
     let of_queue = cluster.guards.and_then(|guards| guards.per_local_queue.max_hourly_cost);
     request.policy.budget.max_hourly_cost.into_iter().chain(of_queue).min()
 }
 
 impl Site<'_> {
-    /// The lowest price by which types are compared.
+    /// The lowest price, by which types are compared.
     pub(super) fn price(&self, instance_type: &str) -> Option<Price> {
         let requirements = &self.family.draft.requirements;
         self.prices().cheapest(instance_type, requirements, self.family.draft.node_class_group())
     }
 
-    /// The highest price that a node of this type may have; none where it may be bought as something that has no price.
-    pub(super) fn dearest(&self, instance_type: &str) -> Option<Price> {
+    /// The highest price that a node of this type may have. `None` if it may be bought as an offering without a price.
+    pub(super) fn highest_price(&self, instance_type: &str) -> Option<Price> {
         let draft = self.family.draft;
         self.prices().dearest_of(instance_type, &draft.requirements, draft.node_class_group())
     }
 
-    /// These kinds of nodes, one for each known shape, without room on those that no node can be of now: one alone would be
-    /// over the limits, or Karpenter holds the type for out of capacity.
+    /// These kinds, one for each known shape. A kind gets no room if no node can be of it now: one node alone exceeds the limits,
+    /// or Karpenter marks the type as out of capacity.
     pub(super) fn usable(&self, kinds: &[Kind]) -> Vec<Kind> {
         self.with_room(kinds, |_, shape| {
             self.why_not(shape, 1, &ResourceList::new()).is_none() && !self.is_out(shape)
         })
     }
 
-    /// The same without room on those of which one alone would be over the bounds in money; `None` where there are none.
+    /// The same; a kind gets no room if one node alone exceeds the cost bound. `None` if there is no such bound.
     pub(super) fn affordable(&self, kinds: &[Kind]) -> Option<Vec<Kind>> {
         most_money(self.cluster, self.request)?;
-        Some(self.with_room(kinds, |_, shape| self.too_dear(&shape.instance_type, 1).is_none()))
+        Some(self.with_room(kinds, |_, shape| self.too_expensive(&shape.instance_type, 1).is_none()))
     }
 
-    /// The same without room on those that are not smaller than the nodes which are to be shared.
+    /// The same; a kind gets no room if it is not below the family's ceilings.
     pub(super) fn small(&self, kinds: &[Kind]) -> Vec<Kind> {
         let counts = |shape: &Shape, of: &Measure| match of {
-            Measure::Price => self.dearest(&shape.instance_type).map_or(i128::MAX, |p| i128::from(p.micros)),
+            Measure::Price => {
+                self.highest_price(&shape.instance_type).map_or(i128::MAX, |p| i128::from(p.micros))
+            }
             Measure::Resource(key) => resources::amount(&shape.counts_with(), key).nanos(),
         };
         let ceilings = &self.family.ceilings;
         self.with_room(kinds, |_, shape| ceilings.iter().all(|most| counts(shape, &most.of) < most.below))
     }
 
-    /// The same without room on those that are not to have any.
+    /// These kinds; a kind gets no room if `has_room` rejects it.
     pub(super) fn with_room(&self, kinds: &[Kind], has_room: impl Fn(&Kind, &Shape) -> bool) -> Vec<Kind> {
         let with_room = |(kind, shape): (&Kind, &Arc<Shape>)| {
             let room = if has_room(kind, shape) { kind.room.clone() } else { ResourceList::new() };
@@ -68,18 +70,18 @@ impl Site<'_> {
         kinds.iter().zip(&self.family.known.shapes).map(with_room).collect()
     }
 
-    /// These types without those that are out of capacity, or all where all are.
+    /// These types without those out of capacity, or all of them if all are out.
     pub(super) fn to_be_had<'s>(&self, types: Vec<&'s Arc<Shape>>) -> Vec<&'s Arc<Shape>> {
         let left: Vec<_> = types.iter().copied().filter(|shape| !self.is_out(shape)).collect();
         if left.is_empty() { types } else { left }
     }
 
-    /// The types that Karpenter holds for out of capacity wherever the nodes may be.
+    /// The types that Karpenter marks as out of capacity everywhere the nodes may be.
     pub(super) fn out(&self) -> impl Iterator<Item = &Arc<Shape>> {
         self.family.known.shapes.iter().filter(|shape| self.has(shape) == Some(false))
     }
 
-    /// The types that Karpenter's metrics do not have where the nodes may be, though they have others.
+    /// The types that Karpenter's metrics lack where the nodes may be, though they list others.
     pub(super) fn absent(&self) -> impl Iterator<Item = &Arc<Shape>> {
         self.family.known.shapes.iter().filter(|shape| self.is_absent(shape))
     }
@@ -88,7 +90,7 @@ impl Site<'_> {
         self.has(shape).is_none() && self.is_out(shape)
     }
 
-    /// That nodes are asked for that none of these types will be launched as, where that is so.
+    /// A note that none of these types can launch where the nodes may be, if that is the case.
     pub(super) fn not_sold(&self, types: &[String]) -> Option<String> {
         let is_absent = |name: &String| self.shape(name).is_some_and(|shape| self.is_absent(shape));
         (!types.is_empty() && types.iter().all(is_absent)).then(|| {
@@ -99,18 +101,18 @@ impl Site<'_> {
         })
     }
 
-    /// Whether Karpenter holds a type for out of capacity wherever the nodes may be, or has others for them and not this one: it
-    /// is not sold there.
+    /// Whether Karpenter marks a type as out of capacity everywhere the nodes may be, or lists others there and not this one
+    /// because it is not sold there.
     fn is_out(&self, shape: &Shape) -> bool {
         match self.has(shape) {
             Some(has) => !has,
             None => *self
-                .tells_offers
+                .has_offers
                 .get_or_init(|| self.family.known.shapes.iter().any(|other| self.has(other).is_some())),
         }
     }
 
-    /// Whether Karpenter has capacity of a type wherever the nodes may be, as far as its metrics tell.
+    /// Whether Karpenter has capacity of a type anywhere the nodes may be. `None` if its metrics do not say.
     fn has(&self, shape: &Shape) -> Option<bool> {
         let requirements = &self.family.draft.requirements;
         let allows = |key: &str, value: &str| requirements.get(key).is_none_or(|values| values.allows(value));
@@ -124,14 +126,14 @@ impl Site<'_> {
         self.family.known.shapes.iter().find(|shape| shape.instance_type == instance_type)
     }
 
-    /// Whether a node of this type holds what it is to have, as far as is known.
+    /// Whether a node of this type holds the requests. True for unknown types.
     pub(super) fn holds(&self, instance_type: &str, requests: &ResourceList) -> bool {
         self.shape(instance_type)
             .is_none_or(|shape| resources::first_short(requests, &shape.room(&ResourceList::new())).is_none())
     }
 
-    /// Types that can supply `count` nodes, of these or else of those that are listed. As given where none
-    /// that holds the pods would be left, or all are.
+    /// The types that can supply `count` nodes, out of these or else the listed ones. Returned unchanged if all can, or if none
+    /// that holds the pods would be left.
     pub(super) fn possible(
         &self,
         types: &[String],
@@ -144,7 +146,7 @@ impl Site<'_> {
             if types.is_empty() { listed.into_iter().flatten().collect() } else { types.iter().collect() };
         let why_not = |name: &String| {
             let of_size = self.shape(name).and_then(|shape| self.why_not(shape, count, requests));
-            of_size.or_else(|| self.too_dear(name, count))
+            of_size.or_else(|| self.too_expensive(name, count))
         };
         let (left, out): (Vec<&String>, Vec<&String>) = all.into_iter().partition(|t| why_not(t).is_none());
         if out.is_empty() || !left.iter().any(|name| self.holds(name, requests)) {
@@ -158,8 +160,8 @@ impl Site<'_> {
         left.into_iter().cloned().collect()
     }
 
-    /// That nodes are of none of the types that would hold their pods and are out of capacity, the cheapest first, and who says so;
-    /// nothing where there are no such types.
+    /// A fact that names the types that would hold the pods but are out of capacity, the cheapest first. `None` if there are
+    /// none.
     pub(super) fn without_those_out(&self, slots: &[Slot]) -> Option<String> {
         let alike = || slots.chunk_by(|a, b| Arc::ptr_eq(&a.template, &b.template)).filter_map(<[_]>::first);
         let is_left_out = |shape: &&Arc<Shape>| {
@@ -181,18 +183,18 @@ impl Site<'_> {
         self.cluster.prices(self.request.policy)
     }
 
-    /// Bounds on what the gangs of its LocalQueue hold.
+    /// Bounds on what the gangs of the LocalQueue hold.
     fn of_queue(&self) -> Option<&QueueGuards> {
         self.cluster.guards.map(|guards| &guards.per_local_queue)
     }
 
-    /// Why so many nodes that are to have this cannot be of a type: it would be waited for in vain, or fail again.
+    /// Why `nodes` nodes with these requests cannot be of a type: they would never come, or fail again.
     fn why_not(&self, shape: &Shape, nodes: u32, requests: &ResourceList) -> Option<String> {
         let policy = self.request.policy;
         if shape.is_shown() && resources::first_short(requests, &shape.room(&ResourceList::new())).is_some() {
             return Some("its nodes have shown that they do not hold the pods".to_owned());
         }
-        // Not what is left of the limits: that changes while the claims are created.
+        // Not what is left of the limits, because that changes while the claims are created.
         let limits = self.family.draft.limits().filter(|_| policy.capacity_gate == Gate::Enforce);
         let all = resources::times(&shape.counts_with(), nodes);
         let of_queue = self.of_queue().and_then(|queue| queue.max_resources.as_ref());
@@ -206,10 +208,10 @@ impl Site<'_> {
         })
     }
 
-    /// Why so many nodes of a type are not within the bounds in money, if there are any.
-    fn too_dear(&self, instance_type: &str, nodes: u32) -> Option<String> {
+    /// Why `nodes` nodes of a type exceed the cost bound, if there is one and they do.
+    fn too_expensive(&self, instance_type: &str, nodes: u32) -> Option<String> {
         let most = most_money(self.cluster, self.request)?;
-        let Some(price) = self.dearest(instance_type) else {
+        let Some(price) = self.highest_price(instance_type) else {
             return Some("no price is known, and a budget is to be kept".to_owned());
         };
         (times(price, nodes) > most).then(|| {
@@ -217,7 +219,7 @@ impl Site<'_> {
         })
     }
 
-    /// The most that a node may have which is to have this: that of the largest type it may be of.
+    /// The most that a node with these requests may have: that of its largest possible type.
     pub(super) fn most(&self, requests: &ResourceList, types: &[String]) -> Most {
         let shapes = || self.family.known.shapes.iter();
         let may_be = |shape: &&Arc<Shape>| {
@@ -225,7 +227,7 @@ impl Site<'_> {
             named && resources::first_short(requests, &shape.room(&ResourceList::new())).is_none()
         };
         let listed = !types.is_empty() || self.family.known.is_bounded;
-        // Where any type is possible, that a large one is known does not make it likely.
+        // Where any type is possible, knowing a large type does not make it likely.
         let holding = || shapes().filter(|_| listed).filter(may_be);
         let mut most =
             holding().fold(requests.clone(), |most, shape| resources::max(&most, &shape.counts_with()));
@@ -246,7 +248,7 @@ impl Site<'_> {
     }
 }
 
-/// That nodes are of none of these types, and why.
+/// The note that types are left out, and why.
 fn left_out(types: &[&str], why: &str) -> String {
     match types {
         [only] => format!("type {only} is left out: {why}"),

@@ -1,7 +1,7 @@
-//! Reads the constraints of one pod set: which pods each is about, and what it asks for.
+//! Reads the constraints of one pod set: which pods each covers, and what it asks for.
 //!
-//! Called by `topology`. Rule: a constraint that is about other pods than the gang's, or about nodes of others, is
-//! refused, because nobody can say here whether it will hold.
+//! Called by `topology`. Rule: a constraint that involves pods or nodes outside the gang is refused, because it cannot be checked
+//! here.
 
 use super::{Constraint, Rule, refused};
 use crate::api::parameters::Pinning;
@@ -17,7 +17,7 @@ use k8s_openapi::api::core::v1::{PodAffinityTerm, TopologySpreadConstraint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What the constraints of one pod set are read with.
+/// The input for reading constraints.
 pub(super) struct Reader<'a> {
     pub(super) cluster: &'a Cluster<'a>,
     pub(super) request: &'a Request<'a>,
@@ -45,7 +45,7 @@ impl Reader<'_> {
         let counted = self.selected(c.label_selector.as_ref());
         let mut members = counted.clone();
         members.insert(own);
-        // Without a pod that counts there is no skew, and one pod is nothing to spread.
+        // Without counted pods there is no skew, and a single pod has nothing to spread.
         if counted.is_empty() || self.pods(&members) < 2 {
             return Ok(None);
         }
@@ -94,7 +94,7 @@ impl Reader<'_> {
         let selector = term.label_selector.as_ref().filter(|_| is_near);
         let mut selected = self.selected(selector);
         if rule == Rule::Together {
-            // Pods without the label that is asked for may be others than those that are meant.
+            // Pods that lack the selected label in their template may not be the ones that are meant.
             selected.retain(|index| {
                 let labels = self.demand.get(*index).map(|set| &set.pod_set.template.metadata.labels);
                 selector.zip(labels).is_some_and(|(selector, labels)| surely_selects(selector, labels))
@@ -117,10 +117,10 @@ impl Reader<'_> {
         Ok(Some(Constraint { text, key, rule, members, counted: selected, max_skew: 0, min_domains: 1 }))
     }
 
-    /// Pods that share a volume which is made where the first of them runs: no other zone will have it.
+    /// Pods that share a volume that is created where the first of them runs. No other zone can use it.
     ///
     /// # Errors
-    /// Pods that Setu makes no nodes for share it, and may run anywhere.
+    /// If pods without nodes from Setu share it, because they may run anywhere.
     pub(super) fn shared_volumes(&self) -> Result<impl Iterator<Item = Constraint>, Obstacle> {
         let mut users: BTreeMap<&str, BTreeSet<usize>> = BTreeMap::new();
         for (index, set) in self.demand.iter().enumerate() {
@@ -162,7 +162,7 @@ impl Reader<'_> {
         sets.iter().filter_map(|set| self.demand.get(*set)).map(|set| set.pods).fold(0, u32::saturating_add)
     }
 
-    /// Pod sets of the demand whose pods the selector may select. Without a selector it selects none.
+    /// Pod sets of the demand whose pods the selector may select. None without a selector.
     pub(super) fn selected(&self, selector: Option<&LabelSelector>) -> BTreeSet<usize> {
         let sets = self.demand.iter().enumerate();
         sets.filter(|(_, set)| selects(selector, set.pod_set)).map(|(index, _)| index).collect()
@@ -175,7 +175,7 @@ impl Reader<'_> {
         sets.filter(move |set| set.count > 0 && !planned.contains(set.name.as_str()))
     }
 
-    /// Whether the term is about pods of the gang's namespace.
+    /// Whether the term covers pods of the gang's namespace.
     fn is_in_namespace(&self, term: &PodAffinityTerm) -> bool {
         let own = self.request.workload.metadata.namespace.as_deref().unwrap_or_default();
         let listed = term.namespaces.iter().flatten().any(|namespace| namespace == own);
@@ -186,7 +186,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Whether the term leaves out all pods that have a label with the same value as those of this pod set.
+    /// Whether the term excludes all pods that share a label value with this pod set.
     fn excludes_own(&self, own: usize, term: &PodAffinityTerm) -> bool {
         let labels = self.demand.get(own).map(|set| &set.pod_set.template.metadata.labels);
         let mut keys = term.mismatch_label_keys.iter().flatten();
