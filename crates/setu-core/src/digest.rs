@@ -5,7 +5,7 @@
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
 
-/// The hash of `parts`, which are kept apart by a separator.
+/// The hash of `parts`, with a separator between them.
 pub fn hash(parts: &[&str]) -> impl Iterator<Item = u8> {
     let mut hasher = Sha256::new();
     for part in parts {
@@ -24,7 +24,7 @@ pub fn hex_digest(parts: &[&str], bytes: usize) -> String {
     })
 }
 
-/// `length` characters of `0-9a-v` out of the hash of `parts`.
+/// `length` characters of `0-9a-v` from the hash of `parts`.
 pub fn digest(parts: &[&str], length: usize) -> String {
     const ALPHABET: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
     hash(parts)

@@ -1,11 +1,11 @@
 //! The pure core of Setu: what a gang is, which nodes it needs, and what comes next.
 //!
-//! A gang is a typed statechart ([`gang`]), kept in an annotation of its Workload. A plan ([`plan`]) says which NodeClaims it
-//! needs, or what is in the way. A policy ([`policy`]) tunes both. The objects that they read and write are in [`api`],
-//! keys in [`names`].
+//! A gang is a typed statechart ([`gang`]), stored in an annotation of its Workload. A plan ([`plan`]) has the NodeClaims that
+//! it needs, or the obstacle. A policy ([`policy`]) tunes both. [`api`] has the objects that they read and write, and
+//! [`names`] has the keys.
 //!
-//! Rule: nothing here knows a client, a runtime, a clock, a log or chance; none is among the dependencies. Time comes in as a
-//! value. `planted` holds the bugs that tests may switch on.
+//! Rule: nothing here uses a client, a runtime, a clock, a log or randomness, and none is a dependency. Time is an argument.
+//! `planted` has the bugs that tests can switch on.
 
 pub mod api;
 pub mod digest;

@@ -1,9 +1,9 @@
-//! Known bugs that tests can switch on, to see whether they would be found.
+//! Known bugs that tests can switch on, to check that they would be found.
 //!
-//! Rule: without the feature `planted-bugs`, which no release has, [`planted!`] is the constant
-//! `false` and this module holds nothing else. A bug is planted for one thread at a time.
+//! Rule: without the feature `planted-bugs`, which no release has, [`planted!`] is the constant `false` and this module has
+//! nothing else. A bug is planted for one thread at a time.
 //!
-//! The first column says who finds it: `model` is the model in `tests/model`,
+//! The first column shows what finds the bug: `model` is the model in `tests/model`,
 //! `names` and `journal` are the checks that `tests/fuzz.rs` shares with the fuzz targets, and
 //! `client` and `simulator` are a real connection and the embedded cluster in `tests/planted.rs`.
 //!
@@ -15,7 +15,7 @@
 //! | client | `RetryInClient` |
 //! | simulator | `AdoptStranger`, `SweepBeforeStores`, `SelectorMissing`, `VerdictBeforeCleanup`, `DeleteWithoutUid`, `CreateWithoutJournal`, `ActOnStaleJournal`, `ActOnConflict` |
 //!
-//! The last five are hooks in the order of requests, of which the model has a copy; so both must find them.
+//! The last five are hooks in the order of requests. The model has a copy of that order, so both must find them.
 
 pub use crate::planted;
 #[cfg(feature = "planted-bugs")]
@@ -30,7 +30,7 @@ macro_rules! planted {
     };
 }
 
-/// Whether this bug is planted: never, in a build that is not a test of tests.
+/// Whether this bug is planted: never, in a build without the feature.
 #[cfg(not(feature = "planted-bugs"))]
 #[macro_export]
 macro_rules! planted {
@@ -39,7 +39,7 @@ macro_rules! planted {
     };
 }
 
-/// What every hook says in a build without the feature.
+/// The value of every hook in a build without the feature.
 #[cfg(not(feature = "planted-bugs"))]
 pub const fn never() -> bool {
     false
@@ -52,49 +52,49 @@ mod switch {
     /// A known bug.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub enum Planted {
-        /// A claim is deleted by its name, whatever bears it by then.
+        /// A claim is deleted by name, even if another object has that name by then.
         DeleteWithoutUid,
         /// Readiness is decided on a cache.
         ReadyBeforeGate,
         /// A deadline is decided on a cache.
         DeadlineOnCache,
-        /// Kueue is told Retry while claims are still being deleted.
+        /// The check becomes Retry while claims are still being deleted.
         VerdictBeforeCleanup,
-        /// Claims are created before the journal says so.
+        /// Claims are created before the journal has them.
         CreateWithoutJournal,
         /// Names of claims cannot be derived again.
         RandomClaimNames,
-        /// A claim of that name is taken over whoever made it.
+        /// A claim with that name is adopted, no matter who created it.
         AdoptStranger,
         /// A claim is swept because a cache does not show its Workload.
         SweepBeforeStores,
-        /// Names of claims follow from the Workload's name instead of its UID.
+        /// Names of claims are derived from the Workload's name instead of its UID.
         NameWithoutUid,
-        /// A journal copied from another Workload is believed.
+        /// A journal copied from another Workload is accepted.
         JournalUnbound,
-        /// What a cached journal asks for is done without making sure that it still stands.
+        /// The action of a cached journal is taken without a check that it is current.
         ActOnStaleJournal,
-        /// What was decided is done although another replica's journal was written first.
+        /// A decision is carried out although another replica's journal was written first.
         ActOnConflict,
-        /// Pods are not led to the gang's nodes.
+        /// Pods do not select the gang's nodes.
         SelectorMissing,
-        /// All admissions look alike, so a Ready outlives the one it was given for.
+        /// All admissions look alike, so a Ready outlives its admission.
         EpochIgnored,
-        /// Without a journal, claims that exist are not asked for their attempt.
+        /// Without a journal, the attempt is not read from existing claims.
         AttemptFromJournalOnly,
-        /// An eviction that has only begun takes the nodes from under running pods.
+        /// An eviction that has only begun deletes the nodes under running pods.
         DeleteWhileAdmitted,
-        /// Ready is told on the word of the journal, without a look at the claims.
+        /// Ready is reported from the journal alone, without a read of the claims.
         ReadyFromJournalAlone,
         /// An attempt starts because a cache shows no claim of the last one.
         PlanOnCachedAbsence,
-        /// Nodes are taken back while Kueue may still admit on the Ready it was told.
+        /// Nodes are deleted while Kueue may still admit on their Ready.
         ReadyStandsWhileDeleting,
-        /// A gang that was released never notices that its reservation stands after all.
+        /// A released gang never notices that its reservation still stands.
         ReleasedForGood,
-        /// An attempt is judged by defaults while what it is judged by cannot be read.
+        /// An attempt is judged by defaults while its policy and terms are unknown.
         JudgedUnread,
-        /// A write that failed is sent again by the client, whatever has happened since.
+        /// The client sends a failed write again, whatever has happened since.
         RetryInClient,
     }
 
@@ -131,7 +131,7 @@ mod switch {
         static SALT: Cell<u32> = const { Cell::new(0) };
     }
 
-    /// Plants a bug in this thread in place of the one before; `None` mends it.
+    /// Plants a bug in this thread in place of the one before; `None` removes it.
     pub fn plant(bug: Option<Planted>) {
         BUG.set(bug);
     }
@@ -141,7 +141,7 @@ mod switch {
         BUG.get() == Some(bug)
     }
 
-    /// A number that differs at every call, for what ought to be derived.
+    /// A number that differs at every call, for values that should be derived.
     pub fn salt() -> u32 {
         SALT.set(SALT.get().wrapping_add(1));
         SALT.get()

@@ -1,4 +1,4 @@
-//! Kueue's AdmissionCheck (cluster-scoped): which controller answers it, with which parameters.
+//! Kueue's AdmissionCheck (cluster-scoped): its controller and its parameters.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube_derive::CustomResource;
@@ -42,7 +42,7 @@ pub struct ParametersRef {
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct AdmissionCheckStatus {
-    /// Kueue reads `Active` alone: while it is not True, no Workload of the queue is admitted.
+    /// Kueue reads only `Active`: while it is not True, no Workload of the queue is admitted.
     #[serde(default)]
     pub conditions: Vec<Condition>,
 }

@@ -1,4 +1,4 @@
-//! Amounts as people write them in YAML: quantities that may be bare numbers, and money.
+//! Amounts as users write them in YAML: quantities that may be bare numbers, and money.
 
 use super::pod::ResourceList;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -61,8 +61,8 @@ pub fn amounts_schema(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// An amount of money, exact to a millionth of its unit. People are shown whole cents, rounded up, so that what is over a bound
-/// never looks equal to it; programs get every digit.
+/// An amount of money, exact to a millionth of its unit. Users see whole cents, rounded up, so that an amount above a limit
+/// never looks equal to it. Programs get every digit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Price {
     /// Millionths of the unit.
@@ -74,7 +74,7 @@ const MICROS: u64 = 1_000_000;
 pub const MICROS_OF_A_CENT: u64 = MICROS / 100;
 
 impl Price {
-    /// Both together.
+    /// The sum of both.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self { micros: self.micros.saturating_add(other.micros) }
@@ -86,7 +86,7 @@ impl Price {
         self.micros as f64 / MICROS as f64
     }
 
-    /// With every digit, as it is read again.
+    /// With every digit, in the form that is parsed.
     pub fn exact(self) -> String {
         let (whole, rest) = (self.micros / MICROS, self.micros % MICROS);
         if rest == 0 {
@@ -125,7 +125,7 @@ impl std::str::FromStr for Price {
     }
 }
 
-/// A currency by its code of ISO 4217, such as USD.
+/// A currency by its ISO 4217 code, such as USD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Currency([u8; 3]);
 
@@ -166,12 +166,12 @@ impl JsonSchema for Currency {
     }
 }
 
-/// A price as people are shown it, with its currency.
+/// A price with its currency, as users see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Money {
     /// How much.
     pub price: Price,
-    /// Of what.
+    /// In which currency.
     pub currency: Currency,
 }
 
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn people_are_shown_whole_cents_rounded_up() {
+    fn prices_are_shown_in_whole_cents_rounded_up() {
         for (price, shown) in [
             ("21.957642", "21.96"),
             ("6.496", "6.50"),

@@ -1,11 +1,11 @@
-//! The part of a DaemonSet that says where its pods run and what they take from a node.
+//! The part of a DaemonSet that decides where its pods run and what they take from a node.
 
 use super::pod::PodTemplate;
 use kube_core::ObjectMeta;
 use kube_derive::Resource;
 use serde::{Deserialize, Serialize};
 
-/// A DaemonSet, slimmed.
+/// A DaemonSet, reduced to the fields that are read.
 #[derive(Resource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[resource(inherit = "k8s_openapi::api::apps::v1::DaemonSet", crates(kube_core = "::kube_core"))]
 pub struct DaemonSet {
@@ -16,7 +16,7 @@ pub struct DaemonSet {
     pub spec: DaemonSetSpec,
 }
 
-/// `spec` of a DaemonSet, slimmed.
+/// `spec` of a DaemonSet, reduced.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 pub struct DaemonSetSpec {
     /// What each pod looks like.

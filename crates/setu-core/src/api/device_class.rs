@@ -1,4 +1,4 @@
-//! The part of a DeviceClass that says which extended resource it serves.
+//! The part of a DeviceClass with the extended resource that it serves.
 
 use kube_derive::CustomResource;
 use serde::{Deserialize, Serialize};

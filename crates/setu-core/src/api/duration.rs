@@ -1,4 +1,4 @@
-//! A span of time as people write it in YAML: `90s`, `15m`, `1h30m`.
+//! A span of time as users write it in YAML: `90s`, `15m`, `1h30m`.
 
 use humantime::DurationError;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -21,7 +21,7 @@ impl Span {
         Self::seconds(minutes * 60)
     }
 
-    /// As a signed duration, for arithmetic with timestamps. Longer than a century is cut to that.
+    /// As a signed duration, for arithmetic with timestamps; at most a century.
     pub fn signed(self) -> jiff::SignedDuration {
         const CENTURY: u64 = 100 * 366 * 86_400;
         jiff::SignedDuration::try_from(self.0.min(std::time::Duration::from_secs(CENTURY)))
@@ -47,19 +47,19 @@ impl fmt::Display for Span {
     }
 }
 
-/// Units that are understood.
+/// Accepted units.
 const UNITS: [&str; 26] = [
     "millis", "msec", "ms", "seconds", "second", "secs", "sec", "s", "minutes", "minute", "mins", "min", "m",
     "hours", "hour", "hrs", "hr", "h", "days", "day", "d", "weeks", "week", "wks", "wk", "w",
 ];
 
-/// Why a text is no span.
+/// Why a text is not a span.
 #[derive(Debug, thiserror::Error)]
 pub enum SpanError {
-    /// It does not have the form.
+    /// It has a wrong form.
     #[error("{0}")]
     Form(DurationError),
-    /// Months, years and what is less than a millisecond are no spans of a policy.
+    /// A policy has no spans in months, years or units below a millisecond.
     #[error("{0} is no unit: write ms, s, m, h, d or w")]
     Unit(String),
 }
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_span_of_a_policy_is_refused() {
+    fn only_spans_with_accepted_units_are_parsed() {
         for text in ["90s", "1h30m", "1h 30m", "1.5h", "2 weeks", "0s", "250ms", "15 mins"] {
             assert!(text.parse::<Span>().is_ok(), "{text}");
         }
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_span_is_shown_in_hours_and_less_and_read_again() {
+    fn a_span_is_shown_in_hours_and_less_and_parsed_again() {
         for (text, shown) in [
             ("24h", "24h"),
             ("1d 90s", "24h1m30s"),

@@ -1,5 +1,5 @@
-//! Kueue's ResourceFlavor and Topology (cluster-scoped): what the nodes behind a quota look like, and where
-//! they are.
+//! Kueue's ResourceFlavor and Topology (cluster-scoped): the labels, tolerations and places of the nodes behind a
+//! quota.
 
 use k8s_openapi::api::core::v1::Toleration;
 use kube_derive::CustomResource;

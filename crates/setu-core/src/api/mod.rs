@@ -1,7 +1,7 @@
-//! Types of the objects Setu reads and writes, and nothing else.
+//! Types of the objects that Setu reads and writes, and nothing else.
 //!
-//! Foreign kinds are slim: only the fields that are read, so that unread fields (whole pod specs)
-//! are dropped while decoding and a new field upstream never breaks us. No I/O happens here.
+//! Foreign kinds have only the fields that are read. Unread fields (whole pod specs) are dropped while decoding, and a new
+//! field upstream never breaks us. No I/O happens here.
 
 pub mod admission_check;
 pub mod amount;

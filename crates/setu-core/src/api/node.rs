@@ -9,7 +9,7 @@ use kube_core::ObjectMeta;
 use kube_derive::Resource;
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// A Node, slimmed.
+/// A Node, reduced to the fields that are read.
 #[derive(Resource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[resource(inherit = "k8s_openapi::api::core::v1::Node", crates(kube_core = "::kube_core"))]
 pub struct Node {
@@ -23,27 +23,27 @@ pub struct Node {
     pub status: NodeStatus,
 }
 
-/// `spec` of a Node, slimmed.
+/// `spec` of a Node, reduced.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 pub struct NodeSpec {
-    /// The provider's id; empty until the provider or the kubelet has said it.
+    /// The provider's id; empty until the provider or the kubelet has set it.
     #[serde(default, rename = "providerID", skip_serializing_if = "String::is_empty")]
     pub provider_id: String,
-    /// What pods must tolerate.
+    /// Taints that pods must tolerate.
     #[serde(default)]
     pub taints: Vec<Taint>,
-    /// Cordoned.
+    /// Whether it is cordoned.
     #[serde(default)]
     pub unschedulable: bool,
 }
 
-/// `status` of a Node, slimmed.
+/// `status` of a Node, reduced.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 pub struct NodeStatus {
     /// What pods may use.
     #[serde(default)]
     pub allocatable: ResourceList,
-    /// Devices that it has, whether they work or not.
+    /// Its devices, whether they work or not.
     #[serde(default, rename = "capacity", deserialize_with = "devices")]
     pub devices: ResourceList,
     /// Ready and others.
@@ -51,17 +51,17 @@ pub struct NodeStatus {
     pub conditions: Vec<NodeCondition>,
 }
 
-/// The extended resources of a list, under the names of their vendors.
+/// The extended resources of a list, by their vendors' names.
 fn devices<'de, D: Deserializer<'de>>(list: D) -> Result<ResourceList, D::Error> {
     let mut list = ResourceList::deserialize(list)?;
     list.retain(|key, _| key.contains('/'));
     Ok(list)
 }
 
-/// A condition of a Node, slimmed.
+/// A condition of a Node, reduced.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 pub struct NodeCondition {
-    /// Which.
+    /// Its type.
     #[serde(rename = "type")]
     pub kind: String,
     /// True, False or Unknown.
@@ -72,12 +72,12 @@ pub struct NodeCondition {
 }
 
 impl Node {
-    /// When it last became Ready or stopped being so; `None` if it does not say.
+    /// When it last became Ready or stopped being Ready; `None` if it is unknown.
     pub fn ready_since(&self) -> Option<Timestamp> {
         self.ready()?.last_transition_time
     }
 
-    /// Since when nobody has heard from its kubelet; `None` while the kubelet speaks, whatever it says.
+    /// Since when its kubelet is silent; `None` while the kubelet reports anything.
     pub fn silent_since(&self) -> Option<Timestamp> {
         let ready = self.ready()?;
         ready.last_transition_time.filter(|_| ready.status == "Unknown")
@@ -92,7 +92,7 @@ impl Node {
         self.status.conditions.iter().find(|c| c.kind == "Ready")
     }
 
-    /// Index of the slot it fills within its gang; `None` where it does not say.
+    /// Index of the slot that it fills within its gang; `None` if it states none.
     pub fn slot(&self) -> Option<u32> {
         noted(&self.metadata, names::SLOT)?.parse().ok()
     }

@@ -1,4 +1,4 @@
-//! Karpenter's NodeClaim (cluster-scoped): one node asked for, and how far it has come.
+//! Karpenter's NodeClaim (cluster-scoped): the request for one node, and its progress.
 
 use super::condition;
 use super::pod::ResourceList;
@@ -83,7 +83,7 @@ pub struct NodeClassRef {
 }
 
 impl NodeClassRef {
-    /// Whether it is of Karpenter's kwok provider, whose nodes are made of nothing, cost nothing and have any size.
+    /// Whether it is of Karpenter's kwok provider, whose nodes are simulated, cost nothing and have any size.
     pub fn is_kwok(&self) -> bool {
         self.group == names::KWOK_GROUP
     }
@@ -99,10 +99,10 @@ pub struct NodeClaimStatus {
     /// The provider's id once launched.
     #[serde(default, rename = "providerID")]
     pub provider_id: String,
-    /// What the instance has in all.
+    /// Total resources of the instance.
     #[serde(default)]
     pub capacity: ResourceList,
-    /// What the provider expects pods to have of it, before its Node has said so.
+    /// What the provider expects to be allocatable, before the Node reports it.
     #[serde(default)]
     pub allocatable: ResourceList,
     /// Launched, Registered, Initialized and others.
@@ -126,12 +126,12 @@ impl NodeClaim {
         condition::since(self.conditions(), condition_type)
     }
 
-    /// When its gang took it over from an earlier one; absent where it was made for its gang.
+    /// When its gang took it over from an earlier one; `None` if it was created for its gang.
     pub fn taken_over(&self) -> Option<Timestamp> {
         self.annotation(names::TAKEN_OVER).parse().ok()
     }
 
-    /// Whether Karpenter reboots its node, which is pending work on the same claim: `Initialized` is Unknown meanwhile, and
+    /// Whether Karpenter is rebooting its node, which keeps the same claim: `Initialized` is Unknown during that time and
     /// becomes True again.
     pub fn is_rebooting(&self) -> bool {
         let initialized = condition::find(self.conditions(), "Initialized");
@@ -139,29 +139,29 @@ impl NodeClaim {
         self.is(REBOOTING) || reset
     }
 
-    /// When the last reboot of its node was over; `None` if there was none, or it goes on.
+    /// When the last reboot of its node ended; `None` if there was none, or it continues.
     pub fn rebooted(&self) -> Option<Timestamp> {
         let condition = condition::find(self.conditions(), REBOOTING)?;
         self.since(REBOOTING).filter(|_| condition.status == "False")
     }
 
-    /// Index of the slot it fills within its gang; `None` where it does not say.
+    /// Index of the slot that it fills within its gang; `None` if it states none.
     pub fn slot(&self) -> Option<u32> {
         noted(&self.metadata, names::SLOT)?.parse().ok()
     }
 
-    /// Number of the replacement it was made in; 0 for the start of its attempt.
+    /// Its generation: the number of its replacement; 0 for the start of its attempt.
     pub fn generation(&self) -> u32 {
         noted(&self.metadata, names::GENERATION).and_then(|value| value.parse().ok()).unwrap_or_default()
     }
 
-    /// What its node has in all; before launch, what it asks for.
+    /// Total resources of its node; before the launch, what it requests.
     pub fn counts_with(&self) -> &ResourceList {
         let known = self.status.as_ref().map(|s| &s.capacity).filter(|c| !c.is_empty());
         known.unwrap_or(&self.spec.resources.requests)
     }
 
-    /// Name of its Node; absent until it is registered.
+    /// Name of its Node; `None` until the Node is registered.
     pub fn node_name(&self) -> Option<&str> {
         self.status.as_ref().map(|s| s.node_name.as_str()).filter(|name| !name.is_empty())
     }
@@ -182,10 +182,10 @@ impl NodeClaim {
     }
 }
 
-/// Karpenter, from 1.15: the condition that is True while it reboots a node, and the reason of `Initialized` meanwhile.
+/// Karpenter, from 1.15: the condition that is True while it reboots a node, and the reason of `Initialized` during that time.
 const REBOOTING: &str = "Rebooting";
 
-/// What an annotation says; where there is none, what the label of the same key says, as earlier versions wrote it.
+/// The value of an annotation, or else of the label with the same key, which earlier versions wrote.
 pub(super) fn noted<'m>(metadata: &'m ObjectMeta, key: &str) -> Option<&'m str> {
     let annotation = metadata.annotations.as_ref().and_then(|all| all.get(key));
     annotation.or_else(|| metadata.labels.as_ref()?.get(key)).map(String::as_str)

@@ -87,16 +87,16 @@ pub struct NodePoolStatus {
     /// Ready, NodeClassReady, ValidationSucceeded and others.
     #[serde(default)]
     pub conditions: Vec<Condition>,
-    /// What its nodes add up to; stale while claims are launching.
+    /// Total resources of its nodes; stale while claims are launching.
     #[serde(default)]
     pub resources: ResourceList,
 }
 
-/// Reason of condition Ready where nobody has reported any.
+/// Reason of a condition Ready that nothing has reported.
 pub const ASSUMED: &str = "Assumed";
 
 impl NodePool {
-    /// Whether it is ready only because nobody has said anything of it.
+    /// Whether it counts as ready only because nothing has reported otherwise.
     pub fn is_assumed_ready(&self) -> bool {
         condition::find(self.conditions(), "Ready").is_some_and(|ready| ready.reason == ASSUMED)
     }
@@ -106,9 +106,8 @@ impl NodePool {
         self.status.as_ref().map_or(&[], |s| &s.conditions)
     }
 
-    /// Whether it was edited and Karpenter has not looked at all of that yet, having had nothing against it before. It takes
-    /// Karpenter a moment; while one of the two conditions that make up Ready is of the edit and the other is not, Ready
-    /// is Unknown.
+    /// Whether it was edited, was ready before, and Karpenter has not fully reconciled the edit yet. That takes a moment. While
+    /// only one of the two conditions that make up Ready is updated, Ready is Unknown.
     pub fn is_unseen(&self) -> bool {
         let of = |kind: &str| condition::find(self.conditions(), kind);
         let is_behind =
@@ -124,7 +123,7 @@ impl NodePool {
         was_ready && self.spec.replicas.is_none() && self.metadata.deletion_timestamp.is_none()
     }
 
-    /// Why no claim may be made from this pool now, in words for the user; `None` when it is usable.
+    /// Why no claim may be created from this pool now, for users; `None` if it is usable.
     pub fn unusable(&self) -> Option<String> {
         let name = self.metadata.name.as_deref().unwrap_or_default();
         if self.spec.replicas.is_some() {

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 /// Amounts by resource name, as Kubernetes writes them.
 pub type ResourceList = BTreeMap<String, Quantity>;
 
-/// A pod template, slimmed.
+/// A pod template, reduced to the fields that are read.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct PodTemplate {
@@ -34,17 +34,17 @@ pub struct TemplateMeta {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// A pod's spec, slimmed.
+/// A pod's spec, reduced.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct PodSpec {
-    /// Whether the pods use the node's own network, on which each port is the host's.
+    /// Whether the pods use the node's network, so that each port is a port of the host.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub host_network: bool,
     /// Main containers.
     #[serde(default)]
     pub containers: Vec<Container>,
-    /// Init containers; those that restart always are sidecars.
+    /// Init containers; those with `restartPolicy: Always` are sidecars.
     #[serde(default)]
     pub init_containers: Vec<Container>,
     /// Pod-level resources, which replace the containers' sum for cpu, memory and hugepages.
@@ -56,7 +56,7 @@ pub struct PodSpec {
     /// RuntimeClass, whose overhead counts when `overhead` is empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime_class_name: Option<String>,
-    /// Node labels the pods ask for.
+    /// Node labels that the pods require.
     #[serde(default)]
     pub node_selector: BTreeMap<String, String>,
     /// Affinity to nodes and to other pods.
@@ -68,7 +68,7 @@ pub struct PodSpec {
     /// Taints the pods tolerate.
     #[serde(default)]
     pub tolerations: Vec<Toleration>,
-    /// How long each pod may run at most, in seconds.
+    /// How long each pod may run, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active_deadline_seconds: Option<i64>,
     /// Volumes; those that depend on storage objects decide where the pods can run.
@@ -79,7 +79,7 @@ pub struct PodSpec {
     pub resource_claims: Vec<ResourceClaim>,
 }
 
-/// A container, slimmed.
+/// A container, reduced.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Container {
@@ -97,22 +97,22 @@ pub struct Container {
     pub restart_policy: Option<String>,
 }
 
-/// Affinity, slimmed.
+/// Affinity, reduced.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Affinity {
     /// Which nodes the pods may run on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_affinity: Option<NodeAffinity>,
-    /// Near which other pods they must run.
+    /// Other pods that they must run near.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_affinity: Option<PodAffinity>,
-    /// Which other pods they shun.
+    /// Other pods that they must not run near.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_anti_affinity: Option<PodAntiAffinity>,
 }
 
-/// A volume, slimmed.
+/// A volume, reduced.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Volume {
@@ -122,7 +122,7 @@ pub struct Volume {
     /// The claim that it uses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub persistent_volume_claim: Option<ClaimSource>,
-    /// The claim that is made with each pod.
+    /// The claim that is created with each pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ephemeral: Option<EphemeralVolumeSource>,
 }
@@ -137,7 +137,7 @@ pub struct ClaimSource {
 }
 
 impl Volume {
-    /// Name of the StorageClass of the claim that is made with each pod, where one is named.
+    /// Name of the StorageClass of the claim that is created with each pod, if one is named.
     pub fn ephemeral_class(&self) -> Option<&str> {
         let template = self.ephemeral.as_ref()?.volume_claim_template.as_ref()?;
         template.spec.storage_class_name.as_deref().filter(|name| !name.is_empty())
@@ -153,50 +153,50 @@ pub struct ResourceClaim {
     pub name: String,
 }
 
-/// A pod, slimmed.
+/// A pod, reduced to the fields that are read.
 #[derive(kube_derive::Resource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[resource(inherit = "k8s_openapi::api::core::v1::Pod", crates(kube_core = "::kube_core"))]
 pub struct Pod {
     /// Name, owners and the like.
     pub metadata: kube_core::ObjectMeta,
-    /// What it asks for and where it runs.
+    /// What it requests and where it runs.
     #[serde(default)]
     pub spec: BoundSpec,
-    /// How far it has come.
+    /// Its state.
     #[serde(default)]
     pub status: PodStatus,
 }
 
-/// `spec` of a pod, slimmed.
+/// `spec` of a pod, reduced.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct BoundSpec {
     /// Node it is bound to.
     #[serde(default)]
     pub node_name: String,
-    /// What a template has too.
+    /// The fields that a template has too.
     #[serde(flatten)]
     pub pod: PodSpec,
 }
 
-/// `status` of a pod, slimmed.
+/// `status` of a pod, reduced.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 pub struct PodStatus {
     /// Pending, Running, Succeeded, Failed or Unknown.
     #[serde(default)]
     pub phase: String,
-    /// What is known of it, such as whether it was scheduled.
+    /// Conditions, such as whether it was scheduled.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<PodCondition>,
 }
 
 impl Pod {
-    /// Whether it takes nothing from its node any more.
+    /// Whether it has ended and takes nothing from its node any more.
     pub fn is_over(&self) -> bool {
         matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
     }
 
-    /// Whether an owner of this kind made it.
+    /// Whether an owner of this kind created it.
     pub fn is_of(&self, kind: &str) -> bool {
         self.metadata.owner_references.iter().flatten().any(|o| o.kind == kind)
     }

@@ -1,4 +1,4 @@
-//! Kueue's queues: which checks guard which flavors, and how much quota there is of each.
+//! Kueue's queues: which checks apply to which flavors, and the quota of each.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube_derive::CustomResource;
@@ -56,24 +56,24 @@ pub struct ResourceQuota {
     /// What belongs to the queue.
     #[serde(default = "nothing")]
     pub nominal_quota: Quantity,
-    /// Most it may borrow from its cohort; absent means all there is.
+    /// Most it may borrow from its cohort; `None` means everything there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub borrowing_limit: Option<Quantity>,
-    /// Most it lends to its cohort; absent means all it does not use.
+    /// Most it lends to its cohort; `None` means everything it does not use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lending_limit: Option<Quantity>,
 }
 
-/// `status` of a ClusterQueue, slimmed.
+/// `status` of a ClusterQueue, reduced.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterQueueStatus {
-    /// What is reserved, by flavor.
+    /// Reserved amounts by flavor.
     #[serde(default)]
     pub flavors_reservation: Vec<FlavorUsage>,
 }
 
-/// What is reserved of one flavor.
+/// Reserved amounts of one flavor.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 pub struct FlavorUsage {
     /// Name of the ResourceFlavor.
@@ -83,12 +83,12 @@ pub struct FlavorUsage {
     pub resources: Vec<ResourceUsage>,
 }
 
-/// What is reserved of one resource.
+/// Reserved amount of one resource.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 pub struct ResourceUsage {
     /// The resource.
     pub name: String,
-    /// All that is reserved, borrowed quota included.
+    /// Everything that is reserved, borrowed quota included.
     #[serde(default = "nothing")]
     pub total: Quantity,
 }
@@ -164,7 +164,7 @@ pub fn quota_of<'a>(groups: &'a [ResourceGroup], flavor: &str, resource: &str) -
 }
 
 impl ClusterQueue {
-    /// What is reserved of one resource in one flavor; `None` where Kueue has not told yet.
+    /// The reserved amount of one resource in one flavor; `None` until Kueue reports it.
     pub fn reserved(&self, flavor: &str, resource: &str) -> Option<&Quantity> {
         let flavors = self.status.iter().flat_map(|s| &s.flavors_reservation).filter(|f| f.name == flavor);
         flavors.flat_map(|f| &f.resources).find(|r| r.name == resource).map(|r| &r.total)

@@ -45,7 +45,7 @@ pub struct WorkloadSpec {
 pub struct PodSet {
     /// Name within the Workload.
     pub name: String,
-    /// Pods wanted.
+    /// Number of pods.
     #[serde(default)]
     pub count: i32,
     /// What each pod looks like.
@@ -81,7 +81,7 @@ pub struct Admission {
     /// The queue that granted it.
     #[serde(default)]
     pub cluster_queue: String,
-    /// Per pod set: flavors and count.
+    /// Flavors and count per pod set.
     #[serde(default)]
     pub pod_set_assignments: Vec<PodSetAssignment>,
 }
@@ -98,7 +98,7 @@ pub struct PodSetAssignment {
     /// Pods granted; absent means all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<i32>,
-    /// Whether Kueue places its pods only once the nodes are there: `Pending` until it has. It changes within one
+    /// Whether Kueue places its pods only after the nodes exist: `Pending` until it has. It changes within one
     /// reservation.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub delayed_topology_request: String,
@@ -142,10 +142,10 @@ pub struct CheckState {
     /// When `state` last changed; whole seconds.
     #[serde(default = "epoch_start")]
     pub last_transition_time: Timestamp,
-    /// Text for people.
+    /// Text for users.
     #[serde(default)]
     pub message: String,
-    /// Seconds to wait before Kueue acts on `Retry`. Quota is held meanwhile, so Setu only ever writes 0.
+    /// Seconds to wait before Kueue acts on `Retry`. It holds the quota meanwhile, so Setu only ever writes 0.
     #[serde(default)]
     pub requeue_after_seconds: Option<i32>,
     /// What Kueue adds to the pods of each pod set.
@@ -163,15 +163,15 @@ pub enum Verdict {
     /// Not yet.
     #[default]
     Pending,
-    /// Go.
+    /// The gang may start.
     Ready,
     /// Evict and queue again.
     Retry,
-    /// Deactivate. A one-way door.
+    /// Deactivate. This cannot be undone.
     Rejected,
 }
 
-/// What is added to the pods of one pod set.
+/// What Kueue adds to the pods of one pod set.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct PodSetUpdate {
@@ -203,7 +203,7 @@ impl Workload {
         self.metadata.name.as_deref()?.strip_prefix(names::REQUEST_PREFIX)
     }
 
-    /// How many pods it asks for.
+    /// How many pods it has.
     pub fn pods(&self) -> u32 {
         let counts = self.spec.pod_sets.iter().map(|set| u32::try_from(set.count).unwrap_or_default());
         counts.fold(0, u32::saturating_add)
@@ -234,7 +234,7 @@ impl Workload {
         self.status.as_ref().and_then(|s| s.admission.as_ref())
     }
 
-    /// Whether Kueue has yet to find a place in the topology for some of the pods.
+    /// Whether Kueue has not yet placed some of the pods in the topology.
     pub fn is_unplaced(&self) -> bool {
         let assigned = self.admission().into_iter().flat_map(|admission| &admission.pod_set_assignments);
         assigned.into_iter().any(|set| set.delayed_topology_request == "Pending")
@@ -245,7 +245,7 @@ impl Workload {
         condition::is_true(self.conditions(), condition_type)
     }
 
-    /// Evictions so far, for whatever reason.
+    /// Number of evictions so far, for any reason.
     pub fn evictions(&self) -> i64 {
         self.status
             .as_ref()
@@ -253,14 +253,14 @@ impl Workload {
             .map_or(0, |s| s.evictions.iter().map(|e| e.count).sum())
     }
 
-    /// `Kind/name` of what it was made for; empty if nobody owns it.
+    /// `Kind/name` of its owner; empty if it has none.
     pub fn owner(&self) -> String {
         let owner = self.metadata.owner_references.iter().flatten().next();
         owner.map_or_else(String::new, |o| format!("{}/{}", o.kind, o.name))
     }
 
-    /// What it has in common with every other Workload of the same elastic Job, its slices; else its own
-    /// UID. No two namespaces share one.
+    /// A value that all Workloads of one elastic Job, its slices, share; for other Workloads the UID. It is unique across
+    /// namespaces.
     pub fn line(&self) -> String {
         let owner = self.metadata.owner_references.iter().flatten().find(|o| o.controller == Some(true));
         match owner.filter(|_| self.is_elastic()) {
@@ -271,8 +271,8 @@ impl Workload {
         }
     }
 
-    /// Name of the Workload in the same namespace whose place it takes while the pods of that one run on.
-    /// An eviction of such a slice would stop the whole Job (KEP-77).
+    /// Name of the Workload in the same namespace that it replaces while the pods of that one keep running. An eviction of such
+    /// a slice would stop the whole Job (KEP-77).
     pub fn replaces(&self) -> Option<&str> {
         let annotations = self.metadata.annotations.as_ref()?;
         let (namespace, name) = annotations.get(names::SLICE_REPLACES)?.split_once('/')?;
@@ -280,7 +280,7 @@ impl Workload {
         (here && self.is_elastic()).then_some(name)
     }
 
-    /// Whether another slice has taken its place: it counts as finished, and its pods run on.
+    /// Whether another slice has replaced it: it counts as finished, and its pods keep running.
     pub fn is_replaced(&self) -> bool {
         let finished = condition::find(self.conditions(), "Finished").filter(|c| c.status == "True");
         finished.is_some_and(|c| c.reason == "WorkloadSliceReplaced")
@@ -291,7 +291,7 @@ impl Workload {
         annotation.is_some_and(|value| value == "true")
     }
 
-    /// Whether its pods exist already and are only gated, so that an eviction would delete them.
+    /// Whether its pods already exist and are only gated, so that an eviction would delete them.
     pub fn is_plain_pods(&self) -> bool {
         self.metadata.owner_references.iter().flatten().any(|o| o.kind == "Pod")
     }

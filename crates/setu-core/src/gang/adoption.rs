@@ -1,6 +1,6 @@
-//! What the claims tell of a gang whose journal is missing, or knows less than they do.
+//! Rebuilds a gang's progress from its NodeClaims when the journal is missing or older than they are.
 //!
-//! Called by `observe`. Rule: a tenant can erase or write a journal, and no claim.
+//! Used by `observe`. Rule: a tenant can erase or write a journal, but not a claim.
 
 use super::event::{AdmissionPhase, Event};
 use super::journal::SLOTS_LIMIT;
@@ -11,7 +11,7 @@ use super::snapshot::Snapshot;
 use crate::api::workload::Verdict;
 use crate::planted::planted;
 
-/// What a gang without a journal may really be.
+/// The event of a gang without a journal that already has claims or pods.
 pub(super) fn first_reconcile(snapshot: &Snapshot<'_>) -> Option<Event> {
     let Reservation::Held { phase, .. } = snapshot.reservation else {
         return None;
@@ -27,31 +27,31 @@ pub(super) fn first_reconcile(snapshot: &Snapshot<'_>) -> Option<Event> {
     }
 }
 
-/// The latest attempt of which claims exist.
+/// The latest attempt with claims that are not being deleted.
 fn latest_attempt(snapshot: &Snapshot<'_>) -> Option<u32> {
     snapshot.claims.iter().filter(|c| !c.deleting).map(|c| c.attempt).max()
 }
 
-/// The attempt that the claims tell of.
+/// The attempt that the claims show.
 fn found(snapshot: &Snapshot<'_>, phase: AdmissionPhase) -> Option<Event> {
     let attempt = latest_attempt(snapshot)?;
     let own = || snapshot.claims.iter().filter(|c| c.attempt == attempt && c.slot < SLOTS_LIMIT);
     Some(Event::Found {
         attempt,
         generation: own().map(|c| c.generation).max().unwrap_or_default(),
-        // A slot whose claim is lost is a slot all the same.
+        // A slot whose claim is lost still counts.
         slots: own().map(|c| c.slot.saturating_add(1)).max().unwrap_or_default(),
         phase,
     })
 }
 
-/// What the claims of an admitted gang say against its journal, which a tenant can write: no journal of
-/// ours knows fewer slots than there are claims of its attempt, or is without any claim while a later
-/// attempt has some. The gang's pods run on them, so they are believed.
+/// The claims of an admitted gang that contradict its journal, which a tenant can write. Our journal never has fewer slots
+/// than its attempt has claims, and never lacks all claims while a later attempt has some. Pods run on the claims, so the
+/// claims win.
 pub(super) fn contradicted(attempt: &Attempt<'_>) -> Option<Event> {
     let Attempt { journal, snapshot, .. } = attempt;
-    // A gang that needs no node, or was not started on a Ready of ours, runs elsewhere: a claim that came
-    // late is unwanted. Once our check is taken off, neither is known any more.
+    // A gang that needs no node, or was not started on our Ready, runs elsewhere: a late claim is unwanted. Once our
+    // check is removed, neither is known any more.
     let phase = match snapshot.reservation {
         Reservation::Held { phase, .. }
             if snapshot.reported == Verdict::Ready && !needs_nothing(snapshot) =>

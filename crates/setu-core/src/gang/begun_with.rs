@@ -1,4 +1,4 @@
-//! Which plan the nodes of an attempt come by, and whether another plan gives the same.
+//! The plan that an attempt was begun with, and whether another plan gives the same nodes.
 
 use super::journal::Journal;
 use super::option_position::OptionPosition;
@@ -6,19 +6,19 @@ use crate::api::parameters::Pinning;
 use crate::plan::Plan;
 use crate::policy::Policy;
 
-/// What the nodes of an attempt come by.
+/// The plan or plans that the nodes of an attempt come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BegunWith<'a> {
-    /// One plan, of this hash.
+    /// One plan, with this hash.
     Single(&'a str),
-    /// Plans of several tiers: some slots were left to the next tier.
+    /// Plans of several tiers: some slots moved to another tier.
     Mixed,
-    /// The attempt was adopted from its claims, which do not say.
+    /// Unknown: the attempt was adopted from its claims, which do not record it.
     Unknown,
 }
 
 impl Journal {
-    /// What the nodes of the attempt come by, under the policy that it is judged by.
+    /// The plan or plans that the attempt's nodes come from, under the policy that judges the attempt.
     pub fn begun_with(&self, policy: &Policy) -> BegunWith<'_> {
         match &self.memory.plan {
             Some(hash) => BegunWith::Single(hash),
@@ -27,7 +27,7 @@ impl Journal {
         }
     }
 
-    /// Whether the nodes of the attempt may have come by several ways.
+    /// Whether the attempt's nodes may come from several options.
     pub fn is_mixed(&self, policy: &Policy) -> bool {
         self.begun_with(policy) == BegunWith::Mixed
     }
@@ -37,14 +37,14 @@ impl Journal {
         self.has_begun(plan, Plan::is_hashed)
     }
 
-    /// The same whichever of the instance types are the cheapest now: a lost node is replaced by one of these.
+    /// The same, whatever instance types are the cheapest now. A lost node is replaced by one of these types.
     pub(super) fn is_begun_with_but_for_types(&self, plan: &Plan) -> bool {
         self.has_begun(plan, Plan::is_hashed_but_for_types)
     }
 
     fn has_begun(&self, plan: &Plan, has_hash: impl Fn(&Plan, &str) -> bool) -> bool {
         let memory = &self.memory;
-        // What Kueue is to add to the pods is one for all nodes.
+        // Kueue adds the same pinning to the pods of all nodes.
         let is_pinned_alike = || memory.pinning == Pinning::Auto || memory.pinning == plan.pinning;
         let is_alike = memory.plan.as_ref().map_or_else(is_pinned_alike, |hash| has_hash(plan, hash));
         is_alike && self.has_as_many_slots(plan)
@@ -55,7 +55,7 @@ impl Journal {
         u32::try_from(plan.slots.len()) == Ok(self.memory.slots)
     }
 
-    /// Whether what is missing of a gang of several tiers comes by another way than the journal says.
+    /// Whether the missing nodes of a gang of several tiers come from another option than the journal says.
     pub(super) fn goes_another_way(&self, plan: &Plan, policy: &Policy) -> bool {
         let OptionPosition { tier, index, .. } = self.memory.option;
         self.is_mixed(policy) && (tier, index) != (plan.tier, plan.option_index)

@@ -1,9 +1,8 @@
 //! The statechart. Each function is a state or a superstate; its arms are the edges.
 //!
-//! Called by `decide` alone. The rule: a handler looks at the event and at [`StepContext`], never further,
-//! and every edge out of it is drawn in `statecharts/`, which is generated from this file.
-//! What statig's macro would write is written out: the macro orders it anew at each build, and no build would
-//! give the same binary as the one before.
+//! Only `decide` calls it. Rule: a handler reads the event and [`StepContext`], nothing else. The diagrams in `statecharts/`
+//! show every edge and are generated from this file. The code that statig's macro would generate is written by hand: the
+//! macro's output order changes with every build, so builds would not be reproducible.
 
 use super::decide::StepContext;
 use super::event::{AdmissionPhase, Effect, Event};
@@ -12,17 +11,17 @@ use jiff::Timestamp;
 use statig::Outcome::{self, Handled, Super, Transition};
 use statig::blocking::{self, IntoStateMachine};
 
-/// The machine itself keeps nothing: all data is in the state and in the turn's memory.
+/// The machine itself has no data: everything is in the state and in [`StepContext`].
 pub struct GangChart;
 
-/// What several states have in common.
+/// Behaviour that several states share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Superstate {
-    /// Quota is held, nothing exists.
+    /// The quota is held and nothing exists.
     Unprovisioned,
-    /// An attempt is made, stands or is taken back. On the way out, what it is judged by is forgotten.
+    /// An attempt is being made, is complete or is being rolled back. On exit its terms are dropped.
     InFlight,
-    /// Claims of the attempt exist or are being made, and the gang does not run yet. On the way in, its time begins.
+    /// Claims exist or are being created, and the gang does not run yet. On entry the deadline restarts.
     Attempting,
     /// The gang holds nothing.
     Over,
@@ -135,7 +134,7 @@ fn validating(context: &mut StepContext, event: &Event) -> Outcome<State> {
             Transition(context.refuse(failure))
         }
         Event::Failed(failure) if context.memory.option.index > 0 => {
-            // The tiers are through; the next round starts with the first.
+            // All tiers were tried; the next round starts with the first.
             let then = context.after(failure);
             Transition(then.state(context))
         }
@@ -208,7 +207,7 @@ fn attempting(context: &mut StepContext, event: &Event) -> Outcome<State> {
     }
 }
 
-/// Kueue was told Ready, so pods may run here: only a reservation that is gone ends it.
+/// The check is Ready, so pods may run: the state ends when the reservation is gone, not while it is leaving.
 fn approved(nodes: &mut Nodes, context: &mut StepContext, event: &Event) -> Outcome<State> {
     match event {
         Event::Gone(_) => {
@@ -241,7 +240,7 @@ fn approved(nodes: &mut Nodes, context: &mut StepContext, event: &Event) -> Outc
             Handled
         }
         Event::NodesReady => {
-            // Whole again: the next loss is another one.
+            // Complete again: the next loss is a new one.
             context.memory.tries = 0;
             Handled
         }
@@ -250,7 +249,7 @@ fn approved(nodes: &mut Nodes, context: &mut StepContext, event: &Event) -> Outc
             let before = &context.memory.admission;
             let goes_on = before.same_shape(admission) || before.same_reservation(admission);
             match nodes {
-                // Pods may run: whatever Kueue admits now, their nodes go only when they have stopped.
+                // Pods may run: their nodes stay until the pods have stopped, whatever Kueue admits now.
                 _ if admitted && (*nodes != Nodes::Unneeded || goes_on) => {
                     context.runs_under(admission);
                     Handled
@@ -279,7 +278,7 @@ fn rolling_back(then: &mut Then, context: &mut StepContext, event: &Event) -> Ou
     }
 }
 
-/// Only another admission brings it back.
+/// Only another admission restarts it.
 fn over(context: &mut StepContext, event: &Event) -> Outcome<State> {
     match event {
         Event::Reserved { admission, phase } => Transition(context.begin_admission(admission, *phase)),
@@ -287,7 +286,7 @@ fn over(context: &mut StepContext, event: &Event) -> Outcome<State> {
     }
 }
 
-/// Whatever the state: what nobody wants is deleted, the rest is ignored.
+/// In every state: deletes unwanted claims and ignores other events.
 fn any(context: &mut StepContext, event: &Event) -> Outcome<State> {
     if let Event::Unwanted(names) = event {
         context.effects.push(Effect::DeleteClaims(names.clone()));

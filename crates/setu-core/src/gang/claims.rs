@@ -1,7 +1,7 @@
-//! How far each claim of a gang has come.
+//! The health of each claim of a gang.
 //!
-//! Rule: `Initialized` goes back only while Karpenter reboots a node, so it alone proves nothing; a node counts as ready
-//! only when the claim, the Node, its taints and its allocatable all say so.
+//! Rule: `Initialized` is reset only while Karpenter reboots a node, so it alone proves nothing. A node is ready only when
+//! the claim, the Node, its taints and its allocatable all say so.
 
 use super::failure::{Failure, FailureClass};
 use super::phase::{ClaimPhase, slot_of};
@@ -13,11 +13,11 @@ use crate::plan::resources;
 use crate::policy::{Policy, Readiness};
 use jiff::{SignedDuration, Timestamp};
 
-/// How long a NodeClaim may take to go before nothing waits for it any longer. A finalizer or a
-/// PodDisruptionBudget can keep it for as long as it likes, and every attempt uses names of its own.
+/// How long the deletion of a NodeClaim may take before nothing waits for it any longer. A finalizer or a
+/// PodDisruptionBudget can block it forever. Every attempt uses new names, so it blocks nothing.
 pub const STUCK_AFTER: SignedDuration = SignedDuration::from_mins(10);
 
-/// One claim of a gang, as seen in one snapshot.
+/// One claim of a gang in one snapshot.
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClaimView {
@@ -29,49 +29,49 @@ pub struct ClaimView {
     pub attempt: u32,
     /// Slot it fills.
     pub slot: u32,
-    /// Replacement it was made in; 0 for the start of the attempt.
+    /// Its generation; 0 for the start of the attempt.
     pub generation: u32,
     /// Whether it has a deletion timestamp.
     pub deleting: bool,
-    /// Until when it is held for the gang; absent where it does not say.
+    /// When its hold ends; `None` if it has none.
     pub held_until: Option<Timestamp>,
-    /// Whether it has failed and a search has found no pods on its Node but those of DaemonSets.
+    /// Whether it has failed and a search found no pods on its Node except those of DaemonSets.
     pub vacant: bool,
-    /// Whether it has been going for longer than [`STUCK_AFTER`]: nothing waits for it any longer.
+    /// Whether its deletion has taken longer than [`STUCK_AFTER`]: nothing waits for it any longer.
     pub stuck: bool,
-    /// When the last reboot of its node was over.
+    /// When the last reboot of its node ended.
     pub rebooted: Option<Timestamp>,
     /// When it was created, if that is known.
     pub created: Option<Timestamp>,
-    /// How far it has come by Karpenter's conditions.
+    /// Its phase by Karpenter's conditions.
     pub phase: ClaimPhase,
-    /// Whether Karpenter disrupts it or reboots its node.
+    /// Whether Karpenter is disrupting it or rebooting its node.
     pub disrupted: bool,
-    /// How far it has come.
+    /// Its health.
     pub health: Health,
 }
 
-/// How far a claim has come.
+/// The health of a claim.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Health {
-    /// On its way.
+    /// Coming up.
     Coming {
         /// What it waits for.
         waits_for: WaitsFor,
-        /// When that has taken too long; absent where only the gang's deadline counts.
+        /// When that times out; `None` if only the gang's deadline counts.
         until: Option<Timestamp>,
     },
     /// Its node can run its pods.
     Ready {
-        /// When its node became so.
+        /// When its node became ready.
         since: Timestamp,
     },
-    /// Will not come any more.
+    /// Failed permanently.
     Failed(Failure),
 }
 
 impl ClaimView {
-    /// A claim of the start of an attempt, of which nothing is known but its health.
+    /// A claim of generation 0 with only its health known.
     pub fn new(name: &str, attempt: u32, slot: u32, health: Health) -> Self {
         Self {
             name: name.to_owned(),
@@ -91,7 +91,7 @@ impl ClaimView {
         }
     }
 
-    /// Reads one claim and its Node. `launch_error` is when an error of its launch was first seen; without it, that is now.
+    /// Reads one claim and its Node. `launch_error` is when a launch error was first seen; `None` counts as now.
     pub fn of(
         claim: &NodeClaim,
         node: Option<&Node>,
@@ -117,7 +117,7 @@ impl ClaimView {
         }
     }
 
-    /// Why it will not come any more; `None` if it may.
+    /// Why it has failed permanently; `None` if it may still come up.
     pub fn failure(&self) -> Option<&Failure> {
         match &self.health {
             Health::Failed(failure) => Some(failure),
@@ -125,7 +125,7 @@ impl ClaimView {
         }
     }
 
-    /// Whether it will not come any more.
+    /// Whether it has failed permanently.
     pub fn has_failed(&self) -> bool {
         self.failure().is_some()
     }
@@ -142,7 +142,7 @@ impl ClaimView {
         }
     }
 
-    /// Whether it will not come any more and has no pods.
+    /// Whether it has failed permanently and has no pods.
     pub(super) fn is_doomed(&self) -> bool {
         self.has_failed() && !self.may_have_pods()
     }
@@ -153,7 +153,7 @@ impl ClaimView {
     }
 }
 
-/// Whether a claim that is being deleted since then has been going for longer than [`STUCK_AFTER`].
+/// Whether a deletion that began at `since` has taken longer than [`STUCK_AFTER`].
 pub fn is_stuck(since: Timestamp, now: Timestamp) -> bool {
     since.checked_add(STUCK_AFTER).is_ok_and(|end| end <= now)
 }
@@ -180,7 +180,7 @@ fn health(
     }
     match lack(claim, node, policy.readiness.allocatable) {
         Some((key, short)) if resources::is_device(&key) => {
-            // A device plugin may still be starting, or be starting again.
+            // A device plugin may still be starting, or restarting.
             return Health::Coming {
                 waits_for: WaitsFor::Devices { node: name_of(node), short },
                 until: None,
@@ -189,8 +189,8 @@ fn health(
         Some((_, short)) => return Health::Failed(too_small(claim, node, &short)),
         None => {}
     }
-    // A node that went away for a while and came back begins its buffer time anew.
-    // Its own clock may be ahead of ours.
+    // A node that went away and came back starts its buffer time again.
+    // Its clock may be ahead of ours.
     let back = node.ready_since().filter(|t| *t <= now);
     let known = [claim.since("Initialized"), back, claim.taken_over()];
     let since = known.into_iter().flatten().max().unwrap_or(now);
@@ -237,7 +237,7 @@ fn lacks(claim: &NodeClaim, node: &Node, readiness: &Readiness) -> Option<Lack> 
     Some(Lack::Condition(missing.kind.clone(), missing.status.clone()))
 }
 
-/// The resource of which a Node has less than its claim's pods and DaemonSets take, and the figures.
+/// The first resource that is too short on a Node for its claim's pods and DaemonSets, with the figures.
 fn lack(claim: &NodeClaim, node: &Node, compared: Allocatable) -> Option<(String, String)> {
     let mut wanted = claim.spec.resources.requests.clone();
     match compared {
@@ -249,7 +249,7 @@ fn lack(claim: &NodeClaim, node: &Node, compared: Allocatable) -> Option<(String
     Some((key, resources::shortage(&wanted, &node.status.allocatable)?))
 }
 
-/// The pods of the slot would never all start there, and a node does not grow.
+/// The failure of a node that can never run all pods planned on it, because a node does not grow.
 fn too_small(claim: &NodeClaim, node: &Node, short: &str) -> Failure {
     let labels = node.metadata.labels.as_ref();
     let instance_type = labels.and_then(|l| l.get(names::INSTANCE_TYPE)).map_or("unknown", String::as_str);

@@ -1,7 +1,7 @@
-//! What becomes of nodes that a gang is done with, and of those that nobody looks after any more.
+//! What happens to nodes that a gang no longer needs, and to orphaned nodes.
 //!
-//! Rule: a node on which pods of an admitted Workload may run is nobody's to take. Everything else
-//! ends: when its Workload is gone, or when its hold runs out.
+//! Rule: never take a node on which pods of an admitted Workload may run. Every other node is given up when its Workload is
+//! gone or its hold ends.
 
 use super::claims::ClaimView;
 use super::journal::Journal;
@@ -13,30 +13,30 @@ use crate::names;
 use crate::policy::Policy;
 use jiff::{SignedDuration, Timestamp};
 
-/// How long after the end of a hold nobody but the gang itself ends it.
+/// How long after the end of a hold only the gang itself may act on it.
 const GRACE: SignedDuration = SignedDuration::from_mins(1);
-/// How long an AdmissionCheck must be missing before the nodes of gangs that wait for it are taken back: whoever
-/// installs anew may delete it and create it again.
+/// How long an AdmissionCheck must be missing before the nodes of gangs that wait for it are deleted: a reinstall may
+/// delete and recreate it.
 const CHECK_MISSING: SignedDuration = SignedDuration::from_mins(10);
-/// How long a gang that finished is left to part with its nodes as its policy says.
+/// How long a finished gang has to give up its nodes as its policy says.
 const PARTING: SignedDuration = SignedDuration::from_mins(5);
 
-/// Why nobody wants a node any more: the labels of `setu_orphans_swept_total`.
+/// Why a node is orphaned: the labels of `setu_orphans_swept_total`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Orphaned {
     /// Its Workload does not exist.
     WorkloadGone,
-    /// Its hold ran out before its gang was admitted.
+    /// Its hold ended before its gang was admitted.
     HoldExpired,
-    /// Its gang was not admitted, and the AdmissionCheck that it waited for was deleted.
+    /// Its gang was not admitted, and its AdmissionCheck was deleted.
     CheckGone,
-    /// Every slice of its elastic Job is over.
+    /// Every slice of its elastic Job has ended.
     SlicesOver,
-    /// Its gang finished, and nobody looks after it any more.
+    /// Its gang finished, and nothing handles the gang any more.
     GangOver,
-    /// No gang took it over in the time for which it was kept.
+    /// No gang took it over while it was kept warm.
     WarmOver,
-    /// It is a Node without a NodeClaim, whose kubelet has fallen silent.
+    /// It is a Node without a NodeClaim and with a silent kubelet.
     StrayNode,
 }
 
@@ -66,18 +66,18 @@ impl Orphaned {
     }
 }
 
-/// Who may still want a node, read from the API server.
+/// What may still want a node, read from the API server.
 #[derive(Clone, Copy, Debug)]
 pub struct Kin<'a> {
-    /// The very Workload it was made for.
+    /// The Workload with the UID that it was created for.
     pub workload: Option<&'a Workload>,
     /// Whether another slice of the same elastic Job is not finished.
     pub slice_lives: bool,
-    /// Since when the AdmissionCheck that it was made for is known not to exist; `None` while it does.
+    /// Since when its AdmissionCheck is known to be missing; `None` while it exists.
     pub check_missing: Option<Timestamp>,
 }
 
-/// Why a NodeClaim of ours is nobody's any more; `None` while somebody wants it.
+/// Why one of our NodeClaims is orphaned; `None` while something wants it.
 pub fn orphaned(claim: &NodeClaim, kin: Kin<'_>, now: Timestamp) -> Option<Orphaned> {
     if is_warm(claim) {
         return hold_ends(claim).is_none_or(|end| end <= now).then_some(Orphaned::WarmOver);
@@ -89,47 +89,46 @@ pub fn orphaned(claim: &NodeClaim, kin: Kin<'_>, now: Timestamp) -> Option<Orpha
         return (!kin.slice_lives).then_some(Orphaned::SlicesOver);
     }
     if workload.is("Admitted") {
-        // Its check may be no longer ours, or its journal not be readable: then nobody else frees its nodes.
+        // If its check is no longer ours or its journal is unreadable, nothing else frees its nodes.
         let finished =
             condition::since(workload.conditions(), "Finished").filter(|_| workload.is("Finished"));
         let is_over = finished.is_some_and(|at| at + PARTING <= now);
         return is_over.then_some(Orphaned::GangOver);
     }
     if kin.check_missing.is_some_and(|since| since + CHECK_MISSING <= now) {
-        // Without the check nobody looks after the gang, and Kueue admits nothing.
+        // Without the check nothing handles the gang, and Kueue admits nothing.
         return Some(Orphaned::CheckGone);
     }
-    // One that does not say is held for as long as its Workload is there.
+    // A claim without a hold is kept as long as its Workload exists.
     hold_ends(claim).is_some_and(|end| end <= now).then_some(Orphaned::HoldExpired)
 }
 
-/// When a claim is nobody's any more unless its gang was admitted: when its hold has ended, and whoever
-/// looks after the gang has had the time to take back what Kueue was told. Nobody was told of one that is
-/// kept warm.
+/// When a claim is orphaned unless its gang was admitted: its hold plus the grace period, in which the gang can withdraw
+/// Ready. A warm claim has no grace period, because no Ready depends on it.
 pub fn hold_ends(claim: &NodeClaim) -> Option<Timestamp> {
     let end: Timestamp = claim.annotation(names::HOLD_UNTIL).parse().ok()?;
     if is_warm(claim) { Some(end) } else { end.checked_add(GRACE).ok() }
 }
 
-/// Whether a claim is kept for a next gang, and is no gang's now.
+/// Whether a claim is kept for a next gang and belongs to none now.
 pub fn is_warm(claim: &NodeClaim) -> bool {
     !claim.label(names::WARM).is_empty()
 }
 
-/// How a gang parts with a node.
+/// How a gang gives up a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parting {
     /// It is deleted.
     Delete,
-    /// It is Karpenter's from now on, to be used by others or consolidated.
+    /// It belongs to Karpenter from now on: others may use it, or it is consolidated.
     HandBack,
     /// It is kept for the next gang of the same LocalQueue.
     KeepWarm,
 }
 
-/// How a gang parts with this claim, which it does not want any more.
+/// How a gang gives up this claim, which it no longer wants.
 ///
-/// Only what a gang has finished on is handed back or kept: what failed or came to nothing is of use to nobody.
+/// Only nodes that a gang finished on are handed back or kept. Nodes of a failed or unused attempt are deleted.
 pub fn parting(
     journal: &Journal,
     reservation: &Reservation,
@@ -194,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hold_ends_what_was_never_admitted_and_nothing_that_runs() {
+    fn the_end_of_a_hold_orphans_only_nodes_that_were_never_admitted() {
         let reserved = workload(&[("QuotaReserved", "True", "QuotaReserved")]);
         let queued = workload(&[("Admitted", "False", "Evicted"), ("Evicted", "True", "Preempted")]);
         for waiting in [&reserved, &queued] {
@@ -208,7 +207,7 @@ mod tests {
         for admitted in [&runs, &evicted, &finished] {
             assert_eq!(of(Some(admitted), false, Some(0)), None, "pods may run on it, or its gang ends it");
         }
-        // Nobody looks after a gang whose check is not ours any more.
+        // Nothing handles a gang whose check is no longer ours.
         let later = |workload| {
             orphaned(
                 &claim(None),
@@ -234,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_warm_goes_when_its_time_is_over_whoever_it_was_made_for() {
+    fn a_warm_claim_is_orphaned_when_its_hold_ends() {
         let mut kept = claim(Some(at(100)));
         kept.metadata.labels = Some([(names::WARM.to_owned(), "key".to_owned())].into());
         let none = Kin { workload: None, slice_lives: false, check_missing: None };
@@ -260,7 +259,7 @@ mod tests {
         ClaimView::new("c", attempt, 0, health)
     }
 
-    /// A gang of attempt 1 in `state`, after the end of its reservation was seen.
+    /// A gang with attempt 1 in `state`, after its reservation ended.
     fn ended(state: State, ending: Ending) -> Journal {
         let mut journal = Journal::new("uid", AdmissionId("1-0-a".into()), at(0), None);
         journal.state = state;
@@ -269,8 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn only_ready_nodes_of_a_gang_that_has_finished_are_kept_or_handed_back_and_only_where_the_policy_says_so()
-     {
+    fn only_ready_nodes_of_a_finished_gang_are_kept_or_handed_back() {
         let policy = Policy { release: Release::HandBack, ..Policy::default() };
         let ready = || view(1, Health::Ready { since: at(0) });
         let coming = view(1, Health::Coming { waits_for: crate::gang::WaitsFor::Node, until: None });

@@ -17,20 +17,20 @@ use jiff::{SignedDuration, Timestamp};
 use statig::Outcome;
 use statig::blocking::StateExt as _;
 
-/// What a step may depend on besides journal and event.
+/// The inputs of a step besides the journal and the event.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
     /// The time of this step.
     pub now: Timestamp,
     /// A number in `0.0..1.0` that spreads the waits of different gangs.
     pub jitter: f64,
-    /// Bound of one attempt, and of one wait before it.
+    /// Time limit of one attempt, and of the validation before it.
     pub gang_deadline: SignedDuration,
-    /// Tries with the quota held.
+    /// Retries while the quota is held.
     pub in_check: Pace,
-    /// Tries with the quota given back.
+    /// Retries after the quota was given back.
     pub yielding: Pace,
-    /// Longest time that can come of either.
+    /// The longest wait that either of them can give.
     pub longest_wait: SignedDuration,
     /// What happens once both are used up.
     pub on_exhausted: OnExhausted,
@@ -38,7 +38,7 @@ pub struct Rules {
     pub on_node_lost: OnNodeLost,
     /// Whether the nodes of one gang may come from several tiers.
     pub mixed_tiers: bool,
-    /// The controller whose way of retrying is kept.
+    /// The controller whose retry behaviour is kept.
     pub compat: Compat,
     /// Whether the Workload may be evicted to give its quota back.
     pub eviction: Eviction,
@@ -47,19 +47,19 @@ pub struct Rules {
 /// Whether a Workload may be evicted to give its quota back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Eviction {
-    /// It may: nothing of it runs, or what runs is made anew.
+    /// Yes: none of its pods run, or those that run are recreated.
     #[default]
     Harmless,
-    /// It never may: pods of the slice it replaces would be stopped with it.
+    /// No: that would also stop the pods of the slice it replaces.
     StopsOthers,
 }
 
 impl Rules {
-    /// The rules that a policy gives at a time.
+    /// The rules of a policy at a given time.
     pub fn new(policy: &Policy, now: Timestamp, jitter: f64) -> Self {
         Self {
             now,
-            // The first Setu waited exactly as long as it said.
+            // The first Setu waited without jitter.
             jitter: if policy.compat == Compat::Setu { 0.0 } else { jitter },
             gang_deadline: policy.deadlines.gang.signed(),
             in_check: policy.in_check,
@@ -81,12 +81,12 @@ impl Rules {
     }
 }
 
-/// What one step came to.
+/// The result of one step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// The journal afterwards; equal to the one before if nothing changed.
     pub journal: Journal,
-    /// What is to be done, once the journal is durable.
+    /// What to do once the journal is durable.
     pub effects: Vec<Effect>,
 }
 
@@ -114,7 +114,7 @@ pub fn decide(journal: &Journal, event: &Event, rules: &Rules) -> Decision {
     Decision { journal: next, effects: context.effects }
 }
 
-/// What a handler of the chart works on.
+/// The data that the chart's handlers work on.
 pub struct StepContext {
     pub(super) memory: Memory,
     pub(super) effects: Vec<Effect>,
@@ -145,17 +145,17 @@ impl StepContext {
         self.memory.pinning = Pinning::Auto;
     }
 
-    /// Sets the deadline of what begins now.
+    /// Restarts the deadline.
     pub(super) fn restart_clock(&mut self) {
         self.memory.deadline = later(self.now, self.rules.gang_deadline);
     }
 
-    /// Notes why the gang can never run.
+    /// Records why the gang cannot run.
     pub(super) fn fail_for_good(&mut self, failure: &Failure) {
         self.memory.last_failure = Some(failure.clone());
     }
 
-    /// Where a new admission starts.
+    /// The state in which a new admission starts.
     pub(super) fn begin_admission(&mut self, admission: &AdmissionId, phase: AdmissionPhase) -> State {
         self.memory.admission = admission.clone();
         self.memory.shape_match = ShapeMatch::Same;
@@ -176,7 +176,7 @@ impl StepContext {
         }
     }
 
-    /// Goes on under this admission with the nodes that exist, on which pods may run.
+    /// Continues under this admission with the existing nodes, because pods may run on them.
     pub(super) fn runs_under(&mut self, admission: &AdmissionId) {
         let before = std::mem::replace(&mut self.memory.admission, admission.clone());
         if !before.same_shape(admission) {
@@ -186,22 +186,22 @@ impl StepContext {
         }
     }
 
-    /// Whether the nodes that exist are what this admission needs.
+    /// Whether the existing nodes match this admission.
     pub(super) fn fits(&self, admission: &AdmissionId) -> bool {
         self.memory.shape_match.is_same() && self.memory.admission.same_shape(admission)
     }
 
-    /// Whether a time lies further ahead than any wait: no clock that is right has written it.
+    /// Whether a time is later than any wait allows: only a wrong clock can have written it.
     pub(super) fn is_too_far(&self, until: Timestamp) -> bool {
         is_too_far(until, self.now, self.rules.longest_wait)
     }
 
-    /// Notes a failed attempt and says where its rollback leads.
+    /// Records a failed attempt and returns where its rollback leads.
     pub(super) fn after(&mut self, failure: &Failure) -> Then {
         self.memory.last_failure = Some(failure.clone());
         let next = self.memory.option.index.saturating_add(1);
         if failure.reason.is_shortage() && next < self.memory.option.count {
-            // Another tier is no further try: the quota is held, and nothing has to be waited for.
+            // The next tier is not another try: the quota is still held, and no wait is needed.
             self.memory.option.index = next;
             return Then::BackingOff;
         }
@@ -219,7 +219,7 @@ impl StepContext {
         }
     }
 
-    /// Where a gang goes that lost a node before it was admitted; `None` if it stays.
+    /// The next state of a gang that lost a node before it was admitted; `None` if it stays.
     pub(super) fn lose(&mut self, failure: &Failure) -> Option<State> {
         if self.falls_in_part(failure) {
             return Some(State::Provisioning);
@@ -233,7 +233,7 @@ impl StepContext {
                 }
                 self.after(failure)
             }
-            // Either would evict, and that would stop the slice that this one replaces.
+            // Both evict the Workload, which would stop the slice that it replaces.
             OnNodeLost::Yield | OnNodeLost::Reject if self.rules.eviction == Eviction::StopsOthers => {
                 self.after(failure)
             }
@@ -244,13 +244,13 @@ impl StepContext {
         Some(State::RollingBack { then })
     }
 
-    /// Leaves the slots that ran out of capacity to the next tier that has some, where tiers may be mixed;
-    /// all others stay as they are.
+    /// Moves the slots that ran out of capacity to an option that may have some, if tiers may be mixed. The other slots stay
+    /// as they are. Returns whether it did.
     pub(super) fn falls_in_part(&mut self, failure: &Failure) -> bool {
         self.goes_on_in_part(self.memory.option.past(failure.reason), failure)
     }
 
-    /// Makes up by the way of now for a slot whose claim came by an earlier one.
+    /// Replaces a lost claim of an earlier option with one of the current option, if tiers may be mixed.
     pub(super) fn makes_up_in_part(&mut self, failure: &Failure) -> bool {
         self.goes_on_in_part(self.memory.option.still(failure.reason), failure)
     }
@@ -262,13 +262,13 @@ impl StepContext {
         }
         self.memory.option.index = next;
         self.memory.generation = self.memory.generation.saturating_add(1);
-        // Nodes of several ways are nodes of no one plan.
+        // Nodes of several options have no single plan.
         self.memory.plan = None;
         self.memory.last_failure = Some(failure.clone());
         true
     }
 
-    /// Goes on by another way; each that is farther down the tiers has the time of an attempt.
+    /// Continues with another option. A later option gets the full time of an attempt.
     pub(super) fn goes_on(&mut self, option: OptionPosition) {
         if option.index > self.memory.option.index {
             self.restart_clock();
@@ -276,22 +276,22 @@ impl StepContext {
         self.memory.option = option;
     }
 
-    /// Where a gang goes that lost a node after it was admitted, so that its pods may run on the others;
-    /// `None` if nothing is done about it.
+    /// The next state of a gang that lost a node after it was admitted, when its pods may run on the others; `None` if
+    /// nothing is done.
     pub(super) fn replace_lost(&mut self, failure: &Failure) -> Option<State> {
         let replaces = self.rules.on_node_lost == OnNodeLost::Replace && self.replaces(failure);
         replaces.then_some(State::Approved { nodes: Nodes::Replacing })
     }
 
-    /// Where a gang goes that gets its nodes late and lost one: its pods may run on the others. So only the lost
-    /// one is made again, as often as it takes.
+    /// The next state of an admitted gang that lost a node while others still come up. Pods may run on the others, so only
+    /// the lost node is created again, without a limit.
     pub(super) fn make_up_for(&mut self, failure: &Failure) -> State {
         self.begin_replacement(failure);
         self.restart_clock();
         State::Provisioning
     }
 
-    /// Begins a replacement under a number that was never used, if there is a try left for it.
+    /// Begins a replacement with a new generation, if a try is left.
     fn replaces(&mut self, failure: &Failure) -> bool {
         if self.memory.tries >= self.rules.in_check.limit {
             return false;
@@ -306,7 +306,7 @@ impl StepContext {
         self.memory.last_failure = Some(failure.clone());
     }
 
-    /// Where a gang goes that has used up its tries under this admission.
+    /// The next state of a gang after its last try under this admission.
     pub(super) fn give_up(&mut self) -> Then {
         if self.rules.eviction == Eviction::StopsOthers {
             return Then::BackingOff;
@@ -318,8 +318,8 @@ impl StepContext {
         }
     }
 
-    /// Where a gang goes that is refused. It does not wait before it is looked into again: the wait would hold the
-    /// quota of the next reservation. What may come rejects nothing for good, and the wait for it is no retry.
+    /// The next state of a refused gang. It sets no wait, because that would hold the quota of the next reservation. A missing
+    /// object that may appear never leads to a rejection, and waiting for it is not a retry.
     pub(super) fn refuse(&mut self, failure: &Failure) -> State {
         let state = if failure.may_appear() && self.rules.eviction == Eviction::Harmless {
             self.memory.waits = self.memory.waits.saturating_add(1);
@@ -341,7 +341,7 @@ impl StepContext {
 }
 
 impl Then {
-    /// The state a rollback ends in, with its waits set.
+    /// The state that a rollback ends in, with its wait set.
     pub(super) fn state(self, context: &mut StepContext) -> State {
         match self {
             Self::BackingOff if context.memory.option.index > 0 => State::BackingOff { until: context.now },
@@ -359,7 +359,7 @@ impl Then {
     }
 }
 
-/// Whether a time lies further ahead than the policy's longest wait.
+/// Whether a time is further ahead than the policy's longest wait.
 pub(super) fn is_too_far(until: Timestamp, now: Timestamp, longest: jiff::SignedDuration) -> bool {
     later(now, longest).is_some_and(|bound| until > bound)
 }

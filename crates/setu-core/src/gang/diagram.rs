@@ -1,7 +1,7 @@
-//! The statechart as it really is: every state is met with every event, and the edges are drawn.
+//! The statechart that the code implements: every state handles every event, and the resulting edges are drawn.
 //!
-//! Called by `setu statechart` and by the test that compares `statecharts/`. Rule: drawn from
-//! `decide`, never by hand, so that the picture cannot differ from the code.
+//! Used by `setu statechart` and by the test that compares `statecharts/`. Rule: drawn from `decide`, never by hand, so
+//! that the diagram always matches the code.
 
 use super::chart::Superstate;
 use super::decide::{Eviction, Rules, decide};
@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::LazyLock;
 
-/// One edge, with every reason it is taken for.
+/// The edges, each with every reason that it is taken for.
 pub type Edges = BTreeMap<(StateName, StateName), BTreeSet<String>>;
 
 /// Every edge of the chart.
@@ -28,7 +28,7 @@ pub fn edges() -> &'static Edges {
     &EDGES
 }
 
-/// Walks every state × event × circumstance and collects the edges.
+/// Tries every state with every event in every circumstance, and collects the edges.
 fn walk() -> Edges {
     let now = Timestamp::UNIX_EPOCH + SignedDuration::from_hours(1_000);
     let mut edges = Edges::new();
@@ -129,7 +129,7 @@ fn circumstances() -> Vec<(u32, u32, u32, OnExhausted, OnNodeLost, Eviction, u32
     all
 }
 
-/// Reasons of one edge in few words: all failures and all endings are one word each.
+/// The reasons of an edge in few words: more than two failures become one word, and so do more than two endings.
 pub fn label(reasons: &BTreeSet<String>) -> String {
     let failures: BTreeSet<String> = FailureClass::ALL.iter().map(ToString::to_string).collect();
     let endings: BTreeSet<String> = Ending::ALL.iter().map(|e| format!("{e:?}")).collect();
@@ -148,13 +148,13 @@ pub fn label(reasons: &BTreeSet<String>) -> String {
     words.join(", ")
 }
 
-/// A state, or a superstate with what is in it.
+/// A state, or a superstate with its parts.
 enum Part {
     State(StateName),
     Superstate(Superstate, Vec<Self>),
 }
 
-/// The states in their superstates, but for the one that all are in.
+/// The states in their superstates, without [`Superstate::Any`].
 fn parts() -> Vec<Part> {
     let mut parts = Vec::new();
     let mut drawn = BTreeSet::new();
@@ -173,7 +173,7 @@ fn parts() -> Vec<Part> {
     parts
 }
 
-/// Puts a state into the innermost of these superstates, the first of which is last in the path.
+/// Puts a state into the innermost superstate of `path`, whose last element is the outermost.
 fn insert(parts: &mut Vec<Part>, path: &mut Vec<Superstate>, state: StateName) {
     let Some(outer) = path.pop() else {
         parts.push(Part::State(state));
@@ -192,7 +192,7 @@ fn insert(parts: &mut Vec<Part>, path: &mut Vec<Superstate>, state: StateName) {
     }
 }
 
-/// The parts in some language, each level indented by four spaces.
+/// The parts in some format, each level indented by four spaces.
 fn outline(
     parts: &[Part],
     indent: usize,
@@ -218,7 +218,7 @@ fn outline(
     text
 }
 
-/// The chart in Mermaid's language.
+/// The chart as Mermaid.
 pub fn mermaid() -> String {
     let mut text = String::from("stateDiagram-v2\n    [*] --> Validating\n");
     let open = |superstate| format!("state {superstate:?} {{");
@@ -229,7 +229,7 @@ pub fn mermaid() -> String {
     text
 }
 
-/// The chart in Graphviz' language.
+/// The chart as Graphviz.
 pub fn dot() -> String {
     let mut text = String::from("digraph gang {\n    rankdir=LR;\n    node [shape=box, style=rounded];\n");
     let open =

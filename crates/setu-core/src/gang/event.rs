@@ -1,4 +1,4 @@
-//! What was observed of a gang, and what is to be done about it.
+//! What was observed about a gang, and what to do about it.
 //!
 //! Events are observations, never commands; effects are data. Both are level-triggered: the same
 //! snapshot gives the same events, and an effect may be run twice without harm.
@@ -13,11 +13,11 @@ use std::fmt;
 /// One observation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Quota is reserved under another admission than the journal's.
+    /// Quota is reserved under a different admission than the journal's.
     Reserved {
-        /// The admission that stands now.
+        /// The current admission.
         admission: AdmissionId,
-        /// How far Kueue has gone with it.
+        /// Its phase in Kueue.
         phase: AdmissionPhase,
     },
     /// The reservation is ending: pods of an admitted gang may still run.
@@ -28,27 +28,27 @@ pub enum Event {
     Found {
         /// Their attempt, from their labels.
         attempt: u32,
-        /// The last of their replacements.
+        /// Their latest generation.
         generation: u32,
         /// How many slots they fill.
         slots: u32,
-        /// How far Kueue has gone.
+        /// The phase of the reservation in Kueue.
         phase: AdmissionPhase,
     },
     /// The plan is made and every gate is open.
     Planned {
-        /// Nodes wanted.
+        /// Number of nodes.
         slots: u32,
         /// Hash of the plan's shape.
         plan: String,
         /// How pods will find their nodes.
         pinning: Pinning,
-        /// Which of the ways to get nodes it is.
+        /// The option that the plan uses.
         option: OptionPosition,
     },
     /// No node is needed.
     NothingNeeded,
-    /// The check was put on a Workload that runs already.
+    /// The check was added to a Workload that already runs.
     AlreadyRunning,
     /// The gang can never be provisioned.
     Impossible(Failure),
@@ -58,50 +58,50 @@ pub enum Event {
     ClaimsMissing(Vec<u32>),
     /// Every slot has its claim.
     ClaimsExist,
-    /// A claim failed for good, or a phase ran out of time.
+    /// A claim failed permanently, or a phase timed out.
     Failed(Failure),
-    /// A node of the attempt was there and is lost, seen in a quorum read.
+    /// A node of the attempt existed and is lost, seen in a quorum read.
     Lost {
-        /// What became of it.
+        /// What happened to it.
         failure: Failure,
-        /// How far Kueue has gone.
+        /// The phase of the reservation in Kueue.
         phase: AdmissionPhase,
     },
-    /// A claim that an earlier tier gave is gone and nothing says what is short, seen in a quorum read.
+    /// A claim of an earlier option is lost and nothing says what is short, seen in a quorum read.
     Superseded(Failure),
     /// Every node can run its pods, seen in a quorum read.
     NodesReady,
-    /// Claims exist that no state of this gang wants.
+    /// Claims that this gang does not want in its state.
     Unwanted(Vec<String>),
     /// No claim of this gang is left, seen in a quorum read.
     ClaimsGone,
     /// The wait is over.
     WaitOver,
-    /// The gang had run short of capacity, and others have given back as many nodes as it needs.
+    /// The gang ran out of capacity, and others have since given back as many nodes as it needs.
     CapacityBack,
 }
 
-/// How far Kueue has gone with a reservation.
+/// The phase of a reservation in Kueue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdmissionPhase {
     /// Reserved, not admitted.
     Reserved,
-    /// Admitted on a Ready of ours.
+    /// Admitted on our Ready.
     Admitted,
-    /// Admitted while our entry was Pending: the check came when the pods ran already.
+    /// Admitted while our check was Pending: the check was added when the pods were already running.
     Running,
-    /// Admitted, and an eviction would take pods that nobody makes anew, or that another slice brought.
+    /// Admitted, and an eviction would delete pods that nothing recreates, or pods of another slice.
     AdmittedPods,
 }
 
 impl AdmissionPhase {
-    /// Whether pods are let go on a Ready of ours.
+    /// Whether our Ready let the pods start.
     pub const fn lets_pods_go(self) -> bool {
         matches!(self, Self::Admitted | Self::AdmittedPods)
     }
 }
 
-/// What is to be done.
+/// What to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Create the NodeClaims of these slots, in parallel.
@@ -114,7 +114,7 @@ pub enum Effect {
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[serde(untagged)]
 pub enum Reason {
-    /// Something moved on.
+    /// Progress.
     Progress(Progress),
     /// The reservation ended.
     Ended(Ending),
@@ -122,7 +122,7 @@ pub enum Reason {
     Failed(FailureClass),
 }
 
-/// Reasons of transitions that move on.
+/// Reasons of transitions that are progress.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs, reason = "each is named after the event that causes it")]
 pub enum Progress {
@@ -151,12 +151,12 @@ impl fmt::Display for Reason {
 }
 
 impl Event {
-    /// Whether it takes something away from a gang that waits for its nodes or has them.
+    /// Whether it is a failure or a loss of nodes.
     pub(super) fn is_setback(&self) -> bool {
         matches!(self, Self::Failed(_) | Self::Lost { .. } | Self::Superseded(_))
     }
 
-    /// The reason a transition caused by this event is recorded with.
+    /// The reason that is recorded for a transition caused by this event.
     pub fn reason(&self) -> Reason {
         match self {
             Self::AlreadyRunning | Self::Reserved { phase: AdmissionPhase::Running, .. } => {

@@ -1,7 +1,7 @@
 //! Why a gang waits: one answer for the check's message, the command line and the board.
 //!
-//! Rule: everything said to people about a gang is taken from here, from the same snapshot that the
-//! gang's next step is decided on, so that no two places tell different stories.
+//! Rule: every text about a gang that users see comes from here, and from the snapshot that decides the gang's next step.
+//! So all places agree.
 
 use super::claims::{ClaimView, Health};
 use super::event::AdmissionPhase;
@@ -23,17 +23,17 @@ use jiff::Timestamp;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Most slots that are listed one by one. The journal's number is a tenant's word.
+/// The most slots that are listed. The journal's slot count is not trusted: a tenant can write it.
 const SLOTS_LISTED: u32 = 1024;
 
-/// What happens next to a gang in whose way something is.
+/// The next step of a gang that waits for an obstacle to clear.
 pub const WHEN_THAT_CHANGES: &str = "it is looked at again as soon as that changes";
 
-/// Where a gang is, what it waits for, and what happens next.
+/// The state of a gang, what it waits for, and what happens next.
 #[derive(Serialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Explanation {
-    /// Where it is.
+    /// Its state.
     pub state: StateName,
     /// Since when.
     pub since: Timestamp,
@@ -41,7 +41,7 @@ pub struct Explanation {
     pub attempt: u32,
     /// Index of the tier the attempt uses.
     pub tier: u32,
-    /// What the policy calls it, where it names its tiers.
+    /// The tier's name in the policy, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tier_name: Option<String>,
     /// Nodes of the attempt.
@@ -50,27 +50,27 @@ pub struct Explanation {
     pub created: u32,
     /// Nodes of the attempt that can run their pods.
     pub ready: u32,
-    /// All of it in one sentence: the check's message, and what is wrong with pods that may run.
+    /// The check's message, with what is wrong with pods that may run.
     pub sentence: String,
-    /// What happens once that has come.
+    /// The next step.
     pub next: String,
-    /// When, where that is known; for quota given back, the earliest time.
+    /// When the next step happens, if known. After the quota was given back, the earliest time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_at: Option<Timestamp>,
-    /// What happens if it does not come in time.
+    /// What happens if that takes too long.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub otherwise: Option<Otherwise>,
-    /// Its pods that are not bound to a node although they may run.
+    /// Pods that may run but are not bound to a node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unbound_pods: Option<UnboundPods>,
     /// Why the last attempt failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_failure: Option<Failure>,
-    /// Each node wanted, and each NodeClaim left over, by slot.
+    /// Every wanted node and every leftover NodeClaim, by slot.
     pub nodes: Vec<SlotView>,
 }
 
-/// What a point in time brings by itself.
+/// What happens by itself at a point in time.
 #[derive(Serialize, Clone, Debug, PartialEq, Eq)]
 pub struct Otherwise {
     /// The point in time.
@@ -79,7 +79,7 @@ pub struct Otherwise {
     pub what: String,
 }
 
-/// One node of a gang on its way.
+/// One node of a gang.
 #[derive(Serialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct SlotView {
@@ -91,7 +91,7 @@ pub struct SlotView {
     pub phase: Phase,
     /// What it waits for or why it failed; empty when it is ready.
     pub detail: String,
-    /// When that has taken too long.
+    /// When that wait times out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
     /// Its NodeClaim; empty while there is none.
@@ -124,24 +124,24 @@ pub enum Phase {
     /// It has no NodeClaim.
     #[default]
     Missing,
-    /// The provider is to launch the instance.
+    /// The provider has not launched the instance yet.
     Launching,
-    /// The instance runs, its Node is to register.
+    /// The instance runs; its Node has not registered yet.
     Registering,
-    /// The Node is to be initialized, devices included.
+    /// The Node is not initialized yet, devices included.
     Initializing,
-    /// Initialized, and something still keeps pods away.
+    /// Initialized, but something still keeps pods away.
     Settling,
     /// Its node can run its pods.
     Ready,
-    /// It will not come any more.
+    /// It has failed permanently.
     Failed,
     /// It is being deleted.
     Going,
 }
 
 impl Explanation {
-    /// Explains a gang. `claims` are the NodeClaims that `snapshot.claims` were made of.
+    /// Explains a gang. `snapshot.claims` were made from `claims`.
     pub fn of(journal: &Journal, snapshot: &Snapshot<'_>, claims: &[NodeClaim]) -> Self {
         let memory = &journal.memory;
         let attempt = Attempt::of(journal, snapshot);
@@ -170,7 +170,7 @@ impl Explanation {
 }
 
 impl Explanation {
-    /// Whether nodes of the attempt are there, or are to come.
+    /// Whether nodes of the attempt exist or are expected.
     pub fn wants_nodes(&self) -> bool {
         use StateName::{Approved, BackingOff, Provisioning, RollingBack, WaitingReady};
         self.slots > 0
@@ -211,7 +211,7 @@ fn next(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
     }
 }
 
-/// What happens next where nothing is in the way.
+/// The next step if there is no obstacle.
 pub(super) fn next_after(journal: &Journal) -> String {
     let words = match &journal.state {
         State::Validating => "the NodeClaims of all nodes are created at once",
@@ -259,7 +259,7 @@ fn otherwise(attempt: &Attempt<'_>) -> Option<Otherwise> {
     }
 }
 
-/// Every slot of the attempt, and every other NodeClaim that is still there.
+/// Every slot of the attempt, and every other NodeClaim that still exists.
 fn slots(journal: &Journal, snapshot: &Snapshot<'_>, claims: &[NodeClaim]) -> Vec<SlotView> {
     let memory = &journal.memory;
     let wanted = if journal.state.wants_claims() { memory.slots.min(SLOTS_LISTED) } else { 0 };

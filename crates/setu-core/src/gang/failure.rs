@@ -1,4 +1,4 @@
-//! Why an attempt failed: a closed set of classes, with the words for the user.
+//! Why an attempt failed: a closed set of classes, with a message for the user.
 
 use crate::plan::{Obstacle, ObstacleReason};
 use serde::de::IntoDeserializer;
@@ -6,24 +6,24 @@ use serde::de::value::StringDeserializer;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 
-/// An enum and the list of its variants, from one list.
+/// Defines an enum together with the list of its variants.
 macro_rules! listed {
     ($(#[$meta:meta])* pub enum $name:ident { $($(#[$doc:meta])* $variant:ident,)+ }) => {
         $(#[$meta])*
         pub enum $name { $($(#[$doc])* $variant,)+ }
 
         impl $name {
-            /// Every variant, for walks and tables.
+            /// Every variant, for loops and tables.
             pub const ALL: [Self; [$(stringify!($variant)),+].len()] = [$(Self::$variant),+];
         }
     };
 }
 
 listed! {
-    /// What kind of failure it was. The names appear in the journal, in events and in metrics.
+    /// The class of a failure. The names appear in the journal, in events and in metrics.
     #[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
     pub enum FailureClass {
-        /// The provider has no such instance now.
+        /// The provider has no capacity for such an instance now.
         InsufficientCapacity,
         /// The NodeClass is not ready.
         NodeClassNotReady,
@@ -41,25 +41,25 @@ listed! {
         GangTimeout,
         /// The API server refused a NodeClaim.
         Refused,
-        /// A node is there, and has less than its pods need.
+        /// A node exists but has less than its pods need.
         NodeTooSmall,
-        /// A node was there and went away.
+        /// A node existed and was lost.
         Interrupted,
-        /// Somebody else deleted a NodeClaim.
+        /// A NodeClaim was deleted, but not by Setu.
         DeletedByOther,
         /// The plan changed while its claims were being created.
         PlanChanged,
-        /// The plan cannot be carried out now, and was not in time.
+        /// The plan cannot be carried out, permanently or for too long.
         NotPlannable,
-        /// Ready, but Kueue did not admit in time.
+        /// Ready, but not admitted by Kueue in time.
         NotAdmitted,
-        /// A claim went before its launch, and no event says why. Karpenter deletes claims then for want of capacity;
-        /// its event may be late or lost, since it publishes those of a large gang one after the other.
+        /// A claim was deleted before its launch, and no event says why. Karpenter deletes such claims for lack of capacity.
+        /// Its event may be late or lost, because it publishes the events of a large gang one by one.
         Unknown,
     }
 }
 
-/// A class of a later release reads as [`FailureClass::Unknown`], so that the journal is not lost with it.
+/// A class of a later release reads as [`FailureClass::Unknown`], so that the journal can still be read.
 impl<'de> Deserialize<'de> for FailureClass {
     fn deserialize<D: Deserializer<'de>>(written: D) -> Result<Self, D::Error> {
         let word = String::deserialize(written)?;
@@ -73,20 +73,20 @@ impl fmt::Display for FailureClass {
     }
 }
 
-/// What a failure says of the provider's capacity.
+/// What a failure says about the provider's capacity.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Shortage {
     /// Nothing.
     None,
-    /// These nodes do not come now; another tier may have some.
+    /// These nodes are not available now; another tier may have some.
     OfTheseNodes,
-    /// The same, and what was asked for is taken for short from now on, although nothing says so.
+    /// The same, and what was requested is assumed to be short from now on, although nothing says so.
     Suspected,
-    /// What was asked for is short.
+    /// What was requested is known to be short.
     Named,
 }
 
-/// What follows from a failure of a class.
+/// What follows from a class.
 struct Consequences {
     had_node: bool,
     node_loss: bool,
@@ -95,7 +95,7 @@ struct Consequences {
 }
 
 impl FailureClass {
-    /// The one place where a class says what follows from it.
+    /// The one place that defines what follows from each class.
     const fn consequences(self) -> Consequences {
         let (had_node, node_loss, needs_quorum, shortage) = match self {
             Self::InsufficientCapacity => (true, false, false, Shortage::Named),
@@ -116,34 +116,34 @@ impl FailureClass {
         Consequences { had_node, node_loss, needs_quorum, shortage }
     }
 
-    /// Whether a claim that failed like this may have had a Node. Where that is not known, it may.
+    /// Whether a claim that failed this way may have had a Node. If that is unknown, it may.
     pub fn may_have_had_node(self) -> bool {
         self.consequences().had_node
     }
 
-    /// Whether it says that a node was there and is gone, so that another node in its place is enough.
+    /// Whether a node existed and is gone, so that one replacement is enough.
     pub fn is_node_loss(self) -> bool {
         self.consequences().node_loss
     }
 
-    /// Whether it says that the provider does not give these nodes now, so that another tier may.
+    /// Whether the provider does not give these nodes now, so that another tier may.
     pub fn is_shortage(self) -> bool {
         self.consequences().shortage >= Shortage::OfTheseNodes
     }
 
-    /// Whether it is decided in a quorum read alone: it comes of time, or of a plan or a node that a watch showed last. The watch
-    /// may be silent.
+    /// Whether it needs a quorum read: it depends on elapsed time, or on a plan or a node that a watch showed last. The watch may
+    /// be stale.
     pub fn needs_quorum(self) -> bool {
         self.consequences().needs_quorum
     }
 
-    /// Whether it says what is short, so that every plan made in the next minutes avoids it.
+    /// Whether it names what is short, so that every plan of the next minutes avoids it.
     pub fn names_what_is_short(self) -> bool {
         self.consequences().shortage == Shortage::Named
     }
 
-    /// Whether what the lost claims asked for is taken for short from now on. Of a claim that went without
-    /// an event that is a guess.
+    /// Whether what the lost claims requested counts as short from now on. For a claim that was deleted without an event that
+    /// is a guess.
     pub fn counts_as_short(self) -> bool {
         self.consequences().shortage >= Shortage::Suspected
     }
@@ -154,7 +154,7 @@ impl FailureClass {
 pub struct Failure {
     /// Its class.
     pub reason: FailureClass,
-    /// What stood in the way of a plan, if it is that.
+    /// The obstacle to the plan, if that was the cause.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "known")]
     pub obstacle: Option<ObstacleReason>,
     /// What happened, for the user; at most [`Failure::MESSAGE_LIMIT`] characters.
@@ -162,23 +162,23 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Bound of a message, so that the journal stays small.
+    /// Most characters of a message, so that the journal stays small.
     pub const MESSAGE_LIMIT: usize = 300;
 
-    /// A failure with its message cut to the bound and freed of control characters.
+    /// A failure with its message cut to the limit and without control characters.
     pub fn new(reason: FailureClass, message: impl AsRef<str>) -> Self {
         let message =
             message.as_ref().chars().filter(|c| !c.is_control()).take(Self::MESSAGE_LIMIT).collect();
         Self { reason, obstacle: None, message }
     }
 
-    /// What stood in the way of a plan, for good or for too long.
+    /// The failure for an obstacle that is permanent or lasted too long.
     pub fn of_obstacle(obstacle: &Obstacle) -> Self {
         let failure = Self::new(FailureClass::NotPlannable, &obstacle.message);
         Self { obstacle: Some(obstacle.reason), ..failure }
     }
 
-    /// Whether something was missing that may come.
+    /// Whether something was missing that may still appear.
     pub fn may_appear(&self) -> bool {
         self.obstacle.is_some_and(ObstacleReason::may_appear)
     }
@@ -187,14 +187,14 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.obstacle {
-            // It says more than that there was no plan.
+            // The obstacle is more specific than `NotPlannable`.
             Some(obstacle) => write!(f, "{obstacle}: {}", self.message),
             None => write!(f, "{}: {}", self.reason, self.message),
         }
     }
 }
 
-/// The kind of an obstacle; `None` where it is one of a later release.
+/// Reads the kind of an obstacle; `None` for one of a later release.
 fn known<'de, D: Deserializer<'de>>(written: D) -> Result<Option<ObstacleReason>, D::Error> {
     let word = Option::<String>::deserialize(written)?;
     let read = |word: String| -> Option<ObstacleReason> {
@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_names_what_stood_in_the_way_and_overlooks_a_kind_that_it_does_not_know() {
+    fn a_failure_names_its_obstacle_and_ignores_an_unknown_kind() {
         let failure = Failure::of_obstacle(&Obstacle::new(ObstacleReason::NoNodePoolFits, "gpu: no zone"));
         assert_eq!(failure.to_string(), "NoNodePoolFits: gpu: no zone");
         let text = serde_json::to_string(&failure).unwrap();

@@ -1,9 +1,9 @@
-//! Pods that are not the gang's on its nodes: no taint keeps them off, or they tolerate it.
+//! Pods of others on a gang's nodes: no taint keeps them off, or they tolerate it.
 //!
-//! Rule: they never make a gang fail. They may leave, so its nodes are ready once they have.
+//! Rule: they never fail a gang. They may leave, and then its nodes are ready.
 //!
-//! Which DaemonSets a claim has reckoned with is not recorded, nor which pods its node is made for. So its DaemonSets
-//! count as too large only where they leave no room for the least that these pods may take.
+//! A claim records neither the DaemonSets that its requests include nor the pods that its node is for. So DaemonSets count
+//! as too large only if they leave no room for the smallest pods that it may be for.
 
 use super::claims::{ClaimView, Health};
 use super::waits::WaitsFor;
@@ -13,23 +13,23 @@ use crate::plan::resources::{self, Defaults};
 use jiff::{SignedDuration, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// When a crowded node is looked at again: nobody watches the pods on it.
-const NEXT_LOOK: SignedDuration = SignedDuration::from_secs(10);
+/// When a crowded node is checked again: nothing watches the pods on it.
+const NEXT_CHECK: SignedDuration = SignedDuration::from_secs(10);
 
 /// What pods take from one node.
 #[derive(Clone, Debug, Default)]
 pub struct Taken {
-    /// Those that no claim reckons with.
+    /// Pods that no claim's requests include.
     others: ResourceList,
-    /// Those of DaemonSets: what its claim requests includes them, but for those that no one could foresee.
+    /// Pods of DaemonSets. The claim's requests include them, except those that could not be foreseen.
     daemons: ResourceList,
 }
 
-/// What pods take from each node; static ones are taken off its allocatable.
+/// What pods take from each node. Static pods are left out: they are not part of its allocatable.
 pub fn taken(pods: &[Pod]) -> BTreeMap<String, Taken> {
     let mut taken: BTreeMap<String, Taken> = BTreeMap::new();
     for pod in pods.iter().filter(|p| !p.is_over() && !p.is_of("Node")) {
-        // A pod runs with what the API server has accepted; what cannot be read takes nothing.
+        // A running pod has requests that the API server accepted; unreadable ones count as nothing.
         let Ok(needs) = resources::of_pod(&pod.spec.pod, Defaults::default()) else { continue };
         let of_node = taken.entry(pod.spec.node_name.clone()).or_default();
         let sum = if pod.is_of("DaemonSet") { &mut of_node.daemons } else { &mut of_node.others };
@@ -38,14 +38,14 @@ pub fn taken(pods: &[Pod]) -> BTreeMap<String, Taken> {
     taken
 }
 
-/// Nodes with any pod on them that not every node has.
+/// Nodes with pods other than static ones and those of DaemonSets.
 pub fn occupied(pods: &[Pod]) -> BTreeSet<&str> {
     let counts = |p: &&Pod| !p.is_over() && !p.is_of("DaemonSet") && !p.is_of("Node");
     pods.iter().filter(counts).map(|pod| pod.spec.node_name.as_str()).collect()
 }
 
-/// Makes a node wait on which others leave too little for the pods of its claim. `each` is what a pod takes of each pod
-/// set of the gang.
+/// Makes a node wait if other pods leave too little for the pods of its claim. `each` is what one pod of each pod set of the
+/// gang takes.
 pub fn crowd(
     view: &mut ClaimView,
     claim: &NodeClaim,
@@ -67,12 +67,12 @@ pub fn crowd(
         Some(WaitsFor::DaemonSets { node: name(), short })
     };
     if let Some(waits_for) = by_others().or_else(by_daemons) {
-        view.health = Health::Coming { waits_for, until: now.checked_add(NEXT_LOOK).ok() };
+        view.health = Health::Coming { waits_for, until: now.checked_add(NEXT_CHECK).ok() };
     }
 }
 
-/// The least that the pods take which a node with these requests is made for: one pod of any of the pod sets that it has
-/// room and the same devices for. `None` if it has for none.
+/// The least that the pods on a node with these requests may take: one pod of any pod set that fits and needs the same
+/// devices. `None` if no pod set does.
 fn least(requests: &ResourceList, each: &[ResourceList]) -> Option<ResourceList> {
     let devices = |list: &ResourceList| -> BTreeSet<String> {
         list.keys().filter(|key| resources::is_device(key)).cloned().collect()
@@ -109,12 +109,12 @@ mod tests {
         json!({"/metadata": {"name": "p", "ownerReferences": [owner]}})
     }
 
-    /// Of the node of a pod that takes 5 CPUs, which has 8.
+    /// The health of a node with 8 CPUs for a pod that takes 5.
     fn health(pods: &[Pod]) -> Health {
         health_among(pods, &[json!({"cpu": "5", "pods": "1"})])
     }
 
-    /// The same where the pods of the gang's pod sets take this.
+    /// The same, if a pod of each pod set takes this.
     fn health_among(pods: &[Pod], each: &[Value]) -> Health {
         let each: Vec<ResourceList> =
             each.iter().map(|e| serde_json::from_value(e.clone()).unwrap()).collect();
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_strangers_pod_that_leaves_too_little_is_waited_for_with_the_figures() {
+    fn a_foreign_pod_that_leaves_too_little_is_waited_for() {
         assert!(matches!(health(&[]), Health::Ready { .. }));
         let Health::Coming { waits_for, until } = health(&[pod(&json!({}))]) else { panic!("ready") };
         assert_eq!(
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn only_pods_that_are_not_reckoned_with_and_still_take_something_count() {
+    fn only_active_pods_that_the_claim_does_not_include_count() {
         for change in [
             json!({"/status/phase": "Succeeded"}),
             json!({"/status/phase": "Failed"}),
@@ -183,21 +183,21 @@ mod tests {
     }
 
     #[test]
-    fn of_several_pod_sets_the_smallest_counts_that_a_node_may_be_made_for() {
+    fn the_smallest_pod_set_that_a_node_may_be_for_counts() {
         let ready =
             |cpus: &str, each: &[Value]| matches!(health_among(&[daemon(cpus)], each), Health::Ready { .. });
         let of = |cpus: &str| json!({"cpu": cpus, "pods": "1"});
         assert!(ready("4", &[of("5"), of("4")]) && !ready("4500m", &[of("5"), of("4")]));
-        // The node is made for no pod that takes more than its claim requests, nor for one with other devices.
+        // The node is not for a pod that takes more than its claim requests, nor for one with other devices.
         assert!(!ready("4", &[of("5"), json!({"cpu": "1", "nvidia.com/gpu": "1"})]));
         assert!(ready("7", &[of("7")]));
     }
 
     #[test]
-    fn a_node_is_without_pods_where_those_are_that_every_node_has_or_that_are_over() {
+    fn daemon_static_and_finished_pods_do_not_occupy_a_node() {
         let over = json!({"/status/phase": "Succeeded"});
         assert_eq!(occupied(&[pod(&of("DaemonSet")), pod(&of("Node")), pod(&over)]), BTreeSet::new());
-        // One that asks for nothing is lost with its node all the same.
+        // A pod without requests is still lost with its node.
         let small = json!({"/spec/containers/0/resources": {}});
         assert_eq!(occupied(&[pod(&small)]), BTreeSet::from(["n1"]));
     }

@@ -1,22 +1,21 @@
-//! Who a gang is, and the names that follow from it.
+//! The identity of a gang, and the names that are derived from it.
 //!
-//! Rule: names are derived, never read back from the journal, so that nobody can point Setu at an
-//! object that is not the gang's own.
+//! Rule: names are derived, never read back from the journal. So no tenant can point Setu at an object of another gang.
 
 use crate::api::{NodeClaim, Workload};
 use crate::digest::{digest, hash};
 use crate::names;
 use crate::planted::planted;
 
-/// Longest name of a NodeClaim that every provider takes.
+/// Longest name of a NodeClaim that every provider accepts.
 const CLAIM_NAME_LIMIT: usize = 34;
 
-/// One gang: a Workload of a certain UID under one of our checks.
+/// One gang: a Workload with a certain UID under one of our checks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GangIdentity {
     /// Namespace of the Workload.
     pub namespace: String,
-    /// Name of the Workload, for people; a re-created Workload has the same.
+    /// Name of the Workload, for users; a recreated Workload has the same name.
     pub workload: String,
     /// UID of the Workload.
     pub uid: String,
@@ -25,19 +24,19 @@ pub struct GangIdentity {
 }
 
 impl GangIdentity {
-    /// The gang's id: 16 characters that fit a label value, the same over all attempts, so that the
-    /// pods' node selector stays right when nodes are replaced.
+    /// The gang's id: 16 characters that fit a label value. It is the same over all attempts, so the pods' node selector stays
+    /// valid when nodes are replaced.
     pub fn id(&self) -> String {
         gang_id(&self.uid, &self.check)
     }
 
-    /// Name of the NodeClaim that a slot of an attempt starts with. A name is never used by two attempts.
+    /// Name of the first NodeClaim of a slot in an attempt. Two attempts never share a name.
     pub fn claim_name(&self, attempt: u32, slot: u32) -> String {
         self.name_of(&[&attempt.to_string()], slot)
     }
 
-    /// Name of the NodeClaim that takes the place of a lost one in the attempt's replacement of this
-    /// number; with 0 the one the slot started with.
+    /// Name of the NodeClaim that replaces a lost one in this generation of the attempt; for 0 the slot's first
+    /// NodeClaim.
     pub fn replacement_name(&self, attempt: u32, generation: u32, slot: u32) -> String {
         match generation {
             0 => self.claim_name(attempt, slot),
@@ -67,14 +66,14 @@ impl GangIdentity {
         format!("{}/{}", self.namespace, self.workload)
     }
 
-    /// A number in `0.0..1.0` that differs between gangs and draws, the same at every replica.
+    /// A number in `0.0..1.0` that differs between gangs and draws, but is the same at every replica.
     pub fn jitter(&self, draw: u32) -> f64 {
         let byte = hash(&[&self.uid, &self.check, &draw.to_string()]).next().unwrap_or_default();
         f64::from(byte) / 256.0
     }
 }
 
-/// Id of the gang of the Workload of this UID under this check.
+/// Id of the gang of the Workload with this UID under this check.
 pub fn gang_id(uid: &str, check: &str) -> String {
     digest(&[uid, check], 16)
 }
@@ -84,13 +83,13 @@ pub fn gang_of(claim: &NodeClaim) -> String {
     gang_id(claim.label(names::WORKLOAD_UID), claim.annotation(names::CHECK))
 }
 
-/// Value of the gang's label on its nodes, by which its pods find them: the gang's id. The slices of an
-/// elastic Job have one in common, because the pods of a later slice carry the selector of the first.
+/// Value of the gang's label on its nodes, which its pods select: the gang's id. The slices of an elastic Job share one,
+/// because the pods of a later slice have the selector of the first.
 pub fn pin(workload: &Workload, check: &str) -> String {
     digest(&[&workload.line(), check], 16)
 }
 
-/// The start of `name` as part of a DNS label: at most `room` characters, no dash at its end.
+/// The start of `name` as part of a DNS label: at most `room` characters, without a dash at either end.
 fn dns_label(name: &str, room: usize) -> String {
     let cut: String = name
         .chars()
@@ -115,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_name_is_short_stable_and_a_dns_label_whatever_the_workload_is_called() {
+    fn a_claim_name_is_a_short_stable_dns_label_for_any_workload_name() {
         let long = "x".repeat(253);
         for name in ["job-train-7f3a1", "a", "-", "Ünï.code", "a.b.c", long.as_str()] {
             for slot in [0, 7, 4999] {

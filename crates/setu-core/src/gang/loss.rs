@@ -1,7 +1,7 @@
-//! What became of NodeClaims that are gone or going.
+//! What happened to NodeClaims that are gone or being deleted.
 //!
-//! Rule: a deleted claim leaves no status behind, so the cause is pieced together from what watches kept of it. What was
-//! kept comes in through [`ClaimRecords`].
+//! Rule: a deleted claim leaves no status, so the cause is derived from what watches recorded. [`ClaimRecords`] supplies
+//! that.
 
 use super::claims::ClaimView;
 use super::failure::{Failure, FailureClass};
@@ -11,14 +11,14 @@ use super::phase::ClaimPhase;
 use jiff::{SignedDuration, Timestamp};
 use std::collections::BTreeMap;
 
-/// How long a vanished claim is given for its cause to arrive by another watch.
+/// How long to wait for another watch to deliver the cause of a vanished claim.
 const TOMBSTONE_GRACE: SignedDuration = SignedDuration::from_secs(10);
-/// Age after which Karpenter itself gives up a launch.
+/// Age at which Karpenter itself gives up a launch.
 const KARPENTER_LAUNCH_LIMIT: SignedDuration = SignedDuration::from_mins(5);
-/// How many replacements back the last claim of a slot is searched.
-const REPLACEMENTS_REMEMBERED: usize = 32;
+/// How many replacements back to search for the last claim of a slot.
+const REPLACEMENTS_SEARCHED: usize = 32;
 
-/// What is known of a claim that is gone or going, from watches that outlive it.
+/// What watches recorded about a claim that is gone or being deleted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tombstone {
     /// Reason and message of the last Warning event on it.
@@ -27,23 +27,23 @@ pub struct Tombstone {
     pub launched: bool,
     /// Whether Setu has deleted it.
     pub given_up: bool,
-    /// When its loss was first noticed here.
+    /// When this replica first noticed its loss.
     pub noticed: Option<Timestamp>,
 }
 
-/// What became of a slot whose claim is missing or being deleted by somebody else.
+/// What happened to a slot whose claim is missing, or is being deleted by something else.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Loss {
     /// The cause is known.
     Failed(Failure),
-    /// The cause is known, but the claim is from before the attempt's last replacement: it says nothing of the present tier.
+    /// The cause is known, but the claim is from before the attempt's last replacement: it says nothing about the current tier.
     Superseded(Failure),
-    /// The cause may still arrive until then.
+    /// The cause may still arrive until this time.
     Unclear(Timestamp),
 }
 
 impl Loss {
-    /// What the claim died of, as far as that is known by now.
+    /// Why the claim was lost, if that is known by now.
     pub fn failure(&self) -> Option<&Failure> {
         match self {
             Self::Failed(failure) | Self::Superseded(failure) => Some(failure),
@@ -61,22 +61,22 @@ impl Loss {
     }
 }
 
-/// What a replica remembers of NodeClaims that it does not see any more, by their names.
+/// What a replica recorded about NodeClaims that it no longer sees, by name.
 pub trait ClaimRecords {
-    /// Whether a claim of this name was seen since then.
+    /// Whether a claim with this name was seen at `since` or later.
     fn saw_since(&self, name: &str, since: Timestamp) -> bool;
-    /// Whether anything is known of a claim of this name.
+    /// Whether anything is known about a claim with this name.
     fn knows(&self, name: &str) -> bool;
     /// The claim that was taken over for a slot of an attempt, if one was.
     fn taken_over(&self, attempt: u32, slot: u32) -> Option<String>;
-    /// What is known of a claim that is missing now, and what is wrong with its NodePool.
+    /// What is known about a claim that is missing now, and what is wrong with its NodePool.
     fn missed(&self, name: &str, now: Timestamp) -> (Tombstone, Option<Failure>);
-    /// Whether the pods of an elastic Job need the nodes that this slice of it has lost.
+    /// Whether the pods of an elastic Job need the nodes that this slice has lost.
     fn needs_nodes(&self) -> bool;
 }
 
-/// What became of each slot whose claim is missing, or is being deleted although the gang wants it. While claims are being
-/// created, a slot that is not known to have had one is not among them.
+/// What happened to each slot whose claim is missing, or is being deleted although the gang wants it. While claims are being
+/// created, slots that are not known to have had one are left out.
 pub fn losses(
     journal: &Journal,
     identity: &GangIdentity,
@@ -120,7 +120,7 @@ pub fn losses(
     if losses.is_empty() || records.needs_nodes() { losses } else { BTreeMap::new() }
 }
 
-/// Generation and name of the last claim of a slot, as far as is known; else those its loss is noted under.
+/// Generation and name of the last known claim of a slot; if none is known, those that its loss is recorded under.
 pub fn last_known(
     memory: &Memory,
     identity: &GangIdentity,
@@ -128,7 +128,7 @@ pub fn last_known(
     slot: u32,
 ) -> (u32, String) {
     let name = |generation| identity.replacement_name(memory.attempt, generation, slot);
-    let recent = (0..=memory.generation).rev().take(REPLACEMENTS_REMEMBERED);
+    let recent = (0..=memory.generation).rev().take(REPLACEMENTS_SEARCHED);
     let known = recent.map(|g| (g, name(g))).find(|(_, name)| records.knows(name));
     known.unwrap_or_else(|| {
         let taken_over = records.taken_over(memory.attempt, slot);
@@ -136,10 +136,10 @@ pub fn last_known(
     })
 }
 
-/// What a claim died of that is missing, or is being deleted although its gang wants it.
+/// Why a claim is missing, or is being deleted although its gang wants it.
 ///
-/// A deleted claim leaves no status behind, so the cause is pieced together from the event Karpenter
-/// may have published, from how far the claim had come, and from the state of its NodePool.
+/// A deleted claim leaves no status. So the cause is derived from Karpenter's event, if there is one, from how far the
+/// claim had come, and from the state of its NodePool.
 pub fn loss(
     slot: u32,
     claim: Option<&ClaimView>,
@@ -149,7 +149,7 @@ pub fn loss(
 ) -> Loss {
     let failed = |class, message: String| Loss::Failed(Failure::new(class, message));
     if tombstone.event.as_ref().is_some_and(|(reason, _)| reason.starts_with("InsufficientCapacity")) {
-        // Karpenter says the same where the NodeClass is missing; its NodePool tells the two apart.
+        // Karpenter publishes the same event if the NodeClass is missing; the NodePool shows the difference.
         return match pool_fault {
             Some(fault) if fault.reason == FailureClass::NodeClassMissing => Loss::Failed(fault.clone()),
             _ => failed(
@@ -172,7 +172,7 @@ pub fn loss(
         );
     }
     if launched {
-        // Karpenter replaces a node whose reboot fails.
+        // Karpenter replaces a node if its reboot fails.
         return match claim {
             Some(claim) if !claim.disrupted => failed(
                 FailureClass::DeletedByOther,

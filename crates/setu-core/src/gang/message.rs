@@ -1,7 +1,6 @@
-//! The sentence that tells a user what the gang waits for, how far it is and what comes next.
+//! The sentence for users: what the gang waits for, how far it is and what comes next.
 //!
-//! Rule: no time that passes by itself is in it, only points in time, so that a message is written
-//! again only when something happened.
+//! Rule: it contains points in time but no elapsed time, so that it changes only when something happens.
 
 use super::journal::Journal;
 use super::replacement::is_broken;
@@ -17,7 +16,7 @@ pub fn explain(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
     sentence(&Attempt::of(journal, snapshot))
 }
 
-/// The same of an attempt that is worked out already.
+/// The same for an attempt that is already computed.
 pub(super) fn sentence(attempt: &Attempt<'_>) -> String {
     let Attempt { journal, snapshot, .. } = attempt;
     let memory = &journal.memory;
@@ -27,7 +26,7 @@ pub(super) fn sentence(attempt: &Attempt<'_>) -> String {
                 format!("{}: {}", obstacle.reason, obstacle.message)
             }
             Some(Outcome::Wait(obstacle)) => {
-                // On a later tier a new round begins before that.
+                // On a later tier a new round starts before the deadline.
                 let stops = memory
                     .deadline
                     .filter(|_| !obstacle.reason.has_no_deadline() && memory.option.index == 0);
@@ -79,7 +78,7 @@ pub(super) fn sentence(attempt: &Attempt<'_>) -> String {
                 Then::Rejected => "then rejects",
                 Then::Released => "then nothing more",
             };
-            // What is over did not fail, whatever an earlier attempt met.
+            // A release is not a failure, even if an earlier attempt failed.
             let (what, cause) = match then {
                 Then::Released => ("giving back the nodes of", String::new()),
                 _ => ("rolling back", cause(journal)),
@@ -128,7 +127,7 @@ fn yielded(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
     format!("quota given back{next}{}", cause(journal))
 }
 
-/// Which NodeClaim of an earlier attempt does not go, for an administrator to look into.
+/// Names a NodeClaim of an earlier attempt that cannot be deleted, for an administrator.
 fn stuck(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
     let all = || snapshot.claims.iter().filter(|c| c.stuck);
     let Some(first) = all().next().filter(|_| journal.state != State::Released) else {
@@ -143,17 +142,17 @@ fn stuck(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
     )
 }
 
-/// How many NodeClaims of the gang there are.
+/// How many NodeClaims the gang has, in words.
 fn claims(snapshot: &Snapshot<'_>) -> String {
     counted(u32::try_from(snapshot.claims.len()).unwrap_or(u32::MAX), "NodeClaim")
 }
 
-/// One line for the state annotation, of the sentence for the check's message.
+/// One line for the state annotation, made from the check's message.
 pub fn headline(journal: &Journal, sentence: &str) -> String {
     format!("{}: {sentence}", journal.state.name())
 }
 
-/// Which attempt it is, and what it is made of: the policy's own name for it, or the capacity type.
+/// The attempt and its tier: the policy's name for it, or the capacity type.
 fn attempt_in_words(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
     let memory = &journal.memory;
     let of_policy = || snapshot.policy.tier_name(memory.option.tier);
@@ -162,17 +161,17 @@ fn attempt_in_words(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
     format!("attempt {}{tier}", memory.attempt)
 }
 
-/// How long it usually takes from the last thing that happened until all nodes are ready.
+/// How long it usually takes from the last progress until all nodes are ready.
 fn usually(attempt: &Attempt<'_>) -> String {
     let Some(by) = attempt.snapshot.outlook.ready_by else { return String::new() };
     let entered_at = attempt.journal.entered_at;
     let happened = attempt.last_ready().map_or(entered_at, |t| t.max(entered_at));
     let seconds = by.duration_since(happened).as_secs();
-    // Creation times have no fractions.
+    // Creation times have a resolution of one second.
     if seconds < 0 {
         return ", later than usual".to_owned();
     }
-    // To ten seconds, and to minutes where they are many: no more is known.
+    // Rounded to ten seconds, and to minutes if there are many: the estimate is not more precise.
     match seconds.saturating_add(5) / 10 * 10 {
         rounded @ ..=120 => format!(", usually {} s more", rounded.max(10)),
         _ => format!(", usually {} min more", seconds.saturating_add(30) / 60),
@@ -193,19 +192,19 @@ mod tests {
     use jiff::Timestamp;
 
     #[test]
-    fn a_gang_that_is_over_is_not_told_the_failure_of_an_earlier_attempt() {
+    fn a_released_gang_does_not_show_the_failure_of_an_earlier_attempt() {
         let (now, policy) = (Timestamp::UNIX_EPOCH, Policy::default());
         let snapshot = Snapshot {
             reported: Verdict::Ready,
             ..Snapshot::of(now, &Reservation::Gone(Ending::Finished), &policy)
         };
-        let said = |then| {
+        let sentence_for = |then| {
             let mut journal = Journal::new("uid", AdmissionId("1-0-a".into()), now, None);
             journal.memory.last_failure = Some(Failure::new(FailureClass::InsufficientCapacity, "none"));
             journal.state = State::RollingBack { then };
             explain(&journal, &snapshot)
         };
-        assert!(said(Then::BackingOff).ends_with("Cause: InsufficientCapacity: none"));
-        assert!(said(Then::Released).ends_with("then nothing more"));
+        assert!(sentence_for(Then::BackingOff).ends_with("Cause: InsufficientCapacity: none"));
+        assert!(sentence_for(Then::Released).ends_with("then nothing more"));
     }
 }

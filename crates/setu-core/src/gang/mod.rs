@@ -1,11 +1,10 @@
 //! The life of one gang, as pure functions.
 //!
-//! Read in this order: `state` (where a gang can be) → `event` (what was observed) → `chart` (the
-//! statechart) → `decide` (what one event leads to) → `observe` (from a snapshot of the cluster to events) → `step` (both,
-//! once) → `verdict` (what Kueue is told) and `explain` (what people are told). `journal` is how a gang is kept in
-//! its Workload.
+//! Read in this order: `state` (the states of a gang) → `event` (what was observed) → `chart` (the statechart) →
+//! `decide` (handles one event) → `observe` (turns a snapshot of the cluster into events) → `step` (both, once) →
+//! `verdict` (what Kueue sees) and `explain` (what users see). `journal` is how a Workload stores its gang.
 //!
-//! Rule: nothing here knows a client, a clock, a runtime or a log. Time comes in as a value.
+//! Rule: nothing here uses a client, a clock, a runtime or a log. Time is an argument.
 
 mod adoption;
 pub mod begun_with;

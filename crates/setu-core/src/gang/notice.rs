@@ -1,7 +1,7 @@
-//! What a gang's owner is told at each step: the reason and the words of its Events.
+//! The Events of each step: their reasons and texts.
 //!
-//! Rule: a tenant reads this. It names what happened, what is missing and what comes next; what a cloud
-//! said stays with the administrator.
+//! Rule: tenants read these. They say what happened, what is missing and what comes next. What a cloud answered is for
+//! the administrator only.
 
 use super::event::Reason;
 use super::explain::next_after;
@@ -16,25 +16,25 @@ use crate::plan::passed::{self, PassedOver};
 use crate::plan::{ObstacleReason, Outcome};
 use crate::words::{counted, to_the_second};
 
-/// From how many nodes on each quarter of them is told of: with fewer the steps say enough, and each Event is a
-/// write.
-const TOLD_BY_QUARTERS: u32 = 16;
+/// Gangs of at least this many nodes get an Event for each quarter that is ready. For smaller gangs the steps are enough,
+/// and each Event is a write.
+const REPORTED_BY_QUARTERS: u32 = 16;
 
-/// Stands between where a gang is and what comes next.
+/// Separates the current state from the next step in a text.
 pub const NEXT: &str = ". Next: ";
-/// The reason of the Event that tells of an accepted plan.
+/// The reason of the Event for an accepted plan.
 pub const VALIDATED: &str = "GangValidated";
 
-/// One thing to tell.
+/// One Event to publish.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
     /// What happened, in CamelCase.
     pub reason: &'static str,
-    /// What tells it from others of the same reason after the same transition; of a closed set.
+    /// Distinguishes Events with the same reason after the same transition.
     pub topic: String,
-    /// Whether it is bad news.
+    /// Whether it is a Warning.
     pub warning: bool,
-    /// For people.
+    /// The text for users.
     pub text: String,
 }
 
@@ -48,8 +48,8 @@ impl Notice {
     }
 }
 
-/// What is to be told where the gang of a journal is, with what comes next. `text` says where that is; of a gang that
-/// waits for something to be mended, is rolled back or waits out its time it says the rest as well.
+/// The Event text for the journal's current state, with the next step. `text` describes the state. For `Validating`,
+/// `RollingBack` and `BackingOff` it already has the next step.
 fn with_next(text: &str, journal: &Journal) -> String {
     match journal.state.name() {
         StateName::Validating | StateName::RollingBack | StateName::BackingOff => text.to_owned(),
@@ -57,7 +57,7 @@ fn with_next(text: &str, journal: &Journal) -> String {
     }
 }
 
-/// A failure, with what becomes of the gang that met it.
+/// The Event text for a failure, with what happens next.
 fn failed(failure: &Failure, journal: &Journal) -> String {
     let next = match journal.state.name() {
         StateName::Provisioning | StateName::WaitingReady if failure.reason.is_shortage() => {
@@ -72,8 +72,8 @@ fn failed(failure: &Failure, journal: &Journal) -> String {
     format!("{failure}. Next: {next}")
 }
 
-/// What to tell of the last transition of a journal; `words` say where the gang is after it, `cost` is that of its nodes, and
-/// the NodePools are those that give it none.
+/// The Events for the journal's last transition. `words` describe the state after it, `cost` is the cost of the nodes, and
+/// `passed_over` are the NodePools that give none.
 pub fn of_step(journal: &Journal, words: &str, cost: &Cost, passed_over: &[PassedOver]) -> Vec<Notice> {
     let Some(step) = journal.history.last() else {
         return Vec::new();
@@ -119,7 +119,7 @@ pub fn of_step(journal: &Journal, words: &str, cost: &Cost, passed_over: &[Passe
                 Notice::warning("NodeClaimFailed", failed(failure, journal)),
                 Notice::warning("GangRollingBack", text),
             ],
-            // Giving back what is no longer needed is no failure.
+            // Giving back nodes that are no longer needed is not a failure.
             None => vec![Notice::new("GangRollingBack", text)],
         },
         (_, StateName::BackingOff | StateName::Yielded) => vec![Notice::new("GangRetrying", text)],
@@ -128,12 +128,12 @@ pub fn of_step(journal: &Journal, words: &str, cost: &Cost, passed_over: &[Passe
     }
 }
 
-/// What to tell of an accepted plan against which something is to be said.
+/// The Event for an accepted plan that has drawbacks.
 pub fn of_plan(notes: &[String]) -> Notice {
     Notice::warning("PlanHasDrawback", format!("{}. The gang goes on all the same", notes.join("; ")))
 }
 
-/// What to tell of so many nodes of a finished gang that Setu may not change, and so deletes.
+/// The Event for nodes of a finished gang that are deleted because Setu may not change them.
 pub fn of_forbidden(nodes: u32) -> Notice {
     let text = format!(
         "custody.release does not hold for {}, deleted instead: Setu may not change NodeClaims and nodes, for which \
@@ -143,7 +143,7 @@ pub fn of_forbidden(nodes: u32) -> Notice {
     Notice::warning("HandBackRefused", text)
 }
 
-/// What to tell of a gang that runs while some of its pods are not bound to a node.
+/// The Event for a running gang with pods that are not bound to a node.
 pub fn of_unbound(unbound: &UnboundPods) -> Notice {
     let text = format!(
         "{}. Next: nothing by itself: the nodes are kept for the pods. Change the Job, or see to it that they can be \
@@ -153,8 +153,8 @@ pub fn of_unbound(unbound: &UnboundPods) -> Notice {
     Notice { topic: unbound.since.to_string(), ..Notice::warning("PodsUnbound", text) }
 }
 
-/// What to tell of a gang that waits: for something to be mended, or for the rest of its nodes. `text`
-/// says where it is. `None` if there is no more to tell than at its last transition.
+/// The Event for a gang that waits for an obstacle to clear or for the rest of its nodes. `text` describes the state.
+/// `None` if the Events of the last transition are enough.
 pub fn of_wait(journal: &Journal, snapshot: &Snapshot<'_>, text: &str) -> Option<Notice> {
     let mut text = with_next(text, journal);
     let topic = match (&journal.state, snapshot.plan) {
@@ -164,7 +164,7 @@ pub fn of_wait(journal: &Journal, snapshot: &Snapshot<'_>, text: &str) -> Option
             }
             obstacle.reason.to_string()
         }
-        (State::WaitingReady, _) if journal.memory.slots >= TOLD_BY_QUARTERS => {
+        (State::WaitingReady, _) if journal.memory.slots >= REPORTED_BY_QUARTERS => {
             match Attempt::of(journal, snapshot).ready().saturating_mul(4) / journal.memory.slots.max(1) {
                 quarters @ 1..4 => format!("{quarters}/4 ready"),
                 _ => return None,
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_told_as_such_and_giving_back_is_not() {
+    fn a_failure_is_a_warning_and_a_release_is_not() {
         let planned = Event::Planned {
             slots: 2,
             plan: "p".into(),
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_price_is_named_where_the_nodes_are_told_of() {
+    fn events_name_instance_types_without_a_price() {
         let now = Timestamp::UNIX_EPOCH;
         let cost = Cost {
             unpriced: 2,
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn each_failure_class_is_read_back_from_a_journal_as_a_failure() {
+    fn every_failure_class_survives_a_round_trip() {
         for class in FailureClass::ALL {
             let text = serde_json::to_string(&Reason::Failed(class)).unwrap();
             assert_eq!(serde_json::from_str::<Reason>(&text).unwrap(), Reason::Failed(class), "{text}");
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn unbound_pods_are_told_of_with_the_reason_and_what_comes_next() {
+    fn the_event_for_unbound_pods_has_the_reason_and_the_next_step() {
         let since = Timestamp::UNIX_EPOCH;
         let unbound = UnboundPods { pods: 1, of: 2, since, reason: "none fits".into() };
         let notice = of_unbound(&unbound);
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_told_says_what_comes_next() {
+    fn every_event_has_the_next_step() {
         let now = Timestamp::UNIX_EPOCH;
         let planned = Event::Planned {
             slots: 2,
@@ -310,11 +310,11 @@ mod tests {
             for event in events {
                 journal = decide(&journal, &event, &Rules::new(&Policy::default(), now, 0.0)).journal;
                 let state = journal.state.name();
-                let says_itself = matches!(state, StateName::RollingBack | StateName::BackingOff);
+                let is_included = matches!(state, StateName::RollingBack | StateName::BackingOff);
                 for notice in of_step(&journal, "where it is", &Cost::default(), &[]) {
-                    let says =
-                        notice.text.contains(". Next: ") || (says_itself && notice.text == "where it is");
-                    assert!(says, "{}: {}", notice.reason, notice.text);
+                    let has_next =
+                        notice.text.contains(". Next: ") || (is_included && notice.text == "where it is");
+                    assert!(has_next, "{}: {}", notice.reason, notice.text);
                     reported.insert(notice.reason, notice.text);
                 }
             }
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn quarters_are_told_of_large_gangs_alone() {
+    fn only_large_gangs_get_an_event_per_quarter() {
         let (now, policy) = (Timestamp::UNIX_EPOCH, Policy::default());
         let reservation = Reservation::Gone(Ending::Finished);
         let reported = |slots: u32, ready: u32| {

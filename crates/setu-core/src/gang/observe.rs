@@ -1,7 +1,7 @@
-//! From a snapshot to events: what has happened to this gang, seen from where its journal says it is.
+//! Turns a snapshot into events: what has happened to a gang, given the state in its journal.
 //!
-//! Rule: level-triggered and pure. Absence is an observation only in a quorum read; where a cache is
-//! not enough to decide, the reading says so instead of guessing.
+//! Rule: level-triggered and pure. Absence is an observation only in a quorum read. Where a cache is not enough to decide,
+//! the reading asks for a quorum read instead of guessing.
 
 use super::adoption::{contradicted, first_reconcile};
 use super::claims::ClaimView;
@@ -21,16 +21,16 @@ use crate::api::workload::Verdict;
 use crate::plan::{ObstacleReason, Outcome};
 use crate::planted::planted;
 
-/// What a snapshot says.
+/// The result of reading a snapshot.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reading {
-    /// These events, in the order they are to be handled; possibly none.
+    /// These events, in the order to handle them; may be empty.
     Events(Vec<Event>),
-    /// The cache points to a decision that needs a quorum read.
+    /// The cache suggests a decision that needs a quorum read.
     NeedsQuorumRead,
 }
 
-/// Reads a snapshot from where the journal stands.
+/// Reads a snapshot, given the journal.
 pub fn observe(journal: &Journal, snapshot: &Snapshot<'_>) -> Reading {
     let attempt = &Attempt::of(journal, snapshot);
     if let Some(event) = reservation_event(journal, snapshot) {
@@ -48,7 +48,7 @@ pub fn observe(journal: &Journal, snapshot: &Snapshot<'_>) -> Reading {
     if ungated_pods::is_to_be_searched(attempt) {
         return Reading::NeedsQuorumRead;
     }
-    // A Ready that stands is taken back before the nodes that it was said of are.
+    // A Ready is withdrawn before its nodes are deleted.
     let held = ready_stands(attempt) && matches!(journal.state, State::RollingBack { .. });
     let unwanted = if held { Vec::new() } else { unwanted_claims(attempt) };
     let mut events = Vec::new();
@@ -56,7 +56,7 @@ pub fn observe(journal: &Journal, snapshot: &Snapshot<'_>) -> Reading {
         events.push(Event::Unwanted(unwanted));
     }
     let read = match by_state(attempt) {
-        // Kueue may admit at any time on a Ready that stands: that is taken back before the nodes are.
+        // Kueue may admit at any time while the check is Ready, so Ready is withdrawn before the nodes are given up.
         Some(Reading::Events(mut more)) if ready_stands(attempt) => {
             more.retain(|event| !event.is_setback());
             Reading::Events(more)
@@ -90,13 +90,12 @@ fn reservation_event(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Event
             (!journal.state.is_over() && !pods_may_run).then_some(Event::Leaving(*ending))
         }
         Reservation::Held { admission, phase } => {
-            // The check was off the Workload for a while, or quota came back within the second in
-            // which it was lost: the reservation that was given up stands after all. Kueue may even have
-            // admitted on it, by a Ready whose nodes are gone.
+            // The check was removed for a while, or quota returned within the second in which it was lost. Then the
+            // reservation that was given up still stands. Kueue may even have admitted it on a Ready whose nodes are gone.
             let stands_again = journal.state == State::Released
                 && matches!(phase, AdmissionPhase::Reserved | AdmissionPhase::Admitted)
                 && !planted!(ReleasedForGood);
-            // Pods that an eviction would delete are provided for late, whatever was given up before.
+            // Pods that an eviction would delete get their nodes late, even after the quota was given back.
             let ungated = *phase == AdmissionPhase::AdmittedPods && journal.state == State::Yielded;
             let runs_already =
                 !journal.state.is_approved() && *phase == AdmissionPhase::Running && !snapshot.fresh;
@@ -106,7 +105,7 @@ fn reservation_event(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Event
     }
 }
 
-/// Claims that nothing wants and that nobody deletes yet.
+/// Unwanted claims that are not being deleted yet.
 fn unwanted_claims(attempt: &Attempt<'_>) -> Vec<String> {
     let memory = &attempt.journal.memory;
     let is_wanted = |claim: &ClaimView| {
@@ -127,11 +126,11 @@ fn by_state(attempt: &Attempt<'_>) -> Option<Reading> {
         State::WaitingReady => return waiting_ready(attempt),
         State::Approved { .. } => return approved(attempt),
         State::RollingBack { .. } => return rolling_back(snapshot),
-        // No wait is longer than the policy's longest: whoever wrote another time was wrong.
+        // A wait beyond the policy's longest is invalid, so it ends now.
         State::BackingOff { until } => {
             let is_over =
                 *until <= snapshot.now || is_too_far(*until, snapshot.now, snapshot.policy.longest_wait());
-            // The first Setu waited out its time.
+            // The first Setu always waited the full time.
             let is_back = snapshot.capacity_back && snapshot.policy.compat == Compat::None;
             if is_over { Some(Event::WaitOver) } else { is_back.then_some(Event::CapacityBack) }
         }
@@ -143,7 +142,7 @@ fn by_state(attempt: &Attempt<'_>) -> Option<Reading> {
 fn provisioning(attempt: &Attempt<'_>) -> Option<Reading> {
     let Attempt { journal, snapshot, .. } = attempt;
     let event = |event| Some(Reading::Events(vec![event]));
-    // Where pods may run on other nodes, a refused claim ends nothing.
+    // If pods may run on other nodes, a refused claim ends nothing.
     if let Some(reason) = snapshot.create_refused.filter(|_| !attempt.pods_may_run()) {
         let message = format!("the API server refused a NodeClaim: {reason}");
         return Some(failed(snapshot, Failure::new(FailureClass::Refused, message)));
@@ -161,10 +160,10 @@ fn provisioning(attempt: &Attempt<'_>) -> Option<Reading> {
     }
     let missing = attempt.missing();
     if snapshot.freshness == Freshness::Cached && attempt.has_losses() {
-        // One is gone already, it seems.
+        // One seems to be gone already.
         return Some(Reading::NeedsQuorumRead);
     }
-    // Nobody can tell a journal with another number of slots from one that a tenant wrote.
+    // A journal with a different slot count cannot be distinguished from one that a tenant wrote.
     let recounted =
         matches!(snapshot.plan, Some(Outcome::Provision(plan)) if !journal.has_as_many_slots(plan));
     if missing.is_empty() && journal.memory.plan.is_some() && !recounted {
@@ -183,22 +182,22 @@ fn provisioning(attempt: &Attempt<'_>) -> Option<Reading> {
             }
             _ if journal.goes_another_way(plan, snapshot.policy) => event(planned(plan)),
             (true, true) => event(Event::ClaimsExist),
-            // A replacement has another name, and so has a node that is taken over: it must be sure that
-            // there is no other claim.
+            // A replacement and a node that is taken over have a different name, so only a quorum read shows that the slot
+            // has no other claim.
             (true, false) if renames(attempt) && snapshot.freshness == Freshness::Cached => {
                 Some(Reading::NeedsQuorumRead)
             }
             (true, false) => event(Event::ClaimsMissing(missing)),
         },
         Outcome::Wait(obstacle) if journal.is_mixed(snapshot.policy) => {
-            // No tier has what is missing; whatever else is in the way may go before the deadline.
+            // No tier has the missing capacity. Any other obstacle may clear before the deadline.
             let short = obstacle.reason == ObstacleReason::CapacityShort;
             let failure = Failure::new(FailureClass::InsufficientCapacity, &obstacle.message);
             if short { event(Event::Failed(failure)) } else { None }
         }
-        // Whether the edit changes what is created shows as soon as Karpenter has looked at it.
+        // Once Karpenter has reconciled the edit, it is known whether it changes what is created.
         Outcome::Wait(obstacle) if obstacle.reason == ObstacleReason::NodePoolEdited => None,
-        // No plan can be made before the parameters are read, and none was made.
+        // Without the parameters no plan can be made, so none has changed.
         Outcome::Wait(obstacle) if obstacle.reason == ObstacleReason::NoPolicy => None,
         Outcome::Wait(obstacle) | Outcome::Refuse(obstacle) | Outcome::Never(obstacle) => {
             changed(&obstacle.message)
@@ -207,7 +206,7 @@ fn provisioning(attempt: &Attempt<'_>) -> Option<Reading> {
     }
 }
 
-/// Whether a slot may be filled by a claim of another name than the slot's first one.
+/// Whether a slot may be filled by a claim with a different name than its first one.
 fn renames(attempt: &Attempt<'_>) -> bool {
     attempt.journal.memory.generation > 0 || attempt.snapshot.policy.release == Release::Warm
 }
@@ -244,7 +243,7 @@ fn waiting_ready(attempt: &Attempt<'_>) -> Option<Reading> {
     })
 }
 
-/// A failure that ends the attempt, where the read is one that it may be decided in.
+/// Ends the attempt with a failure, or asks for a quorum read if the failure needs one.
 pub(super) fn failed(snapshot: &Snapshot<'_>, failure: Failure) -> Reading {
     let unsure = failure.reason.needs_quorum() && snapshot.freshness == Freshness::Cached;
     if unsure && !planted!(DeadlineOnCache) {
@@ -274,8 +273,8 @@ fn approved(attempt: &Attempt<'_>) -> Option<Reading> {
     (cached && doubtful).then_some(Reading::NeedsQuorumRead)
 }
 
-/// Whether Kueue may admit a gang on a Ready of which a node is not up any more. That delays the gang and ends
-/// nothing: the node may come back.
+/// Whether a node is not ready any more while the check is Ready and Kueue may admit. That only delays the gang: the node
+/// may come back.
 pub fn falters(attempt: &Attempt<'_>) -> bool {
     ready_stands(attempt)
         && attempt.journal.state.is_approved()
@@ -283,7 +282,7 @@ pub fn falters(attempt: &Attempt<'_>) -> bool {
         && !attempt.is_ready()
 }
 
-/// Why a gang that was approved, and is not admitted yet, must not run after all.
+/// Why an approved gang that is not admitted yet must not run.
 pub fn unfit(attempt: &Attempt<'_>) -> Option<Failure> {
     let Attempt { journal, snapshot, .. } = attempt;
     let State::Approved { nodes } = journal.state else { return None };
@@ -314,12 +313,12 @@ pub fn unfit(attempt: &Attempt<'_>) -> Option<Failure> {
     replacement::regretted(attempt).cloned().or_else(late)
 }
 
-/// Whether the plan is known to be that no node is needed.
+/// Whether the plan says that no node is needed.
 pub fn needs_nothing(snapshot: &Snapshot<'_>) -> bool {
     matches!(snapshot.plan, Some(Outcome::NothingNeeded(_)))
 }
 
-/// Whether every node of the attempt is there and ready, seen in a quorum read.
+/// Whether every node of the attempt is ready, seen in a quorum read.
 pub fn is_proven(attempt: &Attempt<'_>) -> bool {
     if planted!(ReadyFromJournalAlone) || planted!(ReadyBeforeGate) {
         return true;
@@ -328,7 +327,7 @@ pub fn is_proven(attempt: &Attempt<'_>) -> bool {
 }
 
 fn rolling_back(snapshot: &Snapshot<'_>) -> Option<Reading> {
-    // No name is used twice, so a claim that cannot go is in nobody's way.
+    // Names are never reused, so a claim that cannot be deleted blocks nothing.
     snapshot.claims.iter().all(|c| c.stuck).then(|| match snapshot.freshness {
         Freshness::Quorum => Reading::Events(vec![Event::ClaimsGone]),
         Freshness::Cached => Reading::NeedsQuorumRead,

@@ -1,12 +1,12 @@
-//! The journal that a reconcile begins with: the one that was read, if it can be the gang's, or one that stands in for it.
+//! The journal that a reconcile starts with: the stored one, if it can be the gang's, or a substitute.
 
 use super::{Journal, Nodes, Reservation, State};
 use crate::api::{NodeClaim, Workload};
 use crate::names;
 use jiff::Timestamp;
 
-/// The journal to begin with, and whether it was made up; `None` where there is nothing to look after. A gang without a
-/// journal and a reservation is looked after for its claims, and where Kueue waits for an answer of its check.
+/// The journal to start with, and whether it is a substitute; `None` if there is nothing to do. A gang without a journal and
+/// a reservation is handled only for its claims, or if Kueue waits for its check.
 pub fn opened(
     read: Option<Journal>,
     uid: &str,
@@ -22,7 +22,7 @@ pub fn opened(
     }
 }
 
-/// The journal of a gang that has none which can be used.
+/// The journal of a gang without a usable one.
 pub fn rebuilt(uid: &str, reservation: Reservation, now: Timestamp) -> Journal {
     match reservation {
         Reservation::Held { admission, .. } => Journal::new(uid, admission, now, None),
@@ -30,13 +30,13 @@ pub fn rebuilt(uid: &str, reservation: Reservation, now: Timestamp) -> Journal {
     }
 }
 
-/// Whether a gang may have as many slots as its journal says, which a tenant can write too. More would be work for
-/// nothing; with fewer than it has claims for it would start without some of its nodes.
+/// Whether a gang may have as many slots as its journal says, which a tenant can write. More slots would cause useless work.
+/// With fewer slots than claims the gang would start without some of its nodes.
 pub fn is_possible(journal: &Journal, workload: &Workload, claims: &[NodeClaim]) -> bool {
     let pods: i64 = workload.spec.pod_sets.iter().map(|set| i64::from(set.count)).sum();
     let begun = match journal.state {
         State::Provisioning | State::WaitingReady => true,
-        // Without a slot it needs no nodes, and what is there goes; once it is admitted its pods run on them.
+        // Without slots it needs no nodes, and its claims are deleted. Once it is admitted, its pods run on them.
         State::Approved { nodes } => nodes != Nodes::Unneeded && !workload.is("Admitted"),
         _ => false,
     };
@@ -48,7 +48,7 @@ pub fn is_possible(journal: &Journal, workload: &Workload, claims: &[NodeClaim])
     (least..=most).contains(&i64::from(journal.memory.slots))
 }
 
-/// How many slots a gang has at least that has these claims.
+/// The least number of slots of a gang that has these claims.
 fn slots_of<'c>(claims: impl Iterator<Item = &'c NodeClaim>) -> i64 {
     claims.filter_map(|c| i64::from(c.slot()?).checked_add(1)).max().unwrap_or_default()
 }

@@ -1,14 +1,14 @@
-//! How long a gang waits for a gate on a tier that is not the first of its round.
+//! How long a gang waits for a gate on a tier after the first.
 //!
-//! Called by `observe` and `explain`. What opens the gate wakes the gang there too; but an earlier tier may have capacity
-//! again meanwhile, so it waits no longer than before any next try.
+//! Used by `observe` and `explain`. A gate that opens wakes the gang here too. But an earlier tier may have capacity again
+//! meanwhile, so the wait is no longer than before any other try.
 
 use super::journal::Journal;
 use super::snapshot::Snapshot;
 use crate::plan::{Obstacle, Outcome};
 use jiff::Timestamp;
 
-/// When a new round begins, though the gate may be closed still; `None` where no gate is waited for on a later tier.
+/// When a new round starts even if the gate is still closed; `None` unless the gang waits for a gate on a later tier.
 pub(super) fn next(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Timestamp> {
     let Some(Outcome::Wait(Obstacle { gate: Some(_), .. })) = snapshot.plan else { return None };
     let wait = snapshot.policy.in_check.wait(journal.memory.tries.saturating_add(1)).signed();
@@ -16,7 +16,7 @@ pub(super) fn next(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Timesta
     begins.filter(|_| journal.memory.option.index > 0)
 }
 
-/// Whether what is left of the tiers is closed, and there is no gate to wait for any longer: the end of this round.
+/// Whether the remaining tiers are closed and the wait for a gate is over: the end of this round.
 pub(super) fn is_through(journal: &Journal, snapshot: &Snapshot<'_>) -> bool {
     journal.memory.option.index > 0 && next(journal, snapshot).is_none_or(|begins| begins <= snapshot.now)
 }

@@ -1,4 +1,4 @@
-//! The phases that a NodeClaim goes through until its Node is initialized, each with its deadline.
+//! The phases of a NodeClaim until its Node is initialized, each with its deadline.
 
 use super::claims::Health;
 use super::failure::{Failure, FailureClass};
@@ -7,23 +7,23 @@ use crate::api::{NodeClaim, condition};
 use crate::policy::Policy;
 use jiff::{SignedDuration, Timestamp};
 
-/// How long a launch error may stand, from when it was first seen, before it counts: Karpenter repeats the call after
-/// about 1, 3, 7 and 15 seconds.
+/// How long a launch error may last, from when it was first seen, before it counts: Karpenter retries the call after about
+/// 1, 3, 7 and 15 seconds.
 const LAUNCH_ERROR_GRACE: SignedDuration = SignedDuration::from_secs(20);
 /// Reasons of a condition that only say "not yet".
 const NOT_YET: [&str; 3] = ["", "AwaitingReconciliation", "NodeNotFound"];
 
-/// How far a NodeClaim has come, in the order of a node's life.
+/// The phase of a NodeClaim, in life-cycle order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ClaimPhase {
-    /// The provider is to launch the instance.
+    /// The provider has not launched the instance yet.
     #[default]
     Launching,
-    /// The instance runs; its Node is to register.
+    /// The instance runs; its Node has not registered yet.
     Registering,
-    /// The Node is to be initialized, devices included.
+    /// The Node is not initialized yet, devices included.
     Initializing,
-    /// Karpenter calls the Node complete.
+    /// Karpenter has initialized the Node.
     Initialized,
 }
 
@@ -39,7 +39,7 @@ impl ClaimPhase {
         missing.map_or(Self::Initialized, |(_, phase)| phase)
     }
 
-    /// How a claim in this phase does, whose launch error was first seen at that time; `None` where its Node tells.
+    /// The health of a claim in this phase; `None` if it depends on the Node. `launch_error` is when that error was first seen.
     pub(super) fn health(
         self,
         claim: &NodeClaim,
@@ -63,7 +63,7 @@ impl ClaimPhase {
         };
         let after = |time: Timestamp, span: SignedDuration| time.checked_add(span).unwrap_or(Timestamp::MAX);
         let created = claim.metadata.creation_timestamp.as_ref().map_or(now, |t| t.0);
-        // A node that was rebooted is initialized anew.
+        // A node that was rebooted is initialized again.
         let begun =
             claim.rebooted().filter(|_| self == Self::Initializing).map_or(created, |t| t.max(created));
         let until = after(begun, limit.signed());
@@ -85,18 +85,18 @@ impl ClaimPhase {
     }
 }
 
-/// The slot of a claim, for messages; empty where it does not say.
+/// The slot of a claim, for messages; empty if it has none.
 pub(super) fn slot_of(claim: &NodeClaim) -> String {
     claim.slot().map_or_else(String::new, |slot| slot.to_string())
 }
 
-/// Whether its provider has answered the launch with an error.
+/// Whether the provider answered the launch with an error.
 pub fn has_launch_error(claim: &NodeClaim) -> bool {
     !claim.is("Launched") && !detail(claim, "Launched").is_empty()
 }
 
-/// Why a condition is not yet True, without what only says "not yet"; of a launch with the NodeClass that says how. The
-/// provider's own text stays on the NodeClaim: it may name accounts and networks that are not the tenant's business.
+/// Why a condition is not True yet; empty if its reason only says "not yet". For a launch it names the NodeClass. The
+/// provider's own text stays on the NodeClaim: it may name accounts and networks that a tenant should not see.
 fn detail(claim: &NodeClaim, kind: &str) -> String {
     match condition::find(claim.conditions(), kind) {
         Some(c) if NOT_YET.contains(&c.reason.as_str()) => String::new(),

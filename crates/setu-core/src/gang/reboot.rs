@@ -1,4 +1,4 @@
-//! What a reboot of a node changes in a gang's times.
+//! How a reboot of a node changes a gang's deadlines.
 
 use super::claims::Health;
 use super::slot::{Attempt, SlotStatus};
@@ -6,15 +6,15 @@ use super::waits::WaitsFor;
 use jiff::Timestamp;
 
 impl Attempt<'_> {
-    /// Whether one of the attempt's nodes reboots, or has a while left to be ready again after that. No deadline of the
-    /// gang's ends that: Karpenter bounds the reboot.
+    /// Whether a node of the attempt is rebooting, or still has time to become ready afterwards. The gang's deadline does not
+    /// end that: Karpenter limits the reboot.
     pub(super) fn reboots(&self) -> bool {
         let is_down = |slot| matches!(slot, SlotStatus::Coming(_, WaitsFor::Reboot(_)));
         self.slots().any(|(_, slot)| is_down(slot)) || self.restarted_by().is_some()
     }
 
-    /// When the first of the attempt's nodes that are not ready again after a reboot has had the time for that: as long as
-    /// a node has to be initialized, and the buffer time.
+    /// When the first rebooted node that is not ready again runs out of time: the initialization limit plus the buffer
+    /// time.
     pub(super) fn restarted_by(&self) -> Option<Timestamp> {
         let policy = self.snapshot.policy;
         let span = policy.deadlines.initialize.signed().saturating_add(policy.buffer_time.signed());
@@ -23,8 +23,8 @@ impl Attempt<'_> {
         ends.filter(|end| *end > self.snapshot.now).min()
     }
 
-    /// When a gang that is approved has waited too long for its admission: counted from when all nodes were ready, after
-    /// the last reboot of one. `None` while one reboots.
+    /// When an approved gang has waited too long for its admission. The time starts when all nodes are ready, or at the last
+    /// reboot. `None` while a node reboots.
     pub(super) fn admit_ends(&self) -> Option<Timestamp> {
         let entered_at = self.journal.entered_at;
         let rebooted = self.claims().filter_map(|c| c.rebooted).max();

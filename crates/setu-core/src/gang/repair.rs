@@ -1,7 +1,7 @@
-//! A gang's journal made anew from what exists: its Workload, and the labels of its NodeClaims.
+//! Rebuilds a gang's journal from its Workload and the labels of its NodeClaims.
 //!
-//! Called by `setu repair` for a journal that the controller leaves alone or that somebody has written.
-//! Rule: it goes where the controller itself would go that finds no journal at all.
+//! Used by `setu repair` for a journal that the controller ignores or that someone else wrote.
+//! Rule: the result is the one that the controller would reach without a journal.
 
 use super::claims::ClaimView;
 use super::decide::Rules;
@@ -15,14 +15,13 @@ use crate::api::Workload;
 use crate::policy::Policy;
 use jiff::Timestamp;
 
-/// The journal that fits what exists.
+/// The rebuilt journal.
 ///
-/// `old` is the journal as it stands, if it can be read: the numbers of its attempts and of the times that
-/// quota was given back go on, so that no name of a NodeClaim is used twice.
+/// `old` is the current journal, if it can be read. Its attempt number and its count of yields continue, so that no
+/// NodeClaim name is used twice.
 ///
 /// # Errors
-/// The ending, where Kueue is taking the Workload down and its pods may still run: nothing is to be
-/// decided then.
+/// The ending, if Kueue is taking the Workload down and its pods may still run: then nothing can be decided.
 pub fn rebuilt(
     workload: &Workload,
     identity: &GangIdentity,
@@ -107,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_exists_says_where_the_gang_is() {
+    fn the_state_is_rebuilt_from_the_workload_and_its_claims() {
         let reserved = workload(&["QuotaReserved"], "Pending");
         assert_eq!(gist(&of(&reserved, &[], None).unwrap()), (StateName::Validating, 0, 0));
         assert_eq!(gist(&of(&reserved, &claims(3), None).unwrap()), (StateName::Provisioning, 3, 2));
@@ -119,13 +118,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_decided_while_pods_may_still_be_stopped() {
+    fn no_journal_is_rebuilt_while_kueue_stops_the_workload() {
         let evicted = workload(&["QuotaReserved", "Admitted", "Evicted"], "Ready");
         assert_eq!(of(&evicted, &claims(1), None), Err(Ending::Evicted));
     }
 
     #[test]
-    fn numbers_that_were_used_are_not_used_again() {
+    fn the_attempt_number_and_the_yields_are_kept() {
         let reserved = workload(&["QuotaReserved"], "Pending");
         let mut old = of(&reserved, &[], None).unwrap();
         (old.memory.attempt, old.memory.yields) = (7, 2);

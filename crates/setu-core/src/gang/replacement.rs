@@ -1,6 +1,6 @@
-//! What is done about slots that lost their node: another claim for each of them, the end of the attempt, or nothing.
+//! What happens to slots that lost their node: each gets another claim, the attempt ends, or nothing happens.
 //!
-//! Called by `observe`.
+//! Used by `observe`.
 
 use super::event::{AdmissionPhase, Event};
 use super::failure::Failure;
@@ -13,9 +13,9 @@ use crate::api::parameters::OnNodeLost;
 use crate::plan::Outcome;
 use jiff::Timestamp;
 
-/// What this event of its reservation means for the nodes that a gang has. Where nothing replaces those that it
-/// lost under its last admission, the next one is not held to them, and begins with nodes of its own. So it does where
-/// the hold on them has run out while it was admitted: it would end the next attempt at once, and the sweep its nodes.
+/// What a reservation event means for the gang's existing nodes. If lost nodes are not replaced, the next admission starts
+/// with new nodes instead of an incomplete set. It also does if the hold on them ended: the hold would end the next attempt
+/// at once, and the sweep would delete the nodes.
 pub(super) fn carried_over(attempt: &Attempt<'_>, event: Event) -> Reading {
     let anew = matches!(event, Event::Reserved { phase: AdmissionPhase::Reserved, .. });
     let carries = anew && attempt.journal.state.is_approved();
@@ -31,7 +31,7 @@ pub(super) fn carried_over(attempt: &Attempt<'_>, event: Event) -> Reading {
     }
 }
 
-/// The loss for which a gang that was approved, and is not admitted yet, must not be.
+/// The loss that forbids the admission of an approved gang, if it is not admitted yet.
 pub(super) fn regretted<'a>(attempt: &Attempt<'a>) -> Option<&'a Failure> {
     let minds = attempt.journal.state.is_approved()
         && attempt.awaits_admission()
@@ -39,15 +39,15 @@ pub(super) fn regretted<'a>(attempt: &Attempt<'a>) -> Option<&'a Failure> {
     minds.then(|| attempt.first_loss())?
 }
 
-/// Whether this shortage is left to the next tier for the slots that it took alone.
+/// Whether only the slots that hit this shortage move to another tier.
 pub(super) fn falls_in_part(attempt: &Attempt<'_>, failure: &Failure) -> bool {
     attempt.snapshot.policy.mixed_tiers
         && attempt.journal.memory.option.past(failure.reason).is_some()
         && attempt.first_loss() == Some(failure)
 }
 
-/// Whether this is what an earlier way took, without a word of what is short, from a gang of several tiers.
-/// The way that is gone by now was not tried for that slot, so it is neither skipped nor the end.
+/// Whether this is the loss of a claim of an earlier option, in a gang of several tiers, and nothing says what is short.
+/// The current option was not tried for that slot, so it is neither skipped nor the last one.
 fn is_superseded(attempt: &Attempt<'_>, failure: &Failure) -> bool {
     let is_earlier = |loss: &Loss| matches!(loss, Loss::Superseded(of) if of == failure);
     attempt.journal.is_mixed(attempt.snapshot.policy)
@@ -57,7 +57,7 @@ fn is_superseded(attempt: &Attempt<'_>, failure: &Failure) -> bool {
         && attempt.slots().filter_map(|(_, slot)| slot.loss()).any(is_earlier)
 }
 
-/// What this failure is for a gang that waits for its nodes: a loss that is made up for, or the attempt's end.
+/// The event for a failure of a gang that waits for its nodes: a loss that is replaced, or the end of the attempt.
 pub(super) fn lost_or_failed(attempt: &Attempt<'_>, failure: &Failure) -> Event {
     let is_lost = || failure.reason.is_node_loss() || falls_in_part(attempt, failure);
     let superseded = is_superseded(attempt, failure);
@@ -68,8 +68,8 @@ pub(super) fn lost_or_failed(attempt: &Attempt<'_>, failure: &Failure) -> Event 
     if is_lost() { Event::Lost { failure, phase: AdmissionPhase::Reserved } } else { Event::Failed(failure) }
 }
 
-/// What an admitted gang needs that lost nodes: nobody but us can give its pods others, because they
-/// ask for the gang's own label. The pods of a slice that was replaced run on, and its nodes are still its own.
+/// Replaces lost nodes of an admitted gang. Only Setu can, because the pods select the gang's own label. The pods of a
+/// replaced slice keep running, and its nodes still belong to it.
 pub(super) fn replace_lost(attempt: &Attempt<'_>) -> Option<Reading> {
     let Attempt { journal, snapshot, .. } = attempt;
     let phase = match snapshot.reservation {
@@ -106,7 +106,7 @@ pub(super) fn replace_lost(attempt: &Attempt<'_>) -> Option<Reading> {
         Some(Outcome::Provision(plan)) if journal.is_begun_with_but_for_types(plan) => {
             return event(Event::ClaimsMissing(missing));
         }
-        // What it was given is no longer to be had like that; its pods decide what comes of it.
+        // The nodes that it had are no longer available like that; what happens next depends on its pods.
         _ => return None,
     }
     if rests {
@@ -115,8 +115,8 @@ pub(super) fn replace_lost(attempt: &Attempt<'_>) -> Option<Reading> {
     event(Event::Lost { failure: attempt.first_loss()?.clone(), phase: *phase })
 }
 
-/// When the next replacement for an admitted gang may begin: the first at once, the others paced like
-/// tries. `None` if none is due, or all tries are used up.
+/// When the next replacement for an admitted gang may start: the first at once, later ones paced like tries. `None` if
+/// none is due or no try is left.
 pub(super) fn replaces_at(attempt: &Attempt<'_>) -> Option<Timestamp> {
     let (journal, pace) = (attempt.journal, attempt.snapshot.policy.in_check);
     match journal.memory.tries {
@@ -127,7 +127,7 @@ pub(super) fn replaces_at(attempt: &Attempt<'_>) -> Option<Timestamp> {
     }
 }
 
-/// Whether a node of a gang that may run is lost and nothing has taken its place yet.
+/// Whether a gang that may run has lost a node that is not replaced yet.
 pub(super) fn is_broken(attempt: &Attempt<'_>) -> bool {
     attempt.journal.state.creates_claims() || attempt.has_losses()
 }

@@ -1,7 +1,7 @@
-//! What Kueue's reservation of a Workload looks like right now, and which admission it is.
+//! Kueue's current reservation of a Workload, and the identity of its admission.
 //!
-//! Nothing in Kueue's API is an attempt id, and an eviction may come and go within a second without
-//! ever being seen. So an admission is identified by everything that changes with it.
+//! Kueue's API has no attempt id, and an eviction may come and go unseen within a second. So an admission is identified by
+//! everything that changes with it.
 
 use super::event::AdmissionPhase;
 use crate::api::workload::Verdict;
@@ -18,7 +18,7 @@ use std::fmt;
 pub struct AdmissionId(pub String);
 
 impl AdmissionId {
-    /// The admission of a Workload whose quota is reserved, from the point of view of `check`.
+    /// The admission of a Workload whose quota is reserved, as `check` sees it.
     pub fn of(workload: &Workload, check: &str) -> Self {
         let reserved =
             condition::since(workload.conditions(), "QuotaReserved").map_or(0, jiff::Timestamp::as_second);
@@ -39,31 +39,31 @@ impl AdmissionId {
         self.parts().1 == other.parts().1
     }
 
-    /// Whether both are of one reservation, whatever it admits.
+    /// Whether both belong to one reservation, whatever it admits.
     pub fn same_reservation(&self, other: &Self) -> bool {
         self.parts().0 == other.parts().0
     }
 
-    /// Which reservation it is, and what that admits.
+    /// The reservation, and a hash of what it admits.
     fn parts(&self) -> (&str, &str) {
         self.0.rsplit_once('-').unwrap_or(("", &self.0))
     }
 }
 
-/// Whether the nodes of a gang are of the shape that it was admitted in.
+/// Whether the nodes of a gang match the shape that it was admitted with.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ShapeMatch {
-    /// They are.
+    /// They match.
     #[default]
     Same,
-    /// Kueue changed what the reservation admits, and the pods run on.
+    /// Kueue changed what the reservation admits, and the pods keep running.
     Changed,
-    /// Kueue admitted another reservation on a Ready that was not said of it.
+    /// Kueue admitted another reservation on a Ready that did not apply to it.
     Stale,
 }
 
 impl ShapeMatch {
-    /// Whether they are.
+    /// Whether they match.
     #[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
     pub fn is_same(&self) -> bool {
         *self == Self::Same
@@ -81,19 +81,19 @@ impl fmt::Display for AdmissionId {
 pub enum Ending {
     /// All pods are done.
     Finished,
-    /// Another slice of its elastic Job took its place, and its pods run on.
+    /// Another slice of its elastic Job replaced it, and its pods keep running.
     Replaced,
     /// Kueue evicted it.
     Evicted,
     /// `spec.active` is false.
     Deactivated,
-    /// Quota went away with no eviction.
+    /// Quota was lost without an eviction.
     QuotaLost,
     /// Our check is no longer on the Workload.
     CheckRemoved,
     /// The Workload is being deleted.
     Deleted,
-    /// Another reservation took its place.
+    /// Another reservation replaced it.
     Superseded,
 }
 
@@ -111,14 +111,14 @@ impl Ending {
     ];
 }
 
-/// The reservation as seen in one snapshot.
+/// The reservation in one snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reservation {
-    /// Quota is reserved and nothing speaks against running.
+    /// Quota is reserved and nothing prevents running.
     Held {
         /// Which admission it is.
         admission: AdmissionId,
-        /// How far Kueue has gone with it.
+        /// Its phase in Kueue.
         phase: AdmissionPhase,
     },
     /// Quota is still reserved, but Kueue is taking the Workload down; pods may still run.
@@ -128,14 +128,14 @@ pub enum Reservation {
 }
 
 impl Reservation {
-    /// Reads the reservation of `workload` from the point of view of `check`.
+    /// Reads the reservation of `workload`, as `check` sees it.
     pub fn of(workload: &Workload, check: &str) -> Self {
         if workload.is_replaced() {
-            // What never ran has nothing to hand over.
+            // A slice that never ran has nothing to hand over.
             let ran = workload.is("Admitted");
             return if ran { Self::Leaving(Ending::Replaced) } else { Self::Gone(Ending::Replaced) };
         }
-        // Finished is first: a finished Workload keeps its admission and QuotaReserved=True.
+        // Finished comes first: a finished Workload keeps its admission and QuotaReserved=True.
         if workload.is("Finished") {
             return Self::Gone(Ending::Finished);
         }
@@ -143,7 +143,7 @@ impl Reservation {
         let stopped = !workload.metadata.finalizers.iter().flatten().any(|f| f == names::KUEUE_FINALIZER);
         let ending = if workload.metadata.deletion_timestamp.is_some() {
             if stopped {
-                // Only another finalizer keeps it, such as our own.
+                // Only another finalizer, such as ours, keeps it.
                 return Self::Gone(Ending::Deleted);
             }
             Some(Ending::Deleted)

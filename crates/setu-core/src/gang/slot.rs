@@ -1,8 +1,8 @@
-//! Where each slot of a gang's current attempt stands, worked out once for each snapshot.
+//! The status of each slot of a gang's current attempt, computed once per snapshot.
 //!
-//! Rule: what is missing, on its way, ready, failed or lost is read from [`SlotStatus`] and inferred nowhere else. That a claim
-//! is gone counts in a quorum read alone, and a slot gets another claim only under a generation that is in the journal
-//! already, so that no name is used twice.
+//! Rule: only [`SlotStatus`] says what is missing, coming, ready, failed or lost. The absence of a claim counts only in a
+//! quorum read. A slot gets another claim only under a generation that is already in the journal, so that no name is used
+//! twice.
 
 use super::claims::{ClaimView, Health};
 use super::event::AdmissionPhase;
@@ -16,25 +16,25 @@ use super::waits::WaitsFor;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
 
-/// Where one slot of an attempt stands.
+/// The status of one slot.
 #[derive(Clone, Copy, Debug)]
 pub enum SlotStatus<'a> {
-    /// It has had no claim of the attempt's latest generation yet, as far as is known: one is to be created.
+    /// No claim of the attempt's latest generation is known: one is to be created.
     Empty,
-    /// Its claim is on its way.
+    /// Its claim is coming up.
     Coming(&'a ClaimView, &'a WaitsFor),
     /// Its node can run its pods.
     Ready(&'a ClaimView),
-    /// Its claim is there and will not come any more.
+    /// Its claim exists and has failed permanently.
     Failed(&'a ClaimView, &'a Failure),
-    /// Its claim is going; what became of it, where that is known.
+    /// Its claim is being deleted; with the cause, if known.
     Deleting(Option<&'a Loss>),
-    /// Its claim is not to be seen any more; what became of it, where that is known.
+    /// Its claim is not seen any more; with the cause, if known.
     Lost(Option<&'a Loss>),
 }
 
 impl<'a> SlotStatus<'a> {
-    /// The claim that fills the slot and is to stay.
+    /// The claim that fills the slot and is kept.
     pub fn claim(self) -> Option<&'a ClaimView> {
         match self {
             Self::Coming(claim, _) | Self::Ready(claim) | Self::Failed(claim, _) => Some(claim),
@@ -42,7 +42,7 @@ impl<'a> SlotStatus<'a> {
         }
     }
 
-    /// What became of the claim that the slot had.
+    /// The loss of the claim that the slot had.
     pub fn loss(self) -> Option<&'a Loss> {
         match self {
             Self::Deleting(loss) | Self::Lost(loss) => loss,
@@ -51,12 +51,12 @@ impl<'a> SlotStatus<'a> {
     }
 }
 
-/// A gang's current attempt, slot by slot, as one snapshot shows it.
+/// A gang's current attempt, slot by slot, in one snapshot.
 #[derive(Debug)]
 pub struct Attempt<'a> {
-    /// Where the gang's journal says it is.
+    /// The gang's journal.
     pub journal: &'a Journal,
-    /// What was seen.
+    /// The snapshot.
     pub snapshot: &'a Snapshot<'a>,
     slots: Vec<SlotStatus<'a>>,
     /// The latest generation of each slot's claims that are not being deleted.
@@ -65,7 +65,7 @@ pub struct Attempt<'a> {
 }
 
 impl<'a> Attempt<'a> {
-    /// Works out where each slot stands.
+    /// Computes the status of each slot.
     pub fn of(journal: &'a Journal, snapshot: &'a Snapshot<'a>) -> Self {
         let mut current: BTreeMap<u32, Vec<&ClaimView>> = BTreeMap::new();
         let mut latest: BTreeMap<u32, u32> = BTreeMap::new();
@@ -107,24 +107,24 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Whether a claim of the attempt is not wanted any more, by what the journal says already.
+    /// Whether the journal already says that a claim of the attempt is not wanted any more.
     pub(super) fn is_superseded(&self, claim: &ClaimView) -> bool {
         self.is_replaced(claim) || self.is_given_up(claim)
     }
 
-    /// Whether a later claim has taken its place: a create that was long on its way may come after all.
+    /// Whether a later claim has replaced it. A slow create may still succeed afterwards.
     fn is_replaced(&self, claim: &ClaimView) -> bool {
         claim.generation < self.journal.memory.generation
             && self.latest.get(&claim.slot).is_some_and(|latest| *latest > claim.generation)
     }
 
-    /// Whether another claim is to take the place of one that will not come and has no pods, beside nodes that may have
-    /// some: it is deleted once the journal says so.
+    /// Whether a failed claim without pods is given up while other nodes may have pods. It is deleted once the journal has a
+    /// later generation.
     fn is_given_up(&self, claim: &ClaimView) -> bool {
         self.pods_may_run && claim.generation < self.journal.memory.generation && claim.is_doomed()
     }
 
-    /// How the Workload is admitted whose pods are let go on a Ready of ours.
+    /// The admission phase, if our Ready let the pods start.
     pub(super) fn pods_let_go(&self) -> Option<AdmissionPhase> {
         match self.snapshot.reservation {
             Reservation::Held { phase, .. } if phase.lets_pods_go() => Some(*phase),
@@ -132,28 +132,28 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Whether pods may run on some nodes while the others still come, so that no failure ends the attempt: a controller may
-    /// not make these pods again, or they were let go on a Ready that could not be taken back in time.
+    /// Whether pods may run on some nodes while others still come up. Then no failure ends the attempt: the pods may not be
+    /// recreated, or they started on a Ready that was withdrawn too late.
     pub fn pods_may_run(&self) -> bool {
         self.pods_may_run
     }
 
-    /// Every slot and where it stands.
+    /// Every slot with its status.
     pub fn slots(&self) -> impl Iterator<Item = (u32, SlotStatus<'a>)> {
         (0..).zip(self.slots.iter().copied())
     }
 
-    /// Claims of the attempt that are to stay.
+    /// Claims of the attempt that are kept.
     pub(super) fn claims(&self) -> impl Iterator<Item = &'a ClaimView> {
         self.slots.iter().filter_map(|slot| slot.claim())
     }
 
-    /// Whether a claim fills each slot and is to stay.
+    /// Whether every slot has a claim that is kept.
     pub(super) fn is_filled(&self) -> bool {
         self.slots.iter().all(|slot| slot.claim().is_some())
     }
 
-    /// Whether the node of each slot can run its pods.
+    /// Whether the node of every slot can run its pods.
     pub(super) fn is_ready(&self) -> bool {
         self.slots.iter().all(|slot| matches!(slot, SlotStatus::Ready(_)))
     }
@@ -163,12 +163,12 @@ impl<'a> Attempt<'a> {
         self.slots().filter(|(_, slot)| matches!(slot, SlotStatus::Empty)).map(|(slot, _)| slot).collect()
     }
 
-    /// Whether a slot had a claim that is gone or going.
+    /// Whether a slot had a claim that is gone or being deleted.
     pub(super) fn has_losses(&self) -> bool {
         self.slots.iter().any(|slot| matches!(slot, SlotStatus::Deleting(_) | SlotStatus::Lost(_)))
     }
 
-    /// What became of the first slot that lost its claim. A claim that is not to be seen counts only in a quorum read.
+    /// The failure of the first slot that lost its claim. A claim that is not seen counts only in a quorum read.
     pub(super) fn first_loss(&self) -> Option<&'a Failure> {
         let is_sure = self.snapshot.freshness == Freshness::Quorum;
         self.slots.iter().find_map(|slot| match slot {
@@ -178,14 +178,14 @@ impl<'a> Attempt<'a> {
         })
     }
 
-    /// What ends the attempt as it stands: a claim that will not come before one that is lost, because a
-    /// replacement makes up for the second alone.
+    /// The failure that ends the attempt. A failed claim comes before a lost node, because a replacement makes up only for
+    /// the lost node.
     pub(super) fn first_failure(&self) -> Option<&'a Failure> {
         let failed = |slot: &SlotStatus<'a>| match slot {
             SlotStatus::Failed(_, failure) => Some(*failure),
             _ => None,
         };
-        // Where some nodes may have pods, what fails beside them ends nothing.
+        // While some nodes may have pods, failed claims end nothing.
         let failed = || if self.pods_may_run { None } else { self.slots.iter().find_map(failed) };
         match self.first_loss() {
             Some(failure) if !failure.reason.is_node_loss() => Some(failure),
@@ -193,7 +193,7 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// How many claims of the attempt are there and to stay.
+    /// How many claims of the attempt exist and are kept.
     pub fn existing(&self) -> u32 {
         count(self.claims())
     }
@@ -212,7 +212,7 @@ impl<'a> Attempt<'a> {
         })
     }
 
-    /// When a node of the attempt last became ready, if any did.
+    /// The latest time at which a node of the attempt became ready.
     pub(super) fn last_ready(&self) -> Option<Timestamp> {
         let since = self.claims().filter_map(|c| match &c.health {
             Health::Ready { since } => Some(*since),
@@ -221,17 +221,17 @@ impl<'a> Attempt<'a> {
         since.max()
     }
 
-    /// When the hold on the first of the attempt's nodes ends.
+    /// When the first hold on a node of the attempt ends.
     pub(super) fn hold_ends(&self) -> Option<Timestamp> {
         self.claims().filter_map(|c| c.held_until).min()
     }
 
-    /// Whether the hold on one of the attempt's nodes has run out.
+    /// Whether the hold on a node of the attempt has ended.
     pub(super) fn hold_is_over(&self) -> bool {
         self.hold_ends().is_some_and(|end| end <= self.snapshot.now)
     }
 
-    /// Whether the time of the gang is over, and nothing extends it.
+    /// Whether the gang's deadline has passed and nothing extends it.
     pub fn has_expired(&self) -> bool {
         let is_over = self.journal.memory.deadline.is_some_and(|deadline| deadline <= self.snapshot.now);
         is_over && !self.pods_may_run && !self.reboots()
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_empty_until_it_had_a_claim_of_the_latest_generation() {
+    fn a_slot_is_empty_until_it_has_had_a_claim_of_the_latest_generation() {
         use AdmissionPhase::Reserved;
         let deleting = ClaimView { deleting: true, ..ready(1) };
         let first = journal(State::Provisioning, 0);
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_gives_way_to_a_later_one_and_to_nothing_else() {
+    fn only_a_later_claim_supersedes_a_claim() {
         let second = journal(State::WaitingReady, 1);
         let coming = Health::Coming { waits_for: WaitsFor::BufferTime, until: None };
         let later = ClaimView { generation: 1, health: coming, ..ready(0) };
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn beside_pods_that_may_run_a_failed_claim_without_pods_gives_way_once_the_journal_says_so() {
+    fn a_failed_claim_without_pods_is_superseded_only_while_pods_may_run() {
         let failed = Health::Failed(Failure::new(FailureClass::LaunchFailed, "no"));
         let claims = [ready(0), ClaimView { health: failed, ..ready(1) }];
         let seen =

@@ -1,6 +1,6 @@
-//! What a gang's next step may depend on, taken at one instant.
+//! Everything that a gang's next step depends on, at one instant.
 //!
-//! Rule: data only; what it means is for [`observe`](super::observe) to say.
+//! Rule: data only; [`observe`](super::observe) interprets it.
 
 use super::claims::ClaimView;
 use super::loss::Loss;
@@ -12,42 +12,42 @@ use crate::policy::Policy;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
 
-/// Everything a gang's next step may depend on, taken at one instant.
+/// Everything that a gang's next step depends on, at one instant.
 #[derive(Clone, Copy, Debug)]
 pub struct Snapshot<'a> {
     /// The instant.
     pub now: Timestamp,
-    /// Whether the Workload carried no journal of this gang.
+    /// Whether the Workload had no journal of this gang.
     pub fresh: bool,
     /// Kueue's reservation.
     pub reservation: &'a Reservation,
-    /// What Kueue was told last.
+    /// The verdict that Kueue has.
     pub reported: Verdict,
-    /// The plan, where the state needs one.
+    /// The plan, if the state needs one.
     pub plan: Option<&'a Outcome>,
-    /// Every NodeClaim that carries the gang's label.
+    /// Every NodeClaim with the gang's label.
     pub claims: &'a [ClaimView],
-    /// What became of slots whose claim is missing or going. While claims are being created, a slot that is not
-    /// known to have had one is not among them.
+    /// What happened to slots whose claim is missing or being deleted. While claims are being created, slots that are not
+    /// known to have had one are left out.
     pub losses: &'a BTreeMap<u32, Loss>,
     /// How the claims were read.
     pub freshness: Freshness,
-    /// Whether others have given back as many nodes as the gang has since it ran short of them, as far as is known.
+    /// Whether others have given back as many nodes as the gang has since it ran out of them, if that is known.
     pub capacity_back: bool,
     /// Why the API server refused a NodeClaim of the attempt, if it did.
     pub create_refused: Option<&'a str>,
-    /// The refusal that stands, as nothing has changed since.
+    /// The refusal that still stands because nothing has changed.
     pub refusal: Option<Refusal>,
     /// The gang's policy.
     pub policy: &'a Policy,
-    /// What can be told of the time to come.
+    /// Forecasts.
     pub outlook: Outlook<'a>,
 }
 
 static NO_LOSSES: BTreeMap<u32, Loss> = BTreeMap::new();
 
 impl<'a> Snapshot<'a> {
-    /// What caches show of a gang of which nothing is known but its reservation.
+    /// A cached snapshot of a gang with only its reservation known.
     pub fn of(now: Timestamp, reservation: &'a Reservation, policy: &'a Policy) -> Self {
         Self {
             now,
@@ -67,25 +67,25 @@ impl<'a> Snapshot<'a> {
     }
 }
 
-/// A gang that was refused stays out of Kueue's queue.
+/// A refused gang, which stays out of Kueue's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// Until when, if nothing changes before.
     pub until: Timestamp,
-    /// When quota that it gets all the same is given back.
+    /// When it gives back quota that it gets anyway.
     pub again_at: Timestamp,
 }
 
-/// What can be told of an attempt besides what is: words for people, on which nothing depends.
+/// Forecasts about an attempt: for texts only, no decision depends on them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Outlook<'a> {
-    /// When its last node is usually ready, by what was seen of others.
+    /// When its last node is usually ready, based on other nodes.
     pub ready_by: Option<Timestamp>,
     /// Name of its tier.
     pub tier: Option<&'a str>,
-    /// Whether Kueue has yet to find a place in the topology for some of the pods.
+    /// Whether Kueue has not yet placed some of the pods in the topology.
     pub unplaced: bool,
-    /// Pods that are not bound to a node although they may run.
+    /// Pods that may run but are not bound to a node.
     pub unbound: Option<&'a UnboundPods>,
 }
 

@@ -1,32 +1,32 @@
-//! Where a gang can be.
+//! The states of a gang.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The state of a gang, with what only this state knows.
+/// The state of a gang, with the data that only this state has.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(tag = "state")]
 pub enum State {
-    /// The plan is worked out and its gates are passed; nothing exists yet.
+    /// The plan is computed and its gates are checked; nothing exists yet.
     Validating,
     /// The intent is durable and NodeClaims are being created.
     Provisioning,
     /// All NodeClaims exist; their nodes come up.
     WaitingReady,
-    /// Everything of the attempt is being taken back.
+    /// All NodeClaims of the attempt are being given up.
     RollingBack {
-        /// Where the gang goes once nothing is left.
+        /// The state after the rollback.
         then: Then,
     },
     /// Nothing exists, the quota is held, and the next attempt waits.
     BackingOff {
-        /// When the wait is over.
+        /// When the wait ends.
         until: Timestamp,
     },
     /// The gang may run.
     Approved {
-        /// What it has for nodes; the number of its slots says in writing whether it needs any.
+        /// Its nodes. In a journal the slot count says whether it needs any.
         #[serde(
             rename = "mending",
             with = "written_nodes",
@@ -43,20 +43,20 @@ pub enum State {
     Released,
 }
 
-/// What a gang that may run has for nodes.
+/// The nodes of a gang that may run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Nodes {
     /// It needs none.
     Unneeded,
-    /// Those of its attempt are held for it.
+    /// The nodes of its attempt are held for it.
     #[default]
     Held,
-    /// NodeClaims in place of lost ones are still to be created.
+    /// NodeClaims that replace lost ones are still to be created.
     Replacing,
 }
 
 impl Nodes {
-    /// Nodes of so many slots, none of which is being replaced.
+    /// The value for this many slots while none is being replaced.
     pub const fn of(slots: u32) -> Self {
         if slots == 0 { Self::Unneeded } else { Self::Held }
     }
@@ -67,7 +67,7 @@ impl Nodes {
     }
 }
 
-/// In a journal: whether NodeClaims are still to be replaced.
+/// The form in a journal: whether lost NodeClaims are still to be replaced.
 mod written_nodes {
     use super::Nodes;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -95,7 +95,7 @@ pub enum Then {
     Released,
 }
 
-/// The state without its data: what history, metrics and charts name.
+/// The state without its data, for history, metrics and charts.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs, reason = "each variant is documented at `State`")]
 pub enum StateName {
@@ -111,7 +111,7 @@ pub enum StateName {
 }
 
 impl StateName {
-    /// Every state, in the order of a life.
+    /// Every state, in life-cycle order.
     pub const ALL: [Self; 9] = [
         Self::Validating,
         Self::Provisioning,
@@ -164,17 +164,17 @@ impl State {
         }
     }
 
-    /// Whether the gang's life under this admission is over and it holds nothing.
+    /// Whether the gang has ended under this admission and holds nothing.
     pub fn is_over(&self) -> bool {
         matches!(self, Self::Yielded | Self::Rejected | Self::Released)
     }
 
-    /// Whether an attempt has failed and the next one is to come under the same admission.
+    /// Whether an attempt has failed and another follows under the same admission.
     pub fn awaits_next_try(&self) -> bool {
         matches!(self, Self::BackingOff { .. } | Self::RollingBack { then: Then::BackingOff })
     }
 
-    /// Whether an attempt is made, stands or is taken back.
+    /// Whether an attempt is being made, is complete or is being rolled back.
     pub fn is_in_flight(&self) -> bool {
         self.wants_claims() || matches!(self, Self::RollingBack { .. })
     }

@@ -1,7 +1,7 @@
-//! One step of a gang: from its journal and a snapshot to the next journal and to what follows from it.
+//! One step of a gang: from its journal and a snapshot to the next journal and its effects.
 //!
-//! Rule: a gang moves by [`step`] alone, in the controller, in `setu repair`, and in the model checker that proves the steps. A
-//! step changes the state once at most, so that each change is written before the next one.
+//! Rule: only [`step`] moves a gang: in the controller, in `setu repair`, and in the model checker. A step changes the state
+//! at most once, so that each change is written before the next one.
 
 use super::decide::{Rules, decide};
 use super::event::{Effect, Event};
@@ -10,39 +10,39 @@ use super::observe::{Reading, observe};
 use super::snapshot::Snapshot;
 use super::terms::is_the_same_under_all;
 
-/// Whether it is known what a gang is judged by.
+/// Whether the policy or the terms that judge a gang are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum JudgedBy {
-    /// By a policy that could be read, or by the terms of its attempt.
+    /// A policy could be read, or the terms of its attempt are known.
     Known,
-    /// The parameters cannot be read, and the terms of its attempt are not known: only what is the same under all
-    /// policies is done.
+    /// The parameters cannot be read, and the terms of its attempt are unknown. Only what is the same under all policies
+    /// is done.
     Unknown,
 }
 
-/// What one step comes to.
+/// The result of one step.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// What the caches show points to a decision that a quorum read has to confirm.
+    /// The cache suggests a decision that a quorum read must confirm.
     NeedsQuorumRead,
     /// Nothing changes.
     Still,
-    /// The journal changes, or something is to be done.
+    /// The journal changes, or there are effects.
     Moved(Box<Moved>),
 }
 
-/// Where a step leads.
+/// The result of a step that changes something.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Moved {
-    /// The next journal; the same as before where only effects are left to be run.
+    /// The next journal; unchanged if there are only effects to run.
     pub journal: Journal,
-    /// What is to be done once the journal is written.
+    /// What to do once the journal is written.
     pub effects: Vec<Effect>,
     /// The event that changed the state, if one did.
     pub cause: Option<Event>,
 }
 
-/// Takes a gang one step further.
+/// Takes one step.
 pub fn step(journal: &Journal, snapshot: &Snapshot<'_>, judged_by: JudgedBy, rules: &Rules) -> Step {
     let events = match observe(journal, snapshot) {
         Reading::NeedsQuorumRead => return Step::NeedsQuorumRead,

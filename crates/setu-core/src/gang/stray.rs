@@ -1,34 +1,34 @@
-//! Nodes of ours that no NodeClaim stands behind any more, and which of them may go.
+//! Nodes of ours without a NodeClaim, and which of them may be deleted.
 //!
-//! Rule: a Node goes only when nobody has heard from its kubelet for a while. Karpenter lets go of a Node without a
-//! NodeClaim at once, whatever its machine does: one that still speaks would run and bill on, seen by nobody.
+//! Rule: a Node is deleted only if its kubelet has been silent for a while. Karpenter releases a Node without a NodeClaim at
+//! once, whatever its machine does. A machine that still runs would be billed unseen.
 
 use crate::api::{Node, NodeClaim, Workload};
 use crate::names;
 use jiff::{SignedDuration, Timestamp};
 
-/// How long a kubelet is silent before its Node may go.
+/// How long a kubelet must be silent before its Node may be deleted.
 const QUIET: SignedDuration = SignedDuration::from_mins(5);
 
-/// Whether a Node bears our labels, nobody has heard from its kubelet for a while, and it is not being deleted.
+/// Whether a Node has our labels and a silent kubelet, and is not being deleted.
 pub fn is_silent(node: &Node, now: Timestamp) -> bool {
     let quiet = node.silent_since().is_some_and(|since| since + QUIET <= now);
     let ours = node.label(names::MANAGED_BY) == names::SETU && !node.label(names::NODEPOOL).is_empty();
     quiet && ours && node.metadata.deletion_timestamp.is_none()
 }
 
-/// Whether this claim stands behind the Node, or may yet: one that has no instance named yet may have launched it.
+/// Whether the Node belongs to this claim, or may: a claim without a provider ID may have launched it.
 pub fn stands_behind(claim: &NodeClaim, node: &Node) -> bool {
     let provider_id = claim.status.as_ref().map_or("", |status| status.provider_id.as_str());
     if provider_id.is_empty() {
-        // Karpenter copies annotations once the Node is registered, and a provider may have given it the labels before.
+        // Karpenter copies annotations only when the Node registers, but a provider may have set the labels before.
         let may_be_same_slot = node.slot().is_none() || node.slot() == claim.slot();
         return claim.label(names::GANG) == node.label(names::GANG) && may_be_same_slot;
     }
     provider_id == node.spec.provider_id || claim.node_name() == node.metadata.name.as_deref()
 }
 
-/// Whether pods of this Workload may still run on nodes made for it, though no kubelet says so.
+/// Whether pods of this Workload may still run on its nodes, even if no kubelet reports them.
 pub fn may_run(workload: &Workload) -> bool {
     workload.is("Admitted") && (!workload.is("Finished") || workload.is_replaced())
 }
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_node_of_ours_whose_kubelet_is_silent_for_long_may_go() {
+    fn only_our_nodes_with_a_long_silent_kubelet_may_be_deleted() {
         let later = at(0) + QUIET;
         assert!(is_silent(&node("Unknown", false), later));
         assert!(
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_stands_behind_the_node_that_it_names_or_may_have_launched() {
+    fn a_node_belongs_to_the_claim_that_names_it_or_may_have_launched_it() {
         let node = node("Unknown", false);
         assert!(stands_behind(&claim("cloud://1", "", "1"), &node), "not registered yet");
         assert!(stands_behind(&claim("cloud://2", "n", "1"), &node), "of the same name");

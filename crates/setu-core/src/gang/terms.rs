@@ -1,8 +1,8 @@
-//! What an attempt in flight is judged by, as it was when the attempt began.
+//! The terms that judge an attempt in flight, as they were when it began.
 //!
-//! Rule: the terms lie in the journal, so that a new leader does not need the policy of that time. A tenant can
-//! write a journal, so terms count only while a NodeClaim of the attempt, which no tenant can write, bears
-//! their digest. Where they do not count and the policy is not known, nothing is decided that they decide.
+//! Rule: the journal holds the terms, so that a new leader does not need the old policy. A tenant can write a journal, but
+//! not a NodeClaim. So terms count only while a NodeClaim of the attempt has their digest. If they do not count and the
+//! policy is unknown, no decision is made that depends on them.
 
 use super::event::Event;
 use super::journal::Journal;
@@ -17,51 +17,50 @@ use crate::planted::planted;
 use crate::policy::{Limits, Pace, Policy, Readiness};
 use serde::{Deserialize, Serialize};
 
-/// Largest terms that a journal takes, in bytes of JSON.
+/// Largest size of terms in a journal, in bytes of JSON.
 pub const TERMS_LIMIT: usize = 2 * 1024;
 
 /// No limit: longer than any gang lives, and short enough for arithmetic with times.
 const UNLIMITED: Span = Span::minutes(100 * 365 * 24 * 60);
 
-/// What an attempt in flight is judged by.
+/// The terms that judge an attempt in flight.
 ///
-/// The digest is made of what is written, so a field that a later release adds has to be left out while it has
-/// its default.
+/// The digest covers the written form. So a field that a later release adds must be omitted while it has its default.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Terms {
-    /// Bounds of each phase.
+    /// Limits of each phase.
     pub deadlines: Limits,
-    /// The launch timeout that the attempt's tier has of its own.
+    /// The launch timeout of the attempt's tier, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tier_launch: Option<Span>,
-    /// How long every node must have been ready before the gang is.
+    /// How long every node must be ready before the gang is.
     pub buffer_time: Span,
     /// What a node must show before it counts as ready.
     pub readiness: Readiness,
-    /// Tries with the quota held.
+    /// Retries while the quota is held.
     pub in_check: Pace,
-    /// Tries with the quota given back.
+    /// Retries after the quota was given back.
     pub yielding: Pace,
     /// What happens once both are used up.
     pub on_exhausted: OnExhausted,
-    /// The controller whose way of retrying is kept.
+    /// The controller whose retry behaviour is kept.
     pub compat: Compat,
     /// Whether the nodes of the gang may come from several tiers.
     pub mixed_tiers: bool,
-    /// What happens when a node that was there goes away.
+    /// What happens when a node is lost.
     pub on_node_lost: OnNodeLost,
-    /// What becomes of the nodes once the gang is over.
+    /// What happens to the nodes once the gang has ended.
     pub release: Release,
     /// How long nodes are kept with `Release::Warm`.
     pub warm_for: Span,
-    /// How long a hold on a node lasts at most.
+    /// The longest hold on a node.
     pub hold_limit: Span,
 }
 
 impl Terms {
-    /// What an attempt on this tier is judged by under a policy; `None` if that is more than
-    /// [`TERMS_LIMIT`], as it is of no policy that can be used.
+    /// The terms of an attempt on this tier under a policy; `None` if they are larger than [`TERMS_LIMIT`], which no usable
+    /// policy reaches.
     pub fn of(policy: &Policy, tier: u32) -> Option<Self> {
         let stated = usize::try_from(tier).ok().and_then(|tier| policy.tiers.get(tier));
         let terms = Self {
@@ -82,7 +81,7 @@ impl Terms {
         terms.is_small().then_some(terms)
     }
 
-    /// A policy with these terms in it, for an attempt on this tier.
+    /// A policy with these terms applied, for an attempt on this tier.
     #[must_use]
     pub fn over(&self, policy: Policy, tier: u32) -> Policy {
         let mut policy = Policy {
@@ -107,12 +106,12 @@ impl Terms {
         policy
     }
 
-    /// What a NodeClaim bears that was made under these terms.
+    /// The digest on a NodeClaim that was created under these terms.
     pub fn digest(&self) -> String {
         hex_digest(&[&self.text()], 8)
     }
 
-    /// Whether they are no more than a journal takes.
+    /// Whether they fit into a journal.
     pub(super) fn is_small(&self) -> bool {
         self.text().len() <= TERMS_LIMIT
     }
@@ -122,7 +121,7 @@ impl Terms {
     }
 }
 
-/// The terms in a journal, if one of these NodeClaims says that its attempt has them.
+/// The terms in a journal, if one of these NodeClaims confirms that its attempt has them.
 pub fn vouched<'j>(journal: &'j Journal, claims: &[NodeClaim]) -> Option<&'j Terms> {
     let terms = journal.memory.terms.as_ref()?;
     let (attempt, digest) = (journal.memory.attempt.to_string(), terms.digest());
@@ -130,7 +129,7 @@ pub fn vouched<'j>(journal: &'j Journal, claims: &[NodeClaim]) -> Option<&'j Ter
     claims.iter().any(vouches).then_some(terms)
 }
 
-/// The policy of an attempt of which nothing is known: no time ends any phase.
+/// The policy of an attempt with unknown terms: no phase times out.
 pub fn unlimited(policy: Policy) -> Policy {
     if planted!(JudgedUnread) {
         return policy;
@@ -145,14 +144,14 @@ pub fn unlimited(policy: Policy) -> Policy {
     Policy { deadlines, ..policy }
 }
 
-/// Whether an event is acted on in the same way under all terms.
+/// Whether an event is handled the same way under all terms.
 pub fn is_the_same_under_all(event: &Event, journal: &Journal, reservation: &Reservation) -> bool {
     if planted!(JudgedUnread) {
         return true;
     }
     match event {
         Event::Gone(_) | Event::Leaving(_) | Event::Reserved { .. } | Event::ClaimsExist => true,
-        // Nodes on which a gang has finished are deleted, handed back or kept.
+        // Nodes that a gang finished on are deleted, handed back or kept.
         Event::Unwanted(_) => !(*reservation == Reservation::Gone(Ending::Finished) && journal.revokes()),
         Event::ClaimsGone => matches!(journal.state, State::RollingBack { then: Then::Released }),
         _ => false,
@@ -190,14 +189,14 @@ mod tests {
     }
 
     #[test]
-    fn terms_replace_what_they_name_in_any_policy() {
+    fn terms_override_their_fields_in_any_policy() {
         let terms = Terms::of(&policy(), 0).unwrap();
         let over = terms.over(Policy { gang_nodes: 3, ..Policy::default() }, 0);
         assert_eq!(over, Policy { gang_nodes: 3, ..policy() });
     }
 
     #[test]
-    fn the_launch_timeout_of_the_tier_is_among_the_terms() {
+    fn terms_include_the_launch_timeout_of_the_tier() {
         let tier = |launch| Tier { name: "t".into(), launch_timeout: launch, ..Tier::default() };
         let own = Some(Span::minutes(1));
         let tiers = vec![tier(None), tier(own)];
@@ -221,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn terms_that_are_too_large_for_a_journal_are_none() {
+    fn terms_too_large_for_a_journal_are_rejected() {
         let mut policy = policy();
         policy.readiness.node_labels =
             (0..64).map(|n| (format!("example.com/label-{n}"), "x".repeat(63))).collect();

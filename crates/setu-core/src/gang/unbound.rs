@@ -1,6 +1,6 @@
 //! Pods of an admitted gang that are not bound to a node although its nodes are ready.
 //!
-//! Rule: people are told of them, and nothing is decided on them.
+//! Rule: they are only reported. No decision depends on them.
 
 use super::identity::pin;
 use super::journal::Journal;
@@ -10,12 +10,12 @@ use crate::words::counted;
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
-/// How long a pod of an admitted gang may stay unbound before people are told.
+/// How long a pod of an admitted gang may stay unbound before it is reported.
 pub const PATIENCE: SignedDuration = SignedDuration::from_mins(2);
-/// The longest time between two checks of the same gang's pods. Pods are made at any time: by a Job that tries again, or
-/// where a node is lost.
+/// The longest time between two checks of a gang's pods. Pods are created at any time: by a Job that retries, or after a
+/// node is lost.
 const LONGEST_PAUSE: SignedDuration = SignedDuration::from_mins(10);
-/// Characters of the scheduler's message that are kept.
+/// Most characters that are kept of the scheduler's message.
 const MESSAGE_LIMIT: usize = 300;
 
 /// Pods of one gang that have been unbound for too long.
@@ -25,14 +25,14 @@ pub struct UnboundPods {
     pub pods: u32,
     /// How many pods the gang has.
     pub of: u32,
-    /// Since when the first of them is unbound.
+    /// When the first of them became unbound.
     pub since: Timestamp,
-    /// Why, in the scheduler's words; empty if it has not said.
+    /// The scheduler's reason; empty if it gave none.
     pub reason: String,
 }
 
 impl UnboundPods {
-    /// What is wrong, in words; `since` says since when.
+    /// The text for users; `since` is the time in it.
     pub fn text(&self, since: &str) -> String {
         let verb = if self.pods == 1 { "is" } else { "are" };
         let reason = match self.reason.as_str() {
@@ -44,10 +44,10 @@ impl UnboundPods {
     }
 }
 
-/// The pods of an admitted gang, as far as they are needed to find those that are unbound.
+/// The pods of an admitted gang, as needed to find the unbound ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdmittedPods {
-    /// The value of the gang's label that their node selector asks for.
+    /// The value of the gang's label in their node selector.
     pin: String,
     /// How many there are.
     pods: u32,
@@ -56,7 +56,7 @@ pub struct AdmittedPods {
 }
 
 impl AdmittedPods {
-    /// The pods that a Workload has under a check; `None` unless it is admitted and not over.
+    /// The pods of a Workload under a check; `None` unless it is admitted and not over.
     pub fn of(workload: &Workload, check: &str) -> Option<Self> {
         let stops = ["Finished", "Evicted"].iter().any(|kind| workload.is(kind));
         if !workload.is("Admitted") || stops {
@@ -67,15 +67,15 @@ impl AdmittedPods {
         Some(Self { pin: pin(workload, check), pods, since })
     }
 
-    /// What is known of them before the first check. `spread`, from 0 to 1, spreads the checks that are long due: a
-    /// replica that begins to lead has many.
+    /// The state before the first check. `spread`, from 0 to 1, spreads the checks that are overdue: a new leader has
+    /// many.
     pub fn unchecked(&self, stand: Stand, now: Timestamp, spread: f64) -> PodCheck {
         let due = self.since.checked_add(PATIENCE).ok().filter(|due| *due > now);
         let late = || now.checked_add(PATIENCE.mul_f64(spread)).ok();
         PodCheck { admitted: self.since, stand, checks: 0, next: due.or_else(late), found: None }
     }
 
-    /// Checks them, after `last`; `pods` are unbound pods of the Workload's namespace.
+    /// Checks the pods after `last`. `pods` are the unbound pods of the Workload's namespace.
     pub fn check(&self, last: &PodCheck, pods: &[Pod], now: Timestamp) -> PodCheck {
         let waits = pods.iter().any(|pod| self.has(pod));
         let checks = if waits { last.checks.saturating_add(1) } else { 0 };
@@ -85,7 +85,7 @@ impl AdmittedPods {
         PodCheck { checks, next, found, ..last.clone() }
     }
 
-    /// Those of them that have been unbound for too long; `pods` are unbound pods of the Workload's namespace.
+    /// Those that have been unbound for too long. `pods` are the unbound pods of the Workload's namespace.
     pub fn find(&self, pods: &[Pod], now: Timestamp) -> Option<UnboundPods> {
         let ours = pods.iter().filter(|pod| self.has(pod)).map(|pod| (self.unbound_since(pod), pod));
         let mut unbound: Vec<(Timestamp, &Pod)> =
@@ -93,16 +93,16 @@ impl AdmittedPods {
         unbound.sort_by_key(|(since, _)| *since);
         let count = u32::try_from(unbound.len()).unwrap_or(u32::MAX);
         let (since, _) = unbound.first()?;
-        let said = unbound.iter().map(|(_, pod)| message(pod)).find(|said| !said.is_empty());
+        let stated = unbound.iter().map(|(_, pod)| message(pod)).find(|stated| !stated.is_empty());
         Some(UnboundPods {
             pods: count,
             of: self.pods.max(count),
             since: *since,
-            reason: said.unwrap_or_default(),
+            reason: stated.unwrap_or_default(),
         })
     }
 
-    /// Whether a check was made of this very admission while the journal stood here.
+    /// Whether a check belongs to this admission and to this position of the journal.
     pub fn is_of(&self, check: &PodCheck, stand: Stand) -> bool {
         check.admitted == self.since && check.stand == stand
     }
@@ -119,7 +119,7 @@ impl AdmittedPods {
     }
 }
 
-/// Where a gang's journal stands: where it moves on, nodes may be others and pods may be made anew.
+/// The position of a gang's journal. When it changes, nodes may differ and pods may be recreated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stand {
     seq: u64,
@@ -127,7 +127,7 @@ pub struct Stand {
 }
 
 impl Stand {
-    /// Where this one stands.
+    /// The position of this journal.
     pub fn of(journal: &Journal) -> Self {
         Self { seq: journal.seq, generation: journal.memory.generation }
     }
@@ -138,11 +138,11 @@ impl Stand {
 pub struct PodCheck {
     /// When the pods were admitted.
     admitted: Timestamp,
-    /// Where the journal stood.
+    /// The journal's position then.
     stand: Stand,
-    /// How many checks in a row found one that is not bound.
+    /// How many checks in a row found an unbound pod.
     checks: u32,
-    /// When the next one is due; `None` where Setu may not list pods.
+    /// When the next check is due; `None` if Setu may not list pods.
     pub next: Option<Timestamp>,
     /// Pods that have been unbound for too long.
     pub found: Option<UnboundPods>,
@@ -154,24 +154,24 @@ impl PodCheck {
         self.next.is_some_and(|next| next <= now)
     }
 
-    /// The same with the next check a while later.
+    /// The same, with the next check a while later.
     #[must_use]
     pub fn again(&self, now: Timestamp) -> Self {
         Self { next: now.checked_add(PATIENCE).ok(), ..self.clone() }
     }
 
-    /// The same where Setu may not list pods: nothing is known, and it is not asked again.
+    /// The same, if Setu may not list pods: nothing is known, and no check follows.
     #[must_use]
     pub fn forbidden(&self) -> Self {
         Self { next: None, found: None, ..self.clone() }
     }
 }
 
-/// Why the scheduler has not bound a pod, as it says.
+/// The scheduler's reason for not binding a pod.
 fn message(pod: &Pod) -> String {
     let conditions = pod.status.conditions.iter();
-    let said = conditions.filter(|c| c.type_ == "PodScheduled" && c.status == "False");
-    let words = said.filter_map(|c| c.message.as_deref().filter(|m| !m.is_empty()).or(c.reason.as_deref()));
+    let stated = conditions.filter(|c| c.type_ == "PodScheduled" && c.status == "False");
+    let words = stated.filter_map(|c| c.message.as_deref().filter(|m| !m.is_empty()).or(c.reason.as_deref()));
     words.flat_map(str::chars).filter(|c| !c.is_control()).take(MESSAGE_LIMIT).collect()
 }
 
@@ -196,12 +196,12 @@ mod tests {
         .unwrap()
     }
 
-    /// An unbound pod of that Workload's gang that was created then.
-    fn pod(created: i64, said: &str) -> Pod {
+    /// An unbound pod of that Workload's gang, created at `created`.
+    fn pod(created: i64, stated: &str) -> Pod {
         serde_json::from_value(json!({
             "metadata": {"name": "p", "creationTimestamp": at(created)},
             "spec": {"nodeSelector": {names::GANG: pin(&workload(), "c")}, "containers": []},
-            "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "message": said}]},
+            "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "message": stated}]},
         }))
         .unwrap()
     }
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_without_a_reason_is_found_all_the_same() {
+    fn a_pod_without_a_reason_is_still_found() {
         let found = admitted().find(&[changed("/status/conditions", json!([]))], at(300)).unwrap();
         assert_eq!(
             found.text("5m"),
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_are_bound_over_leaving_or_of_others_are_not_found() {
+    fn bound_finished_deleted_or_foreign_pods_are_not_found() {
         for pod in [
             changed("/spec/nodeName", json!("n1")),
             changed("/spec/nodeSelector", json!({})),
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn checks_become_rarer_and_go_on_slowly_once_every_pod_is_bound() {
+    fn checks_slow_down_and_never_stop_once_every_pod_is_bound() {
         let pods = admitted();
         let mut check = pods.unchecked(stand(5, 0), at(10), 0.5);
         assert_eq!(check.next, Some(at(120)));
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_check_counts_no_more_once_the_journal_has_moved_on() {
+    fn a_check_is_outdated_once_the_journal_changes() {
         let pods = admitted();
         let check = pods.check(&pods.unchecked(stand(5, 0), at(10), 0.5), &[], at(120));
         assert!(pods.is_of(&check, stand(5, 0)));

@@ -1,7 +1,7 @@
-//! Gangs that get their nodes late: their pods are let go already.
+//! Gangs that get their nodes late: their pods may already start.
 //!
-//! Called by `observe`. Rule: a node that came up may have pods on it, so what fails at one slot ends that
-//! slot alone, and nothing ends the attempt. That it has none counts once it was searched for them.
+//! Used by `observe`. Rule: a node that came up may have pods, so a failure ends only its slot, never the attempt. A node
+//! counts as empty only after a search for its pods.
 
 use super::event::Event;
 use super::observe::Reading;
@@ -9,15 +9,15 @@ use super::slot::{Attempt, SlotStatus};
 use super::snapshot::Freshness;
 use jiff::Timestamp;
 
-/// Whether a claim will not come whose node pods may be on, as far as the cache can tell.
+/// Whether the cache shows a failed claim whose node may have pods.
 pub(super) fn is_to_be_searched(attempt: &Attempt<'_>) -> bool {
     attempt.snapshot.freshness == Freshness::Cached
         && attempt.pods_may_run()
         && attempt.claims().any(|c| c.has_failed() && c.may_have_pods())
 }
 
-/// What is left of these events where no failure may end the attempt: a slot whose claim is lost, or will not come,
-/// gets another one, as often as that takes.
+/// Filters the events of an attempt that no failure may end. A slot whose claim is lost or has failed gets another one,
+/// without a limit.
 pub(super) fn spared(attempt: &Attempt<'_>, events: Vec<Event>) -> Reading {
     let (failures, mut rest): (Vec<Event>, Vec<Event>) = events.into_iter().partition(Event::is_setback);
     let doomed = |slot| match slot {
@@ -36,7 +36,7 @@ pub(super) fn spared(attempt: &Attempt<'_>, events: Vec<Event>) -> Reading {
     Reading::Events(rest)
 }
 
-/// When a lost claim is made up for: the first at once, the others paced like tries.
+/// When a lost claim is replaced: the first at once, later ones paced like tries.
 pub(super) fn next_try(attempt: &Attempt<'_>) -> Option<Timestamp> {
     let journal = attempt.journal;
     match journal.memory.tries {

@@ -1,4 +1,4 @@
-//! What a gang does that has no nodes yet: it takes its plan, waits for one, or is refused.
+//! A gang without nodes: it accepts its plan, waits for one, or is refused.
 
 use super::event::Event;
 use super::failure::Failure;
@@ -11,7 +11,7 @@ use super::snapshot::Freshness;
 use crate::plan::{Obstacle, Outcome, Plan};
 use crate::planted::planted;
 
-/// What its plan makes of a gang that has nothing yet.
+/// What the plan means for a gang that has nothing yet.
 pub(super) fn validating(attempt: &Attempt<'_>) -> Option<Reading> {
     let Attempt { journal, snapshot, .. } = attempt;
     let event = match snapshot.plan? {
@@ -19,7 +19,7 @@ pub(super) fn validating(attempt: &Attempt<'_>) -> Option<Reading> {
             return Some(Reading::NeedsQuorumRead);
         }
         Outcome::NothingNeeded(_) => Event::NothingNeeded,
-        // What is left of an earlier attempt goes first.
+        // Claims of an earlier attempt must be gone first.
         _ if snapshot.claims.iter().any(|c| !c.stuck) => return None,
         Outcome::Provision(_)
             if snapshot.freshness == Freshness::Cached && !planted!(PlanOnCachedAbsence) =>
@@ -47,7 +47,7 @@ pub(super) fn validating(attempt: &Attempt<'_>) -> Option<Reading> {
     Some(Reading::Events(vec![event]))
 }
 
-/// The event of a plan that is carried out.
+/// The event for a plan that is carried out.
 pub(super) fn planned(plan: &Plan) -> Event {
     Event::Planned {
         slots: u32::try_from(plan.slots.len()).unwrap_or(u32::MAX),
@@ -57,8 +57,8 @@ pub(super) fn planned(plan: &Plan) -> Event {
     }
 }
 
-/// Why a gang fails that the tiers which are left refuse. Those before them ran out of capacity, which passes, so the gang
-/// itself is not refused, nor does it wait for what these lack.
+/// The failure of a gang that the remaining tiers refuse. The tiers before ran out of capacity, which is temporary. So the
+/// gang itself is not refused, and it does not wait for what the remaining tiers lack.
 fn of_last_tiers(journal: &Journal, obstacle: &Obstacle) -> Failure {
     let before = journal.memory.last_failure.as_ref().map(|last| format!("; the tiers before: {last}"));
     let message = format!("{}{}", obstacle.message, before.unwrap_or_default());

@@ -1,8 +1,8 @@
-//! What Kueue is to be told, given where the gang is.
+//! The verdict that Kueue gets, given the gang's state.
 //!
-//! Rule: a verdict is re-asserted whenever the entry differs from what the state says, because
-//! Kueue's scheduler may write back stale copies; and none but Pending is ever written while the
-//! Workload is evicted, inactive, finished or without a reservation.
+//! Rule: a verdict is written again whenever the entry differs from the state, because Kueue's scheduler may write back
+//! stale copies. While the Workload is evicted, inactive, finished or without a reservation, only Pending is written, and
+//! Retry for a refused gang.
 
 use super::event::AdmissionPhase;
 use super::journal::Journal;
@@ -18,12 +18,12 @@ use crate::plan::Obstacle;
 use crate::planted::planted;
 use jiff::Timestamp;
 
-/// An entry as it should be.
+/// The entry as it should be.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Desired {
     /// The verdict.
     pub state: Verdict,
-    /// Text for people.
+    /// Text for users.
     pub message: String,
     /// What Kueue adds to the pods.
     pub updates: Vec<PodSetUpdate>,
@@ -37,7 +37,7 @@ pub fn desired(
     updates: Result<Vec<PodSetUpdate>, Obstacle>,
 ) -> Option<Desired> {
     let pending = |message: String| {
-        // To an admitted Workload it says nothing, and the Ready it was admitted on would be forgotten.
+        // For an admitted Workload Pending has no effect, and it would overwrite the Ready that it was admitted on.
         let admitted =
             matches!(snapshot.reservation, Reservation::Held { phase: AdmissionPhase::Admitted, .. });
         let desired = Desired { state: Verdict::Pending, message, updates: Vec::new() };
@@ -45,7 +45,7 @@ pub fn desired(
     };
     let (admission, phase) = match snapshot.reservation {
         Reservation::Held { admission, phase } => (admission, phase),
-        // Kueue reserves no quota for a Workload whose check says Retry.
+        // Kueue reserves no quota for a Workload whose check is Retry.
         Reservation::Gone(Ending::Evicted) | Reservation::Leaving(Ending::Evicted)
             if journal.state == State::Yielded && snapshot.refusal.is_some() =>
         {
@@ -55,31 +55,31 @@ pub fn desired(
         Reservation::Gone(Ending::Evicted) if comes_back(journal, snapshot, entry) => {
             return pending("what it was refused for may have changed; it waits for quota again".to_owned());
         }
-        // Quota can be lost with no eviction, and then Kueue leaves our Ready standing: the next
-        // reservation would be admitted on it at once.
+        // Quota can be lost without an eviction. Then Kueue keeps our Ready and would admit the next reservation on it at
+        // once.
         Reservation::Gone(Ending::QuotaLost) if entry.state != Verdict::Pending => {
             return pending("the quota reservation was lost; starts again with the next one".to_owned());
         }
         Reservation::Gone(_) | Reservation::Leaving(_) => return None,
     };
     if *admission != journal.memory.admission {
-        // The nodes that it was said of are being taken back, and Kueue may admit on it at any time.
+        // The nodes of this Ready are being deleted, and Kueue may admit on it at any time.
         let goes = *phase == AdmissionPhase::Reserved && matches!(journal.state, State::RollingBack { .. });
         return match entry.state {
             Verdict::Ready if goes => {
                 pending("takes Ready back: it was said of an earlier reservation".to_owned())
             }
-            // Before the next attempt the nodes of the last one go, and that may take its time.
+            // The nodes of the last attempt are deleted before the next one, and that may take a while.
             Verdict::Pending if goes => pending(message::explain(journal, snapshot)),
             _ => None,
         };
     }
     if *phase == AdmissionPhase::Running && !journal.state.is_approved() {
-        // Its pods run without us: nothing decided for another time may stop them.
+        // Its pods run without us: a decision for another admission must not stop them.
         return None;
     }
     if *phase == AdmissionPhase::AdmittedPods && !journal.state.is_approved() {
-        // They are ungated: an eviction would delete them for good, so they get their nodes late instead.
+        // The pods are ungated: an eviction would delete them permanently, so they get their nodes late instead.
         return None;
     }
     let attempt = &Attempt::of(journal, snapshot);
@@ -88,7 +88,7 @@ pub fn desired(
         State::Approved { nodes } => {
             let admitted = *phase != AdmissionPhase::Reserved;
             if journal.memory.shape_match == ShapeMatch::Stale && *phase == AdmissionPhase::Admitted {
-                // Its nodes go when its pods have stopped, and then it begins anew.
+                // Its nodes are deleted when its pods have stopped; then it starts again.
                 let message = "was admitted on a Ready of an earlier reservation, and its nodes are not what it needs now";
                 return Some(Desired {
                     state: Verdict::Retry,
@@ -113,10 +113,10 @@ pub fn desired(
                 return pending(still_ready(attempt));
             }
             match updates {
-                // A clash would make Kueue finish the Workload as failed, so it never hears of Ready.
+                // A conflict would make Kueue fail the Workload, so Kueue never sees Ready.
                 Err(obstacle) => pending(format!("{}: {}", obstacle.reason, obstacle.message)),
                 Ok(updates) if entry.state == Verdict::Ready && entry.pod_set_updates == updates => None,
-                // Kueue refuses other updates while Ready stays Ready, so the way leads over Pending.
+                // Kueue rejects other updates while Ready stays Ready, so the check becomes Pending first.
                 Ok(_) if entry.state == Verdict::Ready => pending(text),
                 Ok(updates) => Some(Desired { state: Verdict::Ready, message: text, updates }),
             }
@@ -135,7 +135,7 @@ pub fn desired(
     }
 }
 
-/// How many nodes of an attempt are ready that all were, and what the first of the others waits for.
+/// How many nodes of a complete attempt are still ready, and what the first of the others waits for.
 fn still_ready(attempt: &Attempt<'_>) -> String {
     let (ready, slots) = (attempt.ready(), attempt.journal.memory.slots);
     let waits =
@@ -143,31 +143,31 @@ fn still_ready(attempt: &Attempt<'_>) -> String {
     format!("{ready}/{slots} nodes still ready{waits}")
 }
 
-/// Whether a gang that is out of Kueue's queue for what its check says comes back. Kueue queues it once its condition
-/// `Requeued` changes, and nothing else brings it back. So it is kept out by that condition first.
+/// Whether a gang that its check keeps out of Kueue's queue may come back. Kueue queues it only when its condition `Requeued`
+/// changes. So that condition must keep it out first.
 pub fn comes_back(journal: &Journal, snapshot: &Snapshot<'_>, reported: &CheckState) -> bool {
     let is_refused = journal.state == State::Yielded && snapshot.refusal.is_some();
     is_held_back(snapshot.reservation, reported.state) && !is_refused
 }
 
-/// Whether a refused gang is to be kept out of Kueue's queue: its quota is given back, and the refusal stands.
+/// Whether to keep a refused gang out of Kueue's queue: its quota is given back, and the refusal still stands.
 pub fn keeps_out(journal: &Journal, snapshot: &Snapshot<'_>) -> bool {
     snapshot.refusal.is_some() && is_kept_out(journal, snapshot.reservation, Verdict::Retry)
 }
 
-/// Whether a check that says this keeps a refused gang out of Kueue's queue.
+/// Whether a check with this verdict keeps a refused gang out of Kueue's queue.
 pub fn is_kept_out(journal: &Journal, reservation: &Reservation, reported: Verdict) -> bool {
     journal.state == State::Yielded && is_held_back(reservation, reported)
 }
 
-/// Whether Kueue reserves no quota for a Workload because a check still says this after its eviction.
+/// Whether Kueue reserves no quota for a Workload because a check still has this verdict after its eviction.
 pub fn is_held_back(reservation: &Reservation, reported: Verdict) -> bool {
     reported == Verdict::Retry && *reservation == Reservation::Gone(Ending::Evicted)
 }
 
 impl Desired {
-    /// The same for this Workload: where an eviction would stop pods of the slice it replaces, Kueue is
-    /// told to wait instead.
+    /// The same for this Workload: if an eviction would stop pods of the slice it replaces, the verdict is Pending
+    /// instead.
     #[must_use]
     pub fn of(self, workload: &Workload) -> Self {
         match self.state {
@@ -178,7 +178,7 @@ impl Desired {
         }
     }
 
-    /// The entry to write in place of `old`, or `None` if it says the same already.
+    /// The entry to write in place of `old`, or `None` if it is the same already.
     pub fn entry(&self, old: &CheckState, now: Timestamp) -> Option<CheckState> {
         let same = old.state == self.state
             && old.message == self.message
@@ -194,7 +194,7 @@ impl Desired {
         })
     }
 
-    /// Whether this only tells how far the gang has come, and may wait.
+    /// Whether this only reports progress, so that it may wait.
     pub fn is_progress(&self, old: &CheckState) -> bool {
         old.state == self.state && old.pod_set_updates == self.updates && self.state == Verdict::Pending
     }

@@ -1,25 +1,25 @@
-//! What a NodeClaim that is on its way waits for.
+//! What a NodeClaim that is coming up waits for.
 
 use std::fmt;
 
-/// What stands between a claim and a node that can run its pods. In words it follows "waits for".
+/// What is missing until a claim's node can run its pods. The text follows "waits for".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitsFor {
-    /// The provider to launch the instance; why it has not, if that is said.
+    /// The provider to launch the instance; with the reason why it has not, if known.
     Launch(String),
-    /// Its Node to register; why it has not, if that is said.
+    /// Its Node to register; with the reason why it has not, if known.
     Registration(String),
-    /// Its Node to be initialized; why it is not, if that is said.
+    /// Its Node to be initialized; with the reason why it is not, if known.
     Initialization(String),
     /// Its Node, of this name, to come up again after a reboot.
     Reboot(String),
-    /// Its Node to be seen.
+    /// Its Node to appear.
     Node,
-    /// Its Node to be in order.
+    /// Its Node to become usable.
     Readiness {
         /// Name of the Node.
         node: String,
-        /// What is not in order.
+        /// What is wrong.
         lack: Lack,
     },
     /// The device plugins of its Node.
@@ -29,14 +29,14 @@ pub enum WaitsFor {
         /// What it does not offer yet, with figures.
         short: String,
     },
-    /// Pods that are not the gang's to leave its Node.
+    /// Pods of others to leave its Node.
     OtherPods {
         /// Name of the Node.
         node: String,
         /// What they leave too little of, with figures.
         short: String,
     },
-    /// Room on its Node, of which pods of DaemonSets that nobody could foresee leave too little.
+    /// Room on its Node: pods of DaemonSets that could not be foreseen leave too little.
     DaemonSets {
         /// Name of the Node.
         node: String,
@@ -45,11 +45,11 @@ pub enum WaitsFor {
     },
     /// The gang's label on a Node that was kept.
     Mark,
-    /// The end of the time for which its Node must have been ready.
+    /// The end of the buffer time, for which its Node must be ready.
     BufferTime,
 }
 
-/// What is not in order on a Node.
+/// What is wrong with a Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lack {
     /// It is being deleted.
@@ -58,9 +58,9 @@ pub enum Lack {
     NotReady,
     /// It is cordoned.
     Cordoned,
-    /// It has a taint of this key that its claim does not state.
+    /// It has a taint with this key that its claim does not state.
     Taint(String),
-    /// It lacks a label of this key, with this value where it is not empty.
+    /// It lacks a label with this key, and with this value unless that is empty.
     Label(String, String),
     /// It does not report a condition of this type with this status.
     Condition(String, String),
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_waited_for_is_told_with_its_reason() {
+    fn the_text_has_the_reason() {
         let in_words = |waits: &WaitsFor| waits.to_string();
         assert_eq!(in_words(&WaitsFor::Launch("LaunchFailed".to_owned())), "launch (LaunchFailed)");
         assert_eq!(in_words(&WaitsFor::Registration(String::new())), "register");

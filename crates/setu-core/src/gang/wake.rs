@@ -1,4 +1,4 @@
-//! When time alone may bring a gang's next event, so that it is reconciled then though nothing else moves.
+//! When to reconcile a gang even if nothing else changes, because time alone may cause its next event.
 
 use super::claims::Health;
 use super::journal::Journal;
@@ -11,7 +11,7 @@ use super::{option_retry, ungated_pods};
 use crate::plan::Outcome;
 use jiff::Timestamp;
 
-/// When time alone may bring the next event.
+/// When time alone may cause the next event.
 pub fn wake_at(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Timestamp> {
     let attempt = &Attempt::of(journal, snapshot);
     let claims = attempt.claims().filter_map(|c| match &c.health {

@@ -1,6 +1,6 @@
-//! What the types cannot see: values that contradict each other or can never work.
+//! Checks what the types cannot: values that contradict each other or can never work.
 //!
-//! Every rule of the CRD's CEL is here too, so that a file and an object are judged alike.
+//! Every CEL rule of the CRD is here too, so that files and objects are checked the same way.
 
 use super::Policy;
 use super::decode::decode;
@@ -24,11 +24,11 @@ pub type Finding = (Path, String);
 
 /// Findings in one line.
 pub fn in_words(found: &[Finding]) -> String {
-    let told: Vec<String> = found.iter().map(|(path, message)| format!("{path}: {message}")).collect();
-    told.join("; ")
+    let text: Vec<String> = found.iter().map(|(path, message)| format!("{path}: {message}")).collect();
+    text.join("; ")
 }
 
-/// What is wrong with a whole file.
+/// All problems of a file.
 pub fn file(file: &PolicyFile) -> Vec<Finding> {
     let mut found = Findings::default();
     let root = Path::default();
@@ -70,7 +70,7 @@ pub fn file(file: &PolicyFile) -> Vec<Finding> {
         let Some(bounds) = bounds else { continue };
         let values = overrides.key(key).key("values");
         if bounds.values.is_empty() {
-            found.say(&values, "lists nothing that may be asked for; name values, or take the key out");
+            found.add(&values, "lists nothing that may be asked for; name values, or take the key out");
         }
         for (index, value) in bounds.values.iter().enumerate() {
             if key == "capacityType" {
@@ -81,10 +81,10 @@ pub fn file(file: &PolicyFile) -> Vec<Finding> {
     found.0
 }
 
-/// Reads the `spec` of ProvisioningParameters; on failure all that is wrong with it.
+/// Reads the `spec` of ProvisioningParameters; on failure all its problems.
 pub fn read_spec(spec: &serde_json::Value) -> Result<ProvisioningParametersSpec, Vec<Finding>> {
     let at = Path::default().key("spec");
-    // JSON is YAML, and objects are read as strictly as files.
+    // JSON is YAML, so objects are read as strictly as files.
     let (root, problems) = tree::read(&spec.to_string());
     let mut found: Vec<Finding> = problems.into_iter().map(|p| (at.clone(), p.message)).collect();
     let mut root = root.ok_or_else(|| found.clone())?;
@@ -100,7 +100,7 @@ pub fn read_spec(spec: &serde_json::Value) -> Result<ProvisioningParametersSpec,
 struct Findings(Vec<Finding>);
 
 impl Findings {
-    fn say(&mut self, at: &Path, message: impl Into<String>) {
+    fn add(&mut self, at: &Path, message: impl Into<String>) {
         self.0.push((at.clone(), message.into()));
     }
 
@@ -116,7 +116,7 @@ impl Findings {
         for (index, name) in spec.managed_resources.iter().flatten().enumerate() {
             if name.is_empty() || name.contains(char::is_whitespace) {
                 let at = at.key("managedResources").index(index);
-                self.say(&at, format!("{name:?} is no resource such as nvidia.com/gpu"));
+                self.add(&at, format!("{name:?} is no resource such as nvidia.com/gpu"));
             }
         }
         self.shapes(at, spec);
@@ -125,10 +125,10 @@ impl Findings {
         for (index, condition) in conditions.enumerate() {
             let at = at.key("readiness").key("nodeConditions").index(index);
             if condition.kind.is_empty() {
-                self.say(&at.key("type"), "is empty; write the type of a condition");
+                self.add(&at.key("type"), "is empty; write the type of a condition");
             }
             if !["True", "False", "Unknown"].contains(&condition.status.as_str()) {
-                self.say(&at.key("status"), format!("{:?} is not True, False or Unknown", condition.status));
+                self.add(&at.key("status"), format!("{:?} is not True, False or Unknown", condition.status));
             }
         }
         for key in spec.readiness.iter().flat_map(|r| &r.node_labels).flatten().map(|(key, _)| key) {
@@ -147,17 +147,17 @@ impl Findings {
             let at = at.index(index);
             if tier.name.is_empty() || !requirements::is_label_value(&tier.name) {
                 let words = format!("{:?} is no name of letters, digits, - and _", tier.name);
-                self.say(&at.key("name"), words);
+                self.add(&at.key("name"), words);
             }
             if tiers.iter().take(index).any(|t| t.name == tier.name) {
-                self.say(&at.key("name"), format!("a second tier of the name {}", tier.name));
+                self.add(&at.key("name"), format!("a second tier of the name {}", tier.name));
             }
             if let Some(name) = &tier.node_pool_name {
                 self.object_name(&at.key("nodePoolName"), name);
             }
             self.requirements(&at.key("requirements"), tier.requirements.iter());
             self.positive(&at.key("launchTimeout"), tier.launch_timeout);
-            self.0.extend(reserved::faults(tier).into_iter().map(|(path, told)| (at.join(&path), told)));
+            self.0.extend(reserved::faults(tier).into_iter().map(|(path, text)| (at.join(&path), text)));
         }
     }
 
@@ -172,7 +172,7 @@ impl Findings {
                 }
             }
             if requirements::is_reserved(requirements::normalized(key)) {
-                self.say(
+                self.add(
                     &at.key("key"),
                     format!("no NodeClaim may ask for {key}, which Karpenter sets itself"),
                 );
@@ -185,10 +185,10 @@ impl Findings {
                 _ => None,
             };
             if let Some(wrong) = wrong {
-                self.say(&at, format!("operator {operator} {wrong}"));
+                self.add(&at, format!("operator {operator} {wrong}"));
             }
             for (nth, value) in values.iter().enumerate().filter(|(_, v)| !requirements::is_label_value(v)) {
-                self.say(&at.key("values").index(nth), format!("{value:?} cannot be the value of a label"));
+                self.add(&at.key("values").index(nth), format!("{value:?} cannot be the value of a label"));
             }
         }
     }
@@ -198,11 +198,11 @@ impl Findings {
         for (index, shape) in shapes.enumerate() {
             let at = at.key("packing").key("shapes").index(index);
             if shape.instance_type.is_empty() {
-                self.say(&at.key("instanceType"), "is empty; write one such as p5.48xlarge");
+                self.add(&at.key("instanceType"), "is empty; write one such as p5.48xlarge");
             }
             let at = at.key("allocatable");
             if shape.allocatable.is_empty() {
-                self.say(&at, "lists nothing that the instance offers");
+                self.add(&at, "lists nothing that the instance offers");
             }
             self.amounts(&at, &shape.allocatable);
         }
@@ -234,7 +234,7 @@ impl Findings {
         }
     }
 
-    /// What a layer states that `retry.compat: Setu`, of whichever layer, brings with it.
+    /// Reports what a layer states although `retry.compat: Setu`, in any layer, sets it.
     fn brought_by_compat(&mut self, at: &Path, spec: &ProvisioningParametersSpec) {
         let at_retry = at.key("retry");
         let retry = spec.retry.clone().unwrap_or_default();
@@ -245,34 +245,34 @@ impl Findings {
             (spec.deadlines.is_some(), at.key("deadlines")),
         ] {
             if stated {
-                self.say(&at, "cannot be combined with retry.compat: Setu; remove it");
+                self.add(&at, "cannot be combined with retry.compat: Setu; remove it");
             }
         }
     }
 
     fn pace(&mut self, at: &Path, pace: &Backoff) {
         if pace.base.is_some_and(|base| base < LEAST_WAIT) {
-            self.say(&at.key("base"), format!("is shorter than {LEAST_WAIT}, the least wait between tries"));
+            self.add(&at.key("base"), format!("is shorter than {LEAST_WAIT}, the least wait between tries"));
         }
         if let (Some(base), Some(max)) = (pace.base, pace.max)
             && max < base
         {
-            self.say(&at.key("max"), format!("{max} is shorter than base, {base}"));
+            self.add(&at.key("max"), format!("{max} is shorter than base, {base}"));
         }
     }
 
-    /// What a layer makes wrong of the whole policy that it belongs to, besides what was so before.
+    /// Reports the problems that a layer causes in the whole policy, without those that existed before.
     fn whole(&mut self, at: &Path, spec: &ProvisioningParametersSpec, policy: &Policy, before: &[Finding]) {
         let written = serde_json::to_value(spec).unwrap_or_default();
         let faults = whole::faults(&policy.clone().in_force());
         for (path, message) in faults.into_iter().filter(|fault| !before.contains(fault)) {
             if written.pointer(&path.pointer()).is_some() {
                 if !self.0.contains(&(at.join(&path), message.clone())) {
-                    self.say(&at.join(&path), message);
+                    self.add(&at.join(&path), message);
                 }
             } else {
-                // The value is another layer's; this one made it wrong.
-                self.say(at, format!("{path} {message}"));
+                // The value is in another layer, but this one made it wrong.
+                self.add(at, format!("{path} {message}"));
             }
         }
     }
@@ -281,7 +281,7 @@ impl Findings {
         self.positive(&at.key("holdLimit"), custody.hold_limit);
         let kept = custody.warm_for.is_some_and(|span| span != Span::default());
         if kept && custody.release.is_some_and(|r| r != Release::Warm) {
-            self.say(&at.key("warmFor"), "needs release: Warm");
+            self.add(&at.key("warmFor"), "needs release: Warm");
         }
     }
 
@@ -307,7 +307,7 @@ impl Findings {
         for (name, amount) in amounts {
             if Amount::parse(&amount.0).is_none_or(|a| a < Amount::default()) {
                 let words = format!("{:?} is no amount such as 8, 1500m or 2000Gi", amount.0);
-                self.say(&at.key(name), words);
+                self.add(&at.key(name), words);
             }
         }
     }
@@ -315,32 +315,32 @@ impl Findings {
     fn capacity_type(&mut self, at: &Path, value: &str) {
         if !CAPACITY_TYPES.contains(&value) {
             let known = CAPACITY_TYPES.join(", ");
-            self.say(at, format!("{value:?} is no value of {}: {known}", names::CAPACITY_TYPE));
+            self.add(at, format!("{value:?} is no value of {}: {known}", names::CAPACITY_TYPE));
         }
     }
 
     fn label_key(&mut self, at: &Path, key: &str) {
         if !requirements::is_label_key(key) {
-            self.say(at, format!("{key:?} is no label key such as topology.kubernetes.io/zone"));
+            self.add(at, format!("{key:?} is no label key such as topology.kubernetes.io/zone"));
         }
     }
 
     fn object_name(&mut self, at: &Path, name: &str) {
         let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.".contains(c);
         if name.is_empty() || name.len() > 253 || !name.chars().all(good) {
-            self.say(at, format!("{name:?} is no name of an object: lower case letters, digits, - and ."));
+            self.add(at, format!("{name:?} is no name of an object: lower case letters, digits, - and ."));
         }
     }
 
     fn some_node(&mut self, at: &Path, bound: Option<u32>) {
         if bound == Some(0) {
-            self.say(at, "lets no gang have a node; write 1 or more");
+            self.add(at, "lets no gang have a node; write 1 or more");
         }
     }
 
     fn positive(&mut self, at: &Path, span: Option<Span>) {
         if span == Some(Span::default()) {
-            self.say(at, "is no time at all; write one such as 90s");
+            self.add(at, "is no time at all; write one such as 90s");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! From the tree to the types, with everything that is wrong found at once.
+//! Reads the tree into the types and finds all problems at once.
 //!
-//! serde ends at the first error, so what it stumbled over is noted, taken out of the tree, and the rest
-//! is read again until nothing is left to stumble over. The types are the only schema.
+//! serde stops at the first error. So each faulty value is recorded and removed from the tree, and the rest is read again
+//! until no error is left. The types are the only schema.
 
 use super::tree::{Entry, Node, Path, Place, Problem, Step, Value};
 use crate::words::nearest;
@@ -14,11 +14,11 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::rc::Rc;
 
-/// Most problems told of one file.
+/// Most problems that are reported for one file.
 const MOST_PROBLEMS: usize = 100;
 
-/// Reads `tree` as a `T`, and takes out of it what cannot be read. `None` where nothing is left; what is
-/// wrong comes beside it.
+/// Reads `tree` as a `T`, and removes from it what cannot be read. `None` if nothing is left. Also returns the
+/// problems.
 pub fn decode<T: DeserializeOwned>(tree: &mut Node) -> (Option<T>, Vec<Problem>) {
     let mut problems: Vec<Problem> = Vec::new();
     let mut removed: BTreeSet<Path> = BTreeSet::new();
@@ -28,11 +28,11 @@ pub fn decode<T: DeserializeOwned>(tree: &mut Node) -> (Option<T>, Vec<Problem>)
             Err(fault) => fault,
         };
         let path = fault.path();
-        let (lacking, told) = match &fault.kind {
+        let (lacking, is_reported) = match &fault.kind {
             FaultKind::Missing(field) => (true, removed.contains(&path.key(field))),
             FaultKind::Other(_) => (false, false),
         };
-        if !told {
+        if !is_reported {
             let place = fault.place.unwrap_or_else(|| tree.place_of(&path));
             problems.push(Problem { place, path: path.clone(), message: fault.to_string() });
         }
@@ -40,14 +40,14 @@ pub fn decode<T: DeserializeOwned>(tree: &mut Node) -> (Option<T>, Vec<Problem>)
             break;
         }
         tree.remove(&path.0);
-        if !lacking || told {
+        if !lacking || is_reported {
             removed.insert(path);
         }
     }
     (None, problems)
 }
 
-/// What serde stumbled over.
+/// An error of serde.
 #[derive(Debug)]
 struct Fault {
     place: Option<Place>,
@@ -142,7 +142,7 @@ impl Error for Fault {
     }
 }
 
-/// The known word that is nearest, or all of them.
+/// Advice with the most similar known word, or with all of them.
 fn advice(word: &str, known: &[&str]) -> String {
     match (nearest(word, known), known) {
         (Some(near), _) => format!("did you mean {near}?"),
@@ -226,7 +226,7 @@ impl<'de> Deserializer<'de> for Reader<'_> {
         self.deserialize_map(visitor)
     }
 
-    /// A key with nothing after it is an empty map where a map is expected.
+    /// A key without a value is an empty map where a map is expected.
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
         match self.0.value {
             Value::Null => self.here(visitor.visit_map(Entries { entries: [].iter(), next: None })),

@@ -1,7 +1,6 @@
-//! The policy file: what may stand in it, and the policy it gives a check.
+//! The policy file: its types, and the policy that it gives a check.
 //!
-//! Rule: an unknown key or a value of the wrong type is an error that names the place; nothing is
-//! guessed.
+//! Rule: an unknown key or a value of the wrong type is an error that names the place. Nothing is guessed.
 
 use super::decode::decode;
 use super::preset::CloudProvider;
@@ -96,15 +95,15 @@ pub struct QueueGuards {
 }
 
 impl QueueGuards {
-    /// Whether it matters what is held for a LocalQueue, or was created for it.
+    /// Whether any bound is set for LocalQueues.
     pub fn is_bounded(&self) -> bool {
         *self != Self::default()
     }
 }
 
-/// Built-in bound of `guards.claimsInFlight`.
+/// Default of `guards.claimsInFlight`.
 const CLAIMS_IN_FLIGHT: u32 = 1_000;
-/// Built-in bound of `guards.createsPerMinute`.
+/// Default of `guards.createsPerMinute`.
 const CREATES_PER_MINUTE: u32 = 1_200;
 
 impl Guards {
@@ -118,7 +117,7 @@ impl Guards {
         self.creates_per_minute.unwrap_or(CREATES_PER_MINUTE)
     }
 
-    /// These guards with every bound that has a default.
+    /// These guards with every default filled in.
     #[must_use]
     pub fn filled(&self) -> Self {
         Self {
@@ -169,7 +168,7 @@ pub enum FileError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         cause: std::io::Error,
     },
     /// The file is no valid policy.
@@ -177,12 +176,12 @@ pub enum FileError {
     Invalid {
         /// The file.
         path: PathBuf,
-        /// All that is wrong, in the order of the file.
+        /// All problems, in the order of the file.
         problems: Vec<Problem>,
     },
 }
 
-/// One line per problem, as editors and terminals turn into links.
+/// One line per problem, in the form that editors and terminals turn into links.
 fn in_words(path: &Path, problems: &[Problem]) -> String {
     let lines: Vec<String> = problems.iter().map(|p| format!("{}:{p}", path.display())).collect();
     lines.join("\n")
@@ -196,7 +195,7 @@ impl PolicyFile {
         Self::parse(&text).map_err(|problems| FileError::Invalid { path: path.into(), problems })
     }
 
-    /// What works in a policy file that is valid, and is hardly meant; in the order of the text.
+    /// Values of a valid policy file that are probably mistakes, in the order of the text.
     pub fn warnings(text: &str) -> Vec<Problem> {
         let Some(mut root) = tree::read(text).0 else { return Vec::new() };
         let Some(file) = decode::<Self>(&mut root).0 else { return Vec::new() };
@@ -209,7 +208,7 @@ impl PolicyFile {
         found
     }
 
-    /// Reads and checks the text of a policy file; on failure all that is wrong, in the order of the text.
+    /// Reads and checks the text of a policy file; on failure all problems, in the order of the text.
     pub fn parse(text: &str) -> Result<Self, Vec<Problem>> {
         let (root, mut problems) = tree::read(text);
         let Some(mut root) = root else { return Err(problems) };
@@ -219,7 +218,7 @@ impl PolicyFile {
             let path = root.as_written(&path);
             problems.push(Problem { place: root.place_of(&path), path, message });
         }
-        // What stands behind an alias is found once for each place it is used in.
+        // A problem behind an alias is found once for each use of the alias.
         problems.sort_by(|a, b| {
             let key = |p: &Problem| (p.place, p.message.clone(), p.path.0.len());
             key(a).cmp(&key(b)).then_with(|| a.path.cmp(&b.path))
@@ -250,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_phase_that_may_take_longer_than_the_gang_is_a_warning_at_its_place() {
+    fn a_phase_limit_longer_than_the_gangs_is_a_warning() {
         let warnings = |body: &str| {
             let found = PolicyFile::warnings(&format!("{HEAD}{body}"));
             found.iter().map(ToString::to_string).collect::<Vec<_>>()
@@ -305,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_wrong_is_told_at_once_each_with_its_place_and_what_was_meant() {
+    fn all_problems_are_reported_at_once_with_place_and_advice() {
         let text = "
 cloudProvider: asw
 gaurds: {gangNodes: 8}
@@ -337,26 +336,26 @@ checks:
             "14:7: defaults.tiers[1].requirements[1]: operator In needs values",
             "15:7: defaults.tiers[1].requirements[2]: operator In needs values",
         ];
-        let told = problems(text);
+        let reported = problems(text);
         for line in expected {
-            assert!(told.iter().any(|t| t == line), "{line} is not in\n{}", told.join("\n"));
+            assert!(reported.iter().any(|t| t == line), "{line} is not in\n{}", reported.join("\n"));
         }
-        assert_eq!(told.len(), 16, "{}", told.join("\n"));
+        assert_eq!(reported.len(), 16, "{}", reported.join("\n"));
     }
 
     #[test]
-    fn anchors_and_merge_keys_work_and_what_stands_behind_one_is_told_once() {
+    fn anchors_and_merge_keys_work_and_their_problems_are_reported_once() {
         let file = parse(
             "defaults: &spec\n  nodePoolName: gpu\n  managedResources: [x]\nchecks:\n  c: {<<: *spec, nodePoolName: other}\n",
         );
         assert_eq!(file.checks["c"].node_pool_name.as_deref(), Some("other"));
         assert_eq!(file.checks["c"].managed_resources.as_deref(), Some(&["x".to_owned()][..]));
-        let told = problems("defaults: &spec {nodePool: gpu}\nchecks:\n  c: {<<: *spec}\n  d: *spec\n");
-        assert_eq!(told, ["3:18: defaults.nodePool: unknown key; did you mean nodePoolName?"]);
+        let reported = problems("defaults: &spec {nodePool: gpu}\nchecks:\n  c: {<<: *spec}\n  d: *spec\n");
+        assert_eq!(reported, ["3:18: defaults.nodePool: unknown key; did you mean nodePoolName?"]);
     }
 
     #[test]
-    fn what_is_no_policy_at_all_is_told_in_one_line() {
+    fn a_text_that_is_not_a_policy_gives_one_problem() {
         let one = |text: &str| {
             let problems = PolicyFile::parse(text).unwrap_err();
             assert_eq!(problems.len(), 1, "{problems:?}");
@@ -373,7 +372,7 @@ checks:
     }
 
     #[test]
-    fn a_file_made_to_grow_without_end_is_refused() {
+    fn a_file_with_exponential_aliases_or_deep_nesting_is_refused() {
         let mut text = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
         for n in 1..20 {
             let before = n - 1;
@@ -383,12 +382,12 @@ checks:
         assert!(PolicyFile::parse(&text).unwrap_err()[0].message.contains("more than 200000 values"));
         assert!(PolicyFile::parse("a: &a [*a]").is_err());
         let deep = format!("{}{}", "[".repeat(100), "]".repeat(100));
-        let told = PolicyFile::parse(&deep).unwrap_err();
-        assert!(told[0].message.contains("levels deep"), "{told:?}");
+        let reported = PolicyFile::parse(&deep).unwrap_err();
+        assert!(reported[0].message.contains("levels deep"), "{reported:?}");
     }
 
     #[test]
-    fn words_that_older_yaml_takes_for_booleans_are_words() {
+    fn words_that_yaml_1_1_reads_as_booleans_are_words() {
         let file = parse("defaults: {gates: {capacity: Off, quota: \"Off\"}, custody: {pinning: None}}");
         let gates = file.defaults.gates.unwrap();
         assert_eq!(gates.capacity, gates.quota);

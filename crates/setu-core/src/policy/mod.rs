@@ -1,9 +1,8 @@
-//! The policy that a gang is run by: built-in defaults, the file, the command line, the parameters.
+//! The policy that a gang runs under: built-in defaults, the file, the command line and the parameters.
 //!
-//! `file` is what the file may say (read by `tree` and `decode`, judged by `check`), `settings` knows the
-//! layers and `resolve` puts them over each other, `preset` knows the cloud providers, `show` tells where
-//! each value comes from. This module holds the outcome, in which every value is present. Nothing a
-//! tenant can write reaches it but through `overrides`, which lets pass what the policy opens.
+//! `file` has the types of the file (read by `tree` and `decode`, checked by `check`). `settings` has the layers and
+//! `resolve` merges them. `preset` has the cloud providers, and `show` prints where each value comes from. This module has
+//! the result, in which every value is present. What a tenant writes reaches it only through `overrides`.
 
 pub mod check;
 mod decode;
@@ -38,11 +37,11 @@ pub use warnings::{absurd_money, oversized};
 /// Every value that decides how a gang is provisioned.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
-    /// NodePool named by the administrator, if any; absent wherever `tiers` is not empty.
+    /// NodePool named by the administrator, if any; absent if `tiers` is not empty.
     pub node_pool: Option<String>,
-    /// Options tried in this order; empty means one without a name: `node_pool` and `requirements`.
+    /// Options in the order to try them; empty means one without a name: `node_pool` and `requirements`.
     pub tiers: Vec<Tier>,
-    /// Capacity types tried in this order within each of them; empty leaves the choice to the provider.
+    /// Capacity types in the order to try them within each option; empty leaves the choice to the provider.
     pub capacity_types: Vec<CapacityType>,
     /// Whether the nodes of one gang may come from several of them.
     pub mixed_tiers: bool,
@@ -50,43 +49,43 @@ pub struct Policy {
     pub requirements: Vec<Requirement>,
     /// When to provision.
     pub strategy: StrategyType,
-    /// How long every node must have been ready before the gang is.
+    /// How long every node must be ready before the gang is.
     pub buffer_time: Span,
     /// Resources whose pod sets get nodes; empty means every pod set.
     pub managed_resources: Vec<String>,
     /// How pods share nodes.
     pub packing: PackingMode,
-    /// Shapes of nodes to pack into, before those learnt from nodes seen and those of the catalogue.
+    /// Shapes of nodes to pack into, before those learnt from existing nodes and those of the catalogue.
     pub shapes: Vec<Shape>,
     /// How near to each other the nodes of a gang are; `None` means it does not matter.
     pub colocation: Option<Colocation>,
-    /// Bounds of each phase.
+    /// Limits of each phase.
     pub deadlines: Limits,
-    /// Tries with the quota held.
+    /// Retries while the quota is held.
     pub in_check: Pace,
-    /// Tries with the quota given back.
+    /// Retries after the quota was given back.
     pub yielding: Pace,
     /// What happens once both are used up.
     pub on_exhausted: OnExhausted,
-    /// The controller whose way of retrying is kept; the values above are already its.
+    /// The controller whose retry behaviour is kept; the values above are already its own.
     pub compat: Compat,
     /// What a node must show before it counts as ready.
     pub readiness: Readiness,
     /// How pods find their nodes.
     pub pinning: Pinning,
-    /// What happens when a node that was there goes away.
+    /// What happens when a node is lost.
     pub on_node_lost: OnNodeLost,
-    /// What becomes of the nodes once the gang is over.
+    /// What happens to the nodes once the gang has ended.
     pub release: Release,
     /// How long nodes are kept with `Release::Warm`.
     pub warm_for: Span,
-    /// How long a hold on a node lasts at most.
+    /// The longest hold on a node.
     pub hold_limit: Span,
-    /// Whether Karpenter's repair of unhealthy nodes is kept away from them.
+    /// Whether Karpenter must not repair the nodes when they are unhealthy.
     pub do_not_repair: bool,
     /// NodePool limits.
     pub capacity_gate: Gate,
-    /// What is done where a bound names an amount that is not known of the nodes.
+    /// What to do if a bound is on an amount that is unknown for the nodes.
     pub unknown: Unknown,
     /// Quota of the ClusterQueue, which Kueue has reserved already.
     pub quota_gate: Gate,
@@ -98,16 +97,16 @@ pub struct Policy {
     pub placement: Placement,
     /// Most nodes one gang may have.
     pub gang_nodes: u32,
-    /// What stands for the parts of a nodeClassRef that a NodePool leaves out.
+    /// Defaults for the parts of a nodeClassRef that a NodePool leaves out.
     pub node_class: NodeClassDefaults,
 }
 
 /// How near to each other the nodes of a gang are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Colocation {
-    /// Node label of which all nodes of a gang have the same value.
+    /// Node label that has the same value on all nodes of a gang.
     pub topology_key: String,
-    /// Whether it has to be so; never `None`.
+    /// Whether that is required; never `None`.
     pub mode: ColocationMode,
 }
 
@@ -115,17 +114,17 @@ pub struct Colocation {
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Readiness {
-    /// Labels with these values; an empty value asks for the label alone.
+    /// Labels with these values; an empty value requires only the label.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub node_labels: BTreeMap<String, String>,
     /// Conditions of the Node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub node_conditions: Vec<NodeConditionWanted>,
-    /// How allocatable amounts are compared with what was asked for.
+    /// How allocatable amounts are compared with the requested ones.
     pub allocatable: Allocatable,
 }
 
-/// Bounds of each phase of an attempt.
+/// Limits of each phase of an attempt.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Creation of a NodeClaim until Launched.
@@ -134,7 +133,7 @@ pub struct Limits {
     pub register: Span,
     /// Creation of a NodeClaim until Initialized and ready.
     pub initialize: Span,
-    /// One attempt, or one wait before it.
+    /// One attempt, or the validation before it.
     pub gang: Span,
     /// Ready until admitted.
     pub admit: Span,
@@ -152,12 +151,12 @@ pub struct Pace {
 }
 
 impl Policy {
-    /// The longest time for which a gang may be put off, with what spreads the waits of many.
+    /// The longest wait of a gang, including the jitter.
     pub fn longest_wait(&self) -> SignedDuration {
         self.in_check.max.max(self.yielding.max).signed().saturating_mul(3) / 2
     }
 
-    /// What the tier of this index is called; `None` where no tiers are stated.
+    /// Name of the tier with this index; `None` if no tiers are stated.
     pub fn tier_name(&self, index: u32) -> Option<&str> {
         let tier = self.tiers.get(usize::try_from(index).ok()?)?;
         Some(tier.name.as_str())

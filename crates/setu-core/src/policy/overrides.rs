@@ -1,7 +1,7 @@
-//! What a Job asks for by annotations, as far as the policy opens it.
+//! What a Job asks for in annotations, if the policy allows it.
 //!
-//! Rule: a key the policy does not open changes nothing, whatever its value; neither does a value beyond
-//! the bounds. Requirements that are let pass are added to those of the policy, so they only narrow.
+//! Rule: a key that the policy does not open has no effect, whatever its value, and neither has a value out of bounds.
+//! Accepted requirements are added to those of the policy, so they only narrow.
 
 use super::Policy;
 use super::file::{ChoiceBounds, JobOverrides};
@@ -10,16 +10,16 @@ use crate::api::node_claim::Requirement;
 use crate::names;
 use std::collections::BTreeMap;
 
-/// An annotation that changes nothing, and why, for the user.
+/// An annotation without effect, and the reason for the user.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ignored {
     /// The annotation's key.
     pub key: String,
-    /// Why, and what would be possible.
+    /// Why, and what is allowed.
     pub why: String,
 }
 
-/// The policy with what the annotations ask for and the policy opens, and what was ignored.
+/// The policy with the annotations that it allows, and the ignored ones.
 pub fn apply(
     mut policy: Policy,
     open: &JobOverrides,
@@ -35,7 +35,7 @@ pub fn apply(
             _ => Err("it is not known; known are maxWait, capacityType and zone".to_owned()),
         };
         if let Err(why) = done {
-            // Of a tenant's text no more is repeated than it takes to find it.
+            // Repeats only as much of a tenant's text as is needed to find it.
             let key: String = annotation.chars().take(120).collect();
             ignored.push(Ignored { key, why });
         }
@@ -110,14 +110,14 @@ mod tests {
     }
 
     #[test]
-    fn what_the_policy_does_not_open_is_ignored_with_the_reason() {
+    fn a_closed_key_is_ignored_with_the_reason() {
         assert_eq!(asked(&open(), "capacityType", "spot").unwrap_err(), CLOSED);
         assert_eq!(asked(&JobOverrides::default(), "maxWait", "1m").unwrap_err(), CLOSED);
         assert!(asked(&open(), "nodePoolName", "gpu").unwrap_err().contains("known are maxWait"));
     }
 
     #[test]
-    fn annotations_of_others_are_nobodys_business() {
+    fn other_annotations_are_ignored() {
         let annotations =
             [("provreq.kueue.x-k8s.io/maxRunDurationSeconds".to_owned(), "9".to_owned())].into();
         assert_eq!(apply(Policy::default(), &open(), &annotations), (Policy::default(), Vec::new()));

@@ -1,5 +1,5 @@
-//! What is known of the cloud providers: which NodeClass their NodePools use, where a NodePool does not
-//! say it itself, and which resources are accelerators.
+//! Presets of the cloud providers: the NodeClass that their NodePools use if a NodePool does not state it, and the resources
+//! that are accelerators.
 
 use crate::api::node_claim::NodeClassRef;
 use crate::api::pod::ResourceList;
@@ -27,7 +27,7 @@ pub enum CloudProvider {
 }
 
 impl CloudProvider {
-    /// Group and kind of its NodeClass, the likelier first.
+    /// Group and kind of its NodeClass, the more likely one first.
     pub fn node_classes(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Aws => &[("karpenter.k8s.aws", "EC2NodeClass")],
@@ -51,7 +51,7 @@ impl fmt::Display for CloudProvider {
     }
 }
 
-/// Resources that are accelerators on any provider.
+/// Resources that are accelerators at any provider.
 pub const ACCELERATORS: [&str; 6] = [
     "nvidia.com/gpu",
     "amd.com/gpu",
@@ -61,7 +61,7 @@ pub const ACCELERATORS: [&str; 6] = [
     "habana.ai/gaudi",
 ];
 
-/// What stands for the parts of a nodeClassRef that a NodePool leaves out.
+/// Defaults for the parts of a nodeClassRef that a NodePool leaves out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeClassDefaults {
     /// API group, if any is known.
@@ -81,7 +81,7 @@ impl Default for NodeClassDefaults {
 }
 
 impl NodeClassDefaults {
-    /// The NodePool's own reference, completed where it leaves something out.
+    /// The NodePool's own reference, completed with the defaults.
     pub fn complete(&self, own: &NodeClassRef, accelerated: bool) -> NodeClassRef {
         let or = |own: &String, fallback: Option<&String>| {
             if own.is_empty() { fallback.cloned().unwrap_or_default() } else { own.clone() }
@@ -95,7 +95,7 @@ impl NodeClassDefaults {
     }
 }
 
-/// Whether these requests ask for an accelerator: one that is known, or one that `managed` names.
+/// Whether these requests ask for an accelerator: a known one, or one that `managed` names.
 pub fn asks_for_accelerator(requests: &ResourceList, managed: &[String]) -> bool {
     let named = |name: &String| managed.contains(name) && name.contains('/');
     requests.keys().any(|name| ACCELERATORS.contains(&name.as_str()) || named(name))
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn the_node_pools_own_reference_wins_over_every_fallback() {
+    fn the_node_pools_own_reference_overrides_the_defaults() {
         let fallback = NodeClassDefaults {
             group: Some("karpenter.k8s.aws".into()),
             kind: Some("EC2NodeClass".into()),
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn an_accelerator_is_a_known_device_or_one_that_the_policy_manages() {
+    fn accelerators_are_known_devices_and_managed_ones() {
         let asks = |name: &str, managed: &[&str]| {
             let managed: Vec<String> = managed.iter().map(|m| (*m).to_owned()).collect();
             asks_for_accelerator(&[(name.to_owned(), Quantity("1".into()))].into(), &managed)

@@ -1,4 +1,4 @@
-//! The reference of the policy for people, from the docstrings and defaults of the types.
+//! The policy reference for users, generated from the docstrings and defaults of the types.
 
 use super::{Policy, PolicyFile};
 use crate::api::parameters::ProvisioningParametersSpec;
@@ -123,7 +123,7 @@ impl<'a> Rows<'a> {
         self.fields("", self.root, Some(self.defaults));
     }
 
-    /// What a schema stands for: behind references, and without the possibility of being absent.
+    /// Resolves references in a schema, and removes the option of being absent.
     fn resolved(&self, schema: &'a Value) -> &'a Value {
         if let Some(path) = schema["$ref"].as_str() {
             return self.root.pointer(path.trim_start_matches('#')).map_or(schema, |s| self.resolved(s));
@@ -185,7 +185,7 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// What a key means, and the words it may be.
+/// The meaning of a key, and its possible words.
 fn meaning(field: &Value, kind: &Value) -> String {
     let own = field["description"].as_str().or(kind["description"].as_str()).unwrap_or_default();
     let mut text = one_line(own);

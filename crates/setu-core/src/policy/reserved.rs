@@ -1,4 +1,4 @@
-//! What is wrong with the capacity reservations of a tier: called by `check` for each tier that a layer states.
+//! Checks the capacity reservations of a tier. `check` calls it for each tier that a layer states.
 
 use super::check::Finding;
 use super::tree::Path;
@@ -7,7 +7,7 @@ use crate::names;
 use crate::plan::requirements::{Requirements, Values, is_label_value};
 use crate::words::to_the_second;
 
-/// What is wrong with them, by path from the tier.
+/// Their problems, by path from the tier.
 pub fn faults(tier: &Tier) -> Vec<Finding> {
     let root = Path::default();
     let (at, all) = (root.key("reservations"), &tier.reservations);
@@ -22,7 +22,7 @@ pub fn faults(tier: &Tier) -> Vec<Finding> {
         found.extend(never_open(&at, all));
     }
     let mut asked = Requirements::default();
-    // What cannot be read is told of where it is.
+    // Unreadable requirements are reported where they are.
     let reserved = Values::one(CapacityType::Reserved.value());
     if !all.is_empty() && asked.add_all(&tier.requirements).is_ok() {
         let clash = asked.add(names::CAPACITY_TYPE, &reserved).err();
@@ -64,7 +64,7 @@ fn of_one(at: &Path, one: &CapacityReservation, tier: &Tier) -> Vec<Finding> {
     found
 }
 
-/// Reservations of which one gives up its nodes before another opens.
+/// Reports reservations if one ends before another opens.
 fn never_open(at: &Path, all: &[CapacityReservation]) -> Option<Finding> {
     let (last, opens) =
         all.iter().filter_map(|one| Some((one, one.opens?))).max_by_key(|(_, opens)| *opens)?;
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn reservations_that_can_give_no_node_are_told_with_the_reason() {
+    fn unusable_reservations_are_reported_with_the_reason() {
         for (tier, expected) in [
             ("{id: cr-1, nodes: 0}", "reservations[0].nodes: has room for no node; write 1 or more"),
             ("{id: '', nodes: 1}", "reservations[0].id: \"\" cannot be the value of a label"),
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tier_that_asks_for_another_capacity_type_is_told_of() {
+    fn a_tier_with_another_capacity_type_is_reported() {
         let tier = |kind: &str| {
             format!(
                 "{{name: t, reservations: [{{id: cr-1, nodes: 1}}], requirements: [{{key: {}, operator: In, values: [{kind}]}}]}}",

@@ -1,7 +1,7 @@
-//! Puts layers of a policy over each other, and states a policy as one layer.
+//! Merges the layers of a policy, and states a policy as one layer.
 //!
-//! Rule: merged field by field, the later layer wins; lists and maps are replaced as a whole. A layer
-//! that names `tiers` puts an earlier `nodePoolName` out of force, and the other way round.
+//! Rule: layers merge field by field, and the later layer wins; lists and maps are replaced as a whole. A layer that states
+//! `tiers` cancels an earlier `nodePoolName`, and vice versa.
 
 use super::{Colocation, Limits, Pace, Policy, Readiness};
 use crate::api::duration::Span;
@@ -11,7 +11,7 @@ use crate::api::parameters::{
 };
 use crate::names;
 
-/// Paths of the maps that are replaced as a whole: their keys are the administrator's, not fields.
+/// Paths of maps that are replaced as a whole: the administrator chooses their keys, they are not fields.
 pub const ATOMIC: [&str; 5] = [
     "readiness.nodeLabels",
     "gates.budget.maxResources",
@@ -33,7 +33,7 @@ fn set_some<T: Clone>(value: &mut Option<T>, stated: Option<&T>) {
 }
 
 impl Policy {
-    /// This policy with every value that `spec` states replaced by it.
+    /// This policy with the values of `spec` in place of its own.
     #[must_use]
     pub fn overlaid(mut self, spec: &ProvisioningParametersSpec) -> Self {
         if spec.node_pool_name.is_some() {
@@ -121,14 +121,14 @@ impl Policy {
         }
     }
 
-    /// This policy with what `compat` asks for put in force.
+    /// This policy with the values that `compat` sets.
     #[must_use]
     pub fn in_force(mut self) -> Self {
         if self.compat == Compat::Setu {
             self.in_check = Pace { limit: 5, base: Span::seconds(5), max: Span::seconds(80) };
             self.yielding.limit = 0;
             self.on_exhausted = OnExhausted::Reject;
-            // One deadline for all: those of the phases are never reached.
+            // One deadline for all: the limits of the phases never end first.
             self.deadlines = Limits {
                 launch: Span::minutes(15),
                 register: Span::minutes(15),
@@ -262,7 +262,7 @@ mod tests {
         assert_eq!(policy, expected);
     }
 
-    /// Every field of the vocabulary with a value that is not its default.
+    /// Every field of the vocabulary, with a value that is not its default.
     pub const EVERYTHING: &str = "
 tiers:
 - {name: reserved, nodePoolName: gpu-reserved, zones: [a], reservations: [{id: cr-1, type: capacity-block, instanceType: p5.48xlarge, zone: a, nodes: 4, opens: 2026-12-01T08:00:00Z, closes: 2026-12-08T08:00:00Z}]}
@@ -288,7 +288,7 @@ gates:
 ";
 
     #[test]
-    fn a_policy_that_is_stated_and_read_again_is_the_same() {
+    fn a_policy_survives_being_stated_and_read_again() {
         let everything = Policy::default().overlaid(&spec(EVERYTHING));
         for policy in [Policy::default(), everything.clone()] {
             assert_eq!(Policy::default().overlaid(&policy.stated()), policy);
@@ -296,7 +296,7 @@ gates:
         }
     }
 
-    /// Names of the fields that a schema knows, at any depth.
+    /// Names of the fields of a schema, at any depth.
     fn fields(schema: &Value) -> BTreeSet<&String> {
         let own = schema.get("properties").and_then(Value::as_object).into_iter().flat_map(|p| p.keys());
         let below = schema.as_object().into_iter().flat_map(|map| map.values()).flat_map(fields);
@@ -304,7 +304,7 @@ gates:
     }
 
     #[test]
-    fn every_field_of_the_vocabulary_is_among_those_that_are_tried_here() {
+    fn the_tests_cover_every_field_of_the_vocabulary() {
         let schema = schemars::schema_for!(ProvisioningParametersSpec).to_value();
         let written = serde_json::to_string(&spec(EVERYTHING)).unwrap();
         let is_left_out = |field: &&&String| !written.contains(&format!("\"{field}\":"));
@@ -313,14 +313,14 @@ gates:
     }
 
     #[test]
-    fn every_field_that_can_be_written_reaches_the_policy() {
+    fn every_field_reaches_the_policy() {
         let written = serde_json::to_value(spec(EVERYTHING)).unwrap();
         let stated = serde_json::to_value(Policy::default().overlaid(&spec(EVERYTHING)).stated()).unwrap();
         assert_eq!(written, stated);
     }
 
     #[test]
-    fn tiers_put_an_earlier_node_pool_out_of_force_and_the_other_way_round() {
+    fn tiers_cancel_an_earlier_node_pool_and_vice_versa() {
         let named = Policy::default().overlaid(&spec("nodePoolName: a"));
         let tiered = named.overlaid(&spec("tiers: [{name: t}]"));
         assert_eq!((tiered.node_pool.as_deref(), tiered.tiers.len()), (None, 1));
@@ -330,7 +330,7 @@ gates:
     }
 
     #[test]
-    fn a_later_layer_can_undo_what_an_earlier_one_asked_for() {
+    fn a_later_layer_can_undo_an_earlier_one() {
         let near = Policy::default().overlaid(&spec("colocation: {topologyKey: zone}"));
         assert_eq!(near.colocation.as_ref().map(|c| c.mode), Some(ColocationMode::Required));
         let preferred = near.overlaid(&spec("colocation: {mode: Preferred}"));
@@ -339,7 +339,7 @@ gates:
     }
 
     #[test]
-    fn the_way_of_the_first_setu_is_five_retries_ten_minutes_and_then_rejected() {
+    fn compat_setu_means_five_retries_ten_minutes_and_then_rejected() {
         let policy =
             Policy::default().overlaid(&spec("retry: {compat: Setu, inCheck: {limit: 9}}")).in_force();
         let waits: Vec<u64> =

@@ -1,8 +1,8 @@
-//! What the controller was told in all, and the policy it comes to for a check.
+//! Everything that the controller is configured with, and the resulting policy of a check.
 //!
-//! Layers, the later wins: built-in defaults, the file's `defaults`, its `checks.NAME`, the command line
-//! (a flag before its environment variable), and the ProvisioningParameters that the check names: what
-//! is said of one check by name stands above what is said to the process as a whole.
+//! Layers, the later wins: built-in defaults, the file's `defaults`, its `checks.NAME`, the command line (a flag before its
+//! environment variable), and the ProvisioningParameters that the check names. So the parameters of one check override
+//! the flags for the whole process.
 
 use super::Policy;
 use super::file::PolicyFile;
@@ -15,7 +15,7 @@ use std::fmt;
 pub enum Origin {
     /// Built in.
     Default,
-    /// `defaults` of the file, or one of its keys that is for all checks.
+    /// `defaults` of the file, or one of its keys that apply to all checks.
     File(&'static str),
     /// `checks.NAME` of the file.
     Check(String),
@@ -25,7 +25,7 @@ pub enum Origin {
     Flag(String),
     /// A ProvisioningParameters object.
     Parameters(String),
-    /// What `retry.compat` brings with it.
+    /// Set by `retry.compat`.
     Compat,
     /// The preset of a cloud provider.
     Preset(CloudProvider),
@@ -66,19 +66,19 @@ pub struct CommandLine {
     pub node_class_gpu: Option<Stated<String>>,
 }
 
-/// What the controller was told in all.
+/// Everything that the controller is configured with.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Settings {
-    /// The policy file, or what stands for one that was not given.
+    /// The policy file, or its default if none was given.
     pub file: PolicyFile,
     /// The command line.
     pub command_line: CommandLine,
-    /// API groups that the cluster serves; empty while that is not known.
+    /// API groups that the cluster serves; empty until they are known.
     pub served_groups: Vec<String>,
 }
 
 impl Settings {
-    /// The policy of one check whose parameters are these.
+    /// The policy of a check with these parameters.
     pub fn policy(&self, check: &str, parameters: Option<&ProvisioningParametersSpec>) -> Policy {
         let mut policy = Policy::default();
         policy.gang_nodes = self.file.guards.gang_nodes.unwrap_or(policy.gang_nodes);
@@ -87,7 +87,7 @@ impl Settings {
         layers.fold(policy, Policy::overlaid).in_force()
     }
 
-    /// The layers of one check above the built-in defaults, without its parameters.
+    /// The layers of a check above the built-in defaults, without its parameters.
     pub fn layers(&self, check: &str) -> Vec<Stated<&ProvisioningParametersSpec>> {
         let mut layers = vec![(Origin::File("defaults"), &self.file.defaults)];
         layers.extend(self.file.checks.get(check).map(|spec| (Origin::Check(check.to_owned()), spec)));
@@ -95,14 +95,14 @@ impl Settings {
         layers
     }
 
-    /// The cloud provider whose preset holds.
+    /// The cloud provider whose preset is used.
     pub fn cloud_provider(&self) -> Stated<CloudProvider> {
         let file = self.file.cloud_provider.map(|p| (Origin::File("cloudProvider"), p));
         let stated = self.command_line.cloud_provider.clone().or(file);
         stated.unwrap_or((Origin::Default, CloudProvider::None))
     }
 
-    /// Group and kind that the provider's preset gives: of several the first that the cluster serves.
+    /// Group and kind of the provider's preset; if it has several, the first that the cluster serves.
     pub fn preset(&self) -> Option<(&'static str, &'static str)> {
         let known = self.cloud_provider().1.node_classes();
         let served = |group: &str| self.served_groups.iter().any(|g| g == group);
@@ -149,18 +149,18 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_stands_above_the_file_and_parameters_above_both() {
+    fn the_command_line_overrides_the_file_and_parameters_override_both() {
         let file = "defaults: {gates: {capacity: Off}}\nchecks: {c: {gates: {capacity: Enforce}}}";
-        let told = settings(file, &[(Origin::Flag("--enforce-capacity".into()), Gate::Warn)]);
+        let with_flag = settings(file, &[(Origin::Flag("--enforce-capacity".into()), Gate::Warn)]);
         assert_eq!(settings(file, &[]).policy("other", None).capacity_gate, Gate::Off);
         assert_eq!(settings(file, &[]).policy("c", None).capacity_gate, Gate::Enforce);
-        assert_eq!(told.policy("c", None).capacity_gate, Gate::Warn);
+        assert_eq!(with_flag.policy("c", None).capacity_gate, Gate::Warn);
         let named: ProvisioningParametersSpec = serde_yaml::from_str("gates: {capacity: Enforce}").unwrap();
-        assert_eq!(told.policy("c", Some(&named)).capacity_gate, Gate::Enforce);
+        assert_eq!(with_flag.policy("c", Some(&named)).capacity_gate, Gate::Enforce);
     }
 
     #[test]
-    fn a_preset_names_the_node_class_that_the_cluster_serves_and_flags_replace_its_parts() {
+    fn a_preset_gives_the_served_node_class_and_flags_override_its_parts() {
         let mut settings = settings("cloudProvider: gcp", &[]);
         assert_eq!(settings.preset(), Some(("karpenter.k8s.gcp", "GCENodeClass")));
         settings.served_groups = vec!["apps".into(), "karpenter.gcp.io".into()];

@@ -7,10 +7,10 @@ use serde::Serialize;
 use serde_yaml::Value;
 use std::fmt::Write as _;
 
-/// Column from which origins are written.
+/// Column at which origins are written.
 const ORIGIN_COLUMN: usize = 56;
 
-/// What each way of ending means in Kueue.
+/// What each outcome means in Kueue.
 const REJECT_IN_KUEUE: &str = "\
 # A Rejected check is a one-way door: Kueue deactivates the Workload (spec.active: false), and setting it
 # active again does not queue it. Only a new Workload, as deleting and creating the Job makes it, is tried again.
@@ -21,7 +21,7 @@ const COMPAT_IN_SETU: &str = "\
 # try later.
 ";
 
-/// Renders the policy of one check, whose parameters, if it names any, are `parameters`.
+/// Renders the policy of one check; `parameters` are those that it names, if any.
 pub fn show(
     settings: &Settings,
     check: &str,
@@ -48,13 +48,13 @@ pub fn show(
     page.text
 }
 
-/// The last layer that states what a path leads to.
+/// The last layer that states the value at a path.
 fn origin(layers: &[(Origin, Value)], path: &[String]) -> Origin {
     let states = |layer: &Value| path.iter().try_fold(layer, |value, key| value.get(key.as_str())).is_some();
     layers.iter().rev().find(|(_, layer)| states(layer)).map_or(Origin::Default, |(origin, _)| origin.clone())
 }
 
-/// Whether `retry.compat: Setu` decides what stands here.
+/// Whether `retry.compat: Setu` sets the value at this path.
 fn is_of_compat(path: &[String]) -> bool {
     let path: Vec<&str> = path.iter().map(String::as_str).collect();
     match path.as_slice() {
@@ -73,7 +73,7 @@ struct Page {
 }
 
 impl Page {
-    /// What holds for the controller as a whole.
+    /// Settings of the controller as a whole.
     fn controller(&mut self, settings: &Settings) {
         let (provider_origin, provider) = settings.cloud_provider();
         self.line(0, "cloudProvider", &Value::from(provider.to_string()), Some(&provider_origin));
@@ -135,7 +135,7 @@ impl Page {
     }
 }
 
-/// A value on one line, readable as YAML by whichever version.
+/// A value on one line, valid in YAML 1.1 and 1.2.
 fn inline(value: &Value) -> String {
     let quoted = || serde_json::to_string(value).unwrap_or_default();
     let Some(text) = value.as_str() else { return quoted() };
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn each_value_stands_beside_the_layer_it_comes_from() {
+    fn each_value_is_shown_with_its_origin() {
         let settings = settings(
             "cloudProvider: aws\nguards: {gangNodes: 8}\ndefaults: {deadlines: {launch: 1m, gang: 20m}}\nchecks: {c: {deadlines: {gang: 30m}, readiness: {nodeLabels: {a: b}}}}",
         );
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_is_yaml_and_its_spec_gives_the_same_policy() {
+    fn the_output_is_yaml_and_its_spec_gives_the_same_policy() {
         let settings = settings("defaults: {gates: {capacity: Off}, colocation: {topologyKey: zone}}");
         let page: Value = serde_yaml::from_str(&show(&settings, "c", None)).unwrap();
         let spec: ProvisioningParametersSpec = serde_yaml::from_value(page["spec"].clone()).unwrap();
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_way_of_the_first_setu_is_shown_with_what_it_means_in_kueue() {
+    fn compat_setu_is_shown_with_its_meaning_in_kueue() {
         let page = show(&settings("defaults: {retry: {compat: Setu}}"), "c", None);
         assert!(lines(&page).contains(&"gang: 10m # retry.compat: Setu".to_owned()), "{page}");
         assert!(lines(&page).contains(&"onExhausted: Reject # retry.compat: Setu".to_owned()), "{page}");

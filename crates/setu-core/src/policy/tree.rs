@@ -1,20 +1,19 @@
-//! YAML as a tree in which every node knows its place, so that an error can name line and column.
+//! YAML as a tree in which every node has its position, so that an error can name line and column.
 //!
-//! Anchors, aliases and merge keys (`<<`) are resolved here; scalars are read by the core schema of
-//! YAML 1.2, in which `on`, `off`, `yes` and `no` are words. Rule: whatever the text, it ends, within
-//! bounds of depth and size.
+//! Anchors, aliases and merge keys (`<<`) are resolved here. Scalars follow the core schema of YAML 1.2, in which `on`,
+//! `off`, `yes` and `no` are words. Rule: reading always terminates, within limits of depth and size.
 
 use saphyr_parser::{Event, Parser, ScalarStyle, Span as Range, Tag};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
 
-/// Most nodes of a file with all aliases written out: far more than any policy, far less than memory.
+/// Most nodes of a file with all aliases expanded: far more than any policy has, and little memory.
 const MOST_NODES: usize = 200_000;
 /// Deepest nesting.
 const DEEPEST: usize = 64;
 
-/// Where something stands in a file; both count from 1.
+/// A position in a file; both count from 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     /// Line.
@@ -44,7 +43,7 @@ pub enum Step {
     Index(usize),
 }
 
-/// The way from the root to a value.
+/// The path from the root to a value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Path(pub Vec<Step>);
 
@@ -61,7 +60,7 @@ impl Path {
         self.step(Step::Index(index))
     }
 
-    /// This path with another one behind it.
+    /// This path followed by another one.
     #[must_use]
     pub fn join(&self, other: &Self) -> Self {
         Self(self.0.iter().chain(&other.0).cloned().collect())
@@ -149,15 +148,15 @@ pub enum Value {
 pub struct Entry {
     /// Its key.
     pub key: String,
-    /// Where the key stands.
+    /// The place of the key.
     pub place: Place,
     /// Its value.
     pub node: Rc<Node>,
 }
 
 impl Node {
-    /// The place of what a path leads to, or of the nearest thing on the way there that exists. Of a map's
-    /// entry it is the key's.
+    /// The place of the value at a path, or of the last value on the path that exists. For a map entry it is the place of
+    /// its key.
     pub fn place_of(&self, path: &Path) -> Place {
         let (mut node, mut place) = (self, self.place);
         for step in &path.0 {
@@ -176,7 +175,7 @@ impl Node {
         place
     }
 
-    /// A path counted over what is left of the lists, as one that counts what was written.
+    /// Converts a path whose indices count the remaining list items into one that counts the written ones.
     pub fn as_written(&self, path: &Path) -> Path {
         let mut node = Some(self);
         let step = |step: &Step| {
@@ -196,7 +195,7 @@ impl Node {
         Path(path.0.iter().map(step).collect())
     }
 
-    /// Takes out what a path leads to.
+    /// Removes the value at a path.
     pub fn remove(&mut self, path: &[Step]) {
         match (&mut self.value, path) {
             (Value::Map(entries), [Step::Key(key)]) => entries.retain(|e| e.key != *key),
@@ -216,8 +215,8 @@ impl Node {
     }
 }
 
-/// Reads a text. The tree is there unless the text is no YAML at all; what else is wrong with it, such
-/// as a key that stands twice, comes beside it.
+/// Reads a text. The tree is `None` only if the text is not YAML. Also returns the other problems, such as a duplicate
+/// key.
 pub fn read(text: &str) -> (Option<Node>, Vec<Problem>) {
     let mut reader = Reader::new(text);
     let node = match reader.document() {
@@ -362,7 +361,7 @@ impl<'t> Reader<'t> {
         Ok(Value::Map(own))
     }
 
-    /// What a merge key brings in: of several maps the first that has a key gives it.
+    /// Adds the entries of a merge key: if several maps have a key, the first one counts.
     fn merge(&mut self, node: &Node, place: Place, merged: &mut Vec<Entry>) {
         match &node.value {
             Value::Map(entries) => merged.extend(entries.iter().cloned()),

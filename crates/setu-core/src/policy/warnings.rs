@@ -1,5 +1,5 @@
-//! What works in a valid file, and is hardly meant: deadlines of phases and tiers that end after the gang's, shapes larger than their
-//! instance type or of none, and absurd prices.
+//! Finds probable mistakes in a valid file: limits of phases and tiers that exceed the gang's, shapes larger than their instance
+//! type or of an unknown one, and absurd prices.
 
 mod money;
 
@@ -13,7 +13,7 @@ use crate::plan::quantity::Amount;
 use crate::plan::shapes::DISK;
 use std::fmt;
 
-/// All of them, for a whole file.
+/// All warnings for a file.
 pub fn warnings(file: &PolicyFile) -> Vec<Finding> {
     let defaults = Policy::default().overlaid(&file.defaults);
     let at = Path::default().key("defaults");
@@ -31,12 +31,12 @@ pub fn warnings(file: &PolicyFile) -> Vec<Finding> {
     found
 }
 
-/// A shape that states more of a resource than a node of its instance type gives to pods.
+/// A shape that states more of a resource than pods can use on a node of its instance type.
 pub struct Oversized<'s> {
-    /// Its place among the shapes.
+    /// Its index among the shapes.
     index: usize,
     resource: &'s str,
-    /// What is wrong.
+    /// The problem.
     why: String,
 }
 
@@ -46,13 +46,13 @@ impl fmt::Display for Oversized<'_> {
     }
 }
 
-/// Each resource of which a shape states too much.
+/// Each resource that a shape overstates.
 pub fn oversized<'s>(shapes: impl IntoIterator<Item = &'s Shape>) -> Vec<Oversized<'s>> {
     let mut found = Vec::new();
     for (index, shape) in shapes.into_iter().enumerate() {
         let Some(known) = catalogue::find(&shape.instance_type) else { continue };
         for (resource, stated) in &shape.allocatable {
-            // The disk of a node is as large as its NodeClass says.
+            // The NodeClass decides how large the disk of a node is.
             let known = known.shape.allocatable.get(resource).filter(|_| resource != DISK);
             let Some(known) = known.filter(|known| Amount::parse(&known.0) < Amount::parse(&stated.0)) else {
                 continue;
@@ -67,26 +67,26 @@ pub fn oversized<'s>(shapes: impl IntoIterator<Item = &'s Shape>) -> Vec<Oversiz
     found
 }
 
-/// The same at their places.
+/// The same, with their places in a layer.
 fn oversized_of(at: &Path, spec: &ProvisioningParametersSpec) -> Vec<Finding> {
     let at = at.key("packing").key("shapes");
     let found = oversized(spec.packing.iter().flat_map(|packing| packing.shapes.iter().flatten()));
     found.into_iter().map(|f| (at.index(f.index).key("allocatable").key(f.resource), f.why)).collect()
 }
 
-/// Prices and multipliers of a budget that are hardly meant, each as the key under `gates.budget` and why, for people.
+/// Prices and multipliers of a budget that are probably mistakes: the key under `gates.budget` and the reason, for users.
 pub fn absurd_money(budget: &Budget) -> Vec<String> {
     let at = Path::default().key("gates").key("budget");
     money::absurd(&at, budget).into_iter().map(|(place, why)| format!("{place}: {why}")).collect()
 }
 
-/// The same at their places in a layer.
+/// The same, with their places in a layer.
 fn absurd_of(at: &Path, spec: &ProvisioningParametersSpec) -> Vec<Finding> {
     let budget = spec.gates.as_ref().and_then(|gates| gates.budget.as_ref());
     budget.map_or_else(Vec::new, |budget| money::absurd(&at.key("gates").key("budget"), budget))
 }
 
-/// Shapes of an instance type that the catalogue does not know, though it knows others of the family.
+/// Shapes of an instance type that is not in the catalogue, if others of its family are.
 fn misspelt_of(at: &Path, spec: &ProvisioningParametersSpec) -> Vec<Finding> {
     let at = at.key("packing").key("shapes");
     let shapes = spec.packing.iter().flat_map(|packing| packing.shapes.iter().flatten());
@@ -97,7 +97,7 @@ fn misspelt_of(at: &Path, spec: &ProvisioningParametersSpec) -> Vec<Finding> {
     shapes.enumerate().filter_map(why).collect()
 }
 
-/// Deadlines of phases and tiers, stated or made so by this layer, that are longer than the gang's in `policy`.
+/// Limits of phases and tiers that are longer than the gang's in `policy`, because of this layer.
 fn unreachable(at: &Path, spec: &ProvisioningParametersSpec, policy: &Policy) -> Vec<Finding> {
     let stated = spec.deadlines.clone().unwrap_or_default();
     let (limits, gang) = (&policy.deadlines, policy.deadlines.gang);

@@ -1,5 +1,5 @@
-//! What only the merged policy of a check, as it is in force, shows: values of different layers that do
-//! not go together.
+//! Checks the merged policy of a check as it is in force: values of different layers that contradict each
+//! other.
 
 use super::check::{Finding, in_words};
 use super::tree::Path;
@@ -8,16 +8,16 @@ use crate::api::duration::Span;
 use crate::api::parameters::{Allocatable, CapacityType, ColocationMode, PackingMode, Release};
 use crate::gang::terms::{TERMS_LIMIT, Terms};
 
-/// Shortest wait of a retry: less would be a storm.
+/// Shortest wait before a retry: a shorter one would cause a storm of requests.
 pub const LEAST_WAIT: Span = Span::seconds(1);
 
-/// Refuses a policy that can bring no gang its nodes, with all that is wrong in one line.
+/// Refuses a policy under which no gang can get its nodes, with all problems in one line.
 pub fn usable(policy: &Policy) -> Result<(), String> {
     let found = faults(policy);
     if found.is_empty() { Ok(()) } else { Err(in_words(&found)) }
 }
 
-/// What is wrong with a policy as a whole, by path from its spec.
+/// The problems of a policy as a whole, by path from its spec.
 pub fn faults(policy: &Policy) -> Vec<Finding> {
     let root = Path::default();
     let mut found = Vec::new();
@@ -101,23 +101,23 @@ mod tests {
     }
 
     #[test]
-    fn more_readiness_than_a_journal_has_room_for_is_refused() {
+    fn readiness_that_does_not_fit_into_a_journal_is_refused() {
         let labels = |count: usize| -> String {
             let label = |n: usize| format!("example.com/label-{n}: {}", "x".repeat(63));
             let labels: Vec<String> = (0..count).map(label).collect();
             format!("defaults: {{readiness: {{nodeLabels: {{{}}}}}}}", labels.join(", "))
         };
         assert_eq!(problems(&labels(10)), Vec::<String>::new());
-        let told = problems(&labels(32)).join("\n");
+        let words = problems(&labels(32)).join("\n");
         assert!(
-            told.contains("defaults.readiness: has more labels and conditions than a journal has room for"),
-            "{told}"
+            words.contains("defaults.readiness: has more labels and conditions than a journal has room for"),
+            "{words}"
         );
     }
 
     #[test]
-    fn what_two_layers_make_together_is_told_where_it_is_written() {
-        for (body, told) in [
+    fn a_contradiction_of_two_layers_is_reported_where_it_is_written() {
+        for (body, words) in [
             (
                 "defaults: {retry: {inCheck: {max: 0s}}}",
                 "3:30: defaults.retry.inCheck.max: 0s is shorter than 1s",
@@ -174,12 +174,12 @@ mod tests {
         ] {
             let found = problems(body);
             assert_eq!(found.len(), 1, "{body}: {found:?}");
-            assert!(found[0].contains(told), "{body}: {found:?}");
+            assert!(found[0].contains(words), "{body}: {found:?}");
         }
     }
 
     #[test]
-    fn layers_that_go_together_only_as_a_whole_are_good() {
+    fn layers_that_are_valid_only_together_are_accepted() {
         for body in [
             "defaults: {custody: {warmFor: 10m}}\nchecks: {c: {custody: {release: Warm}}}",
             "defaults: {retry: {inCheck: {base: 1s}}}\nchecks: {c: {retry: {inCheck: {max: 2s}}}}",

@@ -1,4 +1,4 @@
-//! When a node counts as ready, how it is kept for its gang, and what becomes of it.
+//! When a node counts as ready, how it is kept for its gang, and what happens to it afterwards.
 
 use crate::api::duration::Span;
 use schemars::JsonSchema;

@@ -1,4 +1,4 @@
-//! What is checked before anything is bought.
+//! Checks before anything is bought.
 
 use super::strict;
 use crate::api::amount::{self, Amounts, Currency, Price};
@@ -90,7 +90,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// The factor on the price of an instance type of this family with this capacity type, if one is stated.
+    /// The factor on the price of an instance type of this family with this capacity type, if one is set.
     pub fn multiplier(&self, instance_type: &str, family: &str, capacity_type: &str) -> Option<Price> {
         let all = self.multiplier.as_ref()?;
         let of_type = [instance_type, family].into_iter().filter(|_| capacity_type != "spot");

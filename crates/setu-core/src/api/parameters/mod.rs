@@ -1,8 +1,7 @@
 //! Setu's own kind ProvisioningParameters (cluster-scoped): what an AdmissionCheck may tune.
 //!
-//! The same fields appear under `defaults` and `checks` of the policy file; `policy` merges them.
-//! Every field is optional: what is absent falls back to the file and then to the built-in default,
-//! which `policy::Policy::default` holds.
+//! The same fields are under `defaults` and `checks` of the policy file; `policy` merges them. Every field is optional. An
+//! absent field falls back to the file, then to the default in `policy::Policy::default`.
 
 mod custody;
 mod gates;
@@ -176,16 +175,16 @@ pub struct ProvisioningParametersStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// ProvisioningParameters as they come, so that also those that cannot be used are seen.
+/// ProvisioningParameters without validation, so that unusable ones are seen too.
 #[derive(Resource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[resource(inherit = "ProvisioningParameters", crates(kube_core = "::kube_core"))]
 pub struct RawParameters {
     /// Name, generation and the like.
     pub metadata: ObjectMeta,
-    /// What stands for a [`ProvisioningParametersSpec`].
+    /// The unvalidated [`ProvisioningParametersSpec`].
     #[serde(default)]
     pub spec: serde_json::Value,
-    /// What Setu said of it.
+    /// The status that Setu wrote.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<ProvisioningParametersStatus>,
 }

@@ -1,4 +1,4 @@
-//! Which nodes are asked for: tiers to try in turn, shapes to pack pods into, and nearness.
+//! Which nodes to ask for: tiers to try in order, shapes to pack pods into, and colocation.
 
 use super::reservations::CapacityReservation;
 use super::strict;

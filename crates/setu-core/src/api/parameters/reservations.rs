@@ -1,4 +1,4 @@
-//! Capacity that the provider keeps for its customer, from which the nodes of a tier come.
+//! Capacity that the provider reserves for its customer, for the nodes of a tier.
 
 use crate::words::to_the_second;
 use jiff::{SignedDuration, Timestamp};
@@ -7,7 +7,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 
-/// How long before the end of a Capacity Block Karpenter takes its nodes away: ten minutes before EC2 does.
+/// How long before the end of a Capacity Block Karpenter deletes its nodes: ten minutes before EC2 does.
 const BLOCK_ENDS_EARLY: SignedDuration = SignedDuration::from_mins(40);
 
 /// One capacity reservation of AWS, an On-Demand Capacity Reservation or a Capacity Block.
@@ -58,7 +58,7 @@ impl ReservationType {
 }
 
 impl CapacityReservation {
-    /// When its nodes go, if they do.
+    /// When its nodes are deleted, if they are.
     pub fn ends(&self) -> Option<Timestamp> {
         let early = match self.kind {
             ReservationType::Default => SignedDuration::ZERO,
@@ -67,7 +67,7 @@ impl CapacityReservation {
         self.closes.map(|closes| closes.checked_sub(early).unwrap_or(closes))
     }
 
-    /// That it closes and when, with when its nodes go if that is before, in words that follow its name.
+    /// Text that follows its name: when it closes, and when it gives up its nodes if that is earlier.
     pub fn closing(&self) -> Option<String> {
         let closes = to_the_second(self.closes?);
         Some(match self.kind {
@@ -89,7 +89,7 @@ impl fmt::Display for CapacityReservation {
     }
 }
 
-/// Reads a point in time.
+/// Parses a point in time.
 fn time<'de, D: Deserializer<'de>>(written: D) -> Result<Option<Timestamp>, D::Error> {
     let Some(text) = Option::<String>::deserialize(written)? else { return Ok(None) };
     let bad = |_| D::Error::custom(format!("{text:?} is no time such as 2026-12-01T08:00:00Z"));

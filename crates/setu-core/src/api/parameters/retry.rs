@@ -1,4 +1,4 @@
-//! How often and how fast a gang is tried again, and what happens after the last time.
+//! How often and how fast a gang retries, and what happens after the last try.
 
 use crate::api::duration::Span;
 use schemars::JsonSchema;

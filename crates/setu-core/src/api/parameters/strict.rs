@@ -1,7 +1,7 @@
-//! Strict readings of types that Setu shares with Karpenter and Kubernetes.
+//! Strict parsing of types that Setu shares with Karpenter and Kubernetes.
 //!
-//! Those types ignore keys they do not know, because objects of others may have more than Setu reads.
-//! What an administrator writes here must not lose a misspelt key in silence.
+//! Those types ignore unknown keys, because objects of others may have more fields than Setu reads. But a misspelt key in an
+//! administrator's input must be an error.
 
 use crate::api::node_claim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};

@@ -1,4 +1,4 @@
-//! Ids of traces and spans: derived, so that every replica finds the same ones.
+//! Ids of traces and spans, derived so that every replica computes the same ones.
 
 use crate::digest::hash;
 use crate::gang::reservation::AdmissionId;
@@ -14,8 +14,8 @@ pub struct TraceContext {
 }
 
 impl TraceContext {
-    /// The trace of an admission of the Workload with this UID. `resumed` is the number of the transition by which the
-    /// admission went on after it had come to an end; 0 in its first trace.
+    /// The trace of an admission of the Workload with this UID. `resumed` is the number of the transition that resumed an
+    /// ended admission; 0 in its first trace.
     pub fn of(uid: &str, admission: &AdmissionId, resumed: u64) -> Self {
         let resumed = resumed.to_string();
         let mut about = vec![uid, &admission.0];
@@ -26,7 +26,7 @@ impl TraceContext {
         Self { trace: id(&id_of("trace")), root: id(&id_of("root")) }
     }
 
-    /// Reads a W3C `traceparent`; `None` if it is none.
+    /// Parses a W3C `traceparent`; `None` if it is invalid.
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split('-');
         let (version, trace, root, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
@@ -38,7 +38,7 @@ impl TraceContext {
         (well_formed && context.trace != [0; 16] && context.root != [0; 8]).then_some(context)
     }
 
-    /// The id of a span of this trace, by what it is about.
+    /// The id of a span of this trace, derived from its subject.
     pub(super) fn span(&self, about: &[&str]) -> [u8; 8] {
         let trace = self.to_string();
         let mut parts = vec!["span", &trace];
@@ -46,7 +46,7 @@ impl TraceContext {
         id(&parts)
     }
 
-    /// The id of the span of the state that the transition of this number entered.
+    /// The id of the span of the state that this transition entered.
     pub(super) fn state(&self, seq: u64) -> [u8; 8] {
         self.span(&["state", &seq.to_string()])
     }
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_traceparent_is_read_as_it_is_written_and_nothing_else_is() {
+    fn only_a_valid_traceparent_is_parsed() {
         let context = TraceContext::of("uid", &AdmissionId("1-0-a".into()), 0);
         let text = context.to_string();
         assert_eq!(TraceContext::parse(&text), Some(context));

@@ -1,10 +1,8 @@
-//! A gang's trace, made from its journal: which spans are complete, with ids and times that every
-//! replica derives alike.
+//! A gang's trace, derived from its journal: the complete spans, with the same ids and times at every replica.
 //!
-//! One trace per admission: the root `gang`, below it one span per state, below the states in which nodes
-//! come up one span per NodeClaim. Nothing is kept open: a span is made once it has ended, from the
-//! times that the journal and the claims' conditions hold, so that a replica that takes over makes the
-//! very spans its predecessor would have made.
+//! There is one trace per admission. Below the root `gang` is one span per state. Below the states in which nodes come
+//! up is one span per NodeClaim. No span is kept open: it is made after it has ended, from the times in the journal and
+//! in the claims' conditions. So a replica that takes over makes the same spans as its predecessor.
 
 mod context;
 mod nodes;
@@ -24,36 +22,36 @@ pub use nodes::Claims;
 pub struct Span {
     /// Id of the trace.
     pub trace: [u8; 16],
-    /// Id of the span; the same whoever makes it.
+    /// Id of the span; the same at every replica.
     pub id: [u8; 8],
-    /// The span it is part of; `None` for the root.
+    /// The parent span; `None` for the root.
     pub parent: Option<[u8; 8]>,
-    /// What it is called.
+    /// Its name.
     pub name: &'static str,
     /// Start.
     pub start: Timestamp,
     /// End; never before the start.
     pub end: Timestamp,
-    /// What is known of it.
+    /// Attributes.
     pub attributes: Vec<(&'static str, Value)>,
-    /// What happened within it.
+    /// Events within it.
     pub events: Vec<Moment>,
-    /// Spans of other traces, or elsewhere in this one, that it has to do with.
+    /// Related spans, in this trace or in others.
     pub links: Vec<TraceContext>,
-    /// Whether it did what it was for.
+    /// Whether it succeeded.
     pub status: Status,
-    /// The replica whose work it was.
+    /// The replica that did the work.
     pub by: String,
 }
 
-/// Something that happened within a span.
+/// An event within a span.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Moment {
-    /// What it is called.
+    /// Its name.
     pub name: &'static str,
-    /// When.
+    /// Its time.
     pub at: Timestamp,
-    /// What is known of it.
+    /// Attributes.
     pub attributes: Vec<(&'static str, Value)>,
 }
 
@@ -66,18 +64,18 @@ pub enum Value {
     Number(i64),
 }
 
-/// Whether a span did what it was for.
+/// Whether a span succeeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// Nothing to say.
+    /// Neither.
     Unset,
-    /// It did.
+    /// It succeeded.
     Good,
-    /// It did not, because of this.
+    /// It failed, for this reason.
     Failed(String),
 }
 
-/// What the spans of a gang say of it besides its journal.
+/// What the spans of a gang contain besides its journal.
 #[derive(Clone, Debug, Default)]
 pub struct Subject {
     /// Id of the gang.
@@ -95,7 +93,7 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// What a Workload says.
+    /// Reads it from a Workload.
     pub fn of(workload: &Workload, gang: &str, check: &str) -> Self {
         let annotations = workload.metadata.annotations.as_ref();
         let named = |key: &&str| annotations.and_then(|a| a.get(*key)).and_then(|t| TraceContext::parse(t));
@@ -109,7 +107,7 @@ impl Subject {
         }
     }
 
-    /// What never changes.
+    /// Attributes that never change.
     fn attributes(&self) -> Vec<(&'static str, Value)> {
         vec![
             ("setu.gang.id", text(&self.gang)),
@@ -120,8 +118,8 @@ impl Subject {
     }
 }
 
-/// The spans of the current admission that the transitions numbered above `after` completed. `claims` say how the
-/// gang's nodes came up, below the last of them.
+/// The spans that transitions with a number above `after` completed in the current admission. `claims` give the node
+/// spans of the journal's last transition.
 pub fn spans(journal: &Journal, claims: Claims<'_>, subject: &Subject, after: u64) -> Vec<Span> {
     let mut all = Vec::new();
     for step in journal.history.iter().filter(|s| s.seq > after && s.seq > journal.trace.seq) {
@@ -144,7 +142,7 @@ pub fn spans(journal: &Journal, claims: Claims<'_>, subject: &Subject, after: u6
     all
 }
 
-/// How an admission ended of which no transition tells.
+/// The end of an admission that no transition recorded.
 #[derive(Clone, Copy, Debug)]
 pub struct CutOff<'a> {
     /// When.
@@ -155,8 +153,8 @@ pub struct CutOff<'a> {
     pub by: &'a str,
 }
 
-/// The spans that an admission leaves behind when it gives way although its gang had not come to an end: its root, its
-/// last state, and below that the NodeClaims which came up in it.
+/// The spans of an admission that was replaced before its gang had ended: the root, the last state, and the NodeClaims
+/// of that state.
 pub fn cut_off(journal: &Journal, end: CutOff<'_>, claims: Claims<'_>, subject: &Subject) -> Vec<Span> {
     let CutOff { at, why, by } = end;
     let from = journal.state.name();
@@ -168,7 +166,7 @@ pub fn cut_off(journal: &Journal, end: CutOff<'_>, claims: Claims<'_>, subject: 
     let mut state = base(&context, context.state(journal.seq), from.name(), span, by);
     state.attributes = subject.attributes();
     state.attributes.push(("setu.attempt", number(journal.memory.attempt)));
-    // As if it had been left by a transition.
+    // As if a transition had left the state.
     let last = Step {
         seq: journal.seq.saturating_add(1),
         from,
@@ -215,7 +213,7 @@ fn root(journal: &Journal, end: Timestamp, subject: &Subject, by: &str) -> Span 
     let memory = &journal.memory;
     let mut root = base(&context, context.root, "gang", (journal.trace.since, end), by);
     root.parent = None;
-    // A state may be told of again when the gang is in another queue, or has another size.
+    // A state span may be made again after the queue or the size changed, so only the root has these attributes.
     root.attributes = subject.attributes();
     if !subject.cluster_queue.is_empty() {
         root.attributes.push(("setu.cluster_queue", text(&subject.cluster_queue)));
@@ -294,7 +292,7 @@ fn events(step: &Step, entry: Option<&Step>, attempt_before: Option<&Step>) -> V
     if step.to == StateName::BackingOff {
         all.push(moment("retry", "setu.attempt", number(step.attempt.saturating_add(1))));
     }
-    // A gang falls to another tier between two attempts, or in part within one.
+    // A gang moves to another tier between two attempts; with mixed tiers a part of it moves within one.
     let tier_before = match step {
         Step { from: StateName::Provisioning, .. } => entry,
         Step { to: StateName::Provisioning, .. } => attempt_before,

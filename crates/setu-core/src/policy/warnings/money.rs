@@ -1,4 +1,4 @@
-//! Prices and multipliers that are hardly meant.
+//! Prices and multipliers that are probably mistakes.
 
 use super::super::check::{CAPACITY_TYPES, Finding};
 use super::super::tree::Path;
@@ -6,18 +6,18 @@ use crate::api::amount::{Currency, Price};
 use crate::api::parameters::Budget;
 use crate::plan::catalogue::{self, Catalogue, Listed};
 
-/// API group of the provider all of whose types the catalogue has.
+/// API group of the provider whose instance types are all in the catalogue.
 const EC2: &str = "karpenter.k8s.aws";
-/// So many times the list price, and such a multiplier, is hardly meant in dollars.
+/// A price above the list price by this factor is probably a mistake in dollars, and so is such a multiplier.
 const FACTOR: u64 = 10;
-/// A price below this part of the list price, or such a multiplier, is hardly meant either: no discount is so high.
+/// A price below this fraction of the list price is probably a mistake too: no discount is that high. So is such a multiplier.
 const PART: u64 = 20;
 const MICROS: u64 = 1_000_000;
-/// More an hour than any machine costs, in millionths.
-const DEAREST: u64 = 10_000 * MICROS;
+/// More than any machine costs per hour, in millionths.
+const MOST_EXPENSIVE: u64 = 10_000 * MICROS;
 
-/// Prices of nothing, far from the list price or of types that nobody knows, multipliers like that, and list prices that
-/// are taken for another currency's.
+/// Reports prices of zero, far from the list price or of unknown types, such multipliers, and list prices that count
+/// unchanged in another currency.
 pub fn absurd(at: &Path, budget: &Budget) -> Vec<Finding> {
     let in_dollars = budget.currency.unwrap_or_default() == Currency::default();
     let Some(catalogue) = catalogue::of(EC2) else { return Vec::new() };
@@ -41,12 +41,12 @@ pub fn absurd(at: &Path, budget: &Budget) -> Vec<Finding> {
     found
 }
 
-/// Names of EC2 have one dot between family and size, and those of other providers have none.
+/// EC2 names have one dot, between family and size; names of other providers have none.
 fn is_of_ec2(name: &str) -> bool {
     name.split('.').count() == 2
 }
 
-/// That the catalogue of EC2 knows no such instance type, if it is one of EC2's by its name.
+/// Reports an instance type that has the form of an EC2 name but is not in the EC2 catalogue.
 fn unknown(name: &str, catalogue: &Catalogue, what: &str) -> Option<String> {
     (is_of_ec2(name) && catalogue.get(name).is_none()).then(|| {
         format!(
@@ -56,14 +56,14 @@ fn unknown(name: &str, catalogue: &Catalogue, what: &str) -> Option<String> {
     })
 }
 
-/// The same where the catalogue knows others of the family.
+/// The same, if the catalogue has other types of the family.
 pub fn misspelt(name: &str, what: &str) -> Option<String> {
     let (catalogue, family) = (catalogue::of(EC2)?, name.split_once('.')?.0);
     let is_of_family = |known: &str| known.split_once('.').is_some_and(|(of, _)| of == family);
     unknown(name, catalogue, what).filter(|_| catalogue.names().any(is_of_family))
 }
 
-/// What is odd of a price, by the list price of whichever provider has the type.
+/// What is odd about a price, compared with the list price of any provider that has the type.
 fn of_price(price: Price, name: &str) -> Option<String> {
     if price.micros == 0 {
         return Some(
@@ -78,7 +78,7 @@ fn of_price(price: Price, name: &str) -> Option<String> {
         return (is_more || is_less)
             .then(|| format!("{} is {than} than {times} the list price, {list} an hour", price.exact()));
     }
-    (price.micros > DEAREST).then(|| format!("{price} an hour is more than any machine costs"))
+    (price.micros > MOST_EXPENSIVE).then(|| format!("{price} an hour is more than any machine costs"))
 }
 
 fn of_multiplier(factor: Price, in_dollars: bool) -> Option<String> {
@@ -92,14 +92,14 @@ fn of_multiplier(factor: Price, in_dollars: bool) -> Option<String> {
     })
 }
 
-/// What a multiplier is of: a capacity type, an instance type or a family.
+/// Reports the key of a multiplier that is no capacity type, instance type or family.
 fn of_key(key: &str, catalogue: &Catalogue) -> Option<String> {
     if let Some(kind) = CAPACITY_TYPES.iter().find(|kind| **kind != key && kind.eq_ignore_ascii_case(key)) {
         return Some(format!("no capacity type is named {key}; did you mean {kind}?"));
     }
     let knows = |of: &Catalogue| of.get(key).is_some() || of.families().any(|family| family == key);
     let is_known = CAPACITY_TYPES.contains(&key) || catalogue::all().any(knows);
-    // Types of other providers are named otherwise.
+    // Other providers use names of another form.
     let is_ec2 = is_of_ec2(key) || key.chars().any(|c| c.is_ascii_digit()) && !key.contains(['_', '-']);
     (is_ec2 && !is_known).then(|| {
         format!(
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn prices_that_are_hardly_meant_are_told_and_others_are_not() {
+    fn only_odd_prices_and_multipliers_are_reported() {
         let price = |name: &str, price: &str| json!({"prices": {name: {"on-demand": price}}});
         for (budget, words) in [
             (price("p5.48xlarge", "0"), Some("0 is no price")),
@@ -149,8 +149,8 @@ mod tests {
             (json!({"currency": "JPY", "prices": {"p5.48xlarge": {"on-demand": "15000"}}}), None),
         ] {
             let found = found(&budget);
-            let is_told = words.is_none_or(|words| found.iter().any(|why| why.contains(words)));
-            assert!(is_told && found.len() == usize::from(words.is_some()), "{budget}: {found:?}");
+            let is_reported = words.is_none_or(|words| found.iter().any(|why| why.contains(words)));
+            assert!(is_reported && found.len() == usize::from(words.is_some()), "{budget}: {found:?}");
         }
     }
 }
