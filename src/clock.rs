@@ -1,33 +1,33 @@
-//! The time, from one place: it starts as the wall's, or as a virtual one, and then goes as tokio's clock does,
-//! which nobody can set.
+//! The only source of time. It starts at wall time or at a virtual time, and then follows tokio's clock, which cannot be
+//! set.
 //!
-//! Deadlines are told by times that the API server gave to objects, so where this machine's clock
-//! disagrees with the API server's, the latter is followed.
+//! Deadlines are based on times that the API server gave to objects. Where this machine's clock disagrees with the API
+//! server's, the API server's is followed.
 
 use jiff::{SignedDuration, Timestamp};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use tokio::time::Instant;
 
-/// How finely the API server tells its time.
+/// Granularity of the API server's time.
 const GRAIN: SignedDuration = SignedDuration::from_secs(1);
 
-/// Where the time comes from. Clones share what is learnt of the API server's time.
+/// A source of time. Clones share what is learnt about the API server's time.
 #[derive(Clone, Debug)]
 pub struct Clock {
-    /// What it showed at a moment that does not move.
+    /// The time that it showed at a fixed instant.
     origin: (Timestamp, Instant),
-    /// Milliseconds by which it has been put on since.
+    /// Milliseconds by which it was moved since.
     ahead: Arc<AtomicI64>,
 }
 
 impl Clock {
-    /// The machine's clock as it is now. If somebody sets that anew later, this one goes on as before.
+    /// The machine's clock as it is now. Later changes to that clock have no effect.
     pub fn wall() -> Self {
         Self::starting_at(Timestamp::now())
     }
 
-    /// A clock that shows `origin` now and then goes as tokio's does, which tests may pause.
+    /// A clock that shows `origin` now and then follows tokio's, which tests may pause.
     pub fn starting_at(origin: Timestamp) -> Self {
         Self { origin: (origin, Instant::now()), ahead: Arc::default() }
     }
@@ -40,12 +40,12 @@ impl Clock {
         other
     }
 
-    /// Goes on or back by so much at once, as after a sleep of the whole machine.
+    /// Moves forward or back by this much at once, as after a sleep of the whole machine.
     pub fn jump(&self, by: SignedDuration) {
         self.ahead.fetch_add(i64::try_from(by.as_millis()).unwrap_or_default(), Ordering::Relaxed);
     }
 
-    /// The time.
+    /// The current time.
     pub fn now(&self) -> Timestamp {
         let (origin, started) = self.origin;
         let elapsed = SignedDuration::try_from(started.elapsed()).unwrap_or(SignedDuration::MAX);
@@ -53,8 +53,8 @@ impl Clock {
         origin.checked_add(elapsed).and_then(|now| now.checked_add(ahead)).unwrap_or(Timestamp::MAX)
     }
 
-    /// Learns from an answer that was asked for and came in at these times of this clock and says that
-    /// it was given within the second after `date`. Returns by how much the clock is put right.
+    /// Learns from an answer. `asked` and `received` are times of this clock, and the server answered within the second
+    /// after `date`. Returns the correction of the clock.
     pub fn heard(&self, asked: Timestamp, date: Timestamp, received: Timestamp) -> SignedDuration {
         let late = date.duration_since(received);
         let early = asked.duration_since(date) - GRAIN;
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_virtual_clock_goes_as_tokios_does() {
+    async fn a_virtual_clock_follows_tokios_clock() {
         let clock = Clock::starting_at(origin());
         let late = clock.skewed(SignedDuration::from_hours(-1));
         tokio::time::advance(Duration::from_secs(90)).await;
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_clock_that_disagrees_with_the_api_server_is_put_right_and_stays_so() {
+    async fn a_clock_that_disagrees_with_the_api_server_is_corrected_once() {
         for skew in [-3_600, -2, 2, 3_600] {
             let clock = Clock::starting_at(origin()).skewed(SignedDuration::from_secs(skew));
             let copy = clock.clone();
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_slow_answer_and_a_clock_that_is_right_to_the_second_change_nothing() {
+    async fn a_slow_answer_or_a_clock_right_to_the_second_changes_nothing() {
         let clock = Clock::starting_at(origin());
         tokio::time::advance(Duration::from_millis(999)).await;
         assert!(clock.heard(clock.now(), origin(), clock.now()).is_zero());

@@ -1,6 +1,6 @@
-//! What can go wrong while acting on the cluster, and what to do about it.
+//! What can go wrong when acting on the cluster, and what to do about it.
 //!
-//! Each error says what was being done to which object, keeps its cause, and knows its class.
+//! Each error names the action and the object, keeps its cause, and knows its class.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,20 +15,20 @@ pub enum Error {
         action: &'static str,
         /// Name of the object, with its namespace if it has one.
         object: String,
-        /// What came back. No `source`, or whoever prints a chain of errors would say it twice.
+        /// What came back. It is not a `source`, or a printed chain of errors would have it twice.
         cause: Arc<kube::Error>,
     },
-    /// The API server did not answer in time; the write may have happened all the same.
+    /// The API server did not answer in time; the write may have happened anyway.
     #[error("{action} {object}: no answer within {limit:?}")]
     Timeout {
         /// What was being done.
         action: &'static str,
         /// Name of the object, with its namespace if it has one.
         object: String,
-        /// How long was waited.
+        /// How long the call waited.
         limit: Duration,
     },
-    /// Somebody else changed the object first. Look again and decide anew.
+    /// Someone else changed the object first. Read it again and decide anew.
     #[error("{action} {object}: it changed meanwhile")]
     Conflict {
         /// What was being done.
@@ -41,15 +41,15 @@ pub enum Error {
 /// What to do about an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
-    /// Look again at once.
+    /// Reconcile again at once.
     Again,
     /// Try again later, each time a little later.
     BackOff,
-    /// It will not work until somebody changes something.
+    /// It will not work until someone changes something.
     Refused,
 }
 
-/// An answer of the API server in its own words, without the whole Status; or why there is none.
+/// The API server's message without the whole Status; or why there is no answer.
 pub fn in_words(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) if status.message.is_empty() => {
@@ -79,12 +79,12 @@ pub fn is_unanswered(error: &kube::Error) -> bool {
 }
 
 impl Error {
-    /// Whether the API server could not be reached. A call that took too long may be the fault of that call alone.
+    /// Whether the API server could not be reached. A timeout does not count: it may be the fault of that call alone.
     pub fn is_unanswered(&self) -> bool {
         matches!(self, Self::Api { cause, .. } if is_unanswered(cause))
     }
 
-    /// Wraps an answer of the API server; a lost race becomes [`Error::Conflict`].
+    /// Wraps an error of the API server; a lost race becomes [`Error::Conflict`].
     pub fn api(action: &'static str, object: impl Into<String>, cause: kube::Error) -> Self {
         let object = object.into();
         match &cause {
@@ -109,12 +109,12 @@ impl Error {
         }
     }
 
-    /// Whether a role or a policy does not allow it: HTTP 403.
+    /// Whether a role or a policy forbids it: HTTP 403.
     pub fn is_forbidden(&self) -> bool {
         self.code() == Some(403)
     }
 
-    /// Whether it says that this very object is not there any more: HTTP 404.
+    /// Whether it says that this object is gone: HTTP 404.
     pub fn is_gone(&self, gone: &str) -> bool {
         matches!(self, Self::Api { object, .. } if object == gone) && self.code() == Some(404)
     }
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gone_is_the_object_itself_and_nothing_that_it_names() {
+    fn is_gone_means_the_object_itself_and_no_other() {
         let answer = |code| {
             let status = kube::core::Status::failure("", "").with_code(code).boxed();
             Error::api("confirming the journal of Workload", "team/train", kube::Error::Api(status))
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cause_is_said_once_also_in_a_chain() {
+    fn a_cause_appears_once_in_an_error_chain() {
         let cause = kube::Error::LinesCodecMaxLineLengthExceeded;
         let text = cause.to_string();
         let error = anyhow::Error::new(Error::api("creating NodeClaim", "c", cause));

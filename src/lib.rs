@@ -1,21 +1,21 @@
 //! Setu: all the nodes of a gang or none.
 //!
-//! A Kueue AdmissionCheck controller. When quota is reserved for a Workload it creates Karpenter
-//! NodeClaims for the whole gang at once, waits until every node can run its pods, and only then says
-//! Ready; if anything fails it takes everything back.
+//! A Kueue AdmissionCheck controller. When quota is reserved for a Workload, it creates Karpenter NodeClaims for the
+//! whole gang at once, waits until every node can run its pods, and only then reports Ready. If anything fails, it takes
+//! everything back.
 //!
-//! The way of the data, which is also the reading order:
+//! The modules, in reading order and in the order of the data:
 //!
 //! - `setu-core`: keys and slim types of the objects that are read ([`names`], [`api`]), and the pure decisions
 //!   ([`gang`], [`plan`], [`policy`]); [`planted`] holds the bugs that tests may switch on;
-//! - the time and the one kind of error: [`clock`], [`error`];
+//! - the clock and the only error type: [`clock`], [`error`];
 //! - logs, metrics and traces: [`telemetry`];
 //! - client, watches, stores and the Leases: [`cluster`];
 //! - every other write to the API server: [`effects`];
-//! - the loops that bring them together: [`controllers`];
+//! - the reconcilers that combine them: [`controllers`];
 //! - wiring: [`app`];
 //! - the embedded cluster, for tests and `setu demo`: `sim`, with the feature `demo`;
-//! - what a user types: [`cli`].
+//! - the command line: [`cli`].
 
 pub mod app;
 pub mod cli;

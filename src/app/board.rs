@@ -1,7 +1,7 @@
 //! The board: a read-only page that shows every gang of this replica, live by server-sent events.
 //!
-//! Rule: it only ever reads. The page is one file that loads nothing from elsewhere and puts names
-//! into the document as text alone; its security policy holds even if that failed.
+//! Rule: it only reads. The page is one file that loads nothing from elsewhere and inserts names only as text. Its
+//! security policy holds even if that failed.
 
 use crate::api::amount::{Money, Sums};
 use crate::controllers::Context;
@@ -26,11 +26,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The page: markup, style and script in one file.
 const PAGE: &str = include_str!("board.html");
-/// How often the page asks for news.
+/// How often a stream checks for changes.
 const TICK: Duration = Duration::from_millis(250);
-/// Most pages served at the same time; the next one is told to come back later.
+/// The most pages served at the same time. Further ones have to come back later.
 const VIEWERS: usize = 32;
-/// Most gangs in one message, so that a page of thousands builds up instead of stalling.
+/// The most gangs in one message, so that a page of thousands builds up instead of stalling.
 const BATCH: usize = 250;
 
 /// `/board` and `/board/events`, fed by the controller.
@@ -71,15 +71,16 @@ fn live<S>(snapshot: S, viewer: OwnedSemaphorePermit) -> Response
 where
     S: Fn() -> BoardSnapshot + Send + 'static,
 {
-    // A proxy that collects a response before passing it on would keep the page empty.
+    // A proxy that buffers the response would keep the page empty.
     let unbuffered = [(HeaderName::from_static("x-accel-buffering"), "no")];
     (unbuffered, Sse::new(news(snapshot, viewer)).keep_alive(KeepAlive::default())).into_response()
 }
 
-/// What one viewer was sent: the revision of the whole and of each gang, and what is small enough to be sent whole.
+/// What one viewer was sent: the revision of the whole and of each gang, and the parts that are small enough to send
+/// whole.
 #[derive(Default)]
 struct Seen {
-    /// `None` while there is more to send of it.
+    /// `None` while more of it is to be sent.
     revision: Option<u64>,
     revisions: BTreeMap<String, u64>,
     around: Option<Around>,
@@ -91,16 +92,16 @@ struct News {
     at: Timestamp,
     gangs: Vec<Arc<BoardEntry>>,
     gone: Vec<String>,
-    /// What all gangs cost an hour, for people, in each currency.
+    /// What all gangs cost an hour, as text, in each currency.
     costs: Vec<String>,
     #[serde(flatten)]
     around: Around,
-    /// Whether more is to follow at once.
+    /// Whether more follows at once.
     more: bool,
 }
 
 impl Seen {
-    /// What is new in a snapshot, which then counts as seen; `None` if nothing is.
+    /// The changes in a snapshot, which then counts as seen; `None` if there are none.
     fn news(&mut self, snapshot: BoardSnapshot) -> Option<News> {
         if self.around.as_ref() == Some(&snapshot.around) && self.revision == Some(snapshot.revision) {
             return None;
@@ -122,7 +123,7 @@ impl Seen {
     }
 }
 
-/// What all gangs of a snapshot cost an hour, in each currency, as far as their prices are known.
+/// What all gangs of a snapshot cost an hour, in each currency. Unknown prices are left out.
 fn costs(snapshot: &BoardSnapshot) -> Vec<String> {
     let mut sums = Sums::default();
     for entry in snapshot.gangs.values().map(|noted| &noted.entry) {
@@ -133,7 +134,7 @@ fn costs(snapshot: &BoardSnapshot) -> Vec<String> {
     sums.iter().map(|sum| sum.to_string()).collect()
 }
 
-/// Where a viewer's stream stands; its place is free again once this is dropped.
+/// The state of a viewer's stream. Dropping it frees its place.
 struct Viewer<S> {
     snapshot: S,
     seen: Seen,
@@ -142,7 +143,7 @@ struct Viewer<S> {
     _place: OwnedSemaphorePermit,
 }
 
-/// The chart first, then everything, then what changes.
+/// The chart first, then everything, then changes.
 fn news<S>(snapshot: S, place: OwnedSemaphorePermit) -> impl Stream<Item = Result<Event, Infallible>> + Send
 where
     S: Fn() -> BoardSnapshot + Send + 'static,
@@ -168,11 +169,11 @@ where
 }
 
 fn json(data: &impl Serialize) -> String {
-    // Fails only for maps with keys that are no strings, of which there are none.
+    // Fails only for maps whose keys are not strings, and there are none.
     serde_json::to_string(data).unwrap_or_default()
 }
 
-/// The chart is the same as long as the process runs, and drawing it walks every state.
+/// The chart stays the same while the process runs, and drawing it walks every state.
 static CHART: LazyLock<String> = LazyLock::new(|| json(&Chart::drawn()));
 
 /// The statechart as the page draws it.
@@ -190,7 +191,7 @@ struct ChartEdge {
 }
 
 impl Chart {
-    /// From the code, as `statecharts/` is.
+    /// Drawn from the code, like `statecharts/`.
     fn drawn() -> Self {
         let edges = diagram::edges();
         let edge = |((from, to), reasons): (&(StateName, StateName), &_)| ChartEdge {
@@ -202,7 +203,7 @@ impl Chart {
     }
 }
 
-/// Nothing may run or be shown that is not in the page as released.
+/// Allows only the script and style of the page as released.
 fn content_security_policy() -> String {
     let hash = |tag: &str| {
         let inside = PAGE

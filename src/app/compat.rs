@@ -1,7 +1,7 @@
-//! Whether checks that name Kueue's own provisioning controller may be answered here.
+//! Whether this controller may answer checks that name Kueue's own provisioning controller.
 //!
-//! Rule: where ProvisioningRequests are served Kueue starts that controller itself, and two writers of one
-//! entry would undo each other's verdicts for ever. So nothing starts there.
+//! Rule: where ProvisioningRequests are served, Kueue starts that controller itself. Two writers of one entry would
+//! overwrite each other's verdicts forever, so Setu does not start there.
 
 use super::AppError;
 use crate::effects::call;
@@ -11,7 +11,7 @@ use kube::Client;
 /// Makes sure that Kueue does not answer these checks itself.
 ///
 /// # Errors
-/// [`AppError::Invalid`] where it does, [`AppError::Failed`] where that cannot be found out.
+/// [`AppError::Invalid`] if it does, [`AppError::Failed`] if that cannot be found out.
 pub async fn refuse_two_writers(client: &Client) -> Result<(), AppError> {
     if serves_provisioning_requests(client).await? {
         return Err(AppError::Invalid(format!(
@@ -51,7 +51,7 @@ mod tests {
     use kube::client::Body;
     use serde_json::{Value, json};
 
-    /// What comes of asking a cluster that gives these answers, one after the other.
+    /// The result for a cluster that gives these answers, one after the other.
     async fn asked(answers: Vec<(u16, Value)>) -> Result<(), AppError> {
         let (service, mut handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
         let served = tokio::spawn(async move {

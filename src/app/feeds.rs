@@ -1,4 +1,4 @@
-//! Starts one watch per kind and leads what it sees to the loops that care.
+//! Starts one watch per kind and passes its changes to the loops that need them.
 
 use super::replica::Parts;
 use crate::api::{AdmissionCheck, Cohort, LocalQueue, Namespace, NodePool, RawParameters, Topology};
@@ -24,21 +24,21 @@ use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::watch;
 
-/// How often all that wait for a plan are woken: what a plan is made from changes with every gang that moves.
+/// How often all that wait for a plan are woken: what plans are made from changes with every gang that moves.
 const PACE: Duration = Duration::from_millis(100);
 
-/// What is to be reconciled, one after the other.
+/// Keys to reconcile, one after the other.
 type Wakes = BoxStream<'static, Key>;
 
-/// What the loops run on.
+/// The inputs of the loops.
 pub struct Feeds {
     /// Workloads to reconcile.
     pub workloads: Wakes,
     /// AdmissionChecks to reconcile.
     pub checks: Wakes,
-    /// NodeClaims to look at.
+    /// NodeClaims to reconcile.
     pub claims: Wakes,
-    /// ProvisioningParameters to look at.
+    /// ProvisioningParameters to reconcile.
     pub parameters: Wakes,
 }
 
@@ -51,11 +51,11 @@ impl Feeds {
         let ours = || Config::default().labels(&format!("{}={}", names::MANAGED_BY, names::SETU));
         let of_gangs = || Config::default().labels(names::GANG);
         let open = Some(&gates);
-        // Those that come in thousands are kept packed.
+        // Kinds with thousands of objects are kept packed.
         let workloads = Keeping { summary: WorkloadSummary::of, index: |_| "", packed: true };
         let workloads = watch_keeping("workloads", Api::all(client.clone()), all(), open, workloads);
         let checks = watch::<AdmissionCheck>("admissionchecks", Api::all(client.clone()), all(), open);
-        // Without the permission to read them nothing starts, so they are read only where they count.
+        // Without permission to read them nothing starts, so they are watched only where they count.
         let serves_requests = parts.options.provisioning_requests;
         let topologies = (parts.options.tas_compat || serves_requests)
             .then(|| watch::<Topology>("topologies", Api::all(client.clone()), all(), open));
@@ -79,7 +79,7 @@ impl Feeds {
         let namespaces = watch::<Namespace>("namespaces", Api::all(client.clone()), all(), None);
         let parameters =
             watch::<RawParameters>("provisioningparameters", Api::all(client.clone()), all(), None);
-        // Karpenter publishes the only word on a claim that found no capacity as an Event.
+        // Karpenter reports a claim that found no capacity only in an Event.
         let warnings = Config::default().fields("involvedObject.kind=NodeClaim,type=Warning");
         let warnings = watch::<Event>("events", Api::namespaced(client.clone(), "default"), warnings, open);
         let stores = Stores {
@@ -128,7 +128,7 @@ impl Feeds {
         let mut generations = BTreeMap::new();
         let by_daemons = plans.clone();
         spawn(daemon_sets, &context, move |context, set| {
-            // Its status changes with every node, and that is no news.
+            // Its status changes with every node, and that does not matter.
             let exists = context.stores.plan.daemon_sets.get(&ObjectRef::from_obj(set)).is_some();
             let generation = exists.then_some(set.metadata.generation);
             if generations.insert(Key::of(set), generation) != Some(generation) {
@@ -155,7 +155,7 @@ impl Feeds {
     }
 }
 
-/// What is touched, after it was noted, and what is woken for another reason.
+/// Keys of changed objects, after `note`, and of objects that are woken for another reason.
 fn wakes<K: Object + Send + Sync + 'static, G: Send + Sync + 'static>(
     touched: Touched<K, G>,
     woken: UnboundedReceiver<ObjectRef<K>>,
@@ -183,7 +183,7 @@ fn spawn<K: Object + Send + Sync + 'static, G: Send + Sync + 'static>(
     });
 }
 
-/// Tells that something has changed that plans are made from: every Workload that waits for a plan is reconciled again.
+/// Signals that something changed that plans are made from: every Workload that waits for a plan is reconciled again.
 #[derive(Clone, Default)]
 struct Plans(watch::Sender<()>);
 
@@ -192,14 +192,14 @@ impl Plans {
         self.0.send_replace(());
     }
 
-    /// Tells so of every object.
+    /// Signals for every object.
     fn on_change<K>(&self) -> impl FnMut(&Context, &K) + Send + use<K> {
         let plans = self.clone();
         move |_, _| plans.may_change()
     }
 
-    /// Tells so of every NodePool but those that were edited and that Karpenter has not reconciled: nothing can be planned
-    /// from these, and that it has looked is told again.
+    /// Signals for every NodePool, except one that was edited and that Karpenter has not reconciled yet: nothing can be
+    /// planned from it, and Karpenter's update comes as another change.
     fn on_pool_change(&self) -> impl FnMut(&Context, &NodePool) + Send + use<> {
         let plans = self.clone();
         move |context, pool| {
@@ -211,8 +211,7 @@ impl Plans {
     }
 }
 
-/// Acts when something has changed, and once for all that changes within a period after that, until nobody can
-/// tell of a change any more.
+/// Acts on a change, and once for all changes within a period after that, until no sender is left.
 async fn at_most_every(period: Duration, mut changes: watch::Receiver<()>, act: impl Fn()) {
     while changes.changed().await.is_ok() {
         act();
@@ -246,7 +245,7 @@ mod tests {
     use tokio::time::Instant;
 
     #[tokio::test(start_paused = true)]
-    async fn the_first_change_counts_at_once_and_those_after_it_together() {
+    async fn the_first_change_acts_at_once_and_later_ones_together() {
         let (plans, start) = (Plans::default(), Instant::now());
         let seen = RefCell::new(Vec::new());
         let acts =

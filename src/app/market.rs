@@ -1,7 +1,8 @@
-//! Reads Karpenter's own metrics page, each minute: which offerings it holds for out of capacity, and what they cost.
+//! Reads Karpenter's own metrics page, each minute: which offerings Karpenter considers out of capacity, and what they
+//! cost.
 //!
-//! Rule: a page that cannot be read changes nothing but a metric and one log line; what was read before holds for a few
-//! minutes more.
+//! Rule: a page that cannot be read changes only a metric and one log line. The last page stays valid for a few more
+//! minutes.
 
 use crate::cluster::page::Page;
 use crate::controllers::Context;
@@ -13,10 +14,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// As often as Karpenter sets these metrics anew.
+/// As often as Karpenter updates these metrics.
 pub const PERIOD: Duration = Duration::from_mins(1);
 
-/// What the page says now, or why nobody knows.
+/// The page as it is now, or why it cannot be read.
 pub async fn read(page: &Page, now: Timestamp) -> Result<Market, String> {
     let text = page.read().await.map_err(|e| e.to_string())?;
     Market::read(&text, now).map_err(|e| e.to_string())
@@ -26,19 +27,19 @@ pub async fn read(page: &Page, now: Timestamp) -> Result<Market, String> {
 pub struct Follower {
     page: Page,
     context: Arc<Context>,
-    /// Whether the page could be read last.
+    /// Whether the last read succeeded.
     readable: Option<bool>,
-    /// Whether prices on it were absurd when it was read last.
+    /// Whether the last page had absurd prices.
     doubted: bool,
 }
 
 impl Follower {
-    /// Nothing is read yet.
+    /// A follower that has read nothing yet.
     pub fn new(page: Page, context: Arc<Context>) -> Self {
         Self { page, context, readable: None, doubted: false }
     }
 
-    /// Reads the page each minute until the process ends.
+    /// Reads the page each minute until `stop`.
     pub async fn follow(mut self, stop: CancellationToken) {
         let mut ticks = tokio::time::interval_at(Instant::now() + PERIOD, PERIOD);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -70,7 +71,7 @@ impl Follower {
         }
     }
 
-    /// Logs that prices are absurd, once while some are.
+    /// Logs absurd prices, once while there are any.
     fn warn_of_absurd_prices(&mut self, market: &Market) {
         let doubt = market.doubt();
         let was_doubted = std::mem::replace(&mut self.doubted, doubt.is_some());

@@ -1,8 +1,7 @@
-//! Wiring: from a configuration to running loops, and their orderly end.
+//! Wiring: from a configuration to running loops, and their orderly shutdown.
 //!
-//! Order at the end: readiness goes off, the controllers finish what they are doing, the lease is given
-//! up, at once if they take long, and the servers stop.
-//! A second signal ends the process at once.
+//! Order of the shutdown: readiness goes off, the controllers finish running reconciles, the leases are given up (even
+//! before that, if it takes long), and the servers stop. A second signal ends the process at once.
 
 pub mod board;
 pub mod compat;
@@ -30,43 +29,42 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// Period in which gauges are set anew from what is known: as often as they are scraped, because every
-/// claim is counted.
+/// How often the gauges are set: as often as they are scraped, because every claim is counted.
 const GAUGE_PERIOD: Duration = Duration::from_secs(15);
 
-/// Everything `setu run` was told.
+/// The configuration of `setu run`.
 pub struct Config {
     /// The policy: file and command line.
     pub policy: Settings,
-    /// Where the policy file is, to see it change.
+    /// Path of the policy file, to watch it.
     pub policy_file: Option<PathBuf>,
     /// `spec.controllerName` of the checks that are ours.
     pub controller_name: String,
-    /// What is done only where it is asked for.
+    /// Optional behaviour.
     pub options: Options,
-    /// How this replica and others settle who acts; `None` for one that is alone.
+    /// How replicas settle who leads; `None` for a sole replica.
     pub election: Option<lease::Settings>,
     /// Address of the metrics.
     pub metrics: SocketAddr,
     /// Address of the probes.
     pub health: SocketAddr,
-    /// How traces are exported, if they are; or what is wrong with how the environment says so.
+    /// How traces are exported, if at all; or which setting is wrong.
     pub traces: Result<Option<traces::Settings>, traces::BadSetting>,
     /// Karpenter's own metrics page, if it is to be read.
     pub karpenter_metrics: Option<Page>,
-    /// Whether the steps of a gang are told on the Job too.
+    /// Whether a gang's Events are published on its Job too.
     pub events_on_job: bool,
-    /// Whether the probes' address serves the board too.
+    /// Whether the board is served on the probes' address.
     pub board: bool,
 }
 
 /// Why the controller did not run.
 #[derive(Debug, thiserror::Error)]
 pub enum AppError {
-    /// What it was given cannot be used.
+    /// Its input cannot be used.
     #[error("{0}")]
     Invalid(String),
-    /// It was right, and did not work.
+    /// Its input was right, but something failed.
     #[error("{0}")]
     Failed(String),
 }
@@ -116,7 +114,7 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     }
     if let Some(page) = config.karpenter_metrics {
         let mut follower = market::Follower::new(page, Arc::clone(&context));
-        // Gangs that another replica began are planned again as soon as this one leads, and are to come out alike.
+        // Gangs that another replica began are planned again as soon as this one leads, and must get the same plan.
         follower.read().await;
         tokio::spawn(follower.follow(stop.clone()));
     }
@@ -125,7 +123,7 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     let signals = tokio::spawn(signals(stop.clone()));
     let elections = tokio::spawn(replica.elections());
     replica.work(&stop).await;
-    // It ends with the work. Fails only if it has panicked, and then there is no lease to give up.
+    // It ends with the work. It fails only if it has panicked, and then there is no lease to give up.
     let _ = elections.await;
     if let Some(exporting) = exporting {
         exporting.finish().await;
@@ -135,7 +133,7 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     Ok(())
 }
 
-/// Starts the export of traces, if a collector is named. What keeps it from starting costs the traces alone.
+/// Starts the export of traces, if a collector is configured. A failure costs only the traces.
 fn export(settings: &Result<Option<traces::Settings>, traces::BadSetting>) -> (Traces, Option<Exporting>) {
     let started = match settings {
         Ok(None) => {
@@ -157,7 +155,7 @@ fn export(settings: &Result<Option<traces::Settings>, traces::BadSetting>) -> (T
     }
 }
 
-/// A name for this process, unlike that of any other: the pod's, and when it started.
+/// A unique name for this process, from the pod's name and the start time.
 fn instance() -> String {
     let host = ["POD_NAME", "HOSTNAME"].iter().find_map(|name| std::env::var(name).ok());
     let started = [jiff::Timestamp::now().to_string(), std::process::id().to_string()];
@@ -170,7 +168,7 @@ async fn gauges(context: Arc<Context>, handle: PrometheusHandle) {
     loop {
         tick.tick().await;
         context.set_gauges();
-        // Sorts what was recorded into its buckets, so that no scrape has to do it all at once.
+        // Sorts what was recorded into buckets, so that no scrape has to do it all at once.
         handle.run_upkeep();
     }
 }
@@ -202,7 +200,7 @@ mod tests {
     use crate::telemetry::traces::fixtures::span;
 
     #[tokio::test]
-    async fn a_setting_of_the_export_that_cannot_be_used_costs_the_traces_alone() {
+    async fn a_bad_export_setting_disables_only_traces() {
         let read = |name: &'static str, value: &'static str| {
             traces::Settings::read(Some("https://127.0.0.1:4317"), |asked| {
                 (asked == name).then(|| value.to_owned())

@@ -1,7 +1,7 @@
 //! Takes over a policy file when it changes.
 //!
-//! A mounted ConfigMap changes by a swap of symbolic links in the file's directory, so the directory is
-//! watched, not the file. Rule: a file that cannot be used changes nothing but what is said about it.
+//! A mounted ConfigMap changes by a swap of symbolic links in the file's directory, so the directory is watched, not the
+//! file. Rule: a file that cannot be used changes nothing except the reports about it.
 
 use super::AppError;
 use crate::controllers::Context;
@@ -17,15 +17,15 @@ use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio_util::sync::CancellationToken;
 
-/// Changes that follow each other faster than this are one: editors write in pieces.
+/// Changes closer together than this count as one: editors write in pieces.
 const SETTLE: Duration = Duration::from_millis(150);
-/// The file is read again this often although no change was seen, as some file systems tell of none.
+/// How often the file is read without a change, as some file systems report none.
 const SAFETY_NET: Duration = Duration::from_mins(1);
 
-/// A policy file whose changes are seen.
+/// A policy file that is watched.
 pub struct Watched {
     path: PathBuf,
-    /// The text that was read last, or why there was none.
+    /// The text as last read, or why it could not be read.
     last: Result<String, String>,
     changes: UnboundedReceiver<()>,
     /// Ends the watch when it is dropped.
@@ -40,7 +40,7 @@ impl Watched {
         };
         let (reported, changes) = unbounded_channel();
         let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-            // Reading the file is a change too for some systems, and would never end.
+            // On some systems a read of the file counts as a change, and this would never end.
             if event.is_ok_and(|e| !e.kind.is_access()) {
                 // Fails only while the process ends.
                 let _ = reported.send(());
@@ -58,7 +58,7 @@ impl Watched {
     /// The next file that differs from the last, usable or not.
     pub async fn next(&mut self) -> Result<PolicyFile, FileError> {
         loop {
-            // Either a change, or the time to read it without one.
+            // Either a change, or the time for a read without one.
             let _ = tokio::time::timeout(SAFETY_NET, self.changes.recv()).await;
             while tokio::time::timeout(SETTLE, self.changes.recv()).await.is_ok_and(|c| c.is_some()) {}
             let now = text(&self.path);
@@ -76,7 +76,7 @@ fn text(path: &Path) -> Result<String, String> {
 
 /// Takes over every new version until `stop`.
 pub async fn follow(mut watched: Watched, context: Arc<Context>, stop: CancellationToken) {
-    // It may have changed between the first reading and the start of the watch.
+    // It may have changed between the first read and the start of the watch.
     let now = PolicyFile::read(&watched.path);
     if now.as_ref().map_or(true, |file| *file != context.policies.settings().file) {
         take_over(&context, now).await;
@@ -86,7 +86,7 @@ pub async fn follow(mut watched: Watched, context: Arc<Context>, stop: Cancellat
     }
 }
 
-/// Puts a new version in force, or says why it is not.
+/// Puts a new version in force, or reports why it is not.
 pub async fn take_over(context: &Context, read: Result<PolicyFile, FileError>) {
     let (reason, warning, text) = match read {
         Ok(file) => {
@@ -115,8 +115,8 @@ pub async fn take_over(context: &Context, read: Result<PolicyFile, FileError>) {
     }
 }
 
-/// API groups the cluster serves, where the preset of the cloud provider depends on them; those known
-/// before if the cluster cannot be asked, and without any the likeliest preset holds.
+/// API groups that the cluster serves, if the preset of the cloud provider depends on them. If the cluster cannot be
+/// asked, the last known ones; without any, the likeliest preset applies.
 pub async fn groups_that_matter(client: &Client, settings: &Settings) -> Vec<String> {
     if settings.cloud_provider().1.node_classes().len() < 2 {
         return Vec::new();
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    /// A directory as the kubelet keeps it: `policy.yaml` → `..data/policy.yaml`, `..data` → a version.
+    /// A directory as the kubelet lays it out: `policy.yaml` → `..data/policy.yaml`, `..data` → a version.
     struct Mount(PathBuf);
 
     impl Mount {
@@ -169,12 +169,12 @@ mod tests {
     }
 
     async fn next(watched: &mut Watched) -> Result<PolicyFile, FileError> {
-        // Well under the safety net, so that only the watch can have told.
+        // Well under the safety net, so that only the watch can have reported it.
         tokio::time::timeout(Duration::from_secs(20), watched.next()).await.expect("the change was not seen")
     }
 
     #[tokio::test]
-    async fn a_swap_of_links_is_seen_and_a_broken_file_is_told_before_the_next_good_one() {
+    async fn a_swap_of_links_is_seen_and_a_broken_file_is_reported_before_the_next_good_one() {
         let mount = Mount::new("reload");
         mount.swap("..1", "guards: {gangNodes: 1}");
         let mut watched = Watched::start(&mount.file()).unwrap();

@@ -19,11 +19,10 @@ use tokio_util::sync::CancellationToken;
 /// Objects of one kind that are reconciled at the same time.
 const AT_ONCE: Limits = Limits { all: 512, flow: 32, first: 512 };
 const ONE: Limits = Limits { all: 1, flow: 1, first: 0 };
-/// Where the sweep waits for its turn to write.
+/// The lane in which the sweep waits for its turn to write.
 const SWEEP: &str = "sweep";
-/// How long the leases wait for reconciles that are under way when the replica is told to stop: another one is to
-/// lead within a second.
-const LAST_LOOKS: Duration = Duration::from_millis(400);
+/// How long the leases wait for running reconciles after `stop`: another replica should lead within a second.
+const LAST_RECONCILES: Duration = Duration::from_millis(400);
 /// When a failed reconcile is repeated.
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -32,7 +31,7 @@ pub struct Replica {
     context: Arc<Context>,
     feeds: Feeds,
     electors: Vec<Elector>,
-    /// No reconcile is under way any more, or the leases no longer wait for it.
+    /// Cancelled once no reconcile is running, or the leases no longer wait for it.
     idle: CancellationToken,
 }
 
@@ -55,7 +54,7 @@ impl Replica {
     }
 
     /// Takes part in the elections until [`Self::work`] is done, and then gives the leases up. Needs a task of its own:
-    /// reconciles compute, and a lease that is not renewed meanwhile is lost, with all that was remembered of its gangs.
+    /// reconciles compute, and a lease that is not renewed meanwhile is lost, with everything kept about its gangs.
     pub fn elections(&mut self) -> impl Future<Output = ()> + Send + 'static {
         let (electors, idle) = (std::mem::take(&mut self.electors), self.idle.clone());
         async move {
@@ -63,9 +62,9 @@ impl Replica {
         }
     }
 
-    /// Runs the loops, which act for the shards that this replica leads, until `stop`. Looks that are under
-    /// way are finished. The leases are given up after them, or a moment after `stop` if they take longer: what
-    /// such a reconcile would still write is then refused on its way.
+    /// Runs the loops, which act for the shards that this replica leads, until `stop`. Running reconciles are finished.
+    /// The leases are given up after that, or shortly after `stop` if they take longer. Later writes of such reconciles
+    /// are refused.
     pub async fn work(self, stop: &CancellationToken) {
         let Self { context, feeds, idle, .. } = self;
         let loops = async {
@@ -74,7 +73,7 @@ impl Replica {
         };
         let late = async {
             stop.cancelled().await;
-            if idle.run_until_cancelled(tokio::time::sleep(LAST_LOOKS)).await.is_some() {
+            if idle.run_until_cancelled(tokio::time::sleep(LAST_RECONCILES)).await.is_some() {
                 idle.cancel();
             }
         };
@@ -83,7 +82,7 @@ impl Replica {
     }
 }
 
-/// Follows whether this replica leads a shard, as long as it takes part in the election.
+/// Follows whether this replica leads a shard, while it takes part in the election.
 async fn terms(context: &Context, shard: usize) {
     let Some(mut leadership) = context.shards.all().nth(shard).cloned() else { return };
     let label = (context.shards.count() > 1).then_some(shard);
@@ -94,7 +93,7 @@ async fn terms(context: &Context, shard: usize) {
     }
 }
 
-/// Runs the loops until they are told to stop.
+/// Runs the loops until `stop`.
 async fn loops(feeds: Feeds, context: &Arc<Context>, stop: &CancellationToken) {
     let sweeper = Arc::new(Sweeper {
         context: Arc::clone(context),
@@ -102,7 +101,7 @@ async fn loops(feeds: Feeds, context: &Arc<Context>, stop: &CancellationToken) {
         missing_checks: MissingChecks::default(),
         parted: Suspects::default(),
     });
-    // What is not listed yet would be taken for missing.
+    // An object that is not listed yet would count as missing.
     let opened = async {
         context.gates.opened().await;
         context.wait_for_begun(|uid| context.acts_for(uid));
@@ -132,8 +131,8 @@ async fn reconcile_workload(key: Key, context: &Arc<Context>) -> Action {
         context.waiting().served(&key, Instant::now());
         return Action::await_change();
     };
-    let look = workload::reconcile(Arc::clone(&workload), Arc::clone(context)).boxed();
-    let action = match context.writes.within(&workload.local_queue(), look).await {
+    let reconcile = workload::reconcile(Arc::clone(&workload), Arc::clone(context)).boxed();
+    let action = match context.writes.within(&workload.local_queue(), reconcile).await {
         Ok(action) => action,
         Err(error) => workload::on_error(&workload, &error, context),
     };
@@ -145,22 +144,22 @@ async fn reconcile_check(key: Key, context: &Arc<Context>) -> Action {
     let Some(check) = context.stores.checks.get(&key.object()) else {
         return Action::await_change();
     };
-    let looked = admission_check::reconcile(check, Arc::clone(context)).await;
-    looked.unwrap_or_else(|error| retry(context, ("AdmissionCheck", &key), &error))
+    let result = admission_check::reconcile(check, Arc::clone(context)).await;
+    result.unwrap_or_else(|error| retry(context, ("AdmissionCheck", &key), &error))
 }
 
 async fn reconcile_claim(key: Key, sweeper: &Arc<Sweeper>) -> Action {
-    let look = Box::pin(claims::reconcile(key.object(), Arc::clone(sweeper)));
-    let looked = sweeper.context.writes.within(SWEEP, look).await;
-    looked.unwrap_or_else(|error| retry(&sweeper.context, ("NodeClaim", &key), &error))
+    let reconcile = Box::pin(claims::reconcile(key.object(), Arc::clone(sweeper)));
+    let result = sweeper.context.writes.within(SWEEP, reconcile).await;
+    result.unwrap_or_else(|error| retry(&sweeper.context, ("NodeClaim", &key), &error))
 }
 
 async fn reconcile_parameters(key: Key, context: &Arc<Context>) -> Action {
     let Some(object) = context.stores.parameters.get(&key.object()) else {
         return Action::await_change();
     };
-    let looked = parameters::reconcile(object, Arc::clone(context)).await;
-    looked.unwrap_or_else(|error| retry(context, ("ProvisioningParameters", &key), &error))
+    let result = parameters::reconcile(object, Arc::clone(context)).await;
+    result.unwrap_or_else(|error| retry(context, ("ProvisioningParameters", &key), &error))
 }
 
 fn retry(context: &Context, (kind, key): (&str, &Key), error: &crate::error::Error) -> Action {

@@ -1,4 +1,4 @@
-//! The two small HTTP servers: metrics on one address, probes and debug output on the other.
+//! The two HTTP servers: metrics on one address, probes and debug output on the other.
 
 use super::AppError;
 use crate::controllers::Context;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-/// Takes the address, or says who is to change what. `[::]` stands for every address, those of IPv4 too.
+/// Binds the address, or says who has to change what. `[::]` means every address, including those of IPv4.
 pub async fn bind(what: &str, address: SocketAddr) -> Result<TcpListener, AppError> {
     let bound = match TcpListener::bind(address).await {
         Err(error) => match without_ipv6(address, &error) {
@@ -27,15 +27,15 @@ pub async fn bind(what: &str, address: SocketAddr) -> Result<TcpListener, AppErr
     })
 }
 
-/// What stands for every address where the machine has no IPv6; `None` if that is not what is wrong.
+/// The address that means every address on a machine without IPv6; `None` if the error has another cause.
 fn without_ipv6(address: SocketAddr, error: &io::Error) -> Option<SocketAddr> {
-    // A family that is not there has an error of its own on each system, and no name in the standard library.
+    // The error for a missing address family differs between systems, and has no name in the standard library.
     let other = matches!(error.kind(), io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied);
     (address.ip() == Ipv6Addr::UNSPECIFIED && !other)
         .then(|| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port()))
 }
 
-/// Serves until told to stop.
+/// Serves until `stop`.
 pub async fn serve(listener: TcpListener, routes: Router, stop: CancellationToken) {
     if let Err(error) = axum::serve(listener, routes).with_graceful_shutdown(stop.cancelled_owned()).await {
         tracing::error!(error = %error, "an HTTP server ended");
@@ -106,7 +106,7 @@ mod tests {
     use tokio::net::TcpStream;
 
     #[tokio::test]
-    async fn every_address_is_also_that_of_ipv4_and_of_ipv6_where_there_is_any() {
+    async fn the_unspecified_address_serves_ipv4_and_ipv6() {
         let listener = bind("a test", "[::]:0".parse().unwrap()).await.unwrap();
         let port = listener.local_addr().unwrap().port();
         TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.unwrap();
@@ -118,10 +118,10 @@ mod tests {
     }
 
     #[test]
-    fn only_a_machine_without_ipv6_takes_every_address_of_ipv4() {
+    fn only_a_machine_without_ipv6_falls_back_to_ipv4() {
         let every: SocketAddr = "[::]:8080".parse().unwrap();
         let instead = |address, error: io::Error| without_ipv6(address, &error).map(|a| a.to_string());
-        // EAFNOSUPPORT of Linux.
+        // EAFNOSUPPORT on Linux.
         for missing in [io::Error::from_raw_os_error(97), io::ErrorKind::AddrNotAvailable.into()] {
             assert_eq!(instead(every, missing).as_deref(), Some("0.0.0.0:8080"));
         }

@@ -1,7 +1,7 @@
-//! Leaves a cluster in order: no NodeClaim without somebody who takes it away, no Workload that waits
-//! for an answer that will never come.
+//! Cleans up a cluster: every NodeClaim is deleted or handed back, and no Workload waits for an answer that will never
+//! come.
 //!
-//! Rule: the controller stands still meanwhile, or it would make anew what is taken away.
+//! Rule: the controller is stopped meanwhile, or it would recreate what is removed.
 
 use crate::api::workload::{CheckState, Verdict};
 use crate::api::{AdmissionCheck, NodeClaim, Workload};
@@ -22,44 +22,44 @@ use std::fmt::Debug;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// Time between two looks at what is still there.
-const LOOK: Duration = Duration::from_secs(1);
+/// Time between two polls of what is still there.
+const POLL: Duration = Duration::from_secs(1);
 
-/// What to do about nodes on which admitted gangs run.
+/// What to do with nodes on which admitted gangs run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Nodes {
-    /// They are Karpenter's from now on: it takes them away once their pods are done.
+    /// They become Karpenter's, which removes them once their pods are done.
     HandBack,
-    /// They are deleted as all others, with the pods on them.
+    /// They are deleted like all others, with the pods on them.
     Delete,
 }
 
-/// What was found, and what is to become of it.
+/// What was found, and what is done with it.
 #[derive(Debug, Default)]
 pub struct Plan {
-    /// Checks that nobody will answer any more.
+    /// Checks that no controller will answer any more.
     pub checks: Vec<AdmissionCheck>,
     /// Claims to delete.
     pub delete: Vec<NodeClaim>,
-    /// Claims of running gangs, which Karpenter gets back.
+    /// Claims of running gangs, which are handed back to Karpenter.
     pub hand_back: Vec<NodeClaim>,
-    /// Workloads that hold quota while they wait for us; they give it back.
+    /// Workloads that hold quota while they wait for us; they release it.
     pub waiting: Vec<Workload>,
-    /// Workloads that Setu keeps out of Kueue's queue; they go back to it.
+    /// Workloads that Setu keeps out of Kueue's queue; they return to it.
     pub kept_out: Vec<Workload>,
-    /// Workloads with a finalizer or, where all goes, a journal of ours.
+    /// Workloads with a finalizer of ours or, if everything is removed, a journal.
     pub marked: Vec<Workload>,
 }
 
 impl Plan {
-    /// Whether there is nothing but checks, which stay closed.
+    /// Whether nothing is left but checks, which stay inactive.
     fn is_done(&self) -> bool {
         let claims = self.delete.is_empty() && self.hand_back.is_empty();
         claims && self.waiting.is_empty() && self.kept_out.is_empty() && self.marked.is_empty()
     }
 }
 
-/// Reads the cluster and says what would be done. `controller_name` is that of the checks to leave.
+/// Reads the cluster and plans what to do. `controller_name` is that of the checks to abandon.
 pub async fn plan(client: &Client, controller_name: &str, nodes: Nodes) -> Result<Plan, Error> {
     let all = ListParams::default();
     let ours = all.clone().labels(&format!("{}={}", names::MANAGED_BY, names::SETU));
@@ -74,7 +74,7 @@ pub async fn plan(client: &Client, controller_name: &str, nodes: Nodes) -> Resul
     let checks = checks.unwrap_or_default();
     let claims = claims.unwrap_or_default().into_iter().filter_map(|c| c.0.ok()).collect();
     let Some(workloads) = workloads else {
-        // Nobody can say what runs any more, and Karpenter looks before it takes a node away.
+        // Without Workloads it is unknown what runs, and Karpenter checks for pods before it removes a node.
         let plan = sorted(controller_name, Nodes::Delete, checks, claims, Vec::new());
         return Ok(match nodes {
             Nodes::Delete => plan,
@@ -87,7 +87,7 @@ pub async fn plan(client: &Client, controller_name: &str, nodes: Nodes) -> Resul
     Ok(sorted(controller_name, nodes, checks, claims, workloads))
 }
 
-/// All objects of a kind; `None` where the cluster has no such kind, as when its CRD went first.
+/// All objects of a kind; `None` if the cluster has no such kind, for example because its CRD was deleted first.
 async fn list<K>(action: &'static str, api: &Api<K>, params: &ListParams) -> Result<Option<Vec<K>>, Error>
 where
     K: Clone + Debug + DeserializeOwned,
@@ -122,15 +122,15 @@ fn sorted(
     let runs_on =
         |w: &&Workload| runs(w) || (w.is("Admitted") && w.is_replaced() && lines.contains(&w.line()));
     let running: BTreeSet<String> = workloads.iter().filter(runs_on).filter_map(ResourceExt::uid).collect();
-    // A claim made for another controller's check is another installation's.
+    // A claim made for another controller's check belongs to another installation.
     let claims = claims.into_iter().filter(|c| !others.contains(c.annotation(names::CHECK)));
-    // Pods of others may be on the Node of one that is handed back in part.
+    // Other pods may be on the Node of a claim whose hand-back has begun.
     let (hand_back, delete) = claims.partition(|c| {
         c.is_handing_back() || (nodes == Nodes::HandBack && running.contains(c.label(names::WORKLOAD_UID)))
     });
-    // One whose check says Retry waits for Kueue alone.
+    // A Workload whose check says Retry waits only for Kueue.
     let asks = |c: &CheckState| names.contains(&c.name) && c.state != Verdict::Retry;
-    // To answer a slice that is to replace a running one would have Kueue stop the whole Job.
+    // An answer for a slice that is to replace a running one would make Kueue stop the whole Job.
     let waits = |w: &&Workload| {
         w.is("QuotaReserved") && !w.is("Admitted") && w.replaces().is_none() && w.checks().iter().any(asks)
     };
@@ -146,8 +146,8 @@ fn sorted(
     Plan { checks: ours, delete, hand_back, waiting, kept_out, marked }
 }
 
-/// Scales the controller's Deployment to zero and waits until its pods are gone, those too that are ending:
-/// what ends may still write.
+/// Scales the controller's Deployment to zero and waits until its pods are gone, including terminating ones: they may
+/// still write.
 pub async fn stop(client: &Client, namespace: &str, name: &str, limit: Duration) -> Result<(), String> {
     let scaled = deployment::scale_to_zero(client, namespace, name).await;
     let Some(selector) = scaled.map_err(|e| e.to_string())? else { return Ok(()) };
@@ -171,12 +171,12 @@ pub async fn stop(client: &Client, namespace: &str, name: &str, limit: Duration)
                 left.join(", ")
             ));
         }
-        sleep(LOOK).await;
+        sleep(POLL).await;
     }
 }
 
-/// Does what the plan says, waits until the deleted NodeClaims are gone, and reads again until it finds
-/// nothing: what the controller had on its way when it ended arrives after the plan was made.
+/// Carries out the plan, waits until the deleted NodeClaims are gone, and reads again until it finds nothing: writes that
+/// the controller had in flight when it ended may arrive after the plan was made.
 pub async fn carry_out(
     client: &Client,
     controller_name: &str,
@@ -189,9 +189,9 @@ pub async fn carry_out(
     loop {
         handed_back.extend(plan.hand_back.iter().filter_map(ResourceExt::uid));
         pass(client, plan, nodes, limit).await?;
-        sleep(LOOK).await;
+        sleep(POLL).await;
         plan = self::plan(client, controller_name, nodes).await.map_err(|e| e.to_string())?;
-        // They keep our label, so that they are found again here.
+        // They keep our label, so they are found here again.
         plan.hand_back.retain(|claim| claim.uid().is_none_or(|uid| !handed_back.contains(&uid)));
         if plan.is_done() {
             return Ok(());
@@ -213,7 +213,7 @@ async fn pass(client: &Client, plan: Plan, nodes: Nodes, limit: Duration) -> Res
     };
     let now = Timestamp::now();
     let text = |e: Error| e.to_string();
-    // First the queues close, or Kueue would reserve anew what is given back here.
+    // Checks become inactive first, or Kueue would reserve again the quota that is released here.
     for check in &plan.checks {
         active::report(client, check, &inactive, now).await.map_err(text)?;
     }
@@ -236,7 +236,7 @@ async fn pass(client: &Client, plan: Plan, nodes: Nodes, limit: Duration) -> Res
     let (_, failed) = claims::delete_all(client, targets.clone().into_iter().collect(), |_, _| ()).await;
     failed.map_or(Ok(()), |e| Err(e.to_string()))?;
     until_gone(client, &targets, limit).await?;
-    // Last of all, for a finalizer says that there may still be nodes.
+    // Last of all, because a finalizer means that there may still be nodes.
     let annotations = if nodes == Nodes::Delete { Annotations::Remove } else { Annotations::Keep };
     for workload in &plan.marked {
         release(client, workload, annotations).await.map_err(text)?;
@@ -244,7 +244,7 @@ async fn pass(client: &Client, plan: Plan, nodes: Nodes, limit: Duration) -> Res
     Ok(())
 }
 
-/// Has Kueue take back the quota of a Workload that nobody will provision for.
+/// Makes Kueue take back the quota of a Workload that no controller will provision for.
 async fn give_back(client: &Client, workload: &Workload, checks: &BTreeSet<String>) -> Result<(), Error> {
     let retry = |old: &CheckState| CheckState {
         name: old.name.clone(),
@@ -257,7 +257,7 @@ async fn give_back(client: &Client, workload: &Workload, checks: &BTreeSet<Strin
     let entries: Vec<CheckState> =
         workload.checks().iter().filter(|c| checks.contains(&c.name)).map(retry).collect();
     match verdict::apply(client, workload, &entries).await {
-        // Whoever changed it has moved it on; it waits for us no more, or the next read finds it.
+        // Someone else has moved it on: it no longer waits for us, or the next read finds it.
         Err(Error::Conflict { .. }) => Ok(()),
         other => other.map(drop),
     }
@@ -306,7 +306,7 @@ async fn until_gone(
                 left.join(", ")
             ));
         }
-        sleep(LOOK).await;
+        sleep(POLL).await;
     }
 }
 
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_that_is_handed_back_in_part_is_never_deleted() {
+    fn a_claim_whose_hand_back_has_begun_is_never_deleted() {
         let mut claim = claim("ended", "ours", "finished");
         claim.annotations_mut().insert(names::HANDING_BACK.to_owned(), "true".to_owned());
         for nodes in [Nodes::HandBack, Nodes::Delete] {
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nodes_of_a_replaced_slice_stay_with_the_job_and_a_slice_that_waits_is_not_answered() {
+    fn nodes_of_a_replaced_slice_stay_and_a_waiting_slice_is_not_answered() {
         let all = ["QuotaReserved", "Admitted", "Finished"];
         let workloads = vec![
             slice("first", &all, None),
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn a_check_of_kueues_own_provisioning_is_left_in_order_if_it_has_nodes_of_ours() {
+    fn a_check_of_kueues_provisioning_is_cleaned_up_if_it_has_nodes_of_ours() {
         let checks = || {
             vec![check("served", names::PROVISIONING_REQUEST), check("kueues", names::PROVISIONING_REQUEST)]
         };
@@ -432,14 +432,14 @@ mod tests {
     }
 
     #[test]
-    fn where_all_goes_running_gangs_lose_their_nodes_too_and_journals_go() {
+    fn full_removal_also_deletes_nodes_of_running_gangs_and_journals() {
         let plan = found(Nodes::Delete);
         assert_eq!(names_of(&plan.delete), ["runs", "waits", "ended", "orphan"]);
         assert!(plan.hand_back.is_empty());
         assert_eq!(plan.marked.len(), 4);
     }
 
-    /// A cluster that answers each request by its path: with a code, and what it says.
+    /// A cluster that answers each request by its path, with a code and a body.
     fn answering(answer: fn(&str) -> (u16, Value)) -> Client {
         let (service, mut handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
         tokio::spawn(async move {
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn where_the_crds_went_first_there_is_nothing_to_do_and_another_failure_is_one() {
+    async fn missing_crds_mean_nothing_to_do_and_other_failures_are_reported() {
         let gone = answering(|_| status(404));
         let plan = plan(&gone, "setu", Nodes::HandBack).await.unwrap();
         assert!(plan.is_done() && plan.checks.is_empty());
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nodes_of_which_nobody_can_say_what_runs_there_are_karpenters() {
+    async fn nodes_are_handed_back_if_workloads_cannot_be_listed() {
         let client = answering(|path| match path {
             "/apis/karpenter.sh/v1/nodeclaims" => {
                 let claim = claim("orphan", "ours", "gone");

@@ -1,7 +1,7 @@
-//! How long a watch that failed waits before it starts again.
+//! How long a failed watch waits before it starts again.
 //!
-//! Rule: no chance. A replica holds one watch a kind, too few to need spreading, and a run of the
-//! embedded cluster must be repeatable to the last byte.
+//! Rule: no randomness. A replica holds one watch per kind, too few to need spreading, and a run of the embedded cluster
+//! must be repeatable to the last byte.
 
 use kube::runtime::utils::Backoff;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use tokio::time::Instant;
 const FIRST: Duration = Duration::from_millis(500);
 /// The longest wait.
 const LONGEST: Duration = Duration::from_secs(5);
-/// A failure this long after the one before starts with the first wait again.
+/// A failure this long after the previous one starts with the first wait again.
 const QUIET: Duration = Duration::from_secs(20);
 
 /// Waits that double, from half a second to five.
 ///
-/// A stream resets its backoff with each event, and a watch that starts over reports its start as an event. So a
-/// reset does nothing here: only time without a failure does.
+/// A stream resets its backoff with each event, and a watch that starts over reports its start as an event. So a reset
+/// does nothing here; only time without a failure starts over.
 #[derive(Debug, Default)]
 pub struct Doubling(Option<(Instant, Duration)>);
 

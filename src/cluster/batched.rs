@@ -1,27 +1,28 @@
-//! Reads of different things that can be made as one: few at a time go alone, the others together.
+//! Batched reads: a few at a time are made alone, the others together.
 //!
-//! A list that is made past the API server's cache costs it as much for one gang as for a hundred, and where its cache is
-//! behind it reads all there is for each. Rule: nobody is given what was read before it asked, and a read that fails fails
-//! for nobody but the one who made it: the others ask again, fewer together than before.
+//! A list past the API server's cache costs as much for one gang as for a hundred, and if that cache is behind, it reads
+//! everything for each. Rule: no caller gets what was read before it asked. A failed read fails only for the caller that
+//! made it; the others ask again, in smaller batches.
 
 use super::lock;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use tokio::sync::oneshot;
 
-/// Reads under way at the same time; whoever asks meanwhile waits for the next one, which is made for all who wait.
+/// Reads under way at the same time. A caller that asks meanwhile waits for the next one, which is made for all that
+/// wait.
 const AT_ONCE: usize = 4;
-/// Most things that one read is made for: their names have to go into a URL.
+/// The most keys that one read is made for: they have to fit into a URL.
 const TOGETHER: usize = 100;
 
-/// Joins reads of `K` that come to `T` for all whom they were made for.
+/// Joins reads of `K` that return `T` for all their callers.
 #[derive(Debug)]
 pub struct Batched<K, T>(Arc<Mutex<Pending<K, T>>>);
 
 #[derive(Debug)]
 struct Pending<K, T> {
     under_way: usize,
-    /// How many a read is made for at most.
+    /// The most keys that one read is made for now.
     together: usize,
     waiting: VecDeque<Waiter<K, T>>,
 }
@@ -29,19 +30,19 @@ struct Pending<K, T> {
 #[derive(Debug)]
 struct Waiter<K, T> {
     key: K,
-    told: oneshot::Sender<Told<K, T>>,
+    reply: oneshot::Sender<Reply<K, T>>,
 }
 
-/// What whoever waits is told.
+/// What a waiting caller gets.
 #[derive(Debug)]
-enum Told<K, T> {
-    /// What was read.
+enum Reply<K, T> {
+    /// The result.
     Read(Arc<T>),
-    /// It is to read, for these too.
+    /// It has to read, for these too.
     Lead(Place<K, T>, Vec<Waiter<K, T>>),
 }
 
-type Wait<K, T> = oneshot::Receiver<Told<K, T>>;
+type Wait<K, T> = oneshot::Receiver<Reply<K, T>>;
 
 /// One of the reads under way. However it ends, the next one begins.
 #[derive(Debug)]
@@ -54,10 +55,10 @@ impl<K, T> Default for Batched<K, T> {
 }
 
 impl<K: Clone, T> Batched<K, T> {
-    /// What `read` comes to for this key, and maybe others with it, or the same read of another one who waited too.
+    /// The result of `read` for this key and maybe others, or of another caller's read that included it.
     ///
     /// # Errors
-    /// What the read failed with that was made here.
+    /// The error of the read that was made here.
     pub async fn read<F, E>(&self, key: K, read: impl FnOnce(Vec<K>) -> F) -> Result<Arc<T>, E>
     where
         F: Future<Output = Result<T, E>>,
@@ -65,10 +66,10 @@ impl<K: Clone, T> Batched<K, T> {
         let (place, followers) = loop {
             match self.enter(key.clone()) {
                 Ok(place) => break (place, Vec::new()),
-                Err(told) => match told.await {
-                    Ok(Told::Read(found)) => return Ok(found),
-                    Ok(Told::Lead(place, followers)) => break (place, followers),
-                    // The read that was made for this one failed, or was given up.
+                Err(reply) => match reply.await {
+                    Ok(Reply::Read(found)) => return Ok(found),
+                    Ok(Reply::Lead(place, followers)) => break (place, followers),
+                    // The read that was made for this caller failed, or was cancelled.
                     Err(_) => {}
                 },
             }
@@ -81,28 +82,27 @@ impl<K: Clone, T> Batched<K, T> {
         drop(place);
         let found = Arc::new(answer?);
         for follower in followers {
-            // One that is not there any more needs no answer.
-            let _ = follower.told.send(Told::Read(Arc::clone(&found)));
+            // A caller that is gone needs no answer.
+            let _ = follower.reply.send(Reply::Read(Arc::clone(&found)));
         }
         Ok(found)
     }
 
-    /// Enters the line: a place, or what to wait for.
+    /// Joins the line: returns a place, or what to wait for.
     fn enter(&self, key: K) -> Result<Place<K, T>, Wait<K, T>> {
         let mut line = lock(&self.0);
         if line.under_way < AT_ONCE {
             line.under_way += 1;
             return Ok(Place(Arc::clone(&self.0)));
         }
-        let (told, wait) = oneshot::channel();
-        line.waiting.push_back(Waiter { key, told });
+        let (reply, wait) = oneshot::channel();
+        line.waiting.push_back(Waiter { key, reply });
         Err(wait)
     }
 }
 
 impl<K, T> Place<K, T> {
-    /// After a read that failed half as many are read for together, maybe they were too many; after one that did not,
-    /// twice as many.
+    /// Halves the batch size after a failed read, which may have been too large, and doubles it after a successful one.
     fn learn(&self, works: bool) {
         let mut line = lock(&self.0);
         let together = if works { line.together * 2 } else { line.together / 2 };
@@ -113,7 +113,7 @@ impl<K, T> Place<K, T> {
 impl<K, T> Drop for Place<K, T> {
     fn drop(&mut self) {
         let mut line = lock(&self.0);
-        line.waiting.retain(|waiter| !waiter.told.is_closed());
+        line.waiting.retain(|waiter| !waiter.reply.is_closed());
         let Some(first) = line.waiting.pop_front() else {
             line.under_way -= 1;
             return;
@@ -121,8 +121,8 @@ impl<K, T> Drop for Place<K, T> {
         let together = line.waiting.len().min(line.together - 1);
         let followers = line.waiting.drain(..together).collect();
         drop(line);
-        // Should it go at this very moment, the place goes with what it was sent, and another one is next.
-        let _ = first.told.send(Told::Lead(Self(Arc::clone(&self.0)), followers));
+        // If it goes at this very moment, the place is dropped with the message, and the next caller gets it.
+        let _ = first.reply.send(Reply::Lead(Self(Arc::clone(&self.0)), followers));
     }
 }
 
@@ -135,7 +135,7 @@ mod tests {
 
     const READ: Duration = Duration::from_millis(10);
 
-    /// What can be read, and for whom it was.
+    /// What can be read, and for which keys it was.
     #[derive(Default)]
     struct World {
         reads: Mutex<Vec<Vec<u32>>>,
@@ -143,7 +143,7 @@ mod tests {
     }
 
     impl World {
-        /// Reads ten times the key; nobody may read of 13.
+        /// Reads ten times the key; key 13 fails.
         async fn read(&self, key: u32) -> Result<u32, &'static str> {
             let read = |keys: Vec<u32>| async move {
                 lock(&self.reads).push(keys.clone());
@@ -170,12 +170,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_read_that_fails_fails_for_whoever_made_it_and_fewer_go_together_after_it() {
+    async fn a_failed_read_fails_only_its_caller_and_shrinks_the_next_batches() {
         let world = World::default();
         let all = join_all((1..=40).map(|key| world.read(key))).await;
         let failed: Vec<u32> =
             (1..).zip(&all).filter(|(_, found)| found.is_err()).map(|(key, _)| key).collect();
-        // Whoever led a read in which the unlucky one was has failed with it, and at last the unlucky one alone.
+        // Every caller that led a read with the failing key has failed with it, and finally that key alone.
         assert!(failed.contains(&13) && failed.len() < 10, "{failed:?}");
         assert!(all.iter().zip(1..).all(|(found, key)| failed.contains(&key) || *found == Ok(key * 10)));
         let together = lock(&world.batched.0).together;
@@ -184,16 +184,16 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_read_that_is_given_up_holds_up_nobody() {
+    async fn a_cancelled_read_blocks_no_other() {
         let world = World::default();
         let given_up = join_all((1..=4).map(|key| timeout(READ / 2, world.read(key))));
-        // It is to lead the second round, and goes before.
+        // It is to lead the second round, and is cancelled before.
         let leader = timeout(READ / 3, world.read(5));
         let (given_up, leader, others) =
             tokio::join!(given_up, leader, join_all([6, 7].map(|key| world.read(key))));
         assert!(given_up.iter().all(Result::is_err) && leader.is_err());
         assert_eq!(others, [Ok(60), Ok(70)]);
-        // One that leads is given up, and whom it reads for reads again.
+        // A caller that leads is cancelled, and the one that it reads for reads again.
         let first = join_all((1..=4).map(|key| world.read(key)));
         let leader = timeout(READ * 3 / 2, world.read(5));
         let (_, leader, other) = tokio::join!(first, leader, world.read(6));

@@ -1,7 +1,7 @@
-//! The client: kube's own stack without its retry, and a layer that counts every request.
+//! The client: kube's own stack without its retries, plus a layer that counts every request.
 //!
-//! kube would retry a POST for minutes, also after the world has moved on. Here a failed call is an
-//! answer; whoever made it looks again and decides anew.
+//! kube would retry a POST for minutes, even if the state has changed since. Here a failed call is an answer; the caller
+//! reads again and decides anew.
 
 use crate::planted::planted;
 use crate::telemetry::metrics;
@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tower::{Layer, Service};
 
-/// Time in which a connection must stand.
+/// Time limit for opening a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Connects with the given configuration.
@@ -23,7 +23,7 @@ pub fn connect(mut config: Config) -> Result<Client, kube::Error> {
     Ok(ClientBuilder::try_from(config)?.with_layer(&CountLayer).build())
 }
 
-/// The same counting around any other way to an API server.
+/// The same counting around any other service that acts as an API server.
 pub fn counted<S>(service: S) -> Count<S> {
     CountLayer.layer(service)
 }
@@ -72,7 +72,7 @@ where
     }
 }
 
-/// The kinds that are told apart in metrics; everything else is `other`.
+/// The kinds that have their own label value in metrics; everything else is `other`.
 const RESOURCES: [&str; 24] = [
     "workloads",
     "provisioningrequests",
@@ -100,7 +100,7 @@ const RESOURCES: [&str; 24] = [
     "pods",
 ];
 
-/// The kind that a path asks for, by its place in the path alone: names are others' to choose.
+/// The kind in a path, found only by its position: names are chosen by others.
 fn resource(path: &str) -> &'static str {
     let mut parts = path.split('/').filter(|p| !p.is_empty()).skip_while(|p| !["api", "apis"].contains(p));
     let before_kind = if parts.next() == Some("apis") { 2 } else { 1 };
@@ -115,8 +115,8 @@ fn resource(path: &str) -> &'static str {
 #[cfg(not(feature = "fail-points"))]
 fn after_write(_: &Method, _: &str) {}
 
-/// Ends the process with SIGKILL right after the write whose number `SETU_KILL_AFTER_WRITE` gives, as `12`, or as
-/// `nodeclaims 3` among those of one kind.
+/// Kills the process with SIGKILL right after the write with the number in `SETU_KILL_AFTER_WRITE`: `12`, or `nodeclaims
+/// 3` to count only one kind.
 #[cfg(feature = "fail-points")]
 fn after_write(method: &Method, resource: &str) {
     use std::sync::LazyLock;

@@ -1,9 +1,9 @@
-//! Flows that take turns: what waits in one does not hold up what waits in another.
+//! Flows that take turns: items that wait in one flow do not hold up those in another.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 
-/// What waits, each in its flow, first come first served within it.
+/// Waiting items, each in its flow, first come first served within it.
 #[derive(Debug)]
 pub struct FairQueue<T> {
     waiting: BTreeMap<String, VecDeque<T>>,
@@ -18,12 +18,12 @@ impl<T> Default for FairQueue<T> {
 }
 
 impl<T> FairQueue<T> {
-    /// Has `item` wait at the end of a flow.
+    /// Adds `item` at the end of a flow.
     pub fn push(&mut self, flow: String, item: T) {
         self.waiting.entry(flow).or_default().push_back(item);
     }
 
-    /// The first of the next flow that has room, counted from the one that had its turn last.
+    /// The first item of the next flow that has room, counted from the one that had its turn last.
     pub fn next(&mut self, has_room: impl Fn(&str) -> bool) -> Option<(String, T)> {
         let after = (Bound::Excluded(&self.last), Bound::Unbounded);
         let upto = (Bound::Unbounded, Bound::Included(&self.last));
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flows_take_turns_and_one_without_room_is_passed_over() {
+    fn flows_take_turns_and_a_flow_without_room_is_skipped() {
         let mut flows = FairQueue::default();
         for (flow, item) in [("a", 1), ("a", 2), ("a", 3), ("b", 4), ("c", 5)] {
             flows.push(flow.to_owned(), item);

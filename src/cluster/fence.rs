@@ -1,14 +1,14 @@
-//! Keeps a replica from writing for a shard that it does not lead: a client through which everything but
-//! reads is refused unless the replica leads at that moment.
+//! Keeps a replica from writing for a shard that it does not lead: a client that refuses everything except reads unless
+//! the replica leads at that moment.
 //!
-//! Calls that are under way when leadership ends may finish; the writes themselves are fenced too.
+//! Calls under way when leadership ends may finish; the writes themselves are fenced too.
 
 use http::{Method, Request};
 use kube::Client;
 use kube::client::Body;
 use tower::service_fn;
 
-/// A write was held back.
+/// A write was refused.
 #[derive(Debug, thiserror::Error)]
 #[error("this replica does not lead any more")]
 struct NotLeading;
@@ -49,13 +49,13 @@ mod tests {
             counted.fetch_add(1, Ordering::SeqCst);
             async { Ok::<_, std::convert::Infallible>(Response::new(Body::empty())) }
         });
-        let (told, leadership) =
-            Leadership::told(Some(Term { until: Instant::now() + Duration::from_secs(10), after: None }));
+        let (sender, leadership) =
+            Leadership::channel(Some(Term { until: Instant::now() + Duration::from_secs(10), after: None }));
         let client = fenced(&Client::new(server, "default"), move || leadership.leads());
         let api: Api<Workload> = Api::default_namespaced(client);
         let workload = Workload::new("w", crate::api::workload::WorkloadSpec::default());
         let write = async || api.create(&PostParams::default(), &workload).await.unwrap_err().to_string();
-        // The answers are empty, so what counts is whether there was a question.
+        // The answers are empty, so what counts is whether a request was made.
         write().await;
         assert_eq!(asked.load(Ordering::SeqCst), 1);
         tokio::time::advance(Duration::from_secs(10)).await;
@@ -63,6 +63,6 @@ mod tests {
         assert_eq!(asked.load(Ordering::SeqCst), 1);
         let _ = api.get("w").await;
         assert_eq!(asked.load(Ordering::SeqCst), 2);
-        drop(told);
+        drop(sender);
     }
 }

@@ -1,7 +1,7 @@
-//! Objects that may not be readable, each read by itself: one that is not stops none of the others.
+//! Objects that may be unreadable, each decoded by itself: an unreadable one does not stop the others.
 //!
-//! Each is taken as text first, which is cheap: a list of thousands goes through here at every start. Who manages
-//! which field is left out of it, because nobody asks and it is often larger than the rest.
+//! Each is taken as text first, which is cheap: a list of thousands passes here at every start. Its managed fields are
+//! left out, because they are not needed and often larger than the rest.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
@@ -11,18 +11,18 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 
-/// An object as the API server sent it, or what of it could be read and why no more. Read from JSON text only.
+/// An object as the API server sent it, or its readable part with the error. Read from JSON text only.
 #[derive(Clone, Debug)]
 pub struct Guarded<K>(pub Result<K, InvalidObject>);
 
-/// All that an object must have to be told of.
+/// The minimum that an object must have to be reported.
 #[derive(Deserialize)]
 struct Named {
     #[serde(default)]
     metadata: ObjectMeta,
 }
 
-/// Where an object says who manages its fields.
+/// Where an object has its managed fields.
 #[derive(Deserialize)]
 struct Managed<'a> {
     #[serde(borrow, default)]
@@ -36,11 +36,11 @@ struct Fields<'a> {
     managed_fields: Option<&'a RawValue>,
 }
 
-/// The text of an object without who manages its fields.
+/// The text of an object without its managed fields.
 fn unmanaged(text: &str) -> Cow<'_, str> {
     let found = serde_json::from_str::<Managed<'_>>(text).ok().and_then(|m| m.metadata.managed_fields);
     let cut = found.and_then(|managed| {
-        // It is a part of the text.
+        // It is a slice of the text.
         let start = managed.get().as_ptr().addr().checked_sub(text.as_ptr().addr())?;
         Some([text.get(..start)?, "null", text.get(start + managed.get().len()..)?].concat())
     });
@@ -96,7 +96,7 @@ mod tests {
     use kube::core::{ObjectList, WatchEvent};
 
     #[test]
-    fn what_cannot_be_read_is_named_and_stops_nothing_beside_it() {
+    fn an_unreadable_object_is_named_and_does_not_stop_the_others() {
         let text = r#"{"apiVersion": "v1", "kind": "List", "metadata": {}, "items": [
             {"metadata": {"name": "bad"}, "spec": {"limits": "none"}},
             {"metadata": {"name": "good"}, "spec": {"template": {"spec": {"nodeClassRef": {"group": "", "kind": "", "name": ""}}}}}
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn who_manages_its_fields_is_left_out_of_an_object() {
+    fn managed_fields_are_left_out_of_an_object() {
         let text = |managed: &str| {
             format!(
                 r#"{{"metadata": {{"labels": {{"managedFields": "é"}}{managed}, "name": "n"}}, "spec": {{"managedFields": [1]}}}}"#

@@ -1,23 +1,23 @@
-//! Reads that several want at the same time, made once for all of them.
+//! Shared reads: what several callers want at the same time is read once for all of them.
 //!
-//! Rule: nobody is given what was read before it asked, for what it has seen happen by then must show. Whoever asks
-//! while a read is on its way waits for the next one, together with all others that do. A read that fails fails for
-//! all of them: at most one read of one thing is on its way, also while the API server is in trouble.
+//! Rule: no caller gets what was read before it asked, because the read must show what the caller has seen happen. A
+//! caller that asks during a read waits for the next one, together with all others that do. A read that fails, fails for
+//! all of them: at most one read of a thing is under way, also while the API server is in trouble.
 
 use super::lock;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-/// Reads by what is read. Keeps what was read no longer than somebody waits for it.
+/// Reads by what is read. Results are kept only while a caller waits for them.
 #[derive(Debug)]
 pub struct Joined<K, T: ?Sized, E> {
-    /// Counts who asks and what begins, so that it is known which was first.
+    /// Counts calls and reads, to know which came first.
     moments: AtomicU64,
     rounds: Mutex<BTreeMap<K, Weak<SharedRound<T, E>>>>,
 }
 
-/// A round that all wait for who ask for the same.
+/// A round that all callers for the same thing wait for.
 type SharedRound<T, E> = tokio::sync::Mutex<Round<T, E>>;
 
 /// The last read of something.
@@ -25,7 +25,7 @@ type SharedRound<T, E> = tokio::sync::Mutex<Round<T, E>>;
 struct Round<T: ?Sized, E> {
     /// When it began; 0 before the first.
     began: u64,
-    /// What it came to; `None` if it was cancelled.
+    /// Its result; `None` if it was cancelled.
     answer: Option<Result<Arc<T>, E>>,
 }
 
@@ -36,10 +36,10 @@ impl<K, T: ?Sized, E> Default for Joined<K, T, E> {
 }
 
 impl<K: Ord, T: ?Sized, E: Clone> Joined<K, T, E> {
-    /// What `read` comes to, or the same read of another one that began after this was called.
+    /// The result of `read`, or of another caller's read of the same thing that began after this call.
     ///
     /// # Errors
-    /// What that read failed with.
+    /// The error of that read.
     pub async fn read(&self, of: K, read: impl Future<Output = Result<Arc<T>, E>>) -> Result<Arc<T>, E> {
         let asked = self.moment();
         let round = self.round(of);
@@ -88,7 +88,7 @@ mod tests {
     }
 
     impl World {
-        /// Reads the value as it is when the read begins.
+        /// Reads the value as of the start of the read.
         async fn read(&self, of: &'static str) -> Result<u64, &'static str> {
             let read = async {
                 self.reads.fetch_add(1, Ordering::Relaxed);
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn many_that_ask_at_once_cause_two_reads_and_one_alone_causes_one() {
+    async fn many_concurrent_callers_cause_two_reads_and_one_alone_causes_one() {
         let world = World::default();
         assert!(join_all((0..50).map(|_| world.read("a"))).await.iter().all(Result::is_ok));
         assert_eq!(world.reads(), 2);
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_is_given_what_was_read_before_it_asked() {
+    async fn no_caller_gets_what_was_read_before_it_asked() {
         let world = World::default();
         let late = async {
             tokio::time::sleep(READ / 2).await;
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_hundred_that_wait_for_a_failing_read_share_the_next_one() {
+    async fn a_hundred_callers_that_wait_for_a_failing_read_share_the_next_one() {
         let world = World::default();
         world.value.store(13, Ordering::Relaxed);
         let all = join_all((0..100).map(|_| world.read("a"))).await;
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_read_that_is_cancelled_is_made_by_the_next_one_that_waits() {
+    async fn a_cancelled_read_is_made_by_the_next_waiting_caller() {
         let world = World::default();
         world.value.store(1, Ordering::Relaxed);
         let cancelled = tokio::time::timeout(READ / 2, world.read("a"));

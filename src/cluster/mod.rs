@@ -1,4 +1,4 @@
-//! The way to the API server: the client, one watch per kind, who leads, and how fast is written.
+//! Access to the API server: the client, one watch per kind, leader election, and the pace of writes.
 
 pub mod backoff;
 pub mod batched;
@@ -19,7 +19,7 @@ pub mod write_limiter;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks, whether or not somebody has panicked with the lock held.
+/// Locks a mutex, even if a thread has panicked with the lock held.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

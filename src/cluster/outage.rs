@@ -1,6 +1,6 @@
-//! Tells of an outage of the API server in two lines: when it has stopped answering, and when it answers again.
+//! Logs an outage of the API server in two lines: when it stops answering, and when it answers again.
 //!
-//! Rule: whoever makes a call that got no answer logs that at debug level, or an outage of a minute fills the log.
+//! Rule: the caller logs an unanswered call at debug level. Otherwise an outage of a minute fills the log.
 
 use super::lock;
 use http::{Request, StatusCode};
@@ -11,29 +11,29 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tower::service_fn;
 
-/// How long calls must go unanswered before that counts as an outage: one connection that breaks is none.
+/// How long calls must go unanswered before that counts as an outage: one broken connection does not.
 const GRACE: Duration = Duration::from_secs(3);
-/// A call that was given up after this long got no answer. The shortest limit of a call is five seconds.
+/// A call that was given up after this long got no answer. The shortest time limit of a call is five seconds.
 const GIVEN_UP: Duration = Duration::from_secs(4);
-/// A failure that follows the last one after this long is a new one.
+/// A failure this long after the last one counts as a new one.
 const APART: Duration = Duration::from_mins(1);
 
 /// Whether the API server answers. Clones share what they see.
 #[derive(Clone, Debug, Default)]
 pub struct Outage(Arc<Mutex<Option<Failing>>>);
 
-/// Calls that got no answer, with none since that did.
+/// Unanswered calls, with no answered call since.
 #[derive(Clone, Copy, Debug)]
 struct Failing {
     /// When the first of them was made.
     since: Instant,
     /// When the last of them failed.
     last: Instant,
-    is_told: bool,
+    is_reported: bool,
 }
 
 impl Outage {
-    /// The same client, whose answers are watched.
+    /// The same client, with its answers observed.
     pub fn observe(&self, client: &Client) -> Client {
         let (inner, outage) = (client.clone(), self.clone());
         let send = move |request: Request<Body>| {
@@ -47,42 +47,42 @@ impl Outage {
         Client::new(service_fn(send), client.default_namespace())
     }
 
-    /// Whether an outage was told of that is not over.
+    /// Whether an outage was logged and is not over.
     pub fn is_on(&self) -> bool {
-        lock(&self.0).is_some_and(|failing| failing.is_told)
+        lock(&self.0).is_some_and(|failing| failing.is_reported)
     }
 
     fn failed(&self, asked: Instant) {
         let mut known = lock(&self.0);
         let now = Instant::now();
-        let failing = known.get_or_insert(Failing { since: asked, last: now, is_told: false });
-        if !failing.is_told && failing.last + APART < asked {
+        let failing = known.get_or_insert(Failing { since: asked, last: now, is_reported: false });
+        if !failing.is_reported && failing.last + APART < asked {
             failing.since = asked;
         }
         failing.last = now;
-        if !failing.is_told && failing.since.elapsed() >= GRACE {
-            failing.is_told = true;
+        if !failing.is_reported && failing.since.elapsed() >= GRACE {
+            failing.is_reported = true;
             tracing::warn!("the API server does not answer; Setu goes on once it does");
         }
     }
 
     fn answered(&self) {
         let Some(failing) = lock(&self.0).take() else { return };
-        if failing.is_told {
+        if failing.is_reported {
             let seconds = failing.since.elapsed().as_secs();
             tracing::info!(seconds, "the API server answers again");
         }
     }
 }
 
-/// Whether the API server itself has answered, and no proxy in its place.
+/// Whether the API server itself has answered, and not a proxy in its place.
 fn is_answer(status: StatusCode) -> bool {
     let in_its_place =
         [StatusCode::BAD_GATEWAY, StatusCode::SERVICE_UNAVAILABLE, StatusCode::GATEWAY_TIMEOUT];
     !in_its_place.contains(&status)
 }
 
-/// One call. Dropped without an answer, it was given up by whoever made it.
+/// One call. Dropped without an answer, it was given up by its caller.
 struct Call {
     outage: Outage,
     asked: Instant,
@@ -119,7 +119,7 @@ mod tests {
     use std::io;
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    /// A client whose calls fail from the second one to the one of this number, each after this time.
+    /// A client whose calls fail from the second one to this one, each after this time.
     fn client(outage: &Outage, last: u32, takes: Duration) -> Client {
         let calls = AtomicU32::new(0);
         let server = service_fn(move |_: Request<Body>| {
@@ -135,7 +135,7 @@ mod tests {
         outage.observe(&Client::new(server, "default"))
     }
 
-    /// Whether an outage was on after each of so many calls, one each second, with a limit of five seconds.
+    /// Whether an outage was on after each of this many calls, one each second, with a limit of five seconds.
     async fn calls(client: &Client, outage: &Outage, count: u32) -> Vec<bool> {
         let mut seen = Vec::new();
         for _ in 0..count {
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_failure_is_no_outage_and_one_call_that_nobody_answers_is() {
+    async fn one_failure_is_no_outage_but_one_unanswered_call_is() {
         let outage = Outage::default();
         let short = client(&outage, 2, Duration::ZERO);
         assert_eq!(calls(&short, &outage, 3).await, [false; 3]);

@@ -1,7 +1,7 @@
-//! Objects that come in thousands, kept small: each as what differs from the first one of its kind.
+//! Keeps objects that come in thousands small: each as its difference from the first one of its kind.
 //!
-//! Decoded, an object is mostly maps of short strings, which take several times what the same object takes as
-//! text; and objects of one kind are much alike.
+//! Decoded, an object is mostly maps of short strings, which take several times the size of the same object as text.
+//! Objects of one kind are also much alike.
 
 use lz4_flex::block::{compress_with_dict, decompress_with_dict};
 use serde::Serialize;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// An object of a store.
 #[derive(Debug)]
 pub enum Kept<K> {
-    /// As it is used.
+    /// Ready to use.
     Whole(Arc<K>),
     /// Packed.
     Packed(Packed),
@@ -27,7 +27,7 @@ impl<K> Clone for Kept<K> {
 }
 
 impl<K: DeserializeOwned> Kept<K> {
-    /// The object as it is used.
+    /// The object, ready to use.
     pub fn object(&self) -> Option<Arc<K>> {
         match self {
             Self::Whole(object) => Some(Arc::clone(object)),
@@ -36,7 +36,7 @@ impl<K: DeserializeOwned> Kept<K> {
     }
 }
 
-/// An object as text, compressed by what it has in common with another one.
+/// An object as text, compressed with another one as dictionary.
 #[derive(Clone, Debug)]
 pub struct Packed {
     bytes: Arc<[u8]>,
@@ -48,7 +48,7 @@ pub struct Packed {
 impl Packed {
     fn unpack<K: DeserializeOwned>(&self) -> Option<K> {
         let unpacked = serde_json::from_slice(&self.text()?);
-        // Whoever asks takes it for gone.
+        // The caller treats it as gone.
         unpacked
             .inspect_err(|error| {
                 let kind = std::any::type_name::<K>();
@@ -70,7 +70,7 @@ pub struct Packer {
 }
 
 impl Packer {
-    /// Packs an object; `None` if its text would not come back as it was.
+    /// Packs an object; `None` if unpacking would not restore its text.
     pub fn pack<K: Serialize>(&mut self, object: &K) -> Option<Packed> {
         let text = serde_json::to_vec(object).ok()?;
         let like = Arc::clone(self.like.get_or_insert_with(|| text.as_slice().into()));
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_packed_is_unpacked_as_it_was_and_small_beside_its_like() {
+    fn a_packed_object_is_small_and_unpacks_as_it_was() {
         let mut packer = Packer::default();
         for slot in 0..100 {
             let small = packer.pack(&claim(slot)).unwrap();
@@ -119,7 +119,7 @@ mod tests {
         }
     }
 
-    /// Packs an object after another one, and compares what comes back.
+    /// Packs an object after another one, and compares it with the unpacked one.
     fn comes_back<K: Serialize + DeserializeOwned + PartialEq + Debug>(like: Value, object: Value) {
         let [like, object]: [K; 2] = [like, object].map(|json| serde_json::from_value(json).unwrap());
         let mut packer = Packer::default();
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_that_is_packed_comes_back_whole() {
+    fn every_packed_kind_unpacks_unchanged() {
         let condition = |name: &str| {
             json!({
                 "type": name, "status": "True", "reason": "R", "message": "m", "observedGeneration": 3,

@@ -1,4 +1,4 @@
-//! Reads a page by HTTP, within bounds of time and size.
+//! Reads a page by HTTP, with limits on time and size.
 
 use crate::error::root_of;
 use bytes::Bytes;
@@ -10,12 +10,12 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use std::time::Duration;
 
-/// Largest page that is read, in bytes: some 1,400 instance types in six zones take 6 MiB.
+/// The largest page that is read, in bytes: some 1,400 instance types in six zones take 6 MiB.
 const LARGEST: usize = 32 * 1024 * 1024;
-/// Longest time that a page may take.
+/// The longest time that a page may take.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// Reads the same page again and again.
+/// A page that is read repeatedly.
 #[derive(Clone, Debug)]
 pub struct Page {
     url: Uri,
@@ -25,19 +25,19 @@ pub struct Page {
 /// Why a page was not read.
 #[derive(Debug, thiserror::Error)]
 pub enum PageError {
-    /// Nobody answered, or not to the end.
+    /// There was no answer, or only a part of it.
     #[error("{0}")]
     Unanswered(String),
-    /// The answer was no page.
+    /// The answer was not a page.
     #[error("the answer was {0}")]
     Status(http::StatusCode),
-    /// The page is larger than anybody needs.
+    /// The page is larger than any real one.
     #[error("the page is larger than {} MiB", LARGEST / (1024 * 1024))]
     TooLarge,
     /// It took too long.
     #[error("no answer within {} s", LONGEST.as_secs())]
     TooSlow,
-    /// It is no text.
+    /// It is not text.
     #[error("the page is no text")]
     NoText,
 }
@@ -63,10 +63,10 @@ impl Page {
         Ok(Self { url, client: Client::builder(TokioExecutor::new()).build(connector) })
     }
 
-    /// Reads it.
+    /// Reads the page.
     ///
     /// # Errors
-    /// It was not answered, not in time, or is not a text of bearable size.
+    /// It was not answered, not in time, or is not a text of acceptable size.
     pub async fn read(&self) -> Result<String, PageError> {
         tokio::time::timeout(LONGEST, self.answer()).await.map_err(|_| PageError::TooSlow)?
     }
@@ -95,7 +95,7 @@ mod tests {
     use axum::routing::get;
     use http::StatusCode;
 
-    /// Serves pages at a free port of this machine; returns the root's URL.
+    /// Serves pages on a free local port; returns the root's URL.
     async fn server() -> String {
         let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_page_is_read_and_one_that_is_missing_broken_or_huge_says_so() {
+    async fn a_page_is_read_and_a_missing_broken_or_huge_one_is_an_error() {
         let root = server().await;
         let read = async |path: &str| Page::at(&format!("{root}{path}")).unwrap().read().await;
         assert_eq!(read("/metrics").await.unwrap(), "a 1\n");
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_page_that_does_not_come_is_given_up() {
+    async fn a_page_that_takes_too_long_is_given_up() {
         let root = server().await;
         let error = Page::at(&format!("{root}/slow")).unwrap().read().await.unwrap_err();
         assert_eq!(error.to_string(), "no answer within 10 s");

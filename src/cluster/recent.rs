@@ -1,10 +1,10 @@
-//! The keys that were named last, in the order in which they were.
+//! The most recently named keys, in order.
 //!
-//! A store keeps at hand what changed last, and asks here what it is not to keep any longer.
+//! A store keeps recently changed objects unpacked, and asks here which one to pack next.
 
 use std::collections::BTreeMap;
 
-/// At most so many keys; who is named once more than that pushes out the one that was named longest ago.
+/// At most this many keys. A further key pushes out the one that was named longest ago.
 #[derive(Debug)]
 pub struct Recent<K> {
     most: usize,
@@ -19,7 +19,7 @@ impl<K: Clone + Ord> Recent<K> {
         Self { most, turns: BTreeMap::new(), order: BTreeMap::new(), count: 0 }
     }
 
-    /// Names a key; returns the one that is pushed out by it.
+    /// Names a key; returns the one that it pushes out.
     pub fn name(&mut self, key: K) -> Option<K> {
         self.forget(&key);
         self.count = self.count.wrapping_add(1);
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_was_named_longest_ago_is_pushed_out_and_who_is_named_again_stays() {
+    fn the_key_named_longest_ago_is_pushed_out() {
         let mut recent = Recent::new(2);
         assert_eq!(
             ["a", "b", "a", "c", "b"].map(|key| recent.name(key)),

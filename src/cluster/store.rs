@@ -1,7 +1,7 @@
 //! What a watch has shown: every object of a kind as last seen, in the order of namespaces and names.
 //!
-//! A relist replaces everything at once, when it is complete. What it does not show any more is told
-//! as removed, which a watch alone would never do.
+//! A relist replaces everything at once, when it is complete. Objects that it no longer shows are reported as removed,
+//! which a watch alone would never do.
 
 use super::packed::{Kept, Packer};
 use super::recent::Recent;
@@ -14,8 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
-/// So many objects of a packed kind that changed last are kept as they are used: what changes is mostly what many looks
-/// are taken at, and is about to change again.
+/// This many recently changed objects of a packed kind stay unpacked: changed objects are read most, and are about to
+/// change again.
 const UNPACKED: usize = 1_024;
 
 /// What a store can keep.
@@ -28,12 +28,12 @@ type Key = (String, String);
 /// How the objects of a kind are kept.
 #[derive(Debug)]
 pub struct Keeping<K, G> {
-    /// What is at hand of each object when all are gone through.
+    /// The summary of each object, for passes over all of them.
     pub summary: fn(&K) -> G,
-    /// By what objects are found besides their names; nobody looks for an empty value.
+    /// The index by which objects are found besides their names; empty values are not indexed.
     pub index: fn(&G) -> &str,
-    /// Whether they are packed: of a kind that comes in thousands. Each look at one unpacks it, but for those that
-    /// changed last.
+    /// Whether objects are packed, for a kind that comes in thousands. Reading one unpacks it, except for recently
+    /// changed ones.
     pub packed: bool,
 }
 
@@ -43,7 +43,7 @@ impl<K> Default for Keeping<K, ()> {
     }
 }
 
-/// An object, and what is at hand of it.
+/// An object with its summary.
 #[derive(Debug)]
 pub struct StoreEntry<K, G> {
     summary: Arc<G>,
@@ -71,7 +71,7 @@ impl<K: DeserializeOwned, G> StoreEntry<K, G> {
     }
 }
 
-/// Objects of one kind. Cheap to clone; all clones show the same.
+/// Objects of one kind. Cheap to clone; all clones share the same data.
 #[derive(Debug)]
 pub struct Store<K, G = ()>(Arc<RwLock<Shelf<K, G>>>);
 
@@ -127,7 +127,7 @@ impl<K, G> Store<K, G> {
         Self(Arc::new(RwLock::new(Shelf { keeping, objects: BTreeMap::new(), found: BTreeMap::new() })))
     }
 
-    /// What is at hand of an object.
+    /// An object's entry.
     pub fn entry(&self, object: &ObjectRef<K>) -> Option<StoreEntry<K, G>>
     where
         K: Resource<DynamicType = ()>,
@@ -136,12 +136,12 @@ impl<K, G> Store<K, G> {
         self.shelf().objects.get(&key).cloned()
     }
 
-    /// What is at hand of every object, by namespace and name.
+    /// Every entry, by namespace and name.
     pub fn entries(&self) -> Vec<StoreEntry<K, G>> {
         self.shelf().objects.values().cloned().collect()
     }
 
-    /// References to the objects of which this is true, by namespace and name.
+    /// References to the objects whose summary is wanted, by namespace and name.
     pub fn those(&self, is_wanted: impl Fn(&G) -> bool) -> Vec<ObjectRef<K>>
     where
         K: Resource<DynamicType = ()>,
@@ -150,7 +150,7 @@ impl<K, G> Store<K, G> {
         open.objects.iter().filter(|(_, known)| is_wanted(known)).map(|(key, _)| reference(key)).collect()
     }
 
-    /// References to the objects whose index is this, by namespace and name.
+    /// References to the objects with this index value, by namespace and name.
     pub fn those_of(&self, value: &str) -> Vec<ObjectRef<K>>
     where
         K: Resource<DynamicType = ()>,
@@ -158,7 +158,7 @@ impl<K, G> Store<K, G> {
         self.shelf().found.get(value).into_iter().flatten().map(reference).collect()
     }
 
-    /// How many objects there are whose index is this.
+    /// How many objects have this index value.
     pub fn count_of(&self, value: &str) -> usize {
         self.shelf().found.get(value).map_or(0, BTreeSet::len)
     }
@@ -178,8 +178,8 @@ impl<K: Object, G> Store<K, G> {
         self.entry(object)?.object()
     }
 
-    /// Every object, by namespace and name, one after the other: of a packed kind there is never more than one
-    /// unpacked, besides those that changed last.
+    /// Every object, by namespace and name, one after the other. At most one object of a packed kind is unpacked at a
+    /// time, besides the recently changed ones.
     pub fn each(&self) -> impl Iterator<Item = Arc<K>> + use<K, G> {
         self.entries().into_iter().filter_map(|kept| kept.object())
     }
@@ -189,7 +189,7 @@ impl<K: Object, G> Store<K, G> {
         self.each().collect()
     }
 
-    /// The objects whose index is this.
+    /// The objects with this index value.
     pub fn of(&self, value: &str) -> Vec<Arc<K>> {
         let open = self.shelf();
         let keys = open.found.get(value).into_iter().flatten();
@@ -198,7 +198,7 @@ impl<K: Object, G> Store<K, G> {
         found.into_iter().filter_map(|kept| kept.object()).collect()
     }
 
-    /// The objects whose names, without namespaces, are like this.
+    /// The objects whose names, without namespaces, are wanted.
     pub fn named(&self, is_wanted: impl Fn(&str) -> bool) -> Vec<Arc<K>> {
         let open = self.shelf();
         let found = open.objects.iter().filter(|((_, name), _)| is_wanted(name));
@@ -208,7 +208,7 @@ impl<K: Object, G> Store<K, G> {
     }
 }
 
-/// What a writer has to tell of an object.
+/// What a writer reports about an object.
 pub enum News<K: Resource<DynamicType = ()>> {
     /// It was listed, as the store shows it.
     Listed(ObjectRef<K>),
@@ -221,7 +221,7 @@ pub struct Writer<K, G = ()> {
     store: Store<K, G>,
     summary: fn(&K) -> G,
     packer: Option<Packer>,
-    /// What is not packed of a kind that is.
+    /// The objects of a packed kind that are not packed.
     recent: Recent<Key>,
     /// What a relist has shown so far.
     relist: BTreeMap<Key, StoreEntry<K, G>>,
@@ -236,7 +236,7 @@ impl<K: Object, G> Writer<K, G> {
         (store.clone(), Self { store, summary, packer, recent, relist: BTreeMap::new() })
     }
 
-    /// Takes an event in, and returns the objects it added, changed or removed.
+    /// Applies an event, and returns the objects that it added, changed or removed.
     pub fn take(&mut self, event: Event<K>) -> Vec<News<K>> {
         match event {
             Event::Init => {
@@ -276,7 +276,7 @@ impl<K: Object, G> Writer<K, G> {
         packed.map_or(Kept::Whole(object), Kept::Packed)
     }
 
-    /// Notes that an object has changed, and packs the one that it comes in the place of.
+    /// Records that an object has changed, and packs the one that it pushes out.
     fn pack_another(&mut self, changed: Key) {
         if self.packer.is_none() {
             return;
@@ -289,7 +289,7 @@ impl<K: Object, G> Writer<K, G> {
         }
     }
 
-    /// Shows what was listed, and nothing else.
+    /// Shows exactly what was listed.
     fn listed(&mut self) -> Vec<News<K>> {
         let fresh = std::mem::take(&mut self.relist);
         self.recent.clear();
@@ -333,7 +333,7 @@ mod tests {
         nodes.iter().map(|n| n.name_any()).collect()
     }
 
-    fn told(news: &[News<Node>]) -> Vec<String> {
+    fn described(news: &[News<Node>]) -> Vec<String> {
         let name = |news: &News<Node>| match news {
             News::Listed(node) => format!("listed {}", node.name),
             News::Moved(node) => node.name_any(),
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_relist_is_shown_when_it_is_complete_and_tells_what_is_gone() {
+    fn a_relist_is_shown_when_complete_and_reports_what_is_gone() {
         let (store, mut writer) = Writer::new(Keeping::default());
         for event in [Event::Init, Event::InitApply(node("a")), Event::InitApply(node("b")), Event::InitDone]
         {
@@ -352,12 +352,12 @@ mod tests {
         writer.take(Event::Init);
         assert!(writer.take(Event::InitApply(node("b"))).is_empty());
         assert_eq!(names(&store.state()), ["a", "b"], "an unfinished relist is not shown");
-        assert_eq!(told(&writer.take(Event::InitDone)), ["a", "listed b"], "what is gone is told too");
+        assert_eq!(described(&writer.take(Event::InitDone)), ["a", "listed b"], "what is gone is told too");
         assert_eq!(names(&store.state()), ["b"]);
     }
 
     #[test]
-    fn what_is_found_by_its_index_is_what_has_it_now() {
+    fn an_index_finds_the_objects_that_have_the_value_now() {
         let node = |name: &str, zone: &str| {
             let mut node = node(name);
             node.metadata.generate_name = Some(zone.into());
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_packed_kind_those_that_changed_last_are_not_packed() {
+    fn recently_changed_objects_of_a_packed_kind_are_not_packed() {
         let keeping = Keeping { summary: |_: &Node| (), index: |()| "all", packed: true };
         let (store, mut writer) = Writer::new(keeping);
         for event in [Event::Init, Event::InitApply(node("listed")), Event::InitDone] {

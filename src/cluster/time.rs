@@ -1,4 +1,4 @@
-//! Follows the API server's time: a client that puts the clock right by the `Date` of every answer.
+//! Follows the API server's time: a client that corrects the clock by the `Date` of every answer.
 
 use crate::clock::Clock;
 use http::Request;
@@ -8,10 +8,10 @@ use kube::Client;
 use kube::client::Body;
 use tower::service_fn;
 
-/// A correction of which the administrator should know.
-const WORTH_TELLING: SignedDuration = SignedDuration::from_secs(5);
+/// A correction that the administrator should know about.
+const WORTH_A_WARNING: SignedDuration = SignedDuration::from_secs(5);
 
-/// The same client, from whose answers the clock learns.
+/// The same client, with the clock corrected by its answers.
 pub fn timed(client: &Client, clock: &Clock) -> Client {
     let (inner, clock) = (client.clone(), clock.clone());
     let namespace = client.default_namespace().to_owned();
@@ -23,7 +23,7 @@ pub fn timed(client: &Client, clock: &Clock) -> Client {
             let date = answer.headers().get(DATE).and_then(|date| date.to_str().ok());
             if let Some(date) = date.and_then(parsed) {
                 let step = clock.heard(asked, date, clock.now());
-                if step.abs() > WORTH_TELLING {
+                if step.abs() > WORTH_A_WARNING {
                     tracing::warn!(
                         seconds = step.as_secs(),
                         "this machine's clock disagrees with the API server's, which is followed"
@@ -36,7 +36,7 @@ pub fn timed(client: &Client, clock: &Clock) -> Client {
     Client::new(service_fn(send), namespace)
 }
 
-/// A time as HTTP tells it.
+/// Parses a time in HTTP's format.
 fn parsed(date: &str) -> Option<Timestamp> {
     jiff::fmt::rfc2822::parse(date).ok().map(|zoned| zoned.timestamp())
 }
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_clock_that_is_wrong_is_right_after_the_first_answer() {
+    async fn a_wrong_clock_is_corrected_by_the_first_answer() {
         let true_time: Timestamp = "2026-01-01T00:00:07Z".parse().unwrap();
         let server = service_fn(|_: Request<Body>| async {
             let answer = http::Response::builder().header(DATE, "Thu, 01 Jan 2026 00:00:07 GMT");

@@ -1,7 +1,7 @@
-//! One watch per kind: decode → store → tell who is interested.
+//! One watch per kind: decode → store → notify.
 //!
-//! An object that cannot be decoded is reported and left out; it never stops the others. Deleted
-//! objects are told of too, with the store already without them.
+//! An object that cannot be decoded is reported and left out; it never stops the others. Deleted objects are notified
+//! too, when the store no longer has them.
 
 use super::backoff::Doubling;
 use super::guard::Guarded;
@@ -20,16 +20,16 @@ use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 
-/// How long one watch request lasts, in seconds. Where nothing at all has come through for this long and five seconds
-/// more, the connection counts as dead and another is opened: a host that dies or a firewall that forgets a connection
-/// sends no FIN. A minute and a bit is far below the shortest default time limit of a gang (`launch`, four minutes), and
-/// costs the API server one request per kind and minute: `tests/load.rs` holds the bound. Before it ends a watch it sends
-/// a bookmark, so the next one goes on from there and lists nothing.
+/// How long one watch request lasts, in seconds. If nothing has come through for this long and five seconds more, the
+/// connection counts as dead and another is opened: a host that dies, or a firewall that drops a connection, sends no
+/// FIN. A minute is far below the shortest default time limit of a gang (`launch`, four minutes), and costs the API
+/// server one request per kind and minute: `tests/load.rs` holds the bound. The API server sends a bookmark before it
+/// ends a watch, so the next one resumes from there without a list.
 pub const WATCH_SECONDS: u32 = 60;
 
-/// Kinds that an API server need not serve: then there are none.
+/// Kinds that an API server may not serve: then there are no objects.
 const NOT_EVERYWHERE: [&str; 2] = ["deviceclasses", "provisioningrequests"];
-/// How long a kind that is not served is left alone: only an upgrade of the API server brings it.
+/// How long to wait for a kind that is not served: an upgrade or a new CRD brings it.
 const NOT_SERVED: Duration = Duration::from_mins(10);
 
 /// A watched kind.
@@ -42,7 +42,7 @@ pub struct Watched<K: Resource<DynamicType = ()> + 'static, G = ()> {
     pub listed: Listed,
 }
 
-/// What was added, changed or removed, one object after the other.
+/// Objects that were added, changed or removed, one after the other.
 pub struct Touched<K: Resource<DynamicType = ()>, G = ()> {
     news: UnboundedReceiver<News<K>>,
     store: Store<K, G>,
@@ -59,7 +59,7 @@ impl<K: Object, G> Touched<K, G> {
         }
     }
 
-    /// Passes over everything that is there already. Returns whether there was anything.
+    /// Skips everything that is there already. Returns whether there was anything.
     pub fn skip(&mut self) -> bool {
         let mut any = false;
         while self.news.try_recv().is_ok() {
@@ -68,7 +68,7 @@ impl<K: Object, G> Touched<K, G> {
         any
     }
 
-    /// What was listed and is gone again meanwhile is told of by itself.
+    /// A listed object that is gone again gets a notification of its own.
     fn known(&self, news: News<K>) -> Option<Arc<K>> {
         match news {
             News::Listed(object) => self.store.get(&object),
@@ -82,18 +82,18 @@ impl<K: Object, G> Touched<K, G> {
 pub struct Listed(Arc<AtomicBool>);
 
 impl Listed {
-    /// Whether it has; before that, absence from the store says nothing.
+    /// Whether it has been listed; before that, absence from the store means nothing.
     pub fn is_done(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// Why a kind is not listed yet, for people.
+/// Why a kind is not listed yet, for users.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Closed {
-    /// It is being listed, or tried again.
+    /// It is being listed, or retried.
     Waits(String),
-    /// A right is missing.
+    /// A permission is missing.
     Forbidden(String),
 }
 
@@ -104,12 +104,12 @@ impl fmt::Display for Closed {
     }
 }
 
-/// Which kinds have been listed once, and what keeps the others from it. A gate that is open stays open.
+/// Which kinds have been listed once, and why the others have not. An open gate stays open.
 #[derive(Clone, Debug, Default)]
 pub struct Gates(watch::Sender<BTreeMap<&'static str, Option<Closed>>>);
 
 impl Gates {
-    /// Kinds not listed yet, each with what is known of the reason.
+    /// Kinds not listed yet, each with the known reason.
     pub fn closed(&self) -> Vec<(&'static str, Closed)> {
         self.0.borrow().iter().filter_map(|(kind, why)| why.clone().map(|w| (*kind, w))).collect()
     }
@@ -145,7 +145,7 @@ where
     watch_keeping(kind, api, config, gates, Keeping::default())
 }
 
-/// The same, with a say in how the objects are kept.
+/// The same, with a choice of how the objects are kept.
 pub fn watch_keeping<K, G>(
     kind: &'static str,
     api: Api<Guarded<K>>,
@@ -158,12 +158,12 @@ where
     G: Send + Sync + 'static,
 {
     let (store, writer) = Writer::new(keeping);
-    let (told, news) = unbounded_channel();
+    let (sender, news) = unbounded_channel();
     if let Some(gates) = gates {
         gates.set(kind, Some(Closed::Waits("not listed yet".to_owned())));
     }
     let listed = Listed::default();
-    tokio::spawn(pump(kind, api, config, (writer, told, listed.clone()), gates.cloned()));
+    tokio::spawn(pump(kind, api, config, (writer, sender, listed.clone()), gates.cloned()));
     Watched { touched: Touched { news, store: store.clone() }, store, listed }
 }
 
@@ -171,7 +171,7 @@ async fn pump<K, G>(
     kind: &'static str,
     api: Api<Guarded<K>>,
     config: watcher::Config,
-    (mut writer, told, all_listed): (Writer<K, G>, UnboundedSender<News<K>>, Listed),
+    (mut writer, sender, all_listed): (Writer<K, G>, UnboundedSender<News<K>>, Listed),
     gates: Option<Gates>,
 ) where
     K: Object + Debug + Send + Sync + 'static,
@@ -186,7 +186,7 @@ async fn pump<K, G>(
             Ok(event) => {
                 let listed = matches!(event, Event::InitDone);
                 for news in writer.take(event) {
-                    if told.send(news).is_err() {
+                    if sender.send(news).is_err() {
                         return;
                     }
                 }
@@ -243,7 +243,7 @@ fn report(kind: &'static str, error: &watcher::Error, gates: Option<&Gates>) {
                 gates.set(kind, Some(Closed::Waits(words)));
             }
         }
-        // Of a kind that seldom changes: what the watch is to go on from was compacted meanwhile.
+        // For a kind that seldom changes, the version to resume from was compacted meanwhile.
         Some(gates) if gates.is_open(kind) && code(error) == 410 => {
             tracing::debug!(kind, error = words, "a watch expired and starts again");
         }
@@ -274,7 +274,7 @@ fn advice(kind: &'static str, error: &watcher::Error) -> String {
     }
 }
 
-/// What ended a watch, without the whole Status of the answer.
+/// What ended a watch, without the whole Status.
 fn in_words(error: &watcher::Error) -> String {
     match error {
         watcher::Error::InitialListFailed(cause) => format!("listing: {}", error::in_words(cause)),
@@ -296,7 +296,7 @@ fn is_unanswered(error: &watcher::Error) -> bool {
     }
 }
 
-/// The HTTP status that ended a watch; 0 where the API server did not answer.
+/// The HTTP status that ended a watch; 0 if the API server did not answer.
 fn code(error: &watcher::Error) -> u16 {
     match error {
         watcher::Error::InitialListFailed(kube::Error::Api(s))
@@ -306,7 +306,7 @@ fn code(error: &watcher::Error) -> u16 {
     }
 }
 
-/// What brings a kind into a cluster.
+/// What installs a kind in a cluster.
 pub fn provider_of(kind: &str) -> &'static str {
     match kind {
         "workloads" | "admissionchecks" | "clusterqueues" | "localqueues" | "cohorts" | "resourceflavors" => {
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn device_classes_that_are_not_served_are_none_and_those_that_may_not_be_read_are_waited_for() {
+    fn unserved_device_classes_count_as_none_and_forbidden_ones_are_waited_for() {
         for (kind, code, not_served) in
             [("deviceclasses", 404, true), ("deviceclasses", 403, false), ("nodepools", 404, false)]
         {

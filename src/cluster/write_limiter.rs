@@ -1,9 +1,8 @@
-//! Backpressure: how many writes may be on their way at the same time, and whose turn is next.
+//! Backpressure: how many writes may be in flight at once, and whose turn is next.
 //!
-//! Rule: flows take turns, one write each, so that a gang of a thousand nodes does not hold up another
-//! LocalQueue's; what is only told of waits for all of them, but not for ever. Where the API server asks to be
-//! left alone (`Retry-After`), nobody writes until then. Leases are not paced: a replica that is busy must not
-//! lose them.
+//! Rule: flows take turns, one write each, so that a gang of a thousand nodes does not hold up another LocalQueue's.
+//! Reports wait for all flows, but not forever. While the API server asks to be left alone (`Retry-After`), there are no
+//! writes. Leases are exempt: a busy replica must not lose them.
 
 use super::fair_queue::FairQueue;
 use super::lock;
@@ -20,10 +19,10 @@ use tower::service_fn;
 
 /// Writes in flight: a sixth of the 200 changes that an API server works on at a time.
 const IN_FLIGHT: usize = 32;
-/// Turns after which one goes to what can wait, whatever else waits: else a replica that is always busy would never
-/// tell what it does.
+/// Every this many turns, one goes to low priority, whatever else waits: otherwise a replica that is always busy would
+/// never report anything.
 const PATIENCE: u32 = 16;
-/// Longest time for which a `Retry-After` is honoured.
+/// The longest time for which a `Retry-After` is honoured.
 const LONGEST_REST: Duration = Duration::from_secs(30);
 
 /// Hands out permits to write. Cheap to clone; all clones share the same permits.
@@ -38,11 +37,11 @@ struct State {
     low_priority: VecDeque<oneshot::Sender<WritePermit>>,
     /// How often in a row they were passed over.
     passed: u32,
-    /// Until when the API server wants to be left alone.
+    /// Until when the API server asks to be left alone.
     rest: Option<Instant>,
 }
 
-/// One write may be made as long as this lives.
+/// Permission for one write while this lives.
 #[derive(Debug)]
 pub struct WritePermit(Option<WriteLimiter>);
 
@@ -51,7 +50,7 @@ pub struct WritePermit(Option<WriteLimiter>);
 enum Place {
     /// In a flow.
     Lane(String),
-    /// Behind all flows, where what is only reported waits.
+    /// Behind all flows, where reports wait.
     LowPriority,
 }
 
@@ -66,7 +65,7 @@ impl Default for WriteLimiter {
 }
 
 impl WriteLimiter {
-    /// At most so many writes at the same time.
+    /// Allows at most this many writes at the same time.
     pub fn new(in_flight: usize) -> Self {
         let state = State {
             free: in_flight,
@@ -82,7 +81,7 @@ impl WriteLimiter {
         lock(&self.0)
     }
 
-    /// Has everything that `work` writes through [`turn`] wait in this flow.
+    /// Makes everything that `work` writes through [`turn`] wait in this flow.
     pub async fn within<T>(&self, flow: &str, work: impl Future<Output = T>) -> T {
         PLACE.scope((self.clone(), Place::Lane(flow.to_owned())), work).await
     }
@@ -103,7 +102,7 @@ impl WriteLimiter {
             }
             self.grant(&mut state);
         }
-        // Nobody drops a sender without having used it.
+        // A sender is never dropped unused.
         let turn = turn.await.unwrap_or(WritePermit(None));
         while let Some(rest) = self.rest() {
             sleep_until(rest).await;
@@ -117,7 +116,7 @@ impl WriteLimiter {
         {
             match granted.send(WritePermit(Some(self.clone()))) {
                 Ok(()) => state.free -= 1,
-                // Whoever waited has gone; its turn must not come back here.
+                // The waiter is gone; its turn must not come back here.
                 Err(mut turn) => turn.0 = None,
             }
         }
@@ -127,14 +126,14 @@ impl WriteLimiter {
         self.state().rest.filter(|rest| *rest > Instant::now())
     }
 
-    /// Nobody writes for this long.
+    /// Pauses all writes for this long.
     pub fn pause(&self, wait: Duration) {
         let until = Instant::now() + wait.min(LONGEST_REST);
         let mut state = self.state();
         state.rest = state.rest.max(Some(until));
     }
 
-    /// The same client, whose answers this limiter heeds.
+    /// The same client, with its `Retry-After` answers obeyed by this limiter.
     pub fn heeding(&self, client: &Client) -> Client {
         let (inner, limiter) = (client.clone(), self.clone());
         let send = move |request: Request<Body>| {
@@ -155,7 +154,7 @@ impl WriteLimiter {
 }
 
 impl State {
-    /// Whoever's turn is next.
+    /// The waiter whose turn is next.
     fn next(&mut self) -> Option<oneshot::Sender<WritePermit>> {
         if (self.low_priority.is_empty() || self.passed < PATIENCE - 1)
             && let Some((_, granted)) = self.flows.next(|_| true)
@@ -168,7 +167,7 @@ impl State {
     }
 }
 
-/// Waits for the turn of the place this runs in; outside of any there is nothing to wait for.
+/// Waits for the turn of the place this runs in. Outside any place there is no wait.
 pub async fn turn() -> Option<WritePermit> {
     let (limiter, own) = PLACE.try_with(Clone::clone).ok()?;
     Some(limiter.turn(own).await)
@@ -196,7 +195,7 @@ mod tests {
         Place::Lane(name.to_owned())
     }
 
-    /// Makes so many writes at once and returns when the last of them was done.
+    /// Makes this many writes at once and returns when the last one was done.
     async fn writes(limiter: WriteLimiter, flow: &'static str, count: usize) -> Instant {
         let one = || async {
             let _turn = turn().await;
@@ -219,7 +218,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_can_wait_does_but_not_for_ever() {
+    async fn low_priority_writes_wait_but_not_forever() {
         let limiter = WriteLimiter::new(1);
         let start = Instant::now();
         let done = Arc::new(Mutex::new(Vec::new()));
@@ -231,7 +230,7 @@ mod tests {
                 done.lock().unwrap().push(name);
             }
         };
-        // Those that can wait come first, and the first of them finds nobody there.
+        // Those of low priority come first, and the first of them meets no competition.
         let told = limiter.low_priority(futures::future::join_all((0..4).map(|_| write("told"))));
         let work = ["a", "b"].map(|flow| {
             let writes = futures::future::join_all((0..20).map(|_| write(flow)));
@@ -246,7 +245,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_turn_that_nobody_takes_any_more_is_not_lost() {
+    async fn the_turn_of_a_waiter_that_is_gone_is_not_lost() {
         let limiter = WriteLimiter::new(1);
         let first = limiter.turn(flow("a")).await;
         for place in [flow("b"), flow("c"), Place::LowPriority] {
@@ -261,7 +260,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_writes_while_the_api_server_wants_to_be_left_alone() {
+    async fn no_writes_while_the_api_server_sends_retry_after() {
         let limiter = WriteLimiter::new(2);
         let server = service_fn(|_: Request<Body>| async {
             let answer = Response::builder().status(429).header(RETRY_AFTER, "7").body(Body::empty());
@@ -279,7 +278,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn outside_of_a_flow_there_is_nothing_to_wait_for() {
+    async fn outside_any_flow_there_is_no_wait() {
         assert!(turn().await.is_none());
     }
 }

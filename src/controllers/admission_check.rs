@@ -1,4 +1,4 @@
-//! Reports on each of our AdmissionChecks whether it works, and reads its parameters.
+//! Reports whether each of our AdmissionChecks works, and reads its parameters.
 
 use super::context::Context;
 use super::parameters;
@@ -16,12 +16,12 @@ use kube::{Api, ResourceExt};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Where something is not known yet, it is reconciled again after this.
+/// How soon to reconcile again if something is not known yet.
 pub(super) const CATCH_UP: Duration = Duration::from_millis(500);
-/// How often a check is reconciled again although nothing was seen to change.
+/// How often a check is reconciled without a change.
 const SAFETY_NET: Duration = Duration::from_mins(10);
 
-/// Reads the parameters of one check, tells its Workloads and reports.
+/// Reads the parameters of one check, wakes its Workloads and reports.
 pub async fn reconcile(check: Arc<AdmissionCheck>, context: Arc<Context>) -> Result<Action, Error> {
     if !context.answers(&check) {
         return Ok(Action::await_change());
@@ -42,11 +42,11 @@ pub async fn reconcile(check: Arc<AdmissionCheck>, context: Arc<Context>) -> Res
     Ok(Action::requeue(SAFETY_NET))
 }
 
-/// Reads a check and its parameters, and judges its Workloads by them from now on. What is wrong with them is the inner error; a
-/// check that is not there has none.
+/// Reads a check and its parameters, which apply to its Workloads from now on. A fault in them is the inner error. A
+/// missing check has none.
 ///
 /// # Errors
-/// They could not be read.
+/// The check or its parameters could not be read.
 pub async fn refresh(context: &Context, name: &str) -> Result<Parameters, Error> {
     let read = async {
         let api: Api<AdmissionCheck> = Api::all(context.client.clone());
@@ -57,7 +57,7 @@ pub async fn refresh(context: &Context, name: &str) -> Result<Parameters, Error>
             None => Ok(None),
             Some(reference) => read(context, name, reference).await?,
         };
-        // While there was no check of this name, nobody looked after its Workloads.
+        // While there was no check of this name, its Workloads were not reconciled.
         if context.policies.set_parameters(name, &check.uid().unwrap_or_default(), found.clone()) {
             context.wake_all_of(name);
         }
@@ -66,7 +66,7 @@ pub async fn refresh(context: &Context, name: &str) -> Result<Parameters, Error>
     context.parameters.read(name.to_owned(), read).await.map(Arc::unwrap_or_clone)
 }
 
-/// Reads a parameters object; what is wrong with it is the inner error, in words for the administrator.
+/// Reads a parameters object. A fault in it is the inner error, worded for the administrator.
 async fn read(context: &Context, check: &str, reference: &ParametersRef) -> Result<Parameters, Error> {
     if !parameters::is_ours(reference) {
         return Ok(Err(format!(
@@ -85,14 +85,14 @@ async fn read(context: &Context, check: &str, reference: &ParametersRef) -> Resu
             reference.name
         )),
         Some(object) => parameters::read(&object)
-            .and_then(|spec| goes_with_the_file(context, check, spec))
+            .and_then(|spec| usable_with_the_file(context, check, spec))
             .map(Some)
             .map_err(|fault| format!("ProvisioningParameters {} cannot be used: {fault}", reference.name)),
     })
 }
 
-/// These parameters, unless what they make of the policy file cannot work.
-fn goes_with_the_file(
+/// These parameters, unless they cannot work together with the policy file.
+fn usable_with_the_file(
     context: &Context,
     name: &str,
     spec: ProvisioningParametersSpec,

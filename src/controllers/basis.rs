@@ -1,35 +1,36 @@
-//! What plans are made from that changes by itself: what is known now, and as it was when each gang was planned.
+//! Inputs of plans that change by themselves: as known now, and as known when each gang was planned.
 
 use crate::plan::market::Market;
 use crate::plan::shapes::Shape;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Most pages of Karpenter's metrics that are kept for gangs. A page has every type in every zone, and a gang may run for weeks.
+/// The most pages of Karpenter's metrics kept for gangs. A page has every type in every zone, and a gang may run for
+/// weeks.
 const MARKETS: usize = 8;
 
-/// What was known of nodes and offerings at one time.
+/// What was known about nodes and offerings at one time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Basis {
-    /// The shapes of nodes that were learnt.
+    /// The shapes learnt from nodes.
     pub shapes: Arc<[Shape]>,
-    /// What Karpenter's own metrics said, where they were read.
+    /// Karpenter's metrics, if they were read.
     pub market: Option<Arc<Market>>,
 }
 
 impl Basis {
-    /// The same with this market, where its own is not kept any more.
+    /// The same with this market, if its own is no longer kept.
     #[must_use]
     pub fn or_market(self, market: Option<Arc<Market>>) -> Self {
         Self { market: self.market.or(market), ..self }
     }
 }
 
-/// What each gang was planned by, until it is over: what is mended is planned by it again.
+/// What each gang was planned from, until it is over. Replacements are planned from it again.
 #[derive(Debug, Default)]
 pub struct Bases {
     of_gangs: BTreeMap<String, Basis>,
-    /// The last of each, which most gangs share: what says the same is in memory once.
+    /// The latest of each, which most gangs share: equal data is in memory once.
     latest: Basis,
 }
 
@@ -39,7 +40,7 @@ impl Bases {
         self.of_gangs.clear();
     }
 
-    /// Takes another page of metrics. Of too many that gangs were planned by, the oldest is dropped from all that have it.
+    /// Takes another page of metrics. If gangs use too many pages, the oldest is dropped from all of them.
     pub fn take_market(&mut self, market: &Arc<Market>) {
         if self.latest.market.as_ref().is_some_and(|before| market.says_the_same_as(before)) {
             return;
@@ -54,7 +55,7 @@ impl Bases {
         }
     }
 
-    /// Keeps what a gang is planned by: these shapes, and the last page of metrics where it counts.
+    /// Keeps what a gang is planned from: these shapes, and the last page of metrics if it counts.
     pub fn keep(&mut self, gang: &str, shapes: Arc<[Shape]>, market_counts: bool) -> Basis {
         if self.latest.shapes != shapes {
             self.latest.shapes = shapes;
@@ -65,12 +66,12 @@ impl Bases {
         basis
     }
 
-    /// What a gang was planned by.
+    /// What a gang was planned from.
     pub fn of(&self, gang: &str) -> Option<&Basis> {
         self.of_gangs.get(gang)
     }
 
-    /// A gang is over.
+    /// Forgets a gang that is over.
     pub fn forget(&mut self, gang: &str) {
         self.of_gangs.remove(gang);
     }

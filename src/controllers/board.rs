@@ -1,7 +1,7 @@
-//! What this replica knows of every gang, for people: `/debug/gangs`, the board page, gauges.
+//! What this replica knows about every gang, for users: `/debug/gangs`, the board page, gauges.
 //!
-//! Rule: written by the gangs' reconciles alone, read by everybody, and never decided upon except to know
-//! whom to wake. A gang that did not change keeps its revision, so that readers are told only news.
+//! Rule: only the gangs' reconciles write it, everyone may read it, and it decides only which gangs to wake. A gang that
+//! did not change keeps its revision, so that readers get only changes.
 
 use super::memory::lock;
 use crate::api::amount::{Currency, Price};
@@ -24,7 +24,7 @@ pub struct BoardEntry {
     pub gang: String,
     /// `namespace/name` of the Workload.
     pub workload: String,
-    /// `Kind/name` of what the Workload was made for; empty if nobody owns it.
+    /// `Kind/name` of the Workload's owner; empty if it has none.
     pub owner: String,
     /// The LocalQueue.
     pub queue: String,
@@ -35,15 +35,15 @@ pub struct BoardEntry {
     /// Where it is, why, and what comes next.
     #[serde(flatten)]
     pub explanation: Explanation,
-    /// What its nodes cost an hour, at most, where all prices are known.
+    /// The most that its nodes cost per hour, if all prices are known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost_per_hour: Option<Price>,
-    /// The currency of that.
+    /// The currency of the cost.
     pub currency: Currency,
-    /// The same for people.
+    /// The cost as text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<String>,
-    /// What no price is known for, for people, where there is such.
+    /// What has no known price, as text, if anything.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub no_price: Option<String>,
     /// Its last transitions, newest last.
@@ -61,7 +61,7 @@ pub struct BoardEntry {
 }
 
 impl BoardEntry {
-    /// The entry of a gang. `waits` says that there was no plan for it, and that there may be one when others move.
+    /// The entry of a gang. `waits` says that it has no plan, and may get one when others move.
     pub fn new(
         gang: &str,
         workload: &Workload,
@@ -91,7 +91,7 @@ impl BoardEntry {
         }
     }
 
-    /// The same with what its nodes cost.
+    /// The same with the cost of its nodes.
     #[must_use]
     pub fn costing(self, cost: &Cost) -> Self {
         let shown = cost.shown().map(|money| money.to_string());
@@ -99,7 +99,7 @@ impl BoardEntry {
         Self { cost_per_hour: cost.known(), currency: cost.currency, cost: shown, no_price, ..self }
     }
 
-    /// The same with the last check of the gang's pods, and when its nodes were last searched for pods of others.
+    /// The same with the last check of the gang's pods, and the last search of its nodes for other pods.
     #[must_use]
     pub fn checked(self, pods: Option<PodCheck>, searched: Option<Timestamp>) -> Self {
         Self { pods, searched, ..self }
@@ -115,7 +115,7 @@ pub struct Noted {
     pub entry: Arc<BoardEntry>,
 }
 
-/// Who says that capacity is short.
+/// Who reports a shortage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum ShortageSource {
     /// A NodeClaim of Setu's was not launched.
@@ -131,16 +131,16 @@ pub struct Shortage {
     /// What is short.
     #[serde(flatten)]
     pub offering: Offering,
-    /// Until when it is remembered.
+    /// Until when it is kept.
     pub until: Timestamp,
-    /// Who says so.
+    /// Who reports it.
     pub source: ShortageSource,
     /// The gang that tries there first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turn: Option<String>,
 }
 
-/// Most Workloads of a LocalQueue that are named.
+/// The most Workloads of a LocalQueue that are named.
 const NAMED: usize = 5;
 
 /// Workloads of a LocalQueue that wait for quota.
@@ -153,11 +153,11 @@ pub struct Queued {
     pub cluster_queue: String,
     /// How many.
     pub workloads: usize,
-    /// The oldest of them: since when each exists, and its name.
+    /// The oldest of them: creation time and name.
     pub oldest: Vec<(Timestamp, String)>,
     /// How many Workloads hold quota of that ClusterQueue.
     pub holders: usize,
-    /// Those of them with the most pods.
+    /// Those with the most pods.
     pub quota_held_by: Vec<Holder>,
 }
 
@@ -172,7 +172,7 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// These Workloads with their pods, with the most pods first.
+    /// These Workloads with their pods, those with the most pods first.
     pub fn largest_first(workloads: impl IntoIterator<Item = (String, u32)>) -> Vec<Self> {
         let mut holders: Vec<Self> =
             workloads.into_iter().map(|(workload, pods)| Self { workload, pods }).collect();
@@ -182,7 +182,7 @@ impl Holder {
 }
 
 impl Queued {
-    /// These Workloads of a LocalQueue, while these hold quota of its ClusterQueue.
+    /// These Workloads of a LocalQueue, and those that hold quota of its ClusterQueue.
     pub fn new(
         local_queue: &str,
         cluster_queue: &str,
@@ -208,7 +208,7 @@ impl Queued {
 pub struct BoardSnapshot {
     /// The instant.
     pub at: Timestamp,
-    /// Grows whenever any gang changes or goes.
+    /// Grows whenever any gang changes or is removed.
     pub revision: u64,
     /// Every gang, by its id.
     pub gangs: Arc<BTreeMap<String, Noted>>,
@@ -223,16 +223,16 @@ pub struct Around {
     pub shortages: Vec<Shortage>,
     /// Who waits for quota, by LocalQueue.
     pub queued: Vec<Queued>,
-    /// Whose gangs these are.
+    /// How much this replica acts for.
     pub acting: Acting,
 }
 
-/// How much of all gangs a replica acts for: others act for the rest, and have it on their boards.
+/// How many shards a replica acts for. Other replicas act for the rest, and show it on their boards.
 #[derive(Serialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Acting {
     /// Shards that it leads.
     pub shards: usize,
-    /// Shards that there are; 0 where that is not known yet.
+    /// The number of all shards; 0 if it is not known yet.
     pub of: usize,
 }
 
@@ -243,7 +243,7 @@ pub struct Board(Mutex<Pages>);
 #[derive(Debug, Default)]
 struct Pages {
     revision: u64,
-    /// Shared with whoever reads it, and copied only when it changes meanwhile.
+    /// Shared with readers, and copied only if it changes meanwhile.
     gangs: Arc<BTreeMap<String, Noted>>,
 }
 
@@ -252,8 +252,8 @@ impl Board {
         lock(&self.0)
     }
 
-    /// Notes where a gang is, if its Workload `is_there`: that is asked under the lock, since whoever sees a Workload go
-    /// forgets its gangs only once.
+    /// Records where a gang is, if its Workload `is_there`. That is checked under the lock, because a deletion forgets
+    /// the gangs only once.
     pub fn note(&self, entry: BoardEntry, is_there: impl FnOnce() -> bool) {
         let mut pages = self.pages();
         if !is_there() || pages.gangs.get(&entry.gang).is_some_and(|noted| *noted.entry == entry) {
@@ -287,12 +287,12 @@ impl Board {
         self.pages().gangs.get(gang).and_then(|noted| noted.entry.pods.clone())
     }
 
-    /// When a gang's nodes were last searched for pods of others.
+    /// When a gang's nodes were last searched for other pods.
     pub fn searched(&self, gang: &str) -> Option<Timestamp> {
         self.pages().gangs.get(gang).and_then(|noted| noted.entry.searched)
     }
 
-    /// How many gangs have pods that are not bound to a node although they may run.
+    /// How many gangs may run but have pods that are not bound to a node.
     pub fn with_unbound_pods(&self) -> usize {
         self.pages().gangs.values().filter(|noted| noted.entry.explanation.unbound_pods.is_some()).count()
     }
@@ -304,12 +304,12 @@ impl Board {
         found.map(|noted| noted.entry.object.clone()).collect()
     }
 
-    /// Everything.
+    /// All gangs.
     pub fn gangs(&self) -> Arc<BTreeMap<String, Noted>> {
         Arc::clone(&self.pages().gangs)
     }
 
-    /// Every gang at this instant, with what is shown beside them.
+    /// All gangs at this instant, with what is shown beside them.
     pub fn snapshot(&self, at: Timestamp, around: Around) -> BoardSnapshot {
         let pages = self.pages();
         BoardSnapshot { at, revision: pages.revision, gangs: Arc::clone(&pages.gangs), around }
@@ -325,7 +325,7 @@ impl Board {
     }
 }
 
-/// UID of a Workload that is referred to.
+/// The UID in a reference to a Workload.
 pub(super) fn uid_of(object: &ObjectRef<Workload>) -> &str {
     object.extra.uid.as_deref().unwrap_or_default()
 }
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_workload_that_is_gone_takes_its_gangs_along() {
+    fn the_gangs_of_a_deleted_workload_are_removed() {
         let board = Board::default();
         board.note(entry("a", 1), || true);
         board.note(entry("b", 1), || true);

@@ -1,8 +1,8 @@
-//! Nodes that gangs have given back, counted for those that ran short of capacity: whoever holds quota for longest
-//! is served first.
+//! Nodes that gangs gave back, counted for gangs that ran short of capacity: the gang that has held quota longest is
+//! served first.
 //!
-//! Called by a gang's reconciles and by what follows when a NodeClaim is gone. Rule: a hint, which may be lost at any time. It
-//! ends a wait early and buys nothing; where nobody gives nodes back, the wait ends by its time.
+//! Called by gangs' reconciles, and when a NodeClaim is gone. Rule: a hint, which may be lost at any time. It ends a wait
+//! early and buys nothing. If no nodes are given back, the wait ends by its time.
 
 use crate::api::{Workload, condition};
 use crate::plan::Reservation;
@@ -20,13 +20,13 @@ struct Waiting {
     since: Timestamp,
     workload: ObjectRef<Workload>,
     node_pools: BTreeSet<String>,
-    /// How many nodes are yet to be given back.
+    /// How many nodes are still to be given back.
     missing: u32,
 }
 
 impl CapacityReturns {
-    /// Has a gang wait until as many nodes of the same NodePools were given back as were reserved for it. One that waits
-    /// already begins anew.
+    /// Makes a gang wait until as many nodes of the same NodePools are given back as were reserved for it. A gang that
+    /// already waits starts over.
     pub fn wait(&mut self, gang: &str, workload: &Workload, reserved: &[Reservation]) {
         let waiting = Waiting {
             since: condition::since(workload.conditions(), "QuotaReserved").unwrap_or(Timestamp::MAX),
@@ -37,7 +37,7 @@ impl CapacityReturns {
         self.0.insert(gang.to_owned(), waiting);
     }
 
-    /// A gang waits no longer.
+    /// Ends a gang's wait.
     pub fn forget(&mut self, gang: &str) {
         self.0.remove(gang);
     }
@@ -47,7 +47,7 @@ impl CapacityReturns {
         self.0.len()
     }
 
-    /// A gang's node of this NodePool is gone. Returns whose wait this ends.
+    /// Counts that a gang's node of this NodePool is gone. Returns the Workload whose wait this ends.
     pub fn take(&mut self, node_pool: &str, from: &str) -> Option<ObjectRef<Workload>> {
         let wants =
             |gang: &str, w: &Waiting| w.missing > 0 && gang != from && w.node_pools.contains(node_pool);
@@ -93,13 +93,13 @@ mod tests {
         }
     }
 
-    /// Names of the Workloads whose wait ends as these nodes are given back, one after the other.
+    /// Names of the Workloads whose wait ends as these nodes are given back, one by one.
     fn served(given_back: &mut CapacityReturns, nodes: &[(&str, &str)]) -> Vec<Option<String>> {
         nodes.iter().map(|(pool, from)| given_back.take(pool, from).map(|w| w.name)).collect()
     }
 
     #[test]
-    fn whoever_holds_quota_for_longest_is_served_first_and_then_the_next() {
+    fn gangs_are_served_in_the_order_of_their_quota_reservations() {
         let mut given_back = CapacityReturns::default();
         given_back.wait("late", &workload("late", "2026-01-01T00:00:09Z"), &[nodes("gpu", 1)]);
         given_back.wait(
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gangs_own_nodes_are_not_what_it_waits_for_and_a_next_shortage_counts_anew() {
+    fn a_gangs_own_nodes_do_not_count_and_a_new_shortage_starts_over() {
         let mut given_back = CapacityReturns::default();
         let mine = workload("mine", "2026-01-01T00:00:00Z");
         given_back.wait("mine", &mine, &[nodes("gpu", 2)]);

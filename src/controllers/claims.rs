@@ -1,8 +1,8 @@
-//! Asks of every NodeClaim of ours whether somebody still wants it: the guarantee that none outlives
-//! its Workload or its hold, whatever was missed meanwhile and whoever is gone.
+//! Checks that every NodeClaim of ours is still wanted. This guarantees that no claim outlives its Workload or its hold,
+//! whichever events were missed and whichever replicas are gone.
 //!
-//! Rule: what speaks for a claim is read from the API server, compared by UID, and found missing twice
-//! before the claim is deleted. Claims that are wanted are the business of their gang.
+//! Rule: the owner of a claim is read from the API server, compared by UID, and found missing twice before the claim is
+//! deleted. Wanted claims are left to their gang.
 
 use super::context::Context;
 use super::memory::{lock, owner_of, workload_of};
@@ -26,15 +26,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// Period of the sweep: how often a claim is reconciled although nothing was seen to change.
+/// Period of the sweep: how often a claim is reconciled without a change.
 const SWEEP: Duration = Duration::from_mins(5);
 /// Time between the two reads of a claim without a Workload.
-const SECOND_LOOK: Duration = Duration::from_secs(1);
+const SECOND_READ: Duration = Duration::from_secs(1);
 
-/// Most claims that are remembered of one kind.
+/// The most claims that one [`Suspects`] keeps.
 const REMEMBERED: usize = 10_000;
 
-/// Claims of which something was seen once.
+/// UIDs of claims that were noted once.
 #[derive(Debug, Default)]
 pub struct Suspects(Mutex<BTreeSet<String>>);
 
@@ -53,7 +53,7 @@ impl Suspects {
     }
 }
 
-/// AdmissionChecks that are named by claims and do not exist, with when that was first seen.
+/// Missing AdmissionChecks that claims name, with the time when each was first missed.
 #[derive(Debug, Default)]
 pub struct MissingChecks(Mutex<BTreeMap<String, Timestamp>>);
 
@@ -69,21 +69,21 @@ impl MissingChecks {
     }
 }
 
-/// What this loop works on.
+/// The state of this loop.
 pub struct Sweeper {
     /// What the controllers share.
     pub context: Arc<Context>,
     /// Claims found unwanted once.
     pub suspects: Suspects,
-    /// Checks that claims wait for in vain.
+    /// Missing checks that claims name.
     pub missing_checks: MissingChecks,
     /// Kept claims whose end was counted.
     pub parted: Suspects,
 }
 
 impl Sweeper {
-    /// Queues every claim that is not known to be in use, once a period until `stop`: there may
-    /// be thousands of the others, and nothing is kept of them in between.
+    /// Queues every claim that is not known to be in use, once a period until `stop`. Claims in use may be thousands, and
+    /// nothing is kept about them in between.
     pub async fn sweep(&self, stop: &CancellationToken) {
         while stop.run_until_cancelled(tokio::time::sleep(SWEEP)).await.is_some() {
             let context = &self.context;
@@ -95,7 +95,7 @@ impl Sweeper {
     }
 }
 
-/// Looks at one claim.
+/// Reconciles one claim.
 pub async fn reconcile(object: ObjectRef<NodeClaim>, sweeper: Arc<Sweeper>) -> Result<Action, Error> {
     let context = &sweeper.context;
     let Some(known) = context.stores.claims.entry(&object) else {
@@ -113,7 +113,7 @@ pub async fn reconcile(object: ObjectRef<NodeClaim>, sweeper: Arc<Sweeper>) -> R
     let (name, uid) = (claim.name_any(), claim.uid().unwrap_or_default());
     let now = context.now();
     if claim.metadata.deletion_timestamp.is_some() && is_ours(&claim) && is_warm(&claim) {
-        // Whoever deletes it, Karpenter shows it once more before it is gone.
+        // Karpenter updates the claim once more before it is gone, no matter who deletes it.
         if !sweeper.parted.again(&uid) {
             metrics::kept_warm(&claim, Kept::Unused, now);
         }
@@ -127,10 +127,10 @@ pub async fn reconcile(object: ObjectRef<NodeClaim>, sweeper: Arc<Sweeper>) -> R
         return Ok(requeue_after(&claim, now));
     }
     if !sweeper.suspects.again(&uid) {
-        return Ok(Action::requeue(SECOND_LOOK));
+        return Ok(Action::requeue(SECOND_READ));
     }
     sweeper.suspects.clear(&uid);
-    // It may have been handed back since it was seen last, or its gang has deleted it.
+    // It may have been handed back since it was last read, or its gang has deleted it.
     let current = claims::current(&context.client, &name).await?;
     let stays = |c: &NodeClaim| c.metadata.deletion_timestamp.is_none() && is_ours(c);
     let Some(current) = current.filter(|c| c.metadata.uid == claim.metadata.uid && stays(c)) else {
@@ -140,7 +140,7 @@ pub async fn reconcile(object: ObjectRef<NodeClaim>, sweeper: Arc<Sweeper>) -> R
         return Ok(Action::await_change());
     };
     if current.is_handing_back() {
-        // Pods of others may be on its Node.
+        // Other pods may be on its Node.
         let left = handover::hand_back_all(context.client_of(of_workload), vec![current]).await;
         return left.failed.map_or(Ok(Action::await_change()), Err);
     }
@@ -156,7 +156,7 @@ pub async fn reconcile(object: ObjectRef<NodeClaim>, sweeper: Arc<Sweeper>) -> R
     Ok(Action::await_change())
 }
 
-/// Whether pods may run on its node, as far as is known. So it is with most claims, and nothing is to be read.
+/// Whether the caches show that pods may run on its node. That holds for most claims, and then nothing is read.
 fn is_used(context: &Context, claim: &ClaimSummary) -> bool {
     let workload = claim.workload.as_ref().and_then(|object| context.stores.workloads.entry(object));
     let admitted = |w: &WorkloadSummary| w.uid == claim.workload_uid && w.is_admitted && !w.is_finished;
@@ -167,13 +167,13 @@ fn is_ours(claim: &NodeClaim) -> bool {
     claim.label(names::MANAGED_BY) == names::SETU
 }
 
-/// What is further away than the next sweep is left to it.
+/// Leaves what is due after the next sweep to that sweep.
 fn requeue_after(claim: &NodeClaim, now: Timestamp) -> Action {
     let due = hold_ends(claim).and_then(|end| Duration::try_from(end.duration_since(now)).ok());
-    due.filter(|due| *due < SWEEP).map_or(Action::await_change(), |due| Action::requeue(due.max(SECOND_LOOK)))
+    due.filter(|due| *due < SWEEP).map_or(Action::await_change(), |due| Action::requeue(due.max(SECOND_READ)))
 }
 
-/// Why nobody wants a claim any more. One that names no Workload belongs to nobody.
+/// Why a claim is no longer wanted. A claim that names no Workload has no owner.
 async fn orphaned_now(
     sweeper: &Sweeper,
     claim: &NodeClaim,
@@ -193,7 +193,7 @@ async fn orphaned_now(
     }
     let namespace = object.namespace.as_deref().unwrap_or_default();
     let found = match context.read_workload(&object).await? {
-        // It exists, and what it says cannot be read.
+        // It exists, but its content cannot be read.
         Some(Guarded(Err(_))) => return Ok(None),
         Some(Guarded(Ok(found))) => Some(found).filter(is_meant),
         None => None,
@@ -221,19 +221,19 @@ async fn owner_runs(context: &Context, claim: &NodeClaim) -> Result<bool, Error>
     Ok(owner.is_some_and(|owner| owner.is("Admitted") && !ends(&owner)))
 }
 
-/// Whether the check that a claim was made for exists, whatever the cache says.
+/// Whether the check that a claim was made for exists, read past the cache.
 async fn check_exists(context: &Context, claim: &NodeClaim) -> Result<bool, Error> {
     let (check, api) = (claim.annotation(names::CHECK), Api::<AdmissionCheck>::all(context.client.clone()));
     Ok(call("reading AdmissionCheck", check, api.get_metadata_opt(check)).await?.is_some())
 }
 
-/// Whether the gang's label says that the claim was made for a slice of an elastic Job.
+/// Whether the gang's label shows that the claim was made for a slice of an elastic Job.
 fn shares_its_pin(claim: &NodeClaim) -> bool {
     claim.label(names::GANG) != gang_of(claim)
 }
 
-/// Whether a slice of the same elastic Job is not over yet. Many claims are orphaned at once, so those of one namespace
-/// share one read.
+/// Whether a slice of the same elastic Job is not over yet. Many claims are orphaned at once, so claims of one namespace
+/// share a read.
 async fn slice_lives(context: &Context, namespace: &str, claim: &NodeClaim) -> Result<bool, Error> {
     let read = async {
         let api: Api<Guarded<Workload>> = Api::namespaced(context.client.clone(), namespace);

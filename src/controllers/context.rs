@@ -53,7 +53,7 @@ pub struct Stores {
     pub checks: Store<AdmissionCheck>,
     /// Topologies of flavors; empty without [`Options::tas_compat`].
     pub topologies: Store<Topology>,
-    /// NodeClaims of ours, found by the UID of their Workload too.
+    /// NodeClaims of ours, also found by the UID of their Workload.
     pub claims: Store<NodeClaim, ClaimSummary>,
     /// Nodes of ours.
     pub nodes: Store<Node>,
@@ -72,103 +72,102 @@ pub struct Stores {
 /// A kind that the controller can do without.
 #[derive(Clone)]
 pub struct Optional<K> {
-    /// Its objects, as far as they were read.
+    /// The objects read so far.
     pub store: Store<K>,
-    /// Whether all were.
+    /// Whether all of them were read.
     pub listed: Listed,
 }
 
 impl<K: Object> Optional<K> {
-    /// Every object, or `None` where they cannot be read.
+    /// Every object, or `None` if they cannot be read.
     pub fn all(&self) -> Option<Vec<Arc<K>>> {
         self.listed.is_done().then(|| self.store.state())
     }
 }
 
-/// How loops wake each other.
+/// How the reconcilers wake each other.
 #[derive(Clone)]
 pub struct Wakers {
-    /// Look at this Workload.
+    /// Reconcile this Workload.
     pub workload: UnboundedSender<ObjectRef<Workload>>,
-    /// Look at this NodeClaim.
+    /// Reconcile this NodeClaim.
     pub claim: UnboundedSender<ObjectRef<NodeClaim>>,
-    /// Look at this AdmissionCheck.
+    /// Reconcile this AdmissionCheck.
     pub check: UnboundedSender<ObjectRef<AdmissionCheck>>,
-    /// Look at these ProvisioningParameters.
+    /// Reconcile these ProvisioningParameters.
     pub parameters: UnboundedSender<ObjectRef<RawParameters>>,
 }
 
-/// What a replica does only where it is asked to.
+/// Optional behaviour of a replica.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Workloads that have nodes stay until their nodes are gone and their last transition is recorded.
+    /// Keep Workloads with nodes until their nodes are gone and their last transition is recorded.
     pub workload_finalizer: bool,
-    /// Checks that name Kueue's own provisioning controller are answered too.
+    /// Also answer checks that name Kueue's own provisioning controller.
     pub tas_compat: bool,
     /// ProvisioningRequests of Setu's class are served.
     pub provisioning_requests: bool,
 }
 
-/// What a replica is made of.
+/// The parts of a [`Context`].
 pub struct Parts {
-    /// The way to the API server.
+    /// The API server client.
     pub client: Client,
-    /// The time.
+    /// The clock.
     pub clock: Clock,
     /// `spec.controllerName` of the checks that are ours.
     pub controller_name: String,
-    /// What it does only where it is asked to.
+    /// Optional behaviour.
     pub options: Options,
     /// The policy: file and command line.
     pub policy: Settings,
-    /// How it is heard of.
+    /// Logs, metrics and traces.
     pub telemetry: Telemetry,
-    /// How this replica and others settle who acts; `None` for one that is alone.
+    /// How replicas settle who leads; `None` for a sole replica.
     pub election: Option<lease::Settings>,
 }
 
 /// What the controllers share.
 pub struct Context {
-    /// The way to the API server for what exists once; it refuses to write while another replica leads
-    /// shard 0.
+    /// Client for objects that belong to no gang. It refuses to write while another replica leads shard 0.
     pub client: Client,
-    /// The same for the gangs of each shard.
+    /// Clients for the gangs of each shard.
     pub(super) clients: Vec<Client>,
-    /// The time.
+    /// The clock.
     pub clock: Clock,
     /// Which shards this replica leads.
     pub shards: Shards,
     /// Whether the API server answers.
     pub outage: Outage,
-    /// Whose turn it is to write.
+    /// Decides whose turn it is to write.
     pub writes: WriteLimiter,
     /// `spec.controllerName` of the checks that are ours.
     controller_name: String,
-    /// What is done only where it is asked for.
+    /// Optional behaviour.
     pub options: Options,
-    /// Which policy holds.
+    /// The policies in force.
     pub policies: Policies,
     /// Watched kinds.
     pub stores: Stores,
     /// Which of them have been listed.
     pub gates: Gates,
-    /// How loops wake each other.
+    /// Wakes the reconcilers.
     pub wake: Wakers,
     /// Publishes Kubernetes Events.
     pub events: Publisher,
-    /// How this replica is heard of.
+    /// Logs, metrics and traces.
     pub telemetry: Telemetry,
-    /// The live claims of NodePools, by their names: gangs that are woken together need the same.
+    /// Reads of live claims by NodePools. Gangs that are woken together need the same ones.
     pub(super) pool_claims: Joined<Vec<String>, [NodeClaim], Error>,
-    /// What plans are made from: gangs that were woken together need the same.
+    /// Reads of what plans are made from. Gangs that are woken together need the same ones.
     pub(super) grounds: grounds::Reads,
-    /// Parameters by their checks. One read after the other, so that none undoes what a later one found.
+    /// Reads of parameters by check, one after the other, so that none undoes what a later one found.
     pub(super) parameters: Joined<String, Parameters, Error>,
-    /// The Workloads of namespaces, where claims of slices are orphaned.
+    /// Reads of a namespace's Workloads, for orphaned claims of slices.
     pub(super) slices: Joined<String, [Workload], Error>,
-    /// What gangs read past the caches, by the UIDs of their Workloads.
+    /// Reads of gangs past the caches, by the UIDs of their Workloads.
     pub(super) reads: Batched<String, (Vec<NodeClaim>, Vec<Node>)>,
-    /// All that is remembered of gangs.
+    /// Everything kept about gangs.
     pub(super) of_gangs: OfGangs,
     pub(super) tombstones: ClaimTombstones,
     pub(super) stall: Stall,
@@ -177,7 +176,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// Puts the parts together, with an empty memory.
+    /// Builds a context with an empty memory.
     pub fn new(
         parts: Parts,
         shards: Shards,
@@ -215,12 +214,12 @@ impl Context {
         }
     }
 
-    /// The time.
+    /// The current time.
     pub fn now(&self) -> Timestamp {
         self.clock.now()
     }
 
-    /// Whether an error is not worth a line of its own: the outage that it is due to was told of, or will be.
+    /// Whether an error needs no log line, because the outage behind it was or will be logged.
     pub fn is_quiet_about(&self, error: &Error) -> bool {
         error.is_unanswered() || (matches!(error, Error::Timeout { .. }) && self.outage.is_on())
     }
@@ -230,7 +229,7 @@ impl Context {
         &self.of_gangs.waiting
     }
 
-    /// Every gang, for people and metrics.
+    /// Every gang, for users and metrics.
     pub fn board(&self) -> &Board {
         &self.of_gangs.board
     }
@@ -244,7 +243,8 @@ impl Context {
         self.of_gangs.board.snapshot(now, Around { shortages, queued: self.queued(), acting })
     }
 
-    /// Workloads that wait for quota of ClusterQueues with a check of ours, by LocalQueue; none while LocalQueues are not read.
+    /// Workloads that wait for quota of ClusterQueues with a check of ours, by LocalQueue; empty while LocalQueues are
+    /// not read.
     fn queued(&self) -> Vec<Queued> {
         let mut waiting: BTreeMap<String, Vec<(Timestamp, String)>> = BTreeMap::new();
         for object in self.stores.workloads.those(|known| known.queued_since.is_some()) {
@@ -269,7 +269,7 @@ impl Context {
         waiting.into_iter().filter_map(of_queue).collect()
     }
 
-    /// Workloads that hold quota, by ClusterQueue, with the most pods first.
+    /// Workloads that hold quota, by ClusterQueue; those with the most pods first.
     fn holders(&self) -> BTreeMap<Box<str>, Vec<Holder>> {
         let mut all: BTreeMap<Box<str>, Vec<(String, u32)>> = BTreeMap::new();
         for object in self.stores.workloads.those(|known| known.holds.is_some()) {
@@ -281,13 +281,13 @@ impl Context {
         all.into_iter().map(|(queue, workloads)| (queue, Holder::largest_first(workloads))).collect()
     }
 
-    /// Whether a check is answered by this controller.
+    /// Whether this controller answers the check of this name.
     pub fn is_ours(&self, check: &str) -> bool {
         let found = self.stores.checks.get(&ObjectRef::new(check));
         found.is_some_and(|c| self.answers(&c))
     }
 
-    /// Whether this is a check that we answer.
+    /// Whether this controller answers this check.
     pub fn answers(&self, check: &AdmissionCheck) -> bool {
         let name = &check.spec.controller_name;
         *name == self.controller_name || (self.options.tas_compat && name == names::PROVISIONING_REQUEST)
@@ -296,11 +296,11 @@ impl Context {
     /// Queues a Workload for another reconcile.
     pub fn wake_workload(&self, workload: ObjectRef<Workload>) {
         self.of_gangs.waiting.note(Key::from(workload.clone()));
-        // Fails only while the process ends, when nobody looks any more.
+        // Fails only while the process ends, when nothing reconciles any more.
         let _ = self.wake.workload.send(workload);
     }
 
-    /// Queues for another reconcile every Workload that carries this check, or a journal under it.
+    /// Wakes every Workload that carries this check, or has a journal for it.
     pub fn wake_all_of(&self, check: &str) {
         let journal = names::journal_key(check);
         for workload in self.stores.workloads.each() {
@@ -310,13 +310,13 @@ impl Context {
         }
     }
 
-    /// What is remembered of capacity, for people.
+    /// What is known about capacity, for users.
     pub fn capacity(&self) -> Remembered {
         self.of_gangs.ledger.open().remembered(self.now())
     }
 
-    /// Takes over what Karpenter's metrics say of offerings; gangs that wait for what has capacity again are woken, and
-    /// those that are refused if anything costs less.
+    /// Takes over Karpenter's metrics about offerings. Wakes gangs that wait for capacity that is back, and refused gangs
+    /// if anything costs less.
     pub fn take_market(&self, market: Market) {
         let news = self.of_gangs.ledger.open().take_market(market);
         if news.is_better {
@@ -329,23 +329,23 @@ impl Context {
         }
     }
 
-    /// A price has fallen, or the size of a type has become known: a gang that was refused may have a plan now.
+    /// Counts that a price fell or the size of a type became known. A refused gang may have a plan now.
     pub(super) fn count_better_offer(&self) {
         self.better_offers.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// How often that was so.
+    /// How often offers got better.
     pub(super) fn better_offers(&self) -> u64 {
         self.better_offers.load(Ordering::SeqCst)
     }
 
-    /// Gangs that wait for another's turn, or for anything else that plans are made from, are reconciled.
+    /// Wakes the gangs that wait for another's turn, or for anything else that plans are made from.
     pub fn next_turn(&self) {
         self.next_turn_of(|_| true);
         self.wake_refused();
     }
 
-    /// The same for those of them that are meant.
+    /// Wakes those of the waiting gangs that `is_meant` accepts.
     pub(super) fn next_turn_of(&self, is_meant: impl Fn(&ObjectRef<Workload>) -> bool) {
         self.count_turn();
         for workload in self.of_gangs.board.waiting().into_iter().filter(is_meant) {
@@ -353,13 +353,13 @@ impl Context {
         }
     }
 
-    /// Something has changed that a gang may wait for which is not known to wait yet.
+    /// Counts a change that a gang may wait for before it is known to wait.
     pub(super) fn count_turn(&self) {
         self.turns.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// How often something has changed that gangs wait for. One that finds no plan, and whose reconcile takes a while, sees by
-    /// it whether that may be out of date: only after the reconcile is it known to wait.
+    /// How often something changed that gangs wait for. A gang that found no plan compares this count after its
+    /// reconcile, because it is known to wait only then and may have missed a change.
     pub fn turns(&self) -> u64 {
         self.turns.load(Ordering::SeqCst)
     }

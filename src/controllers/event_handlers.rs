@@ -1,4 +1,4 @@
-//! What follows when an object was touched: what is noted of it, and what is reconciled then.
+//! Reacts to changed objects: records what they show, and wakes what depends on them.
 
 use super::context::Context;
 use super::memory::workload_of;
@@ -11,7 +11,7 @@ use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 
 impl Context {
-    /// A NodeClaim was touched: note it, and reconcile its Workload and the claim itself.
+    /// Records a changed NodeClaim, and wakes its Workload and the gangs that wait for it.
     pub fn claim_touched(&self, claim: &NodeClaim) {
         let known = self.stores.claims.entry(&ObjectRef::from_obj(claim));
         if known.as_ref().is_some_and(|k| claim.uid().is_some_and(|uid| k.uid == uid) && !k.is_deleting()) {
@@ -31,7 +31,7 @@ impl Context {
         self.wake_waiters_of(claim);
     }
 
-    /// A Node was touched: note its shape, or that it is gone, and reconcile its gang.
+    /// Records a changed Node's shape, or that it is gone, and wakes its gang.
     pub fn node_touched(&self, node: &Node) {
         if self.stores.nodes.entry(&ObjectRef::from_obj(node)).is_none() {
             self.of_gangs.ledger.open().sightings().forget_node(&node.name_any(), self.now());
@@ -44,7 +44,7 @@ impl Context {
         }
     }
 
-    /// Notes a shape. A gang may wait for a type of which more is known now.
+    /// Records a shape. A gang may wait for a type that is better known now.
     fn learn(&self, shape: Shape) {
         let is_more = self.of_gangs.ledger.open().sightings().note(shape, self.now());
         if is_more {
@@ -53,7 +53,7 @@ impl Context {
         }
     }
 
-    /// A Warning event on a NodeClaim was seen.
+    /// Handles a Warning event on a NodeClaim.
     pub fn on_claim_warning(&self, claim: &str, reason: &str, message: &str) {
         self.remember_claim(claim);
         if let Some(workload) = self.tombstones.on_warning_event(claim, reason, message) {
@@ -61,14 +61,14 @@ impl Context {
         }
     }
 
-    /// Notes what the store shows of a claim that may soon not be there any more.
+    /// Records what the store shows of a claim that may soon be gone.
     pub(super) fn remember_claim(&self, claim: &str) {
         if let Some(claim) = self.stores.claims.get(&ObjectRef::new(claim)) {
             self.tombstones.saw(&claim, self.now());
         }
     }
 
-    /// A Workload was touched: if it is gone, its claims are reconciled.
+    /// Handles a changed Workload. If it is gone, its claims are reconciled.
     pub fn workload_touched(&self, workload: &Workload) {
         let object = ObjectRef::from_obj(workload);
         self.of_gangs.waiting.note(Key::of(workload));
@@ -87,7 +87,7 @@ impl Context {
         }
     }
 
-    /// An elastic Job may be over, and with it what the nodes of its earlier slices were kept for.
+    /// The elastic Job may be over, and then the nodes of its earlier slices are not needed any more.
     fn wake_claims_of_slices(&self, workload: &Workload) {
         let pins: Vec<String> = workload.checks().iter().map(|c| pin(workload, &c.name)).collect();
         for claim in self.stores.claims.those(|claim| pins.contains(&claim.pin)) {
@@ -95,14 +95,14 @@ impl Context {
         }
     }
 
-    /// Checks were added, changed or removed: their parameters say by whom they are used.
+    /// Wakes all parameters after checks changed: their status lists the checks that use them.
     pub fn checks_touched(&self) {
         for parameters in self.stores.parameters.state() {
             let _ = self.wake.parameters.send(ObjectRef::from_obj(&*parameters));
         }
     }
 
-    /// The policy has changed: checks, and Workloads that wait for a plan, are reconciled again.
+    /// Wakes the checks, and the Workloads that wait for a plan, after the policy changed.
     pub fn policy_changed(&self) {
         for check in self.stores.checks.state() {
             let _ = self.wake.check.send(ObjectRef::from_obj(&*check));

@@ -1,9 +1,9 @@
-//! The finalizer on Workloads, which only `--workload-finalizer` puts there: a Workload that may have nodes
-//! stays until they are gone and its last transition is recorded.
+//! The finalizer that `--workload-finalizer` puts on Workloads: a Workload that may have nodes stays until they are gone
+//! and its last transition is recorded.
 //!
-//! Rule: it never outlasts what it is for. Whoever finds it where nothing is held takes it off, with the
-//! flag or without, but for what may be another Setu's; and a Workload that is being deleted is let go after [`PATIENCE`]
-//! whatever is left, because the nodes are swept without it.
+//! Rule: it never stays longer than needed. With or without the flag it is removed where nothing is held, unless it may
+//! be another Setu's. A Workload that is being deleted is released after [`PATIENCE`] in any case, because its nodes are
+//! swept without it.
 
 use super::context::Context;
 use super::gang::Reconciled;
@@ -15,10 +15,10 @@ use crate::names;
 use jiff::{SignedDuration, Timestamp};
 use kube::{Client, ResourceExt};
 
-/// How long a Workload that is being deleted is kept for its nodes.
+/// How long a Workload that is being deleted waits for its nodes.
 const PATIENCE: SignedDuration = SignedDuration::from_mins(5);
 
-/// Takes hold of a Workload that may get nodes, where that is asked for.
+/// Adds the finalizer to a Workload that may get nodes, if the flag is set.
 pub async fn take(context: &Context, workload: &mut Workload) -> Result<(), Error> {
     if context.options.workload_finalizer && may_get_nodes(workload) && !is_held(workload) {
         *workload = hold_workload(client_of(context, workload), workload).await?;
@@ -27,8 +27,8 @@ pub async fn take(context: &Context, workload: &mut Workload) -> Result<(), Erro
     Ok(())
 }
 
-/// Lets a Workload go that has been deleted for too long, whatever it has: nothing that fails at its gangs may
-/// keep its namespace. Returns whether it did.
+/// Releases a Workload that has been in deletion for too long, whatever it holds: a failing gang must not block its
+/// namespace. Returns whether it did.
 pub async fn let_go_late(context: &Context, workload: &Workload) -> Result<bool, Error> {
     let late = is_held(workload) && end(workload).is_some_and(|end| end <= context.now());
     if late {
@@ -37,17 +37,17 @@ pub async fn let_go_late(context: &Context, workload: &Workload) -> Result<bool,
     Ok(late)
 }
 
-/// Lets a Workload go that has nothing any more. Returns when one is let go that has.
+/// Releases a Workload that holds nothing. For others, returns when they are released in any case.
 pub async fn let_go(
     context: &Context,
     workload: &Workload,
-    looks: &[Reconciled],
+    results: &[Reconciled],
     others: Others,
 ) -> Result<Option<Timestamp>, Error> {
     if !is_held(workload) {
         return Ok(None);
     }
-    let has_nodes = looks.iter().any(|look| look.holds);
+    let has_nodes = results.iter().any(|result| result.holds);
     let wanted = context.options.workload_finalizer && may_get_nodes(workload);
     if wanted || has_nodes || others.may_hold {
         return Ok(end(workload));
@@ -56,12 +56,12 @@ pub async fn let_go(
     Ok(None)
 }
 
-/// When one that is being deleted is let go whatever it has.
+/// When a Workload that is being deleted is released, whatever it holds.
 fn end(workload: &Workload) -> Option<Timestamp> {
     workload.metadata.deletion_timestamp.as_ref()?.0.checked_add(PATIENCE).ok()
 }
 
-/// Whether the finalizer is on it.
+/// Whether the Workload has the finalizer.
 pub fn is_held(workload: &Workload) -> bool {
     workload.finalizers().iter().any(|f| f == names::FINALIZER)
 }

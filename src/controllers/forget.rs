@@ -1,8 +1,8 @@
-//! Forgets gangs: everything that this replica remembers of them, in one way for every reason.
+//! Forgets gangs: everything this replica keeps about them, in one way for every reason.
 //!
-//! Rule: all of it lies in [`OfGangs`], and whatever lies there is forgotten here. A reconcile enters what it learns at any of its awaits, and whoever sees
-//! a Workload go or a term end forgets only what was entered by then. So each reconcile ends with
-//! [`Context::forget_if_over`], and nothing is left.
+//! Rule: all of it is kept in [`OfGangs`] and forgotten here. A reconcile may add to it at any await, but the end of a
+//! Workload or of a term clears only what is there by then. So each reconcile ends with [`Context::forget_if_over`],
+//! which clears the rest.
 
 use super::board::Board;
 use super::context::Context;
@@ -24,35 +24,35 @@ use kube::runtime::reflector::ObjectRef;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
-/// All that this replica remembers of gangs and their Workloads. It is taken apart whole wherever it is forgotten or
-/// counted: a field that is not dealt with there does not compile.
+/// Everything this replica keeps about gangs and their Workloads. Forgetting and counting take it apart whole, so that a
+/// field that is not handled there does not compile.
 #[derive(Debug, Default)]
 pub struct OfGangs {
-    /// Whose gangs something is remembered of in any of the others.
+    /// The gangs that any other field may hold something about.
     pub(super) index: GangIndex,
-    /// The policies that their attempts are run by.
+    /// The policies of their attempts.
     pub(super) attempts: Attempts,
-    /// What people and metrics see.
+    /// What users and metrics see.
     pub(super) board: Board,
-    /// What they were told of when their nodes are ready.
+    /// The estimates of when their nodes are ready, as reported.
     pub(super) estimates: Estimates,
     /// How many reconciles of a Workload have failed in a row, by UID.
     pub(super) failures: Mutex<BTreeMap<String, u32>>,
     /// What they take and wait for.
     pub(super) ledger: Ledger,
-    /// What Workloads were told of their policies.
+    /// Notices that Workloads got about their policies.
     pub(super) notices: Notices,
-    /// What was written to Workloads and is not in the cache yet.
+    /// Our writes to Workloads that the cache does not show yet.
     pub(super) own_writes: OwnWrites,
-    /// When Workloads were told of progress.
+    /// When progress was reported to Workloads.
     pub(super) progress: Progress,
-    /// Where they were seen last.
+    /// Where each gang was last seen.
     pub(super) registry: GangRegistry,
     /// Since when Workloads wait to be reconciled.
     pub(super) waiting: Waiting,
 }
 
-/// The gangs of which this replica may remember something, by the UIDs of their Workloads.
+/// The gangs that this replica may keep something about, by the UIDs of their Workloads.
 #[derive(Debug, Default)]
 pub struct GangIndex(Mutex<BTreeMap<String, BTreeSet<String>>>);
 
@@ -79,20 +79,20 @@ enum Cause {
         /// Whether it was admitted.
         ran: bool,
     },
-    /// This replica no longer leads their shard, or leads it anew.
+    /// This replica no longer leads their shard, or begins a new term.
     TermOver,
 }
 
-/// What was known of the gangs of one Workload.
+/// What was known about the gangs of one Workload.
 struct Forgotten {
     /// Each gang with where it was last seen.
     last_seen: Vec<(String, Journal, Subject)>,
-    /// Whether others that waited for them may have their turn.
+    /// Whether gangs that waited for them may have their turn.
     freed: bool,
 }
 
 impl OfGangs {
-    /// Forgets the gangs of one Workload, whose NodeClaims `claims` are there.
+    /// Forgets the gangs of one Workload. `claims` names its NodeClaims that still exist.
     fn forget(&self, uid: &str, cause: Cause, claims: impl Fn() -> BTreeSet<String>) -> Forgotten {
         let Self {
             index,
@@ -105,14 +105,14 @@ impl OfGangs {
             own_writes,
             progress,
             registry,
-            // Ends with the reconcile of what is not there any more. One of its name may wait already.
+            // Removed by the reconcile that finds the object gone. Another of its name may wait already.
             waiting: _,
         } = self;
         let gangs = index.take(uid);
         lock(failures).remove(uid);
         board.forget(&gangs);
         if matches!(cause, Cause::Deleted { .. }) {
-            // What was told and written stays so whoever leads.
+            // Notices and writes stay valid for any leader.
             notices.forget(uid);
             own_writes.forget(uid);
             progress.forget(uid);
@@ -132,7 +132,7 @@ impl OfGangs {
         Forgotten { last_seen, freed }
     }
 
-    /// How many entries there are, by what they tell: none once all gangs are forgotten.
+    /// How many entries there are of each kind. Empty once all gangs are forgotten.
     fn counts(&self) -> BTreeMap<&'static str, usize> {
         let Self {
             index,
@@ -164,7 +164,7 @@ impl OfGangs {
 }
 
 impl Context {
-    /// Forgets a Workload that is gone, and its gangs.
+    /// Forgets a deleted Workload, and its gangs.
     pub(super) fn forget_deleted(&self, workload: &Workload) {
         let uid = workload.uid().unwrap_or_default();
         self.of_gangs.index.add(&uid, gangs_of(workload));
@@ -177,7 +177,7 @@ impl Context {
         }
     }
 
-    /// Forgets the gangs of all Workloads whose UID fits: their term is over.
+    /// Forgets the gangs of all Workloads whose UID fits, because their term is over.
     pub(super) fn forget_term(&self, fits: impl Fn(&str) -> bool) {
         let mut freed = false;
         for uid in self.of_gangs.index.uids(&fits) {
@@ -188,7 +188,7 @@ impl Context {
         }
         self.of_gangs.registry.forget_orphaned_where(fits);
         if !self.shards.any_led() || self.shards.count() == 1 {
-            // What ran out and what was created was learnt for these gangs alone.
+            // Shortages and creations were recorded for these gangs alone.
             self.of_gangs.ledger.open().forget_gangs();
         }
     }
@@ -209,12 +209,12 @@ impl Context {
         self.of_gangs.forget(uid, cause, claims)
     }
 
-    /// How many entries this replica has of gangs, by what they tell: none once all gangs are forgotten.
+    /// How many entries about gangs there are of each kind. Empty once all gangs are forgotten.
     pub fn remembered_gangs(&self) -> BTreeMap<&'static str, usize> {
         self.of_gangs.counts()
     }
 
-    /// Sends the spans of a gang whose Workload is gone, with what its NodeClaims had come to.
+    /// Sends the spans of a gang whose Workload is gone, with the last state of its NodeClaims.
     fn trace_cut_off(&self, gang: &str, journal: &Journal, subject: &Subject) {
         if !self.telemetry.traces.is_on() {
             return;

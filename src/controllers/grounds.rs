@@ -1,5 +1,5 @@
-//! What plans are made from, as the caches show it or as the API server has it: a gang is given up, refused, ended or let through
-//! without nodes by the latter alone, but for an attempt whose time is over.
+//! What plans are made from, read from the caches or from the API server. Only a live read gives a gang up, refuses it,
+//! ends it, or lets it through without nodes. An attempt whose time is over is the exception.
 
 use super::admission_check;
 use super::context::Context;
@@ -14,14 +14,14 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 use std::sync::Arc;
 
-/// What mostly decides whether a gang has a plan.
+/// The objects that mostly decide whether a gang has a plan.
 #[derive(Clone, Debug)]
 pub struct Grounds {
-    /// What is the same for all Workloads.
+    /// The objects that all Workloads share.
     pub cluster: Arc<PlanObjects>,
     /// The LimitRanges of the Workload's namespace.
     pub limit_ranges: Vec<Arc<LimitRange>>,
-    /// This namespace, where namespaces can be read.
+    /// The namespace, if namespaces can be read.
     pub namespace: Option<Arc<Namespace>>,
 }
 
@@ -38,13 +38,13 @@ impl Grounds {
         }
     }
 
-    /// Reads all of it for the Workloads of a namespace, and the parameters of their check anew.
+    /// Reads all of it for the Workloads of a namespace, and reads the parameters of their check again.
     ///
     /// # Errors
     /// The first read that failed.
     pub async fn read(context: &Context, check: &str, namespace: &str) -> Result<Self, Error> {
         let grounds = &context.grounds;
-        // What is wrong with the parameters is told of by the policy.
+        // Faults of the parameters are reported by the policy.
         let (cluster, of_namespace, _) = tokio::try_join!(
             grounds.of_cluster.read((), PlanObjects::read(&context.client)),
             grounds.of_namespaces.read(namespace.to_owned(), OfNamespace::read(context, namespace)),
@@ -55,14 +55,14 @@ impl Grounds {
     }
 }
 
-/// Reads of it that are under way: what is asked for together is read once.
+/// Reads under way. Concurrent requests for the same objects share a read.
 #[derive(Debug, Default)]
 pub struct Reads {
     of_cluster: Joined<(), PlanObjects, Error>,
     of_namespaces: Joined<String, OfNamespace, Error>,
 }
 
-/// What is the same for those of a namespace.
+/// The objects that all Workloads of a namespace share.
 #[derive(Clone, Debug)]
 struct OfNamespace {
     limit_ranges: Vec<Arc<LimitRange>>,
@@ -79,7 +79,7 @@ impl OfNamespace {
     }
 }
 
-/// A namespace, where namespaces can be read.
+/// A namespace, if namespaces can be read.
 async fn named(context: &Context, name: &str) -> Result<Option<Arc<Namespace>>, Error> {
     if !context.stores.namespaces.listed.is_done() {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! What is going on besides one gang, as the guards of the whole controller and of its LocalQueue count it.
+//! What happens outside one gang, as the guards of the whole controller and of its LocalQueue count it.
 
 use super::context::Context;
 use super::ledger::LedgerPages;
@@ -15,7 +15,7 @@ use kube::runtime::reflector::ObjectRef;
 /// How soon a gang that waits for claims to become ready is reconciled again.
 const RECHECK_AFTER: SignedDuration = SignedDuration::from_secs(5);
 
-/// What the guards are compared with when this gang is planned.
+/// The counts that the guards check when this gang is planned.
 pub fn of(
     context: &Context,
     workload: &Workload,
@@ -35,7 +35,7 @@ pub fn of(
         queue_last_hour: pages.created(Some(&queue), hour, now),
     };
     for claim in context.stores.claims.entries() {
-        // Looked up only where it counts: there may be thousands of claims.
+        // Looked up only if needed: there may be thousands of claims.
         let same_queue = by_queue && queue_of(context, &claim).is_some_and(|of| of == queue);
         if claim.gang != gang && !claim.is_deleting() && !pages.is_entered(&claim.gang) {
             traffic.in_flight += u32::from(!claim.is_initialized);
@@ -44,7 +44,7 @@ pub fn of(
             }
         }
         let made = claim.created.unwrap_or(now);
-        // The doing of another replica, or of an earlier life, which is not in this ledger.
+        // Created by another replica or before a restart, and so not in this ledger.
         let earlier = !pages.is_entered(&claim.gang) && pages.is_older(made);
         if earlier || !context.acts_for(&claim.workload_uid) {
             count(&mut traffic.last_minute, made + minute, now);
@@ -56,12 +56,12 @@ pub fn of(
     traffic
 }
 
-/// Whether anything is bounded by LocalQueue.
+/// Whether any guard bounds a LocalQueue.
 pub fn counts_by_queue(context: &Context) -> bool {
     context.policies.settings().file.guards.per_local_queue.is_bounded()
 }
 
-/// `namespace/name` of the LocalQueue that a claim is held for, where its Workload is still known.
+/// `namespace/name` of the LocalQueue that a claim is held for, if its Workload is still known.
 fn queue_of(context: &Context, claim: &ClaimSummary) -> Option<String> {
     if !claim.kept_for.is_empty() {
         return Some(claim.kept_for.clone());
@@ -70,11 +70,11 @@ fn queue_of(context: &Context, claim: &ClaimSummary) -> Option<String> {
 }
 
 impl Context {
-    /// Wakes the gangs that wait for what this claim brings or gives back: a node that is ready, or not held any more.
+    /// Wakes the gangs that wait for what this claim brings or frees: a ready node, or one that is no longer held.
     pub(super) fn wake_waiters_of(&self, claim: &NodeClaim) {
         let left = self.stores.claims.entry(&ObjectRef::from_obj(claim)).is_none();
         let gone = left || claim.metadata.deletion_timestamp.is_some();
-        // What was never ready says nothing of what can be had, and what was handed back runs on.
+        // A node that was never ready says nothing about capacity, and one that was handed back runs on.
         if left && claim.metadata.deletion_timestamp.is_some() && claim.is("Initialized") {
             let served =
                 self.of_gangs.ledger.open().given_back.take(claim.label(names::NODEPOOL), &gang_of(claim));
@@ -99,13 +99,13 @@ impl Context {
         let queue = queue_of(self, &ClaimSummary::of(claim));
         self.next_turn_of(|object| {
             let waits = self.stores.workloads.entry(object).map(|known| known.local_queue.clone());
-            // Of a Workload that is gone, nobody can say any more which LocalQueue it was in.
+            // The LocalQueue of a Workload that is gone is unknown.
             queue.is_none() || waits == queue
         });
     }
 }
 
-/// Counts one claim more, until it does not count any more.
+/// Counts one more claim, until that time.
 fn count(created: &mut Created, until: Timestamp, now: Timestamp) {
     if until > now {
         created.claims = created.claims.saturating_add(1);

@@ -1,6 +1,6 @@
 //! Which gangs this replica acts for, and what happens when that changes.
 //!
-//! Rule: what was remembered of a shard's gangs ends with the term in which it was learnt.
+//! Rule: what is kept about a shard's gangs ends with the term in which it was learnt.
 
 use super::context::Context;
 use super::summary::WorkloadSummary;
@@ -20,13 +20,13 @@ impl Context {
         self.shards.of(uid).leads()
     }
 
-    /// The way to the API server for the Workload with this UID.
+    /// The client for the Workload with this UID.
     pub fn client_of(&self, uid: &str) -> &Client {
         self.clients.get(shard_of(uid, self.clients.len())).unwrap_or(&self.client)
     }
 
-    /// Begins to lead a shard, or ceases to: what was remembered of its gangs belongs to an earlier term, and
-    /// a new leader reconciles everything.
+    /// Begins or ends a term as leader of a shard. What is kept about its gangs belongs to an earlier term and is
+    /// dropped. A new leader reconciles everything.
     pub fn turn(&self, shard: usize, leads: bool) {
         let count = self.shards.count();
         let is_in = |uid: &str| shard_of(uid, count) == shard;
@@ -44,7 +44,7 @@ impl Context {
             }
         }
         self.wait_for_begun(is_in);
-        // First those that wait to be admitted: there may be thousands that run or are done.
+        // First those that wait for admission: thousands may run or be done.
         let waits = |w: &WorkloadSummary| !w.is_admitted && !w.is_finished;
         for first in [true, false] {
             for workload in self.stores.workloads.those(|w| is_in(&w.uid) && waits(w) == first) {
@@ -56,8 +56,8 @@ impl Context {
         }
     }
 
-    /// Has all others wait for the gangs of these Workloads whose claims were being created when the replica that led
-    /// before ended: what is still to be created of them is in no claim, and not yet in the ledger.
+    /// Makes all others wait for the gangs of these Workloads whose claims the previous leader was creating. Their
+    /// missing claims are not in the cache, and not yet in the ledger.
     pub fn wait_for_begun(&self, is_meant: impl Fn(&str) -> bool) {
         let now = self.now();
         let unfinished = self.stores.workloads.those(|w| !w.is_finished && is_meant(&w.uid));
@@ -66,7 +66,7 @@ impl Context {
         self.of_gangs.ledger.open().wait_for(begun.into_iter(), now);
     }
 
-    /// Ids of the gangs of a Workload with quota whose journals say that their claims are being created.
+    /// Ids of the gangs of a Workload with quota whose journals show that their claims are being created.
     fn begun_of(&self, workload: &Workload, now: Timestamp) -> Vec<String> {
         let uid = workload.metadata.uid.as_deref().unwrap_or_default();
         let is_begun = |(key, text): &(&str, &String)| {
@@ -81,7 +81,7 @@ impl Context {
     }
 }
 
-/// The ids of all gangs that a Workload is, or was according to its journals.
+/// The ids of all gangs of a Workload, by its checks and its journals.
 pub(super) fn gangs_of(workload: &Workload) -> impl Iterator<Item = String> {
     let uid = workload.metadata.uid.as_deref().unwrap_or_default();
     let listed = workload.checks().iter().map(|c| c.name.as_str());
@@ -89,7 +89,7 @@ pub(super) fn gangs_of(workload: &Workload) -> impl Iterator<Item = String> {
     listed.chain(journalled).map(move |check| gang_id(uid, check))
 }
 
-/// A client that is fenced for each shard, and one that writes while any is led.
+/// One fenced client for each shard, and one that writes while any shard is led.
 pub(super) fn clients(client: &Client, shards: &Shards) -> (Vec<Client>, Client) {
     if shards.first().is_sole() {
         return (vec![client.clone()], client.clone());

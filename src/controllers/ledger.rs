@@ -1,8 +1,8 @@
-//! What gangs are about to create, what ran out lately, and which shapes nodes have had.
+//! What gangs are about to create, what ran out lately, and which shapes nodes had.
 //!
-//! Plans are made and entered under one lock, so that two gangs never take the same room. Rule: it may
-//! be lost at any time; then a gang starts again from its first tier, and gangs that create claims already are entered
-//! again before others are planned.
+//! Plans are made and entered under one lock, so that two gangs never take the same capacity. Rule: it may be lost at any
+//! time. Then a gang starts again from its first tier, and gangs that already create claims are entered again before
+//! others are planned.
 
 use super::basis::{Bases, Basis};
 use super::board::{Shortage, ShortageSource};
@@ -23,26 +23,26 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// How long what Karpenter's metrics said is believed, if they cannot be read again.
+/// How long Karpenter's metrics are believed if they cannot be read again.
 const MARKET: SignedDuration = SignedDuration::from_mins(10);
 
-/// How long creations are remembered: the longest span that a guard counts over.
+/// How long creations are kept: the longest span that a guard counts over.
 const LOG: SignedDuration = SignedDuration::from_hours(1);
 
-/// How long gangs that an earlier leader began to create claims for are awaited: one that cannot be reconciled must not
-/// stop all others.
+/// How long others wait for gangs whose claims an earlier leader began to create. A gang that cannot be reconciled must
+/// not stop all others.
 const AWAITED: SignedDuration = SignedDuration::from_secs(5);
 
-/// The ledger, closed.
+/// The ledger behind its lock.
 #[derive(Debug, Default)]
 pub struct Ledger(Mutex<LedgerPages>);
 
-/// What is better by what Karpenter's metrics say now than by what they said before.
+/// What got better since the previous page of Karpenter's metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct News {
     /// Something has capacity again.
     pub eased: bool,
-    /// Something costs less, or has a price that had none.
+    /// Something costs less, or has a price for the first time.
     pub is_better: bool,
 }
 
@@ -51,21 +51,21 @@ pub struct News {
 pub struct LedgerPages {
     entries: BTreeMap<String, Entry>,
     short: BTreeMap<Offering, Short>,
-    /// What Karpenter's own metrics said last.
+    /// The last page of Karpenter's metrics.
     market: Option<Arc<Market>>,
     options: BTreeMap<String, OptionPosition>,
-    /// What each gang was planned by.
+    /// What each gang was planned from.
     bases: Bases,
     sightings: Sightings,
-    /// When the first plan was entered: what is older was created in an earlier life.
+    /// When the first plan was entered. Older claims were created before a restart.
     since: Option<Timestamp>,
-    /// When how many claims were created, and for which LocalQueue; the oldest first, for an hour.
+    /// Claims created in the last hour: when, for which LocalQueue and how many; the oldest first.
     created: Vec<(Timestamp, String, u32)>,
-    /// The nodes that others have given back, for gangs that ran short of them.
+    /// Nodes that others gave back, for gangs that ran short of them.
     pub given_back: CapacityReturns,
-    /// Gangs that are refused.
+    /// Refused gangs.
     pub refused: Refused,
-    /// What the gates said of each gang since it moved last, as counted; `None` where they let it pass.
+    /// The gates' last answer about each gang since it moved, as counted; `None` if they let it pass.
     answers: BTreeMap<String, Option<ObstacleReason>>,
     /// Gangs whose claims an earlier leader began to create and that are not entered again yet.
     awaited: BTreeSet<String>,
@@ -73,14 +73,14 @@ pub struct LedgerPages {
     awaited_until: Option<Timestamp>,
 }
 
-/// Until when an offering counts as out of capacity, and who says so.
+/// Until when an offering counts as out of capacity, and who reported it.
 #[derive(Clone, Copy, Debug)]
 struct Short {
     until: Timestamp,
     source: ShortageSource,
 }
 
-/// A plan that was accepted and whose nodes do not all exist yet.
+/// An accepted plan whose nodes do not all exist yet.
 #[derive(Debug)]
 struct Entry {
     reservations: Vec<Reservation>,
@@ -92,35 +92,35 @@ struct Entry {
     queue: String,
 }
 
-/// What the plan of a gang that was accepted was made from.
+/// What the accepted plan of a gang was made from.
 #[derive(Debug)]
 pub struct Accepted {
-    /// The way that was taken.
+    /// The index of the option that was taken.
     pub option_index: u32,
-    /// What was known of nodes and offerings.
+    /// What was known about nodes and offerings.
     pub basis: Basis,
     /// Where the nodes of the gang's line were, by the label that they share.
     pub settled: Option<String>,
 }
 
-/// What is remembered of capacity, for people.
+/// What is known about capacity, for users.
 #[derive(Serialize, Debug)]
 pub struct Remembered {
-    /// What was out of capacity lately.
+    /// What ran out of capacity lately.
     pub shortages: Vec<Shortage>,
     /// What nodes of each instance type have offered.
     pub shapes: Vec<Shape>,
 }
 
 impl Ledger {
-    /// Opens the ledger; nobody else plans until the guard is dropped.
+    /// Locks the ledger. No other gang is planned until the guard is dropped.
     pub fn open(&self) -> MutexGuard<'_, LedgerPages> {
         lock(&self.0)
     }
 }
 
 impl LedgerPages {
-    /// Forgets everything but what nodes have shown, which is true whoever leads.
+    /// Forgets everything except what nodes and metrics have shown, which is true for any leader.
     pub fn forget_gangs(&mut self) {
         self.bases.forget_gangs();
         *self = Self {
@@ -131,12 +131,12 @@ impl LedgerPages {
         };
     }
 
-    /// What all gangs but this one are about to create.
+    /// What all other gangs are about to create.
     pub fn others(&self, gang: &str) -> Vec<Reservation> {
         self.entries.iter().filter(|(id, _)| *id != gang).flat_map(|(_, e)| e.reservations.clone()).collect()
     }
 
-    /// Enters a plan for a gang of this LocalQueue whose line was settled there. One that stands is left as it is.
+    /// Enters a plan for a gang of this LocalQueue. `settled` is where its line was settled. An existing entry stays.
     pub fn enter(&mut self, gang: &str, queue: &str, settled: Option<String>, plan: &Plan, now: Timestamp) {
         if self.is_entered(gang) {
             return;
@@ -157,23 +157,23 @@ impl LedgerPages {
         self.note_created(queue, plan.to_create(), now);
     }
 
-    /// Has others wait for these gangs, whose claims an earlier leader began to create.
+    /// Makes others wait for these gangs, whose claims an earlier leader began to create.
     pub fn wait_for(&mut self, gangs: impl Iterator<Item = String>, now: Timestamp) {
         self.awaited.extend(gangs.filter(|gang| !self.entries.contains_key(gang)));
         self.awaited_until = now.checked_add(AWAITED).ok();
     }
 
-    /// Until when no new plan is made, since gangs that others must be counted with are not entered again yet.
+    /// Until when no new plan is made, because gangs that must be counted are not entered again yet.
     pub fn awaits_others(&self, now: Timestamp) -> Option<Timestamp> {
         self.awaited_until.filter(|until| *until > now && !self.awaited.is_empty())
     }
 
-    /// Notes that a gang is entered again, or needs not be. Returns whether it was the last that was awaited.
+    /// Records that a gang is entered again, or need not be. Returns whether it was the last awaited one.
     pub fn came_back(&mut self, gang: &str) -> bool {
         self.awaited.remove(gang) && self.awaited.is_empty()
     }
 
-    /// Notes that so many claims are created for a gang of this LocalQueue.
+    /// Records that this many claims are created for a gang of this LocalQueue.
     pub fn note_created(&mut self, queue: &str, claims: u32, now: Timestamp) {
         self.created.retain(|(at, ..)| *at + LOG > now);
         self.created.push((now, queue.to_owned(), claims));
@@ -184,7 +184,7 @@ impl LedgerPages {
         self.entries.contains_key(gang)
     }
 
-    /// Nodes entered by all gangs but this one, or by those of one LocalQueue.
+    /// Nodes entered by all other gangs, or by those of one LocalQueue.
     pub fn held_by_others(&self, gang: &str, queue: Option<&str>) -> impl Iterator<Item = &Held> {
         let others = self
             .entries
@@ -193,7 +193,7 @@ impl LedgerPages {
         others.flat_map(|(_, entry)| &entry.held)
     }
 
-    /// How many claims were created within a span, for all or for one LocalQueue.
+    /// How many claims were created within a span, in total or for one LocalQueue.
     pub fn created(&self, queue: Option<&str>, within: SignedDuration, now: Timestamp) -> Created {
         let counts =
             |(at, of, _): &&(Timestamp, String, u32)| *at + within > now && queue.is_none_or(|q| q == of);
@@ -204,23 +204,23 @@ impl LedgerPages {
         }
     }
 
-    /// Whether what was created then is not in this ledger.
+    /// Whether claims created at this time are not in this ledger.
     pub fn is_older(&self, created: Timestamp) -> bool {
-        // Objects tell the whole seconds of their creation alone.
+        // Creation times of objects are in whole seconds.
         self.since.is_none_or(|since| created.as_second() < since.as_second())
     }
 
-    /// Whether a gang waits for this.
+    /// Whether any gang waits for this.
     pub fn is_waited_for(&self, reason: ObstacleReason) -> bool {
         self.answers.values().any(|answer| *answer == Some(reason))
     }
 
-    /// Notes what a gang waits for, or that it waits for nothing. Returns whether that is new.
+    /// Records what a gang waits for, or that it waits for nothing. Returns whether that is new.
     pub fn note_answer(&mut self, gang: &str, obstacle: Option<ObstacleReason>) -> bool {
         self.answers.insert(gang.to_owned(), obstacle) != Some(obstacle)
     }
 
-    /// What the plan that is entered for a gang was made from.
+    /// What the entered plan of a gang was made from.
     pub fn accepted(&self, gang: &str) -> Option<Accepted> {
         let accepted = |entry: &Entry| Accepted {
             option_index: entry.option_index,
@@ -230,12 +230,12 @@ impl LedgerPages {
         self.entries.get(gang).map(accepted)
     }
 
-    /// What the last plan which was entered for a gang was made from.
+    /// What the last entered plan of a gang was made from.
     pub fn frozen(&self, gang: &str) -> Option<Basis> {
         self.bases.of(gang).cloned()
     }
 
-    /// Forgets all that is noted of a gang. Returns whether others may now have their turn.
+    /// Forgets everything about a gang. Returns whether others may now have their turn.
     pub fn forget(&mut self, gang: &str) -> bool {
         self.went_on(gang, None);
         self.given_back.forget(gang);
@@ -243,7 +243,7 @@ impl LedgerPages {
         self.strike(gang)
     }
 
-    /// How many gangs are noted, by what is noted of them.
+    /// How many gangs have entries of each kind.
     pub fn counts(&self) -> [(&'static str, usize); 7] {
         let Self {
             entries,
@@ -253,7 +253,7 @@ impl LedgerPages {
             refused,
             answers,
             awaited,
-            // Of nodes, of what was created, and of when: none of it is a gang's.
+            // These are about nodes, creations and times, not about gangs.
             short: _,
             market: _,
             sightings: _,
@@ -272,13 +272,13 @@ impl LedgerPages {
         ]
     }
 
-    /// Strikes a gang out. Returns whether others may now have their turn.
+    /// Removes a gang's entry. Returns whether others may now have their turn.
     pub fn strike(&mut self, gang: &str) -> bool {
         let was_last = self.came_back(gang);
         self.entries.remove(gang).is_some() || was_last
     }
 
-    /// Notes where among its ways a gang has come to, or that it is over.
+    /// Records the option that a gang has reached, or that it is over.
     pub fn went_on(&mut self, gang: &str, option: Option<OptionPosition>) {
         self.answers.remove(gang);
         if let Some(option) = option {
@@ -289,21 +289,21 @@ impl LedgerPages {
         }
     }
 
-    /// The way a gang has come to by decisions of this replica. Not the journal's word: a tenant can
-    /// write that.
+    /// The option that a gang has reached by this replica's decisions. It is not read from the journal, which a tenant
+    /// can write.
     pub fn option(&self, gang: &str) -> Option<OptionPosition> {
         self.options.get(gang).copied()
     }
 
-    /// Notes what ran out of capacity.
+    /// Records what ran out of capacity.
     pub fn note_shortage(&mut self, offerings: BTreeSet<Offering>, now: Timestamp) {
         let short = Short { until: now + REMEMBERED, source: ShortageSource::Launch };
         self.short.extend(offerings.into_iter().map(|offering| (offering, short)));
     }
 
-    /// Takes over what Karpenter's metrics say.
+    /// Takes over a page of Karpenter's metrics.
     pub fn take_market(&mut self, market: Market) -> News {
-        // What was known once, and is too old to count, is news again.
+        // A page that is too old to count is ignored, so what it said is news again.
         let is_better = market.is_better_than(self.market(market.seen).as_deref());
         let reported = market.short();
         let before = self.short.len();
@@ -323,28 +323,27 @@ impl LedgerPages {
         News { eased, is_better }
     }
 
-    /// What Karpenter's metrics said lately, if they were read.
+    /// The last page of Karpenter's metrics, unless it is too old.
     pub fn market(&self, now: Timestamp) -> Option<Arc<Market>> {
         self.market.clone().filter(|market| market.seen + MARKET > now)
     }
 
-    /// Has a gang that ran short wait for others to give back as many nodes as its plan has, which is entered.
+    /// Makes a gang that ran short wait until others give back as many nodes as its entered plan has.
     pub fn await_nodes(&mut self, gang: &str, workload: &Workload) {
         if let Some(entry) = self.entries.get(gang) {
             self.given_back.wait(gang, workload, &entry.reservations);
         }
     }
 
-    /// What is out of capacity, as far as is remembered.
+    /// The offerings that are known to be out of capacity.
     pub fn short(&mut self, now: Timestamp) -> BTreeSet<Offering> {
         self.short.retain(|_, short| short.until > now);
         self.short.keys().cloned().collect()
     }
 
-    /// The gang that has its turn on something this plan wants and that is short.
+    /// The other gang whose turn it is on something short that this plan wants.
     ///
-    /// Without turns two gangs that each fit would take half of what is left from each other, again
-    /// and again.
+    /// Without turns, two gangs that each fit would take half of what is left from each other, again and again.
     pub fn whose_turn(&mut self, gang: &str, plan: &Plan, now: Timestamp) -> Option<(&str, Offering)> {
         let short = self.short(now);
         if short.is_empty() {
@@ -356,12 +355,12 @@ impl LedgerPages {
         })
     }
 
-    /// What was seen of the nodes of each type.
+    /// The observed nodes of each type.
     pub fn sightings(&mut self) -> &mut Sightings {
         &mut self.sightings
     }
 
-    /// What is known of nodes and offerings now.
+    /// What is known about nodes and offerings now.
     pub fn basis(&self, now: Timestamp) -> Basis {
         Basis { shapes: self.shapes(now), market: self.market(now) }
     }
@@ -371,7 +370,7 @@ impl LedgerPages {
         self.sightings.shapes(now).collect()
     }
 
-    /// What was out of capacity lately, and whose turn it is there.
+    /// What ran out of capacity lately, and whose turn it is there.
     pub fn shortages(&self, now: Timestamp) -> Vec<Shortage> {
         let turn = |offering: &Offering| {
             let entries = self.entries.iter().filter(|(_, entry)| entry.offerings.contains(offering));
@@ -388,7 +387,7 @@ impl LedgerPages {
             .collect()
     }
 
-    /// Everything that is remembered of capacity, for people.
+    /// Everything known about capacity, for users.
     pub fn remembered(&self, now: Timestamp) -> Remembered {
         Remembered { shortages: self.shortages(now), shapes: self.sightings.shapes(now).collect() }
     }
@@ -458,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn what_karpenter_says_is_short_until_it_says_otherwise() {
+    fn a_shortage_in_karpenters_metrics_lasts_until_they_show_capacity() {
         let now = Timestamp::UNIX_EPOCH;
         let page =
             |available: u8| Market::read(&offer("available", ["p5", "spot", "a"], available), now).unwrap();
@@ -475,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shortage_is_shared_for_three_minutes_and_shown() {
+    fn a_shortage_lasts_three_minutes_for_all_gangs_and_is_shown() {
         let now = Timestamp::UNIX_EPOCH;
         let mut pages = LedgerPages::default();
         pages.note_shortage(plan("p5").offerings(), now);
@@ -504,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_gang_was_planned_from_is_kept_until_it_is_over_and_shared_by_those_of_one_time() {
+    fn a_gangs_basis_is_kept_until_it_is_over_and_shared_with_gangs_planned_alike() {
         let shape = |instance_type: &str| Shape {
             instance_type: instance_type.into(),
             allocatable: crate::api::pod::ResourceList::new(),
@@ -535,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn prices_by_which_a_gang_was_planned_are_kept_for_it_and_shared_while_none_changes() {
+    fn the_prices_of_a_gangs_plan_are_kept_and_shared_while_unchanged() {
         let page = |price: &str, seen: Timestamp| {
             let of = ["p5", "spot", "a"];
             let page = offer("available", of, 1) + &offer("price_estimate", of, price);
@@ -562,7 +561,7 @@ mod tests {
     }
 
     #[test]
-    fn others_wait_until_the_last_gang_of_an_earlier_leader_is_entered_or_gone_and_at_most_five_seconds() {
+    fn others_wait_at_most_five_seconds_for_gangs_of_an_earlier_leader() {
         let now = Timestamp::UNIX_EPOCH;
         let begun = || ["a", "b"].map(str::to_owned).into_iter();
         let mut pages = LedgerPages::default();
@@ -578,7 +577,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_of_the_gates_is_news_once_until_it_changes_or_the_gang_moves_on() {
+    fn a_gate_answer_is_new_once_until_it_changes_or_the_gang_moves() {
         let mut pages = LedgerPages::default();
         let limit = Some(ObstacleReason::LimitExceeded);
         assert!(pages.note_answer("a", limit) && !pages.note_answer("a", limit));
@@ -588,7 +587,7 @@ mod tests {
     }
 
     #[test]
-    fn the_way_a_gang_has_come_to_is_forgotten_with_it() {
+    fn a_gangs_option_is_forgotten_with_the_gang() {
         let mut pages = LedgerPages::default();
         let option = OptionPosition { tier: 1, index: 3, count: 4 };
         pages.went_on("a", Some(option));

@@ -1,7 +1,7 @@
-//! What a replica remembers besides the cluster. All of it may be lost at any time.
+//! What a replica keeps besides the cluster. All of it may be lost at any time.
 //!
-//! Rule: nothing here decides alone. It fills the gaps of caches, or spreads what one gang learnt to
-//! the others; a new leader starts with none of it.
+//! Rule: nothing here decides alone. It fills gaps of the caches, or shares what one gang learnt with the others. A new
+//! leader starts without it.
 
 use crate::api::node_claim::Requirement;
 use crate::api::{NodeClaim, Workload};
@@ -19,26 +19,26 @@ use std::sync::Mutex;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long what is known of a vanished claim is kept.
+/// How long the record of a vanished claim is kept.
 const TOMBSTONE_LIFE: Duration = Duration::from_mins(30);
-/// A delete that was not tried again for so long says nothing of the next one.
+/// A failed delete that was not retried for this long does not count any more.
 const RETRIED: Duration = Duration::from_mins(5);
-/// How often what was kept for longer is searched for.
+/// How often expired records are searched for.
 const WEEDING: Duration = Duration::from_mins(1);
 
-/// How long a cache may lag behind a write of ours before the Workload is read by its name. A watch takes milliseconds;
-/// one that is silent takes a minute until it is noticed, and a gang must not stand still for that long.
+/// How long a cache may lag behind a write of ours before the Workload is read by name. A watch takes milliseconds. A
+/// silent watch is noticed only after a minute, and a gang must not stand still for that long.
 const CACHE_LAG: Duration = Duration::from_secs(3);
 
-/// resourceVersions of our own writes, and of those of others that refused ours, so that a cache that lags behind them is
-/// not acted on.
+/// resourceVersions of our writes, and of others' writes that made ours fail. A cache that lags behind them is not acted
+/// on.
 #[derive(Debug, Default)]
 pub struct OwnWrites(Mutex<BTreeMap<String, OwnWrite>>);
 
 #[derive(Clone, Copy, Debug)]
 struct OwnWrite {
     version: u64,
-    /// When it was written, or the Workload was read last because the cache did not show it.
+    /// When it was written, or when the Workload was last read because the cache lagged.
     since: Instant,
 }
 
@@ -49,21 +49,20 @@ pub enum CacheLag {
     Current,
     /// It does not show it yet.
     Behind,
-    /// It has not shown it for so long that the Workload is to be read by its name, once per [`CACHE_LAG`].
+    /// It has not shown it for so long that the Workload is to be read by name, once per [`CACHE_LAG`].
     Overdue,
 }
 
 impl OwnWrites {
-    /// Notes the Workload as a write of ours returned it.
+    /// Records the Workload as one of our writes returned it.
     pub fn note(&self, workload: &Workload) {
         if let (Some(uid), Some(version)) = (workload.uid(), version(workload)) {
             lock(&self.0).insert(uid, OwnWrite { version, since: Instant::now() });
         }
     }
 
-    /// Notes that a write to the Workload was refused since somebody else wrote it: unless the cache shows that by the next
-    /// look, the Workload is read by its name. Without that the same would be tried in vain for as long as the watch is
-    /// silent.
+    /// Records that a write failed because someone else wrote the Workload. Unless the cache shows that by the next
+    /// reconcile, the Workload is read by name. Otherwise the same write would fail for as long as the watch is silent.
     pub fn refused(&self, workload: &Workload) {
         let (Some(uid), Some(seen)) = (workload.uid(), version(workload)) else { return };
         let overdue = Instant::now().checked_sub(CACHE_LAG).unwrap_or_else(Instant::now);
@@ -72,7 +71,7 @@ impl OwnWrites {
         writes.insert(uid, OwnWrite { version: known.saturating_add(1), since: overdue });
     }
 
-    /// Notes the Workload as it was read by its name: the cache is to show nothing older, and nothing newer is known.
+    /// Records the Workload as read by name: a cache that shows this version is current.
     pub fn was_read(&self, workload: &Workload) {
         if let (Some(uid), Some(version)) = (workload.uid(), version(workload))
             && let Some(written) = lock(&self.0).get_mut(&uid)
@@ -103,7 +102,7 @@ impl OwnWrites {
         }
     }
 
-    /// How many writes are waited for.
+    /// How many writes the cache does not show yet.
     pub fn count(&self) -> usize {
         lock(&self.0).len()
     }
@@ -118,20 +117,20 @@ fn version(workload: &Workload) -> Option<u64> {
     workload.resource_version().and_then(|v| v.parse().ok())
 }
 
-/// What is known of claims that are gone, or may be before the stores show it.
+/// What is known about claims that are gone, or may be gone before the stores show it.
 #[derive(Debug, Default)]
 pub struct ClaimTombstones(Mutex<Book>);
 
 #[derive(Debug, Default)]
 struct Book {
     records: BTreeMap<String, Record>,
-    /// Names of the claims that took places over.
+    /// Names of the claims that took over places.
     places: BTreeMap<Place, String>,
-    /// When what is too old was last searched for, on a clock that nobody can set.
+    /// When expired records were last searched for, by a monotonic clock.
     weeded: Option<Instant>,
 }
 
-/// A place under the name it had before it was taken over: gang, attempt and slot.
+/// A place in a gang: gang, attempt and slot.
 type Place = (String, String, String);
 
 #[derive(Debug, Default)]
@@ -141,29 +140,29 @@ struct Record {
     requirements: Vec<Requirement>,
     workload: Option<ObjectRef<Workload>>,
     place: Option<Place>,
-    /// UID under which we have deleted it.
+    /// UID under which we deleted it.
     deleted: Option<String>,
-    /// Under which UID it could not be deleted.
+    /// Set if it could not be deleted.
     undeletable: Option<Undeletable>,
-    /// When an error of its launch was first seen; absent while there is none.
+    /// When a launch error was first seen; absent while there is none.
     launch_error: Option<Timestamp>,
-    /// When it was last seen, alive or dying.
+    /// When it was last seen, alive or being deleted.
     seen: Option<Timestamp>,
-    /// When something was last noted of it, on that clock.
+    /// When something was last recorded about it, by the monotonic clock.
     touched: Option<Instant>,
 }
 
-/// A claim that the API server did not delete, on a clock that nobody can set.
+/// A claim that the API server did not delete, timed by a monotonic clock.
 #[derive(Clone, Debug)]
 struct Undeletable {
     uid: String,
     since: Instant,
-    /// When that was tried last.
+    /// When the last attempt was.
     last: Instant,
 }
 
 impl Record {
-    /// Whether it says anything that the claim itself does not.
+    /// Whether it holds anything that the claim itself does not show.
     fn says_anything(&self) -> bool {
         self.tombstone.event.is_some()
             || self.deleted.is_some()
@@ -173,7 +172,7 @@ impl Record {
 }
 
 impl ClaimTombstones {
-    /// Notes a claim as its watch or a write showed it, alive or dying.
+    /// Records a claim as a watch or a write showed it, alive or being deleted.
     pub fn saw(&self, claim: &NodeClaim, now: Timestamp) {
         let (name, place) = (claim.name_any(), claim.taken_over().map(|_| place_of(claim)));
         let mut book = lock(&self.0);
@@ -194,7 +193,7 @@ impl ClaimTombstones {
         }
     }
 
-    /// Notes that a claim is alive, and in the store: what that shows of it need not be remembered too.
+    /// Records that a claim is alive and in the store. What the store shows need not be kept too.
     pub fn lives(&self, claim: &NodeClaim, now: Timestamp) {
         let mut book = lock(&self.0);
         let name = claim.name_any();
@@ -207,7 +206,7 @@ impl ClaimTombstones {
         }
     }
 
-    /// When an error of this claim's launch was first seen; `None` while there is none.
+    /// When a launch error of this claim was first seen; `None` while there is none.
     pub fn launch_error(&self, claim: &str) -> Option<Timestamp> {
         lock(&self.0).records.get(claim)?.launch_error
     }
@@ -218,7 +217,7 @@ impl ClaimTombstones {
         lock(&self.0).places.get(&place).cloned()
     }
 
-    /// Notes a Warning event on a claim; returns the Workload to reconcile, if it is known.
+    /// Records a Warning event on a claim; returns the Workload to reconcile, if it is known.
     pub fn on_warning_event(&self, claim: &str, reason: &str, message: &str) -> Option<ObjectRef<Workload>> {
         self.with(claim, |record| {
             record.tombstone.event = Some((reason.to_owned(), message.to_owned()));
@@ -226,12 +225,12 @@ impl ClaimTombstones {
         })
     }
 
-    /// Notes that we have deleted a claim, which caches may still show for a while.
+    /// Records that we deleted a claim. Caches may still show it for a while.
     pub fn deleted(&self, claim: &str, uid: &str) {
         self.with(claim, |record| (record.deleted, record.undeletable) = (Some(uid.to_owned()), None));
     }
 
-    /// Notes that the API server did not delete these claims now, but for those that it did.
+    /// Records that the API server did not delete these claims, except for those that it did.
     pub fn could_not_delete(&self, claims: &[(String, String)]) {
         let last = Instant::now();
         for (claim, uid) in claims {
@@ -245,31 +244,31 @@ impl ClaimTombstones {
         }
     }
 
-    /// UIDs of the claims that could not be deleted, and since when by a clock that shows `now`.
+    /// UIDs of claims that could not be deleted, and since when by a clock that shows `now`.
     pub fn undeletable(&self, now: Timestamp) -> BTreeMap<String, Timestamp> {
         let book = lock(&self.0);
         let all = book.records.values().filter_map(|record| record.undeletable.as_ref());
         all.map(|one| (one.uid.clone(), now.checked_sub(one.since.elapsed()).unwrap_or(now))).collect()
     }
 
-    /// Whether we have deleted this very claim.
+    /// Whether we deleted this claim, by its UID.
     pub fn is_deleted(&self, claim: &NodeClaim) -> bool {
         let book = lock(&self.0);
         let record = book.records.get(&claim.name_any());
         record.is_some_and(|r| r.deleted.is_some() && r.deleted == claim.uid())
     }
 
-    /// Whether anything is known of a claim but that it is missed.
+    /// Whether anything is known about a claim except that it is missing.
     pub fn knows(&self, claim: &str) -> bool {
         lock(&self.0).records.get(claim).is_some_and(|r| r.workload.is_some() || r.says_anything())
     }
 
-    /// Whether a claim of this name was seen at this time or later, alive or dying.
+    /// Whether a claim of this name was seen at this time or later, alive or being deleted.
     pub fn saw_since(&self, claim: &str, time: Timestamp) -> bool {
         lock(&self.0).records.get(claim).and_then(|r| r.seen).is_some_and(|seen| seen >= time)
     }
 
-    /// What is known of a claim that is missing or going, and its NodePool.
+    /// What is known about a claim that is missing or being deleted, and its NodePool.
     pub fn missed(&self, claim: &str, now: Timestamp) -> (Tombstone, String) {
         self.with(claim, |record| {
             record.tombstone.noticed.get_or_insert(now);
@@ -278,7 +277,7 @@ impl ClaimTombstones {
         })
     }
 
-    /// What a claim that is gone might have become, with places told apart by these labels.
+    /// Offerings that a vanished claim may have become. These labels distinguish places.
     pub fn offerings(&self, claim: &str, place_keys: &[String]) -> BTreeSet<Offering> {
         let book = lock(&self.0);
         let record = book.records.get(claim);
@@ -291,7 +290,7 @@ impl ClaimTombstones {
 }
 
 impl Book {
-    /// What is known of a claim, to be added to.
+    /// The record of a claim, to be changed.
     fn record(&mut self, claim: &str) -> &mut Record {
         let now = Instant::now();
         if self.weeded.is_none_or(|last| now.duration_since(last) > WEEDING) {
@@ -311,7 +310,7 @@ impl Book {
         self.leave(place, claim);
     }
 
-    /// Another claim may have taken the place over meanwhile.
+    /// Another claim may have taken over the place meanwhile.
     fn leave(&mut self, place: Option<Place>, claim: &str) {
         if let Some(place) = place.filter(|place| self.places.get(place).is_some_and(|name| name == claim)) {
             self.places.remove(&place);
@@ -324,7 +323,7 @@ fn place_of(claim: &NodeClaim) -> Place {
     (gang_of(claim), claim.label(names::ATTEMPT).to_owned(), slot)
 }
 
-/// The Workload a claim was made for, by its annotation.
+/// The Workload a claim was made for, from its annotation.
 pub fn workload_of(claim: &NodeClaim) -> Option<ObjectRef<Workload>> {
     workload_named(claim.annotation(names::WORKLOAD))
 }
@@ -376,7 +375,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_cache_that_lags_for_three_seconds_is_overdue_once_per_three_seconds() {
+    async fn a_lagging_cache_is_overdue_once_every_three_seconds() {
         let view = |version: &str| -> Workload {
             let metadata = json!({"name": "w", "namespace": "n", "uid": "u", "resourceVersion": version});
             serde_json::from_value(json!({"metadata": metadata, "spec": {}})).unwrap()
@@ -394,8 +393,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_cache_that_does_not_show_why_a_write_was_refused_is_overdue_at_once_until_it_shows_what_was_read()
-     {
+    async fn after_a_refused_write_the_cache_is_overdue_until_it_shows_what_was_read() {
         tokio::time::advance(Duration::from_mins(1)).await;
         let view = |version: &str| -> Workload {
             let metadata = json!({"name": "w", "namespace": "n", "uid": "u", "resourceVersion": version});
@@ -417,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_remembered_of_a_claim_that_lives_but_what_it_does_not_say_itself() {
+    fn the_record_of_a_living_claim_keeps_only_what_the_claim_does_not_show() {
         let tombstones = ClaimTombstones::default();
         for name in ["plain", "heard", "deleted"] {
             tombstones.saw(&claim(name, false, false), START);
@@ -435,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn a_launch_error_is_remembered_from_its_first_sight_until_it_is_over() {
+    fn a_launch_error_is_dated_from_its_first_sight_until_it_clears() {
         let at = |second| START + jiff::SignedDuration::from_secs(second);
         let erring = |reason: &str| {
             let mut claim = claim("c", true, false);
@@ -456,7 +454,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_place_is_found_by_whoever_took_it_over_last_until_that_is_forgotten() {
+    async fn a_place_leads_to_the_last_claim_that_took_it_over() {
         let tombstones = ClaimTombstones::default();
         let (old, new) = (claim("old", true, true), claim("new", true, true));
         let gang = gang_of(&old);

@@ -1,7 +1,7 @@
-//! What is measured over all gangs: how long nodes usually take, how long Karpenter stands still, what
-//! is held and what was wasted.
+//! Measurements over all gangs: how long nodes usually take, how long Karpenter stands still, what is held, and what was
+//! wasted.
 //!
-//! Rule: nothing is decided on any of it; it is for messages and metrics.
+//! Rule: nothing is decided on them. They serve messages and metrics.
 
 use super::context::Context;
 use super::memory::lock;
@@ -18,38 +18,38 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// Latest nodes of a kind that an estimate is made from.
+/// The latest nodes of a kind that an estimate uses.
 const SAMPLES: usize = 64;
-/// Most kinds that are remembered.
+/// The most kinds that are kept.
 const KINDS: usize = 1_000;
-/// Labels by which tiers of one NodePool differ that take differently long.
-const TOLD_APART: [&str; 3] = [names::CAPACITY_TYPE, names::INSTANCE_TYPE, names::ZONE];
+/// Labels that distinguish tiers of one NodePool that take differently long.
+const KIND_LABELS: [&str; 3] = [names::CAPACITY_TYPE, names::INSTANCE_TYPE, names::ZONE];
 
-/// How long each of the latest nodes of a kind took, by when it was ready and the name of its claim: noted twice, or
-/// late, it counts the same.
+/// How long the latest nodes of a kind took, by ready time and claim name: a node that is recorded twice or late counts
+/// the same.
 type Samples = BTreeMap<(Timestamp, String), SignedDuration>;
 
-/// What nodes were asked for: their NodePool, and the values of [`TOLD_APART`] in that order.
+/// What nodes were requested with: their NodePool, and the values of [`KIND_LABELS`] in that order.
 type Kind = (String, [String; 3]);
 
-/// How long nodes took lately, by what they were asked for.
+/// How long nodes took lately, by what was requested.
 #[derive(Debug, Default)]
 pub struct Estimates {
     took: Mutex<BTreeMap<Kind, Samples>>,
-    /// What each gang was told, and after which transition: a word once given stands, or every node
-    /// that comes up anywhere would change the message of every gang that waits.
+    /// The estimate reported for each gang, and after which transition. It stays fixed, or every node that becomes ready
+    /// would change the message of every waiting gang.
     reported: Mutex<BTreeMap<String, (u64, Timestamp)>>,
 }
 
 impl Estimates {
-    /// Notes when the node of a claim was ready.
+    /// Records when the node of a claim was ready.
     pub fn note(&self, claim: &NodeClaim, ready: Timestamp) {
         let Some(created) = claim.metadata.creation_timestamp.as_ref() else { return };
         let took = ready.duration_since(created.0).max(SignedDuration::ZERO);
         let mut all = lock(&self.took);
         let kind = kind(claim);
         if all.len() >= KINDS && !all.contains_key(&kind) {
-            // That of which nothing was heard for the longest time.
+            // The kind that was not updated for the longest time.
             let latest = |samples: &Samples| samples.last_key_value().map(|(key, _)| key.0);
             if let Some(oldest) = all.iter().min_by_key(|(_, s)| latest(s)).map(|(kind, _)| kind.clone()) {
                 all.remove(&oldest);
@@ -62,8 +62,8 @@ impl Estimates {
         }
     }
 
-    /// When the last of these claims is usually ready, as first answered for this gang after the
-    /// transition of this number; `None` where no such node was seen yet.
+    /// When the last of these claims is usually ready, as first answered for this gang after the transition `seq`; `None`
+    /// if no such node was seen yet.
     pub fn ready_by(&self, gang: &str, seq: u64, claims: &[&NodeClaim]) -> Option<Timestamp> {
         if let Some((_, reported)) = lock(&self.reported).get(gang).filter(|(at, _)| *at == seq) {
             return Some(*reported);
@@ -78,12 +78,12 @@ impl Estimates {
         Some(due)
     }
 
-    /// How many gangs were told.
+    /// How many gangs have an estimate.
     pub fn count(&self) -> usize {
         lock(&self.reported).len()
     }
 
-    /// Forgets what a gang was told.
+    /// Forgets a gang's estimate.
     pub fn forget(&self, gang: &str) {
         lock(&self.reported).remove(gang);
     }
@@ -95,10 +95,10 @@ fn median(samples: &Samples) -> Option<SignedDuration> {
     sorted.get(sorted.len() / 2).copied()
 }
 
-/// What a claim was asked for, which is known as long as it exists; what it got only shows later.
+/// What a claim requested, which is known while it exists. What it got shows only later.
 fn kind(claim: &NodeClaim) -> Kind {
-    let asked = TOLD_APART.map(|key| {
-        // In whichever order they were named.
+    let asked = KIND_LABELS.map(|key| {
+        // The order of the values does not matter.
         let values: BTreeSet<&str> = asked(claim, key).iter().map(String::as_str).collect();
         Vec::from_iter(values).join(",")
     });
@@ -112,7 +112,7 @@ fn asked<'c>(claim: &'c NodeClaim, key: &str) -> &'c [String] {
     required.map_or(&[], |r| &r.values)
 }
 
-/// The capacity type a claim got or is bound to; empty where the provider chooses.
+/// The capacity type a claim got or is limited to; empty where the provider chooses.
 pub fn capacity_type(claim: &NodeClaim) -> &str {
     let got = claim.label(names::CAPACITY_TYPE);
     if !got.is_empty() {
@@ -124,7 +124,7 @@ pub fn capacity_type(claim: &NodeClaim) -> &str {
     }
 }
 
-/// How long some claim of ours was without a provider ID: so long Karpenter provisions nothing itself.
+/// How long any claim of ours lacked a provider ID. Karpenter provisions nothing itself during that time.
 #[derive(Debug, Default)]
 pub struct Stall(Mutex<Stalled>);
 
@@ -136,7 +136,7 @@ struct Stalled {
 }
 
 impl Stall {
-    /// Notes whether a claim waits for its provider ID.
+    /// Records whether a claim waits for its provider ID.
     fn note(&self, claim: &str, waits: bool, now: Timestamp) {
         let mut stalled = lock(&self.0);
         stalled.count(now);
@@ -148,7 +148,7 @@ impl Stall {
         stalled.since = (!stalled.waiting.is_empty()).then_some(now);
     }
 
-    /// Counts up to now, and drops claims that do not wait although nobody said so.
+    /// Counts up to now, and drops claims that stopped waiting without an event.
     fn tick(&self, waits: impl Fn(&str) -> bool, now: Timestamp) {
         let mut stalled = lock(&self.0);
         stalled.count(now);
@@ -168,17 +168,17 @@ impl Stalled {
 }
 
 impl Context {
-    /// Measures a claim that was touched.
+    /// Measures a changed claim.
     pub(super) fn measure(&self, claim: &NodeClaim) {
         let now = self.now();
-        // Every replica notes them, so that whoever leads next can say as well how long nodes take.
+        // Every replica records them, so that the next leader has estimates too.
         let ready = claim.is("Initialized").then(|| claim.since("Initialized")).flatten();
         if let Some(ready) = ready.filter(|_| claim.taken_over().is_none()) {
             self.of_gangs.estimates.note(claim, ready);
         }
         let name = claim.name_any();
         let current = self.stores.claims.entry(&ObjectRef::from_obj(claim));
-        // It is counted once, by the leader of the first shard.
+        // Counted once, by the leader of the first shard.
         let is_gone = current.is_none();
         let waits = self.shards.first().leads() && current.as_ref().is_some_and(|c| c.waits_for_provider);
         self.stall.note(&name, waits, now);
@@ -198,7 +198,7 @@ impl Context {
         }
     }
 
-    /// Sets every gauge from what is known now.
+    /// Sets every gauge from the current state.
     pub fn set_gauges(&self) {
         let now = self.now();
         metrics::gangs(&self.of_gangs.registry.by_state(now));
@@ -208,7 +208,7 @@ impl Context {
             counts && self.stores.claims.entry(&ObjectRef::new(name)).is_some_and(|c| c.waits_for_provider)
         };
         self.stall.tick(waits, now);
-        // Whoever acts for a gang counts its nodes, so that the sum over all replicas is right.
+        // The replica that acts for a gang counts its nodes, so that the sum over all replicas is right.
         let gangs = self.of_gangs.registry.standings();
         let (mut claims, mut held, mut launched) = (BTreeMap::new(), BTreeMap::new(), Launched::default());
         let known = self.stores.claims.entries();
@@ -238,8 +238,8 @@ impl Context {
         self.set_costs(launched);
     }
 
-    /// NodePools of the Nodes of ours whose NodeClaim is gone. Karpenter ends their machines; one that stays and whose
-    /// kubelet speaks bills for nobody, and is the administrator's to look at.
+    /// NodePools of our Nodes whose NodeClaim is gone. Karpenter ends their machines. A machine that stays with a live
+    /// kubelet costs money for no gang, and an administrator has to check it.
     fn stray_nodes(&self, named: &BTreeSet<&str>) -> Vec<String> {
         let strays = self.stores.nodes.named(|node| !named.contains(node));
         let ours =
@@ -248,7 +248,7 @@ impl Context {
         strays.filter_map(|node| node.labels().get(names::NODEPOOL).cloned()).collect()
     }
 
-    /// What a gang in this state does with a node that is ready.
+    /// How a gang in this state uses a ready node.
     fn use_of(&self, state: StateName, workload: &ObjectRef<crate::api::Workload>) -> &'static str {
         let admitted = || self.stores.workloads.entry(workload).is_some_and(|w| w.is_admitted);
         match state {
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn an_estimate_is_the_median_of_its_kind_and_stands_until_the_gang_moves_on() {
+    fn an_estimate_is_the_median_of_its_kind_and_stays_until_the_gang_moves() {
         let estimates = Estimates::default();
         let (spot, on_demand) = (claim(100, "spot"), claim(110, "on-demand"));
         assert_eq!(estimates.ready_by("g", 1, &[&spot]), None);
@@ -303,7 +303,7 @@ mod tests {
         assert_eq!(estimates.ready_by("g", 3, &[&spot, &on_demand]), Some(at(600)));
     }
 
-    /// One that was asked for with these values of a label besides.
+    /// A claim that also requests these values of a label.
     fn asked_for(mut claim: NodeClaim, key: &str, values: &[&str]) -> NodeClaim {
         claim.spec.requirements.push(crate::api::node_claim::Requirement {
             key: key.to_owned(),
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn of_more_kinds_than_are_remembered_the_one_goes_that_was_not_heard_of_for_longest() {
+    fn the_kind_without_updates_for_longest_is_dropped_first() {
         let estimates = Estimates::default();
         let of = |n: usize| asked_for(claim(0, "spot"), names::ZONE, &[&n.to_string()]);
         for n in 0..=KINDS {
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn karpenter_stands_still_as_long_as_any_claim_waits_and_no_longer() {
+    fn karpenter_is_stalled_while_any_claim_waits() {
         let recorder = metrics::recorder().unwrap();
         ::metrics::with_local_recorder(&recorder, || {
             let stall = Stall::default();

@@ -1,10 +1,10 @@
-//! The loops that turn watches into writes.
+//! The reconcilers, and what they share.
 //!
-//! `workload` takes gangs through their lives, `admission_check` reports whether a check works, and
-//! `claims` asks of every NodeClaim whether somebody still wants it, and `strays` of every Node whether it has one. `queue`
-//! decides who is reconciled when, `context` is what they share, `event_handlers` what follows when an object changes, and `board` what people
-//! are shown of it. `forget` drops what is remembered of a gang. `ledger` is what gangs are about to take, and `capacity_returns` what they have given back. `plan_kinds`
-//! is the list of the kinds that plans are made from.
+//! `workload` drives gangs through their lives, `admission_check` reports whether a check works, `claims` checks that
+//! every NodeClaim still has an owner, and `strays` that every Node has a claim. `queue` decides which object is
+//! reconciled when, `context` holds shared state, `event_handlers` reacts to changes of objects, and `board` holds what
+//! users are shown. `forget` drops what is kept about a gang. `ledger` records what gangs are about to take, and
+//! `capacity_returns` what they have given back. `plan_kinds` lists the kinds that plans are made from.
 
 pub mod admission_check;
 mod basis;

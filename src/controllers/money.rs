@@ -1,6 +1,6 @@
 //! What the nodes of gangs cost, by the policy of the check that they were made for: for gauges, messages and the board.
 //!
-//! Rule: nothing is decided on any of it. A node costs from its launch until it is gone.
+//! Rule: nothing is decided on it. A node costs money from its launch until it is gone.
 
 use super::context::Context;
 use super::summary::ClaimSummary;
@@ -13,11 +13,11 @@ use crate::telemetry::metrics::{self, NodeCosts};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Launched nodes, by what their price depends on and what they are held for.
+/// Launched nodes, by what determines their price and what they are held for.
 #[derive(Default)]
 pub(super) struct Launched(BTreeMap<(u64, &'static str), Alike>);
 
-/// Nodes that are alike: how many, and the claim of one.
+/// Nodes with the same price: how many, and the claim of one.
 #[derive(Default)]
 struct Alike {
     nodes: u32,
@@ -34,7 +34,7 @@ impl Launched {
 }
 
 impl Context {
-    /// What so many nodes cost by the prices of a budget.
+    /// What these nodes cost at the prices of a budget.
     pub(super) fn cost<'c>(
         &self,
         budget: &Budget,
@@ -44,14 +44,14 @@ impl Context {
         Prices { budget, market: market.as_deref() }.of_nodes(nodes)
     }
 
-    /// What the policy of the check that a claim was made for says of money.
+    /// The budget in the policy of the check that a claim was made for.
     fn budget_of(&self, claim: &NodeClaim) -> Budget {
         let check = claim.annotation(names::CHECK);
         let parameters = self.policies.parameters(check).and_then(Result::ok).flatten();
         self.policies.settings().policy(check, parameters.as_ref()).budget
     }
 
-    /// Sets the gauges of what launched nodes cost.
+    /// Sets the cost gauges of launched nodes.
     pub(super) fn set_costs(&self, launched: Launched) {
         let mut costs = NodeCosts::default();
         for ((_, state), Alike { nodes, one }) in launched.0 {
@@ -69,7 +69,7 @@ impl Context {
         metrics::node_costs(&costs);
     }
 
-    /// Counts what a node cost that lived for so long in vain. The reason is of a closed set.
+    /// Counts what a node cost that lived for this long without use. The reason is from a closed set.
     pub(super) fn count_wasted_cost(&self, claim: &NodeClaim, reason: &str, lived: Duration) {
         let seconds = u32::try_from(lived.as_secs()).unwrap_or(u32::MAX);
         let cost = self.cost(&self.budget_of(claim), [(claim, 1)]);

@@ -1,4 +1,4 @@
-//! Other installations of Setu, which may have put on a Workload what this one has not.
+//! Other installations of Setu, which may have put things on a Workload that this one did not.
 
 use super::context::Context;
 use crate::api::Workload;
@@ -10,7 +10,7 @@ use kube::runtime::reflector::ObjectRef;
 /// The controllers of Kueue's own checks.
 const OF_KUEUE: [&str; 2] = [names::PROVISIONING_REQUEST, names::MULTIKUEUE];
 
-/// What a Workload may owe to another installation of Setu, by its checks that are not ours.
+/// What other installations of Setu may still need of a Workload, by its checks that are not ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Others {
     /// One of them may keep it out of Kueue's queue.
@@ -20,7 +20,8 @@ pub(super) struct Others {
 }
 
 impl Others {
-    /// By its journals, and by the checks that it lists: an installation holds a Workload before it writes its journal.
+    /// From its journals and from the checks that it lists: an installation holds a Workload before it writes its
+    /// journal.
     pub fn of(workload: &Workload, context: &Context) -> Self {
         let is_others = |check: &str| {
             let found = context.stores.checks.get(&ObjectRef::new(check)).filter(|c| !context.answers(c));
@@ -28,7 +29,7 @@ impl Others {
         };
         let (uid, now) = (workload.uid().unwrap_or_default(), context.now());
         let created = workload.metadata.creation_timestamp.as_ref().map_or(now, |t| t.0);
-        // A journal that cannot be read is of no gang that has nodes, or of a newer release.
+        // An unreadable journal belongs to a gang without nodes, or to a newer release.
         let is_over = |text: &str| {
             Journal::decode(text, &uid, created, now).is_ok_and(|journal| journal.state.is_over())
         };

@@ -12,17 +12,17 @@ use crate::policy::check;
 use kube::ResourceExt;
 use std::sync::Arc;
 
-/// Whether a reference leads to an object of our kind.
+/// Whether a reference names an object of our kind.
 pub fn is_ours(reference: &ParametersRef) -> bool {
     (reference.api_group.as_str(), reference.kind.as_str()) == (names::API_GROUP, names::PARAMETERS_KIND)
 }
 
-/// The spec of parameters, or what is wrong with it, in words for the administrator.
+/// The spec of parameters, or what is wrong with it, worded for the administrator.
 pub fn read(parameters: &RawParameters) -> Result<ProvisioningParametersSpec, String> {
     check::read_spec(&parameters.spec).map_err(|found| check::in_words(&found))
 }
 
-/// Names of the checks that name these parameters, sorted: of all controllers, so that two Setus report the same.
+/// Sorted names of the checks that use these parameters, of all controllers, so that two Setus report the same.
 pub fn used_by(context: &Context, name: &str) -> Vec<String> {
     let checks = context.stores.checks.state();
     let named = |reference: &ParametersRef| is_ours(reference) && reference.name == name;
@@ -35,13 +35,13 @@ pub fn used_by(context: &Context, name: &str) -> Vec<String> {
     users
 }
 
-/// Looks at one object and reports.
+/// Reconciles one object and reports on it.
 pub async fn reconcile(object: Arc<RawParameters>, context: Arc<Context>) -> Result<Action, Error> {
     if !context.shards.first().leads() {
         return Ok(Action::await_change());
     }
     if !context.gates.closed().is_empty() {
-        // Which checks there are is not known yet.
+        // It is not known yet which checks exist.
         return Ok(Action::requeue(super::admission_check::CATCH_UP));
     }
     let report = Report { fault: read(&object).err(), checks: used_by(&context, &object.name_any()) };

@@ -1,7 +1,7 @@
-//! Which policy holds: for a check as of now, and for an attempt as of its start.
+//! Which policy applies: to a check now, and to an attempt since its start.
 //!
-//! Rule: a change reaches new attempts alone. What an attempt was started with is kept in [`Attempts`] until it is
-//! over; a replica that takes over a gang in flight keeps, from its first reconcile on, the policy of that time.
+//! Rule: a change affects only new attempts. [`Attempts`] keeps the policy that an attempt began with until it is over. A
+//! replica that takes over a gang in flight keeps the policy of its own first reconcile.
 
 use super::memory::lock;
 use crate::api::parameters::ProvisioningParametersSpec;
@@ -10,20 +10,20 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
-/// What a check's parameters came to.
+/// The result of reading a check's parameters.
 pub type Parameters = Result<Option<ProvisioningParametersSpec>, String>;
 
-/// Most notices remembered; beyond, the oldest Workloads' may be repeated.
-const MOST_TOLD: usize = 100_000;
+/// The most notices kept. Beyond that, some may be repeated.
+const MOST_NOTICES: usize = 100_000;
 
-/// Among how many policies an equal one is searched.
+/// How many policies are searched for an equal one.
 const MOST_GIVEN: usize = 32;
 
 /// A replica's policies.
 #[derive(Default)]
 pub struct Policies {
     settings: RwLock<Arc<Settings>>,
-    /// By name of the check; with its UID.
+    /// By check name, with the check's UID.
     parameters: Mutex<BTreeMap<String, (String, Parameters)>>,
     /// How often settings or parameters have changed.
     revision: AtomicU64,
@@ -35,7 +35,7 @@ impl Policies {
         Self { settings: RwLock::new(Arc::new(settings)), ..Self::default() }
     }
 
-    /// What the controller was told, as of now.
+    /// The current settings.
     pub fn settings(&self) -> Arc<Settings> {
         Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -45,7 +45,7 @@ impl Policies {
         self.revision.load(Ordering::SeqCst)
     }
 
-    /// Puts another file in force, in a cluster that serves these API groups.
+    /// Puts another policy file in force, in a cluster that serves these API groups.
     pub fn replace(&self, file: PolicyFile, served_groups: Vec<String>) {
         let mut settings = self.settings.write().unwrap_or_else(PoisonError::into_inner);
         let command_line = settings.command_line.clone();
@@ -53,7 +53,7 @@ impl Policies {
         self.revision.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Notes what the parameters came to of the check of this name and UID. Returns whether that is news.
+    /// Records the parameters of the check of this name and UID. Returns whether they changed.
     pub fn set_parameters(&self, check: &str, uid: &str, parameters: Parameters) -> bool {
         let now = (uid.to_owned(), parameters);
         let mut all = lock(&self.parameters);
@@ -63,28 +63,28 @@ impl Policies {
         is_news
     }
 
-    /// What a check's parameters came to; `None` while they have not been read.
+    /// The result of reading a check's parameters; `None` while they have not been read.
     pub fn parameters(&self, check: &str) -> Option<Parameters> {
         lock(&self.parameters).get(check).map(|(_, parameters)| parameters.clone())
     }
 }
 
-/// The policies that attempts are run by, by the ids of their gangs.
+/// The policies of attempts, by the ids of their gangs.
 #[derive(Debug, Default)]
 pub struct Attempts {
     kept: Mutex<BTreeMap<String, (u32, Arc<Policy>)>>,
-    /// Those that attempts were given last: most are given the same.
+    /// The policies of the latest attempts. Most attempts get the same one.
     given: Mutex<VecDeque<Weak<Policy>>>,
 }
 
 impl Attempts {
-    /// Keeps the policy that an attempt of a gang is run by.
+    /// Keeps the policy of a gang's attempt.
     pub fn keep(&self, gang: &str, attempt: u32, policy: &Arc<Policy>) {
         let policy = self.one_of_its_like(policy);
         lock(&self.kept).insert(gang.to_owned(), (attempt, policy));
     }
 
-    /// An equal policy that an attempt has already, or this one.
+    /// An equal policy that another attempt already has, or this one.
     fn one_of_its_like(&self, policy: &Arc<Policy>) -> Arc<Policy> {
         let mut given = lock(&self.given);
         given.retain(|known| known.strong_count() > 0);
@@ -98,7 +98,7 @@ impl Attempts {
         Arc::clone(policy)
     }
 
-    /// The policy that an attempt of a gang is run by, if it is known here.
+    /// The policy of a gang's attempt, if it is known here.
     pub fn of(&self, gang: &str, attempt: u32) -> Option<Arc<Policy>> {
         let kept = lock(&self.kept);
         kept.get(gang).filter(|(of, _)| *of == attempt).map(|(_, policy)| Arc::clone(policy))
@@ -115,26 +115,26 @@ impl Attempts {
     }
 }
 
-/// What Workloads were told of their policies, by UID.
+/// The notices that Workloads got about their policies, by UID.
 #[derive(Debug, Default)]
 pub struct Notices(Mutex<BTreeSet<(String, String)>>);
 
 impl Notices {
-    /// Whether this is the first time that a Workload with this UID is to be told this.
+    /// Whether a Workload with this UID gets this notice for the first time.
     pub fn is_news(&self, uid: &str, notice: &str) -> bool {
         let mut reported = lock(&self.0);
-        if reported.len() >= MOST_TOLD {
+        if reported.len() >= MOST_NOTICES {
             reported.pop_first();
         }
         reported.insert((uid.to_owned(), notice.to_owned()))
     }
 
-    /// How many there are.
+    /// How many notices are kept.
     pub fn count(&self) -> usize {
         lock(&self.0).len()
     }
 
-    /// Forgets what a Workload that is gone was told.
+    /// Forgets the notices of a Workload that is gone.
     pub fn forget(&self, uid: &str) {
         lock(&self.0).retain(|(of, _)| of != uid);
     }
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_attempt_keeps_its_policy_and_the_next_one_takes_the_new() {
+    fn an_attempt_keeps_its_policy_and_the_next_one_takes_the_new_one() {
         let (policies, attempts) = (Policies::default(), Attempts::default());
         let old = Arc::new(policies.settings().policy("c", None));
         attempts.keep("g", 1, &old);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_notice_is_told_once_for_each_workload() {
+    fn a_notice_is_new_once_for_each_workload() {
         let notices = Notices::default();
         assert!(notices.is_news("u1", "x") && notices.is_news("u2", "x") && notices.is_news("u1", "y"));
         assert!(!notices.is_news("u1", "x"));

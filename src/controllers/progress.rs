@@ -1,37 +1,37 @@
-//! When messages that only tell of progress are written: not too often for one Workload, and not too many of all.
+//! Paces the messages that only report progress, for one Workload and over all Workloads.
 //!
-//! Rule: each message wakes Kueue, and where a thousand gangs wait at once, nothing else would get through. Journals,
-//! verdicts and Events do not wait here.
+//! Rule: each message wakes Kueue, and with a thousand waiting gangs nothing else would get through. Journals, verdicts
+//! and Events do not wait here.
 
 use super::memory::lock;
 use jiff::{SignedDuration, Timestamp};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-/// How often one Workload is told.
+/// The time between two messages to one Workload.
 const PACE: SignedDuration = SignedDuration::from_secs(5);
-/// The time between messages to any two.
+/// The time between messages to any two Workloads.
 const GAP: SignedDuration = SignedDuration::from_millis(200);
 
-/// How long a turn is kept for one that does not come.
+/// How long a turn is kept that is not taken.
 const KEPT: SignedDuration = SignedDuration::from_mins(1);
 
-/// Who was told when, and whose turn is when.
+/// When messages were written, and whose turn is when.
 #[derive(Debug, Default)]
 pub struct Progress(Mutex<Turns>);
 
 #[derive(Debug, Default)]
 struct Turns {
-    /// When Workloads were told, by UID.
+    /// When Workloads got their last message, by UID.
     reported: BTreeMap<String, Timestamp>,
-    /// When those that wait have their turn, by UID.
+    /// When waiting Workloads have their turn, by UID.
     due: BTreeMap<String, Timestamp>,
-    /// From when on the next turn is free.
+    /// When the next free turn is.
     free: Timestamp,
 }
 
 impl Progress {
-    /// When the Workload with this UID may be told; `None` means now, which is then taken as used.
+    /// When the Workload with this UID may get a message; `None` means now, and uses the turn.
     pub fn due(&self, uid: &str, now: Timestamp) -> Option<Timestamp> {
         let mut turns = lock(&self.0);
         turns.forget(now);
@@ -70,8 +70,8 @@ impl Turns {
         turn
     }
 
-    /// Forgets what counts no more: who was told long ago, and who had a turn and did not come. What is from later than
-    /// it can be is from before the clock was put right.
+    /// Forgets what no longer counts: old messages, and turns that were not taken. Times too far ahead are from before
+    /// the clock was set back.
     fn forget(&mut self, now: Timestamp) {
         self.reported.retain(|_, last| *last <= now && *last + PACE > now);
         let waiting = i32::try_from(self.due.len()).unwrap_or(i32::MAX);
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn one_workload_is_told_every_five_seconds() {
+    fn one_workload_gets_a_message_every_five_seconds() {
         let progress = Progress::default();
         assert_eq!(progress.due("a", at(0)), None);
         assert_eq!(progress.due("a", at(10)), Some(at(5_000)));
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn many_are_told_one_after_the_other_in_the_order_in_which_they_came() {
+    fn many_workloads_get_their_turns_in_order_of_arrival() {
         let progress = Progress::default();
         let names: Vec<String> = (0..50).map(|i| format!("{i:02}")).collect();
         let turns: Vec<_> = names.iter().map(|name| progress.due(name, at(0))).collect();
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_that_is_not_taken_holds_up_nobody_for_long() {
+    fn an_unused_turn_does_not_block_others_for_long() {
         let progress = Progress::default();
         for name in ["a", "b", "c"] {
             let _ = progress.due(name, at(0));
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_put_back_holds_up_nobody() {
+    fn a_clock_that_is_set_back_blocks_no_workload() {
         let progress = Progress::default();
         for name in ["a", "b", "c"] {
             let _ = progress.due(name, at(900_000));

@@ -1,8 +1,8 @@
-//! The queue of reconciles: who is reconciled next, how many at a time, and when again.
+//! The queue of reconciles: which object is next, how many run at once, and when to requeue.
 //!
-//! Each object has one reconcile at a time. An object that is touched during its reconcile, or in the pause that the
-//! reconcile asks for, is reconciled again after it. FairQueue take turns and none is reconciled in too many places at once, so that
-//! one tenant with many objects, or large ones, does not hold up the others.
+//! Each object has one reconcile at a time. An object that changes during its reconcile, or in the pause that the
+//! reconcile asks for, is reconciled again afterwards. Flows take turns and each has a limit, so that one tenant with
+//! many objects, or large ones, does not hold up the others.
 
 use crate::cluster::fair_queue::FairQueue;
 use futures::stream::{self, FuturesUnordered, Stream, StreamExt};
@@ -33,7 +33,7 @@ impl Key {
         }
     }
 
-    /// The flow of what has no LocalQueue: its namespace.
+    /// The flow of an object without a LocalQueue: its namespace.
     pub fn flow(&self) -> String {
         self.namespace.clone()
     }
@@ -51,14 +51,14 @@ impl<K: Resource<DynamicType = ()>> From<ObjectRef<K>> for Key {
     }
 }
 
-/// How many reconciles are under way at the same time.
+/// How many reconciles run at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// In all.
+    /// In total.
     pub all: usize,
     /// In one flow.
     pub flow: usize,
-    /// Slots reserved for idle flows, beyond those in all: long reconciles of other flows do not hold them up.
+    /// Slots for idle flows beyond `all`, so that long reconciles of other flows do not hold them up.
     pub first: usize,
 }
 
@@ -70,57 +70,57 @@ pub struct Action {
 }
 
 impl Action {
-    /// After this long, unless the object is touched before.
+    /// After this long, unless the object changes first.
     pub const fn requeue(wait: Duration) -> Self {
         Self { wait: Some(wait), pause: Duration::ZERO }
     }
 
-    /// When the object is touched.
+    /// When the object changes.
     pub const fn await_change() -> Self {
         Self { wait: None, pause: Duration::ZERO }
     }
 
-    /// The same, but not before this long, however often the object is touched meanwhile.
+    /// The same, but not before this long, however often the object changes meanwhile.
     #[must_use]
     pub const fn pausing(self, pause: Duration) -> Self {
         Self { pause, ..self }
     }
 }
 
-/// Reconciles what `wakes` names, and again when a reconcile asks for it, until `stop`; then finishes the
-/// reconciles that are under way.
+/// Reconciles the objects that `wakes` names, and again when a reconcile asks for it, until `stop`. Then finishes the
+/// running reconciles.
 pub async fn work<F>(
     wakes: impl Stream<Item = Key>,
     limits: Limits,
     flow_of: impl Fn(&Key) -> String,
-    look: impl Fn(Key) -> F,
+    reconcile: impl Fn(Key) -> F,
     stop: &CancellationToken,
 ) where
     F: Future<Output = Action>,
 {
     let mut wakes = pin!(wakes);
     let mut scheduler = Scheduler::new(flow_of);
-    let mut looks = FuturesUnordered::new();
+    let mut running_now = FuturesUnordered::new();
     loop {
         scheduler.wake_due(Instant::now());
-        while looks.len() < limits.all + limits.first
+        while running_now.len() < limits.all + limits.first
             && !stop.is_cancelled()
-            && let Some(key) = scheduler.next(if looks.len() < limits.all { limits.flow } else { 1 })
+            && let Some(key) = scheduler.next(if running_now.len() < limits.all { limits.flow } else { 1 })
         {
-            let look = look(key.clone());
-            looks.push(async move { (key, look.await) });
+            let reconcile = reconcile(key.clone());
+            running_now.push(async move { (key, reconcile.await) });
         }
-        if stop.is_cancelled() && looks.is_empty() {
+        if stop.is_cancelled() && running_now.is_empty() {
             return;
         }
         let due = scheduler.first_due().unwrap_or_else(|| Instant::now() + Duration::from_hours(1));
         tokio::select! {
             biased;
             () = stop.cancelled(), if !stop.is_cancelled() => {}
-            Some((key, again)) = looks.next(), if !looks.is_empty() => scheduler.done(key, again),
+            Some((key, again)) = running_now.next(), if !running_now.is_empty() => scheduler.done(key, again),
             wake = wakes.next(), if !stop.is_cancelled() => match wake {
                 Some(key) => scheduler.wake(key),
-                // Nobody can wake us any more: the process ends.
+                // Nothing can wake us any more: the process ends.
                 None => stop.cancelled().await,
             },
             () = tokio::time::sleep_until(due), if !stop.is_cancelled() => {}
@@ -128,9 +128,9 @@ pub async fn work<F>(
     }
 }
 
-/// What `wakes` names, from when this is `opened` on; what it names before, each once.
+/// What `wakes` names once `opened` is done. What it named before comes first, each key once.
 ///
-/// Until then it is read all the same, so that nothing piles up.
+/// `wakes` is read from the start, so that nothing piles up.
 pub fn held_back(
     wakes: impl Stream<Item = Key>,
     opened: impl Future<Output = ()>,
@@ -160,15 +160,15 @@ struct Scheduler<L> {
     flow_of: L,
     flows: FairQueue<Key>,
     waiting: BTreeSet<Key>,
-    /// With the flow each had its turn in.
+    /// With the flow that each runs in.
     running: BTreeMap<Key, String>,
     /// How many run in each flow.
     busy: BTreeMap<String, usize>,
-    /// Touched while being reconciled.
+    /// Changed while being reconciled.
     again: BTreeSet<Key>,
     due: BTreeMap<(Instant, u64), Key>,
     due_at: BTreeMap<Key, (Instant, u64)>,
-    /// Until when those are left alone that were reconciled a moment ago.
+    /// Until when recently reconciled objects are left alone.
     pauses: BTreeMap<Key, Instant>,
     count: u64,
 }
@@ -203,7 +203,7 @@ impl<L: Fn(&Key) -> String> Scheduler<L> {
         }
     }
 
-    /// Has a key wait until then, and not until another time.
+    /// Makes a key due then, and at no other time.
     fn put_off(&mut self, key: Key, at: Instant) {
         self.forget_due(&key);
         self.count = self.count.wrapping_add(1);
@@ -233,7 +233,7 @@ impl<L: Fn(&Key) -> String> Scheduler<L> {
         self.due.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// The next key, from the flow after the last one that had its turn of those in which fewer than `most` run.
+    /// The next key. Flows take turns, and those that run `most` already are skipped.
     fn next(&mut self, most: usize) -> Option<Key> {
         let has_room = |flow: &str| self.busy.get(flow).is_none_or(|busy| *busy < most);
         let (flow, key) = self.flows.next(has_room)?;
@@ -279,7 +279,7 @@ mod tests {
         let seen = RefCell::new(Vec::new());
         let names = ["a1", "a2", "a3", "b1", "a1"].map(key);
         let wakes = futures::stream::iter(names).chain(futures::stream::pending());
-        let look = |key: Key| {
+        let reconcile = |key: Key| {
             seen.borrow_mut().push(key.name.clone());
             let (stop, count) = (stop.clone(), seen.borrow().len());
             async move {
@@ -292,7 +292,7 @@ mod tests {
             }
         };
         let started = Instant::now();
-        work(wakes, Limits { all: 1, flow: 1, first: 0 }, Key::flow, look, &stop).await;
+        work(wakes, Limits { all: 1, flow: 1, first: 0 }, Key::flow, reconcile, &stop).await;
         assert_eq!(*seen.borrow(), ["a1", "b1", "a2", "a3", "a1", "b1"]);
         assert!(
             started.elapsed() >= Duration::from_secs(11),
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_flow_that_has_none_under_way_is_not_held_up_by_long_reconciles_of_the_others() {
+    async fn an_idle_flow_is_not_held_up_by_long_reconciles_of_others() {
         let stop = CancellationToken::new();
         let started = Instant::now();
         let seen = RefCell::new(BTreeMap::new());
@@ -310,7 +310,7 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(1)).await;
             key("c1")
         }));
-        let look = |key: Key| {
+        let reconcile = |key: Key| {
             seen.borrow_mut().insert(key.name, started.elapsed().as_secs());
             let (stop, count) = (stop.clone(), seen.borrow().len());
             async move {
@@ -322,7 +322,7 @@ mod tests {
             }
         };
         let limits = Limits { all: 4, flow: 2, first: 1 };
-        work(wakes.chain(futures::stream::pending()), limits, Key::flow, look, &stop).await;
+        work(wakes.chain(futures::stream::pending()), limits, Key::flow, reconcile, &stop).await;
         let at = |name: &str| seen.borrow().get(name).copied();
         assert_eq!(["a1", "a2", "b1", "b2"].map(at), [Some(0); 4]);
         assert_eq!(at("c1"), Some(1), "it does not wait for one of the four");
@@ -330,10 +330,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn after_its_pause_it_is_looked_at_once_however_often_it_was_touched() {
+    async fn an_object_is_reconciled_once_after_its_pause_however_often_it_changed() {
         let stop = CancellationToken::new();
         let (started, seen) = (Instant::now(), RefCell::new(Vec::new()));
-        // Touched during its reconcile of a second, twice in the pause after it, once in the next, and never again.
+        // Changed during its reconcile of a second, twice in the pause after it, once in the next, and never again.
         let touches = [(500, "a"), (1_200, "a"), (1_250, "b"), (1_400, "a"), (5_000, "a")];
         let touches = touches.map(|(at, name)| {
             let touch = async move {
@@ -343,7 +343,7 @@ mod tests {
             futures::stream::once(touch).boxed_local()
         });
         let wakes = futures::stream::iter([key("a")]).chain(futures::stream::select_all(touches));
-        let look = |key: Key| {
+        let reconcile = |key: Key| {
             seen.borrow_mut().push((key.name.clone(), started.elapsed().as_millis()));
             let (stop, count) = (stop.clone(), seen.borrow().len());
             async move {
@@ -357,7 +357,7 @@ mod tests {
             }
         };
         let limits = Limits { all: 2, flow: 2, first: 0 };
-        work(wakes.chain(futures::stream::pending()), limits, Key::flow, look, &stop).await;
+        work(wakes.chain(futures::stream::pending()), limits, Key::flow, reconcile, &stop).await;
         let at = |name: &str, at| (name.to_owned(), at);
         assert_eq!(
             *seen.borrow(),
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_held_back_comes_once_each_in_its_order_and_what_comes_after_as_it_comes() {
+    async fn held_back_keys_come_once_in_order_and_later_keys_as_they_come() {
         let (opens, opened) = tokio::sync::oneshot::channel();
         let early = futures::stream::iter(["b", "a", "b"].map(key));
         let late = futures::stream::once(async {

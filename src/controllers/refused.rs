@@ -1,10 +1,10 @@
-//! Gangs that are refused until somebody changes something, and that stay out of Kueue's queue until then.
+//! Gangs that are refused until something changes, and stay out of Kueue's queue until then.
 //!
-//! Kueue queues a Workload again as soon as it has given its quota back, but reserves none for one whose check says
-//! Retry. So the check of a refused gang says Retry also after its eviction. In a `StrictFIFO` ClusterQueue such a Workload
-//! would stay at the head with all others behind it, and in others nothing that becomes of the check brings it back. So its
-//! condition `Requeued` is False, too, until what it was refused for may have changed, or for a while, as not all of that
-//! is watched.
+//! Kueue queues a Workload again as soon as its quota is released, but reserves none while a check says Retry. So the
+//! check of a refused gang says Retry after its eviction too. In a `StrictFIFO` ClusterQueue such a Workload would block
+//! all others from the head of the queue, and in other queues no change of the check brings it back. So its condition
+//! `Requeued` is also False until the cause of the refusal may have changed, or for a while, as not every cause is
+//! watched.
 //!
 //! Rule: a hint, which may be lost at any time; then the gang is tried once more.
 
@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-/// How long quota is held that Kueue reserved before it was told Retry again; doubles each time.
+/// How long quota is held that Kueue reserved before it saw Retry again; doubles each time.
 const PAUSE: SignedDuration = SignedDuration::from_millis(250);
 
 /// Refused gangs, by their ids.
@@ -36,22 +36,22 @@ struct Entry {
     workload: Arc<Workload>,
     causes: Causes,
     refusal: Refusal,
-    /// How often Kueue reserved quota again before it was kept from it.
+    /// How often Kueue reserved quota again before it was kept out.
     lost: u32,
 }
 
 /// What a refusal may be due to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Causes {
-    /// What Kueue reserves by, as a digest: what it reserves then may have a plan.
+    /// Digest of what Kueue reserves by. If it changes, the next reservation may have a plan.
     reserved: u64,
-    /// What plans are made from, as a digest. That changes all the time, so it ends no refusal before a plan shows that it
+    /// Digest of what plans are made from. It changes all the time, so it ends no refusal until a plan shows that it
     /// helps.
     planned: u64,
 }
 
 impl Refused {
-    /// Refuses a gang now, until this time or until another cause.
+    /// Refuses a gang now, until this time or until a cause changes.
     pub fn refuse(
         &mut self,
         gang: &str,
@@ -65,7 +65,7 @@ impl Refused {
         self.0.insert(gang.to_owned(), Entry { workload, causes, refusal, lost });
     }
 
-    /// The refusal of a gang, if it stands.
+    /// The refusal of a gang, if it still stands.
     pub fn refusal(
         &mut self,
         gang: &str,
@@ -83,13 +83,13 @@ impl Refused {
         Some(entry.refusal)
     }
 
-    /// The Workload as it was refused, if plans are made from something else since.
+    /// The Workload as it was refused, if what plans are made from has changed since.
     pub fn changed(&self, gang: &str, causes: Causes) -> Option<Arc<Workload>> {
         let entry = self.0.get(gang).filter(|entry| entry.causes.planned != causes.planned)?;
         Some(Arc::clone(&entry.workload))
     }
 
-    /// A plan has shown that these causes do not help.
+    /// Records that a plan has shown that these causes do not help.
     pub fn stays(&mut self, gang: &str, causes: Causes) {
         if let Some(entry) = self.0.get_mut(gang) {
             entry.causes.planned = causes.planned;
@@ -101,7 +101,7 @@ impl Refused {
         self.0.contains_key(gang)
     }
 
-    /// A gang is not refused any more, or is gone.
+    /// Forgets a gang that is no longer refused, or is gone.
     pub fn forget(&mut self, gang: &str) {
         self.0.remove(gang);
     }
@@ -111,7 +111,7 @@ impl Refused {
         self.0.len()
     }
 
-    /// The Workloads of the gangs that were refused for other causes than these.
+    /// The Workloads of the gangs that were refused for causes other than these.
     fn outdated(&self, causes: impl Fn(&Workload) -> Causes) -> Vec<ObjectRef<Workload>> {
         let outdated = self.0.values().filter(|entry| entry.causes != causes(&entry.workload));
         outdated.map(|entry| ObjectRef::from_obj(&*entry.workload)).collect()
@@ -119,7 +119,7 @@ impl Refused {
 }
 
 impl Context {
-    /// What the refusal of a gang may be due to, as of now.
+    /// The current causes that a refusal of this gang may be due to.
     pub(super) fn causes_of_refusal(&self, workload: &Workload) -> Causes {
         Causes { reserved: self.reserved_by(workload), planned: self.planned_from() }
     }
@@ -131,7 +131,7 @@ impl Context {
         let namespace = workload.namespace().unwrap_or_default();
         let local_queue = ObjectRef::new(&workload.spec.queue_name).within(&namespace);
         let local_queue = stores.local_queues.store.get(&local_queue);
-        // Where Setu may not read LocalQueues, any queue may be the gang's.
+        // If Setu may not read LocalQueues, any queue may be the gang's.
         let is_its = |queue: &ClusterQueue| {
             let name = queue.metadata.name.as_deref();
             local_queue.as_ref().is_none_or(|local| name == Some(&local.spec.cluster_queue))
@@ -163,7 +163,7 @@ impl Context {
         hasher.finish()
     }
 
-    /// Something changed that plans are made from: gangs that were refused for what is not so any more are reconciled.
+    /// Wakes the refused gangs whose causes have changed.
     pub(super) fn wake_refused(&self) {
         let refused = &self.of_gangs.ledger.open().refused;
         if refused.count() == 0 {
@@ -177,21 +177,21 @@ impl Context {
     }
 }
 
-/// Takes a Workload out of Kueue's queue, or puts it back, as the reconciles of its gangs want it. Called after its checks are
-/// written, so that one that is back in the queue is not at once refused for what its check says.
+/// Takes a Workload out of Kueue's queue, or puts it back, as its gangs' reconciles require. Runs after its checks are
+/// written, so that their old state does not get it refused at once.
 pub(super) async fn queue(
     context: &Context,
     workload: &mut Workload,
-    looks: &[Reconciled],
+    results: &[Reconciled],
     others: Others,
 ) -> Result<(), Error> {
     if workload.request_name().is_some() {
         // Kueue queues the Workload that owns it.
         return Ok(());
     }
-    let is_kept_out = looks.iter().any(|look| look.queueing == Queueing::KeptOut);
+    let is_kept_out = results.iter().any(|result| result.queueing == Queueing::KeptOut);
     let wanted = if is_kept_out { Queueing::KeptOut } else { Queueing::Allowed };
-    // Another Setu that keeps it out puts it back itself.
+    // Another Setu that keeps it out also puts it back.
     let may_write = is_kept_out || !others.may_refuse;
     if may_write && wanted != Queueing::of(workload) {
         let client = context.client_of(workload.metadata.uid.as_deref().unwrap_or_default());
@@ -201,19 +201,19 @@ pub(super) async fn queue(
     Ok(())
 }
 
-/// The annotations by which a Workload changes its policy, which do not count in its generation.
+/// The annotations that override the policy for a Workload. They do not count in its generation.
 fn overrides(workload: &Workload) -> impl Iterator<Item = (&String, &String)> {
     workload.annotations().iter().filter(|(key, _)| key.starts_with(names::JOB_OVERRIDE_PREFIX))
 }
 
-/// Objects whose status says nothing that a refusal depends on.
+/// Hashes objects whose status does not matter for a refusal.
 fn by_generation<K: Resource>(all: impl IntoIterator<Item = Arc<K>>, hasher: &mut DefaultHasher) {
     let mut sorted: Vec<_> = all.into_iter().map(|o| (o.uid(), o.meta().generation)).collect();
     sorted.sort();
     sorted.hash(hasher);
 }
 
-/// Objects that have no generation, or whose labels count.
+/// Hashes objects that have no generation, or whose labels count.
 fn by_version<K: Resource>(all: &[Arc<K>], hasher: &mut DefaultHasher) {
     let mut sorted: Vec<_> =
         all.iter().map(|o| (o.namespace(), o.name_any(), o.resource_version())).collect();

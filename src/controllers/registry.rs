@@ -1,6 +1,6 @@
-//! Every gang as this replica last saw it: what its spans, its events and the gauges are made from.
+//! Every gang as this replica last saw it: the source of spans, Events and gauges.
 //!
-//! Rule: written by the gangs' reconciles alone, and nothing is decided on it.
+//! Rule: only the gangs' reconciles write it, and nothing is decided on it.
 
 use super::board::uid_of;
 use super::memory::lock;
@@ -18,8 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-/// Journal writes without an answer that are remembered of one gang. The newest count: an older one arrives late, if
-/// ever.
+/// The most unanswered journal writes kept of one gang. The newest count: an older one arrives late, if ever.
 const UNANSWERED_KEPT: usize = 4;
 
 /// Gangs by their ids.
@@ -30,15 +29,15 @@ pub struct GangRegistry {
     orphaned: Mutex<BTreeMap<String, Orphaned>>,
 }
 
-/// What is kept of a gang whose Workload is gone while its NodeClaims are there.
+/// What is kept about a gang whose Workload is gone while its NodeClaims still exist.
 #[derive(Debug)]
 struct Orphaned {
     /// UID of the Workload.
     workload: String,
-    /// Names of its NodeClaims that are still to be measured.
+    /// Names of its NodeClaims that are not measured yet.
     claims: BTreeSet<String>,
     attempt: u32,
-    /// Why that attempt came to nothing.
+    /// Why that attempt was wasted.
     reason: Reason,
 }
 
@@ -48,28 +47,28 @@ pub struct GangEntry {
     object: ObjectRef<Workload>,
     journal: Journal,
     subject: Subject,
-    /// What the gang's owner was told last of its waiting, and after which transition.
+    /// The last wait notice for the gang's owner, and after which transition.
     reported: (u64, String),
-    /// Whether it waits for what may take as long as it takes: another check, or an administrator.
+    /// Whether its wait has no deadline: for another check, or an administrator.
     lasts: bool,
 }
 
 impl GangEntry {
-    /// Where a gang is. `lasts` says that it waits for what may take as long as it takes.
+    /// Where a gang is. `lasts` says that its wait has no deadline.
     pub fn new(workload: &Workload, journal: &Journal, subject: Subject, lasts: bool) -> Self {
         let object = ObjectRef::from_obj(workload);
         Self { object, journal: journal.clone(), subject, reported: <(u64, String)>::default(), lasts }
     }
 }
 
-/// A journal write that got no answer, with all that is to be told should it turn out to have happened.
+/// A journal write without a reply, with everything to report if it did happen.
 #[derive(Debug)]
 pub struct Unanswered {
     /// What was written.
     pub journal: String,
     /// Number of the last transition in it.
     pub seq: u64,
-    /// Where the gang was then, for people.
+    /// Where the gang was then, for users.
     pub sentence: String,
     /// Its transitions: the journal before each, and after it.
     pub steps: Vec<(Journal, Journal)>,
@@ -92,8 +91,8 @@ impl GangRegistry {
         lock(&self.orphaned)
     }
 
-    /// Notes where a gang is, if its Workload `is_there`; returns whether it is. That is asked under the lock, since
-    /// whoever sees a Workload go forgets its gangs only once, and may do so at any moment of a reconcile.
+    /// Records where a gang is, if its Workload `is_there`; returns whether it is. That is checked under the lock,
+    /// because a deletion forgets the gangs only once, at any moment of a reconcile.
     pub fn note(&self, entry: GangEntry, is_there: impl FnOnce() -> bool) -> bool {
         let mut gangs = self.gangs();
         if !is_there() {
@@ -105,7 +104,7 @@ impl GangRegistry {
         true
     }
 
-    /// Keeps what is to be told of a write without an answer, if its Workload `is_there`.
+    /// Keeps the reports of a write without a reply, if its Workload `is_there`.
     pub fn keep(&self, gang: &str, write: Unanswered, is_there: impl FnOnce() -> bool) {
         let mut all = self.unanswered();
         if !is_there() {
@@ -118,8 +117,8 @@ impl GangRegistry {
         kept.push(write);
     }
 
-    /// The write without an answer that led to this journal, whose last transition has this number; once. Forgets
-    /// those that can no longer come to pass.
+    /// Takes the unanswered write that led to this journal. `seq` is the number of the journal's last transition. Forgets
+    /// writes that can no longer appear.
     pub fn turned_out(&self, gang: &str, journal: Option<&str>, seq: u64) -> Option<Unanswered> {
         let mut all = self.unanswered();
         let kept = all.remove(gang)?;
@@ -137,7 +136,7 @@ impl GangRegistry {
         self.gangs().contains_key(gang)
     }
 
-    /// Notes what the owner of a gang is told of its waiting; returns whether that is new.
+    /// Records the wait notice for a gang's owner; returns whether it is new.
     pub fn is_news(&self, gang: &str, seq: u64, topic: &str) -> bool {
         let mut gangs = self.gangs();
         let Some(entry) = gangs.get_mut(gang) else { return false };
@@ -147,8 +146,8 @@ impl GangRegistry {
         new
     }
 
-    /// Forgets a gang whose Workload is gone, and says where it was. Why its attempt came to nothing is kept until its
-    /// NodeClaims `claims` were measured, too; of one that `ran` it did not.
+    /// Forgets a gang whose Workload is gone, and returns where it was. Why its attempt was wasted is kept until its
+    /// NodeClaims `claims` are measured. An approved attempt that `ran` was not wasted.
     pub fn forget(&self, gang: &str, ran: bool, claims: BTreeSet<String>) -> Option<(Journal, Subject)> {
         self.unanswered().remove(gang);
         let GangEntry { journal, subject, object, .. } = self.gangs().remove(gang)?;
@@ -165,8 +164,7 @@ impl GangRegistry {
         Some((journal, subject))
     }
 
-    /// A NodeClaim of a Workload that is gone was measured. Once all were, it is forgotten why its attempts came to
-    /// nothing.
+    /// Records that a NodeClaim of a deleted Workload was measured. After the last one, the reason is forgotten.
     pub fn forget_orphaned(&self, workload: &str, claim: &str) {
         self.orphaned().retain(|_, orphaned| {
             let left = !orphaned.claims.remove(claim) || !orphaned.claims.is_empty();
@@ -174,19 +172,19 @@ impl GangRegistry {
         });
     }
 
-    /// Forgets a gang for which this replica does not act any more, and says where it was.
+    /// Forgets a gang that this replica no longer acts for, and returns where it was.
     pub fn forget_term(&self, gang: &str) -> Option<(Journal, Subject)> {
         self.unanswered().remove(gang);
         let GangEntry { journal, subject, .. } = self.gangs().remove(gang)?;
         Some((journal, subject))
     }
 
-    /// The same as [`Self::forget_orphaned`], for all Workloads whose UID fits.
+    /// Like [`Self::forget_orphaned`], for all Workloads whose UID fits.
     pub fn forget_orphaned_where(&self, fits: impl Fn(&str) -> bool) {
         self.orphaned().retain(|_, orphaned| !fits(&orphaned.workload));
     }
 
-    /// How many gangs are known, of how many a write got no answer, and of how many nothing but NodeClaims is left.
+    /// How many gangs are known, how many have unanswered writes, and how many have only NodeClaims left.
     pub fn counts(&self) -> [(&'static str, usize); 3] {
         let Self { gangs, unanswered, orphaned } = self;
         let (gangs, unanswered, orphaned) = (lock(gangs), lock(unanswered), lock(orphaned));
@@ -211,8 +209,7 @@ impl GangRegistry {
         self.gangs().iter().map(|(gang, entry)| (gang.clone(), standing(entry))).collect()
     }
 
-    /// How many gangs are in each state, and how long the oldest of them has been there that should not be there
-    /// for long.
+    /// How many gangs are in each state, and for how long the oldest whose wait has a deadline has been there.
     pub fn by_state(&self, now: Timestamp) -> BTreeMap<StateName, (usize, Duration)> {
         let mut all: BTreeMap<StateName, (usize, Duration)> = BTreeMap::new();
         for entry in self.gangs().values() {

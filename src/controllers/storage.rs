@@ -1,4 +1,4 @@
-//! Reads the storage objects that the pods of a Workload depend on, and no others.
+//! Reads only the storage objects that the pods of a Workload depend on.
 
 use crate::api::Workload;
 use crate::effects::call;
@@ -12,14 +12,13 @@ use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 
-/// Most objects that are read at the same time.
+/// The most objects that are read at once.
 const PARALLEL: usize = 8;
 
-/// Reads the claims that the pods use, the volumes these are bound to, and the StorageClasses of those that are not
-/// bound.
+/// Reads the claims that the pods use, the volumes bound to them, and the StorageClasses of unbound claims.
 ///
 /// # Errors
-/// The first read that failed for another reason than that the object does not exist or may not be read.
+/// The first read that failed, unless the object does not exist or may not be read.
 pub async fn read(client: &Client, workload: &Workload) -> Result<Storage, Error> {
     let names = claims_of(workload);
     let mut classes = ephemeral_classes_of(workload);

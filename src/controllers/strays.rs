@@ -1,8 +1,7 @@
-//! Asks of every Node of ours whether a NodeClaim still stands behind it, and deletes those that nothing stands
-//! behind and nobody hears from.
+//! Checks that a NodeClaim still stands behind every Node of ours, and deletes silent Nodes without one.
 //!
-//! Rule: Node, NodeClaims and Workload are read from the API server, twice, before a Node is deleted. What cannot be
-//! told stays, and is shown by `setu_held_nodes{state="stray"}`.
+//! Rule: Node, NodeClaims and Workload are read from the API server, twice, before a Node is deleted. In doubt a Node
+//! stays, and `setu_held_nodes{state="stray"}` shows it.
 
 use super::context::Context;
 use super::memory::workload_named;
@@ -21,18 +20,18 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// When the first sweep is made: once somebody leads, as a rule.
+/// When the first sweep runs. There usually is a leader by then.
 const FIRST: Duration = Duration::from_mins(1);
 /// Time between two sweeps.
 const SWEEP: Duration = Duration::from_mins(5);
 /// Time between the two reads of a sweep.
-const SECOND_LOOK: Duration = Duration::from_secs(1);
-/// How long nothing is tried where Nodes may not be deleted.
+const SECOND_READ: Duration = Duration::from_secs(1);
+/// How long no sweep runs after Setu was not permitted to delete Nodes.
 const REFUSED: Duration = Duration::from_hours(1);
-/// Where the sweep waits for its turn to write.
+/// The lane in which the sweep waits for its turn to write.
 const LANE: &str = "sweep";
 
-/// Sweeps soon after the start and then once a period, until `stop`.
+/// Sweeps soon after the start, and then once a period until `stop`.
 pub async fn sweep(context: &Context, stop: &CancellationToken) {
     let mut refused: Option<Instant> = None;
     let mut wait = FIRST;
@@ -62,7 +61,7 @@ async fn sweep_once(context: &Context) -> Result<(), Error> {
     if suspects.is_empty() {
         return Ok(());
     }
-    tokio::time::sleep(SECOND_LOOK).await;
+    tokio::time::sleep(SECOND_READ).await;
     for node in strays(context, suspects).await? {
         let uid = node.label(names::WORKLOAD_UID);
         tracing::info!(
@@ -75,15 +74,15 @@ async fn sweep_once(context: &Context) -> Result<(), Error> {
             Ok(()) => metrics::swept(Orphaned::StrayNode),
             Err(error) if error.is_forbidden() => return Err(error),
             Err(error) => {
-                tell_of_one_that_stays(context, &node, &error);
+                log_remaining_stray(context, &node, &error);
             }
         }
     }
     Ok(())
 }
 
-/// Logs why a stray Node stays for now, where no outage says that already.
-fn tell_of_one_that_stays(context: &Context, node: &Node, error: &Error) {
+/// Logs why a stray Node stays for now, unless an outage explains it.
+fn log_remaining_stray(context: &Context, node: &Node, error: &Error) {
     let node = node.name_any();
     if context.is_quiet_about(error) {
         tracing::debug!(node, error = %error, "a stray Node stays for now");
@@ -92,7 +91,7 @@ fn tell_of_one_that_stays(context: &Context, node: &Node, error: &Error) {
     }
 }
 
-/// Nodes that may be strays as far as is known, and whose gangs this replica acts for.
+/// Nodes that the caches show as possible strays, of gangs that this replica acts for.
 fn suspects(context: &Context) -> Vec<Node> {
     let known = context.stores.claims.entries();
     let named: BTreeSet<&str> = known.iter().map(|claim| claim.node_name.as_str()).collect();
@@ -102,7 +101,7 @@ fn suspects(context: &Context) -> Vec<Node> {
     found.filter(mine).map(Arc::unwrap_or_clone).collect()
 }
 
-/// Which of these Nodes are strays now. They are read before the claims: a claim is there before its Node.
+/// Which of these Nodes are strays now. They are read before the claims, because a claim exists before its Node.
 async fn strays(context: &Context, suspects: Vec<Node>) -> Result<Vec<Node>, Error> {
     let api: Api<Node> = Api::all(context.client.clone());
     let mut found = Vec::new();
@@ -126,7 +125,7 @@ async fn strays(context: &Context, suspects: Vec<Node>) -> Result<Vec<Node>, Err
             Ok(true) => {}
             Ok(false) => strays.push(node),
             Err(error) => {
-                tell_of_one_that_stays(context, &node, &error);
+                log_remaining_stray(context, &node, &error);
             }
         }
     }
@@ -144,14 +143,14 @@ fn may_stand_behind(claim: &Guarded<NodeClaim>, node: &Node) -> bool {
     }
 }
 
-/// Whether pods of the gang that a Node was made for may run there. Of one that Karpenter never took in nothing says
-/// for whom it was made, and no pod of a gang could start there.
+/// Whether pods of the Node's gang may run there. A Node that Karpenter never registered does not name its gang, and no
+/// pod of a gang could start there.
 async fn may_be_used(context: &Context, node: &Node) -> Result<bool, Error> {
     let of = node.annotations().get(names::WORKLOAD).and_then(|value| workload_named(value));
     let Some(object) = of else { return Ok(false) };
     Ok(match context.read_workload(&object).await? {
         None => false,
-        // It exists, and what it says cannot be read.
+        // It exists, but its content cannot be read.
         Some(Guarded(Err(_))) => true,
         Some(Guarded(Ok(found))) => {
             found.metadata.uid.as_deref() == Some(node.label(names::WORKLOAD_UID)) && may_run(&found)

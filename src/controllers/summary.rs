@@ -1,5 +1,5 @@
-//! What is at hand of each Workload and NodeClaim when many are gone through: there may be thousands, and to
-//! have a whole one it must be unpacked.
+//! Summaries of Workloads and NodeClaims, for passes over all of them: there may be thousands, and a whole object has to
+//! be unpacked.
 
 use super::memory::{owner_of, workload_of};
 use crate::api::{NodeClaim, Workload};
@@ -12,27 +12,27 @@ use crate::plan::cost::priced_as;
 use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
 
-/// What queues, gauges and the sweep want to know of a Workload.
+/// What queues, gauges and the sweep need of a Workload.
 #[derive(Debug)]
 pub struct WorkloadSummary {
     /// Its UID.
     pub uid: String,
     /// `namespace/name` of its LocalQueue.
     pub local_queue: String,
-    /// What the slices of an elastic Job have in common; `None` where that is its UID.
+    /// What the slices of an elastic Job share; `None` if that is its UID.
     line: Option<String>,
     /// Whether it is admitted.
     pub is_admitted: bool,
     /// Whether it is over.
     pub is_finished: bool,
-    /// Since when it exists, where it waits for quota.
+    /// Since when it exists, if it waits for quota.
     pub queued_since: Option<Timestamp>,
-    /// The ClusterQueue of which it holds quota, and for how many pods.
+    /// The ClusterQueue whose quota it holds, and for how many pods.
     pub holds: Option<(Box<str>, u32)>,
 }
 
 impl WorkloadSummary {
-    /// What a Workload shows.
+    /// The summary of a Workload.
     pub fn of(workload: &Workload) -> Self {
         let uid = workload.metadata.uid.clone().unwrap_or_default();
         Self {
@@ -54,13 +54,13 @@ impl WorkloadSummary {
         }
     }
 
-    /// What the slices of an elastic Job have in common; its UID where it is none.
+    /// What the slices of an elastic Job share; its UID if it is none.
     pub fn line(&self) -> &str {
         self.line.as_deref().unwrap_or(&self.uid)
     }
 }
 
-/// What guards, gauges and the sweep want to know of a NodeClaim.
+/// What guards, gauges and the sweep need of a NodeClaim.
 #[derive(Debug)]
 pub struct ClaimSummary {
     /// Its UID.
@@ -71,34 +71,34 @@ pub struct ClaimSummary {
     pub workload_uid: String,
     /// UID of the Workload that owns the ProvisioningRequest it was made for; empty where it was made for none.
     pub owner: String,
-    /// Its Workload, as its annotation says; the one it was made for last where it is kept warm.
+    /// Its Workload, by its annotation; the last one if it is kept warm.
     pub workload: Option<ObjectRef<Workload>>,
     /// Its NodePool.
     pub node_pool: String,
     /// Its Node; empty until it is registered.
     pub node_name: String,
-    /// The LocalQueue it is kept warm for; empty where it is not.
+    /// The LocalQueue it is kept warm for; empty if it is not.
     pub kept_for: String,
-    /// Value of its gang's label; the slices of an elastic Job have one in common.
+    /// Value of its gang's label. The slices of an elastic Job share one.
     pub pin: String,
-    /// Whether it is kept for a next gang.
+    /// Whether it is kept warm.
     pub is_warm: bool,
-    /// Whether it has no instance as far as Karpenter says.
+    /// Whether Karpenter shows no instance for it yet.
     pub waits_for_provider: bool,
-    /// Whether its node is complete.
+    /// Whether its node is initialized.
     pub is_initialized: bool,
-    /// What claims with the same price have in common.
+    /// What claims with the same price share.
     pub priced_as: u64,
     /// How far it has come.
     pub phase: ClaimPhase,
-    /// Since when it is being deleted.
+    /// When its deletion began.
     pub deleting_since: Option<Timestamp>,
     /// Since when it exists.
     pub created: Option<Timestamp>,
 }
 
 impl ClaimSummary {
-    /// What a claim shows.
+    /// The summary of a claim.
     pub fn of(claim: &NodeClaim) -> Self {
         Self {
             uid: claim.metadata.uid.clone().unwrap_or_default(),
@@ -120,7 +120,7 @@ impl ClaimSummary {
         }
     }
 
-    /// How far it has come, for metrics. One that does not go, or cannot be deleted since then, is counted on its own.
+    /// Its state, for metrics. A claim that is stuck in deletion, or undeletable since `undeletable`, counts separately.
     pub fn state(&self, undeletable: Option<Timestamp>, now: Timestamp) -> &'static str {
         let stuck = self.deleting_since.or(undeletable).is_some_and(|since| is_stuck(since, now));
         match self.phase {

@@ -1,6 +1,6 @@
-//! Since when each Workload waits for a reconcile that gets to its end.
+//! Since when each Workload waits for a complete reconcile.
 //!
-//! Rule: nothing is decided on it; it is what the delay of verdicts is measured from.
+//! Rule: nothing is decided on it. The delay of verdicts is measured from it.
 
 use super::memory::lock;
 use super::queue::Key;
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
-/// Workloads that something was seen of since their last whole reconcile.
+/// Workloads that changed since their last complete reconcile.
 #[derive(Debug, Default)]
 pub struct Waiting(Mutex<BTreeMap<Key, Wait>>);
 
@@ -16,7 +16,7 @@ pub struct Waiting(Mutex<BTreeMap<Key, Wait>>);
 struct Wait {
     /// Since when.
     since: Instant,
-    /// When something was seen last.
+    /// When the last change was seen.
     latest: Instant,
 }
 
@@ -25,24 +25,24 @@ impl Waiting {
         lock(&self.0)
     }
 
-    /// Notes that something was seen.
+    /// Records that a change was seen.
     pub fn note(&self, workload: Key) {
         let now = Instant::now();
         self.open().entry(workload).or_insert(Wait { since: now, latest: now }).latest = now;
     }
 
-    /// How many wait.
+    /// How many Workloads wait.
     pub fn count(&self) -> usize {
         self.open().len()
     }
 
-    /// Since when it waits; now if nothing was seen.
+    /// Since when it waits; now if no change was seen.
     pub fn since(&self, workload: &Key) -> Instant {
         self.open().get(workload).map_or_else(Instant::now, |wait| wait.since)
     }
 
-    /// Notes that a reconcile that began then got to its end, or that there was nothing to reconcile. What was seen meanwhile
-    /// waits for the next.
+    /// Records that a reconcile that began then is complete, or that there was nothing to reconcile. Changes seen
+    /// meanwhile wait for the next one.
     pub fn served(&self, workload: &Key, began: Instant) {
         let mut all = self.open();
         match all.get_mut(workload) {
@@ -60,7 +60,7 @@ mod tests {
     use std::time::Duration;
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_seen_during_a_look_waits_for_the_next() {
+    async fn changes_during_a_reconcile_wait_for_the_next_one() {
         let (waiting, second) = (Waiting::default(), Duration::from_secs(1));
         let key = Key::of(&Workload::new("train", WorkloadSpec::default()));
         waiting.note(key.clone());

@@ -1,5 +1,5 @@
-//! The main loop: one reconcile of a Workload takes each of its gangs as far as it will go and then tells
-//! Kueue, once, what all of them have come to.
+//! The main loop: one reconcile of a Workload drives each of its gangs as far as it can go, and then reports the results
+//! of all gangs to Kueue in one write.
 
 use super::context::Context;
 use super::finalizer;
@@ -22,54 +22,54 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How often a Workload is reconciled whose checks have brought no gang yet.
+/// How often a Workload is reconciled whose checks have no gang yet.
 const SAFETY_NET: Duration = Duration::from_mins(1);
-/// So long after a reservation nobody is told of progress: many gangs may begin at once, and then the API server
-/// has their NodeClaims to write.
+/// For this long after a reservation no progress is reported: many gangs may begin at once, and then the API server has
+/// their NodeClaims to write.
 const SETTLING: SignedDuration = SignedDuration::from_secs(2);
-/// A lagging cache is given this long before it is reconciled again.
+/// How long to wait for a lagging cache.
 const CATCH_UP: Duration = Duration::from_millis(500);
-/// How long a Workload is left alone after a reconcile, for each of its NodeClaims: each of them and its Node change a dozen
-/// times until they are ready, and each reconcile goes through all of them.
+/// The pause after a reconcile, per NodeClaim. Each NodeClaim and its Node change a dozen times until they are ready, and
+/// each reconcile goes through all of them.
 const PAUSE: Duration = Duration::from_micros(250);
-/// The longest time that it is left alone.
+/// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
-/// How soon a reconcile is repeated after somebody else's write came first.
+/// How soon a reconcile is repeated after a write conflict.
 const AFTER_CONFLICT: Duration = Duration::from_millis(50);
 /// How soon a failed reconcile is repeated; each further failure doubles it.
 const FIRST_RETRY: Duration = Duration::from_millis(400);
 /// The longest time between failed reconciles.
 const LAST_RETRY: Duration = Duration::from_secs(30);
 
-/// Workloads of one LocalQueue wait in one line.
+/// The flow of a Workload: its LocalQueue.
 pub fn flow(key: &Key, context: &Context) -> String {
     let known = context.stores.workloads.entry(&key.object());
     known.map_or_else(|| key.flow(), |workload| workload.local_queue.clone())
 }
 
-/// Looks at one Workload.
+/// Reconciles one Workload.
 pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result<Action, Error> {
     let (key, began) = (Key::of(&*workload), Instant::now());
     if !context.acts_for(workload.metadata.uid.as_deref().unwrap_or_default()) {
-        // Whoever begins to lead its shard reconciles it.
+        // The next leader of its shard reconciles it.
         context.of_gangs.waiting.served(&key, began);
         return Ok(Action::await_change());
     }
     let Some(workload) = current(workload, &context).await? else {
-        // The watch will bring our own write, and this Workload with it.
+        // The watch will deliver our own write, and this Workload with it.
         return Ok(Action::requeue(CATCH_UP));
     };
     if finalizer::let_go_late(&context, &workload).await? {
-        // If somebody else holds it too, the watch brings it again.
+        // If another finalizer holds it too, the watch delivers it again.
         return Ok(Action::await_change());
     }
     let checks = our_checks(&workload, &context);
-    let mut looks = Vec::new();
+    let mut results = Vec::new();
     let mut workload = (*workload).clone();
     let others = Others::of(&workload, &context);
     if checks.is_empty() {
-        refused::queue(&context, &mut workload, &looks, others).await?;
-        finalizer::let_go(&context, &workload, &looks, others).await?;
+        refused::queue(&context, &mut workload, &results, others).await?;
+        finalizer::let_go(&context, &workload, &results, others).await?;
         context.of_gangs.waiting.served(&key, began);
         return Ok(Action::await_change());
     }
@@ -79,25 +79,26 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
     let mut left_alone = false;
     for check in &checks {
         match Gang::open(&context, &workload, check, &checks) {
-            Ok(Some(gang)) => looks.push(gang.reconcile(&mut workload).await?),
+            Ok(Some(gang)) => results.push(gang.reconcile(&mut workload).await?),
             Ok(None) => {}
             Err(LeftAlone) => left_alone = true,
         }
     }
-    let later = write_entries(&context, &mut workload, &looks, context.of_gangs.waiting.since(&key)).await?;
+    let later =
+        write_entries(&context, &mut workload, &results, context.of_gangs.waiting.since(&key)).await?;
     if !left_alone {
-        refused::queue(&context, &mut workload, &looks, others).await?;
+        refused::queue(&context, &mut workload, &results, others).await?;
     }
     let let_go =
-        if left_alone { None } else { finalizer::let_go(&context, &workload, &looks, others).await? };
+        if left_alone { None } else { finalizer::let_go(&context, &workload, &results, others).await? };
     context.of_gangs.waiting.served(&key, began);
     lock(&context.of_gangs.failures).remove(&workload.uid().unwrap_or_default());
-    Ok(requeue_after(&context, &looks, later.into_iter().chain(let_go).min())
+    Ok(requeue_after(&context, &results, later.into_iter().chain(let_go).min())
         .pausing(pause_of(&workload, &context)))
 }
 
-/// The Workload with our last write to it: as it was cached, or read by its name if the watch has not brought that write
-/// for long. `None` while the watch may still bring it, or once the Workload is gone.
+/// The Workload with our last write: from the cache, or read by name if the watch is overdue. `None` while the watch may
+/// still deliver it, or once the Workload is gone.
 async fn current(cached: Arc<Workload>, context: &Context) -> Result<Option<Arc<Workload>>, Error> {
     match context.of_gangs.own_writes.cache_lag(&cached) {
         CacheLag::Current => return Ok(Some(cached)),
@@ -113,7 +114,7 @@ async fn current(cached: Arc<Workload>, context: &Context) -> Result<Option<Arc<
     Ok(found.map(Arc::new))
 }
 
-/// Checks of ours that the Workload carries or has a journal of, sorted.
+/// Checks of ours that the Workload carries or has a journal for, sorted.
 fn our_checks(workload: &Workload, context: &Context) -> Vec<String> {
     if workload.request_name().is_some() {
         // Kueue answers that check, by what the request says.
@@ -128,21 +129,21 @@ fn our_checks(workload: &Workload, context: &Context) -> Vec<String> {
     checks
 }
 
-/// Writes the entries that changed, all in one. Returns when a message that was held back is due. `waits` is how
-/// long the Workload has waited for this reconcile.
+/// Writes the entries that changed, all in one. Returns when a message that was held back is due. `waits` is the time
+/// since which the Workload waits for this reconcile.
 async fn write_entries(
     context: &Context,
     workload: &mut Workload,
-    looks: &[Reconciled],
+    results: &[Reconciled],
     waits: Instant,
 ) -> Result<Option<Timestamp>, Error> {
-    let changed: Vec<&CheckState> = looks.iter().filter_map(|l| l.entry.as_ref()).collect();
+    let changed: Vec<&CheckState> = results.iter().filter_map(|l| l.entry.as_ref()).collect();
     if changed.is_empty() {
         return Ok(None);
     }
     let now = context.now();
     let reserved = condition::since(workload.conditions(), "QuotaReserved").unwrap_or(now);
-    let only_progress = looks.iter().filter(|l| l.entry.is_some()).all(|l| l.progress);
+    let only_progress = results.iter().filter(|l| l.entry.is_some()).all(|l| l.progress);
     let age = now.duration_since(reserved);
     if only_progress && age.is_positive() && age < SETTLING {
         return Ok(Some(reserved + SETTLING));
@@ -155,10 +156,10 @@ async fn write_entries(
     let entries: Vec<CheckState> = ours
         .map(|old| changed.iter().find(|new| new.name == old.name).map_or(old, |new| *new).clone())
         .collect();
-    let is_told = |check: &str| workload.check(check).is_some_and(|old| old.state == Verdict::Ready);
-    let is_ready = |entry: &CheckState| entry.state == Verdict::Ready && !is_told(&entry.name);
-    // Where there are no nodes, none stood idle.
-    let nodes_waited = looks.iter().any(|l| l.has_nodes && l.entry.as_ref().is_some_and(is_ready));
+    let was_ready = |check: &str| workload.check(check).is_some_and(|old| old.state == Verdict::Ready);
+    let is_ready = |entry: &CheckState| entry.state == Verdict::Ready && !was_ready(&entry.name);
+    // Without nodes, none stood idle.
+    let nodes_waited = results.iter().any(|l| l.has_nodes && l.entry.as_ref().is_some_and(is_ready));
     let client = context.client_of(&uid);
     *workload = match (workload.request_name(), looks.first(), changed.first()) {
         (Some(_), Some(look), Some(entry)) => {
@@ -176,7 +177,7 @@ async fn write_entries(
         let result = match entry.state {
             Verdict::Ready => "approved",
             Verdict::Rejected => "rejected",
-            // Kueue has evicted it for that already.
+            // Kueue has already evicted it for that.
             Verdict::Retry if workload.is("Evicted") => continue,
             Verdict::Retry => "yielded",
             Verdict::Pending => continue,
@@ -189,25 +190,25 @@ async fn write_entries(
     Ok(None)
 }
 
-fn requeue_after(context: &Context, looks: &[Reconciled], later: Option<Timestamp>) -> Action {
+fn requeue_after(context: &Context, results: &[Reconciled], later: Option<Timestamp>) -> Action {
     let now = context.now();
-    let due = looks.iter().filter_map(|l| l.wake).chain(later).min();
-    let net = looks.iter().map(|l| l.net).min().unwrap_or(SAFETY_NET);
+    let due = results.iter().filter_map(|l| l.wake).chain(later).min();
+    let net = results.iter().map(|l| l.net).min().unwrap_or(SAFETY_NET);
     let wait = match due {
         None => net,
-        // This look has seen that it is due, and nothing came of it: something else must happen first.
+        // This reconcile found it due without effect: something else must happen first.
         Some(at) if at <= now => CATCH_UP,
         Some(at) => Duration::try_from(at.duration_since(now)).unwrap_or_default(),
     };
     Action::requeue(wait.clamp(Duration::from_millis(20), net))
 }
 
-/// How long a Workload is left alone after a reconcile.
+/// The pause of a Workload after a reconcile.
 fn pause_of(workload: &Workload, context: &Context) -> Duration {
     pause(context.stores.claims.count_of(workload.metadata.uid.as_deref().unwrap_or_default()))
 }
 
-/// How long a Workload is left alone that has so many NodeClaims.
+/// The pause of a Workload with this many NodeClaims.
 fn pause(claims: usize) -> Duration {
     PAUSE.saturating_mul(u32::try_from(claims).unwrap_or(u32::MAX)).min(LONGEST_PAUSE)
 }
@@ -224,7 +225,7 @@ pub fn on_error(workload: &Workload, error: &Error, context: &Context) -> Action
         return Action::requeue(AFTER_CONFLICT).pausing(pause);
     }
     if error.is_gone(&object) {
-        // The watch is about to show it, or has just done so.
+        // The watch is about to show it, or has just shown it.
         tracing::debug!(workload = object, error = %error, "the Workload is gone");
         return Action::requeue(LAST_RETRY);
     }
@@ -245,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_workload_is_left_alone_the_longer_the_more_nodeclaims_it_has_but_never_for_long() {
+    fn a_workloads_pause_grows_with_its_nodeclaims_up_to_a_limit() {
         let pauses = [0, 1, 64, 400, 401, usize::MAX].map(|claims| pause(claims).as_micros());
         assert_eq!(pauses, [0, 250, 16_000, 100_000, 100_000, 100_000]);
     }

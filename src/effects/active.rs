@@ -1,5 +1,5 @@
-//! Reports on an AdmissionCheck whether it works: the condition `Active`, with message and
-//! observedGeneration, by server-side apply.
+//! Reports whether an AdmissionCheck works: the condition `Active`, with message and observedGeneration, by server-side
+//! apply.
 
 use crate::api::{AdmissionCheck, condition};
 use crate::effects::write;
@@ -18,12 +18,12 @@ pub struct Active {
     pub works: bool,
     /// Reason in CamelCase.
     pub reason: &'static str,
-    /// For people: what is wrong and what to do.
+    /// What is wrong and what to do, for users.
     pub message: String,
 }
 
 impl Active {
-    /// The condition to write, or `None` if the check says so already.
+    /// The condition to write, or `None` if the check has it already.
     fn condition(&self, check: &AdmissionCheck, now: Timestamp) -> Option<Condition> {
         let status = if self.works { "True" } else { "False" };
         let old = condition::find(check.conditions(), "Active");
@@ -82,7 +82,7 @@ mod tests {
     use crate::api::admission_check::{AdmissionCheckSpec, AdmissionCheckStatus};
 
     #[test]
-    fn the_time_of_transition_moves_only_with_the_status() {
+    fn the_transition_time_changes_only_with_the_status() {
         let then: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let now: Timestamp = "2026-02-01T00:00:00Z".parse().unwrap();
         let mut check = AdmissionCheck::new("c", AdmissionCheckSpec::default());

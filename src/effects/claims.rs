@@ -1,7 +1,7 @@
 //! Creates and deletes NodeClaims, and reads them past every cache.
 //!
-//! Rule: a name is derived, so a create that finds its object there either made it earlier or has
-//! found a stranger; a delete names the UID it means.
+//! Rule: a name is derived, so a create that finds its object there either made it earlier or has found a stranger's. A
+//! delete names the UID it means.
 
 use crate::api::{Node, NodeClaim};
 use crate::cluster::guard::Guarded;
@@ -15,21 +15,21 @@ use futures::{StreamExt, TryStreamExt, stream};
 use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
 use kube::{Api, Client, ResourceExt};
 
-/// Most NodeClaims of one gang that are created or deleted at the same time.
+/// The most NodeClaims of one gang that are created or deleted at once.
 const PARALLEL: usize = 32;
 
-/// What came of creating the claims of a gang.
+/// The result of creating a gang's claims.
 #[derive(Debug, Default)]
 pub struct Created {
     /// The claims that exist now.
     pub claims: Vec<NodeClaim>,
-    /// The first that will never be accepted as it is.
+    /// The first error for a claim that will never be accepted as it is.
     pub refused: Option<Error>,
-    /// The first that may be accepted later.
+    /// The first error for a claim that may be accepted later.
     pub later: Option<Error>,
 }
 
-/// Creates all these claims, in parallel, and adopts those that exist already and are the same gang's.
+/// Creates all these claims in parallel, and adopts those of the same gang that exist already.
 pub async fn create(client: &Client, claims: Vec<NodeClaim>) -> Created {
     let api: Api<NodeClaim> = Api::all(client.clone());
     let answers =
@@ -60,7 +60,7 @@ async fn create_one(api: &Api<NodeClaim>, claim: NodeClaim) -> Result<NodeClaim,
     }
 }
 
-/// The capacity type a claim is bound to, or `any` where the provider chooses.
+/// The capacity type a claim is limited to, or `any` if the provider chooses.
 fn capacity_type(claim: &NodeClaim) -> &str {
     let required =
         claim.spec.requirements.iter().find(|r| r.key == names::CAPACITY_TYPE && r.operator == "In");
@@ -70,7 +70,7 @@ fn capacity_type(claim: &NodeClaim) -> &str {
     }
 }
 
-/// Takes the claim that already bears this name, if it was made for the same gang, attempt and slot.
+/// Adopts the claim that already has this name, if it was made for the same gang, attempt and slot.
 async fn adopt(api: &Api<NodeClaim>, claim: &NodeClaim, error: Error) -> Result<NodeClaim, Error> {
     let name = claim.name_any();
     let found = call("reading NodeClaim", &name, api.get(&name)).await?;
@@ -85,7 +85,7 @@ async fn adopt(api: &Api<NodeClaim>, claim: &NodeClaim, error: Error) -> Result<
     Err(error)
 }
 
-/// Deletes one claim. Returns whether it is gone already; a claim that was not there is gone.
+/// Deletes one claim. Returns whether it is gone already; a claim that was not there counts as gone.
 pub async fn delete(client: &Client, name: &str, uid: &str) -> Result<bool, Error> {
     let api: Api<NodeClaim> = Api::all(client.clone());
     let only_this = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
@@ -98,7 +98,7 @@ pub async fn delete(client: &Client, name: &str, uid: &str) -> Result<bool, Erro
         }
         Err(error) if error.code() == Some(404) => Ok(true),
         Err(error @ Error::Conflict { .. }) => {
-            // Mostly another object bears the name now; but not every conflict is about the UID.
+            // Usually another object has the name now, but not every conflict is about the UID.
             let found = current(client, name).await?;
             if found.is_some_and(|c| c.metadata.uid.as_deref() == Some(uid)) { Err(error) } else { Ok(true) }
         }
@@ -106,8 +106,8 @@ pub async fn delete(client: &Client, name: &str, uid: &str) -> Result<bool, Erro
     }
 }
 
-/// Deletes all these claims, named by name and UID, in parallel, and tells of each at once that it is deleted; returns
-/// the names of those gone already, and the first error.
+/// Deletes all these claims, given by name and UID, in parallel. Calls `deleted` for each at once. Returns the names of
+/// those gone already, and the first error.
 pub async fn delete_all(
     client: &Client,
     claims: Vec<(String, String)>,
@@ -131,7 +131,7 @@ pub async fn delete_all(
         .await
 }
 
-/// The claims and Nodes of the Workloads with these UIDs as they are now, read from the API server and not from a cache.
+/// The current claims and Nodes of the Workloads with these UIDs, read from the API server and not from a cache.
 pub async fn read(client: &Client, uids: &[String]) -> Result<(Vec<NodeClaim>, Vec<Node>), Error> {
     let all = uids.join(",");
     let selector = format!("{}={},{} in ({all})", names::MANAGED_BY, names::SETU, names::WORKLOAD_UID);
@@ -150,8 +150,8 @@ pub async fn read(client: &Client, uids: &[String]) -> Result<(Vec<NodeClaim>, V
     Ok((claims, nodes.items.into_iter().filter_map(|guard| guard.0.ok()).collect()))
 }
 
-/// These claims of a gang and their Nodes as they are now, each read by its name; `None` if any is gone or going, has
-/// another Node, or does not say any more whose it is: only a list can tell what there is instead.
+/// These claims of a gang and their Nodes, each read by name. `None` if any is gone or being deleted, has another Node,
+/// or no longer names its gang: only a list shows what exists instead.
 ///
 /// # Errors
 /// The first read that failed.

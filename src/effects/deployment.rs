@@ -1,4 +1,4 @@
-//! Scales the controller's own Deployment to zero, which ends it before what it left behind is taken away.
+//! Scales the controller's own Deployment to zero, so that it ends before its leftovers are removed.
 
 use crate::effects::{patch_params, write};
 use crate::error::Error;
@@ -7,8 +7,8 @@ use kube::api::Patch;
 use kube::{Api, Client};
 use serde_json::json;
 
-/// Scales a Deployment to zero. Returns the selector of its pods, empty where its scale names none; `None` if
-/// there is no such Deployment.
+/// Scales a Deployment to zero. Returns the selector of its pods, empty if its scale has none; `None` if there is no such
+/// Deployment.
 pub async fn scale_to_zero(client: &Client, namespace: &str, name: &str) -> Result<Option<String>, Error> {
     let api: Api<Deployment> = Api::namespaced(client.clone(), namespace);
     let zero = Patch::Merge(json!({"spec": {"replicas": 0}}));

@@ -1,7 +1,7 @@
-//! Publishes Kubernetes Events: on the Workload, on its Job where that is wanted, on AdmissionChecks.
+//! Publishes Kubernetes Events on the Workload, on its Job if configured, and on AdmissionChecks.
 //!
-//! Rule: an Event's name follows from what it tells, so that whoever tells it again tells nothing new;
-//! publishing never waits, and never more is said of one Workload than its readers can bear.
+//! Rule: an Event's name follows from its content, so that publishing it again adds nothing. Publishing never waits, and
+//! the Events of each Workload are limited.
 
 use crate::api::{ProvisioningRequest, Workload};
 use crate::cluster::fair_queue::FairQueue;
@@ -22,20 +22,20 @@ use kube::{Api, Client, Resource as _, ResourceExt as _};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-/// Longest note that the API server takes is 1024 bytes.
+/// The API server takes notes of up to 1024 bytes.
 const NOTE_LIMIT: usize = 1_000;
-/// Characters of the object's name in the name of an Event; the rest is a digest.
+/// Characters of the object's name that the name of an Event has; the rest is a digest.
 const NAME_LIMIT: usize = 40;
-/// Longest name of a replica that the API server takes.
+/// The longest replica name that the API server takes.
 const INSTANCE_LIMIT: usize = 128;
-/// Events that may be on their way at the same time.
+/// Events that may be sent at the same time.
 const IN_FLIGHT: usize = 16;
-/// Events that may wait to be on their way: some of each gang where a thousand begin at once.
+/// Events that may wait to be sent: a few of each gang when a thousand begin at once.
 const QUEUE: usize = 8_192;
-/// Events on one Workload at once, and the time after which there is room for one more.
+/// Events on one Workload in a burst, and the time after which one more is allowed.
 const BURST: u32 = 50;
 const REFILL: SignedDuration = SignedDuration::from_secs(15);
-/// Workloads whose pace is remembered.
+/// Workloads whose rate is kept.
 const PACES_KEPT: usize = 4_096;
 
 /// What an Event is about, besides the object.
@@ -43,7 +43,7 @@ const PACES_KEPT: usize = 4_096;
 pub struct Moment<'a> {
     /// The AdmissionCheck.
     pub check: &'a str,
-    /// Number of the transition after which it happened; 0 where there is none.
+    /// Number of the transition after which it happened; 0 if there is none.
     pub seq: u64,
     /// When.
     pub at: Timestamp,
@@ -59,10 +59,10 @@ pub struct Publisher {
     paces: Mutex<BTreeMap<String, Supply>>,
 }
 
-/// Events on their way.
+/// Events that wait or are being sent.
 #[derive(Debug, Default)]
 struct Desk {
-    /// Those that wait, by LocalQueue, so that one with many gangs does not hold up what others are told.
+    /// Waiting Events by LocalQueue, so that one with many gangs does not hold up the Events of others.
     waiting: FairQueue<Event>,
     /// How many wait.
     length: usize,
@@ -70,7 +70,7 @@ struct Desk {
     in_flight: usize,
 }
 
-/// How much has been told of one Workload lately.
+/// How many more Events one Workload may have.
 #[derive(Clone, Copy, Debug)]
 struct Supply {
     left: u32,
@@ -78,7 +78,7 @@ struct Supply {
 }
 
 impl Publisher {
-    /// A publisher that speaks for this replica.
+    /// A publisher for this replica.
     pub fn new(client: Client, writes: WriteLimiter, telemetry: &Telemetry) -> Self {
         let instance = if telemetry.instance.is_empty() { names::SETU } else { &telemetry.instance };
         Self {
@@ -91,7 +91,7 @@ impl Publisher {
         }
     }
 
-    /// Publishes in the background. What is too much is dropped and counted.
+    /// Publishes in the background. Events beyond the limit are dropped and counted.
     pub fn publish(&self, workload: &Workload, moment: Moment<'_>, notice: &Notice) {
         let flow = workload.local_queue();
         self.queue(flow.clone(), reference_to(workload), moment, notice);
@@ -100,7 +100,7 @@ impl Publisher {
         }
     }
 
-    /// Publishes on any object in the background. What is too much is dropped and counted.
+    /// Publishes on any object in the background. Events beyond the limit are dropped and counted.
     pub fn publish_on(&self, object: ObjectReference, moment: Moment<'_>, notice: &Notice) {
         self.queue(String::new(), object, moment, notice);
     }
@@ -121,7 +121,7 @@ impl Publisher {
         }
     }
 
-    /// Whether there is room for one more Event on this object.
+    /// Whether one more Event on this object is allowed.
     fn takes(&self, uid: &str, now: Timestamp) -> bool {
         let mut paces = lock(&self.paces);
         if paces.len() >= PACES_KEPT && !paces.contains_key(uid) {
@@ -146,7 +146,7 @@ impl Supply {
     }
 }
 
-/// Sends what waits, one after the other, until nothing does.
+/// Sends waiting Events, one after the other, until none is left.
 async fn work_off(all: Arc<Mutex<Desk>>, client: Client, writes: WriteLimiter) {
     while let Some(event) = next(&all) {
         let api: Api<Event> =
@@ -155,7 +155,7 @@ async fn work_off(all: Arc<Mutex<Desk>>, client: Client, writes: WriteLimiter) {
     }
 }
 
-/// The next that waits; without one, whoever asked is no longer counted as being at work.
+/// The next waiting Event. Without one, the caller no longer counts as a sender.
 fn next(all: &Mutex<Desk>) -> Option<Event> {
     let mut desk = lock(all);
     let next = desk.waiting.next(|_| true).map(|(_, event)| event);
@@ -171,7 +171,7 @@ async fn send(api: &Api<Event>, event: &Event) {
     let name = event.name_any();
     match write("publishing Event", &name, api.create(&params, event)).await {
         Ok(_) => {}
-        // It was told before.
+        // It was published before.
         Err(error) if error.code() == Some(409) => {}
         Err(error) => {
             metrics::event_unpublished(Unpublished::Failed);
@@ -215,7 +215,7 @@ fn event(object: ObjectReference, instance: &str, moment: Moment<'_>, notice: &N
     Event {
         metadata: ObjectMeta {
             name: Some(format!("{}.{reported}", start.trim_end_matches(['-', '.']))),
-            // Where the API server wants Events on objects without a namespace.
+            // The namespace that the API server requires for Events on cluster-scoped objects.
             namespace: Some(object.namespace.clone().unwrap_or_else(|| "default".to_owned())),
             ..ObjectMeta::default()
         },
@@ -231,7 +231,7 @@ fn event(object: ObjectReference, instance: &str, moment: Moment<'_>, notice: &N
     }
 }
 
-/// The start of a text, at most so many bytes long.
+/// The start of a text, at most this many bytes long.
 fn cut(text: &str, bytes: usize) -> String {
     let fits = |at: &mut usize, c: char| {
         *at += c.len_utf8();
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_told_again_has_the_same_name_and_another_has_not() {
+    fn a_repeated_event_has_the_same_name_and_a_new_one_has_another() {
         let name = |seq, text| made("train", seq, text).name_any();
         assert_eq!(name(3, "1/4 created"), name(3, "2/4 created"));
         assert_ne!(name(3, "x"), name(4, "x"));
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_note_fits_whatever_it_is_made_of() {
+    fn a_long_note_is_cut_to_the_limit() {
         for text in ["a", "\u{10ffff}"] {
             let note = made("w", 1, &text.repeat(5_000)).note.unwrap();
             assert!((990..=NOTE_LIMIT).contains(&note.len()), "{}", note.len());
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_workload_that_has_too_much_to_tell_is_cut_short_and_the_others_are_not() {
+    async fn events_of_one_workload_are_limited_and_those_of_others_are_not() {
         let (service, mut handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
         let reported = tokio::spawn(async move {
             let mut reported = 0;
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_many_gangs_tell_at_once_is_all_told_and_no_queue_waits_for_anothers_many() {
+    async fn events_of_many_gangs_are_all_published_and_queues_take_turns() {
         let (service, mut handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
         let publisher =
             Publisher::new(Client::new(service, "default"), WriteLimiter::default(), &Telemetry::default());
@@ -337,7 +337,7 @@ mod tests {
             }
         });
         assert!(!recorder.handle().render().contains("setu_events_unpublished_total"));
-        // Nobody answers before all of it waits.
+        // No answer comes before all of it waits.
         let answers = tokio::spawn(async move {
             let mut reported = Vec::new();
             while let Some((request, answer)) = handle.next_request().await {

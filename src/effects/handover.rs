@@ -1,5 +1,5 @@
-//! Lets go of what Setu holds: nodes go back to Karpenter, Workloads lose what only Setu would ever take
-//! away. And takes hold of Workloads, where that is asked for.
+//! Releases what Setu holds: nodes go back to Karpenter, and Workloads lose what only Setu would ever remove. Also adds
+//! the finalizer to Workloads.
 
 use crate::api::{Node, NodeClaim, Workload};
 use crate::effects::claims::current;
@@ -12,10 +12,10 @@ use kube::api::Patch;
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Map, Value, json};
 
-/// Most claims of one gang that are handed back at the same time.
+/// The most claims of one gang that are handed back at once.
 const PARALLEL: usize = 32;
 
-/// Lets Karpenter disrupt a claim and its Node again. Neither need exist any more.
+/// Lets Karpenter disrupt a claim and its Node again. Either may be gone already.
 pub async fn release_node(client: &Client, claim: &NodeClaim) -> Result<(), Error> {
     let annotations =
         json!({names::DO_NOT_DISRUPT: null, names::DO_NOT_REPAIR: null, names::HOLD_UNTIL: null});
@@ -28,18 +28,18 @@ pub async fn release_node(client: &Client, claim: &NodeClaim) -> Result<(), Erro
     merge(&api, "releasing Node", node, &patch).await
 }
 
-/// What came of letting go of several claims.
+/// The result of releasing several claims.
 #[derive(Debug, Default)]
 pub struct LetGo {
-    /// Those that Setu may not change, which are its own still.
+    /// Claims that Setu may not change, and that are still its own.
     pub forbidden: Vec<NodeClaim>,
     /// The first other failure; the next try does the rest.
     pub failed: Option<Error>,
 }
 
-/// Why a claim was not let go.
+/// Why a claim was not released.
 pub(super) enum Kept {
-    /// Setu may not change it, and it is its own still.
+    /// Setu may not change it, and it is still its own.
     Forbidden(Error),
     /// Something else: the next try does the rest.
     Failed(Error),
@@ -52,7 +52,7 @@ impl From<Error> for Kept {
 }
 
 impl LetGo {
-    /// With the answer for one more claim.
+    /// Adds the answer for one more claim.
     pub(super) fn and(mut self, (claim, answer): (NodeClaim, Result<(), Kept>)) -> Self {
         match answer {
             Ok(()) => {}
@@ -66,7 +66,7 @@ impl LetGo {
     }
 }
 
-/// Makes these claims and their Nodes Karpenter's own, in parallel: nothing on them is ours any more.
+/// Makes these claims and their Nodes Karpenter's own, in parallel. Nothing on them is ours any more.
 pub async fn hand_back_all(client: &Client, claims: Vec<NodeClaim>) -> LetGo {
     let answers = stream::iter(claims)
         .map(|claim| async move {
@@ -80,8 +80,8 @@ pub async fn hand_back_all(client: &Client, claims: Vec<NodeClaim>) -> LetGo {
     answers.fold(LetGo::default(), |all, answer| async { all.and(answer) }).await
 }
 
-/// What a refusal leaves a claim: its gang's own, unless it is marked and its Node bears our label no more. Pods of
-/// others may be there then.
+/// What a refusal means for a claim: it is still its gang's own, unless it is marked and its Node no longer has our
+/// label. Then other pods may be there.
 async fn kept(client: &Client, claim: &NodeClaim, refusal: Error) -> Kept {
     let is_ours = async {
         let found = current(client, &claim.name_any()).await?;
@@ -98,9 +98,8 @@ async fn kept(client: &Client, claim: &NodeClaim, refusal: Error) -> Kept {
     }
 }
 
-/// The claim is marked first: once the Node is Karpenter's, pods of others may come to it, and whoever goes on from
-/// there must not delete it. Then the Node is let go: as long as the claim bears our label, there is something left to
-/// do.
+/// Marks the claim first: once the Node is Karpenter's, other pods may come to it, and a later try must not delete it.
+/// Then releases the Node: as long as the claim has our label, there is something left to do.
 async fn hand_back(client: &Client, claim: &NodeClaim) -> Result<(), Error> {
     let name = claim.name_any();
     let api: Api<NodeClaim> = Api::all(client.clone());
@@ -123,7 +122,7 @@ async fn hand_back(client: &Client, claim: &NodeClaim) -> Result<(), Error> {
     Ok(())
 }
 
-/// Metadata that takes everything of ours off an object of this UID.
+/// Metadata that removes everything of ours from an object of this UID.
 fn unmarked(uid: Option<&str>) -> Map<String, Value> {
     // Earlier versions wrote slot and generation as labels.
     let labels =
@@ -161,8 +160,8 @@ fn node_without_ours(node: &Node) -> Value {
     json!({"metadata": metadata, "spec": {"taints": others}})
 }
 
-/// Takes Setu's finalizer off a Workload and, if asked to, its annotations. Returns whether there was
-/// anything to take.
+/// Removes Setu's finalizer from a Workload and, if asked to, its annotations. Returns whether there was anything to
+/// remove.
 ///
 /// # Errors
 /// [`Error::Conflict`] if the Workload has changed since it was read.
@@ -183,7 +182,7 @@ pub async fn release_workload(
     }
 }
 
-/// Puts Setu's finalizer on a Workload and returns the Workload as it is afterwards.
+/// Adds Setu's finalizer to a Workload and returns the resulting Workload.
 ///
 /// # Errors
 /// [`Error::Conflict`] if the Workload has changed since it was read.
@@ -199,12 +198,12 @@ pub async fn hold_workload(client: &Client, workload: &Workload) -> Result<Workl
     write("holding Workload", &workload.full_name(), api.patch(&name, &params, &patch)).await
 }
 
-/// What becomes of the journals on Workloads.
+/// What happens to the journals on Workloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Annotations {
-    /// They stay, so that Setu goes on from there when it comes back.
+    /// They stay, so that Setu can go on from there when it comes back.
     Keep,
-    /// They go.
+    /// They are removed.
     Remove,
 }
 
@@ -261,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_ours_is_taken_off_a_workload() {
+    fn only_what_is_ours_is_removed_from_a_workload() {
         let mut workload = Workload::new("w", WorkloadSpec::default());
         assert_eq!(without_ours(&workload, Annotations::Remove), None);
         workload.metadata.finalizers = Some(vec!["others/theirs".into(), names::FINALIZER.into()]);

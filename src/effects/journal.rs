@@ -1,8 +1,8 @@
-//! Writes a gang's journal into its Workload, if nobody has written it meanwhile.
+//! Writes a gang's journal into its Workload, unless someone else has written it meanwhile.
 //!
-//! A JSON patch that tests the Workload's UID and the old value of our own annotation: writes of
-//! others to the same Workload never get in the way, and a stale leader's write fails. Where there is
-//! nothing to write, `confirm` asks instead.
+//! The write is a JSON patch that tests the Workload's UID and the old value of our annotation. Other writes to the same
+//! Workload do not conflict with it, and a stale leader's write fails. If there is nothing to write, `confirm` reads
+//! instead.
 
 use crate::api::Workload;
 use crate::effects::{call, patch_params, request, write};
@@ -24,22 +24,22 @@ pub struct Entry<'a> {
     pub old: Option<&'a str>,
     /// The journal.
     pub journal: &'a str,
-    /// The line for people.
+    /// The line for users.
     pub headline: &'a str,
     /// What else must not have changed.
     pub guard: Guard,
 }
 
-/// What a journal write demands besides the journal that was read.
+/// What a journal write requires besides the journal that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Guard {
-    /// Nothing: what others write to the Workload is no hindrance.
+    /// Nothing: other writes to the Workload do not matter.
     Journal,
-    /// That nothing at all was written to the Workload since it was read.
+    /// That nothing was written to the Workload since it was read.
     Workload,
 }
 
-/// Commits a journal and returns the Workload as it is afterwards.
+/// Commits a journal and returns the resulting Workload.
 ///
 /// # Errors
 /// [`Error::Conflict`] if the annotation is no longer `old`, or the Workload is another one.
@@ -52,7 +52,7 @@ pub async fn commit(client: &Client, workload: &Workload, entry: &Entry<'_>) -> 
     let patch: Patch<()> = Patch::Json(patch(workload, entry));
     let action = "writing the journal of Workload";
     match write(action, &workload.full_name(), api.patch(&name, &patch_params(), &patch)).await {
-        // A failed `test` is answered with 422 Invalid, not with 409, and so is what a policy or a schema refuses.
+        // A failed `test` returns 422 Invalid, not 409, and so does a refusal by a policy or a schema.
         Err(error) if error.code() == Some(422) => {
             let found = call(action, &workload.full_name(), api.get_metadata(&name)).await?;
             let unchanged = is_unchanged(&found.metadata, workload, entry);
@@ -62,10 +62,10 @@ pub async fn commit(client: &Client, workload: &Workload, entry: &Entry<'_>) -> 
     }
 }
 
-/// Makes sure that what [`commit`] demands is still so, or that what it wrote is in the cluster.
+/// Confirms that what [`commit`] requires still holds, or that its write is in the cluster.
 ///
 /// # Errors
-/// [`Error::Conflict`] if neither is, or the Workload is another one.
+/// [`Error::Conflict`] if neither holds, or the Workload is another one.
 pub async fn confirm(client: &Client, workload: &Workload, entry: &Entry<'_>) -> Result<(), Error> {
     let action = "confirming the journal of Workload";
     let found = if workload.request_name().is_some() {
@@ -76,7 +76,7 @@ pub async fn confirm(client: &Client, workload: &Workload, entry: &Entry<'_>) ->
     };
     let annotations = found.annotations.as_ref();
     let journal = annotations.and_then(|all| all.get(&names::journal_key(entry.check))).map(String::as_str);
-    // A write that failed for want of an answer may have happened.
+    // A write without a reply may have happened.
     let written = journal == Some(entry.journal);
     let written = written && found.uid == workload.metadata.uid;
     if written || is_unchanged(&found, workload, entry) {
@@ -85,14 +85,14 @@ pub async fn confirm(client: &Client, workload: &Workload, entry: &Entry<'_>) ->
     Err(Error::Conflict { action, object: workload.full_name() })
 }
 
-/// Whether what was found has all that a write demands.
+/// Whether the Workload as found meets what a write requires.
 fn is_unchanged(found: &ObjectMeta, workload: &Workload, entry: &Entry<'_>) -> bool {
     let read = &workload.metadata;
     let journal = found.annotations.as_ref().and_then(|all| all.get(&names::journal_key(entry.check)));
     // The journal of a request is written on the version that was read.
     let guard = if workload.request_name().is_some() { Guard::Workload } else { entry.guard };
     let guarded = match guard {
-        // The first annotation of a Workload is written otherwise than any later one.
+        // The first annotation of a Workload needs another patch than any later one.
         Guard::Journal => read.annotations.is_some() == found.annotations.is_some(),
         Guard::Workload => found.resource_version == read.resource_version,
     };
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guarded_write_demands_the_very_version_that_was_read() {
+    fn a_guarded_write_requires_the_version_that_was_read() {
         let mut workload = Workload::new("w", crate::api::workload::WorkloadSpec::default());
         workload.metadata.resource_version = Some("7".into());
         let entry = Entry { check: "c", old: None, journal: "{}", headline: "h", guard: Guard::Workload };
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(operations[1], json!({"op": "test", "path": "/metadata/resourceVersion", "value": "7"}));
     }
 
-    /// What comes of a write that is answered with 422, where the Workload has this metadata then.
+    /// The error of a write that gets a 422 answer, where the Workload has this metadata then.
     async fn answered(found: Value, guard: Guard) -> Error {
         let serve = move |request: http::Request<kube::client::Body>| {
             let refusal = json!({"kind": "Status", "code": 422, "reason": "Invalid", "message": "no"});
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_write_that_is_answered_with_422_lost_a_race_only_if_what_it_demands_has_changed() {
+    async fn a_422_answer_is_a_conflict_only_if_what_the_write_requires_has_changed() {
         let lost = |error: &Error| matches!(error, Error::Conflict { .. });
         let (journal, whole) = (Guard::Journal, Guard::Workload);
         for found in [

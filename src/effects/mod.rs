@@ -1,7 +1,7 @@
-//! The only writer to the API server but for Leases, which `cluster::lease` holds: journal, claims, verdict,
-//! Active condition, Events.
+//! The only writer to the API server except for Leases, which `cluster::lease` writes: journal, claims, verdict, Active
+//! condition, Events.
 //!
-//! Rule: each write has one home, one timeout and one log line, and may be made twice without harm.
+//! Rule: each write is in one place, with one timeout and one log line, and can be repeated without harm.
 
 pub mod active;
 pub mod claims;
@@ -32,7 +32,7 @@ use std::time::Duration;
 /// How long one call may take.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
 
-/// Makes one write: a call that waits for its turn, which does not count towards the time limit.
+/// Makes one write: a call that first waits for its turn. The wait does not count towards the time limit.
 pub async fn write<T>(
     action: &'static str,
     object: &str,
@@ -54,12 +54,12 @@ pub async fn call<T>(
     }
 }
 
-/// Parameters of every patch but server-side apply.
+/// Parameters of every patch except server-side apply.
 fn patch_params() -> PatchParams {
     PatchParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PatchParams::default() }
 }
 
-/// Changes an object by a merge patch. What is gone needs no change any more.
+/// Changes an object by a merge patch. An object that is gone needs no change.
 async fn merge<K>(api: &Api<K>, action: &'static str, name: &str, patch: &Value) -> Result<(), Error>
 where
     K: Clone + Debug + DeserializeOwned,
@@ -70,8 +70,8 @@ where
     }
 }
 
-/// Body of a server-side apply of a Workload's status. It names UID and version, so that it never lands on another Workload
-/// or on a state of it that nobody has read.
+/// Body of a server-side apply of a Workload's status. It names UID and resourceVersion, so that it never changes another
+/// Workload, or a state that was not read.
 fn status_of(workload: &Workload, status: &Value) -> Value {
     json!({
         "apiVersion": "kueue.x-k8s.io/v1beta2",

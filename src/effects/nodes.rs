@@ -1,6 +1,6 @@
-//! Deletes Nodes that nothing stands behind.
+//! Deletes Nodes without a NodeClaim.
 //!
-//! Rule: exactly the Node that was judged goes, as it was when it was judged.
+//! Rule: only the Node that was judged is deleted, and only as it was when it was judged.
 
 use super::write;
 use crate::api::Node;
@@ -8,10 +8,10 @@ use crate::error::Error;
 use kube::api::{DeleteParams, Preconditions};
 use kube::{Api, Client, ResourceExt};
 
-/// Deletes this Node, unless it has changed since it was read. One that is gone needs no deleting.
+/// Deletes this Node, unless it has changed since it was read. A Node that is gone counts as deleted.
 ///
 /// # Errors
-/// [`Error::Conflict`] if it has changed or another bears its name; otherwise what the API server said.
+/// [`Error::Conflict`] if it has changed or another Node has its name; otherwise the API server's error.
 pub async fn delete(client: &Client, node: &Node) -> Result<(), Error> {
     let name = node.name_any();
     let as_read = Preconditions { uid: node.uid(), resource_version: node.resource_version() };

@@ -1,5 +1,5 @@
-//! Reports on ProvisioningParameters whether they can be used and which checks use them: the conditions
-//! `Valid` and `Used`, by server-side apply.
+//! Reports whether ProvisioningParameters can be used and which checks use them: the conditions `Valid` and `Used`, by
+//! server-side apply.
 
 use crate::api::{ProvisioningParameters, condition};
 use crate::effects::write;
@@ -21,7 +21,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// The conditions to write, or `None` if the object says so already.
+    /// The conditions to write, or `None` if the object has them already.
     fn conditions(&self, meta: &ObjectMeta, old: &[Condition], now: Timestamp) -> Option<Vec<Condition>> {
         let condition = |kind: &str, holds: bool, reason: &str, message: String| {
             let status = if holds { "True" } else { "False" };
@@ -44,8 +44,8 @@ impl Report {
             checks => condition("Used", true, "Used", format!("by AdmissionCheck {}", checks.join(", "))),
         };
         let wanted = vec![valid, used];
-        let said = wanted.iter().all(|c| condition::find(old, &c.type_) == Some(c));
-        (!said).then_some(wanted)
+        let unchanged = wanted.iter().all(|c| condition::find(old, &c.type_) == Some(c));
+        (!unchanged).then_some(wanted)
     }
 }
 
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_of_a_condition_moves_with_its_status_alone() {
+    fn the_transition_time_of_a_condition_changes_only_with_its_status() {
         let at = |second| Timestamp::from_second(second).unwrap();
         let meta = ObjectMeta { generation: Some(1), ..ObjectMeta::default() };
         let unused = Report { fault: None, checks: Vec::new() };

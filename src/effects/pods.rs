@@ -1,8 +1,8 @@
 //! Reads which pods run on given Nodes, and which are bound to none.
 //!
-//! The first before a gang is told to run, the second some time after. Rule: one list per Node, selected by the API server, because there may
-//! be very many pods elsewhere. Its cache will do: a pod that it does not show yet was bound in the last
-//! moments, and the next one may be bound a moment later all the same.
+//! The first read comes before a gang may run, the second some time after. Rule: one list per Node, selected by the API
+//! server, because there may be very many pods elsewhere. Its cache is enough: a pod that it does not show yet was bound
+//! moments ago, and another may be bound a moment later anyway.
 
 use crate::api::Pod;
 use crate::cluster::guard::Guarded;
@@ -12,7 +12,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use kube::api::ListParams;
 use kube::{Api, Client};
 
-/// Most Nodes that are asked about at the same time.
+/// The most Nodes that are queried at once.
 const PARALLEL: usize = 32;
 
 /// The pods bound to these Nodes.

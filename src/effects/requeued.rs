@@ -1,9 +1,10 @@
 //! Takes a Workload out of Kueue's queue, or puts it back: the condition `Requeued`, by server-side apply.
 //!
-//! While it is False, Kueue queues the Workload under no queueing strategy; once it is True, Kueue queues it at once.
-//! Nothing else brings a Workload back that failed a check at the head of its queue: Kueue ignores what becomes of the check.
+//! While it is False, Kueue queues the Workload under no queueing strategy. Once it is True, Kueue queues it at once.
+//! Nothing else brings back a Workload that failed a check at the head of its queue: Kueue ignores later changes of the
+//! check.
 //!
-//! Rule: only a condition with our own reason is ever taken back. What Kueue keeps out for reasons of its own stays out.
+//! Rule: only a condition with our own reason is ever taken back. What Kueue keeps out for other reasons stays out.
 
 use crate::api::{Workload, condition};
 use crate::effects::{status_of, whole_seconds, write};
@@ -14,17 +15,17 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
-/// Whether a Workload is in Kueue's queue as far as Setu is concerned.
+/// Whether Setu lets a Workload into Kueue's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queueing {
-    /// It may be.
+    /// It may be queued.
     Allowed,
     /// It is kept out.
     KeptOut,
 }
 
 impl Queueing {
-    /// As the Workload's conditions have it.
+    /// Reads it from the Workload's conditions.
     pub fn of(workload: &Workload) -> Self {
         let found = condition::find(workload.conditions(), names::REQUEUED);
         let is_kept_out = found.is_some_and(|c| c.status == "False" && c.reason == names::REFUSED);
@@ -32,7 +33,7 @@ impl Queueing {
     }
 }
 
-/// Applies the condition and returns the Workload as it is afterwards.
+/// Applies the condition and returns the resulting Workload.
 ///
 /// # Errors
 /// [`Error::Conflict`] if the Workload has changed since it was read.
@@ -71,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_setu_keeps_out_itself_is_kept_out_by_it() {
+    fn a_workload_is_kept_out_only_by_setus_own_condition() {
         let workload = |status: &str, reason: &str| -> Workload {
             let condition = json!({
                 "type": "Requeued", "status": status, "reason": reason, "message": "",

@@ -1,7 +1,6 @@
-//! Tells Kueue the verdict: a server-side apply on the Workload's status.
+//! Reports the verdict to Kueue by a server-side apply on the Workload's status.
 //!
-//! Every apply carries all our own entries with every field, because what one leaves out is taken
-//! away or lingers.
+//! Every apply carries all our own entries with every field, because an omitted field is removed or keeps its old value.
 
 use crate::api::Workload;
 use crate::api::workload::CheckState;
@@ -12,7 +11,7 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
-/// Applies these entries and returns the Workload as it is afterwards.
+/// Applies these entries and returns the resulting Workload.
 ///
 /// # Errors
 /// [`Error::Conflict`] if the Workload has changed since it was read.
@@ -48,7 +47,7 @@ mod tests {
     use crate::api::workload::{Verdict, WorkloadSpec};
 
     #[test]
-    fn an_apply_states_every_field_so_that_no_older_value_lingers() {
+    fn an_apply_has_every_field_so_that_no_older_value_stays() {
         let mut workload = Workload::new("w", WorkloadSpec::default());
         workload.metadata.namespace = Some("ns".into());
         workload.metadata.uid = Some("u".into());

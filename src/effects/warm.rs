@@ -1,7 +1,7 @@
 //! Keeps nodes after their gang, and gives them to the next one.
 //!
-//! Rule: a node is a gang's by the labels of its NodeClaim, and in its slot by the annotations, which change by compare-and-swap. The Node bears
-//! its last gang's until the next one marks it, as often as that takes.
+//! Rule: the labels of a NodeClaim name its gang, and its annotations its slot. Both change by compare-and-swap. The Node
+//! keeps the marks of its last gang until the next one marks it, and that is repeated until it succeeds.
 
 use crate::api::duration::Span;
 use crate::api::{Node, NodeClaim};
@@ -19,15 +19,15 @@ use kube::api::{ListParams, Patch};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Map, Value, json};
 
-/// Most claims of one gang that change hands at the same time.
+/// The most claims of one gang that change hands at once.
 const PARALLEL: usize = 32;
 
-/// Labels that make a claim a gang's.
+/// Labels that name a claim's gang.
 const OWNERSHIP: [&str; 3] = [names::GANG, names::WORKLOAD_UID, names::ATTEMPT];
-/// Annotations that name its place there. Earlier versions wrote them as labels, which go.
+/// Annotations that name its place there. Earlier versions wrote them as labels, which are removed.
 const PLACE: [&str; 2] = [names::SLOT, names::GENERATION];
 
-/// For whom nodes are kept, and how long.
+/// Who nodes are kept for, and how long.
 #[derive(Clone, Debug)]
 pub struct Keeping {
     /// Value of the label [`names::WARM`].
@@ -73,8 +73,7 @@ async fn keep(client: &Client, claim: &NodeClaim, keeping: &Keeping) -> Result<(
     Ok(())
 }
 
-/// Claims that are kept under this key and that a job which may run for this long may take over, as the API
-/// server has them now.
+/// Claims that are kept under this key and that a job of this duration may take over, read from the API server.
 pub async fn free(
     client: &Client,
     key: &str,
@@ -88,12 +87,11 @@ pub async fn free(
     Ok(list.items.into_iter().filter_map(|guard| guard.0.ok()).filter(|c| is_free(c, job, now)).collect())
 }
 
-/// Makes a kept claim what `wanted` says, which was to be created. `None` if it is gone.
+/// Turns a kept claim into `wanted`, which was to be created. `None` if it is gone.
 ///
 /// # Errors
-/// [`Error::Conflict`] if it has changed since it was read: it may be another gang's by now, or this gang's
-/// by the hand of another replica. Otherwise what the API server said; the claim may have changed hands if
-/// it said nothing.
+/// [`Error::Conflict`] if it has changed since it was read: it may belong to another gang by now, or another replica took
+/// it over for this gang. Otherwise the API server's error. Without a reply, the claim may have changed hands.
 pub async fn take_over(
     client: &Client,
     kept: &NodeClaim,
@@ -134,10 +132,10 @@ pub async fn take_over(
     }
 }
 
-/// Makes the Node of a claim that was taken over say whose it is. It need not exist any more.
+/// Marks the Node of a taken-over claim as its gang's. The Node may be gone already.
 ///
 /// # Errors
-/// What the API server said, a conflict included; the next try goes by what the Node is then.
+/// The API server's error, conflicts included. The next try reads the Node again.
 pub async fn mark_node(client: &Client, claim: &NodeClaim) -> Result<(), Error> {
     let Some(name) = claim.node_name() else { return Ok(()) };
     let api: Api<Node> = Api::all(client.clone());
@@ -170,17 +168,17 @@ fn marks(claim: &NodeClaim, node: &Node) -> Value {
     })
 }
 
-/// Whether Karpenter's repair is kept away, as an annotation's value; null where it is not.
+/// The annotation value that keeps Karpenter's repair away; null if it is not kept away.
 fn repair(claim: &NodeClaim) -> Option<&str> {
     Some(claim.annotation(names::DO_NOT_REPAIR)).filter(|value| !value.is_empty())
 }
 
-/// Its slot as an annotation's value; null where it does not say.
+/// Its slot as an annotation value; null if it has none.
 fn slot(claim: &NodeClaim) -> Option<String> {
     claim.slot().map(|slot| slot.to_string())
 }
 
-/// Labels that say whose a claim is; what it has not is taken away, and so are those of earlier versions.
+/// Labels that name a claim's gang. Missing ones are removed, and so are those of earlier versions.
 fn ownership(claim: &NodeClaim) -> Map<String, Value> {
     let value = |key: &&str| {
         Some(claim.label(key)).filter(|value| !value.is_empty()).map_or(Value::Null, Value::from)
@@ -194,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_that_changes_hands_bears_the_new_gangs_marks_and_keeps_what_is_not_ours() {
+    fn a_node_that_changes_hands_gets_the_new_gangs_marks_and_keeps_what_is_not_ours() {
         let claim: NodeClaim = serde_json::from_value(json!({
             "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
             "metadata": {

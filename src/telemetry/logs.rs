@@ -14,8 +14,7 @@ pub enum Format {
     Json,
 }
 
-/// What is logged unless somebody says otherwise. The client would tell of each connection that breaks, and an outage is
-/// told of once.
+/// The default log filter. The client would log each broken connection, and an outage is logged once elsewhere.
 pub const DEFAULT: &str =
     "info,kube_runtime=error,kube_client=warn,kube_client::client=error,kube_client::client::builder=off";
 
@@ -35,7 +34,7 @@ pub fn init(format: Format, level: &str) -> Result<(), BadLevel> {
     let color = std::io::stderr().is_terminal();
     let builder =
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(color);
-    // A second call, as tests make it, keeps the first subscriber.
+    // A second call, as in tests, keeps the first subscriber.
     let _ = match format {
         Format::Text => builder.try_init(),
         Format::Json => builder.json().flatten_event(true).try_init(),

@@ -1,4 +1,4 @@
-//! What Setu says about itself: logs, metrics and traces.
+//! What Setu reports about itself: logs, metrics and traces.
 //!
 //! Rule: nothing here can fail an action; a broken exporter changes nothing else.
 
@@ -6,13 +6,13 @@ pub mod logs;
 pub mod metrics;
 pub mod traces;
 
-/// How a replica is heard of.
+/// How a replica reports about itself.
 #[derive(Clone, Debug, Default)]
 pub struct Telemetry {
-    /// Name of this replica's process, unlike that of any other.
+    /// A unique name of this replica's process.
     pub instance: String,
     /// Where its gangs' spans go.
     pub traces: traces::Traces,
-    /// Whether the steps of a gang are told on the Job too, not only on its Workload.
+    /// Whether a gang's Events are published on its Job too, not only on its Workload.
     pub events_on_job: bool,
 }

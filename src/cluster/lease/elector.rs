@@ -1,8 +1,8 @@
-//! One candidate's part in the election for one shard: watches the lease, takes it when it is free, renews
-//! it while it is held, hands it over to a replica that has fewer, and gives it up when told to stop.
+//! One candidate's part in the election for one shard: watches the lease, takes it when it is free, renews it while it is
+//! held, hands it over to a replica that has fewer, and gives it up at shutdown.
 //!
-//! Rule: every write names the version it replaces, so that of several candidates one wins. A term is
-//! counted from before the request that began it.
+//! Rule: every write names the version it replaces, so that of several candidates one wins. A term is counted from before
+//! the request that began it.
 
 use super::evaluate::{Sighting, Verdict, evaluate};
 use super::lost::Lost;
@@ -29,9 +29,9 @@ use tokio_util::sync::CancellationToken;
 
 /// How long one call may take.
 const CALL_LIMIT: Duration = Duration::from_secs(5);
-/// How long giving up the lease may hold up the end of the process.
+/// How long the shutdown waits for the lease to be given up.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// How long the answer to a write is awaited that is on its way when the process is to end.
+/// How long the shutdown waits for the answer to a write under way.
 const LAST_ANSWER: Duration = Duration::from_millis(200);
 
 /// A candidate.
@@ -44,7 +44,7 @@ pub struct Elector {
     share: Arc<Share>,
     clock: Clock,
     known: Option<Known>,
-    /// When it was first seen that there is no lease.
+    /// When the lease was first seen to be missing.
     missing: Instant,
     term: watch::Sender<Option<Term>>,
 }
@@ -61,7 +61,7 @@ impl Elector {
         let share = Arc::new(Share::new(settings.shards));
         let settings = Arc::new(settings);
         let candidate = |shard| {
-            let (term, leadership) = Leadership::told(None);
+            let (term, leadership) = Leadership::channel(None);
             let elector = Self {
                 api: Api::namespaced(client.clone(), &settings.namespace),
                 name: settings.lease(shard),
@@ -87,22 +87,22 @@ impl Elector {
             watcher::Config::default().fields(&format!("metadata.name={}", self.name)).timeout(WATCH_SECONDS);
         let news = watcher(self.api.clone(), selector).backoff(Doubling::default());
         futures::pin_mut!(news);
-        self.look().await;
+        self.refresh().await;
         loop {
             let Some(wait) = self.turn_until(&stop).await else { break };
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
-                // Nothing was heard for so long: the watch may be broken, so the lease is read.
-                () = sleep(wait) => if self.term.borrow().is_none() { self.look().await },
+                // No event came for this long: the watch may be broken, so the lease is read.
+                () = sleep(wait) => if self.term.borrow().is_none() { self.refresh().await },
                 event = news.next() => self.hear(event).await,
             }
         }
         self.farewell().await;
     }
 
-    /// Takes a turn; `None` at `stop`. A write that is on its way by then may be what makes the lease ours, and who
-    /// does not hear of it cannot give it up.
+    /// Takes a turn; `None` at `stop`. A write under way by then may make the lease ours, and without its answer we
+    /// cannot give the lease up.
     async fn turn_until(&mut self, stop: &CancellationToken) -> Option<Duration> {
         if stop.is_cancelled() {
             return None;
@@ -117,13 +117,13 @@ impl Elector {
             }
         };
         if !answered {
-            // Without an answer to this either, `farewell` goes by what was known.
-            let _ = timeout(FAREWELL, self.look()).await;
+            // If this gets no answer either, `farewell` uses what was known before.
+            let _ = timeout(FAREWELL, self.refresh()).await;
         }
         None
     }
 
-    /// Does what is due now and returns how long nothing is.
+    /// Does what is due now, and returns how long nothing more is due.
     async fn turn(&mut self) -> Duration {
         let timing = self.settings.timing;
         if let Some(asker) = self.asker().filter(|a| self.share.grants(&self.settings.identity, a)) {
@@ -181,7 +181,7 @@ impl Elector {
             }
             Ok(Err(kube::Error::Api(status))) if is_overtaken(status.code, &lease) => {
                 tracing::debug!(lease = name, "the lease changed meanwhile");
-                self.look().await;
+                self.refresh().await;
                 false
             }
             Ok(Err(error)) => {
@@ -190,8 +190,8 @@ impl Elector {
             }
             Err(_) => {
                 tracing::debug!(lease = name, "no answer while writing the lease");
-                // It may have been written all the same.
-                self.look().await;
+                // It may have been written anyway.
+                self.refresh().await;
                 false
             }
         }
@@ -234,8 +234,7 @@ impl Elector {
         annotations.get(WANTED_BY).cloned()
     }
 
-    /// Asks for the lease, if it is the one that would even out the shares. Nobody is asked twice: whoever
-    /// holds it answers with its next write.
+    /// Asks for the lease if that would even out the shares. It asks only once: the holder answers with its next write.
     async fn ask(&mut self) {
         let identity = &self.settings.identity;
         if self.share.wanted(identity) != Some(self.shard) || self.asker().is_some() {
@@ -252,7 +251,7 @@ impl Elector {
         }
     }
 
-    /// Gives the lease into another replica's hand, after having ceased to act.
+    /// Hands the lease to another replica, after this one has stopped leading.
     async fn hand_over(&mut self, to: String) {
         self.lose(Lost::HandedOver);
         let mut lease = self.record();
@@ -263,12 +262,12 @@ impl Elector {
         }
         match timeout(CALL_LIMIT, self.api.replace(&self.name, &params(), &lease)).await {
             Ok(Ok(written)) => self.note(written, Instant::now()),
-            Ok(Err(_)) | Err(_) => self.look().await,
+            Ok(Err(_)) | Err(_) => self.refresh().await,
         }
     }
 
     /// Reads the lease.
-    async fn look(&mut self) {
+    async fn refresh(&mut self) {
         let name = &self.name;
         let now = Instant::now();
         match timeout(CALL_LIMIT, self.api.get_opt(name)).await {
@@ -288,19 +287,19 @@ impl Elector {
         match event {
             Some(Ok(Event::Apply(lease) | Event::InitApply(lease))) => {
                 let known = self.known.as_ref().and_then(|k| version(&k.lease));
-                // The watch may be behind our own writes.
+                // The watch may lag behind our own writes.
                 if known.zip(version(&lease)).is_none_or(|(known, heard)| heard > known) {
                     self.note(lease, Instant::now());
                 }
             }
-            Some(Ok(Event::Delete(_))) => self.look().await,
+            Some(Ok(Event::Delete(_))) => self.refresh().await,
             Some(Ok(Event::Init | Event::InitDone)) | None => {}
             Some(Err(error)) => tracing::debug!(error = %error, "the watch on the lease broke"),
         }
     }
 
     fn note(&mut self, lease: Lease, now: Instant) {
-        // That another replica asks for it is no sign of its holder's life.
+        // A request by another replica is no sign that the holder is alive.
         let same = self
             .known
             .as_ref()
@@ -322,7 +321,7 @@ impl Elector {
         self.term_ends().is_some_and(|until| Instant::now() < until)
     }
 
-    /// `before` is when the lease was renewed last; a term that goes on keeps what it came after.
+    /// `before` is when the lease was last renewed. A term that continues keeps its `after`.
     fn lead_until(&self, until: Instant, before: Option<Timestamp>) {
         let won = self.term.send_if_modified(|term| {
             let after = term.map_or(before, |term| term.after);
@@ -348,7 +347,7 @@ impl Elector {
         base + base.mul_f64((self.settings.jitter)().clamp(0.0, 1.0))
     }
 
-    /// Gives the lease up, so that another replica leads at once.
+    /// Gives the lease up, so that another replica can lead at once.
     async fn farewell(mut self) {
         self.lose(Lost::Stopping);
         let given_up = match timeout(FAREWELL, self.give_up()).await {
@@ -378,8 +377,8 @@ impl Elector {
             spec.renew_time = Some(MicroTime(self.clock.now()));
             match self.api.replace(&self.name, &params, &lease).await {
                 Ok(_) => return Ok(true),
-                // A renewal of ours that was cut short may have been written.
-                Err(kube::Error::Api(status)) if status.code == 409 && !again => self.look().await,
+                // A renewal of ours that was cancelled may have been written.
+                Err(kube::Error::Api(status)) if status.code == 409 && !again => self.refresh().await,
                 Err(error) => return Err(error.to_string()),
             }
         }
@@ -387,7 +386,7 @@ impl Elector {
     }
 }
 
-/// Tells of a call that failed; of one without an answer at debug level, for the outage is told of once.
+/// Logs a failed call. A call without an answer is logged at debug level, as the outage is logged once.
 fn report(lease: &str, action: &str, error: &kube::Error) {
     let words = in_words(error);
     if is_unanswered(error) {

@@ -1,7 +1,7 @@
-//! Who leads, and when to look again: the pure part of the election.
+//! Who leads, and when to check again: the pure part of the election.
 //!
-//! Rule: how old a lease is, is measured on this machine's own monotonic clock from the moment its last
-//! change was seen here. The times written in it are other machines' and are never compared.
+//! Rule: the age of a lease is measured on this machine's own monotonic clock, from the moment its last change was seen
+//! here. The times written in it come from other machines and are never compared.
 
 use std::time::Duration;
 use tokio::time::Instant;
@@ -13,11 +13,11 @@ pub struct Sighting {
     pub holder: Option<String>,
     /// How long its holder asked others to wait after each renewal.
     pub lasts: Duration,
-    /// When this version of it was first seen here.
+    /// When this version was first seen here.
     pub since: Instant,
 }
 
-/// What a candidate is to do.
+/// What a candidate should do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It is ours: renew it at this time.
@@ -25,19 +25,19 @@ pub enum Verdict {
         /// When to renew.
         renew_at: Instant,
     },
-    /// Nobody holds it, or whoever did has not been heard of for too long: take it.
+    /// It has no holder, or its holder has been silent for too long: take it.
     Free {
-        /// Since when, as far as is known here.
+        /// Since when, according to this machine.
         since: Instant,
     },
-    /// Somebody else leads: leave it alone until then.
+    /// Another replica leads: leave it alone until then.
     Taken {
-        /// When it lapses if nothing more is heard.
+        /// When it lapses if nothing changes.
         until: Instant,
     },
 }
 
-/// Judges the lease for the candidate `me`; no sighting means that there is no lease, since that time.
+/// Judges the lease for the candidate `me`. `Err` means that there is no lease, since that time.
 pub fn evaluate(seen: Result<&Sighting, Instant>, me: &str, retry: Duration, now: Instant) -> Verdict {
     let seen = match seen {
         Ok(seen) => seen,
@@ -49,7 +49,7 @@ pub fn evaluate(seen: Result<&Sighting, Instant>, me: &str, retry: Duration, now
         Some(_) => match seen.since.checked_add(seen.lasts) {
             Some(until) if until <= now => Verdict::Free { since: until },
             Some(until) => Verdict::Taken { until },
-            // Longer than any clock goes: as good as for ever.
+            // Longer than any clock runs: as good as forever.
             None => Verdict::Taken { until: now + retry },
         },
     }
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn anothers_lease_is_taken_until_it_was_unchanged_for_its_whole_length() {
+    fn anothers_lease_is_taken_until_it_was_unchanged_for_its_whole_duration() {
         let start = Instant::now();
         let seen = held_by(Some("b"), start);
         let until = start + LASTS;
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_beyond_all_clocks_overflows_nothing() {
+    fn a_huge_lease_duration_does_not_overflow() {
         let now = Instant::now();
         let seen = Sighting { lasts: Duration::MAX, ..held_by(Some("b"), now) };
         assert_eq!(evaluate(Ok(&seen), "a", RETRY, now), Verdict::Taken { until: now + RETRY });

@@ -1,4 +1,4 @@
-//! Why a replica stopped leading: what the log says, and whether anything is wrong.
+//! Why a replica stopped leading: the reason for the log, and whether anything is wrong.
 
 /// Why a term ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub enum Lost {
 }
 
 impl Lost {
-    /// As the log says it.
+    /// The reason in the log.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Expired => "expired",
@@ -24,7 +24,7 @@ impl Lost {
         }
     }
 
-    /// Whether this replica let go of its own accord, so that nothing is wrong.
+    /// Whether this replica gave the lease up on purpose, so that nothing is wrong.
     pub const fn is_meant(self) -> bool {
         matches!(self, Self::HandedOver | Self::Stopping)
     }
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_term_that_was_not_let_go_is_worth_a_warning() {
+    fn only_a_term_that_was_not_given_up_deserves_a_warning() {
         let meant = |lost: Lost| (lost.name(), lost.is_meant());
         let all = [Lost::Expired, Lost::Taken, Lost::HandedOver, Lost::Stopping].map(meant);
         assert_eq!(all, [("expired", false), ("taken", false), ("handed_over", true), ("stopping", true)]);

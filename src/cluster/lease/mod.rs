@@ -1,8 +1,8 @@
-//! Leader election on Leases, one for each shard: of several replicas one acts for a shard, and another
-//! takes over when it is gone.
+//! Leader election on Leases, one per shard: one of several replicas acts for a shard, and another takes over when it is
+//! gone.
 //!
-//! Rule: leadership only saves double work. Whoever leads may still be overtaken between two writes, so
-//! each write is fenced by itself: the journal by compare-and-swap, claims by their names and UIDs.
+//! Rule: leadership only saves duplicate work. A leader may be overtaken between two writes, so each write is fenced by
+//! itself: the journal by compare-and-swap, claims by their names and UIDs.
 
 mod elector;
 mod evaluate;
@@ -20,12 +20,12 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// How an election is held. The times are those of client-go.
+/// How an election runs. The default times are those of client-go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// How long others wait after the last sign of a leader's life.
+    /// How long others wait after a leader's last sign of life.
     pub lease: Duration,
-    /// How long a leader that cannot renew its lease goes on leading. Shorter than `lease`.
+    /// How long a leader that cannot renew its lease keeps leading. Shorter than `lease`.
     pub renew_deadline: Duration,
     /// Time between two renewals, and between two tries. Shorter than `renew_deadline`.
     pub retry: Duration,
@@ -42,7 +42,7 @@ impl Default for Timing {
 }
 
 impl Timing {
-    /// What is wrong with these times, in words for whoever chose them.
+    /// What is wrong with these times, worded for the administrator.
     pub fn fault(&self) -> Option<String> {
         let Self { lease, renew_deadline, retry } = self;
         if lease.subsec_nanos() != 0 || lease.is_zero() || lease.as_secs() > i32::MAX.unsigned_abs().into() {
@@ -66,16 +66,16 @@ impl Timing {
 pub struct Settings {
     /// Namespace of the Lease.
     pub namespace: String,
-    /// Name of the Lease: replicas of one controller share it. With several shards it is the start of the
-    /// names of theirs.
+    /// Name of the Lease, shared by the replicas of one controller. With several shards it is the prefix of their Leases'
+    /// names.
     pub name: String,
-    /// How many shards there are; the same at all replicas.
+    /// How many shards there are; the same on all replicas.
     pub shards: usize,
-    /// This replica, unlike every other and every earlier one.
+    /// Identity of this replica, unlike every other and every earlier one.
     pub identity: String,
     /// The times.
     pub timing: Timing,
-    /// Chance, in `0.0..1.0`: spreads the tries of several candidates.
+    /// A random number in `0.0..1.0`, which spreads the tries of several candidates.
     pub jitter: Box<dyn Fn() -> f64 + Send + Sync>,
 }
 
@@ -86,12 +86,12 @@ impl Settings {
     }
 }
 
-/// A time in which a replica leads.
+/// A period in which a replica leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Term {
     /// When it ends, unless it is renewed.
     pub until: Instant,
-    /// When the one who led before was last heard of, by that one's own clock; `None` where nobody was.
+    /// When the previous leader last renewed the lease, by its own clock; `None` if there was none.
     pub after: Option<Timestamp>,
 }
 
@@ -100,7 +100,7 @@ pub(crate) struct Term {
 pub struct Leadership(Option<watch::Receiver<Option<Term>>>);
 
 impl Leadership {
-    /// That of a replica that is alone and needs no election.
+    /// The leadership of a sole replica, which needs no election.
     pub const fn sole() -> Self {
         Self(None)
     }
@@ -110,14 +110,14 @@ impl Leadership {
         self.0.is_none()
     }
 
-    /// One that is told of its term.
-    pub(crate) fn told(term: Option<Term>) -> (watch::Sender<Option<Term>>, Self) {
-        let (told, term) = watch::channel(term);
-        (told, Self(Some(term)))
+    /// A leadership, with the sender that sets its term.
+    pub(crate) fn channel(term: Option<Term>) -> (watch::Sender<Option<Term>>, Self) {
+        let (sender, term) = watch::channel(term);
+        (sender, Self(Some(term)))
     }
 
-    /// Whether it leads now. Ends by itself at the renew deadline, also in a process that was stopped
-    /// meanwhile and has not yet noticed.
+    /// Whether it leads now. Ends by itself at the renew deadline, even in a process that was suspended meanwhile and has
+    /// not noticed yet.
     pub fn leads(&self) -> bool {
         let Some(term) = &self.0 else {
             return true;
@@ -125,14 +125,14 @@ impl Leadership {
         term.borrow().is_some_and(|term| Instant::now() < term.until)
     }
 
-    /// When the one who led before this replica was last heard of, by that one's own clock: for words, and nothing to
-    /// decide on. `None` where that is not known.
+    /// When the previous leader last renewed the lease, by its own clock; `None` if that is not known. For display only:
+    /// nothing may be decided on it.
     pub fn after(&self) -> Option<Timestamp> {
         self.0.as_ref()?.borrow().as_ref()?.after
     }
 
-    /// Waits until leadership is won or lost, and returns whether it is held now; `None` once that
-    /// cannot change any more.
+    /// Waits until leadership is won or lost, and returns whether it is held now; `None` once that cannot change any
+    /// more.
     pub async fn turned(&mut self) -> Option<bool> {
         self.0.as_mut()?.changed().await.ok()?;
         Some(self.leads())
@@ -156,11 +156,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_term_ends_by_itself() {
         assert!(Leadership::sole().leads());
-        let (told, leadership) =
-            Leadership::told(Some(Term { until: Instant::now() + Duration::from_secs(10), after: None }));
+        let (sender, leadership) =
+            Leadership::channel(Some(Term { until: Instant::now() + Duration::from_secs(10), after: None }));
         assert!(leadership.leads());
         tokio::time::advance(Duration::from_secs(10)).await;
         assert!(!leadership.leads());
-        drop(told);
+        drop(sender);
     }
 }

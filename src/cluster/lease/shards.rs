@@ -1,8 +1,7 @@
-//! Which gangs a replica acts for: every gang belongs to one shard, and whoever holds a shard's Lease
-//! acts for its gangs.
+//! Which gangs a replica acts for: every gang belongs to one shard, and the holder of a shard's Lease acts for its gangs.
 //!
-//! Rule: the shard follows from the Workload's UID alone, the same at every replica and release. What
-//! exists once, such as the status of an AdmissionCheck, belongs to shard 0.
+//! Rule: the shard follows only from the Workload's UID, the same on every replica and release. What exists once, such as
+//! the status of an AdmissionCheck, belongs to shard 0.
 
 use super::Leadership;
 use std::sync::Arc;
@@ -24,7 +23,7 @@ pub struct Shards {
 }
 
 impl Shards {
-    /// The only shard of a replica that is alone.
+    /// The only shard of a sole replica.
     pub fn sole() -> Self {
         Self::new(Leadership::sole(), Vec::new())
     }
@@ -39,7 +38,7 @@ impl Shards {
         self.others.len() + 1
     }
 
-    /// That of what exists once.
+    /// The shard of what exists once.
     pub const fn first(&self) -> &Leadership {
         &self.first
     }
@@ -49,12 +48,12 @@ impl Shards {
         std::iter::once(&self.first).chain(self.others.iter())
     }
 
-    /// That of the Workload with this UID.
+    /// The shard of the Workload with this UID.
     pub fn of(&self, uid: &str) -> &Leadership {
         shard_of(uid, self.count()).checked_sub(1).and_then(|i| self.others.get(i)).unwrap_or(&self.first)
     }
 
-    /// Whether this replica leads any.
+    /// Whether this replica leads any shard.
     pub fn any_led(&self) -> bool {
         self.all().any(Leadership::leads)
     }
@@ -93,10 +92,10 @@ mod tests {
     }
 
     #[test]
-    fn each_workload_is_acted_for_by_the_leader_of_its_shard_alone() {
+    fn only_the_leader_of_its_shard_acts_for_a_workload() {
         let until = tokio::time::Instant::now() + std::time::Duration::from_mins(1);
-        let (_first, first) = Leadership::told(None);
-        let (_second, second) = Leadership::told(Some(crate::cluster::lease::Term { until, after: None }));
+        let (_first, first) = Leadership::channel(None);
+        let (_second, second) = Leadership::channel(Some(crate::cluster::lease::Term { until, after: None }));
         let shards = Shards::new(first, vec![second]);
         assert!(shards.any_led() && !shards.first().leads());
         for uid in ["a", "b", "c", "d"] {

@@ -1,19 +1,18 @@
-//! How replicas share the shards among them: who takes a free one first, who asks whom for one, and who
-//! gives one away.
+//! How replicas share the shards: who takes a free one first, who asks whom for one, and who gives one away.
 //!
-//! Rule: what is known of the others is read from the leases alone. A replica asks for a shard by an
-//! annotation on its lease, and gets it only from the hand of its holder; nothing is ever snatched.
+//! Rule: what is known about the others is read only from the leases. A replica asks for a shard by an annotation on its
+//! lease, and only its holder hands it over; no shard is taken away.
 
 use crate::cluster::lock;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-/// Who holds each shard, as last seen by this replica; `None` where nobody does or it is not known.
+/// Who holds each shard, as last seen by this replica; `None` if it has no holder or that is not known.
 #[derive(Debug)]
 pub struct Share(Mutex<Vec<Option<String>>>);
 
 impl Share {
-    /// Nothing is known yet of so many shards.
+    /// A share of this many shards, with nothing known yet.
     pub fn new(shards: usize) -> Self {
         Self(Mutex::new(vec![None; shards]))
     }
@@ -22,7 +21,7 @@ impl Share {
         lock(&self.0)
     }
 
-    /// Notes who holds a shard.
+    /// Records who holds a shard.
     pub fn note(&self, shard: usize, holder: Option<&str>) {
         if let Some(known) = self.holders().get_mut(shard) {
             *known = holder.map(str::to_owned);
@@ -39,15 +38,15 @@ impl Share {
         wanted(&self.holders(), me)
     }
 
-    /// Whether this replica should give a shard of its own to the one that asks.
+    /// Whether this replica should hand one of its shards to the one that asks.
     pub fn grants(&self, me: &str, asker: &str) -> bool {
         let holders = self.holders();
         count(&holders, me) >= count(&holders, asker) + 2
     }
 }
 
-/// How long a replica that holds so many shards leaves a free one to those that hold fewer: never longer than
-/// a fifth of `retry`, because until then nobody acts for it.
+/// How long a replica that holds this many shards leaves a free one to those that hold fewer. At most a fifth of `retry`,
+/// because no replica acts for the shard until then.
 pub fn patience(held: usize, retry: Duration) -> Duration {
     let held = u32::try_from(held).unwrap_or(u32::MAX);
     (retry / 5).mul_f64(f64::from(held) / (f64::from(held) + 2.0))
@@ -57,8 +56,8 @@ fn count(holders: &[Option<String>], who: &str) -> usize {
     holders.iter().flatten().filter(|h| *h == who).count()
 }
 
-/// The last shard of the replica that holds most, if it would still hold no fewer after giving it away.
-/// Nobody is asked while a shard is free: that one is taken first.
+/// The last shard of the replica that holds most, if that would still hold no fewer after handing it over. `None` while a
+/// shard is free: that one is taken first.
 fn wanted(holders: &[Option<String>], me: &str) -> Option<usize> {
     let all: Vec<&str> = holders.iter().map(Option::as_deref).collect::<Option<_>>()?;
     let richest = all.iter().max_by_key(|who| (count(holders, who), **who))?;
@@ -75,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_asks_the_richest_for_its_last_shard_and_only_while_that_evens_things_out() {
+    fn a_replica_asks_the_largest_holder_only_while_that_evens_out_the_shares() {
         for (holders, me, shard) in [
             ("a", "b", None),
             ("aa", "b", Some(1)),
@@ -92,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn asking_and_granting_end_with_shares_that_differ_by_one_at_most() {
+    fn shares_settle_with_a_difference_of_at_most_one() {
         for (shards, replicas) in [(1_usize, 3_usize), (3, 3), (5, 2), (16, 5), (7, 4)] {
             let names: Vec<String> = (0..replicas).map(|i| i.to_string()).collect();
             let share = Share(Mutex::new(vec![names.first().cloned(); shards]));
@@ -110,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_holds_nothing_takes_a_free_shard_first() {
+    fn a_replica_without_shards_takes_a_free_one_first() {
         let retry = Duration::from_secs(2);
         assert_eq!(patience(0, retry), Duration::ZERO);
         assert!(patience(1, retry) < patience(2, retry));

@@ -1,4 +1,4 @@
-//! Makes a gang's decisions real: the journal first, then its claims.
+//! Carries out a gang's decisions: writes the journal first, then creates or deletes claims.
 
 use super::Gang;
 use crate::api::parameters::Release;
@@ -33,9 +33,9 @@ impl Gang<'_> {
         let held = matches!(Reservation::of(workload, &self.identity.check), Reservation::Held { .. });
         match committed {
             Err(Error::Conflict { .. }) if planted!(ActOnConflict) => {}
-            // Somebody else has decided meanwhile, so what was decided here is out of date.
+            // Someone else changed the Workload meanwhile, so this decision is out of date.
             Err(Error::Conflict { .. }) => return committed,
-            // While it is not durable, another replica may decide otherwise and tell Kueue Ready.
+            // Until the journal is durable, another replica may decide otherwise and report Ready to Kueue.
             Err(_) if held => return committed,
             Ok(()) | Err(_) => {}
         }
@@ -44,7 +44,7 @@ impl Gang<'_> {
             let text = self.journal.encode();
             journal_write::confirm(self.client, workload, &self.entry(&text, "")).await?;
         }
-        // What was read before a write says nothing about the time after it.
+        // A read before a write proves nothing about the time after it.
         let freshness = std::mem::replace(&mut self.observed.freshness, Freshness::Cached);
         let mut writes = false;
         for effect in effects {
@@ -90,7 +90,7 @@ impl Gang<'_> {
         created.later.map_or(Ok(()), Err)
     }
 
-    /// Notes replacements, which no plan that is entered counts.
+    /// Records replacements in the ledger; no entered plan counts them.
     fn note_replacements(&self, workload: &Workload, claims: usize) {
         if self.journal.memory.generation > 0 && !self.journal.is_mixed(&self.judgement.policy) {
             let claims = u32::try_from(claims).unwrap_or(u32::MAX);
@@ -102,10 +102,11 @@ impl Gang<'_> {
         }
     }
 
-    /// Parts with the claims of these names, in the way that the policy says. Returns whether it may part with any.
+    /// Deletes, hands back or keeps the claims of these names, as the policy says. Returns false if none could be
+    /// released.
     async fn part(&mut self, workload: &Workload, names: &[String]) -> Result<bool, Error> {
         if self.judgement.policy.release != Release::Delete {
-            // A cache may still show as the gang's what it has parted with, and is another's by now.
+            // The cache may still show claims that this gang has released and another gang owns now.
             self.read_quorum(workload).await?;
             self.observed.freshness = Freshness::Cached;
         }
@@ -140,7 +141,7 @@ impl Gang<'_> {
         Ok(deleted? || !stays.is_empty())
     }
 
-    /// Deletes what Setu may neither hand back nor keep, for nobody else would ever take it away.
+    /// Deletes claims that Setu may neither hand back nor keep. Nothing else would remove them.
     async fn delete_forbidden(&mut self, workload: &Workload, claims: &[NodeClaim]) -> Result<(), Error> {
         let Some(nodes) = u32::try_from(claims.len()).ok().filter(|nodes| *nodes > 0) else {
             return Ok(());
@@ -153,7 +154,7 @@ impl Gang<'_> {
         Ok(())
     }
 
-    /// Deletes claims. Returns whether it may.
+    /// Deletes claims. Returns false if they cannot be deleted.
     async fn delete(&mut self, names: &[String], targets: Vec<(String, String)>) -> Result<bool, Error> {
         let noted = |name: &str, uid: &str| self.context.tombstones.deleted(name, uid);
         let (gone, error) = claims::delete_all(self.client, targets.clone(), noted).await;
@@ -165,7 +166,7 @@ impl Gang<'_> {
             }
             since = self.context.tombstones.undeletable(now);
             let is_left = |(_, uid): &(String, String)| since.get(uid).is_some_and(|at| !is_stuck(*at, now));
-            // What the API server cannot do now it may do soon, but not for ever.
+            // The API server may recover soon, but claims that stay undeletable are given up.
             let is_given_up = error.code().is_some() && !targets.iter().any(is_left);
             if error.class() != Class::Refused && !is_given_up {
                 return Err(error);
@@ -174,14 +175,14 @@ impl Gang<'_> {
         }
         self.observed.claims.retain(|c| !gone.contains(&c.name_any()));
         for claim in self.observed.claims.iter_mut().filter(|c| names.contains(&c.name_any())) {
-            // Whoever may not delete it now may not at the next reconcile either: it is like a claim that cannot go.
+            // A refused delete will be refused next time too: treat the claim as stuck in deletion.
             let since = since.get(claim.metadata.uid.as_deref().unwrap_or_default()).copied().unwrap_or(now);
             claim.metadata.deletion_timestamp.get_or_insert(Time(since));
         }
         Ok(may)
     }
 
-    /// The NodeClaim of one slot. What differs between slots that are alike is in its name and annotations only.
+    /// The NodeClaim of one slot. Identical slots differ only in name and annotations.
     fn claim(&self, plan: &Plan, slot: u32, hold: Timestamp) -> Option<NodeClaim> {
         let (identity, memory) = (&self.identity, &self.journal.memory);
         let mut claim = plan.slots.iter().find(|s| s.index == slot).map(|s| (*s.template).clone())?;
@@ -210,12 +211,12 @@ impl Gang<'_> {
         Some(claim)
     }
 
-    /// Whether a claim was made for this very Workload. Nothing else is ever deleted.
+    /// Whether a claim was made for this Workload. Setu deletes no others.
     pub(super) fn owns(&self, claim: &NodeClaim) -> bool {
         claim.label(names::MANAGED_BY) == names::SETU && claim.label(names::WORKLOAD_UID) == self.identity.uid
     }
 
-    /// Makes the journal durable, if it changed, and tells of its transitions.
+    /// Writes the journal if it changed, and reports its transitions.
     pub(super) async fn commit(&mut self, workload: &mut Workload) -> Result<(), Error> {
         let text = self.journal.encode();
         let unsaved = self.journal.seq > 0 || self.journal.state == State::Validating;
@@ -240,8 +241,8 @@ impl Gang<'_> {
         Ok(())
     }
 
-    /// Whether the Workload has this journal, but for the way, which each replica goes by its own knowledge: two that
-    /// believe they lead would correct each other without end.
+    /// Whether the Workload already has this journal, apart from the option index. Each replica uses its own index, so
+    /// two replicas that both believe they lead would overwrite each other forever.
     fn is_stored(&self, text: &String) -> bool {
         let (reported, gone) = self.option_index;
         let option = self.journal.memory.option;
@@ -254,8 +255,8 @@ impl Gang<'_> {
             || (reported != gone && option.index == gone && self.stored == Some(same_way()))
     }
 
-    /// Whether the journal may be written only if the Workload is as it was seen: what was approved is taken back, or the gang is
-    /// given up, and the Workload may have been admitted or changed meanwhile.
+    /// Whether the write requires an unchanged Workload. It does when an approval is taken back or the gang is given up,
+    /// because the Workload may have been admitted or changed meanwhile.
     fn needs_workload_as_seen(&self) -> bool {
         self.journal.revokes() || matches!(self.journal.state, State::Yielded | State::Rejected)
     }
@@ -271,7 +272,7 @@ impl Gang<'_> {
     }
 }
 
-/// The reason that the API server gave. Its words may be another's, and stay in the log.
+/// The API server's reason. The message may come from another component, so it stays in the log.
 fn reason_of(error: &Error) -> &str {
     match error {
         Error::Api { cause, .. } => match cause.as_ref() {

@@ -1,12 +1,12 @@
-//! The slices of an elastic Job as one: their pods run together, on the nodes of all of them.
+//! Treats the slices of an elastic Job as one: their pods run together, on the nodes of all slices.
 
 use crate::api::Workload;
 use crate::controllers::Context;
 use crate::plan::demand::pods_of;
 use std::sync::Arc;
 
-/// Whether the elastic Job has more pods than nodes, now that this slice, which another one has replaced, has lost some: no
-/// other slice makes nodes instead.
+/// Whether an elastic Job has more pods than nodes after this replaced slice lost some. No other slice creates nodes
+/// instead.
 pub(super) fn is_missed(context: &Context, replaced: &Workload, pin: &str) -> bool {
     let line = replaced.line();
     let slices = context.stores.workloads.those(|w| w.line() == line);

@@ -1,7 +1,7 @@
-//! What a gang is judged by: the policy of now, that of its attempt, or the terms in its journal.
+//! The policy that a gang is judged by: the current one, that of its attempt, or the terms in its journal.
 //!
-//! Rule: while the parameters cannot be read, a gang in flight is judged by its terms, and without them nothing
-//! is decided that depends on a policy.
+//! Rule: while the parameters cannot be read, a gang in flight is judged by its terms. Without terms, nothing that
+//! depends on a policy is decided.
 
 use super::Gang;
 use crate::api::Workload;
@@ -17,7 +17,7 @@ use crate::policy::Policy;
 use kube::ResourceExt;
 use std::sync::Arc;
 
-/// What a gang is judged by.
+/// The policy that a gang is judged by, and how far it is known.
 pub(super) struct Judgement {
     pub policy: Arc<Policy>,
     /// Why no policy could be read.
@@ -32,7 +32,7 @@ impl Default for Judgement {
 }
 
 impl Gang<'_> {
-    /// An attempt is run by the policy it was started with, everything else by that of now.
+    /// An attempt keeps the policy it began with. Everything else uses the current policy.
     pub(super) fn settle_policy(&mut self, workload: &Workload) {
         let attempts = &self.context.of_gangs.attempts;
         let (attempt, tier) = (self.journal.memory.attempt, self.journal.memory.option.tier);
@@ -65,7 +65,7 @@ impl Gang<'_> {
         }
     }
 
-    /// Holds the deadline to what the gang is judged by. While that is not known, it stays as it is.
+    /// Bounds the deadline by the policy. While the policy is unknown, the deadline stays as it is.
     pub(super) fn bound_deadline(&mut self) {
         let waits = self.journal.state == State::Validating && self.journal.memory.deadline.is_none();
         if self.judgement.by == JudgedBy::Known || waits {
@@ -73,7 +73,7 @@ impl Gang<'_> {
         }
     }
 
-    /// Notes in the journal what the attempt is judged by, where it begins or goes on with another tier.
+    /// Records the attempt's terms in the journal when the attempt begins or moves to another tier.
     pub(super) fn settle_terms(&mut self, before: &Memory) {
         if !self.journal.state.is_in_flight() || self.journal.memory.slots == 0 {
             return;
@@ -86,7 +86,7 @@ impl Gang<'_> {
             };
             kept
         } else if self.judgement.fault.is_some() {
-            // An attempt that is taken up while nothing is known of it has no deadline either.
+            // An attempt that is resumed while its policy is unknown has no deadline either.
             (self.journal.memory.terms, self.journal.memory.deadline) = (None, None);
             return;
         } else {
@@ -101,13 +101,13 @@ impl Gang<'_> {
         }
     }
 
-    /// Whether it is in flight, and nothing is known of what it is judged by.
+    /// Whether the gang is in flight and its policy is unknown.
     pub(super) fn is_undecided(&self) -> bool {
         self.journal.state.is_in_flight() && self.judgement.by == JudgedBy::Unknown
     }
 }
 
-/// Says once that a gang is left alone whose journal a newer release has written.
+/// Warns once that a gang is left alone because a newer release wrote its journal.
 pub(super) fn warn_of_newer(context: &Context, workload: &Workload, check: &str, error: &JournalError) {
     let text = error.to_string();
     if !context.of_gangs.notices.is_news(&workload.uid().unwrap_or_default(), &format!("{check}: {text}")) {

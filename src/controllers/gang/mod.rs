@@ -1,7 +1,7 @@
-//! Takes one gang as far as it will go now: observe → decide → commit → act, until nothing moves.
+//! Drives one gang until nothing moves: observe → decide → commit → act.
 //!
-//! Rule: the journal is durable before its effects are run; a failed journal write holds up creates
-//! but never deletes. Every decision that absence takes part in is made on a quorum read.
+//! Rule: the journal is durable before its effects run. A failed journal write holds up creates, and deletes only while
+//! quota is reserved. Decisions that rest on absence need a quorum read.
 
 mod act;
 mod elastic_job;
@@ -42,7 +42,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use view::Observed;
 
-/// Steps of one reconcile. A gang needs five at most; the bound only ends what should not happen.
+/// Upper bound on the steps of one reconcile. A gang needs at most five.
 const STEPS: usize = 16;
 
 /// One gang while it is reconciled.
@@ -61,25 +61,25 @@ pub struct Gang<'a> {
     journal: Journal,
     /// The annotation as last read or written.
     stored: Option<String>,
-    /// The way by the journal as it was read, and by what this replica knows.
+    /// The option index in the journal as read, and the one that this replica knows.
     option_index: (u32, u32),
     fresh: bool,
     observed: Observed,
     inputs: PlanInputs,
-    /// Transitions that are committed but not yet told of: the journal before each, and after it.
+    /// Committed transitions that are not reported yet: the journal before and after each.
     unreported: Vec<(Journal, Journal)>,
-    /// What is told of the plan of the attempt.
+    /// What is reported about the plan of the attempt.
     accepted: report::Accepted,
     /// Why the API server refused a NodeClaim, if it did.
     create_refused: Option<String>,
-    /// The refusal that stands.
+    /// The current refusal.
     refusal: Option<Refusal>,
-    /// Tier of the attempt, for people.
+    /// Tier of the attempt, for display.
     tier: String,
     plan: Option<Outcome>,
-    /// How many turns others had had when the reconcile began.
+    /// The context's count of turns when the reconcile began.
     turns: u64,
-    /// The last check of its pods, once it is admitted.
+    /// The last check of the gang's pods, once it is admitted.
     pod_check: Option<PodCheck>,
 }
 
@@ -92,35 +92,35 @@ pub struct InRequest {
     pub failure: Option<FailureClass>,
 }
 
-/// What a reconcile of a gang came to.
+/// The result of reconciling a gang.
 pub struct Reconciled {
     /// The entry to write, if it differs.
     pub entry: Option<CheckState>,
-    /// Whether that entry only tells of progress.
+    /// Whether that entry only reports progress.
     pub progress: bool,
     /// What is said of its nodes, and why its last attempt failed, in a ProvisioningRequest.
     pub in_request: InRequest,
-    /// Whether Kueue is to queue the Workload, as far as this gang is concerned.
+    /// Whether Kueue may queue the Workload, judged by this gang alone.
     pub queueing: Queueing,
-    /// Whether the gang is one that has nodes.
+    /// Whether the gang has at least one slot.
     pub has_nodes: bool,
-    /// Whether it has nodes, or is about to.
+    /// Whether it has claims, or may still get some.
     pub holds: bool,
-    /// When it is reconciled again although nothing was seen to change.
+    /// When to reconcile again if no change is seen.
     pub net: Duration,
-    /// When time alone may bring something new.
+    /// When time alone may change something.
     pub wake: Option<Timestamp>,
 }
 
-/// A gang that a newer release looks after.
+/// A gang that a newer release manages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeftAlone;
 
 impl<'a> Gang<'a> {
-    /// Opens a gang; `None` if there is nothing to look after.
+    /// Opens a gang; `None` if there is nothing to do.
     ///
     /// # Errors
-    /// A newer release has written its journal, and decides what becomes of its nodes.
+    /// A newer release wrote its journal and decides about its nodes.
     pub fn open(
         context: &'a Context,
         workload: &Workload,
@@ -163,7 +163,7 @@ impl<'a> Gang<'a> {
         };
         let nodes = view::nodes_of(context, &claims);
         let tier = view::tier_of(&claims);
-        // The journal is the tenant's word too, so it does not say from which tier to buy.
+        // Tenants can write the journal, so it does not decide which tier to buy from.
         let reported = journal.memory.option.index;
         journal.memory.option.index =
             context.of_gangs.ledger.open().option(&id).map_or(0, |option| option.index);
@@ -199,18 +199,18 @@ impl<'a> Gang<'a> {
         Ok(Some(gang))
     }
 
-    /// Goes on as if there were no journal: the one that was read cannot be ours.
+    /// Starts over without a journal: the one that was read cannot be ours.
     fn rebuild_journal(&mut self, workload: &Workload) {
         let reservation = Reservation::of(workload, &self.identity.check);
         self.fresh = true;
         self.journal = rebuilt(&self.identity.uid, reservation, self.context.now());
     }
 
-    /// Takes the gang as far as it will go, and says what Kueue is to be told.
+    /// Drives the gang as far as it can go, and returns what to report to Kueue.
     pub async fn reconcile(mut self, workload: &mut Workload) -> Result<Reconciled, Error> {
         self.turns = self.context.turns();
         let before = self.catch_up(workload);
-        // A Node that cannot be marked is not ready, and ends no gang's time.
+        // A failure to mark Nodes must not hold up the gang's deadlines. Such Nodes count as not ready.
         let marked = self.mark_nodes().await;
         let waiting = self.journal.seq;
         if self.is_to_be_searched_again(workload) {
@@ -235,20 +235,20 @@ impl<'a> Gang<'a> {
         Ok(self.report(workload, before))
     }
 
-    /// Plans and takes one step, and keeps the ledger, all under its lock.
+    /// Plans, takes one step and updates the ledger, all under the ledger's lock.
     fn step(&mut self, workload: &Workload, refused_by: Option<Causes>) -> Step {
         let context = self.context;
         let now = context.now();
         self.settle_policy(workload);
         let mut pages = context.of_gangs.ledger.open();
-        // Only here, where the journal is stored: a wait that ended in one that was not would have to be waited out.
+        // Only here, where the journal is stored: if the write that ends the wait failed, the wait would start over.
         if !self.journal.state.awaits_next_try() {
             pages.given_back.forget(&self.id);
         }
         self.plan = self.journal.state.needs_plan().then(|| self.make_plan(workload, &mut pages));
         if self.journal.state == State::Validating {
             self.count_gates(workload, &mut pages);
-            // What has begun is carried through, whatever the other checks say by then.
+            // An attempt that has begun is carried through, whatever the other checks say by then.
             self.plan = self.plan.take().map(|plan| strategy::timed(plan, &self.request(workload)));
         }
         if !self.rests_on_grounds() {
@@ -275,7 +275,7 @@ impl<'a> Gang<'a> {
                 pages.came_back(&self.id)
             }
             (State::Provisioning, _) => false,
-            // All its claims are there.
+            // All its claims exist.
             (State::WaitingReady, _) => pages.came_back(&self.id),
             _ => pages.strike(&self.id),
         };
@@ -286,7 +286,7 @@ impl<'a> Gang<'a> {
         taken
     }
 
-    /// Goes where a step leads, and tells the ledger of it.
+    /// Applies a step, and updates the ledger.
     fn follow(
         &mut self,
         moved: &Moved,
@@ -307,7 +307,7 @@ impl<'a> Gang<'a> {
             pages.went_on(&self.id, option);
         }
         if elsewhere {
-            // What was accepted for the way before is not what comes now.
+            // The plan accepted for the previous option does not apply to the next.
             pages.strike(&self.id);
             self.plan = None;
         }
@@ -320,7 +320,7 @@ impl<'a> Gang<'a> {
         }
         if let Some(Event::Failed(failure) | Event::Lost { failure, .. }) = &moved.cause {
             pages.note_shortage(self.exhausted(workload, failure, losses), now);
-            // `compat: Setu` never ends back-off early, as the first Setu did not.
+            // `compat: Setu` never ends back-off early, like the first Setu.
             if failure.reason.counts_as_short() && self.judgement.policy.compat == Compat::None {
                 pages.await_nodes(&self.id, workload);
             }
@@ -332,7 +332,7 @@ impl<'a> Gang<'a> {
         Rules::new(&self.judgement.policy, self.context.now(), jitter).of(workload)
     }
 
-    /// Takes this journal for its own.
+    /// Adopts this journal.
     fn take(&mut self, next: Journal) {
         let before = std::mem::replace(&mut self.journal, next);
         let stepped = self.journal.seq != before.seq;

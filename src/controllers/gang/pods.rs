@@ -1,7 +1,7 @@
-//! Checks now and then whether the pods of an admitted gang are bound to nodes.
+//! Checks from time to time that the pods of an admitted gang are bound to nodes.
 //!
-//! Rule: nobody watches pods. One namespace is listed for one gang, some time after its admission, and again at a slow
-//! pace.
+//! Rule: pods are not watched. Each check lists one namespace for one gang: first some time after admission, then at a
+//! slow pace.
 
 use super::Gang;
 use crate::api::Workload;
@@ -9,7 +9,7 @@ use crate::effects::pods;
 use crate::gang::{AdmittedPods, PodCheck, Stand};
 
 impl Gang<'_> {
-    /// Checks the gang's pods if that is due.
+    /// Checks the gang's pods if a check is due.
     pub(super) async fn check_pods(&mut self, workload: &Workload) {
         let has_nodes = self.journal.state.holds_nodes();
         let admitted = AdmittedPods::of(workload, &self.identity.check).filter(|_| has_nodes);

@@ -1,4 +1,4 @@
-//! Reads a gang past every cache: its claims and nodes, and who else is on them.
+//! Reads a gang past every cache: its claims, its nodes, and the other pods on them.
 
 use super::Gang;
 use crate::api::parameters::Pinning;
@@ -14,15 +14,15 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use std::collections::BTreeSet;
 
-/// How often the nodes of a gang that waits to be admitted are searched for pods of others.
+/// How often the nodes of a gang that waits for admission are searched for other pods.
 const SEARCH_AGAIN: SignedDuration = SignedDuration::from_mins(1);
 
-/// Most claims that are read one by one.
+/// The most claims that are read one by one.
 const BY_NAME: usize = 16;
 
 impl Gang<'_> {
     pub(super) async fn read_quorum(&mut self, workload: &Workload) -> Result<(), Error> {
-        // Mostly the caches know the nodes by now, so that their pods can be asked for at the same time.
+        // The caches usually know the nodes by now, so their pods can be listed at the same time.
         let known = self.nodes_to_search(workload);
         let (read, found) = tokio::join!(self.read(), pods::on_nodes(self.client, known.clone()));
         let (claims, nodes) = read?;
@@ -33,7 +33,7 @@ impl Gang<'_> {
         self.fetch_grounds(workload).await?;
         self.observed.freshness = Freshness::Quorum;
         if !self.fresh && !is_possible(&self.journal, workload, &self.observed.claims) {
-            // The cache had not shown the claims that speak against it.
+            // The cache did not show the claims that contradict the journal.
             self.rebuild_journal(workload);
         }
         let mut searched = self.nodes_to_search(workload);
@@ -42,7 +42,7 @@ impl Gang<'_> {
         }
         let rest = searched.iter().filter(|node| !known.contains(node)).cloned().collect();
         let found = [permitted(found)?, permitted(pods::on_nodes(self.client, rest).await)?];
-        // Where Setu may not look, no node is known to be without pods.
+        // If Setu may not list pods, no node is known to be free of them.
         if found.iter().any(Option::is_none) {
             searched.clear();
         }
@@ -55,8 +55,8 @@ impl Gang<'_> {
         Ok(())
     }
 
-    /// The claims and Nodes of the gang as they are now. Lists have to wait until the API server's cache has caught up,
-    /// and take it long where it has not, so what is complete as far as is known is read by its names.
+    /// The current claims and Nodes of the gang. A list waits until the API server's cache has caught up, which can take
+    /// long. So a set that is known to be complete is read by name.
     async fn read(&self) -> Result<(Vec<NodeClaim>, Vec<Node>), Error> {
         if let Some(known) = self.complete()
             && let Some(read) = claims::reread(self.client, &self.identity, known).await?
@@ -72,14 +72,13 @@ impl Gang<'_> {
         Ok((claims.cloned().collect(), own.cloned().collect()))
     }
 
-    /// All claims that are known with the names of their Nodes, if each slot has one: then nothing is decided on what is not
-    /// there.
+    /// All known claims with the names of their Nodes, if every slot has one. Then no decision rests on absence.
     fn complete(&self) -> Option<Vec<(NodeClaim, String)>> {
         let memory = &self.journal.memory;
         let waits = matches!(self.journal.state, State::WaitingReady | State::Approved { .. });
         let filled: BTreeSet<Option<u32>> = self.staying().map(NodeClaim::slot).collect();
         let whole = usize::try_from(memory.slots).is_ok_and(|slots| filled.len() == slots);
-        // Of a slot that was filled again there may be other claims.
+        // A slot that was filled again may have other claims.
         if !waits || !whole || memory.generation > 0 || !(1..=BY_NAME).contains(&self.observed.claims.len()) {
             return None;
         }
@@ -87,8 +86,8 @@ impl Gang<'_> {
         self.observed.claims.iter().map(|claim| Some((claim.clone(), node(claim)?))).collect()
     }
 
-    /// Whether pods of others may have come to its nodes since Ready was said: no taint keeps them off, and Kueue may
-    /// still admit the gang.
+    /// Whether other pods may have landed on the gang's nodes since it was reported Ready: no taint keeps them off, and
+    /// Kueue may still admit the gang.
     pub(super) fn is_to_be_searched_again(&self, workload: &Workload) -> bool {
         let memory = &self.journal.memory;
         let approved = self.journal.state.holds_nodes() && !workload.is("Admitted");
@@ -96,8 +95,8 @@ impl Gang<'_> {
         approved && memory.pinning != Pinning::SelectorAndTaint && self.observed.searched.is_none_or(due)
     }
 
-    /// The nodes of a gang that is about to be told to run: a taint keeps off only those who do not tolerate
-    /// it, and anybody may write a toleration. Of one that Kueue has let go, those that will not come up.
+    /// The nodes to search for other pods. Before a gang is reported Ready, all of its nodes: anyone may write a
+    /// toleration for the taint. Once it is admitted, the nodes of failed claims.
     fn nodes_to_search(&self, workload: &Workload) -> Vec<String> {
         let memory = &self.journal.memory;
         let waits = matches!(self.journal.state, State::WaitingReady | State::Approved { .. });
@@ -123,7 +122,7 @@ impl Gang<'_> {
     }
 }
 
-/// What was found; `None` where Setu may not list pods.
+/// The pods found; `None` if Setu may not list pods.
 fn permitted(pods: Result<Vec<Pod>, Error>) -> Result<Option<Vec<Pod>>, Error> {
     match pods {
         Err(error) if error.code() == Some(403) => {

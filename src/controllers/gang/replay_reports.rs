@@ -1,7 +1,7 @@
-//! Tells of transitions that were committed although nobody heard so: the answer to the write was lost, or the
-//! replica that made it is gone.
+//! Reports committed transitions that were never reported: the reply to the write was lost, or the replica that made it
+//! is gone.
 //!
-//! Rule: what is told again is told as before, so that whoever heard it hears nothing new.
+//! Rule: a repeated report is identical to the first, so that its receivers drop the duplicate.
 
 use super::Gang;
 use crate::api::Workload;
@@ -11,12 +11,12 @@ use crate::gang::trace::{Claims, spans};
 use crate::gang::{StateName, message, notice};
 use jiff::{SignedDuration, Timestamp};
 
-/// What happened so long before a replica first sees a gang, or before nobody led, is told again: the replica that should
-/// have told it may have died with it. Of two spans, or two Events, that are the same one is kept.
-const TOLD_AGAIN: SignedDuration = SignedDuration::from_mins(2);
+/// How far back transitions are reported again when a replica first sees a gang, or after a time without a leader: the
+/// previous leader may have died before it reported them. Of two equal spans or Events, one is kept.
+const REPLAY_WINDOW: SignedDuration = SignedDuration::from_mins(2);
 
 impl Gang<'_> {
-    /// Keeps what is to be told of a journal write that failed: it may have happened all the same.
+    /// Keeps the reports of a failed journal write, which may have succeeded all the same.
     pub(super) fn keep_unreported(&mut self, workload: &Workload, journal: String, sentence: String) {
         if self.unreported.is_empty() {
             return;
@@ -32,7 +32,7 @@ impl Gang<'_> {
         self.context.of_gangs.registry.keep(&self.id, write, || self.is_there(workload));
     }
 
-    /// Tells what an earlier reconcile, or another replica, left untold. Returns the state before that.
+    /// Reports what an earlier reconcile or another replica left unreported. Returns the state before that.
     pub(super) fn catch_up(&mut self, workload: &Workload) -> StateName {
         let state = self.journal.state.name();
         let seen = &self.context.of_gangs.registry;
@@ -52,12 +52,12 @@ impl Gang<'_> {
         before
     }
 
-    /// Since when transitions may not have been told. While nobody led there were none, however long that was.
-    fn untold_since(&self) -> Timestamp {
+    /// The time since which transitions may be unreported. Without a leader there were none, however long that was.
+    fn unreported_since(&self) -> Timestamp {
         let now = self.context.now();
         let led = self.context.shards.of(&self.identity.uid).after();
         let last = led.map_or(now, |led| led.min(now));
-        last.checked_sub(TOLD_AGAIN).unwrap_or(last)
+        last.checked_sub(REPLAY_WINDOW).unwrap_or(last)
     }
 
     fn trace_again(&self, workload: &Workload) {
@@ -65,10 +65,10 @@ impl Gang<'_> {
         if !telemetry.traces.is_on() {
             return;
         }
-        let recent = self.untold_since();
+        let recent = self.unreported_since();
         let history = &self.journal.history;
         let sent = history.iter().filter(|s| s.at < recent).map(|s| s.seq).max().unwrap_or_default();
-        // The claims of an attempt that failed may be half gone by now, those of one that succeeded stand.
+        // Claims of a failed attempt may be half gone by now. Those of a successful one still exist.
         let came_up =
             history.last().is_some_and(|s| s.from != StateName::Approved && s.to == StateName::Approved);
         let claims =
@@ -76,9 +76,9 @@ impl Gang<'_> {
         telemetry.traces.send(spans(&self.journal, claims, &self.subject(workload), sent));
     }
 
-    /// Only of the last transition there are words: they say where the gang is now.
+    /// Reports only the last transition, because the text describes the current state.
     fn publish_again(&self, workload: &Workload) {
-        let recent = self.untold_since();
+        let recent = self.unreported_since();
         let Some(step) = self.journal.history.last().filter(|step| step.at >= recent) else { return };
         let sentence = message::explain(&self.journal, &self.snapshot(&self.parts(workload)));
         let moment = Moment { check: &self.identity.check, seq: self.journal.seq, at: step.at };

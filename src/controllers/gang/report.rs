@@ -1,4 +1,4 @@
-//! Tells of a gang: logs, metrics, spans and events for what was committed, the verdict for Kueue.
+//! Reports on a gang: logs, metrics, spans and Events for committed transitions, and the verdict for Kueue.
 
 use super::{Gang, InRequest, Reconciled};
 use crate::api::workload::PodSetUpdate;
@@ -28,24 +28,24 @@ use kube::runtime::reflector::ObjectRef;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often a gang is reconciled although nothing was seen to change.
+/// How often a gang is reconciled without a change.
 const SAFETY_NET: Duration = Duration::from_mins(1);
-/// The same for those at rest, of which there may be thousands.
+/// The same for gangs at rest. There may be thousands.
 const REST_NET: Duration = Duration::from_mins(10);
 
-/// What is told of an accepted plan.
+/// What is reported about an accepted plan.
 #[derive(Debug, Default)]
 pub(super) struct Accepted {
-    /// What is to be said against it.
+    /// The plan's drawbacks.
     drawbacks: Vec<String>,
-    /// The NodePools that none of its nodes comes from.
+    /// NodePools that provide none of its nodes.
     pub(super) passed_over: Arc<Vec<PassedOver>>,
 }
 
 impl Gang<'_> {
-    /// Logs, counts, traces and publishes what was committed.
+    /// Logs, counts, traces and publishes the committed transitions.
     pub(super) fn report_transitions(&mut self, workload: &Workload, sentence: &str) {
-        // From then on whoever sees the Workload go says where the gang was.
+        // From then on, whoever sees the Workload deleted can report the gang's last state.
         let is_there = self.note(workload);
         for (before, after) in std::mem::take(&mut self.unreported) {
             if is_there {
@@ -65,7 +65,7 @@ impl Gang<'_> {
         }
     }
 
-    /// What the gang's nodes cost: those that are there, or else those of its plan.
+    /// The cost of the gang's nodes: of its claims, or of its plan while there are none.
     pub(super) fn cost(&self) -> Cost {
         match &self.plan {
             Some(Outcome::Provision(plan)) if self.observed.claims.is_empty() => (*plan.cost).clone(),
@@ -87,8 +87,8 @@ impl Gang<'_> {
         }
     }
 
-    /// Notes what is told of the plan by which a step goes to its nodes. What gates warned of is in it alone: a plan that was
-    /// accepted is asked no gate again.
+    /// Records what is reported about the plan when a step moves to Provisioning. Only this plan has the gates' warnings:
+    /// gates are not asked again about an accepted plan.
     pub(super) fn note_accepted(&mut self) {
         if let (StateName::Provisioning, Some(Outcome::Provision(plan))) =
             (self.journal.state.name(), &self.plan)
@@ -98,7 +98,7 @@ impl Gang<'_> {
         }
     }
 
-    /// The same for the gang's owner: once an attempt, and not again for each replacement.
+    /// The drawbacks as an Event, once per attempt and not for each replacement.
     fn drawbacks(&self, step: &Step) -> Option<Notice> {
         let begins = (step.from, step.to) == (StateName::Validating, StateName::Provisioning);
         let drawbacks = &self.accepted.drawbacks;
@@ -117,7 +117,7 @@ impl Gang<'_> {
             (_, StateName::Provisioning) if memory.option.index > before.memory.option.index => {
                 metrics::attempt_retried("tier", memory.option.index);
             }
-            // A part of the gang falls to the next tier that has capacity.
+            // Part of the gang falls to the next tier that has capacity.
             (StateName::Provisioning | StateName::WaitingReady, StateName::Provisioning) if matches!(step.reason, Reason::Failed(class) if class.is_shortage()) =>
             {
                 metrics::attempt_retried("tier", memory.option.index.saturating_add(1));
@@ -135,7 +135,7 @@ impl Gang<'_> {
         }
     }
 
-    /// Sends the spans that a transition, or another admission, completed.
+    /// Sends the spans that a transition or a new admission completed.
     fn trace(&self, workload: &Workload, before: &Journal, after: &Journal) {
         let telemetry = &self.context.telemetry;
         if !telemetry.traces.is_on() {
@@ -149,7 +149,7 @@ impl Gang<'_> {
         telemetry.traces.send(spans(after, Claims::Then(&self.observed.claims), &subject, before.seq));
     }
 
-    /// Notes where the gang is, unless its Workload is gone; returns whether it is there.
+    /// Records the gang's state unless its Workload is gone. Returns whether the Workload exists.
     fn note(&self, workload: &Workload) -> bool {
         let lasts = match &self.plan {
             Some(Outcome::Wait(obstacle)) => obstacle.reason.has_no_deadline(),
@@ -160,7 +160,7 @@ impl Gang<'_> {
         self.context.of_gangs.registry.note(entry, || self.is_there(workload))
     }
 
-    /// Whether the Workload still exists, as far as it can be seen.
+    /// Whether the Workload still exists in the cache.
     pub(super) fn is_there(&self, workload: &Workload) -> bool {
         let known = self.context.stores.workloads.entry(&ObjectRef::from_obj(workload));
         known.is_some_and(|known| known.uid == self.identity.uid)
@@ -170,7 +170,7 @@ impl Gang<'_> {
         Subject::of(workload, &self.id, &self.identity.check)
     }
 
-    /// Counts what the gates say of this gang, each time that it is something else.
+    /// Counts the gates' answers for this gang each time they change.
     pub(super) fn count_gates(&self, workload: &Workload, pages: &mut LedgerPages) {
         let queue = workload.admission().map_or("", |a| a.cluster_queue.as_str());
         match &self.plan {
@@ -203,7 +203,7 @@ impl Gang<'_> {
         }
     }
 
-    /// What Kueue and the board are to be told.
+    /// Updates the board, publishes waits, and returns what to report to Kueue.
     pub(super) fn report(&self, workload: &Workload, before: StateName) -> Reconciled {
         let parts = self.parts(workload);
         let snapshot = self.snapshot(&parts);
@@ -221,7 +221,7 @@ impl Gang<'_> {
         let is_known_to = self.context.board().waits(&self.id);
         self.context.board().note(entry, || self.is_there(workload));
         if waits && !is_known_to && self.context.turns() != self.turns {
-            // Nobody could know yet that it is to be woken.
+            // No one could know yet that this gang has to be woken.
             self.context.wake_workload(ObjectRef::from_obj(workload));
         }
         self.note(workload);
@@ -237,20 +237,20 @@ impl Gang<'_> {
             self.count_ready();
         }
         let holds = !self.journal.state.is_over() || !self.observed.claims.is_empty();
-        // Nothing happens by itself to what was admitted, or is over and has no nodes. But the nodes of a slice
-        // that was replaced may be wanted again when the Job grows.
+        // A gang that was admitted, or is over without nodes, does not change by itself. A replaced slice may: its nodes
+        // may be needed again when the Job grows.
         let runs = workload.is("Admitted") && !workload.is_replaced();
         let rests = if state == StateName::Approved { runs } else { !holds };
         let net = if rests { REST_NET } else { SAFETY_NET };
         let next_check = self.pod_check.as_ref().and_then(|check| check.next);
         let wake = wake_at(&self.journal, &snapshot).into_iter().chain(next_check).min();
         let reported = workload.check(&self.identity.check);
-        // Whoever said so ended before it had kept the Workload out.
+        // The replica that reported this ended before it kept the Workload out.
         let is_unsettled = reported
             .is_some_and(|reported| verdict::comes_back(&self.journal, &snapshot, reported))
             && Queueing::of(workload) == Queueing::Allowed;
         let keeps_out = verdict::keeps_out(&self.journal, &snapshot) && workload.replaces().is_none();
-        let looked = Reconciled {
+        let result = Reconciled {
             entry: None,
             progress: false,
             in_request: self.in_request(),
@@ -261,17 +261,17 @@ impl Gang<'_> {
             wake,
         };
         let Some(old) = reported.filter(|_| !is_unsettled) else {
-            return looked;
+            return result;
         };
         if self.is_undecided() && matches!(snapshot.reservation, Reservation::Held { .. }) {
-            // What it was told under the policy of that time stands until that is known again.
-            return looked;
+            // The verdict under the earlier policy stands until that policy is known again.
+            return result;
         }
         let Some(desired) = verdict::desired(&self.journal, &snapshot, old, self.updates(workload)) else {
-            return looked;
+            return result;
         };
         let desired = desired.of(workload);
-        Reconciled { progress: desired.is_progress(old), entry: desired.entry(old, parts.now), ..looked }
+        Reconciled { progress: desired.is_progress(old), entry: desired.entry(old, parts.now), ..result }
     }
 
     fn updates(&self, workload: &Workload) -> Result<Vec<PodSetUpdate>, Obstacle> {

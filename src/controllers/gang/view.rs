@@ -1,4 +1,4 @@
-//! The snapshot of a gang: its claims, what became of the lost ones, and the rest that a step depends on.
+//! The snapshot of a gang: its claims, what happened to lost ones, and everything else that a step depends on.
 
 use super::Gang;
 use super::elastic_job::is_missed;
@@ -24,20 +24,20 @@ use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What was read of a gang: its claims, its Nodes, and who else is on them.
+/// What was read about a gang: its claims, its Nodes, and the other pods on them.
 pub(super) struct Observed {
     pub claims: Vec<NodeClaim>,
     pub nodes: BTreeMap<String, Node>,
     pub freshness: Freshness,
-    /// What others than the gang take from its nodes, as of the last quorum read.
+    /// Resources that other pods use on the gang's nodes, as of the last quorum read.
     pub taken: BTreeMap<String, Taken>,
-    /// What a pod takes from its node, of each pod set, at that time.
+    /// Resources that one pod of each pod set needs on its node, as of that read.
     pub each: Vec<ResourceList>,
-    /// When the nodes were last searched for pods of others.
+    /// When the nodes were last searched for other pods.
     pub searched: Option<Timestamp>,
     /// Nodes on which that read found no pod.
     pub vacant: BTreeSet<String>,
-    /// Claims that were taken over and whose Nodes do not say yet whose they are.
+    /// Taken-over claims whose Nodes are not marked yet.
     pub unmarked: BTreeSet<String>,
 }
 
@@ -57,13 +57,13 @@ impl Observed {
     }
 }
 
-/// A gang at one instant, which its [`Snapshot`] is borrowed from.
+/// The data of a gang at one instant. Its [`Snapshot`] borrows from it.
 pub(super) struct SnapshotParts {
     pub now: Timestamp,
     reservation: Reservation,
     reported: Verdict,
     unplaced: bool,
-    /// Whether others have given back what it ran short of. The ledger knows.
+    /// Whether other gangs have given back what it ran short of. Set from the ledger.
     pub capacity_back: bool,
     refusal: Option<Refusal>,
     views: Vec<ClaimView>,
@@ -121,7 +121,7 @@ impl Gang<'_> {
         Outlook { ready_by, tier, unbound, ..Outlook::default() }
     }
 
-    /// Takes those taints off the gang's nodes, as they are known here, that are none to its pods.
+    /// Removes the taints that the gang's pods tolerate from its nodes in this view.
     pub(super) fn overlook_taints(&mut self, workload: &Workload) {
         let stated: Vec<&Taint> = self.observed.claims.iter().flat_map(|claim| &claim.spec.taints).collect();
         let mut others: Vec<Taint> = Vec::new();
@@ -149,13 +149,13 @@ impl Gang<'_> {
             let mut view = ClaimView::of(claim, node, &self.judgement.policy, now, launch_error);
             let taken =
                 node.and_then(|n| self.observed.taken.get(n.metadata.name.as_deref().unwrap_or_default()));
-            // On one that is up pods may be placed at any time.
+            // Pods may be placed on a ready node at any time.
             let searched = claim.node_name().is_some_and(|node| self.observed.vacant.contains(node));
             view.vacant = view.has_failed() && searched;
             if let (Some(node), Some(taken)) = (node, taken) {
                 crowd(&mut view, claim, node, (taken, &self.observed.each), now);
             }
-            // Of nodes that were ready before, pods may run there already.
+            // Pods may already run on nodes that were ready before.
             let ready = matches!(view.health, Health::Ready { .. }) && !self.journal.state.is_approved();
             if ready && self.observed.unmarked.contains(&view.name) {
                 view.health = Health::Coming { waits_for: WaitsFor::Mark, until: None };
@@ -167,12 +167,12 @@ impl Gang<'_> {
         views
     }
 
-    /// What this replica remembers of the gang's claims.
+    /// This replica's records of the gang's claims.
     pub(super) fn records<'r>(&'r self, workload: &'r Workload) -> Records<'r> {
         Records { gang: self, workload }
     }
 
-    /// What is wrong with the NodeClass of a NodePool, by the NodePool's condition.
+    /// What is wrong with a NodePool's NodeClass, according to the NodePool's condition.
     fn pool_fault(&self, pool: &str) -> Option<Failure> {
         let pool = self.context.stores.plan.pools.get(&ObjectRef::new(pool))?;
         let ready = condition::find(pool.conditions(), "NodeClassReady").filter(|c| c.status == "False")?;
@@ -180,12 +180,12 @@ impl Gang<'_> {
             "NodeClassNotFound" => FailureClass::NodeClassMissing,
             _ => FailureClass::NodeClassNotReady,
         };
-        // The message may be a cloud's, and is to be read on the NodePool.
+        // The message may come from a cloud; users read it on the NodePool.
         Some(Failure::new(class, format!("NodePool {}: {}", pool.name_any(), ready.reason)))
     }
 }
 
-/// What this replica remembers of a gang's claims.
+/// This replica's records of a gang's claims.
 pub(super) struct Records<'a> {
     gang: &'a Gang<'a>,
     workload: &'a Workload,
@@ -193,7 +193,7 @@ pub(super) struct Records<'a> {
 
 impl ClaimRecords for Records<'_> {
     fn saw_since(&self, name: &str, since: Timestamp) -> bool {
-        // The watch may not yet have shown that it is gone.
+        // The watch may not have shown the deletion yet.
         self.gang.context.remember_claim(name);
         self.gang.context.tombstones.saw_since(name, since)
     }
@@ -214,19 +214,19 @@ impl ClaimRecords for Records<'_> {
 
     fn needs_nodes(&self) -> bool {
         let gang = self.gang;
-        // What a replaced slice had is no loss once the pods of the slices after it do without.
+        // A replaced slice lost nothing if the pods of later slices do without its nodes.
         !self.workload.is_replaced() || is_missed(gang.context, self.workload, &gang.pin)
     }
 }
 
-/// The capacity type that all claims of a gang have in common; empty if they have none.
+/// The capacity type that all claims share; empty if they share none.
 pub(super) fn tier_of(claims: &[NodeClaim]) -> String {
     let mut types = claims.iter().map(capacity_type);
     let first = types.next().unwrap_or_default();
     if types.all(|t| t == first) { first.to_owned() } else { String::new() }
 }
 
-/// Claims of a gang as the cache shows them, less what we know better: those that we have deleted.
+/// A gang's claims from the cache. Those that this replica deleted count as being deleted.
 pub(super) fn claims_of(context: &Context, gang: &GangIdentity, now: Timestamp) -> Vec<NodeClaim> {
     let all = context.stores.claims.of(&gang.uid);
     let own = all.iter().filter(|c| gang.made(c));
@@ -240,7 +240,7 @@ pub(super) fn claims_of(context: &Context, gang: &GangIdentity, now: Timestamp) 
     .collect()
 }
 
-/// Nodes of these claims that are known.
+/// The known Nodes of these claims.
 pub(super) fn nodes_of(context: &Context, claims: &[NodeClaim]) -> BTreeMap<String, Node> {
     claims
         .iter()

@@ -1,4 +1,4 @@
-//! What passes from one gang of a LocalQueue to the next: nodes that are kept warm.
+//! Passes nodes that are kept warm from one gang of a LocalQueue to the next.
 
 use super::Gang;
 use crate::api::parameters::Release;
@@ -16,11 +16,11 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 
-/// Most claims that are taken over at the same time.
+/// The most claims that are taken over at once.
 const PARALLEL: usize = 32;
 
 impl Gang<'_> {
-    /// Reads which kept nodes the gang may take over, once for each reconcile.
+    /// Reads which kept nodes the gang may take over, once per reconcile.
     pub(super) async fn fetch_warm(&mut self, workload: &Workload) -> Result<(), Error> {
         if self.judgement.policy.release == Release::Warm && self.inputs.warm.is_none() {
             let key = key(&workload.local_queue(), &self.identity.check);
@@ -30,12 +30,11 @@ impl Gang<'_> {
         Ok(())
     }
 
-    /// Takes kept nodes over for as many of these claims as there are; returns the others, which are to be
-    /// created.
+    /// Takes over kept nodes for as many of these claims as possible. Returns the claims that are still to be created.
     ///
-    /// The derived name of a claim keeps a second replica from creating it again, and a claim that was taken over
-    /// has another. So what the gang has is read after what is kept, and a slot that another replica was
-    /// faster to fill gets nothing in this reconcile.
+    /// The derived name of a claim keeps a second replica from creating it again, but a claim that was taken over has
+    /// another name. So the gang's claims are read after the kept ones, and a slot that another replica filled first gets
+    /// nothing in this reconcile.
     pub(super) async fn take_over(
         &mut self,
         workload: &Workload,
@@ -91,8 +90,7 @@ impl Gang<'_> {
         Ok(others)
     }
 
-    /// Makes the Nodes of claims that were taken over say whose they are, where they do not yet. Notes those that still
-    /// do not.
+    /// Marks the Nodes of taken-over claims as the gang's where they are not yet. Records those that could not be marked.
     pub(super) async fn mark_nodes(&mut self) -> Result<(), Error> {
         if !self.journal.state.wants_claims() {
             return Ok(());
@@ -129,7 +127,7 @@ impl Gang<'_> {
     }
 }
 
-/// Whether a claim of the gang is in the place that another one was wanted for.
+/// Whether this claim of the gang already fills the slot of the wanted one.
 fn fills_the_place_of(claim: &NodeClaim, wanted: &NodeClaim) -> bool {
     claim.metadata.deletion_timestamp.is_none()
         && claim.label(names::ATTEMPT) == wanted.label(names::ATTEMPT)

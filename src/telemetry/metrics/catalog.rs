@@ -1,6 +1,6 @@
-//! Every metric once: name, type, labels, buckets and meaning.
+//! The list of all metrics: name, type, labels, buckets and meaning.
 //!
-//! `docs/metrics.md` is written from this list, and a test compares it with what is really recorded.
+//! `docs/metrics.md` is generated from this list, and a test compares it with what is really recorded.
 
 /// One metric.
 #[derive(Clone, Copy, Debug)]
@@ -15,22 +15,22 @@ pub struct Metric {
     pub help: &'static str,
 }
 
-/// Type of a metric, as Prometheus knows them.
+/// Type of a metric, as in Prometheus.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
-    /// Only ever grows.
+    /// Only grows.
     Counter,
-    /// As it is now.
+    /// The current value.
     Gauge,
     /// Durations in seconds, sorted into these buckets.
     Histogram(&'static [f64]),
 }
 
-/// Minutes: what clouds take.
+/// Up to minutes: how long clouds take.
 const NODES: &[f64] = &[1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 180.0, 300.0, 600.0, 900.0];
-/// Milliseconds: what Setu itself takes.
+/// Milliseconds: how long Setu itself takes.
 const OWN: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
-/// From milliseconds to hours: a state may be left at once or last as long as a job runs.
+/// From milliseconds to hours: a gang may leave a state at once, or stay for as long as a job runs.
 const STATES: &[f64] =
     &[0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3_600.0, 14_400.0];
 

@@ -6,8 +6,8 @@ use metrics::{counter, gauge, histogram};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Retries that are told apart by number; further ones count as `more`.
-const TOLD_APART: u32 = 10;
+/// Retries up to this one are counted by number; further ones count as `more`.
+const MAX_NUMBERED: u32 = 10;
 
 /// A transition as it is counted.
 #[derive(Clone, Copy, Debug)]
@@ -16,7 +16,7 @@ pub struct Counted<'a> {
     pub from: StateName,
     /// State entered.
     pub to: StateName,
-    /// Why; of a closed set.
+    /// Why; from a closed set.
     pub reason: &'a str,
     /// Time spent in the state left.
     pub stayed: Duration,
@@ -37,7 +37,7 @@ pub fn transition(step: Counted<'_>) {
         counter!(catalog::ATTEMPTS.name, "result" => result).increment(1);
     }
     let processed = match to {
-        // A gang that is mended stays where it is.
+        // A gang with replaced nodes stays where it is.
         _ if from == to => None,
         StateName::Approved => Some("approved"),
         StateName::Rejected => Some("rejected"),
@@ -51,7 +51,7 @@ pub fn transition(step: Counted<'_>) {
 
 /// A gang will try again, for the n-th time, by this operation: `in_check`, `tier` or `yield`.
 pub fn attempt_retried(operation: &'static str, nth: u32) {
-    let attempt = if nth > TOLD_APART { "more".to_owned() } else { nth.to_string() };
+    let attempt = if nth > MAX_NUMBERED { "more".to_owned() } else { nth.to_string() };
     counter!(catalog::RETRIES.name, "operation" => operation, "attempt" => attempt).increment(1);
 }
 

@@ -1,8 +1,8 @@
 //! Metrics: what is counted and measured, through one typed function for each.
 //!
-//! [`catalog`] names every metric once, with its type, labels, buckets and meaning; the functions of
-//! the other files record them. Rule: label values come from closed sets and from the names of
-//! NodePools and ClusterQueues; never from tenants.
+//! [`catalog`] lists every metric once, with its type, labels, buckets and meaning. The functions of the other files
+//! record them. Rule: label values come from closed sets and from the names of NodePools and ClusterQueues, never from
+//! tenants.
 
 pub mod catalog;
 mod gangs;
@@ -38,8 +38,7 @@ pub fn recorder() -> Result<PrometheusRecorder, BuildError> {
     Ok(builder.build_recorder())
 }
 
-/// Installs the recorder, describes every metric and sets those that are read before anything happens.
-/// Called once.
+/// Installs the recorder, describes every metric, and sets the metrics that must exist from the start. Called once.
 pub fn install() -> Result<PrometheusHandle, BuildError> {
     let recorder = recorder()?;
     let handle = recorder.handle();
@@ -53,7 +52,7 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     Ok(handle)
 }
 
-/// Tells the current recorder what every metric means.
+/// Registers the description of every metric with the current recorder.
 pub fn describe() {
     for metric in catalog::ALL {
         match metric.kind {

@@ -1,5 +1,5 @@
-//! Metrics of nodes: their claims, what they wait for, what is held and what is wasted; and the gates
-//! that a gang passes before any is bought.
+//! Metrics of nodes: their claims, what they wait for, what is held and what is wasted; and the gates that a gang passes
+//! before any node is bought.
 
 use super::catalog::{self, Metric};
 use crate::api::NodeClaim;
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// What a gate said of a gang.
+/// A gate's answer about a gang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checked {
     /// There is room.
@@ -61,7 +61,7 @@ fn provisioned(node_pool: &str, result: &'static str, took: Duration) {
         .record(took.as_secs_f64());
 }
 
-/// The series of a gauge by the values of their labels; those set before are kept, to become 0.
+/// The series of a gauge by the values of their labels. Earlier ones are kept, to become 0.
 type Series<const LABELS: usize> = BTreeMap<[String; LABELS], f64>;
 
 /// NodeClaims that exist now, by NodePool and state.
@@ -79,13 +79,13 @@ pub fn held_nodes(counts: &BTreeMap<(String, &'static str), u32>) {
 /// What nodes cost now.
 #[derive(Clone, Debug, Default)]
 pub struct NodeCosts {
-    /// An hour, by NodePool, capacity type and state.
+    /// Cost per hour, by NodePool, capacity type and state.
     pub per_hour: BTreeMap<[String; 3], Price>,
-    /// Nodes whose price is not known, by NodePool and capacity type.
+    /// Nodes without a known price, by NodePool and capacity type.
     pub without_price: BTreeMap<[String; 2], u32>,
 }
 
-/// What nodes cost now.
+/// Sets what nodes cost now.
 pub fn node_costs(costs: &NodeCosts) {
     static COSTS: Mutex<Series<3>> = Mutex::new(Series::new());
     static UNPRICED: Mutex<Series<2>> = Mutex::new(Series::new());
@@ -99,7 +99,7 @@ fn by_state(counts: &BTreeMap<(String, &'static str), u32>) -> impl Iterator<Ite
     counts.iter().map(move |(key, count)| (series(key), f64::from(*count)))
 }
 
-/// Sets every series of a gauge; one that was set before and is not counted any more becomes 0.
+/// Sets every series of a gauge. A series that is no longer counted becomes 0.
 fn set_all<const LABELS: usize>(
     metric: &Metric,
     values: impl Iterator<Item = ([String; LABELS], f64)>,
@@ -114,18 +114,18 @@ fn set_all<const LABELS: usize>(
     }
 }
 
-/// For so many more seconds some NodeClaim of ours had no provider ID.
+/// Some NodeClaim of ours had no provider ID for this many more seconds.
 pub fn karpenter_stalled(seconds: u64) {
     counter!(catalog::STALL.name).increment(seconds);
 }
 
-/// A node of an attempt that was taken back had lived for so many seconds. The reason is of a closed set.
+/// A node of a rolled-back attempt had lived for this many seconds. The reason is from a closed set.
 pub fn wasted(reason: &str, seconds: u64) {
     counter!(catalog::WASTED.name, "reason" => reason.to_owned()).increment(seconds);
 }
 
-/// A node of an attempt that was taken back had cost so much, as if each of its seconds cost what an hour does. Only whole cents
-/// are counted; what is left over counts with the next one. By NodePool, capacity type and reason, which is of a closed set.
+/// A node of a rolled-back attempt had cost this much, as if each of its seconds cost what an hour does. Only whole cents
+/// are counted; the rest counts with the next node. By NodePool, capacity type and reason, which is from a closed set.
 pub fn wasted_cost(of: [&str; 3], cost: Price) {
     static LEFT: Mutex<BTreeMap<[String; 3], u64>> = Mutex::new(BTreeMap::new());
     let of = of.map(str::to_owned);
@@ -137,7 +137,7 @@ pub fn wasted_cost(of: [&str; 3], cost: Price) {
     counter!(catalog::WASTED_COST.name, labels.collect::<Vec<Label>>()).increment(all / MICROS_OF_A_CENT);
 }
 
-/// What a node that was kept for a next gang came to.
+/// What happened to a node that was kept for a next gang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kept {
     /// A gang took it over.
@@ -146,7 +146,7 @@ pub enum Kept {
     Unused,
 }
 
-/// A node is not kept any longer.
+/// Counts a node that is no longer kept.
 pub fn kept_warm(claim: &NodeClaim, result: Kept, now: Timestamp) {
     let result = match result {
         Kept::Reused => "reused",
@@ -158,7 +158,7 @@ pub fn kept_warm(claim: &NodeClaim, result: Kept, now: Timestamp) {
         .increment(u64::try_from(kept).unwrap_or_default());
 }
 
-/// None has been swept yet: a counter that first shows after its first sweeps hides them from whoever asks for its
+/// Starts the counters at 0: a counter that first appears after its first sweeps hides them from queries for its
 /// increase.
 pub(super) fn none_swept() {
     for reason in Orphaned::ALL {
@@ -166,13 +166,12 @@ pub(super) fn none_swept() {
     }
 }
 
-/// A NodeClaim that nobody wants was deleted.
+/// A NodeClaim that is no longer wanted was deleted.
 pub fn swept(reason: Orphaned) {
     counter!(catalog::SWEPT.name, "reason" => reason.name()).increment(1);
 }
 
-/// A gate said something about the limits of a NodePool or the quota of a ClusterQueue. The others are not
-/// counted.
+/// A gate answered about the limits of a NodePool or the quota of a ClusterQueue. Other gates are not counted.
 pub fn gate(gate: Gate, subject: &str, result: Checked) {
     let (subject, result) = (subject.to_owned(), result.label());
     match gate {

@@ -1,15 +1,15 @@
-//! Metrics of a replica itself: what it asks of the API server, whether it leads, what it could not tell.
+//! Metrics of a replica itself: its requests to the API server, whether it leads, and what it could not report.
 
 use super::catalog;
 use http::Method;
 use metrics::{counter, gauge};
 
-/// What came of reading the policy file again.
+/// The result of reading the policy file again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reload {
-    /// It holds from now on.
+    /// It is in force from now on.
     Applied,
-    /// It is broken; the one before stays.
+    /// It is broken; the previous one stays in force.
     Refused,
 }
 
@@ -20,20 +20,20 @@ pub enum Unsent {
     Queue,
     /// The collector did not take them.
     Export,
-    /// What the environment says of the export cannot be used.
+    /// The environment's settings for the export cannot be used.
     Setting,
 }
 
 /// Why an Event was not published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unpublished {
-    /// Too many for one Workload, or too many on their way.
+    /// Too many for one Workload, or too many in the queue.
     Limited,
     /// The API server did not take it.
     Failed,
 }
 
-/// The API server was asked; `None` when it gave no answer.
+/// A request was made to the API server; `code` is `None` if it got no answer.
 pub fn api_request(method: &Method, resource: &'static str, code: Option<u16>) {
     let verb = method.as_str().to_ascii_lowercase();
     let code = code.map_or_else(|| "none".to_owned(), |c| c.to_string());
@@ -61,18 +61,18 @@ pub fn karpenter_page(read: bool) {
     counter!(catalog::KARPENTER_PAGES.name, "result" => result).increment(1);
 }
 
-/// Whether this replica acts; with several shards, for which.
+/// Whether this replica leads; with several shards, for one of them.
 pub fn leader(shard: Option<usize>, leads: bool) {
     let labels = shard.map(|shard| ("shard", shard.to_string()));
     gauge!(catalog::LEADER.name, labels.as_slice()).set(f64::from(u8::from(leads)));
 }
 
-/// Says which release runs.
+/// Sets the version of this release.
 pub fn build_info() {
     gauge!(catalog::BUILD.name, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
 }
 
-/// So many more spans did not reach the collector.
+/// This many more spans did not reach the collector.
 pub fn spans_unsent(reason: Unsent, count: u64) {
     let reason = match reason {
         Unsent::Queue => "queue_full",

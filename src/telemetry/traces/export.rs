@@ -1,7 +1,7 @@
-//! Takes spans out of the queue and hands them to the collector, a batch at a time.
+//! Takes spans out of the queue and sends them to the collector in batches.
 //!
-//! A span is exported under the replica whose work it was, also when another sends it again: a collector
-//! then sees the same span twice, resource and all, and keeps one.
+//! A span is exported under the replica whose work it was, also if another replica sends it again. A collector then sees
+//! the same span twice, resource and all, and keeps one.
 
 use super::settings::{BadSetting, Settings, Transport};
 use super::{Traces, metrics};
@@ -27,10 +27,10 @@ use tokio::sync::mpsc::Receiver;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// How long the end of the process waits for spans that are still on their way.
+/// How long the shutdown waits for spans that are not sent yet.
 const FLUSH_LIMIT: Duration = Duration::from_secs(5);
 
-/// The export while it runs.
+/// The running export.
 #[derive(Debug)]
 pub struct Exporting {
     task: JoinHandle<()>,
@@ -38,7 +38,7 @@ pub struct Exporting {
 }
 
 impl Exporting {
-    /// Sends what waits, for a few seconds at most, and ends the export.
+    /// Sends waiting spans, for a few seconds at most, and ends the export.
     pub async fn finish(self) {
         self.stop.cancel();
         if tokio::time::timeout(FLUSH_LIMIT, self.task).await.is_err() {
@@ -47,10 +47,10 @@ impl Exporting {
     }
 }
 
-/// Starts the export. A collector that cannot be reached is no error.
+/// Starts the export. An unreachable collector is not an error.
 ///
 /// # Errors
-/// A setting that can never work, such as a certificate that is no certificate.
+/// A setting that can never work, such as an invalid certificate.
 pub fn start(settings: &Settings) -> Result<(Traces, Exporting), BadSetting> {
     let exporter = exporter(settings)?;
     let (traces, queue) = Traces::channel(settings.sampler.clone(), settings.queue);
@@ -70,7 +70,7 @@ fn exporter(settings: &Settings) -> Result<Otlp, BadSetting> {
             if let Some(endpoint) = &settings.endpoint {
                 builder = builder.with_endpoint(endpoint);
             }
-            // Left to itself, the exporter trusts nobody.
+            // By default, the exporter trusts no authority.
             if settings.tls || settings.authorities.is_some() || settings.identity.is_some() {
                 builder = builder.with_tls_config(grpc_tls(settings)?);
             }
@@ -130,7 +130,7 @@ fn http_tls(settings: &Settings) -> Result<rustls::ClientConfig, BadSetting> {
         None if settings.tls => builder
             .with_native_roots()
             .map_err(|e| BadSetting::new("the system's", "certificates", format!("cannot be read: {e}")))?,
-        // Without TLS there is nobody to trust, and an image may have no authorities.
+        // Without TLS no authority is needed, and an image may have none.
         None => builder.with_root_certificates(rustls::RootCertStore::empty()),
     };
     match &settings.identity {
@@ -142,7 +142,7 @@ fn http_tls(settings: &Settings) -> Result<rustls::ClientConfig, BadSetting> {
     }
 }
 
-/// Carries batches to the collector.
+/// Sends batches to the collector.
 struct Courier<E> {
     exporter: E,
     settings: Settings,
@@ -151,7 +151,7 @@ struct Courier<E> {
 }
 
 impl<E: SpanExporter> Courier<E> {
-    /// Works until it is stopped; then sends what still waits.
+    /// Works until it is stopped, then sends what still waits.
     async fn work(mut self, mut queue: Receiver<Span>, stop: CancellationToken) {
         let mut batch = Vec::new();
         loop {
@@ -216,7 +216,7 @@ impl<E: SpanExporter> Courier<E> {
     }
 }
 
-/// Waits for a span, and then a little for others to go with it.
+/// Waits for a span, and then a little for others to join it.
 async fn gather(queue: &mut Receiver<Span>, batch: &mut Vec<Span>, settings: &Settings) {
     if queue.recv_many(batch, settings.batch).await == 0 {
         return;
@@ -229,11 +229,11 @@ async fn gather(queue: &mut Receiver<Span>, batch: &mut Vec<Span>, settings: &Se
             }
         }
     };
-    // At the end of the wait goes what is there.
+    // When the wait is over, what is there is sent.
     let _ = tokio::time::timeout(settings.delay, more).await;
 }
 
-/// What the collector is told of a replica.
+/// The attributes of a replica for the collector.
 fn resource(replica: &str) -> Resource {
     let unnamed = Resource::builder().build();
     let name = unnamed.get(&Key::from_static_str("service.name")).map(|n| n.to_string()).unwrap_or_default();
@@ -241,7 +241,7 @@ fn resource(replica: &str) -> Resource {
         KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
         KeyValue::new("service.instance.id", replica.to_owned()),
     ]);
-    // The SDK's own word for a service that nobody named.
+    // The SDK's default for a service without a name.
     if name.starts_with("unknown_service") {
         builder.with_service_name("setu").build()
     } else {
@@ -249,7 +249,7 @@ fn resource(replica: &str) -> Resource {
     }
 }
 
-/// A span as the exporter takes it.
+/// Converts a span for the exporter.
 fn convert(span: Span) -> SpanData {
     let context = |trace, id| {
         let (trace, id) = (TraceId::from_bytes(trace), SpanId::from_bytes(id));
@@ -302,7 +302,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::{Arc, Mutex};
 
-    /// A collector that takes, refuses, or never answers.
+    /// A collector that accepts, refuses, or never answers.
     #[derive(Debug, Clone, Default)]
     struct Collector {
         mood: Arc<AtomicUsize>,
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_waits_at_the_end_is_sent_under_the_replica_whose_work_it_was() {
+    async fn waiting_spans_are_sent_at_the_end_under_their_own_replica() {
         let collector = Collector::default();
         let (traces, exporting) = begin(&collector);
         traces.send(vec![span("b"), span("a"), span("b")]);
@@ -348,12 +348,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_collector_that_never_answers_holds_up_nobody_and_ends_in_time() {
+    async fn a_collector_that_never_answers_blocks_neither_senders_nor_shutdown() {
         let collector = Collector::default();
         collector.mood.store(2, Ordering::SeqCst);
         let (traces, exporting) = begin(&collector);
         let started = tokio::time::Instant::now();
-        // More than the queue takes; none of it waits.
+        // More than the queue holds; sending does not wait.
         traces.send((0..100).map(|_| span("a")).collect());
         assert_eq!(started.elapsed(), Duration::ZERO);
         exporting.finish().await;
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_certificate_that_is_none_is_refused_at_the_start_by_its_name() {
+    async fn an_invalid_certificate_is_refused_at_the_start_with_its_file_name() {
         let folder = std::env::temp_dir();
         let none = folder.join("setu-no-such-file.pem");
         let broken = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");

@@ -1,7 +1,7 @@
-//! Traces: the gangs' spans, on their way to a collector that speaks OTLP.
+//! Traces: sends the gangs' spans to a collector that speaks OTLP.
 //!
-//! Rule: nothing here can hold up or change what the controllers do. The queue is bounded, what does not
-//! fit is dropped and counted, and a collector that is down, slow or wrong costs one log line.
+//! Rule: nothing here can hold up or change what the controllers do. The queue is bounded. Spans that do not fit are
+//! dropped and counted, and a collector that is down, slow or wrong costs one log line.
 
 mod export;
 mod settings;
@@ -17,37 +17,37 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-/// Where spans go. Cheap to clone; the default leads nowhere.
+/// The sender of spans. Cheap to clone; the default drops them.
 #[derive(Clone, Debug, Default)]
 pub struct Traces(Option<Arc<Queue>>);
 
 #[derive(Debug)]
 struct Queue {
-    /// `None` where nobody can take them.
+    /// `None` if spans cannot be exported.
     sender: Option<Sender<Span>>,
     sampler: Sampler,
-    /// Whether it was told that spans are dropped, and half of the room is not free again yet.
+    /// Whether dropped spans were logged, and half of the room is not free again yet.
     is_full: AtomicBool,
 }
 
 impl Traces {
-    /// A way for at most `capacity` spans that wait, and its other end.
+    /// A sender for at most `capacity` waiting spans, and its receiver.
     pub fn channel(sampler: Sampler, capacity: usize) -> (Self, Receiver<Span>) {
         let (sender, receiver) = channel(capacity.max(1));
         (Self(Some(Arc::new(Queue::new(Some(sender), sampler)))), receiver)
     }
 
-    /// No way: every span counts as unsent.
+    /// A sender that counts every span as unsent.
     pub fn lost() -> Self {
         Self(Some(Arc::new(Queue::new(None, Sampler::AlwaysOn))))
     }
 
-    /// Whether spans lead anywhere.
+    /// Whether traces are configured.
     pub fn is_on(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Sends spans on their way, and never waits: what does not fit is dropped and counted.
+    /// Sends spans without waiting. What does not fit is dropped and counted.
     pub fn send(&self, spans: Vec<Span>) {
         let Some(queue) = &self.0 else { return };
         for span in spans {
@@ -81,8 +81,8 @@ impl Queue {
         }
     }
 
-    /// Whether the span's trace is sampled. That depends on the trace's id alone, so that all replicas
-    /// keep the same traces.
+    /// Whether the span's trace is sampled. That depends only on the trace's id, so that all replicas keep the same
+    /// traces.
     fn takes(&self, span: &Span) -> bool {
         let id = TraceId::from_bytes(span.trace);
         let result = self.sampler.should_sample(None, id, span.name, &SpanKind::Internal, &[], &[]);
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_without_room_are_counted_and_told_of_once_until_there_is_room_again() {
+    fn dropped_spans_are_counted_and_logged_once_until_there_is_room_again() {
         let lines = Lines::default();
         let writer = lines.clone();
         let log = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
@@ -151,7 +151,7 @@ mod tests {
                 let some = |count: usize| vec![span("a"); count];
                 traces.send(some(6));
                 assert_eq!(logged(), 1);
-                // One is taken, and there is no room for the next but one.
+                // One is taken, so there is room for one more and no further.
                 sent.try_recv().unwrap();
                 traces.send(some(3));
                 assert_eq!(logged(), 1);

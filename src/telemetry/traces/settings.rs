@@ -1,41 +1,41 @@
-//! What `--otlp-endpoint` and the standard `OTEL_…` variables say about traces.
+//! The trace settings from `--otlp-endpoint` and the standard `OTEL_…` variables.
 //!
-//! Endpoint, headers, compression and time limits in the environment are read by the exporter itself; here
-//! is what it leaves to its user.
+//! The exporter reads endpoint, headers, compression and time limits from the environment itself. This file reads what it
+//! leaves to its user.
 
 use opentelemetry_sdk::trace::Sampler;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Where OTLP over HTTP takes traces.
+/// The path where OTLP over HTTP accepts traces.
 const TRACES_PATH: &str = "/v1/traces";
 
 /// How traces are exported.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where to, if that was said by flag; else the exporter reads the environment.
+    /// The collector's URL if a flag gives it; otherwise the exporter reads the environment.
     pub endpoint: Option<String>,
-    /// By which protocol.
+    /// The protocol.
     pub transport: Transport,
-    /// Whether the collector is to prove who it is.
+    /// Whether the collector is verified by TLS.
     pub tls: bool,
     /// Which traces are kept.
     pub sampler: Sampler,
-    /// Most spans that wait.
+    /// The most spans that may wait.
     pub queue: usize,
-    /// Most spans sent at once.
+    /// The most spans sent at once.
     pub batch: usize,
-    /// Longest time that a span waits for others to go with.
+    /// The longest time that a span waits for others to join it.
     pub delay: Duration,
-    /// Longest time that one export may take, retries included.
+    /// The longest time that one export may take, retries included.
     pub limit: Duration,
-    /// PEM file with the authorities that may have signed the collector's certificate.
+    /// PEM file with the authorities that the collector's certificate may be signed by.
     pub authorities: Option<PathBuf>,
     /// PEM files with our own certificate and its key.
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
-/// How OTLP is spoken.
+/// The OTLP transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// gRPC.
@@ -58,14 +58,14 @@ impl BadSetting {
         Self { name: name.to_owned(), value: value.to_owned(), what: what.into() }
     }
 
-    /// Whether it was given on the command line, and not by the environment.
+    /// Whether it came from the command line, and not from the environment.
     pub fn is_of_flag(&self) -> bool {
         self.name.starts_with("--")
     }
 }
 
 impl Settings {
-    /// Reads them; `None` where no collector is named, or tracing is switched off.
+    /// Reads the settings; `None` if no collector is configured, or tracing is switched off.
     pub fn read(
         flag: Option<&str>,
         env: impl Fn(&str) -> Option<String>,
@@ -127,7 +127,7 @@ impl Settings {
     }
 }
 
-/// A trace has no parent, so that a sampler based on parents is the one it names for roots.
+/// A trace has no parent, so a parent-based sampler is the one that it names for roots.
 fn sampler(env: &impl Fn(&str) -> Option<String>) -> Result<Sampler, BadSetting> {
     let name = "OTEL_TRACES_SAMPLER";
     let Some(value) = env(name) else { return Ok(Sampler::AlwaysOn) };
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_refused_with_what_to_write() {
+    fn bad_settings_are_refused_with_advice() {
         let flag = Some("http://j:4317");
         for (bad, words) in [
             (read(Some("jaeger"), &[]), "write http://host:4317"),

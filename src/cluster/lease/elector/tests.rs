@@ -20,7 +20,7 @@ struct Server {
     version: u64,
     watchers: Vec<mpsc::UnboundedSender<Value>>,
     weather: Weather,
-    /// Holders in the order in which they came, `-` for nobody.
+    /// Holders in the order in which they came, `-` for none.
     holders: Vec<String>,
 }
 
@@ -28,11 +28,11 @@ struct Server {
 enum Weather {
     #[default]
     Fine,
-    /// Nobody is told of changes.
+    /// No watch event is sent.
     NoWatch,
-    /// Nothing is answered.
+    /// No request is answered.
     Silent,
-    /// Writes happen, and their answers are lost.
+    /// Writes happen, but their answers are lost.
     AnswersLost,
 }
 
@@ -71,7 +71,7 @@ impl Cluster {
         if weather != Weather::NoWatch {
             self.0.lock().unwrap().watchers.push(send.clone());
         }
-        // A watch of which nobody tells stays open all the same.
+        // A watch without events stays open.
         let lines = futures::stream::unfold((receive, send), |(mut receive, send)| async move {
             let event: Value = receive.recv().await?;
             let frame = http_body::Frame::data(format!("{event}\n").into_bytes().into());
@@ -113,7 +113,7 @@ impl Cluster {
         self.0.lock().unwrap().holders.clone()
     }
 
-    /// Somebody edits the lease by hand.
+    /// Edits the lease by hand.
     fn edit(&self, holder: &str) {
         let mut server = self.0.lock().unwrap();
         let mut lease = server.lease.clone().unwrap();
@@ -125,7 +125,7 @@ impl Cluster {
         let mut server = self.0.lock().unwrap();
         let lease = server.lease.take().unwrap();
         server.version += 1;
-        server.tell("DELETED", &lease);
+        server.send_event("DELETED", &lease);
     }
 }
 
@@ -139,11 +139,11 @@ impl Server {
             self.holders.push(holder);
         }
         self.lease = Some(lease.clone());
-        self.tell("MODIFIED", &lease);
+        self.send_event("MODIFIED", &lease);
         lease
     }
 
-    fn tell(&mut self, what: &str, lease: &Value) {
+    fn send_event(&mut self, what: &str, lease: &Value) {
         let mut object = lease.clone();
         object["apiVersion"] = json!("coordination.k8s.io/v1");
         object["kind"] = json!("Lease");
@@ -191,7 +191,7 @@ impl Candidate {
         Self { leadership: shards.first().clone(), stop, task }
     }
 
-    /// Ends it as SIGKILL would.
+    /// Ends it like SIGKILL.
     fn kill(&self) {
         self.task.abort();
     }
@@ -214,7 +214,7 @@ async fn until_it_leads(candidate: &mut Candidate) -> Duration {
     start.elapsed()
 }
 
-/// Two candidates of which `a` leads.
+/// Two candidates, with `a` as the leader.
 async fn two(cluster: &Cluster) -> (Candidate, Candidate) {
     let mut a = Candidate::enter(cluster, "a");
     until_it_leads(&mut a).await;
@@ -238,7 +238,7 @@ async fn the_first_leads_at_once_and_keeps_leading() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_many_that_start_together_one_leads() {
+async fn one_of_many_candidates_that_start_together_leads() {
     let cluster = Cluster::default();
     let all: Vec<Candidate> = ["a", "b", "c", "d"].map(|i| Candidate::enter(&cluster, i)).into();
     for _ in 0..60 {
@@ -249,7 +249,7 @@ async fn of_many_that_start_together_one_leads() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_that_ends_in_order_is_followed_at_once() {
+async fn a_leader_that_shuts_down_is_replaced_at_once() {
     let cluster = Cluster::default();
     let (a, mut b) = two(&cluster).await;
     a.stop.cancel();
@@ -268,7 +268,7 @@ async fn without_a_watch_the_successor_comes_within_two_retries() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn chance_spreads_the_looks_of_candidates_without_a_watch() {
+async fn jitter_spreads_the_reads_of_candidates_without_a_watch() {
     let mut took = Vec::new();
     for jitter in [0.0, 1.0] {
         let cluster = Cluster::default();
@@ -276,7 +276,7 @@ async fn chance_spreads_the_looks_of_candidates_without_a_watch() {
         let mut a = Candidate::enter(&cluster, "a");
         until_it_leads(&mut a).await;
         let mut b = Candidate::enter_with(&cluster, "b", jitter);
-        // Between the looks of one that comes every 2 seconds, and of one that comes every 4.
+        // Between the reads of a candidate that reads every 2 seconds and one that reads every 4.
         pass(seconds(5)).await;
         a.stop.cancel();
         took.push(until_it_leads(&mut b).await);
@@ -286,7 +286,7 @@ async fn chance_spreads_the_looks_of_candidates_without_a_watch() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_killed_leader_is_followed_when_its_lease_has_lapsed_and_not_before() {
+async fn a_killed_leader_is_replaced_only_after_its_lease_has_lapsed() {
     let cluster = Cluster::default();
     let (a, mut b) = two(&cluster).await;
     a.kill();
@@ -309,7 +309,7 @@ async fn a_leader_without_api_server_stops_before_another_may_start() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_renewal_whose_answer_is_lost_ends_no_term_if_the_next_is_answered() {
+async fn a_lost_answer_to_a_renewal_does_not_end_the_term_if_the_next_is_answered() {
     let cluster = Cluster::default();
     let (a, b) = two(&cluster).await;
     cluster.weather(Weather::AnswersLost);
@@ -322,7 +322,7 @@ async fn a_renewal_whose_answer_is_lost_ends_no_term_if_the_next_is_answered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_given_to_a_stranger_by_hand_ends_the_term_and_lapses_as_any_other() {
+async fn a_lease_given_to_a_stranger_by_hand_ends_the_term_and_lapses() {
     let cluster = Cluster::default();
     let (a, b) = two(&cluster).await;
     cluster.edit("somebody");
@@ -335,7 +335,7 @@ async fn a_lease_given_to_a_stranger_by_hand_ends_the_term_and_lapses_as_any_oth
 }
 
 #[test]
-fn a_namespace_that_is_not_there_is_no_lease_that_changed() {
+fn a_missing_namespace_does_not_count_as_a_changed_lease() {
     let lease = |version: Option<&str>| Lease {
         metadata: ObjectMeta { resource_version: version.map(str::to_owned), ..ObjectMeta::default() },
         spec: None,
@@ -347,7 +347,7 @@ fn a_namespace_that_is_not_there_is_no_lease_that_changed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_deleted_by_hand_is_made_anew_with_one_leader() {
+async fn a_lease_deleted_by_hand_is_recreated_with_one_leader() {
     let cluster = Cluster::default();
     let (a, b) = two(&cluster).await;
     cluster.delete();
@@ -368,7 +368,7 @@ async fn each_change_of_leader_is_counted_in_the_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_write_that_was_cut_short_does_not_keep_the_lease_from_being_given_up() {
+async fn a_lease_is_given_up_even_if_a_write_was_cancelled() {
     let cluster = Cluster::default();
     let (a, mut b) = two(&cluster).await;
     cluster.weather(Weather::AnswersLost);
@@ -376,7 +376,7 @@ async fn a_write_that_was_cut_short_does_not_keep_the_lease_from_being_given_up(
     cluster.weather(Weather::Fine);
     a.stop.cancel();
     assert!(until_it_leads(&mut b).await < Duration::from_millis(300), "a renewal");
-    // One who has just taken it and has not heard so.
+    // One that has just taken it and has not got the answer.
     let c = Candidate::enter(&cluster, "c");
     pass(seconds(5)).await;
     cluster.weather(Weather::AnswersLost);
