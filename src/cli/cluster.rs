@@ -1,7 +1,7 @@
-//! How the reading commands reach a cluster, and what they read there.
+//! Cluster access of the read-only commands, and the objects that they read.
 //!
-//! Rule: nothing but get, list and watch, and nothing from the controller itself. Only Workloads are
-//! needed; what else may not be read is left out, and a note says so.
+//! Rule: only get, list and watch, and no request to the controller. Only Workloads are required;
+//! a note reports what else may not be read.
 
 use super::Failure;
 use crate::api::{
@@ -27,9 +27,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The role that has what readers need.
+/// The role with the permissions that readers need.
 pub const VIEWER: &str = "examples/rbac/setu-viewer.yaml";
-/// How long one list may take.
+/// Timeout of one list request.
 const ANSWER_LIMIT: Duration = Duration::from_secs(15);
 
 /// Which cluster.
@@ -58,25 +58,25 @@ pub struct Connection {
     pub controller_name: String,
 }
 
-/// Which namespaces to read.
+/// The namespaces to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// This one.
+    /// One namespace.
     Namespace(String),
-    /// Every one.
+    /// All namespaces.
     Everywhere,
 }
 
-/// A connected command.
+/// A connection to a cluster.
 pub struct Cluster {
-    /// The way to the API server.
+    /// The client of the API server.
     pub client: Client,
-    /// What is read.
+    /// The namespaces to read.
     pub scope: Scope,
     controller_name: String,
 }
 
-/// What was read, at one instant.
+/// The objects that were read at one instant.
 #[derive(Clone, Debug, Default)]
 pub struct ClusterObjects {
     /// The instant.
@@ -91,28 +91,28 @@ pub struct ClusterObjects {
     pub claims: Option<Vec<NodeClaim>>,
     /// Nodes that belong to gangs; `None` if they may not be read.
     pub nodes: Option<Vec<Node>>,
-    /// Pods that are bound to no node, of the namespaces that were asked for; `None` if they were not read.
+    /// Unbound pods of the requested namespaces; `None` if they were not read.
     pub pods: Option<Vec<Pod>>,
-    /// Events that tell of accepted plans, of the namespaces that were asked for; none if they may not be read.
+    /// Events about accepted plans in the requested namespaces; empty if they may not be read.
     pub plans: Vec<Event>,
-    /// LocalQueues of the scope; none if they may not be read.
+    /// LocalQueues of the scope; empty if they may not be read.
     pub local_queues: Vec<LocalQueue>,
-    /// Every ClusterQueue; none if they may not be read.
+    /// Every ClusterQueue; empty if they may not be read.
     pub cluster_queues: Vec<ClusterQueue>,
-    /// Workloads outside of the scope, where somebody waits for quota that they may hold.
+    /// Workloads of all namespaces, read if a Workload waits for quota that they may hold.
     pub elsewhere: Vec<Workload>,
-    /// Parameters of checks, where there are any.
+    /// ProvisioningParameters of checks.
     pub parameters: Vec<ProvisioningParameters>,
-    /// The controller's policy file, where it was named.
+    /// The controller's policy file, if it was named.
     pub settings: Option<Settings>,
-    /// What Karpenter's metrics say, where they were named and could be read.
+    /// Karpenter's metrics, if they were named and could be read.
     pub market: Option<Arc<Market>>,
-    /// What is missing here, for the user.
+    /// Notes to the user about what could not be read.
     pub notes: Vec<String>,
 }
 
 impl ClusterObjects {
-    /// Leaves only the NodeClaims that were made for Workloads of this namespace.
+    /// Keeps only the NodeClaims made for Workloads of this namespace.
     pub fn keep_claims_of(&mut self, namespace: &str) {
         let of = |claim: &NodeClaim| {
             claim.annotation(names::WORKLOAD).split_once('/').map(|(ns, _)| ns == namespace)
@@ -124,7 +124,7 @@ impl ClusterObjects {
 }
 
 impl Access {
-    /// Connects. Returns the namespace of the context too.
+    /// Connects. Also returns the namespace of the context.
     pub async fn connect(&self) -> Result<(Client, String), Failure> {
         let config = self.config().await.map_err(|e| {
             Failure::Invalid(format!(
@@ -151,7 +151,7 @@ impl Access {
 }
 
 impl Connection {
-    /// Connects to read the namespace that was named, or all of them.
+    /// Connects to read the named namespace, or all namespaces if none was named.
     pub async fn connect_widely(&self) -> Result<Cluster, Failure> {
         self.connect(self.namespace.is_none()).await
     }
@@ -163,7 +163,7 @@ impl Connection {
         Ok(Cluster { client, scope, controller_name: self.controller_name.clone() })
     }
 
-    /// Connects. Returns the namespace that was named too, or else that of the context.
+    /// Connects. Also returns the named namespace, or that of the context.
     pub async fn connect_to_namespace(&self) -> Result<(Client, String), Failure> {
         let (client, of_context) = self.access.connect().await?;
         Ok((client, self.namespace.clone().unwrap_or(of_context)))
@@ -205,28 +205,28 @@ impl Cluster {
         objects.checks = objects.or_note(checks);
         objects.claims = objects.or_note(claims);
         objects.nodes = objects.or_note(nodes);
-        // Without them the deadlines of single phases are not shown, which needs no note.
+        // Without them, the deadlines of single phases are not shown. That needs no note.
         objects.parameters = parameters.unwrap_or_default();
-        // Without them it is not said who holds the quota that a Workload waits for.
+        // Without them, the holders of the quota that a Workload waits for are not shown.
         objects.local_queues = local_queues.unwrap_or_default();
         objects.cluster_queues = cluster_queues.unwrap_or_default();
         Ok(objects)
     }
 
-    /// The pods of a namespace that are bound to no node; `None` if they may not be read.
+    /// Unbound pods of a namespace; `None` if they may not be read.
     pub async fn unbound_pods(&self, namespace: &str) -> Option<Vec<Pod>> {
         let api = Api::namespaced(self.client.clone(), namespace);
         list("pods", api, &ListParams::default().fields("spec.nodeName=").match_any()).await.ok()
     }
 
-    /// The Events of a namespace that tell of accepted plans; none if they may not be read.
+    /// Events about accepted plans in a namespace; empty if they may not be read.
     pub async fn plans(&self, namespace: &str) -> Vec<Event> {
         let api = Api::namespaced(self.client.clone(), namespace);
-        let told = ListParams::default().fields(&format!("reason={VALIDATED}"));
-        list("events", api, &told).await.unwrap_or_default()
+        let accepted = ListParams::default().fields(&format!("reason={VALIDATED}"));
+        list("events", api, &accepted).await.unwrap_or_default()
     }
 
-    /// No objects, as of now.
+    /// No objects, at the current time.
     pub fn empty(&self) -> ClusterObjects {
         ClusterObjects {
             now: Clock::wall().now(),
@@ -235,7 +235,7 @@ impl Cluster {
         }
     }
 
-    /// Workloads of all namespaces; none if they may not be read.
+    /// Workloads of all namespaces; empty if they may not be read.
     pub async fn elsewhere(&self) -> Vec<Workload> {
         let everywhere = Scope::Everywhere.workloads(&self.client);
         list("workloads", everywhere, &ListParams::default()).await.unwrap_or_default()
@@ -270,7 +270,7 @@ async fn list<K>(
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
 {
-    // On the heap: a command waits for several of these at once.
+    // On the heap, because a command awaits several of these at once.
     let answer = Box::pin(tokio::time::timeout(ANSWER_LIMIT, api.list(parameters))).await;
     match answer {
         Ok(Ok(list)) => Ok(list.items.into_iter().filter_map(|guard| guard.0.ok()).collect()),
@@ -290,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_one_namespace_only_its_own_claims_are_left() {
+    fn claims_of_other_namespaces_are_dropped() {
         let claim = |workload: &str| {
             serde_json::from_value::<NodeClaim>(serde_json::json!({
                 "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",

@@ -1,4 +1,4 @@
-//! `setu completions`: what a shell needs to complete the command line.
+//! `setu completions`: prints shell completions.
 
 use super::{Cli, Failure};
 use clap::{CommandFactory, ValueEnum};
@@ -23,7 +23,7 @@ enum Shell {
 }
 
 impl Args {
-    /// Prints them.
+    /// Prints the completions.
     pub fn run(self) -> Result<(), Failure> {
         use clap_complete::Shell as Target;
         let shell = match self.shell {

@@ -4,7 +4,7 @@ use super::Failure;
 use crate::api::ProvisioningParameters;
 use kube::CustomResourceExt;
 
-/// Words that YAML 1.1, which kubectl and Helm read, takes for booleans when they are not quoted.
+/// Words that YAML 1.1, which kubectl and Helm read, parses as booleans unless they are quoted.
 const BOOLEANS: [&str; 8] = ["Off", "off", "On", "on", "Yes", "yes", "No", "no"];
 
 /// Prints the CRDs that Setu brings.
@@ -14,15 +14,15 @@ const BOOLEANS: [&str; 8] = ["Off", "off", "On", "on", "Yes", "yes", "No", "no"]
 pub struct Args {}
 
 impl Args {
-    /// Prints them.
+    /// Prints the CRDs.
     pub fn run(self) -> Result<(), Failure> {
         super::print(&yaml()?);
         Ok(())
     }
 }
 
-/// The CRDs in a form that every YAML parser reads alike: kubectl takes a bare `Off` for `false`, and would
-/// allow that instead.
+/// The CRDs in a form that all YAML parsers read the same: kubectl parses a bare `Off` as `false`, and
+/// would allow that value instead.
 pub fn yaml() -> Result<String, Failure> {
     let crd = ProvisioningParameters::crd();
     let text = serde_yaml::to_string(&crd).map_err(|e| Failure::Failed(format!("rendering the CRD: {e}")))?;
@@ -30,7 +30,7 @@ pub fn yaml() -> Result<String, Failure> {
     Ok(lines.join("\n") + "\n")
 }
 
-/// A line whose value is quoted if it could be taken for a boolean.
+/// Quotes the value of a line if it could be parsed as a boolean.
 fn quoted(line: &str) -> String {
     let value = line.rsplit(' ').next().unwrap_or_default();
     let before = line.strip_suffix(value).unwrap_or_default();
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_that_some_parsers_take_for_booleans_are_quoted_and_prose_is_not() {
+    fn boolean_words_are_quoted_in_values_but_not_in_prose() {
         assert_eq!(quoted("    - Off"), "    - \"Off\"");
         assert_eq!(quoted("default: on"), "default: \"on\"");
         assert_eq!(quoted("  description: turn it on"), "  description: turn it on");

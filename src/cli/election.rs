@@ -1,12 +1,12 @@
-//! Flags of leader election, which `setu run` takes in.
+//! Leader election flags of `setu run`.
 
 use super::Failure;
 use crate::cluster::lease::{Settings, Timing};
 use std::time::Duration;
 
-/// Where a pod finds the namespace it runs in.
+/// File that holds the namespace of the pod.
 const OWN_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
-/// Where a process that runs in no pod looks for its peers.
+/// Namespace of the Lease for a process outside a pod.
 const DEFAULT_NAMESPACE: &str = "kueue-system";
 
 /// How several replicas settle which of them acts.
@@ -40,7 +40,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// What was asked for; `None` if this replica is alone.
+    /// The requested settings; `None` if this replica runs alone.
     pub fn settings(&self) -> Result<Option<Settings>, Failure> {
         let timing = Timing {
             lease: self.lease_duration,
@@ -71,7 +71,7 @@ impl Args {
     }
 }
 
-/// The pod's name and something that no other start of it has.
+/// The pod's name with a suffix that is unique to this process.
 fn identity() -> String {
     let host = std::env::var("HOSTNAME").ok().filter(|h| !h.is_empty());
     format!("{}_{:016x}", host.as_deref().unwrap_or("setu"), fastrand::u64(..))

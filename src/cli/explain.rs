@@ -1,4 +1,4 @@
-//! `setu explain`: why a job waits, what comes next and when.
+//! `setu explain`: shows why a job waits, what happens next, and when.
 
 use super::cluster::{ClusterObjects, Connection};
 use super::inspect::List;
@@ -24,7 +24,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Prints it.
+    /// Prints the explanation.
     pub async fn run(self) -> Result<(), Failure> {
         let settings = self.policy.settings()?;
         let cluster = self.connection.connect(false).await?;

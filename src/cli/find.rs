@@ -1,4 +1,4 @@
-//! Which Workload a user means: its own name, or the name of the Job it was made for.
+//! Finds the Workload that a user names, by its own name or by the name of its Job.
 
 use super::Failure;
 use super::cluster::{Cluster, ClusterObjects, Scope};
@@ -8,17 +8,17 @@ use kube::ResourceExt;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long a Workload is looked for that is not there, or has no checks yet: Kueue makes it a moment after
-/// its Job, and lists its checks a moment after its quota is reserved.
+/// How long to wait for a Workload that does not exist yet or has no checks yet. Kueue creates it a moment
+/// after its Job, and lists its checks a moment after it reserves quota.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Time between two looks for it.
+/// Time between two reads.
 const BETWEEN: Duration = Duration::from_millis(250);
-/// Names at least this similar are suggested; 1 is equal.
+/// Names with at least this similarity are suggested; 1 means equal.
 const SIMILAR: f64 = 0.7;
-/// Most names that are suggested.
+/// Maximum number of suggested names.
 const SUGGESTIONS: usize = 3;
 
-/// Workloads of that name, or made for an owner of that name; `kind/name` asks for owners of the kind.
+/// Workloads with that name, or whose owner has that name. `kind/name` selects owners of the kind.
 pub fn matches<'w>(workloads: &'w [Workload], wanted: &str) -> Vec<&'w Workload> {
     let (kind, name) = wanted.split_once('/').unwrap_or(("", wanted));
     let by_name = |w: &&Workload| {
@@ -38,7 +38,7 @@ pub fn matches<'w>(workloads: &'w [Workload], wanted: &str) -> Vec<&'w Workload>
     workloads.iter().filter(by_owner).collect()
 }
 
-/// Names that look like the wanted one, the likeliest first.
+/// Names similar to the wanted one, most similar first.
 pub fn similar(workloads: &[Workload], wanted: &str) -> Vec<String> {
     let name = wanted.split_once('/').map_or(wanted, |(_, name)| name);
     let names = workloads.iter().flat_map(|w| {
@@ -58,15 +58,15 @@ pub fn similar(workloads: &[Workload], wanted: &str) -> Vec<String> {
     scored.into_iter().take(SUGGESTIONS).map(|(_, name)| name).collect()
 }
 
-/// Whether there is a Workload that the user may mean, and Kueue has listed its checks or has none to list.
+/// Whether a matching Workload exists whose checks Kueue has listed, or that has no checks to list.
 fn is_settled(workloads: &[Workload], wanted: &str) -> bool {
     let found = matches(workloads, wanted);
     let lacks_checks = |w: &&Workload| w.is("QuotaReserved") && w.checks().is_empty() && !w.is("Admitted");
     !found.is_empty() && !found.iter().any(lacks_checks)
 }
 
-/// Reads the cluster; for a while again and again, as long as Kueue may be about to tell more of the Workload
-/// that the user means.
+/// Reads the cluster. Reads it again for up to `PATIENCE` while Kueue may be about to create the Workload or
+/// list its checks.
 pub async fn read(cluster: &Cluster, wanted: &str) -> Result<ClusterObjects, Failure> {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -88,7 +88,7 @@ pub async fn read(cluster: &Cluster, wanted: &str) -> Result<ClusterObjects, Fai
     }
 }
 
-/// The gangs of the Workload a user means, or one line that says what to type instead.
+/// The gangs of the Workload that the user names, or one line about what to type instead.
 pub async fn gangs(
     cluster: &Cluster,
     objects: &ClusterObjects,
@@ -105,7 +105,7 @@ pub async fn gangs(
     }
 }
 
-/// What there is to say of a Workload that has no check of ours: it may get one with its quota.
+/// The report of a Workload that has no check of Setu's yet: it may get one with its quota.
 pub fn early(objects: &ClusterObjects, workload: &Workload) -> Result<GangReport, Failure> {
     if workload.is("QuotaReserved") || workload.is("Finished") {
         return Err(Failure::Failed(not_ours(objects, workload)));
@@ -128,7 +128,7 @@ async fn missing(cluster: &Cluster, objects: &ClusterObjects, wanted: &str) -> S
     absent(wanted, &place, &others, &similar(&objects.workloads, wanted))
 }
 
-/// The line for a Workload that is not there.
+/// The message for a Workload that does not exist.
 pub fn absent(wanted: &str, place: &str, others: &[String], similar: &[String]) -> String {
     let start = format!("no Workload or Job {wanted} in {place}");
     match (others, similar) {
@@ -139,7 +139,7 @@ pub fn absent(wanted: &str, place: &str, others: &[String], similar: &[String]) 
     }
 }
 
-/// The line for a Workload that Setu has nothing to do with.
+/// The message for a Workload that Setu does not handle.
 fn not_ours(objects: &ClusterObjects, workload: &Workload) -> String {
     let name = workload.full_name();
     let checks: Vec<&str> = workload.checks().iter().map(|c| c.name.as_str()).collect();

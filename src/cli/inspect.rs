@@ -1,4 +1,4 @@
-//! `setu inspect`: gangs, where they are and why they wait.
+//! `setu inspect`: lists gangs with their state and why they wait.
 
 use super::cluster::{Cluster, ClusterObjects, Connection};
 use super::known::ControllersPolicy;
@@ -53,17 +53,17 @@ pub enum Output {
     Yaml,
 }
 
-/// Moves to the upper left corner and clears the screen.
+/// Moves the cursor to the upper left corner and clears the screen.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
-/// Gangs as programs read them.
+/// Gangs, for JSON and YAML output.
 #[derive(Serialize)]
 pub(super) struct List<'a> {
     pub(super) gangs: &'a [GangReport],
 }
 
 impl Args {
-    /// Prints them, once or until interrupted.
+    /// Prints the gangs, once or until interrupted.
     pub async fn run(self) -> Result<(), Failure> {
         let settings = self.policy.settings()?;
         let cluster = self.connection.connect(self.all_namespaces).await?;
@@ -119,7 +119,7 @@ impl Args {
         }
     }
 
-    /// Prints again with every change: in place on a terminal, only what changed elsewhere.
+    /// Prints again after every change: the whole table in place on a terminal, only changed gangs elsewhere.
     async fn follow(
         &self,
         cluster: &Cluster,

@@ -1,4 +1,4 @@
-//! `--karpenter-metrics`, of every command that plans or tells what nodes cost.
+//! `--karpenter-metrics`, a flag of every command that plans or shows the cost of nodes.
 
 use super::{Failure, render};
 use crate::app::market;
@@ -16,7 +16,7 @@ pub struct KarpenterMetrics {
 }
 
 impl KarpenterMetrics {
-    /// The page, if one is named.
+    /// The metrics page, if one is named.
     pub fn page(&self) -> Result<Option<Page>, Failure> {
         let page = |url: &String| {
             Page::at(url).map_err(|e| {
@@ -28,7 +28,7 @@ impl KarpenterMetrics {
         self.url.as_ref().filter(|url| !url.is_empty()).map(page).transpose()
     }
 
-    /// What the page says now, if one is named and can be read; it is remarked where it cannot, or where prices are absurd.
+    /// Reads the page, if one is named. Warns if it cannot be read or if its prices are absurd.
     pub async fn market(&self) -> Result<Option<Market>, Failure> {
         let Some(page) = self.page()? else { return Ok(None) };
         let url = self.url.as_deref().unwrap_or_default();

@@ -1,7 +1,7 @@
-//! What can be known here of a check's policy, and what nodes cost by it.
+//! A check's policy as the client sees it, and the prices it gives.
 //!
-//! Rule: its ProvisioningParameters are in the cluster; the controller's policy file and Karpenter's metrics count where the user
-//! names them. What the controller was told in flags is not known here.
+//! Rule: ProvisioningParameters are read from the cluster. The controller's policy file and Karpenter's metrics count only
+//! if the user names them. The controller's flags are not known here.
 
 use super::Failure;
 use super::cluster::ClusterObjects;
@@ -20,7 +20,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Stands for a deadline that only the controller knows, since its policy file cannot be read here.
+/// Placeholder for a deadline that only the controller knows, because its policy file cannot be read here.
 const NOT_KNOWN: Span = Span::minutes(100 * 365 * 24 * 60);
 
 /// What the controller goes by.
@@ -34,28 +34,28 @@ pub struct ControllersPolicy {
 }
 
 impl ControllersPolicy {
-    /// What Karpenter's metrics say now, if their page is named and can be read.
+    /// The current content of Karpenter's metrics, if their page is named and can be read.
     pub async fn market(&self) -> Result<Option<Arc<Market>>, Failure> {
         Ok(self.karpenter.market().await?.map(Arc::new))
     }
 
-    /// Reads the policy file, if it was named.
+    /// Reads the policy file, if one was named.
     pub fn settings(&self) -> Result<Option<Settings>, Failure> {
         let read = |path: &PathBuf| PolicyFile::read(path).map_err(|e| Failure::Invalid(e.to_string()));
         Ok(self.config.as_ref().map(read).transpose()?.map(Settings::from))
     }
 }
 
-/// Whose prices they are.
+/// Where prices come from.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PricedBy {
-    /// The catalogue's, as no policy that is known here says otherwise.
+    /// The catalogue, because no policy known here states prices.
     ListPrices,
-    /// Those of Karpenter's metrics, and the catalogue's where these tell none.
+    /// Karpenter's metrics, with the catalogue for offerings that they do not price.
     KarpenterMetrics,
-    /// What the check's ProvisioningParameters make of them; the controller's policy file is not known.
+    /// The check's ProvisioningParameters; the controller's policy file is not known.
     Parameters,
-    /// What the policy file and ProvisioningParameters make of them.
+    /// The policy file and ProvisioningParameters.
     Policy,
 }
 
@@ -70,20 +70,20 @@ impl fmt::Display for PricedBy {
     }
 }
 
-/// What nodes cost an hour.
+/// The hourly cost of nodes.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct HourlyCost {
-    /// How much, at most.
+    /// The upper bound.
     pub cost_per_hour: Price,
-    /// The currency of that.
+    /// Its currency.
     pub currency: Currency,
-    /// By whose prices.
+    /// Where the prices come from.
     pub priced_by: PricedBy,
 }
 
 impl HourlyCost {
-    /// For people.
+    /// The cost with its currency, for display.
     pub fn money(&self) -> Money {
         Money { price: self.cost_per_hour, currency: self.currency }
     }
@@ -98,13 +98,13 @@ pub struct PricesOfCheck {
 }
 
 impl PricesOfCheck {
-    /// What these nodes cost.
+    /// The cost of these nodes.
     pub fn cost<'c>(&self, claims: impl IntoIterator<Item = &'c NodeClaim>) -> Cost {
         let nodes = claims.into_iter().map(|claim| (claim, 1));
         Prices { budget: &self.budget, market: self.market.as_deref() }.of_nodes(nodes)
     }
 
-    /// The same with whose prices they are, if there are nodes and all their prices are known.
+    /// The hourly cost with the source of the prices, if there are nodes and all prices are known.
     pub fn hourly(&self, cost: &Cost) -> Option<HourlyCost> {
         let is_live = cost.sources.iter().any(|source| matches!(source, Source::Metrics { .. }));
         let by =
@@ -115,7 +115,7 @@ impl PricesOfCheck {
 }
 
 impl ClusterObjects {
-    /// The policy of a check. Deadlines that are not known are far in the future.
+    /// The policy of a check. Unknown deadlines are far in the future.
     pub fn policy(&self, check: &str) -> Policy {
         let parameters = self.parameters_of(check);
         if let Some(settings) = &self.settings {

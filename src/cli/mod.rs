@@ -1,4 +1,4 @@
-//! What a user types. One file per subcommand; parsing here, meaning in `app`.
+//! The command line. One file per subcommand; parsing is here, behaviour is in `app`.
 
 pub mod cluster;
 pub mod completions;
@@ -78,10 +78,10 @@ fn json(value: &impl serde::Serialize) -> Result<String, Failure> {
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// What the user gave cannot be used.
+    /// The user's input is invalid.
     #[error("{0}")]
     Invalid(String),
-    /// It was right, and did not work.
+    /// The input was valid, but the command failed.
     #[error("{0}")]
     Failed(String),
 }
@@ -96,18 +96,18 @@ impl From<AppError> for Failure {
 }
 
 impl Failure {
-    /// Whether the user has to change something, which is exit code 2.
+    /// Whether the user's input is invalid, which is exit code 2.
     pub fn is_invalid_input(&self) -> bool {
         matches!(self, Self::Invalid(_))
     }
 }
 
 impl Cli {
-    /// Parses what was typed; ends the process with help or an error where there is nothing to run.
+    /// Parses the arguments. Prints help or an error and exits if there is nothing to run.
     pub fn from_arguments(arguments: impl IntoIterator<Item = OsString>) -> Self {
         let arguments: Vec<OsString> = arguments.into_iter().collect();
         let program = arguments.first().map(Path::new).and_then(Path::file_stem);
-        // kubectl runs its plugins under such a name, and help should show what the user typed.
+        // kubectl runs its plugins under this name, and help should show what the user typed.
         let typed = if program.is_some_and(|name| name == "kubectl-setu") { "kubectl setu" } else { "setu" };
         let matches = Self::command().name(typed).bin_name(typed).get_matches_from(arguments);
         Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
@@ -134,13 +134,13 @@ impl Cli {
     }
 }
 
-/// Refuses a policy that can bring no gang its nodes.
+/// Refuses a policy with which no gang can get nodes.
 fn usable(check: &str, policy: &Policy) -> Result<(), Failure> {
     whole::usable(policy)
         .map_err(|told| Failure::Invalid(format!("the policy of check {check} cannot be used: {told}")))
 }
 
-/// Prints to standard output; a reader that has gone away is no failure.
+/// Prints to standard output. A closed pipe is not a failure.
 fn print(text: &str) {
     use std::io::Write as _;
     let _ = std::io::stdout().write_all(text.as_bytes());

@@ -1,4 +1,4 @@
-//! `setu policy`: checks policy files, prints their schema, and shows what a check is run by.
+//! `setu policy`: validates policy files, prints their schema, and shows the effective policy of a check.
 
 use super::Failure;
 use super::policy_flags::PolicyFlags;
@@ -64,7 +64,7 @@ struct Show {
     policy: PolicyFlags,
 }
 
-/// What stands in a manifest.
+/// A manifest.
 #[derive(Deserialize)]
 struct Manifest {
     #[serde(flatten)]
@@ -74,7 +74,7 @@ struct Manifest {
 }
 
 impl Args {
-    /// Does what was asked.
+    /// Runs the subcommand.
     pub fn run(self) -> Result<(), Failure> {
         match self.command {
             Command::Check { files } => check(&files),
@@ -104,9 +104,9 @@ fn check(files: &[PathBuf]) -> Result<(), Failure> {
     if wrong.is_empty() { Ok(()) } else { Err(Failure::Invalid(wrong.join("\n"))) }
 }
 
-/// Tells on standard error what works in a valid file, and is hardly meant.
+/// Prints warnings to standard error about settings of a valid file that are probably not intended.
 fn warn(path: &std::path::Path) {
-    // It was read just now; what has become of it since is no warning.
+    // The file was read just now. If it has changed or gone since, that is not worth a warning.
     let text = std::fs::read_to_string(path).unwrap_or_default();
     for problem in PolicyFile::warnings(&text) {
         render::remark(&format!("{}:{problem} (warning)", path.display()));
@@ -141,14 +141,14 @@ fn parameters(path: &PathBuf) -> Result<(String, ProvisioningParametersSpec), Fa
     if (types.api_version.split('/').next(), types.kind.as_str())
         != (Some(names::API_GROUP), names::PARAMETERS_KIND)
     {
-        let told = format!(
+        let mismatch = format!(
             "is {} {}, and not {} of {}",
             types.api_version,
             types.kind,
             names::PARAMETERS_KIND,
             names::API_GROUP
         );
-        return Err(invalid(told));
+        return Err(invalid(mismatch));
     }
     let spec = crate::controllers::parameters::read(&object).map_err(invalid)?;
     Ok((object.metadata.name.unwrap_or_default(), spec))

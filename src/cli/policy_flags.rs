@@ -1,5 +1,5 @@
-//! Flags and environment variables that say something about policy, shared by the commands that need
-//! one: what was typed, and where each value came from.
+//! Policy flags and environment variables, shared by the commands that need a policy, with the origin
+//! of each value.
 
 use super::Failure;
 use crate::api::parameters::{Gate, Gates, ProvisioningParametersSpec};
@@ -78,7 +78,7 @@ pub struct PolicyFlags {
     from_environment: BTreeMap<&'static str, bool>,
 }
 
-/// Every flag of [`Typed`] that is policy, by its id.
+/// Ids of the flags of [`Typed`] that are policy.
 const IDS: [&str; 8] = [
     "cloud_provider",
     "enforce_quota",
@@ -121,7 +121,7 @@ impl PolicyFlags {
         self.typed.config.as_ref()
     }
 
-    /// Reads the file and puts the rest beside it.
+    /// Reads the policy file and adds the flags.
     pub fn settings(&self) -> Result<Settings, Failure> {
         let file = match &self.typed.config {
             Some(path) => PolicyFile::read(path).map_err(|e| Failure::Invalid(e.to_string()))?,

@@ -1,6 +1,6 @@
-//! Workloads that wait for quota: which checks of Setu they will get, and who holds the quota meanwhile.
+//! Workloads that wait for quota: the checks of Setu's that they will get, and the current holders of the quota.
 //!
-//! Rule: as far as LocalQueues and ClusterQueues may be read; where not, nothing is said of them.
+//! Rule: if LocalQueues and ClusterQueues may not be read, nothing is reported about them.
 
 use super::cluster::ClusterObjects;
 use crate::api::Workload;
@@ -8,7 +8,7 @@ use crate::controllers::board::Holder;
 use kube::ResourceExt;
 use std::collections::BTreeMap;
 
-/// Name of a Workload's ClusterQueue: that of its admission, or else that of its LocalQueue; empty if neither is known.
+/// Name of a Workload's ClusterQueue, from its admission or its LocalQueue; empty if neither is known.
 pub fn cluster_queue<'s>(objects: &'s ClusterObjects, workload: &'s Workload) -> &'s str {
     if let Some(admission) = workload.admission() {
         return &admission.cluster_queue;
@@ -19,7 +19,7 @@ pub fn cluster_queue<'s>(objects: &'s ClusterObjects, workload: &'s Workload) ->
     objects.local_queues.iter().find(is_its).map_or("", |queue| &queue.spec.cluster_queue)
 }
 
-/// Names of the checks that a Workload's ClusterQueue will give it with its quota.
+/// Names of the checks that the ClusterQueue will add to the Workload when it reserves quota.
 pub fn checks_to_come<'s>(
     objects: &'s ClusterObjects,
     workload: &'s Workload,
@@ -30,7 +30,7 @@ pub fn checks_to_come<'s>(
     strategy.into_iter().flat_map(|s| &s.admission_checks).map(|rule| rule.name.as_str())
 }
 
-/// Who has quota of this ClusterQueue reserved, with the most pods first.
+/// Workloads with reserved quota of this ClusterQueue, those with the most pods first.
 pub fn holders(objects: &ClusterObjects, cluster_queue: &str) -> Vec<Holder> {
     let holds = |workload: &&Workload| {
         workload.is("QuotaReserved")
@@ -43,7 +43,7 @@ pub fn holders(objects: &ClusterObjects, cluster_queue: &str) -> Vec<Holder> {
     Holder::largest_first(by_name)
 }
 
-/// The holders in a clause; `None` if there are none.
+/// A clause naming the holders; `None` if there are none.
 pub fn in_words(cluster_queue: &str, holders: &[Holder]) -> Option<String> {
     let (first, more) = holders.split_first()?;
     let more = match more.len() {

@@ -1,4 +1,4 @@
-//! `setu repair`: makes a gang's journal anew from what exists.
+//! `setu repair`: rebuilds a gang's journal from its NodeClaims and its Workload.
 
 use super::cluster::{ClusterObjects, Connection};
 use super::{Failure, find, report};
@@ -32,20 +32,20 @@ pub struct Args {
     connection: Connection,
 }
 
-/// One journal, as it is and as it would be.
+/// The current and the rebuilt journal of one check.
 #[derive(Debug)]
 struct Repair {
     check: String,
     /// The annotation.
     old: Option<String>,
-    /// What it says.
+    /// A description of its content.
     says: String,
-    /// What it should say, or why that cannot be told now.
+    /// The rebuilt journal, or why it cannot be rebuilt now.
     new: Result<Journal, String>,
 }
 
 impl Args {
-    /// Says what would be done, or does it.
+    /// Prints what would be done, or does it.
     pub async fn run(self) -> Result<(), Failure> {
         logs::init(logs::Format::default(), "warn").map_err(|e| Failure::Invalid(e.to_string()))?;
         let cluster = self.connection.connect(false).await?;
@@ -55,7 +55,7 @@ impl Args {
                 "you may not list nodeclaims, and a journal cannot be made anew without them".to_owned(),
             ));
         }
-        // Says what to type instead where there is no such gang.
+        // Fails with a hint about what to type if there is no such gang.
         find::gangs(&cluster, &objects, &self.workload).await?;
         for workload in find::matches(&objects.workloads, &self.workload) {
             let repairs: Vec<Repair> = report::gangs_of(&objects, workload)
@@ -145,7 +145,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn it_says_what_stands_there_and_what_would() {
+    fn the_current_and_the_rebuilt_journal_are_printed() {
         let condition = |kind: &str| json!({"type": kind, "status": "True", "reason": "r", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
         let workload: Workload = serde_json::from_value(json!({
             "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",

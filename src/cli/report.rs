@@ -1,7 +1,7 @@
-//! From objects to what is told of each gang: pure, so that all output can be tested without a cluster.
+//! Builds the report of each gang from objects. Pure, so that all output can be tested without a cluster.
 //!
-//! Rule: what the claims and Nodes show is looked at afresh; what only the controller can know (the
-//! plan, its gates, short capacity) is taken from the words it left on the Workload.
+//! Rule: the state of claims and Nodes is read from the objects. What only the controller knows (the plan, its
+//! gates, short capacity) is taken from the messages it left on the Workload.
 
 use super::cluster::ClusterObjects;
 use super::known::HourlyCost;
@@ -26,7 +26,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde::Serialize;
 
-/// Within this time of its reservation a gang that nobody answers is only new.
+/// A gang whose check is not answered yet counts as new for this long after its reservation.
 const JUST_NOW: SignedDuration = SignedDuration::from_secs(5);
 
 /// One gang: a Workload under one of Setu's checks.
@@ -37,53 +37,53 @@ pub struct GangReport {
     pub namespace: String,
     /// Name of the Workload.
     pub workload: String,
-    /// `Kind/name` of what the Workload was made for.
+    /// `Kind/name` of the Workload's owner.
     pub owner: String,
     /// The LocalQueue.
     pub queue: String,
-    /// Its ClusterQueue; empty where it has no quota and LocalQueues may not be read.
+    /// Its ClusterQueue; empty if it has no quota and LocalQueues may not be read.
     pub cluster_queue: String,
-    /// While it has no quota, who holds that of its ClusterQueue; with the most pods first.
+    /// While it has no quota: the Workloads that hold quota of its ClusterQueue, those with the most pods first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub quota_held_by: Vec<Holder>,
     /// The AdmissionCheck.
     pub check: String,
-    /// Its verdict, once Kueue has listed it.
+    /// The check's verdict, once Kueue has listed the check.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdict: Option<Verdict>,
-    /// How far Kueue has gone with the Workload.
+    /// How far Kueue has got with the Workload.
     pub standing: Standing,
     /// When the Workload was created.
     pub created: Timestamp,
     /// When its quota was reserved, if it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reserved: Option<Timestamp>,
-    /// Why it does not run, or that it does: one line.
+    /// One line: why it does not run, or that it runs.
     pub why: String,
-    /// Whether that quotes what Kueue says.
+    /// Whether `why` quotes Kueue.
     #[serde(skip)]
     pub why_quotes_kueue: bool,
-    /// What Kueue itself says, while it holds the Workload back.
+    /// Kueue's own message, while it holds the Workload back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kueue_says: Option<String>,
     /// Checks of other controllers that are not Ready.
     pub other_checks: Vec<OtherCheck>,
-    /// What the controller last told Kueue in words.
+    /// The last message that the controller set on the check.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub told: String,
-    /// Where the gang is, and why; absent while Setu has not started on it.
+    /// The gang's state and the reason for it; absent until Setu has started on the gang.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gang: Option<Explanation>,
-    /// What its nodes cost an hour, where all prices are known.
+    /// The hourly cost of its nodes, if all prices are known.
     #[serde(flatten)]
     pub cost: Option<HourlyCost>,
-    /// What no price is known for, in words, where there is such.
+    /// A text naming what has no known price, if anything.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub no_price: Option<String>,
-    /// What the controller told of its plan: nodes, cost, NodePools that were passed over; while the Event is kept.
+    /// The controller's Event about its plan (nodes, cost, NodePools passed over), while the Event exists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub planned: Option<String>,
-    /// Id of the trace of this admission.
+    /// Trace id of this admission.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace_id: Option<String>,
     /// Its last transitions, newest last.
@@ -97,12 +97,12 @@ pub struct OtherCheck {
     pub name: String,
     /// Its verdict.
     pub verdict: Verdict,
-    /// What it says.
+    /// Its message.
     pub message: String,
 }
 
 impl GangReport {
-    /// The gang's state, or what stands for one before Setu has started on it.
+    /// The gang's state, or the Workload's standing until Setu has started on it.
     pub fn state(&self) -> String {
         match &self.gang {
             Some(gang) => gang.state.to_string(),
@@ -110,7 +110,7 @@ impl GangReport {
         }
     }
 
-    /// How long it has waited with its quota reserved and does not run.
+    /// How long it has waited since its quota was reserved, if it does not run yet.
     pub fn waiting(&self, now: Timestamp) -> Option<SignedDuration> {
         (self.standing == Standing::Reserved).then(|| self.reserved.map(|t| now.duration_since(t)))?
     }
@@ -124,7 +124,7 @@ pub fn gangs(objects: &ClusterObjects) -> Vec<GangReport> {
     all
 }
 
-/// The gangs of one Workload: one for each check of ours that it carries or has a journal of.
+/// The gangs of one Workload: one for each check of Setu's that it lists or has a journal of.
 pub fn gangs_of(objects: &ClusterObjects, workload: &Workload) -> Vec<GangReport> {
     let listed = workload.checks().iter().map(|c| c.name.as_str()).filter(|c| is_ours(objects, c));
     let journalled = workload.annotations().keys().filter_map(|key| key.strip_prefix(names::JOURNAL_PREFIX));
@@ -137,7 +137,7 @@ pub fn gangs_of(objects: &ClusterObjects, workload: &Workload) -> Vec<GangReport
     checks.into_iter().map(|check| report(objects, workload, check)).collect()
 }
 
-/// Whether a check is Setu's, as far as checks may be read.
+/// Whether a check is known to be Setu's; false if checks may not be read.
 fn is_ours(objects: &ClusterObjects, check: &str) -> bool {
     objects
         .checks
@@ -146,7 +146,7 @@ fn is_ours(objects: &ClusterObjects, check: &str) -> bool {
         .any(|known| known.name_any() == check && known.spec.controller_name == objects.controller_name)
 }
 
-/// What is told of a Workload under one check; without a name, of a Workload that has none yet.
+/// The report of a Workload under one check. The check is empty for a Workload that has none yet.
 pub fn report(objects: &ClusterObjects, workload: &Workload, check: &str) -> GangReport {
     let entry = workload.check(check);
     let journal = journal(objects, workload, check);
@@ -200,7 +200,7 @@ pub fn report(objects: &ClusterObjects, workload: &Workload, check: &str) -> Gan
     report
 }
 
-/// What the Event of its last accepted plan says; what came next then is left out.
+/// The text of the Event about the last accepted plan, without its announcement of the next step.
 fn planned(objects: &ClusterObjects, workload: &Workload, journal: &Journal) -> Option<String> {
     let accepted = |step: &&Step| (step.from, step.to) == (StateName::Validating, StateName::Provisioning);
     let step = journal.history.iter().rfind(accepted)?;
@@ -208,7 +208,7 @@ fn planned(objects: &ClusterObjects, workload: &Workload, journal: &Journal) -> 
         let at = event.event_time.as_ref().map(|time| time.0.as_millisecond());
         event.involved_object.uid == workload.metadata.uid && at == Some(step.at.as_millisecond())
     })?;
-    // What came next is over mostly, and is not shown.
+    // The next step is usually over by now.
     let text = event.message.as_deref()?;
     Some(text.split(NEXT).next().unwrap_or(text).to_owned())
 }
@@ -253,12 +253,12 @@ fn explained(objects: &ClusterObjects, workload: &Workload, check: &str, journal
         .collect();
     views.sort_by_key(|view| view.slot);
     let reservation = Reservation::of(workload, check);
-    let told = workload.check(check).map(|entry| entry.state).unwrap_or_default();
+    let verdict = workload.check(check).map(|entry| entry.state).unwrap_or_default();
     let unbound = unbound_pods(objects, workload, check).filter(|_| journal.memory.slots > 0);
     let snapshot = Snapshot {
-        reported: told,
+        reported: verdict,
         claims: &views,
-        refusal: is_kept_out(journal, &reservation, told)
+        refusal: is_kept_out(journal, &reservation, verdict)
             .then_some(Refusal { until: objects.now, again_at: objects.now }),
         outlook: Outlook { unbound: unbound.as_ref(), ..Outlook::default() },
         ..Snapshot::of(objects.now, &reservation, &policy)
@@ -278,7 +278,7 @@ fn explained(objects: &ClusterObjects, workload: &Workload, check: &str, journal
     };
     let word = word_of_controller(workload, check, journal);
     if explanation.state == StateName::Validating {
-        // Whether the wait for a plan ends depends on what is in the way, which the controller tells in its own words.
+        // Whether the wait for a plan ends depends on the obstacle, which the controller's own message states.
         explanation.otherwise = None;
         if word.is_some() {
             WHEN_THAT_CHANGES.clone_into(&mut explanation.next);
@@ -290,7 +290,7 @@ fn explained(objects: &ClusterObjects, workload: &Workload, check: &str, journal
     explanation
 }
 
-/// Pods of an admitted gang that are not bound to a node, where pods were read.
+/// Unbound pods of an admitted gang, if pods were read.
 fn unbound_pods(objects: &ClusterObjects, workload: &Workload, check: &str) -> Option<UnboundPods> {
     let namespace = workload.namespace();
     let pods = objects.pods.as_ref()?.iter().filter(|pod| pod.metadata.namespace == namespace);
@@ -298,7 +298,7 @@ fn unbound_pods(objects: &ClusterObjects, workload: &Workload, check: &str) -> O
     AdmittedPods::of(workload, check)?.find(&pods, objects.now)
 }
 
-/// What the controller last said: the check's message, or the line it left for people.
+/// The controller's last message: that of the check, or the text of the state annotation.
 fn word_of_controller<'w>(workload: &'w Workload, check: &str, journal: &Journal) -> Option<&'w str> {
     let entry = workload.check(check).map(|c| c.message.as_str());
     let state = format!("{}: ", journal.state.name());
@@ -311,32 +311,32 @@ fn node_of<'s>(objects: &'s ClusterObjects, claim: &NodeClaim) -> Option<&'s Nod
     objects.nodes.iter().flatten().find(|node| node.metadata.name.as_deref() == Some(name))
 }
 
-/// What its nodes are held for, or about to be.
+/// The gang, unless it is Released: one that holds nodes or is about to.
 fn holding(report: &GangReport) -> Option<&Explanation> {
     report.gang.as_ref().filter(|gang| gang.state != StateName::Released)
 }
 
-/// Whether nothing but Kueue's own words says why a gang does not run.
+/// Whether only Kueue's own message explains why a gang does not run.
 fn quotes_kueue(report: &GangReport) -> bool {
-    let says = matches!(
+    let is_blocked = matches!(
         report.standing,
         Standing::Finished | Standing::Deactivated | Standing::Queued | Standing::Evicted
     );
-    says && holding(report).is_none()
+    is_blocked && holding(report).is_none()
 }
 
 fn why(objects: &ClusterObjects, report: &GangReport) -> String {
-    let said = |what: &str| match &report.kueue_says {
+    let note = |what: &str| match &report.kueue_says {
         Some(words) => format!("{what}: {words}"),
         None => what.to_owned(),
     };
     let holds = holding(report);
     match (report.standing, holds) {
-        (Standing::Finished, None) => said("finished"),
-        (Standing::Deactivated, None) => said("deactivated, spec.active is false"),
+        (Standing::Finished, None) => note("finished"),
+        (Standing::Deactivated, None) => note("deactivated, spec.active is false"),
         (Standing::Queued, None) => {
             let held = queued::in_words(&report.cluster_queue, &report.quota_held_by);
-            let parts = [Some(said("quota is not reserved")), held];
+            let parts = [Some(note("quota is not reserved")), held];
             parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
         }
         (Standing::Admitted, Some(gang)) if gang.state == StateName::Approved => match gang.slots {
@@ -359,12 +359,12 @@ fn why(objects: &ClusterObjects, report: &GangReport) -> String {
             }
         }
         (_, Some(gang)) => gang.sentence.clone(),
-        (Standing::Evicted, None) => said("evicted"),
+        (Standing::Evicted, None) => note("evicted"),
         (Standing::Reserved | Standing::Admitted, None) => unanswered(objects, report),
     }
 }
 
-/// Quota is reserved and Setu has not started: after a moment the controller, or the check, is to blame.
+/// Quota is reserved, but Setu has not started. After a few seconds, the controller or the check is at fault.
 fn unanswered(objects: &ClusterObjects, report: &GangReport) -> String {
     let check = report.check.as_str();
     let known = objects.checks.iter().flatten().find(|c| c.name_any() == check);

@@ -79,7 +79,7 @@ impl OnRequest {
 }
 
 impl Args {
-    /// Runs until a signal ends it.
+    /// Runs until a signal stops it.
     pub async fn run(self) -> Result<(), Failure> {
         logs::init(self.log_format, &self.log_level).map_err(|e| Failure::Invalid(e.to_string()))?;
         Ok(app::run(self.config()?).await?)
@@ -101,7 +101,7 @@ impl Args {
         })
     }
 
-    /// A flag that cannot be used is refused; what the environment says wrong costs the traces alone.
+    /// An invalid flag is an error. An invalid environment variable only disables traces.
     fn traces(&self) -> Result<Result<Option<traces::Settings>, traces::BadSetting>, Failure> {
         let read = traces::Settings::read(self.otlp_endpoint.as_deref(), |name| std::env::var(name).ok());
         match read {
@@ -111,7 +111,7 @@ impl Args {
     }
 }
 
-/// Reads `:port`, which is every address of both families, or `host:port`.
+/// Parses `host:port`, or `:port`, which means all addresses of both families.
 fn address(flag: &str, text: &str) -> Result<SocketAddr, Failure> {
     let bad =
         || Failure::Invalid(format!("{flag} {text:?} is not a valid address; write :port or host:port"));
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_a_port_or_host_and_port() {
+    fn bind_addresses_are_a_port_or_host_and_port() {
         assert_eq!(address("--x", ":8080").unwrap().to_string(), "[::]:8080");
         assert_eq!(address("--x", "127.0.0.1:1").unwrap().to_string(), "127.0.0.1:1");
         for bad in ["8080", ":", ":99999", ""] {

@@ -1,27 +1,27 @@
-//! How far Kueue has gone with a Workload.
+//! How far Kueue has got with a Workload.
 
 use crate::api::{Workload, condition};
 use serde::Serialize;
 
-/// How far Kueue has gone with a Workload.
+/// How far Kueue has got with a Workload.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// No quota is reserved.
     Queued,
-    /// Quota is reserved, checks are open.
+    /// Quota is reserved, but not every check is Ready.
     Reserved,
-    /// It runs.
+    /// It is admitted.
     Admitted,
     /// It is being evicted.
     Evicted,
     /// `spec.active` is false.
     Deactivated,
-    /// All its pods are done.
+    /// All its pods have finished.
     Finished,
 }
 
 impl Standing {
-    /// As the Workload's conditions have it.
+    /// Reads it from the Workload's conditions.
     pub fn of(workload: &Workload) -> Self {
         if workload.is("Finished") {
             Self::Finished
@@ -38,7 +38,7 @@ impl Standing {
         }
     }
 
-    /// Kueue's own words for why it holds a Workload back.
+    /// Kueue's own message about why it holds the Workload back.
     pub fn in_kueues_words(self, workload: &Workload) -> Option<String> {
         let words = |kind: &str| {
             let found = condition::find(workload.conditions(), kind)?;

@@ -1,4 +1,4 @@
-//! `setu statechart`: the chart, drawn from the code.
+//! `setu statechart`: prints the statechart, generated from the code.
 
 use super::Failure;
 use crate::gang::diagram;
@@ -22,7 +22,7 @@ enum Format {
 }
 
 impl Args {
-    /// Prints it.
+    /// Prints the chart.
     pub fn run(self) -> Result<(), Failure> {
         super::print(&match self.format {
             Format::Mermaid => diagram::mermaid(),

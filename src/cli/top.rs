@@ -1,4 +1,4 @@
-//! `setu top`: what the gangs hold and waste, and which of them wait longest.
+//! `setu top`: shows which nodes gangs hold and waste, and which gangs wait longest.
 
 use super::cluster::{ClusterObjects, Connection, Scope};
 use super::known::ControllersPolicy;
@@ -28,7 +28,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Prints it.
+    /// Prints the summary.
     pub async fn run(self) -> Result<(), Failure> {
         let settings = self.policy.settings()?;
         let cluster = self.connection.connect_widely().await?;

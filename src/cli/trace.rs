@@ -1,12 +1,12 @@
-//! `setu trace`: a gang's timeline as text, and where its trace is.
+//! `setu trace`: prints a gang's timeline, and the id or address of its trace.
 
 use super::cluster::Connection;
 use super::{Failure, find};
 use crate::cli::render::{self, waterfall};
 
-/// Columns where standard output is no terminal.
+/// Width if standard output is not a terminal.
 const WIDTH: usize = 140;
-/// Stands in an address for the id of a trace.
+/// Placeholder for the trace id in an address.
 const PLACE: &str = "{traceId}";
 
 /// Shows when a gang was in which state and when each of its nodes came how far.
@@ -27,7 +27,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Prints it.
+    /// Prints the timeline.
     pub async fn run(self) -> Result<(), Failure> {
         let cluster = self.connection.connect(false).await?;
         let objects = find::read(&cluster, &self.workload).await?;
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_without_a_place_for_the_id_is_refused() {
+    fn an_address_without_the_trace_id_placeholder_is_refused() {
         assert!(template("https://traces.example/trace/{traceId}?x=1").is_ok());
         for bad in ["https://traces.example/trace/", "traces.example/{traceId}", "javascript:{traceId}", ""] {
             assert!(template(bad).unwrap_err().contains("{traceId}"), "{bad}");

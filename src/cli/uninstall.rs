@@ -1,4 +1,4 @@
-//! `setu uninstall`: leaves a cluster in order.
+//! `setu uninstall`: releases what Setu holds in a cluster.
 
 use super::Failure;
 use super::cluster::Access;
@@ -48,7 +48,7 @@ fn deployment(text: &str) -> Result<(String, String), String> {
 }
 
 impl Args {
-    /// Says what would be done, or does it.
+    /// Prints what would be done, or does it.
     pub async fn run(self) -> Result<(), Failure> {
         logs::init(logs::Format::default(), "warn").map_err(|e| Failure::Invalid(e.to_string()))?;
         let (client, _) = self.access.connect().await?;
@@ -72,7 +72,7 @@ impl Args {
     }
 }
 
-/// The plan in words.
+/// The plan as text.
 fn in_words(plan: &Plan, doing: bool) -> String {
     let mut text = String::new();
     let mut lines = |what: &str, names: Vec<String>| {

@@ -1,4 +1,4 @@
-//! Snapshots that follow the cluster, for `--watch`: the same watches that the controller has.
+//! Live objects for `--watch`, from the same watches that the controller uses.
 
 use super::Failure;
 use super::cluster::{Cluster, ClusterObjects};
@@ -10,23 +10,23 @@ use kube::runtime::watcher::Config;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Changes that come together are shown together.
+/// Changes within this time are shown together.
 const PACE: Duration = Duration::from_millis(300);
-/// On a terminal ages and waits are shown anew although nothing changed.
+/// Ages and waits are redrawn this often even if nothing changed.
 const TICK: Duration = Duration::from_secs(5);
 
-/// Watches of everything that moves.
+/// Watches of the objects that change.
 pub struct Live {
     workloads: Watched<Workload>,
     claims: Watched<NodeClaim>,
     nodes: Watched<Node>,
     gates: Gates,
-    /// What does not move, and what may not be read.
+    /// The objects that are not watched, and which kinds may not be read.
     base: ClusterObjects,
 }
 
 impl Live {
-    /// Starts them; `base` was read before.
+    /// Starts the watches; `base` was read before.
     pub fn start(cluster: &Cluster, base: ClusterObjects) -> Self {
         let gates = Gates::default();
         let client = || cluster.client.clone();
@@ -42,7 +42,7 @@ impl Live {
         }
     }
 
-    /// The objects again: after a change, or after a while.
+    /// Returns the objects after a change, or after `TICK`.
     pub async fn next(&mut self, cluster: &Cluster) -> Result<ClusterObjects, Failure> {
         loop {
             let change = async {
@@ -53,7 +53,7 @@ impl Live {
                     else => std::future::pending().await,
                 }
             };
-            // Either way there is something to show: a change, or time that went by.
+            // Redraw in both cases: objects changed, or time passed.
             let _ = tokio::time::timeout(TICK, change).await;
             tokio::time::sleep(PACE).await;
             while self.workloads.touched.skip() || self.claims.touched.skip() || self.nodes.touched.skip() {}

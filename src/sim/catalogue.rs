@@ -1,4 +1,4 @@
-//! The instance types that the embedded cloud sells, and what one of them costs where.
+//! The instance types of the embedded cloud, and their prices by zone and capacity type.
 
 use super::weather::Place;
 use crate::plan::quantity::Amount;
@@ -21,18 +21,18 @@ pub struct InstanceType {
 
 /// Zones of the embedded cloud.
 pub const ZONES: [&str; 3] = ["us-east-1a", "us-east-1b", "us-east-1c"];
-/// Capacity types with the factor on the price.
+/// Capacity types with their price factors.
 pub const CAPACITY_TYPES: [(&str, f64); 3] = [("on-demand", 1.0), ("spot", 0.4), (RESERVED, 0.0)];
-/// Capacity type that there is only where the weather has some.
+/// Capacity type that exists only if the weather provides it.
 pub const RESERVED: &str = "reserved";
-/// What each zone adds to the price.
+/// Relative price increase per zone.
 const ZONE_PREMIUM: f64 = 0.01;
 
 const fn of(name: &'static str, cpus: u32, memory: u32, gpus: u32, price: f64) -> InstanceType {
     InstanceType { name, cpus, memory, gpus, price }
 }
 
-/// Everything on sale.
+/// All instance types.
 pub const TYPES: [InstanceType; 13] = [
     of("c5.large", 2, 4, 0, 0.085),
     of("m5.large", 2, 8, 0, 0.096),
@@ -50,7 +50,7 @@ pub const TYPES: [InstanceType; 13] = [
 ];
 
 impl InstanceType {
-    /// What a node of this type can give to pods.
+    /// Allocatable resources of a node of this type.
     pub fn allocatable(&self) -> BTreeMap<String, String> {
         let mut all = BTreeMap::from([
             ("cpu".to_owned(), self.cpus.to_string()),
@@ -88,7 +88,7 @@ pub struct Offer {
 }
 
 impl Offer {
-    /// The place that an instance of this offer would take, of a claim for `place`.
+    /// The place of an instance of this offer, for a claim at `place`.
     pub fn on(&self, place: &Place) -> Place {
         Place {
             instance_type: self.instance_type.name.to_owned(),
@@ -99,7 +99,7 @@ impl Offer {
     }
 }
 
-/// Every offer, in the order of the catalogue.
+/// Every offer, in catalogue order.
 pub fn offers() -> impl Iterator<Item = Offer> {
     TYPES.iter().flat_map(|instance_type| {
         ZONES.iter().zip(0_u32..).flat_map(move |(zone, index)| {

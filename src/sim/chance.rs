@@ -1,13 +1,13 @@
-//! Chance from a seed: the same seed gives the same numbers on every machine.
+//! Seeded random numbers: the same seed gives the same numbers on every machine.
 
 use std::time::Duration;
 
-/// A stream of chance (SplitMix64).
+/// A stream of random numbers (SplitMix64).
 #[derive(Clone, Debug)]
 pub struct Chance(u64);
 
 impl Chance {
-    /// The stream of a seed. `stream` tells several users of one seed apart.
+    /// The stream of a seed. `stream` separates several users of one seed.
     pub fn new(seed: u64, stream: &str) -> Self {
         let mut mixed = Self(seed);
         for byte in stream.bytes() {
@@ -26,12 +26,12 @@ impl Chance {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`; 0 if that is 0.
+    /// A number below `bound`; 0 if `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.draw().checked_rem(bound).unwrap_or_default()
     }
 
-    /// Whether something happens that happens `per_thousand` times of a thousand.
+    /// True with a probability of `per_thousand` in a thousand.
     pub fn happens(&mut self, per_thousand: u64) -> bool {
         self.below(1_000) < per_thousand
     }
@@ -41,7 +41,7 @@ impl Chance {
         Duration::from_millis(from + self.below(to.saturating_sub(from).saturating_add(1)))
     }
 
-    /// One of these; `None` of none.
+    /// A random element; `None` if there are none.
     pub fn pick<'t, T>(&mut self, from: &'t [T]) -> Option<&'t T> {
         let index = self.below(from.len() as u64);
         usize::try_from(index).ok().and_then(|i| from.get(i))

@@ -1,4 +1,4 @@
-//! The embedded cluster put together: server, actors, and replicas of Setu that live and die in it.
+//! Assembles the embedded cluster: the API server, the actors, and replicas of Setu.
 
 use super::actors::{self, karpenter::Karpenter, kueue::Kueue, machines::Machines};
 use super::api::{self, ApiServer, Caller};
@@ -30,22 +30,22 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// Replicas of the API server.
+/// Number of API server replicas.
 const API_REPLICAS: usize = 2;
-/// The one of them that may stand still.
+/// The replica that may be stale.
 pub const STALE_REPLICA: usize = 1;
-/// Changes that the API server remembers for watches.
+/// Number of changes that the API server keeps for watches.
 const HISTORY: usize = 10_000;
 
 /// The cluster.
 pub struct Cluster {
-    /// Its API server.
+    /// The API server.
     pub server: ApiServer,
-    /// Its time.
+    /// The clock.
     pub clock: Clock,
-    /// What Setu is refused.
+    /// Permissions that are denied to Setu.
     pub denials: Denials,
-    /// Where the spans of every replica go that is started from now on.
+    /// Receives the spans of replicas that are started from now on.
     pub traces: Traces,
     seed: u64,
     controller_name: String,
@@ -55,55 +55,55 @@ pub struct Cluster {
     kueue_stands: Arc<AtomicBool>,
     died: (UnboundedSender<Fault>, UnboundedReceiver<Fault>),
     struck: Struck,
-    /// Replicas of Setu in the order in which they were started.
+    /// Replicas of Setu in start order.
     started: Arc<Mutex<Vec<Weak<Context>>>>,
 }
 
 /// One replica of Setu.
 pub struct Setu {
-    /// Its name, as in its journals and leases.
+    /// Its name, as in journals and leases.
     pub name: String,
-    /// Its way to the API server.
+    /// Its connection to the API server.
     pub wire: Arc<Wire>,
-    /// What it knows.
+    /// Its context.
     pub context: Arc<Context>,
     stop: CancellationToken,
     task: JoinHandle<()>,
     elections: JoinHandle<()>,
 }
 
-/// How a replica of Setu is started.
+/// Options for starting a replica of Setu.
 #[derive(Clone, Debug, Default)]
 pub struct Start {
-    /// What goes wrong at random.
+    /// Rates of random faults.
     pub rates: Option<Rates>,
-    /// What goes wrong with one write, counted from 0.
+    /// A fault for one write, counted from 0.
     pub plan: Option<(usize, Fault)>,
-    /// How wrong its clock is.
+    /// Clock skew.
     pub skew: SignedDuration,
-    /// Which replica of the API server answers it.
+    /// The API server replica that it talks to.
     pub api_replica: usize,
-    /// The controller name it answers to, if not the cluster's.
+    /// The controller name, if not the cluster's.
     pub controller_name: Option<String>,
-    /// What it does only where it is asked to.
+    /// Options that are off by default.
     pub options: Options,
-    /// The election it takes part in; without, it acts whoever else does.
+    /// Its leader election; without one, it acts regardless of other replicas.
     pub election: Option<Election>,
-    /// Whether it tells the steps of a gang on its Job too.
+    /// Whether it also records Events on the Job of a gang.
     pub events_on_job: bool,
 }
 
-/// What several replicas settle among them.
+/// Settings of leader election.
 #[derive(Clone, Copy, Debug)]
 pub struct Election {
-    /// The times of the leases.
+    /// Timing of the leases.
     pub timing: Timing,
-    /// How many shards the gangs are spread over.
+    /// Number of shards.
     pub shards: usize,
 }
 
 impl Cluster {
-    /// A cluster in which the actors act. Must be called within a tokio runtime.
+    /// Starts a cluster with its actors. Must be called within a tokio runtime.
     pub fn start(seed: u64, clock: &Clock, controller_name: &str, policy: PolicyFile) -> Self {
         let options = api::Options { seed, clock: clock.clone(), replicas: API_REPLICAS, history: HISTORY };
         let server = ApiServer::new(options);
@@ -133,14 +133,14 @@ impl Cluster {
         Link { server: self.server.clone(), caller, wire, clock, down: Arc::clone(&self.down), denials }
     }
 
-    /// A client on whose way nothing goes wrong.
+    /// A client without faults.
     pub fn client(&self, user: &str) -> Client {
         let (died, _) = unbounded_channel();
         let wire = Wire::new(Chance::new(self.seed, user), died, Arc::new(|_, _| {}));
         self.link(user, 0, self.clock.clone(), wire).client()
     }
 
-    /// Tells of every fault that strikes a replica that is started from now on.
+    /// Sets a callback for every fault that hits a replica that is started from now on.
     pub fn tell_of_faults(&mut self, struck: Struck) {
         self.struck = struck;
     }
@@ -197,7 +197,7 @@ impl Cluster {
         }
     }
 
-    /// Asks for what the board shows, of the replica that acts at the time; of none if none does.
+    /// Returns a function that reads the board of the acting replica; `None` if no replica acts.
     pub fn board(&self) -> impl Fn() -> Option<BoardSnapshot> + Clone + Send + Sync + 'static {
         let started = Arc::clone(&self.started);
         move || {
@@ -207,19 +207,19 @@ impl Cluster {
         }
     }
 
-    /// Takes the API server away from everybody but the actors, or gives it back.
+    /// Makes the API server unreachable for all clients but the actors, or reachable again.
     pub fn set_down(&self, down: bool) {
         self.down.store(down, Ordering::Relaxed);
         self.server.cut_watches(None);
     }
 
-    /// Has Kueue stand still, or go on with all it missed.
+    /// Pauses Kueue, or resumes it. It then handles all changes that it missed.
     pub fn stop_kueue(&self, stops: bool) {
         self.kueue_stands.store(stops, Ordering::Relaxed);
     }
 
-    /// Gives every replica another policy file, as a mounted file changes: one that is no policy is refused
-    /// by those that run, and those that are started from now on have the last good one.
+    /// Changes the policy file of every replica, as a mounted file changes. Running replicas refuse an invalid
+    /// file; replicas that are started from now on use the last valid one.
     pub fn change_policy(&mut self, text: &str) {
         if let Ok(file) = PolicyFile::parse(text) {
             self.policy = file;
@@ -232,14 +232,14 @@ impl Cluster {
         }
     }
 
-    /// Replicas that died of a planned or random fault since this was asked last.
+    /// The planned or random faults that have killed a replica since the last call.
     pub fn deaths(&mut self) -> Vec<Fault> {
         std::iter::from_fn(|| self.died.1.try_recv().ok()).collect()
     }
 }
 
 impl Setu {
-    /// Ends it as a power failure does.
+    /// Stops it at once, like a power failure.
     pub fn kill(&self) {
         self.wire.set_line(Line::Dead);
         self.task.abort();
@@ -247,12 +247,12 @@ impl Setu {
         self.stop.cancel();
     }
 
-    /// Whether it has ended although nobody ended it: it panicked.
+    /// Whether it ended without being stopped: it panicked.
     pub fn has_fallen(&self) -> bool {
         self.task.is_finished() && !self.stop.is_cancelled() && !self.wire.is_dead()
     }
 
-    /// Ends it as an upgrade does: what is under way is finished.
+    /// Stops it gracefully, like an upgrade: work in progress is finished.
     pub fn stop(&self) {
         self.stop.cancel();
     }
@@ -271,7 +271,7 @@ mod tests {
     use serde_json::json;
 
     #[tokio::test(start_paused = true)]
-    async fn a_replica_that_ends_by_itself_has_fallen_and_one_that_is_ended_has_not() {
+    async fn only_a_replica_that_panicked_has_fallen() {
         let clock = Clock::starting_at(jiff::Timestamp::UNIX_EPOCH);
         let mut cluster = Cluster::start(1, &clock, "setu", PolicyFile::default());
         let mut fallen = cluster.start_setu(&Start::default());
@@ -285,14 +285,14 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-    async fn a_reconcile_that_computes_for_longer_than_the_renew_deadline_loses_no_lease() {
+    async fn a_blocking_reconcile_longer_than_the_renew_deadline_keeps_the_lease() {
         let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap());
         let mut cluster = Cluster::start(1, &clock, "setu", PolicyFile::default());
         let [lease, renew_deadline] = [3, 2].map(Duration::from_secs);
         let timing = Timing { lease, renew_deadline, retry: Duration::from_millis(250) };
         let computes = Arc::new(AtomicBool::new(false));
         let begun = Arc::clone(&computes);
-        // The fault strikes in the task that makes the request.
+        // The fault hits in the task that makes the request.
         cluster.tell_of_faults(Arc::new(move |_, _| {
             begun.store(true, Ordering::Relaxed);
             std::thread::sleep(renew_deadline * 2);
@@ -315,7 +315,7 @@ mod tests {
         }
     }
 
-    /// What is logged, line by line.
+    /// Captures the log.
     #[derive(Clone, Default)]
     struct Lines(Arc<Mutex<Vec<u8>>>);
 
@@ -330,12 +330,12 @@ mod tests {
         }
     }
 
-    /// What is logged of an outage of three minutes, in which a gang waits for its nodes.
+    /// The lines logged during and after an API server outage of three minutes, while a gang waits for its nodes.
     async fn logged_of_an_outage(start: Start) -> Vec<String> {
         let lines = Lines::default();
         let written = lines.clone();
         let log = tracing_subscriber::fmt().with_max_level(tracing::Level::INFO).with_ansi(false);
-        // While a process has one subscriber only, what another thread is the first to log has no subscriber for good.
+        // With a single subscriber in the process, a callsite first hit on another thread would be disabled permanently.
         let _another = tracing::Dispatch::new(tracing_subscriber::registry());
         let _guard = tracing::subscriber::set_default(log.with_writer(move || written.clone()).finish());
         let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap());
@@ -378,20 +378,20 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_outage_of_the_api_server_is_logged_in_two_lines() {
-        let told = logged_of_an_outage(Start::default()).await;
-        assert!(told.len() == 2, "{told:#?}");
-        assert!(told[0].contains("WARN") && told[0].contains("the API server does not answer"), "{told:#?}");
-        assert!(told[1].contains("INFO") && told[1].contains("answers again seconds=18"), "{told:#?}");
+        let logs = logged_of_an_outage(Start::default()).await;
+        assert!(logs.len() == 2, "{logs:#?}");
+        assert!(logs[0].contains("WARN") && logs[0].contains("the API server does not answer"), "{logs:#?}");
+        assert!(logs[1].contains("INFO") && logs[1].contains("answers again seconds=18"), "{logs:#?}");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_leader_logs_of_an_outage_that_it_stopped_leading_and_leads_again_too() {
+    async fn a_leader_also_logs_that_it_lost_and_regained_the_lease_in_an_outage() {
         let election = Some(Election { timing: Timing::default(), shards: 1 });
-        let told = logged_of_an_outage(Start { election, ..Start::default() }).await;
+        let logs = logged_of_an_outage(Start { election, ..Start::default() }).await;
         let expected = ["does not answer", "stopped leading", "answers again", "became leader"];
-        assert!(told.len() == expected.len(), "{told:#?}");
+        assert!(logs.len() == expected.len(), "{logs:#?}");
         for words in expected {
-            assert!(told.iter().any(|line| line.contains(words)), "{words}: {told:#?}");
+            assert!(logs.iter().any(|line| line.contains(words)), "{words}: {logs:#?}");
         }
     }
 
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_replica_that_slept_hears_the_answer_that_came_meanwhile_and_does_not_ask_again() {
+    async fn a_paused_replica_gets_the_answer_after_it_resumes_and_does_not_repeat_the_request() {
         let clock = Clock::starting_at(jiff::Timestamp::UNIX_EPOCH);
         let mut cluster = Cluster::start(1, &clock, "setu", PolicyFile::default());
         let check = json!({

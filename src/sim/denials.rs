@@ -1,4 +1,4 @@
-//! What the API server refuses Setu for a while: as a role that lacks a verb does, a policy, or a webhook.
+//! Requests of Setu that the API server refuses for a while, like a role, a policy or a webhook would.
 
 use super::api::kinds;
 use crate::names;
@@ -6,32 +6,32 @@ use http::{Method, StatusCode};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Requests that are refused.
+/// A kind of refused requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Denial {
-    /// NodeClaims are not created.
+    /// Creates of NodeClaims.
     Creates,
-    /// The NodeClaim of slot 1 is not created.
+    /// Creates of the NodeClaim of slot 1.
     OneSlot,
-    /// The webhook that is asked about the NodeClaim of slot 1 does not answer.
+    /// Creates of the NodeClaim of slot 1, because a webhook does not answer.
     Webhook,
-    /// NodeClaims are not deleted.
+    /// Deletes of NodeClaims.
     Deletes,
-    /// Nodes are not deleted.
+    /// Deletes of Nodes.
     NodeDeletes,
-    /// NodeClaims and Nodes are not changed.
+    /// Patches of NodeClaims and Nodes.
     Patches,
-    /// NodeClaims are not changed.
+    /// Patches of NodeClaims.
     ClaimPatches,
-    /// Nodes are not changed.
+    /// Patches of Nodes.
     NodePatches,
-    /// Workloads are not annotated.
+    /// Patches of Workloads, without their status.
     Journals,
-    /// The status of Workloads is not written.
+    /// Patches of the status of Workloads.
     Verdicts,
-    /// Events are not published.
+    /// Writes of Events.
     Events,
-    /// DeviceClasses are not read.
+    /// Reads of DeviceClasses.
     DeviceClasses,
 }
 
@@ -58,7 +58,7 @@ impl Denial {
         }
     }
 
-    /// What the answer says.
+    /// The status code of the answer.
     const fn code(self) -> StatusCode {
         match self {
             Self::Webhook => StatusCode::INTERNAL_SERVER_ERROR,
@@ -67,7 +67,7 @@ impl Denial {
     }
 }
 
-/// The annotation of slot 1 in a body of JSON.
+/// The annotation of slot 1 in a JSON body.
 fn slot_one() -> String {
     format!("\"{}\":\"1\"", names::SLOT)
 }
@@ -76,7 +76,7 @@ fn contains(body: &[u8], word: &str) -> bool {
     body.windows(word.len()).any(|part| part == word.as_bytes())
 }
 
-/// What is refused at the moment. Clones share it.
+/// The current denials, shared by clones.
 #[derive(Clone, Debug, Default)]
 pub struct Denials(Arc<Mutex<BTreeSet<Denial>>>);
 
@@ -85,17 +85,17 @@ impl Denials {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on this is refused, too.
+    /// Adds a denial.
     pub fn begin(&self, denial: Denial) {
         self.all().insert(denial);
     }
 
-    /// From now on nothing is refused.
+    /// Removes all denials.
     pub fn end(&self) {
         self.all().clear();
     }
 
-    /// What a request is refused with; `None` if it is not.
+    /// The status code that a request is refused with; `None` if it is allowed.
     pub fn refuse(&self, method: &Method, path: &str, body: &[u8]) -> Option<StatusCode> {
         self.all().iter().find(|denial| denial.covers(method, path, body)).map(|denial| denial.code())
     }

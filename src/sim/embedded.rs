@@ -1,4 +1,4 @@
-//! The theatre of the embedded cluster: scenarios in virtual time, within one process.
+//! The [`Theatre`] of the embedded cluster: scenarios run in virtual time, within one process.
 
 use super::api::kinds;
 use super::cluster::{Cluster, Setu, Start};
@@ -22,20 +22,20 @@ pub struct Embedded {
     pub cluster: Cluster,
     setu: Option<Setu>,
     client: Client,
-    /// Karpenter's metrics page, once there is one.
+    /// Karpenter's metrics page, if set.
     page: Option<String>,
-    /// Has Setu read it again and again.
+    /// The task that makes Setu read the page periodically.
     reading: Option<JoinHandle<()>>,
 }
 
 impl Embedded {
-    /// Nobody plays yet.
+    /// A cluster without Setu.
     pub fn new(cluster: Cluster) -> Self {
         let client = cluster.client("admin");
         Self { cluster, setu: None, client, page: None, reading: None }
     }
 
-    /// From now on Setu reads the page as often as Karpenter sets it anew.
+    /// Makes Setu read the page periodically from now on.
     fn read_page(&mut self) {
         if let Some(reading) = self.reading.take() {
             reading.abort();
@@ -58,7 +58,7 @@ impl Theatre for Embedded {
         self.client.clone()
     }
 
-    /// The cloud sells the same machines whatever the kind of their NodeClass.
+    /// The cloud has the same machines for every kind of NodeClass.
     fn provided(&self, mut object: Value, provider: Provider) -> Result<Value> {
         if provider == Provider::Aws && object.get("kind").is_some_and(|kind| kind == "NodePool") {
             let class = ["spec", "template", "spec", "nodeClassRef"];
@@ -100,7 +100,7 @@ impl Theatre for Embedded {
     async fn karpenter_says(&mut self, page: &str) -> Result<()> {
         self.page = Some(page.to_owned());
         self.read_page();
-        // The task has its first turn.
+        // Let the task run once.
         tokio::task::yield_now().await;
         Ok(())
     }

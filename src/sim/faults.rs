@@ -1,37 +1,37 @@
-//! What can go wrong between a replica and the API server, and when it does.
+//! Faults between a replica and the API server, and their rates.
 //!
-//! Faults of single writes, of reads and of watches are here. What goes wrong elsewhere is a move or a scene of a drama:
+//! This module has faults of single writes, reads and watches. Other faults are moves or scenes of a drama:
 //!
-//! | what goes wrong | where it is played |
+//! | fault | played by |
 //! |---|---|
 //! | a role lacks a verb, a policy refuses one slot or all patches, a webhook the status, the API the Events | moves `Deny…`, `HangWebhook` |
 //! | a NodePool is deleted, or its template changes; a NodeClass is deleted | moves `DeletePool`, `ChangePool`, `DeleteClass` |
-//! | others take what is left of a NodePool's limits | move `TakeLimit` |
+//! | others use up a NodePool's limits | move `TakeLimit` |
 //! | an AdmissionCheck is deleted | move `DeleteCheck` |
-//! | a tenant attacks | the moves of tenants; those that are not played are in `moves/list.rs` |
+//! | a tenant attacks | the moves of tenants; `moves/list.rs` lists attacks without a move |
 //! | the finalizer of a NodeClaim hangs | move `HoldFinalizer` |
-//! | the policy file changes, also to one that cannot be used | scene `Policy` |
-//! | the policy file cannot be used at the start | not played: the process ends before it does anything (`tests/cli.rs`) |
-//! | a journal is of a newer version | move `NewerJournal` |
-//! | the collector of spans does not answer | `traced` of a drama |
-//! | nobody reads the metrics | not played: they are fetched, and nothing waits for who fetches them |
-//! | many gangs come at once after an outage | `tests/dramas/fixed.rs`; ten thousand in `benches/big` |
-//! | Kueue stands still, between our Ready and its admission too | move `StopKueue` |
-//! | the clock of a replica is wrong all along, or jumps | `replicas` of a drama, scene `Clock` |
-//! | a watch tells of a change twice | not played: a list after a cut watch tells again of everything there is |
-//! | another check is pending, or rejects after our Ready | moves `SecondCheck`, `OtherRejects` |
+//! | the policy file changes, possibly to an invalid one | scene `Policy` |
+//! | the policy file is invalid at the start | not played: the process exits before it does anything (`tests/cli.rs`) |
+//! | a journal has a newer version | move `NewerJournal` |
+//! | the trace collector does not answer | `traced` of a drama |
+//! | metrics are not scraped | not played: metrics are pulled, and nothing waits for a scrape |
+//! | many gangs arrive at once after an outage | `tests/dramas/fixed.rs`; ten thousand in `benches/big` |
+//! | Kueue is paused, also between a Ready and its admission | move `StopKueue` |
+//! | the clock of a replica is permanently wrong, or jumps | `replicas` of a drama, scene `Clock` |
+//! | a watch sends a change twice | not played: a list after a closed watch repeats everything anyway |
+//! | another check is pending, or rejects after Setu's Ready | moves `SecondCheck`, `OtherRejects` |
 
 use super::chance::Chance;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// One thing that goes wrong with one write.
+/// A fault of one write.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
     /// The replica dies before the request is sent.
     CrashBefore,
-    /// The replica dies after the write is committed, before it hears of it.
+    /// The replica dies after the write is committed, before it gets the answer.
     CrashAfter,
     /// The request never arrives; the connection breaks.
     RequestLost,
@@ -39,20 +39,20 @@ pub enum Fault {
     ReplyLost,
     /// The write is committed; the answer is 504.
     Timeout,
-    /// The write arrives twice; the answer is that to the second.
+    /// The write arrives twice; the answer is that of the second one.
     AppliedTwice,
-    /// The API server is overloaded, and says when to come back: 429.
+    /// The API server is overloaded: 429 with Retry-After.
     TooManyRequests,
-    /// The API server fails: 500, nothing is committed.
+    /// The API server fails: 500; nothing is committed.
     ServerError,
-    /// The API server is not there for anybody, and says when to come back: 503.
+    /// The API server is unavailable: 503 with Retry-After.
     Unavailable,
-    /// Somebody else was faster: 409, nothing is committed.
+    /// Another client was faster: 409; nothing is committed.
     Conflict,
-    /// The request arrives half a minute late.
+    /// The request arrives 30 seconds late.
     Delayed,
-    /// As `CrashAfter`, and the next life starts with what a replica of the API server shows that has stood still
-    /// since before that write.
+    /// Like `CrashAfter`, and the replica restarts against an API server replica that has been stale since before
+    /// that write.
     StaleRestart,
 }
 
@@ -73,7 +73,7 @@ impl Fault {
         Self::StaleRestart,
     ];
 
-    /// Whether it ends the life of the replica.
+    /// Whether it kills the replica.
     pub const fn is_deadly(self) -> bool {
         matches!(self, Self::CrashBefore | Self::CrashAfter | Self::StaleRestart)
     }
@@ -85,7 +85,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// What goes wrong with reads, and with the beginning of watches.
+/// A fault of a read, or of the start of a watch.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReadFault {
     /// The request never arrives; the connection breaks.
@@ -96,7 +96,7 @@ pub enum ReadFault {
     ReadRefused,
     /// The answer is 503.
     ReadUnavailable,
-    /// The request arrives half a minute late.
+    /// The request arrives 30 seconds late.
     ReadDelayed,
 }
 
@@ -105,7 +105,7 @@ impl ReadFault {
     pub const ALL: [Self; 5] =
         [Self::ReadLost, Self::ReadTimeout, Self::ReadRefused, Self::ReadUnavailable, Self::ReadDelayed];
 
-    /// What it would be if it struck a write.
+    /// The corresponding fault of a write.
     pub const fn of_write(self) -> Fault {
         match self {
             Self::ReadLost => Fault::RequestLost,
@@ -117,14 +117,14 @@ impl ReadFault {
     }
 }
 
-/// What goes wrong with watches.
+/// A fault of a watch.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WatchFault {
     /// The stream ends.
     Cut,
-    /// The server has forgotten the version: 410.
+    /// The version has expired: 410.
     Expired,
-    /// The stream stays open and tells of nothing more.
+    /// The stream stays open but delivers nothing more.
     Silent,
 }
 
@@ -133,7 +133,7 @@ impl WatchFault {
     pub const ALL: [Self; 3] = [Self::Cut, Self::Expired, Self::Silent];
 }
 
-/// How often what goes wrong, per thousand requests or frames.
+/// Rates of faults per thousand requests or frames.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Rates {
@@ -144,17 +144,17 @@ pub struct Rates {
     pub reads: Vec<(ReadFault, u64)>,
     /// Per frame of a watch.
     pub watches: Vec<(WatchFault, u64)>,
-    /// Longest lag of a watch, in milliseconds.
+    /// Maximum lag of a watch in milliseconds.
     pub lag: u64,
 }
 
 impl Rates {
-    /// Nothing goes wrong.
+    /// No faults.
     pub fn none() -> Self {
         Self { lag: 5, ..Self::default() }
     }
 
-    /// A random half of everything that can go wrong, each at a random rate.
+    /// A random subset of all faults, each at a random rate.
     pub fn swarm(chance: &mut Chance) -> Self {
         let mut writes = BTreeMap::new();
         for fault in Fault::ALL {

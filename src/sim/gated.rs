@@ -1,7 +1,7 @@
-//! A replica that stands still: what it does is polled only while its line is up.
+//! Pausing a replica: its work is polled only while its line is up.
 //!
-//! All that decides, and all that is written but Events, runs within [`Gated`]. What a replica has beside that
-//! follows its watches and publishes its Events: these go on by themselves, and come to a stand at the wire.
+//! All decisions, and all writes except Events, run within [`Gated`]. The replica's watches and its publishing of
+//! Events run outside. They continue until they block on the wire.
 
 use super::wire::Wire;
 use futures::future::BoxFuture;
@@ -9,14 +9,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// What a replica does. It goes on with what it knew when it stood still; all its timers that ended meanwhile end then.
+/// A replica's work. After a pause it continues with its old knowledge. Timers that expired during the pause fire then.
 pub struct Gated {
     does: BoxFuture<'static, ()>,
     wire: Arc<Wire>,
 }
 
 impl Gated {
-    /// What is done only while the line of this wire is up.
+    /// Runs a future only while the line of this wire is up.
     pub fn new(wire: Arc<Wire>, does: impl Future<Output = ()> + Send + 'static) -> Self {
         Self { does: Box::pin(does), wire }
     }
@@ -40,7 +40,7 @@ mod tests {
     use tokio::sync::mpsc::unbounded_channel;
 
     #[tokio::test(start_paused = true)]
-    async fn who_stands_still_does_nothing_and_then_goes_on_at_once() {
+    async fn a_paused_replica_does_nothing_and_continues_at_once_on_resume() {
         let wire = Wire::new(Chance::new(1, "test"), unbounded_channel().0, Arc::new(|_, _| {}));
         let steps = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&steps);

@@ -1,7 +1,7 @@
 //! Serves an embedded API server over HTTP, so that kubectl and any other client can use it.
 //!
-//! The rule: nothing is decided here. Requests go to [`ApiServer::handle`] as they came; only what is
-//! a matter of transport lives here: the size of a body, the end of a watch in time, bookmarks.
+//! Rule: nothing is decided here. Requests are passed to [`ApiServer::handle`] unchanged. This module handles
+//! only transport: body size, watch timeouts, bookmarks.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -23,16 +23,16 @@ use tokio_util::sync::CancellationToken;
 
 use super::api::{Answer, ApiServer, Caller, Watch};
 
-/// The largest body that kube-apiserver takes.
+/// Maximum body size that kube-apiserver accepts.
 const LARGEST_BODY: usize = 3 << 20;
-/// How long a watch stays open when its caller does not say.
+/// Default timeout of a watch.
 const WATCH_LIMIT: Duration = Duration::from_mins(30);
-/// How often a quiet watch is told how far it is, if its caller wants to know.
+/// Bookmark interval of an idle watch, if its caller wants bookmarks.
 const BOOKMARK_INTERVAL: Duration = Duration::from_mins(1);
-/// The user of every request: whoever reaches the port may do everything.
+/// The user of every request: every client of the port has all rights.
 const USER: &str = "kubernetes-admin";
 
-/// A kubeconfig that leads to where a server is served, as JSON, which is YAML too.
+/// A kubeconfig for a served cluster, as JSON, which is also YAML.
 pub fn kubeconfig(address: SocketAddr) -> String {
     let config = json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "embedded",
@@ -49,14 +49,14 @@ struct Shared {
     stop: CancellationToken,
 }
 
-/// Serves `server` on `listener` until `stop`; open watches end then too. There is neither TLS nor
-/// authentication: listen on loopback. An error is one of the listener.
+/// Serves `server` on `listener` until `stop`, which also ends open watches. There is no TLS and no
+/// authentication, so listen on loopback. Errors are those of the listener.
 pub async fn serve(server: ApiServer, listener: TcpListener, stop: CancellationToken) -> std::io::Result<()> {
     let router = router(server, stop.clone());
     axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await
 }
 
-/// Answers every path that nobody else does; open watches end at `stop`.
+/// Answers every path without another route. Open watches end at `stop`.
 pub fn router(server: ApiServer, stop: CancellationToken) -> Router {
     let caller = Caller { user: USER.into(), replica: 0 };
     Router::new().fallback(answer).with_state(Arc::new(Shared { server, caller, stop }))
@@ -86,7 +86,7 @@ fn too_large() -> Response {
     response
 }
 
-/// What of a watch request is a matter of transport.
+/// The transport options of a watch request.
 struct Query {
     limit: Duration,
     bookmarks: Bookmarks,
@@ -127,7 +127,7 @@ fn stream_of(server: ApiServer, watch: Watch, query: &Query, stop: CancellationT
     response
 }
 
-/// The lines of a watch, with a bookmark whenever nothing came for a while.
+/// The lines of a watch, with a bookmark whenever it was idle for a while.
 fn lines(server: ApiServer, watch: Watch, bookmarks: Bookmarks) -> impl Stream<Item = Bytes> {
     stream::unfold((server, watch), move |(server, mut watch)| async move {
         let due = Instant::now() + BOOKMARK_INTERVAL;
@@ -136,7 +136,7 @@ fn lines(server: ApiServer, watch: Watch, bookmarks: Bookmarks) -> impl Stream<I
             frame = watch.next() => frame?.line,
             () = sleep_until(due), if bookmarks == Bookmarks::Wanted => {
                 let bookmark = server.bookmark(&watch);
-                // What was committed before the bookmark was made has been queued before it.
+                // Changes that were committed before the bookmark must be sent before it.
                 match watch.next().now_or_never() {
                     Some(frame) => frame?.line,
                     None => bookmark.line,

@@ -1,8 +1,8 @@
-//! The embedded cluster: an API server in this process, actors that behave as Kueue, Karpenter and the
-//! rest of a cluster do, faults, and invariants that are checked after every write.
+//! The embedded cluster: an in-process API server, actors that simulate Kueue, Karpenter and the other
+//! components, injected faults, and invariants that are checked after every write.
 //!
-//! The real controller runs against it, unchanged. Time is tokio's, so a test that pauses it lives
-//! hours in milliseconds, and one seed decides everything that chance decides.
+//! The real controller runs against it unchanged. Time is tokio's, so a test with paused time simulates
+//! hours in milliseconds. One seed determines all random choices.
 
 pub mod actors;
 pub mod api;

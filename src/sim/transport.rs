@@ -1,5 +1,5 @@
-//! The wire between a replica and the API server: HTTP requests and answers without a socket, with
-//! latency and with faults.
+//! The transport between a replica and the API server: HTTP requests and answers without a socket, with
+//! latency and faults.
 
 use super::api::{Answer, ApiServer, Caller, Frame, Watch};
 use super::cluster::STALE_REPLICA;
@@ -25,34 +25,34 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tower::Service;
 
-/// How late a delayed request arrives: whoever sent it has given it up by then.
+/// Delay of a delayed request: long enough that the sender has given up.
 const DELAY: Duration = Duration::from_secs(30);
-/// How often a watch says up to which version it has told everything.
+/// Bookmark interval of a watch.
 const BOOKMARK_PERIOD: Duration = Duration::from_mins(1);
-/// How long before its end a watch says so for the last time.
+/// Time of the last bookmark before a watch ends.
 const LAST_BOOKMARK: Duration = Duration::from_secs(2);
-/// How long a watch lasts that does not say how long it should.
+/// Default timeout of a watch.
 const WATCH_LIMIT: Duration = Duration::from_mins(30);
 
-/// One replica's way to the API server.
+/// One replica's connection to the API server.
 #[derive(Clone)]
 pub struct Link {
     /// The server.
     pub server: ApiServer,
-    /// As whom.
+    /// The user, and the API server replica.
     pub caller: Caller,
-    /// What can go wrong.
+    /// The wire, which injects faults.
     pub wire: Arc<Wire>,
-    /// The time.
+    /// The clock.
     pub clock: Clock,
-    /// Whether the API server is away.
+    /// Whether the API server is unreachable.
     pub down: Arc<AtomicBool>,
-    /// What the API server refuses on this way.
+    /// Requests that the API server refuses on this connection.
     pub denials: Denials,
 }
 
 impl Link {
-    /// A client that goes this way.
+    /// A client over this connection.
     pub fn client(&self) -> Client {
         Client::new(crate::cluster::client::counted(self.clone()), "default")
     }
@@ -64,13 +64,13 @@ impl Link {
         let wire = Arc::clone(&self.wire);
         wire.up().await;
         let fault = wire.strikes(&request);
-        // What has left the replica arrives, also where the caller gives up meanwhile, sleeps or dies.
+        // A request that has left the replica arrives, even if the caller gives up, is paused or dies.
         let answer = tokio::spawn(self.travel(request, fault)).await;
         wire.up().await;
         answer.map_err(io::Error::other)?
     }
 
-    /// The way of a request to the server, and of its answer back.
+    /// Carries a request to the server, and its answer back.
     async fn travel(
         self,
         request: Request<Bytes>,
@@ -127,14 +127,14 @@ impl Link {
             Answer::Watch(watch) => {
                 let limit = timeout(&request).unwrap_or(WATCH_LIMIT);
                 let path = request.uri().path().to_owned();
-                let frames = self.told(watch, path, limit);
+                let frames = self.feed(watch, path, limit);
                 Response::new(AnswerBody::from_stream(frames.map(Ok::<Bytes, io::Error>)))
             }
         })
     }
 
-    /// The frames of a watch as they arrive.
-    fn told(self, watch: Watch, path: String, limit: Duration) -> impl Stream<Item = Bytes> + Send + 'static {
+    /// The frames of a watch, as they arrive.
+    fn feed(self, watch: Watch, path: String, limit: Duration) -> impl Stream<Item = Bytes> + Send + 'static {
         let opened = Instant::now();
         let end = opened + limit;
         let open = Some((watch, self, path));
@@ -152,7 +152,7 @@ impl Link {
                 }
                 link.wire.up().await;
                 let bookmark = link.server.bookmark(&watch);
-                // What was committed while the replica stood still is told before the bookmark is.
+                // Changes that were committed while the replica was paused are sent before the bookmark.
                 let Some(frame) = watch.next().now_or_never() else {
                     return Some((bookmark.line, Some((watch, link, path))));
                 };
@@ -172,7 +172,7 @@ impl Link {
         })
     }
 
-    /// Waits until a frame has come through.
+    /// Waits until a frame has arrived.
     async fn arrival(&self, frame: &Frame) {
         let lag = SignedDuration::try_from(self.wire.lag()).unwrap_or_default();
         let at = frame.at.checked_add(lag).unwrap_or(frame.at);
@@ -181,7 +181,7 @@ impl Link {
     }
 }
 
-/// How long a watch that ends then waits for news before it sends a bookmark; afterwards, until its end.
+/// How long a watch with this end waits for changes before it sends a bookmark; after the last one, until its end.
 fn until_bookmark(end: Instant) -> Duration {
     let left = end.saturating_duration_since(Instant::now());
     match left.saturating_sub(LAST_BOOKMARK) {
@@ -190,7 +190,7 @@ fn until_bookmark(end: Instant) -> Duration {
     }
 }
 
-/// A time as HTTP tells it: to the second.
+/// A time as an HTTP date, in whole seconds.
 fn http_date(time: Timestamp) -> Option<HeaderValue> {
     let text = DateTimePrinter::new().timestamp_to_rfc9110_string(&time).ok()?;
     HeaderValue::from_str(&text).ok()
@@ -233,7 +233,7 @@ fn refused(code: StatusCode, reason: &str) -> Response<AnswerBody> {
     response
 }
 
-/// A refusal that says when to come back.
+/// A refusal with a Retry-After header.
 fn busy(code: StatusCode, reason: &str) -> Response<AnswerBody> {
     let mut response = refused(code, reason);
     response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
@@ -258,11 +258,11 @@ mod tests {
     use kube::api::PostParams;
     use tokio::sync::mpsc::unbounded_channel;
 
-    /// Longer than any call of Setu waits.
+    /// Longer than the timeout of any call of Setu.
     const PATIENCE: Duration = Duration::from_secs(10);
 
-    /// Has a replica create something whose way is delayed, while `meanwhile` happens to it. Whether it is there
-    /// when the replica gave up, and when the way has come to its end.
+    /// Makes a replica create an object with a delayed request, while `meanwhile` happens to it. Returns whether the
+    /// object exists when the replica gives up, and after the delay.
     async fn created(meanwhile: impl FnOnce(&Wire)) -> (bool, bool) {
         let cluster =
             Cluster::start(1, &Clock::starting_at(Timestamp::UNIX_EPOCH), "setu", PolicyFile::default());
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_write_that_is_on_its_way_arrives_whatever_becomes_of_its_caller() {
+    async fn a_write_in_flight_arrives_even_if_its_caller_gives_up_is_paused_or_dies() {
         assert_eq!(created(|_| {}).await, (false, true), "it gave up");
         assert_eq!(created(|wire| wire.set_line(Line::Paused)).await, (false, true), "it sleeps");
         assert_eq!(created(|wire| wire.set_line(Line::Dead)).await, (false, true), "it died");

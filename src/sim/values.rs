@@ -1,10 +1,10 @@
-//! Small helpers to read untyped objects, as the actors do.
+//! Small helpers for reading untyped objects.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// The text at a JSON pointer, or nothing.
+/// The text at a JSON pointer, or an empty text.
 pub fn text<'v>(object: &'v Value, pointer: &str) -> &'v str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
@@ -39,7 +39,7 @@ pub fn name(object: &Value) -> &str {
     text(object, "/metadata/name")
 }
 
-/// `metadata.namespace`, empty for what is cluster-scoped.
+/// `metadata.namespace`; empty for cluster-scoped objects.
 pub fn namespace(object: &Value) -> &str {
     text(object, "/metadata/namespace")
 }
@@ -59,7 +59,7 @@ pub fn annotation<'v>(object: &'v Value, key: &str) -> &'v str {
     entry(object, "annotations", key)
 }
 
-/// What an annotation of a NodeClaim of ours says, else the label of that key, as earlier versions wrote it.
+/// An annotation of one of Setu's NodeClaims, or the label with that key, which earlier versions wrote.
 pub fn noted<'v>(claim: &'v Value, key: &str) -> &'v str {
     Some(annotation(claim, key)).filter(|value| !value.is_empty()).unwrap_or_else(|| label(claim, key))
 }
@@ -69,7 +69,7 @@ fn entry<'v>(object: &'v Value, field: &str, key: &str) -> &'v str {
     found.and_then(Value::as_str).unwrap_or_default()
 }
 
-/// Whether the object is on its way out.
+/// Whether the object is being deleted.
 pub fn is_going(object: &Value) -> bool {
     object.pointer("/metadata/deletionTimestamp").is_some_and(|t| !t.is_null())
 }
@@ -94,17 +94,17 @@ pub fn created(object: &Value) -> Timestamp {
     text(object, "/metadata/creationTimestamp").parse().unwrap_or_default()
 }
 
-/// When its deletion began, if it has.
+/// When its deletion began, if it did.
 pub fn going_since(object: &Value) -> Option<Timestamp> {
     text(object, "/metadata/deletionTimestamp").parse().ok()
 }
 
-/// A time as `metav1.Time` writes it.
+/// A time in the format of `metav1.Time`.
 pub fn seconds(at: Timestamp) -> String {
     Timestamp::from_second(at.as_second()).unwrap_or(at).to_string()
 }
 
-/// The object's conditions with this one set; its time changes only with its status.
+/// The object's conditions after setting this one. Its transition time changes only with its status.
 pub fn with_condition(
     object: &Value,
     (kind, status): (&str, &str),
@@ -123,7 +123,7 @@ pub fn with_condition(
     all
 }
 
-/// Puts a value at a path of keys; what is in the way is replaced by objects.
+/// Sets a value at a path of keys. Other values on the path are replaced by objects.
 pub fn set(object: &mut Value, path: &[&str], value: Value) {
     let Some((first, rest)) = path.split_first() else {
         *object = value;

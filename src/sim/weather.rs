@@ -1,6 +1,6 @@
-//! The weather: what a test wants the cloud to do, read from the ConfigMap `weather` in `kube-system`.
+//! The weather: the cloud's behaviour in a test, read from the ConfigMap `weather` in `kube-system`.
 //!
-//! Each data key holds a YAML document `rules: [...]`; the rules of all keys count together.
+//! Each data key holds a YAML document `rules: [...]`. The rules of all keys apply.
 
 use super::catalogue::RESERVED;
 use crate::api::duration::Span;
@@ -26,7 +26,7 @@ pub struct Place {
     pub labels: BTreeMap<String, String>,
 }
 
-/// A place and its weather. A matcher that is absent matches everything.
+/// A matcher of places, and their weather. An absent matcher field matches everything.
 #[derive(Deserialize, Clone, Debug, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Rule {
@@ -38,28 +38,28 @@ pub struct Rule {
     /// Labels that the claim has.
     #[serde(default)]
     labels: BTreeMap<String, String>,
-    /// At most so many live instances in this place.
+    /// Maximum number of live instances in this place.
     capacity: Option<usize>,
-    /// A launch takes so long, while the rule stands.
+    /// Minimum duration of a launch, while the rule is present.
     launch_delay: Option<Span>,
     /// Every launch fails with this condition on the NodeClaim.
     create_error: Option<CreateError>,
-    /// The Node appears so long after the launch, while the rule stands.
+    /// Minimum time from launch to the Node's appearance, while the rule is present.
     registration_delay: Option<Span>,
-    /// Nobody plays the kubelet of a Node.
+    /// The kubelet of a Node never starts.
     #[serde(default)]
     never_ready: bool,
-    /// The Node shows none of these.
+    /// Resources that the Node does not report.
     #[serde(default)]
     missing_resources: Vec<String>,
-    /// The Node shows so much of these, whatever its type has.
+    /// Amounts that the Node reports instead of those of its type.
     #[serde(default)]
     shows: BTreeMap<String, String>,
     /// Multiplies the price of the offers.
     price_factor: Option<f64>,
 }
 
-/// A launch that fails.
+/// A launch failure.
 #[derive(Deserialize, Clone, Debug)]
 #[serde(deny_unknown_fields)]
 pub struct CreateError {
@@ -81,7 +81,7 @@ impl Rule {
     }
 }
 
-/// All rules that stand.
+/// All current rules.
 #[derive(Clone, Debug, Default)]
 pub struct Weather(Vec<Rule>);
 
@@ -93,7 +93,7 @@ struct Document {
 }
 
 impl Weather {
-    /// Reads the ConfigMap; a document that cannot be read counts as fair weather.
+    /// Reads the ConfigMap. Invalid documents are ignored.
     pub fn read(config_map: Option<&Value>) -> Self {
         let data = config_map.and_then(|c| c.get("data")).and_then(Value::as_object);
         let documents = data.into_iter().flatten().filter_map(|(_, text)| text.as_str());
@@ -106,49 +106,49 @@ impl Weather {
         self.0.iter().filter(|r| r.matches(place))
     }
 
-    /// Whether one more instance at `place` exceeds what there is.
+    /// Whether one more instance at `place` would exceed the capacity.
     pub fn is_full(&self, place: &Place, live: &BTreeMap<String, Place>) -> bool {
         self.at(place).any(|rule| {
             rule.capacity.is_some_and(|room| live.values().filter(|p| rule.matches(p)).count() >= room)
         })
     }
 
-    /// Whether a rule states how much reserved capacity there is at `place`.
+    /// Whether a rule sets the reserved capacity at `place`.
     pub fn reserves(&self, place: &Place) -> bool {
         self.at(place).any(|rule| rule.capacity.is_some() && rule.capacity_type.as_deref() == Some(RESERVED))
     }
 
-    /// How long a launch takes at least.
+    /// Minimum duration of a launch.
     pub fn launch_delay(&self, place: &Place) -> Duration {
         longest(self.at(place).filter_map(|r| r.launch_delay))
     }
 
-    /// How long the Node takes to appear at least.
+    /// Minimum time until the Node appears.
     pub fn registration_delay(&self, place: &Place) -> Duration {
         longest(self.at(place).filter_map(|r| r.registration_delay))
     }
 
-    /// What every launch fails with.
+    /// The error of every launch, if any.
     pub fn create_error(&self, place: &Place) -> Option<&CreateError> {
         self.0.iter().filter(|r| r.matches(place)).find_map(|r| r.create_error.as_ref())
     }
 
-    /// Whether the Node never gets ready.
+    /// Whether the Node never becomes ready.
     pub fn never_ready(&self, place: &Place) -> bool {
         self.at(place).any(|r| r.never_ready)
     }
 
-    /// Whether the Node does not show this resource.
+    /// Whether the Node does not report this resource.
     pub fn hides(&self, place: &Place, resource: &str) -> bool {
         self.at(place).any(|r| r.missing_resources.iter().any(|m| m == resource))
     }
 
-    /// How much of this resource the Node shows in place of what its type has.
+    /// The amount of this resource that the Node reports instead of that of its type.
     pub fn shows(&self, place: &Place, resource: &str) -> Option<String> {
         self.at(place).find_map(|r| r.shows.get(resource)).cloned()
     }
 
-    /// What the price is multiplied by.
+    /// The price factor.
     pub fn price_factor(&self, place: &Place) -> f64 {
         self.at(place).filter_map(|r| r.price_factor).product()
     }

@@ -1,4 +1,4 @@
-//! The wire of one replica: whether it reaches the API server, and which fault strikes what it carries.
+//! The wire of one replica: whether it reaches the API server, and which faults hit its requests.
 
 use super::chance::Chance;
 use super::faults::{Fault, Rates, WatchFault};
@@ -15,8 +15,8 @@ use tokio::time::Instant;
 pub enum Line {
     /// It can.
     Up,
-    /// It stands still, as a process does that is stopped: it does nothing, and what it hears waits. What it has
-    /// sent before arrives.
+    /// It is paused like a stopped process: it does nothing, and incoming messages wait. Requests that it has already
+    /// sent still arrive.
     Paused,
     /// It is dead.
     Dead,
@@ -31,12 +31,12 @@ pub struct Written {
     pub path: String,
 }
 
-/// What the wire of one replica does to what it carries.
+/// The connection of one replica, which injects faults.
 pub struct Wire {
     line: Mutex<Line>,
-    /// Wakes in the order in which it was asked, which tokio's watch channel leaves to chance.
+    /// Wakes waiters in FIFO order; tokio's watch channel wakes them in random order.
     moved: Notify,
-    /// Who does nothing while the replica stands still.
+    /// Tasks that are suspended while the replica is paused.
     gated: Mutex<Vec<Waker>>,
     state: Mutex<State>,
     died: UnboundedSender<Fault>,
@@ -44,14 +44,14 @@ pub struct Wire {
     asked: Mutex<Option<Asked>>,
 }
 
-/// Is told of every request at the moment at which it is sent.
+/// Callback for every request when it is sent.
 pub type Asked = Arc<dyn Fn(&Request<Bytes>) + Send + Sync>;
 
-/// Is told of every fault at the moment at which it strikes: its name, and the request that it strikes
-/// if it is one.
+/// Callback for every fault when it hits: the fault's name, and the request that it hits,
+/// if any.
 pub type Struck = Arc<dyn Fn(&str, Option<&Request<Bytes>>) + Send + Sync>;
 
-/// A fault that waits for a write of its kind.
+/// A fault for a future write of a given kind.
 struct Doom {
     verb: &'static str,
     path: &'static str,
@@ -75,12 +75,12 @@ struct State {
     plan: Option<(usize, Fault)>,
     doom: Option<Doom>,
     written: Vec<Written>,
-    /// The ends of the paths whose watches have fallen silent, and when they have.
+    /// Path suffixes whose watches have been silenced, and when.
     silenced: Vec<(&'static str, Instant)>,
 }
 
 impl Wire {
-    /// A wire on which nothing goes wrong yet. Deaths are told to `died`.
+    /// A wire without faults. Deaths of the replica are sent to `died`.
     pub fn new(chance: Chance, died: UnboundedSender<Fault>, struck: Struck) -> Arc<Self> {
         let state = State {
             chance,
@@ -109,39 +109,39 @@ impl Wire {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on this goes wrong at random.
+    /// Sets the rates of random faults.
     pub fn set_rates(&self, rates: Rates) {
         self.state().rates = rates;
     }
 
-    /// This goes wrong with the write of this number, counted from 0.
+    /// Plans a fault for the write with this number, counted from 0.
     pub fn plan(&self, write: usize, fault: Fault) {
         self.state().plan = Some((write, fault));
     }
 
-    /// This goes wrong with the write from now on of this number, counted from 1, among those with this
-    /// verb and this end of their path.
+    /// Plans a fault for the `number`th write from now on, counted from 1, among those with this
+    /// verb and path suffix.
     pub fn doom(&self, (verb, path): (&'static str, &'static str), number: usize, fault: Fault) {
         self.state().doom = Some(Doom { verb, path, left: number, fault });
     }
 
-    /// Tells of every request from now on.
+    /// Sets a callback for every request from now on.
     pub fn tell_of_requests(&self, asked: Asked) {
         *self.asked.lock().unwrap_or_else(PoisonError::into_inner) = Some(asked);
     }
 
-    /// The watches of these objects that are open now tell of nothing more and do not end, as when a firewall has
-    /// forgotten their connections. What is opened later is as it should be.
+    /// Silences the open watches with this path suffix: they deliver nothing more and do not end, as if a firewall had
+    /// dropped their connections. Watches that are opened later are not affected.
     pub fn silence(&self, path: &'static str) {
         self.state().silenced.push((path, Instant::now()));
     }
 
-    /// Whether a watch with this path that was opened then has fallen silent.
+    /// Whether a watch with this path that was opened at that time has been silenced.
     pub fn is_silent(&self, path: &str, opened: Instant) -> bool {
         self.state().silenced.iter().any(|(of, at)| path.ends_with(of) && opened <= *at)
     }
 
-    /// Every write that was sent, in order.
+    /// All writes that were sent, in order.
     pub fn written(&self) -> Vec<Written> {
         self.state().written.clone()
     }
@@ -155,7 +155,7 @@ impl Wire {
             }
             *old = line;
         }
-        // What the replica was about to do comes before all that it has not heard yet.
+        // The replica's suspended work runs before it receives new messages.
         let gated = std::mem::take(&mut *self.gated());
         gated.into_iter().for_each(Waker::wake);
         self.moved.notify_waiters();
@@ -166,7 +166,7 @@ impl Wire {
         *self.line() == Line::Dead
     }
 
-    /// Whether the replica may act. Where it may not, this is woken when it may again.
+    /// Whether the replica may act. If not, the waker is called when it may again.
     pub fn may_act(&self, waker: &Waker) -> bool {
         let up = *self.line() == Line::Up;
         if !up {
@@ -182,7 +182,7 @@ impl Wire {
         self.gated.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until the replica can reach the server; for ever if it is dead.
+    /// Waits until the replica can reach the server; forever if it is dead.
     pub async fn up(&self) {
         loop {
             let moved = self.moved.notified();
@@ -193,19 +193,19 @@ impl Wire {
         }
     }
 
-    /// How long a message takes.
+    /// The latency of a message.
     pub fn latency(&self) -> Duration {
         self.state().chance.millis(1, 8)
     }
 
-    /// How far a watch lags right now.
+    /// The current lag of a watch.
     pub fn lag(&self) -> Duration {
         let mut state = self.state();
         let most = state.rates.lag;
         state.chance.millis(0, most)
     }
 
-    /// What goes wrong with this request.
+    /// The fault that hits this request, if any.
     pub fn strikes(&self, request: &Request<Bytes>) -> Option<Fault> {
         let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(asked) = asked {
@@ -241,7 +241,7 @@ impl Wire {
         fault
     }
 
-    /// What goes wrong with a watch at this frame.
+    /// The fault that hits a watch at this frame, if any.
     pub fn breaks(&self) -> Option<WatchFault> {
         let mut state = self.state();
         let rates = state.rates.watches.clone();
@@ -253,10 +253,10 @@ impl Wire {
         fault
     }
 
-    /// The replica dies.
+    /// Kills the replica.
     pub fn die(&self, of: Fault) {
         self.set_line(Line::Dead);
-        // Nobody listens any more once the run is over.
+        // The receiver is gone once the run is over.
         let _ = self.died.send(of);
     }
 }

@@ -1,4 +1,4 @@
-//! What is played: the name of a scenario that comes with the binary, or a scenario file of the user's.
+//! The scenario to play: one of the binary's own, by name, or a file of the user.
 
 use super::super::Failure;
 use crate::sim::scenario::{self, Run};
@@ -6,10 +6,10 @@ use crate::words::{counted, nearest};
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// The word that asks for the names.
+/// The argument that lists the names.
 pub const LIST: &str = "list";
 
-/// The runs of a scenario, named or in a file.
+/// The runs of a scenario, given by name or as a file.
 pub fn runs(scenario: &str) -> Result<Vec<Run>, Failure> {
     let invalid = |e: anyhow::Error| Failure::Invalid(format!("{e:#}"));
     let known = scenario::find(scenario).map_err(invalid)?;
@@ -32,7 +32,7 @@ pub fn runs(scenario: &str) -> Result<Vec<Run>, Failure> {
     Err(Failure::Invalid(format!("--scenario {scenario} {what}{near} ({how})")))
 }
 
-/// Every scenario that comes with the binary, each in a line.
+/// Every built-in scenario, one per line.
 pub fn list() -> Result<String, Failure> {
     let width = scenario::names().map(str::len).max().unwrap_or_default();
     let mut text = String::new();
@@ -51,7 +51,7 @@ pub fn list() -> Result<String, Failure> {
     Ok(text)
 }
 
-/// What is left out where a scenario is served: the cluster of its first run stays, so no other follows.
+/// A notice of what is skipped if a scenario is served: only its first run is played, because its cluster stays.
 pub fn left_out(scenario: &str, runs: &[Run]) -> Option<String> {
     let (first, others) = runs.split_first()?;
     if let Some(next) = others.first() {

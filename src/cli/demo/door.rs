@@ -1,4 +1,4 @@
-//! The port on which the demo's cluster is served to kubectl, and its board to browsers.
+//! The port that serves the demo's cluster to kubectl and its board to browsers.
 
 use super::super::{Failure, print};
 use crate::app::board;
@@ -14,14 +14,14 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio_util::sync::CancellationToken;
 
-/// An open port that nobody answers yet.
+/// A bound port that does not serve yet.
 pub struct Door {
     listener: TcpListener,
     address: SocketAddr,
 }
 
 impl Door {
-    /// Takes the port.
+    /// Binds the port.
     pub fn open(address: SocketAddr) -> Result<Self, Failure> {
         let invalid = |why: &str| Failure::Invalid(format!("--serve {address}: {why}"));
         if !address.ip().is_loopback() {
@@ -38,7 +38,7 @@ impl Door {
         Ok(Self { listener, address })
     }
 
-    /// Answers from now on, and says how to knock. What is returned is kept for as long as it answers. Must be
+    /// Starts to serve and prints how to connect. Keep the returned value for as long as the port serves. Must be
     /// called within a tokio runtime.
     pub fn serve(self, cluster: &Cluster) -> Result<Option<Kubeconfig>, Failure> {
         let listener = tokio::net::TcpListener::from_std(self.listener)
@@ -53,7 +53,7 @@ impl Door {
             last.clone()
         };
         let api = http::router(cluster.server.clone(), CancellationToken::new());
-        // It ends with the runtime.
+        // The task ends with the runtime.
         tokio::spawn(axum::serve(listener, board::routes(objects).merge(api)).into_future());
         let kubeconfig = Kubeconfig::write(self.address);
         let own = kubeconfig.as_ref().map_or_else(String::new, |Kubeconfig(path)| {
@@ -74,11 +74,11 @@ impl Door {
     }
 }
 
-/// A kubeconfig that leads to the port, in a file of this user's own. It goes with this value.
+/// A kubeconfig for the port, in a file that only this user can read. Dropping the value deletes the file.
 pub struct Kubeconfig(PathBuf);
 
 impl Kubeconfig {
-    /// Writes it, if there is a place for it. What is there already may be another user's and is left alone.
+    /// Writes it, if possible. An existing file may belong to another user and is left alone.
     fn write(address: SocketAddr) -> Option<Self> {
         let name = format!("setu-demo-{}-{}.json", address.port(), std::process::id());
         let path = std::env::temp_dir().join(name);
@@ -91,7 +91,7 @@ impl Kubeconfig {
 
 impl Drop for Kubeconfig {
     fn drop(&mut self) {
-        // Whoever cleans the folder may have been faster.
+        // Something else may have deleted the file already.
         let _ = std::fs::remove_file(&self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! The screen: a bar for each gang on a terminal, a line for each step elsewhere.
+//! The screen: a progress bar for each gang on a terminal, a line for each step elsewhere.
 
 use crate::gang::StateName;
 use crate::sim::show::{Gang, Spectator};
@@ -6,7 +6,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use jiff::Timestamp;
 use std::collections::BTreeMap;
 
-/// Where the show is drawn.
+/// Draws the demo.
 pub struct Screen {
     bars: MultiProgress,
     live: bool,
@@ -15,13 +15,13 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// A screen; `live` if it is a terminal.
+    /// Creates a screen. `live` means that it is a terminal.
     pub fn new(live: bool) -> Self {
         let target = if live { ProgressDrawTarget::stdout() } else { ProgressDrawTarget::hidden() };
         Self { bars: MultiProgress::with_draw_target(target), live, by_gang: BTreeMap::new(), started: None }
     }
 
-    /// Draws what there is to see.
+    /// Draws new lines and updates the bars.
     pub fn draw(&mut self, spectator: &Spectator) {
         for (at, text) in spectator.news() {
             let started = *self.started.get_or_insert(at);
@@ -43,7 +43,7 @@ impl Screen {
     /// Shows a line above the bars.
     pub fn tell(&self, line: &str) {
         if self.live {
-            // A terminal that cannot be written to is found out by the bars.
+            // The bars notice a terminal that cannot be written to.
             let _ = self.bars.println(line);
         } else {
             super::super::print(&format!("{line}\n"));

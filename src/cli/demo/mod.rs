@@ -1,4 +1,4 @@
-//! `setu demo`: the embedded cluster with the real controller in it, before the user's eyes.
+//! `setu demo`: runs the real controller in the embedded cluster, and shows it.
 
 mod chosen;
 mod door;
@@ -21,11 +21,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What is told when a write is the last of a life.
+/// Printed when Setu is killed after a write.
 const KILLED: &str = "— Setu is killed right after this write, and starts again";
-/// Less would make a second of the play longer than a minute, and at last longer than can be counted.
+/// Lowest speed. A second of the demo takes up to 50 seconds; much lower speeds would overflow.
 const SLOWEST: f64 = 0.02;
-/// How often the screen is drawn anew while a scenario is played.
+/// How often the screen is redrawn while a scenario is played.
 const DRAW: Duration = Duration::from_millis(100);
 
 /// Shows Setu at work in an embedded cluster: no Kubernetes is needed.
@@ -48,7 +48,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Shows it to the end.
+    /// Runs the demo to its end.
     pub async fn run(self) -> Result<(), Failure> {
         if !self.speed.is_finite() || (self.speed != 0.0 && self.speed < SLOWEST) {
             return Err(Failure::Invalid(format!(
@@ -62,7 +62,7 @@ impl Args {
         }
         let runs = self.scenario.as_deref().map(chosen::runs).transpose()?;
         let door = self.serve.map(Door::open).transpose()?;
-        // Its time needs a runtime of its own, with one thread.
+        // Virtual time needs a separate runtime with one thread.
         let shown = tokio::task::spawn_blocking(move || self.show(runs, door));
         shown.await.map_err(|e| Failure::Failed(format!("the demo broke off: {e}")))?
     }
@@ -84,7 +84,7 @@ impl Args {
         Ok(())
     }
 
-    /// Plays a run, and again with Setu killed right after each of its writes if the scenario asks for that.
+    /// Plays a run. Then, if the scenario asks for it, plays it again for each write, with Setu killed right after that write.
     fn lives(&self, run: &Run) -> Result<(), Failure> {
         let writes = self.on_stage(self.scenario(run, None, None))?;
         let kills = if run.scenario.kill_after_each_write { writes } else { 0 };
@@ -94,7 +94,7 @@ impl Args {
         })
     }
 
-    /// Runs a show in virtual time, or in real time where kubectl may come in.
+    /// Runs a future in virtual time, or in real time if kubectl is served.
     fn on_stage<T>(&self, show: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
         let paused = self.serve.is_none();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(paused).build();
@@ -109,10 +109,10 @@ impl Args {
 
     fn clock(&self) -> Clock {
         if self.serve.is_some() {
-            // kubectl tells ages by its own clock.
+            // kubectl computes ages from its own clock.
             return Clock::wall();
         }
-        // A fixed date, so that a run can be repeated to the last byte.
+        // A fixed date, so that a run is reproducible to the byte.
         Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap_or(Timestamp::UNIX_EPOCH))
     }
 
@@ -143,7 +143,7 @@ impl Args {
         Ok(())
     }
 
-    /// Plays a run in one life of Setu, or killed right after a write. Returns how many writes Setu made, 0
+    /// Plays a run, with Setu killed right after the given write, if any. Returns how many writes Setu made, or 0
     /// if it was killed or interrupted.
     async fn scenario(&self, run: &Run, kill_after: Option<u64>, door: Option<Door>) -> Result<u64, Failure> {
         let invalid = |e: anyhow::Error| Failure::Invalid(format!("{e:#}"));
@@ -185,13 +185,13 @@ impl Args {
     }
 }
 
-/// Width of the terminal, if it is one that is printed to.
+/// Width of the terminal, if standard output is one.
 fn columns() -> Option<usize> {
     let width = std::io::stdout().is_terminal().then(terminal_size::terminal_size)??.0;
     Some(usize::from(width.0))
 }
 
-/// Waits for the end of a show; of one that is served, Ctrl-C is the end.
+/// Waits for the end of the future. If it is served, Ctrl-C ends it.
 async fn unless_interrupted(served: bool, show: impl Future<Output = ()>) {
     let interrupted = async {
         if !served || tokio::signal::ctrl_c().await.is_err() {

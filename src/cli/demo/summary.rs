@@ -1,19 +1,19 @@
-//! What it all came to: for each gang its way, its nodes, its waste and its writes.
+//! The summary after a demo: the states, nodes, waste and writes of each gang.
 
 use super::live::name;
 use crate::sim::show::Gang;
 use std::fmt::Write as _;
 
-/// Width of the lines, where it is no terminal that they go to.
+/// Width of the lines if standard output is not a terminal.
 const WIDTH: usize = 140;
-/// Between the tiers that a gang came to.
+/// Separator between the tiers that a gang tried.
 const THEN: &str = " → ";
-/// Width of the columns of numbers, with the gaps between them.
+/// Width of the number columns, with the gaps between them.
 const NUMBERS: usize = 42;
-/// Least width of the lines on which the ways of gangs are told.
+/// Minimum width of the WAY column.
 const LEAST: usize = 40;
 
-/// The summary of a show, in lines of this many columns.
+/// The summary, in lines of this many columns.
 pub fn text(gangs: &[Gang], columns: Option<usize>) -> String {
     let mut text = String::from("\n");
     let width = gangs.iter().map(|g| g.job.len()).max().unwrap_or_default().max(4);
@@ -53,7 +53,7 @@ WASTED for as long as they existed without a pod of it. API WRITES are Setu's: t
 TIERS are those of the policy, or capacity types. The WAY has the time in each state.
 ";
 
-/// Steps with arrows between them, on lines that are not too long.
+/// Joins steps with arrows and wraps the lines.
 fn wrapped(steps: impl Iterator<Item = String>, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for step in steps {
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_way_is_told_on_several_lines_without_loss() {
+    fn a_long_path_is_wrapped_without_loss() {
         let steps: Vec<String> = (0..20).map(|n| format!("State {n}s")).collect();
         let lines = wrapped(steps.iter().cloned(), 50);
         assert!(lines.len() > 1 && lines.iter().all(|l| l.chars().count() <= 50));

@@ -1,7 +1,7 @@
-//! The admission that a plan starts from: Kueue's own, or else the one that Kueue would likely give.
+//! The admission that a plan starts from: Kueue's own, or the one that Kueue would probably make.
 //!
-//! Rule: what is made up is said. Of the flavors of a queue the first is taken whose labels and quota the
-//! pods fit, as Kueue does in an empty queue.
+//! Rule: the output states what is assumed. The first flavor of a queue that fits the labels and quota of the
+//! pods is assigned, as Kueue does in an empty queue.
 
 use super::objects::Objects;
 use crate::api::pod::ResourceList;
@@ -17,21 +17,21 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What is planned for, admitted.
+/// The admitted Workload to plan for.
 pub struct Admitted {
     pub workload: Workload,
     pub check: String,
-    /// Every check of the queue that is Setu's, with the one that is planned for; sorted.
+    /// All checks of the queue that are Setu's, and the check that is planned for; sorted.
     pub our_checks: Vec<String>,
     pub queue: ClusterQueue,
     pub flavors: Vec<Arc<ResourceFlavor>>,
-    /// Whether no ClusterQueue was given, so that nothing can be said of quota.
+    /// Whether no ClusterQueue was given, so that quota is unknown.
     pub queue_is_made_up: bool,
     /// Whether the flavors are a guess, because Kueue has not reserved quota.
     pub is_guess: bool,
 }
 
-/// Admits what is planned for, if Kueue has not done so. Checks are Setu's that have this `spec.controllerName`.
+/// Admits the Workload, unless Kueue has. Checks with this `spec.controllerName` are Setu's.
 pub fn admit(
     objects: &Objects,
     check: Option<&str>,
@@ -84,7 +84,7 @@ pub fn admit(
     Ok(Admitted { workload, check, our_checks, queue, flavors, queue_is_made_up: found.is_none(), is_guess })
 }
 
-/// The ClusterQueue: of the admission, of the LocalQueue, or the only one.
+/// The ClusterQueue of the admission or of the LocalQueue, or the only one.
 fn queue_of<'a>(objects: &'a Objects, workload: &Workload) -> Result<Option<&'a ClusterQueue>, Failure> {
     let local = objects.local_queues.iter().find(|q| {
         q.metadata.name.as_ref() == Some(&workload.spec.queue_name)
@@ -112,8 +112,8 @@ fn queue_of<'a>(objects: &'a Objects, workload: &Workload) -> Result<Option<&'a 
         .ok_or_else(|| Failure::Invalid(format!("there is no ClusterQueue {name}; give it with -f")))
 }
 
-/// Checks of the queue that are Setu's, sorted. One whose AdmissionCheck is not given is taken for Setu's only where
-/// nobody names a check and none is known to be.
+/// Checks of the queue that are Setu's, sorted. A check without an AdmissionCheck object counts as Setu's only if
+/// no check was named and none is known to be Setu's.
 fn our_checks(
     objects: &Objects,
     queue: &ClusterQueue,
@@ -149,7 +149,7 @@ fn made_up(check: &str) -> ClusterQueue {
     ClusterQueue::new("none", serde_json::from_value(strategy).unwrap_or_default())
 }
 
-/// A flavor for each resource that the pods request.
+/// Assigns a flavor to each resource that the pods request.
 fn assign(
     (objects, limit_ranges): (&Objects, &[Arc<LimitRange>]),
     groups: &[ResourceGroup],
@@ -203,7 +203,7 @@ fn assign(
     Ok(assigned)
 }
 
-/// Why no flavor of a group can take a pod set, flavor by flavor.
+/// Why each flavor of a group cannot take a pod set.
 fn no_flavor(
     group: &ResourceGroup,
     total: &ResourceList,

@@ -1,10 +1,10 @@
-//! The Workload that Kueue would make of a Job, JobSet or Pod.
+//! Builds the Workload that Kueue would create for a Job, JobSet or Pod.
 
 use crate::api::Workload;
 use crate::names;
 use serde_json::{Value, json};
 
-/// Reads a Workload, or makes the one that Kueue would make.
+/// Reads a Workload, or builds the one that Kueue would create.
 pub fn workload(manifest: Value) -> Result<Workload, String> {
     let kind = manifest.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
     let read =
@@ -45,7 +45,7 @@ pub fn workload(manifest: Value) -> Result<Workload, String> {
     checked(made)
 }
 
-/// A Workload in a namespace, whose pod sets have no fewer than no pods.
+/// Sets the default namespace, and refuses negative pod counts.
 fn checked(mut workload: Workload) -> Result<Workload, String> {
     workload.metadata.namespace.get_or_insert_with(|| "default".to_owned());
     match workload.spec.pod_sets.iter().find(|set| set.count < 0) {
@@ -54,7 +54,7 @@ fn checked(mut workload: Workload) -> Result<Workload, String> {
     }
 }
 
-/// A whole number that is not negative; `None` where the field is absent.
+/// A non-negative integer; `None` if the field is absent.
 fn number(of: &Value, field: &str, whose: &str) -> Result<Option<i64>, String> {
     match of.get(field) {
         None | Some(Value::Null) => Ok(None),
@@ -65,14 +65,14 @@ fn number(of: &Value, field: &str, whose: &str) -> Result<Option<i64>, String> {
     }
 }
 
-/// What Kueue copies from a Job to its Workload, as far as Setu reads it.
+/// The annotations that Kueue copies from a Job to its Workload and that Setu reads.
 fn overrides(manifest: &Value) -> Value {
     let all = manifest.pointer("/metadata/annotations").and_then(Value::as_object);
     let ours = all.into_iter().flatten().filter(|(key, _)| key.starts_with(names::JOB_OVERRIDE_PREFIX));
     Value::Object(ours.map(|(key, value)| (key.clone(), value.clone())).collect())
 }
 
-/// The pod set of so many Jobs: as many pods as run at a time.
+/// The pod set of `replicas` Jobs. Its count is the number of pods that run at a time.
 fn of_job(name: &str, spec: Option<&Value>, replicas: i64) -> Result<Value, String> {
     let spec = spec.ok_or_else(|| format!("the Job of pod set {name} has no spec"))?;
     let template =
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_becomes_the_pod_sets_that_kueue_would_make() {
+    fn each_kind_gets_the_pod_sets_that_kueue_would_create() {
         let template = json!({"spec": {"containers": []}});
         let job = |parallelism: i64, completions: Option<i64>| {
             json!({"kind": "Job", "spec": {
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_may_run_for_as_long_as_its_label_says() {
+    fn the_maximum_execution_time_comes_from_the_job_label() {
         let job = |labels: Value| {
             let job = json!({"kind": "Job", "metadata": {"labels": labels}, "spec": {"template": {"spec": {"containers": []}}}});
             workload(job).unwrap().spec.maximum_execution_time_seconds
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_of_pods_that_cannot_be_is_named() {
+    fn invalid_pod_counts_are_named_in_the_error() {
         let refused = |manifest: Value| workload(manifest).unwrap_err();
         let template = json!({"spec": {"containers": []}});
         let job = |parallelism: Value| json!({"kind": "Job", "spec": {"parallelism": parallelism, "template": template}});
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_fields_are_named_in_the_error() {
         assert_eq!(
             workload(json!({"kind": "Job", "spec": {}})).unwrap_err(),
             "the Job of pod set main has no template"

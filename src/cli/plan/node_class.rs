@@ -1,6 +1,6 @@
-//! What NodeClasses among the files say of the room of nodes: the kubelet's settings and the size of the disk, which no plan reckons with.
+//! What NodeClasses in the files say about the room on nodes: kubelet settings and disk size. Plans do not use them.
 //!
-//! Rule: the controller reads no NodeClass, so neither may `setu plan` decide by one; what one says is told beside the plan.
+//! Rule: the controller reads no NodeClass, so `setu plan` must not decide by one. It only adds notes to the plan.
 
 use crate::api::NodePool;
 use crate::api::node_claim::NodeClassRef;
@@ -13,19 +13,19 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Settings of the kubelet that change what pods can use, at either of the places that providers have for them.
+/// Where providers put the kubelet settings that change what pods can use.
 const KUBELET: [&str; 2] = ["kubelet", "kubeletConfiguration"];
 const SETTINGS: [&str; 6] =
     ["maxPods", "podsPerCore", "systemReserved", "kubeReserved", "evictionHard", "evictionSoft"];
 const EC2: &str = "EC2NodeClass";
-/// Size of the volume where nothing is said of it, by the same provider.
+/// Default volume size of the AWS provider.
 const DEFAULT_DISK: &str = "20Gi";
 
-/// A NodeClass of the files.
+/// A NodeClass from the files.
 pub struct NodeClass(Value);
 
 impl NodeClass {
-    /// As it stands in a file.
+    /// Takes the manifest of a file.
     pub const fn new(manifest: Value) -> Self {
         Self(manifest)
     }
@@ -35,7 +35,7 @@ impl NodeClass {
         is("/kind", &reference.kind) && is("/metadata/name", &reference.name)
     }
 
-    /// Its settings of the kubelet, for people.
+    /// The kubelet settings that it states, for display.
     fn settings(&self) -> Vec<String> {
         let stated = |at: &&str, key: &&str| self.0.pointer(&format!("/spec/{at}/{key}")).is_some();
         let of = |at: &'static str| {
@@ -44,8 +44,8 @@ impl NodeClass {
         KUBELET.into_iter().flat_map(of).collect()
     }
 
-    /// The size of the volume of an EC2 instance that has the pods' disk, by the rules of Karpenter's provider for AWS, where no local
-    /// disk takes its place and the image is one whose volumes are known.
+    /// The size of the EC2 volume that holds the pods' disk, by the rules of Karpenter's AWS provider. `None` if a
+    /// local disk replaces it or the image family is unknown.
     fn volume(&self) -> Option<String> {
         let spec = self.0.get("spec")?;
         if self.0.get("kind")? != EC2 || spec.get("instanceStorePolicy").is_some() {
@@ -62,7 +62,7 @@ impl NodeClass {
         Some(stated.unwrap_or_else(|| DEFAULT_DISK.to_owned()))
     }
 
-    /// The device of that volume, by the family of the image.
+    /// The device of that volume, by image family.
     fn device(&self) -> Option<&'static str> {
         let alias = || self.0.pointer("/spec/amiSelectorTerms/0/alias");
         let family = self.0.pointer("/spec/amiFamily").or_else(alias)?.as_str()?.to_lowercase();
@@ -73,7 +73,7 @@ impl NodeClass {
         }
     }
 
-    /// What a node of this slot is asked for and does not get by this NodeClass, for people.
+    /// What a node of this slot must have but does not get from this NodeClass, for display.
     fn lacks(&self, slot: &Slot) -> Vec<String> {
         let claim = &slot.template.spec;
         let (kind, name) = (&claim.node_class_ref.kind, &claim.node_class_ref.name);
@@ -98,7 +98,7 @@ impl NodeClass {
     }
 }
 
-/// That NodeClasses of these NodePools state settings of the kubelet, and that they give a node less than a slot asks for.
+/// Notes about NodeClasses of these NodePools that state kubelet settings or give a node less than a slot asks for.
 pub fn notes(classes: &[NodeClass], pools: &[Arc<NodePool>], plan: Option<&Plan>) -> BTreeSet<String> {
     let class = |reference: &NodeClassRef| classes.iter().find(|class| class.is_meant(reference));
     let of_pool = |pool: &Arc<NodePool>| {
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_volume_is_the_one_that_is_marked_or_that_of_the_image_or_the_providers_default() {
+    fn the_volume_size_comes_from_the_root_volume_the_image_family_or_the_default() {
         let disk = |name: &str, size: &str| json!({"deviceName": name, "ebs": {"volumeSize": size}});
         let root = json!({"deviceName": "x", "rootVolume": true, "ebs": {"volumeSize": "80Gi"}});
         let of = |family: &str, disks: Value| json!({"amiFamily": family, "blockDeviceMappings": disks});
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_of_the_kubelet_that_take_room_are_named_and_others_are_not() {
+    fn only_kubelet_settings_that_take_room_are_named() {
         let named = |kubelet: Value| class(&json!({"kubelet": kubelet})).settings();
         assert_eq!(
             named(json!({"maxPods": 20, "kubeReserved": {}})),

@@ -1,4 +1,4 @@
-//! How a plan is shown: tables for people, JSON for programs, NodeClaims for `kubectl`.
+//! Renders a plan: as tables, as JSON, or as NodeClaims for `kubectl`.
 
 use super::admission::Admitted;
 use crate::api::amount::{Currency, Money, Price};
@@ -17,7 +17,7 @@ use std::fmt::Write as _;
 use tabled::builder::Builder;
 use tabled::settings::{Padding, Style};
 
-/// Everything that is shown.
+/// Everything that is shown of a plan.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct View {
@@ -27,12 +27,12 @@ pub struct View {
     flavors: Vec<String>,
     /// Whether the flavors are a guess.
     flavors_are_guessed: bool,
-    /// What it comes to, in a sentence.
+    /// The outcome in one sentence.
     outcome: String,
-    /// The same without what the table of ways says of each of them.
+    /// The same, without what the table of options shows for each of them.
     #[serde(skip)]
     short_outcome: String,
-    /// What is in the way, where there is something.
+    /// The obstacle, if any.
     #[serde(skip)]
     obstacle: Option<String>,
     /// Whether nodes would be created now.
@@ -41,7 +41,7 @@ pub struct View {
     #[serde(skip_serializing_if = "Option::is_none")]
     cost_per_hour: Option<Price>,
     currency: Currency,
-    /// Where the prices are known from.
+    /// Sources of the prices.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     prices_from: Vec<String>,
     gates: Vec<Report>,
@@ -50,7 +50,7 @@ pub struct View {
     ways: Vec<OptionRow>,
 }
 
-/// Slots that are alike.
+/// Identical slots.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Group {
@@ -59,27 +59,27 @@ struct Group {
     node_pool: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     instance_type: Option<String>,
-    /// The types that the nodes may be of, where they are listed, the cheapest first.
+    /// The possible instance types, if they are listed, cheapest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     instance_types: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     known_from: Option<String>,
     pods: Vec<String>,
     requests: ResourceList,
-    /// Parts of a node that nobody asks for, in percent, by resource.
+    /// Unrequested share of a node in percent, by resource.
     unused: BTreeMap<String, u32>,
-    /// The most that a node may cost, where everything that it may become has a price.
+    /// Maximum cost of a node, if every offering has a price.
     #[serde(skip_serializing_if = "Option::is_none")]
     cost_per_hour: Option<Price>,
-    /// The least that a node may cost, of what has a price.
+    /// Minimum cost of a node among the offerings with a price.
     #[serde(skip_serializing_if = "Option::is_none")]
     least_cost_per_hour: Option<Price>,
-    /// The most that a node may cost, of what has a price, where something has none.
+    /// Maximum cost of a node among the offerings with a price, if some have none.
     #[serde(skip_serializing_if = "Option::is_none")]
     known_cost_per_hour: Option<Price>,
 }
 
-/// One way to get the nodes.
+/// One option for getting the nodes.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct OptionRow {
@@ -92,7 +92,7 @@ struct OptionRow {
 }
 
 impl View {
-    /// Puts together what is shown.
+    /// Builds the view.
     pub fn new(admitted: &Admitted, prices: Prices<'_>, outcome: &Outcome, ways: &[Surveyed]) -> Self {
         let plan = outcome.plan();
         let metadata = &admitted.workload.metadata;
@@ -105,7 +105,7 @@ impl View {
             .collect();
         flavors.sort();
         flavors.dedup();
-        // What is in each of several ways is told in their table.
+        // The table of options shows the obstacle of each option.
         let in_words = |o: &Obstacle, is_short: bool| {
             let message = if is_short && o.is_of_several { NO_TIER } else { &o.message };
             format!("{}: {message}", o.reason)
@@ -147,9 +147,9 @@ impl View {
                 let lack = (plan.cost.not_known() > 0).then(|| plan.cost.lack());
                 let mut notes: Vec<String> =
                     plan.facts.iter().chain(&plan.notes).cloned().chain(lack).collect();
-                // Where a gate has compared with these prices, it says so.
-                let is_told = plan.reports.iter().any(|report| report.tells_of_place);
-                notes.extend(plan.cost.unplaced().filter(|_| !is_told));
+                // A gate that compared these prices says so itself.
+                let is_shown = plan.reports.iter().any(|report| report.tells_of_place);
+                notes.extend(plan.cost.unplaced().filter(|_| !is_shown));
                 let from = sources(plan).join(" and ");
                 notes.extend((!from.is_empty()).then(|| format!("prices as known from {from}")));
                 notes
@@ -164,12 +164,12 @@ impl View {
         }
     }
 
-    /// Adds what is to be said besides.
+    /// Adds notes.
     pub fn add_notes(&mut self, notes: impl IntoIterator<Item = String>) {
         self.notes.extend(notes);
     }
 
-    /// As tables.
+    /// Renders it as tables.
     pub fn table(&self) -> String {
         let guessed = if self.flavors_are_guessed { ", as Kueue would likely choose" } else { "" };
         let mut text = format!(
@@ -207,12 +207,12 @@ impl View {
     }
 }
 
-/// Where the prices of a plan are known from, for people.
+/// Sources of a plan's prices, for display.
 fn sources(plan: &Plan) -> Vec<String> {
     plan.cost.sources.iter().map(ToString::to_string).collect()
 }
 
-/// NodePools that come into question for no way.
+/// The NodePools that the options passed over.
 fn of_ways(ways: &[Surveyed]) -> Vec<PassedOver> {
     let mut all = Vec::new();
     PassedOver::add(&mut all, ways.iter().flat_map(|way| way.passed_over.iter().cloned()));
@@ -276,7 +276,7 @@ impl Group {
         ]
     }
 
-    /// What a node costs, for people.
+    /// The cost of a node, for display.
     fn money(&self, currency: Currency) -> String {
         let Some(price) = self.cost_per_hour.or(self.known_cost_per_hour) else {
             return "unknown".to_owned();
@@ -289,7 +289,7 @@ impl Group {
         if self.cost_per_hour.is_some() { known } else { known + ", or unknown" }
     }
 
-    /// The types that the nodes may be of, for people.
+    /// The possible instance types, for display.
     fn types(&self) -> String {
         match &self.instance_type {
             None => "as the provider picks".to_owned(),
@@ -302,13 +302,13 @@ impl Group {
     }
 }
 
-/// The parts of a node that nobody asks for, in percent, but for the places for pods.
+/// Unrequested share of a node in percent, by resource, without `pods`.
 fn unused(requests: &ResourceList, allocatable: &ResourceList) -> BTreeMap<String, u32> {
     let part = |key: &String| {
         let (all, used) = (amount(allocatable, key).nanos(), amount(requests, key).nanos());
         u32::try_from((all - used).max(0).saturating_mul(100).checked_div(all).unwrap_or(0)).unwrap_or(0)
     };
-    // Network devices that nobody asks for are no loss.
+    // Unrequested network devices are no loss.
     let counts = |key: &String| {
         key != "pods" && (!is_device(key) || is_accelerator(key) || requests.contains_key(key))
     };
@@ -336,20 +336,20 @@ impl OptionRow {
         }
     }
 
-    /// Its row in the table, without what was told already.
-    fn row(&self, told: Option<&String>) -> Vec<String> {
+    /// Its row in the table, without an obstacle that was shown already.
+    fn row(&self, above: Option<&String>) -> Vec<String> {
         let mark = if self.chosen { "*" } else { "" };
         let nodes = if self.nodes.is_some() { self.summary.clone() } else { "none".to_owned() };
         let closed = match self.closed.as_slice() {
             [] => "nothing".to_owned(),
-            [why] if told == Some(why) => "as above".to_owned(),
+            [why] if above == Some(why) => "as above".to_owned(),
             several => several.join("; "),
         };
         vec![mark.to_owned(), self.name.clone(), nodes, closed]
     }
 }
 
-/// The NodeClaims as YAML. Names and the gang's labels are given when they are created.
+/// The NodeClaims as YAML. Real names and gang labels are set at creation.
 pub fn node_claims(plan: &Plan) -> Result<String, Failure> {
     let mut text = String::new();
     for slot in &plan.slots {

@@ -1,4 +1,4 @@
-//! `setu explain`: what a gang waits for, what comes next and when, and what went wrong before.
+//! `setu explain`: what a gang waits for, what happens next and when, and its last failure.
 
 use super::{BOLD, DIM, clean, moment, paint, painted_state, span};
 use crate::cli::report::GangReport;
@@ -8,12 +8,12 @@ use crate::gang::explain::{Explanation, Phase, SlotView};
 use jiff::Timestamp;
 use std::fmt::Write as _;
 
-/// Columns of the words on the left.
+/// Width of the labels on the left.
 const LABEL: usize = 11;
-/// Most nodes that are listed; the rest is counted.
+/// Maximum number of listed nodes; the rest is only counted.
 const NODES_LISTED: usize = 16;
 
-/// Everything there is to say of one gang.
+/// The full explanation of one gang.
 pub fn explain(report: &GangReport, now: Timestamp) -> String {
     let mut text = String::new();
     let mut line = |label: &str, value: &str| {
@@ -92,7 +92,7 @@ fn waits(text: &mut String, report: &GangReport) {
     if let Some(words) = report.kueue_says.as_ref().filter(|_| !report.why_quotes_kueue) {
         let _ = writeln!(text, "  Kueue: {}", clean(words));
     }
-    // The controller knows how long it usually takes.
+    // The controller's message adds how long this usually takes.
     if report.gang.as_ref().is_some_and(|gang| gang.state == StateName::WaitingReady)
         && !report.told.is_empty()
         && report.told != report.why
@@ -111,7 +111,7 @@ fn waits(text: &mut String, report: &GangReport) {
     }
 }
 
-/// Nodes that are not ready, each with what it misses.
+/// Nodes that are not ready, each with what it lacks.
 fn nodes(text: &mut String, gang: &Explanation, now: Timestamp) {
     let open: Vec<&SlotView> = gang.nodes.iter().filter(|n| n.phase != Phase::Ready).collect();
     if open.is_empty() {

@@ -1,7 +1,7 @@
-//! From reports to text: pure, with the time and the width passed in.
+//! Renders reports as text. Pure: the time and the width are parameters.
 //!
-//! Rule: what comes from the cluster is cleaned before it reaches a terminal. Color is always in the
-//! text; [`show`] takes it out where nobody wants it (no terminal, NO_COLOR).
+//! Rule: text from the cluster is sanitized before it reaches a terminal. The text always has color;
+//! [`show`] strips it if there is no terminal or NO_COLOR is set.
 
 pub mod explanation;
 pub mod summary;
@@ -13,24 +13,24 @@ use crate::gang::StateName;
 use anstyle::{AnsiColor, Style};
 use jiff::{SignedDuration, Timestamp};
 
-/// Style of what is only by the way.
+/// Style of secondary text.
 pub const DIM: Style = Style::new().dimmed();
 /// Style of headings.
 pub const BOLD: Style = Style::new().bold();
 
-/// Prints to standard output, with color where it is wanted. Returns whether anybody still reads.
+/// Prints to standard output, with color where supported. Returns false if the reader is gone.
 pub fn show(text: &str) -> bool {
     use std::io::Write as _;
     let mut out = anstream::stdout();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_ok()
 }
 
-/// Prints a remark to standard error, where it does not disturb what is piped on.
+/// Prints a remark to standard error, so that piped output stays clean.
 pub fn remark(text: &str) {
     anstream::eprintln!("{}", paint(DIM, &clean(text)));
 }
 
-/// Columns of the terminal that standard output is; `None` if it is none.
+/// Width of the terminal; `None` if standard output is not a terminal.
 pub fn terminal_width() -> Option<usize> {
     terminal_size::terminal_size_of(std::io::stdout()).map(|(width, _)| usize::from(width.0))
 }
@@ -45,7 +45,7 @@ pub fn painted_state(report: &GangReport) -> String {
     paint(style_of(report.gang.as_ref().map(|gang| gang.state)), &report.state())
 }
 
-/// Style of a state, by what it means for whoever waits.
+/// Style of a state, by what it means for the user who waits.
 pub fn style_of(state: Option<StateName>) -> Style {
     let color = |color: AnsiColor| Style::new().fg_color(Some(color.into()));
     match state {
@@ -59,7 +59,7 @@ pub fn style_of(state: Option<StateName>) -> Style {
     }
 }
 
-/// Text from the cluster as one line that cannot move the cursor or change colors.
+/// Turns text from the cluster into one line that cannot move the cursor or change colors.
 pub fn clean(text: &str) -> String {
     let invisible = |c: char| {
         c.is_control()
@@ -68,7 +68,7 @@ pub fn clean(text: &str) -> String {
     text.chars().map(|c| if c == '\n' || c == '\t' { ' ' } else { c }).filter(|c| !invisible(*c)).collect()
 }
 
-/// A span of time as people read it: the two largest units, `12s`, `3m20s`, `5h`, `2d4h`.
+/// A duration in its two largest units: `12s`, `3m20s`, `5h`, `2d4h`.
 pub fn span(span: SignedDuration) -> String {
     let seconds = span.as_secs().max(0);
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
@@ -84,7 +84,7 @@ pub fn span(span: SignedDuration) -> String {
     }
 }
 
-/// A point in time as `10:04:30Z (in 3m20s)`, with the date where it is another day.
+/// A point in time as `10:04:30Z (in 3m20s)`, with the date if it is on another day.
 pub fn moment(at: Timestamp, now: Timestamp) -> String {
     let format = if at.to_string().get(..10) == now.to_string().get(..10) {
         "%H:%M:%SZ"

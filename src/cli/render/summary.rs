@@ -1,4 +1,4 @@
-//! `setu top`: what the gangs hold and waste, by NodePool, and who waits longest.
+//! `setu top`: what gangs hold and waste, by NodePool, and which gangs wait longest.
 
 use super::table::{nodes, priced_by, table};
 use super::{BOLD, clean, paint, painted_state, span};
@@ -17,48 +17,48 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-/// What is held, and who waits.
+/// The nodes that are held, and the gangs that wait.
 #[derive(Serialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Summary {
-    /// By NodePool; absent where NodeClaims may not be read.
+    /// By NodePool; empty if NodeClaims may not be read.
     pub pools: BTreeMap<String, Held>,
-    /// Gangs that wait with their quota reserved, the longest first.
+    /// Gangs that wait with quota reserved, longest first.
     pub slowest: Vec<GangReport>,
-    /// How many gangs wait for quota.
+    /// Number of gangs that wait for quota.
     pub queued: usize,
-    /// The gangs that wait for quota, the oldest first.
+    /// Gangs that wait for quota, oldest first.
     pub longest_queued: Vec<GangReport>,
 }
 
-/// Nodes that Setu made, by what they are good for now.
+/// Nodes that Setu made, by their current use.
 #[derive(Serialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Held {
     /// All of them.
     pub nodes: usize,
-    /// They carry an admitted gang.
+    /// Ready, with an admitted gang.
     pub running: usize,
     /// Not ready yet.
     pub coming: usize,
     /// Ready, and their gang does not run yet.
     pub idle: usize,
-    /// Kept for a next gang of the same LocalQueue.
+    /// Kept for the next gang of the same LocalQueue.
     pub warm: usize,
-    /// For no gang that could still use them: being deleted, or left over.
+    /// Of no use to any gang: being deleted, or left over.
     pub wasted: usize,
-    /// What those of them with a known price cost an hour together, by currency.
+    /// Total hourly cost of the nodes with a known price, by currency.
     pub cost_per_hour: Sums,
-    /// By whose prices.
+    /// Where the prices come from.
     pub priced_by: BTreeSet<PricedBy>,
-    /// Nodes whose price is not known.
+    /// Number of nodes with an unknown price.
     pub unpriced: usize,
-    /// Seconds that idle and warm nodes have been so, and wasted ones have been on their way out or, left over,
-    /// have existed, all together.
+    /// Total unused time in seconds: of idle and warm nodes since they became so; of wasted nodes since their deletion
+    /// began, or since their creation if they are left over.
     pub unused_seconds: i64,
 }
 
-/// Sums up objects; `most` bounds the list of the slowest.
+/// Summarizes objects. `most` limits the lists of gangs.
 pub fn summary(objects: &ClusterObjects, gangs: Vec<GangReport>, most: usize) -> Summary {
     let mut pools: BTreeMap<String, Held> = BTreeMap::new();
     let slots: BTreeMap<&str, (&GangReport, &SlotView)> = gangs
@@ -93,7 +93,7 @@ fn count(held: &mut Held, claim: &NodeClaim, slot: Option<(&GangReport, &SlotVie
     let created = claim.metadata.creation_timestamp.as_ref().map(|t| t.0);
     held.nodes += 1;
     match slot {
-        // The gang's own attempt, and a state that wants nodes.
+        // Of the gang's current attempt, in a state that wants nodes.
         Some((report, slot)) if wanted(report, slot) => match (report.standing, slot.phase) {
             (Standing::Admitted, Phase::Ready) => held.running += 1,
             (_, Phase::Ready) => {
@@ -210,7 +210,7 @@ fn total(pools: &BTreeMap<String, Held>) -> Held {
     sum
 }
 
-/// What nodes cost an hour, and of how many that is not known.
+/// The hourly cost of nodes, with the number of nodes whose price is unknown.
 fn cost(held: &Held) -> String {
     let known: Vec<String> = held.cost_per_hour.iter().map(|money| money.to_string()).collect();
     let known = known.join(" + ");

@@ -9,17 +9,17 @@ use tabled::builder::Builder;
 use tabled::settings::peaker::Priority;
 use tabled::settings::{Alignment, Padding, Style, Width};
 
-/// Width below which cutting the text would leave nothing to read.
+/// Minimum width; below it, truncated text would be unreadable.
 const LEAST_WIDTH: usize = 60;
 
-/// Which columns, and how wide in all.
+/// The columns and the total width.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Layout {
-    /// With owner, queue, check, time in the state and trace.
+    /// Show owner, queue, check, time in the state, cost and trace.
     pub wide: bool,
-    /// With the namespace.
+    /// Show the namespace.
     pub namespaces: bool,
-    /// Columns of the terminal; `None` cuts nothing.
+    /// Width of the terminal; `None` truncates nothing.
     pub width: Option<usize>,
 }
 
@@ -72,21 +72,21 @@ fn row(report: &GangReport, now: Timestamp, layout: Layout) -> Vec<String> {
     row
 }
 
-/// A line on whose prices a table's money is by; `None` where there is no money.
+/// A line naming the source of a table's prices; `None` if no price is shown.
 pub fn priced_by(all: impl Iterator<Item = PricedBy>) -> Option<String> {
     let all: BTreeSet<String> = all.map(|by| by.to_string()).collect();
     let all: Vec<String> = all.into_iter().collect();
     (!all.is_empty()).then(|| format!("PER HOUR is by {}", all.join(" and ")))
 }
 
-/// Nodes ready of all, where the gang wants any.
+/// Ready and total nodes, if the gang wants nodes.
 pub fn nodes(report: &GangReport) -> String {
     let wants = report.gang.as_ref().filter(|gang| gang.wants_nodes());
     wants.map_or_else(|| "-".to_owned(), |gang| format!("{}/{}", gang.ready, gang.slots))
 }
 
-/// A table in the manner of kubectl: columns three blanks apart, no lines; the longest column is cut
-/// to fit the width.
+/// A table in kubectl's style: columns three blanks apart, no lines. The longest columns are truncated to
+/// fit the width.
 pub fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>, width: Option<usize>) -> String {
     let mut builder = Builder::default();
     builder.push_record(head.iter().copied());

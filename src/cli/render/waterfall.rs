@@ -1,8 +1,8 @@
-//! `setu trace`: when the gang was in which state, and when each node came how far.
+//! `setu trace`: the timeline of a gang's states and of its nodes.
 //!
-//! Times of states are the journal's own, to the millisecond; times of nodes are those of the
-//! NodeClaims' conditions, which Kubernetes keeps in whole seconds. A node's length is that of its
-//! coming up, until it is initialized.
+//! Times of states come from the journal, with millisecond precision. Times of nodes come from NodeClaim
+//! conditions, which Kubernetes keeps in whole seconds. The duration shown for a node ends when it is
+//! initialized.
 
 use super::{BOLD, DIM, clean, paint, painted_state, span, style_of};
 use crate::cli::report::GangReport;
@@ -12,18 +12,18 @@ use anstyle::Style;
 use jiff::{SignedDuration, Timestamp};
 use std::fmt::Write as _;
 
-/// Columns of the label and of the duration before each bar.
+/// Widths of the label and of the duration before each bar.
 const LABEL: usize = 18;
 const TIME: usize = 8;
-/// Fewest and most columns of a bar.
+/// Minimum and maximum width of a bar.
 const BAR: std::ops::RangeInclusive<usize> = 20..=120;
 
-/// How much is drawn.
+/// What to draw.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout<'a> {
-    /// Columns in all.
+    /// Total width.
     pub width: usize,
-    /// Earlier admissions too.
+    /// Whether to include earlier admissions.
     pub everything: bool,
     /// Address of a trace, with `{traceId}` where its id belongs.
     pub trace_url: Option<&'a str>,
@@ -33,17 +33,17 @@ pub struct Layout<'a> {
 struct Row {
     label: String,
     style: Style,
-    /// Where it starts, the borders between its parts, and where it ends.
+    /// Its start, the boundaries between its parts, and its end.
     marks: Vec<Timestamp>,
-    /// What is shown as its length.
+    /// The duration to show.
     took: SignedDuration,
-    /// Whether it goes on.
+    /// Whether it is still going on.
     open: bool,
     note: String,
 }
 
 impl Row {
-    /// Rows of nodes have shades for their phases, and no color.
+    /// Whether this is the row of a node. Node rows have shades for their phases, and no color.
     fn is_node(&self) -> bool {
         self.style == Style::new()
     }
@@ -112,19 +112,19 @@ fn head(report: &GangReport, now: Timestamp, trace_url: Option<&str>) -> String 
 fn this_admission(history: &[Step]) -> &[Step] {
     let over =
         |state: StateName| matches!(state, StateName::Yielded | StateName::Rejected | StateName::Released);
-    // The last step out of a state in which nothing was held.
+    // The last step out of a state that holds no nodes.
     let start = history.iter().rposition(|step| over(step.from) && !over(step.to)).unwrap_or_default();
     history.get(start..).unwrap_or_default()
 }
 
-/// One row for each stay in a state.
+/// One row for each period in a state.
 fn states(report: &GangReport, steps: &[Step], now: Timestamp) -> Vec<Row> {
     let mut rows = Vec::new();
     let over =
         |name: StateName| matches!(name, StateName::Yielded | StateName::Rejected | StateName::Released);
     let mut left: Option<(StateName, Timestamp, String)> = None;
     if let Some(first) = steps.first() {
-        // What was before the first transition is known from the reservation alone, to the second.
+        // The time before the first transition is known only from the reservation, in whole seconds.
         let reserved = report.reserved.filter(|at| *at <= first.at && !over(first.from));
         left = reserved.map(|at| (first.from, at, String::new()));
     }
@@ -162,7 +162,7 @@ fn stay(name: StateName, from: Timestamp, to: Timestamp, open: bool, note: Strin
 fn node(slot: &SlotView, now: Timestamp) -> Option<Row> {
     let reached = [slot.launched, slot.registered, slot.initialized];
     let mut marks = vec![slot.created?];
-    // A condition that is missing ends the walk: what comes after it has not happened.
+    // Stop at a missing condition: later phases have not happened.
     for at in reached.into_iter().map_while(|at| at) {
         marks.push(at.max(marks.last().copied().unwrap_or(at)));
     }
@@ -180,7 +180,7 @@ fn node(slot: &SlotView, now: Timestamp) -> Option<Row> {
     Some(Row { label: format!("  slot {}", slot.slot), style: Style::new(), marks, took, open, note })
 }
 
-/// From times to columns.
+/// Maps times to columns.
 struct Scale {
     start: Timestamp,
     length: SignedDuration,
@@ -189,7 +189,7 @@ struct Scale {
 
 impl Scale {
     fn new(start: Timestamp, end: Timestamp, width: usize) -> Self {
-        // Half of what is left after the label is for what is said of each row.
+        // Half of the rest is for the notes of the rows.
         let columns = (width.saturating_sub(LABEL + TIME + 2) / 2).clamp(*BAR.start(), *BAR.end());
         Self { start, length: end.duration_since(start).max(SignedDuration::from_millis(1)), columns }
     }
@@ -200,7 +200,7 @@ impl Scale {
         usize::try_from(passed * columns / self.length.as_millis().max(1)).unwrap_or_default()
     }
 
-    /// `0s` at the left, the whole length at the right, its half between.
+    /// `0s` on the left, half of the duration in the middle, the whole on the right.
     fn axis(&self) -> String {
         let (half, whole) = (span(self.length / 2), span(self.length));
         let middle = self.columns / 2;
@@ -216,7 +216,7 @@ impl Scale {
             let [from, to] = pair else { continue };
             let shade = if row.is_node() { SHADES.get(part).copied().unwrap_or('█') } else { '█' };
             let (from, to) = (self.column(*from).min(last), self.column(*to).min(self.columns));
-            // What was too short for a column still leaves a mark.
+            // Every part gets at least one column.
             for cell in cells.iter_mut().take(to.max(from + 1)).skip(from) {
                 *cell = shade;
             }

@@ -1,5 +1,5 @@
-//! Karpenter: launches, registers, initializes and ends NodeClaims, as its contract says, in the
-//! weather that a test makes.
+//! Karpenter: launches, registers, initializes and terminates NodeClaims according to its contract, in the
+//! weather that a test sets.
 
 mod limits;
 mod nodes;
@@ -24,34 +24,34 @@ use std::time::Duration;
 const FINALIZER: &str = "karpenter.sh/termination";
 /// Karpenter gives up on a launch after this long.
 const LAUNCH_LIMIT: SignedDuration = SignedDuration::from_mins(5);
-/// How often a delay of the weather is looked at again.
-const LOOK: Duration = Duration::from_secs(1);
+/// Interval at which a delay of the weather is checked again.
+const POLL: Duration = Duration::from_secs(1);
 
-/// What is next for a claim.
+/// The next phase of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// An instance is bought.
+    /// An instance is launched.
     Launch,
     /// Its Node appears.
     Register,
-    /// Its kubelet gets ready.
+    /// Its kubelet becomes ready.
     Boot,
-    /// The Node is found complete.
+    /// The Node is initialized.
     Initialize,
-    /// Its machine is rebooted.
+    /// Its machine reboots.
     Reboot,
     /// Its machine is up again.
     Rebooted,
-    /// It is drained and given back.
+    /// It is drained and terminated.
     Terminate,
-    /// It is asked whether anything runs on it.
+    /// It is checked for running pods.
     Idle,
 }
 
 /// The actor.
 #[derive(Default)]
 pub struct Karpenter {
-    /// Where the instances are that exist, by name of their claim.
+    /// Places of the existing instances, by claim name.
     live: BTreeMap<String, Place>,
     instances: u64,
 }
@@ -70,7 +70,7 @@ impl Actor for Karpenter {
                 if !touched.gone {
                     claim_seen(&user, &touched.object, stage);
                 }
-                limits::told(&user, &touched.object);
+                limits::update_resources(&user, &touched.object);
             }
             "Node" if !touched.gone => reboots::node_seen(&user, &touched.object, stage),
             "NodePool" if !touched.gone => pool_seen(&user, &touched.object, stage.now()),
@@ -133,7 +133,7 @@ fn claim_seen(user: &User, claim: &Value, stage: &mut Stage<Due>) {
     }
 }
 
-/// What Karpenter's own controllers write on a NodePool.
+/// Writes what Karpenter's NodePool controllers write.
 fn pool_seen(user: &User, pool: &Value, now: Timestamp) {
     if annotation(pool, names::NODEPOOL_HASH).is_empty() {
         let hash = json!({"metadata": {"annotations": {
@@ -163,7 +163,7 @@ fn pool_seen(user: &User, pool: &Value, now: Timestamp) {
 
 fn set_conditions(user: &User, kind: &'static Kind, object: &Value, conditions: &[Value]) {
     let patch = json!({"status": {"conditions": conditions}});
-    // What is gone meanwhile needs no conditions.
+    // The object may be gone by now.
     let _ = user.merge_status(kind, "", name(object), &patch);
 }
 
@@ -191,16 +191,16 @@ impl Karpenter {
         }
         let again = (name(claim).to_owned(), uid(claim).to_owned(), Phase::Launch);
         let offer = self.cheapest(claim, &place, &weather);
-        // What delays a launch is where it would be.
+        // Launch delays depend on the place of the launch.
         let target = offer.as_ref().map_or_else(|| place.clone(), |offer| offer.on(&place));
         if age < signed(weather.launch_delay(&target)) {
-            return stage.after(LOOK, again);
+            return stage.after(POLL, again);
         }
         if let Some(error) = weather.create_error(&place) {
             let unknown =
                 with_condition(claim, ("Launched", "Unknown"), (&error.reason, &error.message), now);
             set_conditions(user, &kinds::NODE_CLAIM, claim, &unknown);
-            return stage.after(LOOK.saturating_mul(3), again);
+            return stage.after(POLL.saturating_mul(3), again);
         }
         let class = user.get(&kinds::KWOK_NODE_CLASS, "", text(claim, "/spec/nodeClassRef/name"));
         if class

@@ -1,4 +1,4 @@
-//! The rest of a cluster that makes pods run: the job controller, the kubelets' pods and the garbage
+//! The other components that make pods run: the job controller, the pods on the kubelets, and the garbage
 //! collector.
 
 use super::scheduler::schedule;
@@ -14,12 +14,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a pod runs, as an annotation on it; without it for ever.
+/// Annotation with the run time of a pod; without it, the pod runs forever.
 pub const RUN_FOR: &str = "e2e.setu/run-for";
-/// Pods that end by themselves run for so long at least.
+/// Start delay of a pod in milliseconds: minimum and maximum.
 const START: (u64, u64) = (50, 400);
 
-/// What is looked at next.
+/// An item of the work queue.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Look {
     /// A Job: namespace, name.
@@ -28,17 +28,17 @@ pub enum Look {
     Schedule,
     /// A pod starts: namespace, name, UID.
     Start(String, String, String),
-    /// A pod has run its time.
+    /// A pod's run time is over.
     End(String, String, String),
     /// Objects whose owner is gone.
     Garbage,
-    /// A Node is gone: pods that ran on it go too.
+    /// A Node is gone: its running pods are deleted.
     NodeGone(String),
-    /// A Node has been gone for a while: what ended there is cleared away.
+    /// A Node has been gone for a while: its ended pods are deleted.
     Leftovers(String),
 }
 
-/// How long pods that have ended stay after their Node.
+/// How long ended pods remain after their Node is gone.
 const LEFTOVERS_KEPT: Duration = Duration::from_mins(1);
 
 /// The actor.
@@ -48,7 +48,7 @@ pub struct Machines {
 }
 
 impl Machines {
-    fn look(&mut self, what: Look, stage: &mut Stage<Look>) {
+    fn push(&mut self, what: Look, stage: &mut Stage<Look>) {
         if self.queued.insert(what.clone()) {
             stage.soon(1, 50, what);
         }
@@ -63,27 +63,27 @@ impl Actor for Machines {
         let object = &touched.object;
         if touched.gone && matches!(touched.kind.kind, "Job" | "Workload" | "NodePool" | "NodeClaim" | "Pod")
         {
-            self.look(Look::Garbage, stage);
+            self.push(Look::Garbage, stage);
         }
         match touched.kind.kind {
             "Job" if !touched.gone => {
-                self.look(Look::Job(namespace(object).to_owned(), name(object).to_owned()), stage);
+                self.push(Look::Job(namespace(object).to_owned(), name(object).to_owned()), stage);
             }
             "Pod" => {
                 for owner in
                     list(object, "/metadata/ownerReferences").iter().filter(|o| text(o, "/kind") == "Job")
                 {
-                    self.look(
+                    self.push(
                         Look::Job(namespace(object).to_owned(), text(owner, "/name").to_owned()),
                         stage,
                     );
                 }
                 if touched.gone || text(object, "/spec/nodeName").is_empty() {
-                    self.look(Look::Schedule, stage);
+                    self.push(Look::Schedule, stage);
                 }
             }
-            "Node" if touched.gone => self.look(Look::NodeGone(name(object).to_owned()), stage),
-            "Node" => self.look(Look::Schedule, stage),
+            "Node" if touched.gone => self.push(Look::NodeGone(name(object).to_owned()), stage),
+            "Node" => self.push(Look::Schedule, stage),
             _ => {}
         }
     }
@@ -141,7 +141,7 @@ pub fn has_ended(pod: &Value) -> bool {
 }
 
 fn delete(user: &User, pod: &Value) {
-    // Gone already is as good.
+    // The pod may be gone already.
     let _ = user.delete(&kinds::POD, text(pod, "/metadata/namespace"), name(pod), Preconditions::default());
 }
 
@@ -152,7 +152,7 @@ fn set_phase(user: &User, pod: &Value, phase: &str, now: Timestamp) {
     let _ = user.merge_status(&kinds::POD, text(pod, "/metadata/namespace"), name(pod), &status);
 }
 
-/// The job controller: pods exist while the Job runs, and it is complete when all have succeeded.
+/// The job controller: creates pods while the Job is not suspended, and completes it when all have succeeded.
 fn sync_job(user: &User, namespace: &str, job: &str, now: Timestamp) {
     let Some(job) = user.get(&kinds::JOB, namespace, job).filter(|j| !is_going(j)) else { return };
     let mut pods = user.list_in(&kinds::POD, namespace);

@@ -1,7 +1,7 @@
-//! What the other parts of a cluster do: Kueue, Karpenter, and the rest that makes pods run.
+//! Actors that simulate the other components of a cluster: Kueue, Karpenter, the scheduler and so on.
 //!
-//! Each actor hears of every change, in order, and has timers of its own. What it does is decided
-//! from the objects as they are at that moment, so it may hear of a change twice or late.
+//! Each actor is notified of every change, in order, and has timers. It decides from the current
+//! objects, so duplicate or late notifications do no harm.
 
 pub mod karpenter;
 pub mod kueue;
@@ -31,25 +31,25 @@ pub struct Touched {
     pub gone: bool,
 }
 
-/// What an actor has at hand.
+/// The environment of an actor.
 pub struct Stage<T> {
     /// The API server.
     pub server: ApiServer,
-    /// The time.
+    /// The clock.
     pub clock: Clock,
-    /// Chance.
+    /// The source of randomness.
     pub chance: Chance,
     timers: BTreeMap<(Timestamp, u64), T>,
     count: u64,
 }
 
 impl<T> Stage<T> {
-    /// Now.
+    /// The current time.
     pub fn now(&self) -> Timestamp {
         self.clock.now()
     }
 
-    /// Has the actor called back after a while.
+    /// Calls the actor back after `wait`.
     pub fn after(&mut self, wait: Duration, what: T) {
         let wait = SignedDuration::try_from(wait).unwrap_or(SignedDuration::MAX);
         let at = self.now().checked_add(wait).unwrap_or(Timestamp::MAX);
@@ -57,7 +57,7 @@ impl<T> Stage<T> {
         self.timers.insert((at, self.count), what);
     }
 
-    /// Has the actor called back after some milliseconds, chosen by chance.
+    /// Calls the actor back after a random number of milliseconds.
     pub fn soon(&mut self, from: u64, to: u64, what: T) {
         let wait = self.chance.millis(from, to);
         self.after(wait, what);
@@ -75,11 +75,11 @@ impl<T> Stage<T> {
     }
 }
 
-/// Something that acts in the cluster.
+/// A simulated component of the cluster.
 pub trait Actor: Send + 'static {
-    /// What its timers say.
+    /// The payload of its timers.
     type Timer: Send;
-    /// Its name: user name at the API server, and stream of chance.
+    /// Its name: its API server user and its random stream.
     const NAME: &'static str;
 
     /// An object was written.
@@ -88,13 +88,13 @@ pub trait Actor: Send + 'static {
     fn due(&mut self, what: Self::Timer, stage: &mut Stage<Self::Timer>);
 }
 
-/// How often an actor that stands still looks whether it may go on.
+/// How often a paused actor checks whether it may go on.
 const STANDSTILL: Duration = Duration::from_millis(100);
 
-/// Starts an actor. It ends with the server, and stands still while what is returned is true.
+/// Starts an actor. It ends with the server, and is paused while the returned flag is true.
 pub fn start<A: Actor>(mut actor: A, server: &ApiServer, clock: &Clock, seed: u64) -> Arc<AtomicBool> {
-    let (told, mut changes) = unbounded_channel();
-    server.observe(Box::new(Bus(told)));
+    let (sender, mut changes) = unbounded_channel();
+    server.observe(Box::new(Bus(sender)));
     let mut stage = Stage {
         server: server.clone(),
         clock: clock.clone(),
@@ -137,14 +137,14 @@ async fn step<T>(changes: &mut UnboundedReceiver<Touched>, stage: &mut Stage<T>)
     }
 }
 
-/// Tells one actor of every change.
+/// Sends every change to one actor.
 struct Bus(UnboundedSender<Touched>);
 
 impl Observer for Bus {
     fn committed(&mut self, change: &Change) {
         let gone = change.after.is_none();
         if let Some(object) = change.after.as_ref().or(change.before.as_ref()) {
-            // Fails only while the cluster ends.
+            // Fails only while the cluster shuts down.
             let _ = self.0.send(Touched { kind: change.kind, object: Arc::clone(object), gone });
         }
     }

@@ -1,4 +1,4 @@
-//! The scheduler: binds each pod that waits to a node that takes it.
+//! The scheduler: binds each waiting pod to a node that fits.
 
 use super::machines::has_ended;
 use crate::plan::quantity::Amount;
@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// What the API server says of a pod with gates.
+/// The API server's message for a gated pod.
 const GATED: &str = "Scheduling is blocked due to non-empty scheduling gates";
 
-/// Binds every pod that has a node to go to, and tells the others why not; returns those that were bound.
+/// Binds every pod that fits on a node, and sets the reason on the others. Returns the bound pods.
 pub fn schedule(user: &User, now: Timestamp) -> Vec<Arc<Value>> {
     let pods = user.list(&kinds::POD);
     let unbound = pods.iter().filter(|p| text(p, "/spec/nodeName").is_empty() && !is_going(p));
@@ -38,14 +38,14 @@ pub fn schedule(user: &User, now: Timestamp) -> Vec<Arc<Value>> {
     for pod in waiting {
         let wanted = requests(pod);
         let fits = |at: &usize| hosts.get(*at).is_some_and(|h| takes(h.node, pod) && h.has_room(&wanted));
-        // The real scheduler spreads, too.
+        // The real scheduler spreads pods too.
         let least = labelled.candidates(pod).filter(fits).min_by_key(|at| hosts.get(*at).map(|h| h.pods));
         if let Some(host) = least.and_then(|at| hosts.get_mut(at)) {
             host.carry(&wanted);
             let bind = json!({"spec": {"nodeName": host.name}});
             let patched = user.merge(&kinds::POD, text(pod, "/metadata/namespace"), name(pod), &bind);
             if let Ok(pod) = patched {
-                tell_bound(user, &pod, now);
+                mark_bound(user, &pod, now);
                 bound.push(pod);
             }
         } else {
@@ -56,8 +56,8 @@ pub fn schedule(user: &User, now: Timestamp) -> Vec<Arc<Value>> {
     bound
 }
 
-/// Takes back what was said of a pod while it was not bound.
-fn tell_bound(user: &User, pod: &Value, now: Timestamp) {
+/// Sets PodScheduled to True if the pod had a reason for not being bound.
+fn mark_bound(user: &User, pod: &Value, now: Timestamp) {
     if list(pod, "/status/conditions").iter().any(|c| text(c, "/type") == "PodScheduled") {
         let conditions = with_condition(pod, ("PodScheduled", "True"), ("", ""), now);
         let status = json!({"status": {"conditions": conditions}});
@@ -65,19 +65,19 @@ fn tell_bound(user: &User, pod: &Value, now: Timestamp) {
     }
 }
 
-/// Writes why a pod is not bound. The first words for each reason stay: more nodes are no other reason.
+/// Sets why a pod is not bound. The first message for a reason stays, even if the number of nodes changes.
 fn leave(user: &User, pod: &Value, (reason, words): (&str, &str), now: Timestamp) {
-    let said = list(pod, "/status/conditions").iter().find(|c| text(c, "/type") == "PodScheduled");
-    if said.is_some_and(|said| text(said, "/reason") == reason) {
+    let current = list(pod, "/status/conditions").iter().find(|c| text(c, "/type") == "PodScheduled");
+    if current.is_some_and(|current| text(current, "/reason") == reason) {
         return;
     }
     let conditions = with_condition(pod, ("PodScheduled", "False"), (reason, words), now);
     let status = json!({"status": {"conditions": conditions}});
-    // A pod that is gone needs no reason.
+    // The pod may be gone by now.
     let _ = user.merge_status(&kinds::POD, text(pod, "/metadata/namespace"), name(pod), &status);
 }
 
-/// How many pods like this one the nodes would take if nothing else ran there.
+/// How many pods like this one would fit on the nodes if they were empty.
 pub fn places<'n>(nodes: impl Iterator<Item = &'n Value>, pod: &Value) -> i64 {
     let wanted = requests(pod);
     let takers = nodes.filter_map(Host::of).filter(|host| takes(host.node, pod));
@@ -93,9 +93,9 @@ pub fn places<'n>(nodes: impl Iterator<Item = &'n Value>, pod: &Value) -> i64 {
         .sum()
 }
 
-/// Which hosts have the labels that waiting pods ask for, so that not every pod is compared with every host.
+/// Hosts by the labels that waiting pods select, to avoid comparing every pod with every host.
 struct Labelled<'n> {
-    /// Indices of hosts by key and value of a label.
+    /// Indices of hosts by label key and value.
     hosts: BTreeMap<(&'n str, &'n str), Vec<usize>>,
     all: usize,
 }
@@ -115,7 +115,7 @@ impl<'n> Labelled<'n> {
         Self { hosts: by_label, all: hosts.len() }
     }
 
-    /// The fewest hosts among which are all that a pod's selector admits, in their order.
+    /// The smallest indexed set that contains all hosts that a pod's selector admits, in host order.
     fn candidates(&self, pod: &Value) -> impl Iterator<Item = usize> {
         let of = |asked| self.hosts.get(&asked).cloned().unwrap_or_default();
         let fewest = selector(pod).map(of).min_by_key(Vec::len);
@@ -123,23 +123,23 @@ impl<'n> Labelled<'n> {
     }
 }
 
-/// Keys and values of the node labels that a pod asks for.
+/// The node selector of a pod.
 fn selector(pod: &Value) -> impl Iterator<Item = (&str, &str)> {
     let selector = pod.pointer("/spec/nodeSelector").and_then(Value::as_object);
     selector.into_iter().flatten().filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)))
 }
 
-/// A Node that pods may go to.
+/// A Node that accepts pods.
 struct Host<'n> {
     node: &'n Value,
     name: &'n str,
-    /// How many pods it carries.
+    /// Number of pods on it.
     pods: u64,
     free: BTreeMap<String, Amount>,
 }
 
 impl<'n> Host<'n> {
-    /// `None` for one that takes no pods now.
+    /// Returns `None` if the Node accepts no pods now.
     fn of(node: &'n Value) -> Option<Self> {
         if !is(node, "Ready") || is_going(node) || flag(node, "/spec/unschedulable") {
             return None;
@@ -183,7 +183,7 @@ fn requests(pod: &Value) -> BTreeMap<String, Amount> {
     sum
 }
 
-/// Whether a node's labels and taints agree with a pod's selector and tolerations.
+/// Whether a node's labels and taints match a pod's selector and tolerations.
 fn takes(node: &Value, pod: &Value) -> bool {
     let labels = node.pointer("/metadata/labels");
     let has = |key, value| labels.and_then(|l| l.get(key)).and_then(Value::as_str) == Some(value);

@@ -1,5 +1,5 @@
-//! What a request carries: the object in its body and the options in its query, checked as the real
-//! server checks them before it does anything.
+//! The content of a request: the object in its body and the options in its query, validated as in the
+//! real server before anything else is done.
 
 use super::events::stored;
 use super::kinds::Kind;
@@ -17,10 +17,10 @@ pub type Query = BTreeMap<String, String>;
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 const TEXT_FORMATS: &str = "application/json, application/yaml";
 const BODY_FORMATS: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
-/// Longest name of a field manager.
+/// Maximum length of a field manager name.
 const MANAGER_LIMIT: usize = 128;
 
-/// Reads the query.
+/// Parses the query.
 pub fn query(request: &Request<Bytes>) -> Query {
     let text = request.uri().query().unwrap_or_default();
     form_urlencoded::parse(text.as_bytes()).into_owned().collect()
@@ -32,12 +32,12 @@ pub fn format(request: &Request<Bytes>) -> &str {
     format.unwrap_or_default().split(';').next().unwrap_or_default().trim()
 }
 
-/// Why a text is no JSON, in the words of the real server.
+/// Why a text is not valid JSON, in the words of the real server.
 pub fn json_fault(error: &serde_json::Error) -> String {
     if error.is_eof() { "unexpected end of JSON input".to_owned() } else { error.to_string() }
 }
 
-/// The object in the body of a create or update, in the form in which it is stored.
+/// The object in the body of a create or update, in its stored form.
 pub fn object(request: &Request<Bytes>, target: &Target) -> Result<Value, Status> {
     let kind = target.kind;
     let object = read(request, kind)?;
@@ -84,7 +84,7 @@ fn read(request: &Request<Bytes>, kind: &Kind) -> Result<Value, Status> {
         "application/yaml" => {
             serde_yaml::from_slice(body).map_err(|e| unrecognized(kind, &format!("yaml parse error: {e}")))?
         }
-        // The real server takes it, and names it to whoever sends something else.
+        // The real server accepts protobuf, and lists it as accepted if another format is sent.
         PROTOBUF => return Err(Status::unknown_format(TEXT_FORMATS)),
         _ => return Err(Status::unknown_format(BODY_FORMATS)),
     };
@@ -104,7 +104,7 @@ fn unrecognized(kind: &Kind, why: &str) -> Status {
     Status::bad_request(format!("the object provided is unrecognized (must be of type {}): {why}", kind.kind))
 }
 
-/// The object with the kind and the namespace of the path, in the form in which it is stored.
+/// The object with the kind and namespace of the path, in its stored form.
 pub fn placed(object: Value, target: &Target) -> Result<Value, Status> {
     let mut object = stored(object);
     if !object.get("metadata").is_some_and(Value::is_object) {
@@ -131,7 +131,7 @@ pub fn placed(object: Value, target: &Target) -> Result<Value, Status> {
     Ok(object)
 }
 
-/// Checks that an object has the name that the path has.
+/// Checks that an object has the name in the path.
 pub fn check_name(object: &Value, wanted: &str) -> Result<(), Status> {
     match name(object) {
         own if own == wanted => Ok(()),
@@ -144,7 +144,7 @@ pub fn check_name(object: &Value, wanted: &str) -> Result<(), Status> {
     }
 }
 
-/// Checks the options of a write; `kind` is that of the options.
+/// Checks the options of a write; `kind` is the kind of the options.
 pub fn check_options(kind: &str, query: &Query) -> Result<(), Status> {
     let given = |key: &str| query.get(key).map(String::as_str).filter(|v| !v.is_empty());
     if let Some(manager) = given("fieldManager") {
@@ -175,7 +175,7 @@ pub fn check_options(kind: &str, query: &Query) -> Result<(), Status> {
     Ok(())
 }
 
-/// A text quoted as Go does it.
+/// Quotes a text like Go.
 fn go_quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for character in text.chars() {

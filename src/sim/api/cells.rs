@@ -1,11 +1,11 @@
-//! What the cells of tables say that is more than one field: ages, counts, states.
+//! Computed table cells: ages, counts, states.
 //!
-//! The rule: every function is total. Words and precedence are those of `kubectl get` on a real cluster.
+//! Rule: every function is total. Words and precedence are those of `kubectl get` on a real cluster.
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value, json};
 
-/// The text at a JSON pointer, or none of it.
+/// The text at a JSON pointer, or an empty text.
 pub(super) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
@@ -22,7 +22,7 @@ pub(super) fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a str> {
     found.get("status").and_then(Value::as_str)
 }
 
-/// The time since a JSON pointer's timestamp, as Kubernetes shortens it.
+/// The time since the timestamp at a JSON pointer, shortened like Kubernetes does.
 pub(super) fn since(object: &Value, pointer: &str, now: Timestamp) -> String {
     time(object, pointer).map_or_else(|| "<unknown>".to_owned(), |then| short(now.duration_since(then)))
 }
@@ -48,7 +48,7 @@ pub(super) fn age(object: &Value, now: Timestamp) -> Value {
     json!(since(object, "/metadata/creationTimestamp", now))
 }
 
-/// A duration in at most two units, coarser the longer it is.
+/// A duration in at most two units; longer durations are coarser.
 pub(super) fn short(duration: SignedDuration) -> String {
     let pair = |big: i64, unit: &str, small: i64, other: &str| match small {
         0 => format!("{big}{unit}"),
@@ -120,7 +120,7 @@ pub(super) fn data_count(map: &Value, _: Timestamp) -> Value {
     json!(size("data") + size("binaryData"))
 }
 
-/// When an event was last seen: by its series, else by its old timestamp, else by its one time.
+/// When an event was last seen: from its series, its deprecated timestamp, or its event time.
 pub(super) fn last_seen(event: &Value, now: Timestamp) -> Value {
     if event.get("series").is_some_and(Value::is_object) {
         return json!(since(event, "/series/lastObservedTime", now));
@@ -144,7 +144,7 @@ pub(super) fn event_count(event: &Value) -> Value {
     json!(counted.unwrap_or(1))
 }
 
-/// `kind/name` of what an event is about.
+/// `kind/name` of the object of an event.
 pub(super) fn event_target(event: &Value) -> Value {
     let kind = either(event, "/involvedObject/kind", "/regarding/kind").to_lowercase();
     match either(event, "/involvedObject/name", "/regarding/name") {
@@ -153,7 +153,7 @@ pub(super) fn event_target(event: &Value) -> Value {
     }
 }
 
-/// Who reported an event, and from where.
+/// The reporter of an event, and its host.
 pub(super) fn event_source(event: &Value) -> Value {
     let first = |places: &[&str]| {
         let found = places.iter().map(|place| text(event, place)).find(|text| !text.is_empty());
@@ -196,7 +196,7 @@ pub(super) fn job_completions(job: &Value) -> Value {
     })
 }
 
-/// How long a job took, or has taken so far.
+/// The duration of a job, so far if it still runs.
 pub(super) fn job_duration(job: &Value, now: Timestamp) -> Value {
     let Some(start) = time(job, "/status/startTime") else { return json!("") };
     let end = time(job, "/status/completionTime").unwrap_or(now);
@@ -213,7 +213,7 @@ pub(super) fn containers(owner: &Value, field: &str) -> Value {
     json!(values.join(","))
 }
 
-/// The labels that a selector asks for; expressions are left to `-o yaml`.
+/// The match labels of a selector, without its expressions.
 pub(super) fn selector(owner: &Value) -> Value {
     pairs(owner.pointer("/spec/selector/matchLabels"))
 }
@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ages_are_shortened_as_kubectl_users_know_them() {
+    fn ages_are_shortened_as_in_kubectl() {
         let cases = [
             (-5, "<invalid>"),
             (0, "0s"),

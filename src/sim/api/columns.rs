@@ -1,8 +1,8 @@
-//! The columns of every kind, as a real cluster has them: those of Kueue's and Karpenter's CRDs and
+//! The table columns of every kind, as on a real cluster: those of Kueue's and Karpenter's CRDs, and
 //! those that Kubernetes prints for its own kinds.
 //!
-//! The rule: a cell is a function of the object and of now, and never fails; what is missing is an
-//! empty cell of a custom kind, and the word that Kubernetes has for it in a built-in one.
+//! Rule: a cell is a function of the object and the current time, and never fails. A missing value is an empty
+//! cell for a custom kind, and Kubernetes' own placeholder for a built-in one.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -15,17 +15,17 @@ use super::pods;
 pub(super) struct Column {
     name: &'static str,
     kind: &'static str,
-    /// Only `kubectl get -o wide` shows it.
+    /// Whether only `kubectl get -o wide` shows it.
     wide: bool,
     cell: Cell,
 }
 
 enum Cell {
-    /// What stands at a JSON pointer, as text or, in a column of numbers, as a number.
+    /// The value at a JSON pointer, as text or, in a numeric column, as a number.
     At(&'static str),
     /// The status of a condition.
     Condition(&'static str),
-    /// The time since a JSON pointer's timestamp; empty where there is none.
+    /// The time since the timestamp at a JSON pointer; empty if there is none.
     Since(&'static str),
     Computed(fn(&Value, Timestamp) -> Value),
 }
@@ -39,7 +39,7 @@ const fn wide(name: &'static str, kind: &'static str, cell: Cell) -> Column {
 }
 
 const NAME: Column = column("Name", "string", Cell::At("/metadata/name"));
-/// The age of a built-in kind, and of a custom one.
+/// Age columns of built-in and of custom kinds.
 const AGE: Column = column("Age", "string", Cell::Computed(cells::age));
 const DATE: Column = column("Age", "date", Cell::Since("/metadata/creationTimestamp"));
 const CREATED: Column = column("Created At", "date", Cell::At("/metadata/creationTimestamp"));
@@ -233,7 +233,7 @@ pub(super) fn of(kind: &Kind) -> &'static [Column] {
     }
 }
 
-/// The conditions of a row: only pods that ended have one.
+/// The conditions of a row. Only ended pods have one.
 pub(super) fn conditions(kind: &Kind, object: &Value) -> Option<Value> {
     let (reason, message) = match (kind.plural, text(object, "/status/phase")) {
         ("pods", "Succeeded") => ("Succeeded", "The pod has completed successfully."),
@@ -244,7 +244,7 @@ pub(super) fn conditions(kind: &Kind, object: &Value) -> Option<Value> {
 }
 
 impl Column {
-    /// The column as a table declares it.
+    /// The column definition of a table.
     pub(super) fn definition(&self) -> Value {
         let format = if self.name == "Name" { "name" } else { "" };
         json!({

@@ -1,4 +1,4 @@
-//! How an object comes to be: its name, its namespace, its UID, and what the server fills in.
+//! Creation of objects: name, namespace, UID, and defaults.
 
 use super::kinds::{self, Kind};
 use super::managers::Managers;
@@ -10,7 +10,7 @@ use crate::sim::values::{is_going, list, map, name, namespace, seconds, set, tex
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// Names tried for `generateName`.
+/// Number of names tried for `generateName`.
 const NAME_TRIES: u32 = 8;
 
 impl Store {
@@ -24,7 +24,7 @@ impl Store {
         self.create_with(kind, object, Managers::default(), by, deny)
     }
 
-    /// Creates an object; who has no managers yet is managed by its creator.
+    /// Creates an object. If there are no managers yet, the creator manages its fields.
     pub fn create_with(
         &mut self,
         kind: &'static Kind,
@@ -84,7 +84,7 @@ impl Store {
         Ok(self.commit(kind, key, Some((object, managers)), (by.user, None)))
     }
 
-    /// Names an object that asks for a generated name.
+    /// Generates the name of an object with `generateName`.
     fn name(&mut self, kind: &'static Kind, object: &mut Value) -> Result<(), Status> {
         let prefix = text(object, "/metadata/generateName").to_owned();
         if name(object).is_empty() && !prefix.is_empty() {
@@ -103,7 +103,7 @@ impl Store {
         Ok(())
     }
 
-    /// Adds to a pod what its RuntimeClass asks for, as the API server's admission plugin does.
+    /// Adds the scheduling fields of its RuntimeClass to a pod, like the API server's admission plugin.
     fn add_runtime_class(&self, pod: &mut Value) {
         let key = (String::new(), text(pod, "/spec/runtimeClassName").to_owned());
         let Some(class) = self.get(&kinds::RUNTIME_CLASS, &key) else { return };
@@ -115,7 +115,7 @@ impl Store {
         set(pod, &["spec", "tolerations"], json!(tolerations));
     }
 
-    /// Whether the namespace takes new objects.
+    /// Checks that the namespace exists and accepts new objects.
     fn namespace_for(&self, kind: &Kind, (namespace, name): &Key) -> Result<(), Status> {
         if !kind.namespaced {
             return Ok(());

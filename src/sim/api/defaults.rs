@@ -1,5 +1,5 @@
-//! What the server fills in where a custom resource leaves it out, as the CRDs say, and what it leaves
-//! out itself because it is empty.
+//! Defaults that the server fills into custom resources according to their CRDs, and empty fields that it
+//! drops.
 
 use super::kinds::Kind;
 use serde_json::{Map, Value, json};
@@ -50,7 +50,7 @@ pub fn fill(kind: &Kind, object: &mut Value) {
     }
 }
 
-/// Drops what stands beside the parts that a custom kind with a status has.
+/// Drops unknown top-level fields of a custom kind with a status.
 fn prune(kind: &Kind, object: &mut Value) {
     if let Some(fields) = object.as_object_mut().filter(|_| kind.custom && kind.status) {
         fields.retain(|field, _| {
@@ -106,7 +106,7 @@ pub fn drop_empty(metadata: &mut Map<String, Value>) {
     }
 }
 
-/// A value without the keys that state null.
+/// Removes keys whose value is null.
 pub fn without_nulls(value: Value) -> Value {
     match value {
         Value::Object(map) => Value::Object(
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_out_is_filled_in_and_what_is_given_stays() {
+    fn missing_fields_get_defaults_and_given_fields_are_kept() {
         let mut claim = json!({"spec": {}});
         fill(&NODE_CLAIM, &mut claim);
         assert_eq!(claim, json!({"spec": {"expireAfter": "720h"}}));
@@ -133,14 +133,14 @@ mod tests {
     }
 
     #[test]
-    fn what_a_custom_kind_does_not_know_is_dropped() {
+    fn unknown_fields_of_a_custom_kind_are_dropped() {
         let mut claim = json!({"spec": {"expireAfter": "Never"}, "unknown": 1});
         fill(&NODE_CLAIM, &mut claim);
         assert_eq!(claim, json!({"spec": {"expireAfter": "Never"}}));
     }
 
     #[test]
-    fn defaults_within_a_default_are_filled_in_too() {
+    fn nested_defaults_are_filled_in() {
         let mut pool = json!({"spec": {"template": {"spec": {}}}});
         fill(&NODE_POOL, &mut pool);
         let expected = json!({"budgets": [{"nodes": "10%"}], "consolidateAfter": "0s",

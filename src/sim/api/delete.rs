@@ -1,4 +1,4 @@
-//! Deletion: preconditions, finalizers, and what goes with its owner.
+//! Deletion: preconditions, finalizers, and garbage collection of dependents.
 
 use super::kinds::{self, Kind};
 use super::patch::Patch;
@@ -10,23 +10,23 @@ use crate::sim::values::{is_going, list, name, namespace, seconds, set, text};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// What becomes of the objects that the deleted one owns.
+/// What happens to the dependents of a deleted object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Propagation {
-    /// They go after it.
+    /// They are deleted after it.
     Background,
-    /// They go before it.
+    /// They are deleted before it.
     Foreground,
     /// They stay.
     Orphan,
 }
 
-/// Finalizers that hold an object until its dependents are seen to.
+/// Finalizers that keep an object until its dependents are handled.
 const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
 
 impl Store {
-    /// Deletes an object, or has its deletion begin where finalizers hold it. Returns the object, and
+    /// Deletes an object, or starts its deletion if it has finalizers. Returns the object, and
     /// whether it is gone.
     pub fn delete(
         &mut self,
@@ -42,7 +42,7 @@ impl Store {
         deny(&Attempt { user: by.user, verb: "DELETE", kind, object: old, old: Some(old) })
             .map_or(Ok(()), Err)?;
         let mut going = (**old).clone();
-        // Nobody who says nothing wants the pods of a Job gone.
+        // The default for a Job is to orphan its pods.
         let propagation = propagation.or((kind.kind == "Job").then_some(Propagation::Orphan));
         if let Some(propagation) = propagation {
             hold_for_dependents(&mut going, propagation);
@@ -67,8 +67,8 @@ impl Store {
         Ok((self.commit(kind, key.clone(), Some(after), (by.user, None)), false))
     }
 
-    /// Deletes what has lost all its owners and sees to the dependents of what goes, until nothing more
-    /// is to do.
+    /// Deletes objects whose owners are all gone, and handles the dependents of deleted objects, until nothing is
+    /// left to do.
     pub fn collect_garbage(&mut self, by: &Arc<str>) {
         let by = By { user: by, manager: by, subresource: None, dry_run: false };
         while self.collect_once(by) {}
@@ -90,7 +90,7 @@ impl Store {
             }
         }
         for (kind, key, step) in &found {
-            // What was there a moment ago may have gone with another.
+            // The object may have been removed with another one.
             let _ = match step {
                 Step::Delete => {
                     self.delete(kind, key, (&Preconditions::default(), None), by, &|_| None).map(|_| ())
@@ -101,7 +101,7 @@ impl Store {
         !found.is_empty()
     }
 
-    /// Takes the finalizer away that waits for dependents; orphans lose their owner first.
+    /// Removes the finalizer that waits for dependents. Orphaned dependents first lose their owner reference.
     fn let_go(&mut self, kind: &'static Kind, key: &Key, finalizer: &str, by: By<'_>) -> Result<(), Status> {
         let Some(object) = self.get(kind, key).map(|s| Arc::clone(&s.bare)) else { return Ok(()) };
         let without = |list: &[Value], gone: &dyn Fn(&Value) -> bool| -> Vec<Value> {
@@ -121,7 +121,7 @@ impl Store {
         self.patch(kind, key, &patch, by, &|_| None).map(|_| ())
     }
 
-    /// The objects that name another as their owner.
+    /// The objects that this object owns.
     fn dependents(&self, owner: &Value) -> Vec<(&'static Kind, Arc<Value>)> {
         let uid = text(owner, "/metadata/uid");
         let depends =
@@ -136,8 +136,8 @@ impl Store {
         kinds::ALL.iter().flat_map(of).collect()
     }
 
-    /// Whether an object had owners and all are gone. An owner that lives in a namespace is none for
-    /// an object that does not.
+    /// Whether an object has owners that are all gone. A namespaced owner does not count for a cluster-scoped
+    /// object.
     fn is_garbage(&self, object: &Value) -> bool {
         let owners = list(object, "/metadata/ownerReferences");
         let is_waited_for = |owner: &Value| is_going(owner) && has_finalizer(owner, FOREGROUND);
@@ -159,7 +159,7 @@ fn key_of(object: &Value) -> Key {
     (namespace(object).to_owned(), name(object).to_owned())
 }
 
-/// What the garbage collector does to an object.
+/// An action of the garbage collector.
 enum Step {
     Delete,
     LetGo(&'static str),
@@ -169,7 +169,7 @@ fn has_finalizer(object: &Value, finalizer: &str) -> bool {
     list(object, "/metadata/finalizers").iter().any(|f| f == finalizer)
 }
 
-/// Puts the finalizer of a propagation in the place of that of another.
+/// Sets the finalizer of this propagation policy and removes that of another.
 fn hold_for_dependents(object: &mut Value, propagation: Propagation) {
     let wanted = match propagation {
         Propagation::Background => None,
@@ -191,7 +191,7 @@ fn hold_for_dependents(object: &mut Value, propagation: Propagation) {
     }
 }
 
-/// Checks what must hold for a delete.
+/// Checks the preconditions of a delete.
 fn hold(kind: &Kind, key: &Key, only: &Preconditions, object: &Value) -> Result<(), Status> {
     let uid = text(object, "/metadata/uid");
     if let Some(wanted) = only.uid.as_deref().filter(|w| *w != uid) {
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn finalizers_hold_an_object_until_the_last_is_gone_and_none_may_come() {
+    fn finalizers_keep_an_object_until_the_last_is_removed_and_none_can_be_added() {
         let user = server().user("test");
         user.create(&CONFIG_MAP, map("x", &["a.b/c", "a.b/d"])).unwrap();
         delete(&user, "x", Preconditions::default()).unwrap();
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_owned_goes_with_its_owner_and_what_is_left_an_orphan_stays() {
+    fn dependents_are_deleted_with_their_owner_unless_orphaned() {
         let server = server();
         let user = server.user("test");
         let pool = |name: &str| {
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_in_a_namespace_is_none_for_a_cluster_scoped_object() {
+    fn a_namespaced_owner_does_not_count_for_a_cluster_scoped_object() {
         let server = server();
         let user = server.user("test");
         let owning = user.create(&CONFIG_MAP, map("owner", &[])).unwrap();

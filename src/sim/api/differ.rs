@@ -1,7 +1,7 @@
-//! Which fields an object has, and which of them a change adds, changes and takes away.
+//! The fields of an object, and the fields that a change adds, changes and removes.
 //!
-//! The rules are those of Kubernetes' structured merge: a leaf is a scalar, an atomic list or map, or
-//! an empty one; what is no leaf is a field of its own only when it comes or goes as a whole.
+//! The rules are those of Kubernetes' structured merge. A leaf is a scalar, an atomic list or map, or an empty
+//! one. A non-leaf counts as a field itself only if it is added or removed as a whole.
 
 use super::fields::{self, Fields};
 use super::kinds::Kind;
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 pub struct Difference {
     /// New or changed fields.
     pub set: Fields,
-    /// Fields that are gone.
+    /// Removed fields.
     pub removed: Fields,
 }
 
@@ -51,7 +51,7 @@ fn state<'v>(kind: &Kind, path: &mut Vec<&'v str>, value: &'v Value) -> Fields {
     }
 }
 
-/// The entries of a list by their steps; of entries with the same step the last.
+/// The entries of a list by step; the last entry wins if several have the same step.
 pub fn steps(shape: List, entries: &[Value]) -> BTreeMap<String, &Value> {
     let step = |entry: &Value| match shape {
         List::Atomic => None,
@@ -61,7 +61,7 @@ pub fn steps(shape: List, entries: &[Value]) -> BTreeMap<String, &Value> {
     entries.iter().filter_map(|entry| Some((step(entry)?, entry))).collect()
 }
 
-/// What differs between two objects.
+/// The difference between two objects.
 pub fn difference(kind: &Kind, old: &Value, new: &Value) -> Difference {
     let mut walk = Walk { kind, path: Vec::new(), steps: Vec::new(), found: Difference::default() };
     walk.compare(Some(old), Some(new));
@@ -158,7 +158,7 @@ impl<'v> Walk<'v> {
     }
 }
 
-/// Takes the members of a set out of an object, with all that is in them.
+/// Removes the members of a set from an object, with everything below them.
 pub fn remove(kind: &Kind, object: &mut Value, fields: &Fields) {
     take_out(kind, &mut Vec::new(), object, fields);
 }
@@ -192,7 +192,7 @@ fn take_out(kind: &Kind, path: &mut Vec<String>, value: &mut Value, fields: &Fie
     }
 }
 
-/// Merges what is stated into an object, list by list as its shape says.
+/// Merges the stated fields into an object. Lists are merged according to their shape.
 pub fn merge(kind: &Kind, object: &mut Value, stated: &Value) {
     lay_over(kind, &mut Vec::new(), object, stated);
 }
@@ -213,13 +213,13 @@ fn lay_over<'v>(kind: &Kind, path: &mut Vec<&'v str>, target: &mut Value, stated
             *target = Value::Object(Map::new());
             lay_over(kind, path, target, stated);
         }
-        // An empty map or list states that it is there, and nothing of what is in it.
+        // An empty map or list states only that it exists, and nothing about its content.
         (Value::Object(_), Value::Object(new)) if new.is_empty() && !shape::is_atomic(kind, path) => {}
         _ => *target = stated.clone(),
     }
 }
 
-/// Entries that are only in the object stay before those that are stated, in the order these have.
+/// Stated entries keep their stated order. Entries that only the object has stay before them.
 fn merged_list<'v>(kind: &Kind, path: &mut Vec<&'v str>, old: Vec<Value>, new: &'v [Value]) -> Vec<Value> {
     let shape = shape::list(kind, path);
     let step = |entry: &Value| steps(shape, std::slice::from_ref(entry)).into_keys().next();

@@ -1,7 +1,7 @@
-//! What the server tells about itself: which kinds it serves, under which names and with which verbs,
-//! its version, its health, and so little of OpenAPI that kubectl leaves validation to the server.
+//! Discovery: the served kinds with their names and verbs, the version, health endpoints, and just enough
+//! OpenAPI that kubectl leaves validation to the server.
 //!
-//! The rule: everything is derived from [`super::kinds::ALL`], so a kind that is served is also found.
+//! Rule: everything is derived from [`super::kinds::ALL`], so every served kind is discoverable.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 use super::kinds::{self, Kind};
 
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
-/// The Kubernetes whose behaviour is reproduced, as the conformance tests compare it.
+/// The Kubernetes version whose behaviour is reproduced and compared by the conformance tests.
 const VERSION: (&str, &str, &str) = ("1", "36", "v1.36.3");
 
-/// The answer to a `GET` of a path that is of no object, or none if the path is none of those.
+/// The answer to a `GET` of a discovery path; `None` for other paths.
 pub(super) fn answer(path: &str, headers: &HeaderMap) -> Option<Response<Bytes>> {
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
     let document = match *parts.as_slice() {
@@ -80,7 +80,7 @@ fn group_versions() -> BTreeMap<&'static str, BTreeMap<&'static str, Vec<&'stati
     for kind in kinds::ALL {
         groups.entry(kind.group).or_default().entry(kind.version).or_default().push(*kind);
     }
-    // Events are served in their old form too.
+    // Events are also served in their `v1` form.
     groups.entry("").or_default().entry("v1").or_default().push(&kinds::EVENT);
     groups
 }
@@ -128,7 +128,7 @@ fn group_document(group: &str) -> Option<Value> {
     Some(json!({"name": group, "versions": versions, "preferredVersion": versions.first()}))
 }
 
-/// What may be done with a kind; the order differs for custom kinds on a real server too.
+/// The verbs of a kind. Their order differs for custom kinds, as on a real server.
 fn verbs(kind: &Kind) -> Value {
     if kind.custom {
         json!(["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"])
@@ -141,7 +141,7 @@ fn verbs(kind: &Kind) -> Value {
 
 const STATUS_VERBS: [&str; 3] = ["get", "patch", "update"];
 
-/// The words under which `kubectl get` takes several kinds at once.
+/// The category of a kind, by which `kubectl get` selects several kinds at once.
 fn categories(kind: &Kind) -> Option<&'static str> {
     match (kind.group, kind.plural) {
         ("", "pods") | ("batch", "jobs") | ("apps", "daemonsets") => Some("all"),
@@ -164,7 +164,7 @@ fn with_names(mut resource: Value, kind: &Kind) -> Value {
     resource
 }
 
-/// The list of one group version, as clients without aggregated discovery ask for it.
+/// The resource list of one group version, for clients without aggregated discovery.
 fn resources(group: &str, version: &str) -> Option<Value> {
     let mut resources = Vec::new();
     for kind in kinds_of(group, version)? {
@@ -211,7 +211,7 @@ fn groups(core: bool) -> Value {
 }
 
 fn aggregated_resource(kind: &Kind) -> Value {
-    // A real server leaves group and version of its built-in kinds empty here.
+    // A real server leaves group and version of built-in kinds empty here.
     let response = if kind.custom {
         json!({"group": kind.group, "version": kind.version, "kind": kind.kind})
     } else {
@@ -240,7 +240,7 @@ fn openapi_index() -> Value {
     json!({"paths": paths})
 }
 
-/// Paths without schemas: they say that the server validates what it is sent, and nothing to explain.
+/// Paths without schemas: they show clients that the server validates, but give `kubectl explain` nothing.
 fn openapi(group: &str, version: &str) -> Option<Value> {
     let mut paths = serde_json::Map::new();
     for kind in kinds_of(group, version)? {

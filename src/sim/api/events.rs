@@ -1,18 +1,18 @@
-//! Events have two forms, `v1` and `events.k8s.io/v1`, of one object.
+//! Conversion between the two forms of an Event: `v1` and `events.k8s.io/v1`.
 
 use serde_json::{Value, json};
 use std::borrow::Cow;
 
-/// The form in which an object is asked for.
+/// The requested form of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Form {
-    /// As it is stored.
+    /// The stored form.
     Stored,
-    /// An Event as `v1` has it.
+    /// The `v1` form of an Event.
     CoreEvent,
 }
 
-/// Names of fields that differ: in `v1`, and as stored.
+/// Field names that differ: in `v1`, and as stored.
 const NAMES: [(&str, &str); 6] = [
     ("involvedObject", "regarding"),
     ("message", "note"),
@@ -33,7 +33,7 @@ impl Form {
     }
 }
 
-/// An Event of either form as it is stored.
+/// Converts an Event of either form to its stored form.
 pub fn stored(object: Value) -> Value {
     if object.get("apiVersion") == Some(&json!("v1")) && object.get("kind") == Some(&json!("Event")) {
         renamed(&object, "events.k8s.io/v1", |(core, stored)| (core, stored))

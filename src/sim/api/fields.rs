@@ -1,8 +1,8 @@
-//! Sets of fields of an object, in the form that `managedFields` keeps them.
+//! Sets of object fields, in the form used by `managedFields`.
 //!
-//! A step is `f:NAME` of a map, `k:{…}` of a list with keys, or `v:…` of a list that is a set; a place
-//! in a set is a member itself, or only on the way to members. The rule: steps are kept in order, so
-//! that a set has one text.
+//! A step is `f:NAME` of a map, `k:{…}` of a keyed list, or `v:…` of a set list. A place in a set is either a
+//! member itself, or only an ancestor of members. Rule: steps are sorted, so that each set has exactly one
+//! textual form.
 
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -20,20 +20,20 @@ pub fn field(name: &str) -> String {
     format!("f:{name}")
 }
 
-/// The step to an entry of a list with keys; `None` if the entry lacks them all.
+/// The step to an entry of a keyed list; `None` if the entry has none of the keys.
 pub fn keyed(keys: &[&str], entry: &Value) -> Option<String> {
     let found: Map<String, Value> =
         keys.iter().filter_map(|k| Some(((*k).to_owned(), entry.get(*k)?.clone()))).collect();
     (!found.is_empty()).then(|| format!("k:{}", Value::Object(found)))
 }
 
-/// The step to a value of a list that is a set.
+/// The step to a value of a set list.
 pub fn valued(value: &Value) -> String {
     format!("v:{value}")
 }
 
 impl Fields {
-    /// The set with nothing but the place it stands for.
+    /// A set with only its own place as a member.
     pub fn leaf() -> Self {
         Self { member: true, below: BTreeMap::new() }
     }
@@ -46,7 +46,7 @@ impl Fields {
         self.member
     }
 
-    /// What is below a step.
+    /// The set below a step.
     pub fn below(&self, step: &str) -> Option<&Self> {
         self.below.get(step)
     }
@@ -56,7 +56,7 @@ impl Fields {
         self.member = true;
     }
 
-    /// Adds what is below a step, if anything is.
+    /// Adds a set below a step, unless it is empty.
     pub fn insert(&mut self, step: String, fields: Self) {
         if !fields.is_empty() {
             self.below.entry(step).or_default().add(fields);
@@ -80,7 +80,7 @@ impl Fields {
         }
     }
 
-    /// Takes the members of another set away.
+    /// Removes the members of another set.
     pub fn subtract(&mut self, other: &Self) {
         self.member &= !other.member;
         for (step, theirs) in &other.below {
@@ -93,7 +93,7 @@ impl Fields {
         }
     }
 
-    /// Takes a place away, with all that is below it.
+    /// Removes a place and everything below it.
     pub fn cut(&mut self, steps: &[&str]) {
         match steps {
             [] => {}
@@ -109,7 +109,7 @@ impl Fields {
         }
     }
 
-    /// Takes a place away, but not what is below it.
+    /// Removes a place, but not what is below it.
     pub fn forget(&mut self, step: &str) {
         if let Some(own) = self.below.get_mut(step) {
             own.member = false;
@@ -131,7 +131,7 @@ impl Fields {
         both
     }
 
-    /// The set with every named field on the way to a member as a member too.
+    /// Adds every named field that is an ancestor of a member.
     #[must_use]
     pub fn with_named(&self) -> Self {
         let below = self.below.iter().map(|(step, own)| {
@@ -142,8 +142,8 @@ impl Fields {
         Self { member: self.member, below: below.collect() }
     }
 
-    /// The members as people read them, such as `.status.conditions[type="Ready"].reason`; those of one
-    /// level before those below.
+    /// The members as readable paths, such as `.status.conditions[type="Ready"].reason`. Members of one level come
+    /// before those below.
     pub fn paths(&self) -> Vec<String> {
         let mut found = Vec::new();
         self.collect_paths("", &mut found);
@@ -158,7 +158,7 @@ impl Fields {
         }
     }
 
-    /// As `fieldsV1`.
+    /// Renders `fieldsV1`.
     pub fn to_json(&self) -> Value {
         let mut map = Map::new();
         if self.member && !self.below.is_empty() {
@@ -168,7 +168,7 @@ impl Fields {
         Value::Object(map)
     }
 
-    /// From `fieldsV1`; `None` if it is no such text.
+    /// Parses `fieldsV1`; `None` if it is malformed.
     pub fn from_json(value: &Value) -> Option<Self> {
         let map = value.as_object()?;
         let mut fields = Self::default();
@@ -214,20 +214,20 @@ mod tests {
     }
 
     #[test]
-    fn a_set_survives_its_text() {
+    fn a_set_is_unchanged_by_serialization() {
         let text = json!({"f:metadata": {"f:labels": {".": {}, "f:app": {}}}, "f:spec": {"f:a": {}}});
         assert_eq!(set(&text).to_json(), text);
     }
 
     #[test]
-    fn taking_away_leaves_what_stands_above_a_member() {
+    fn subtracting_a_member_keeps_its_parent() {
         let mut own = set(&json!({"f:a": {".": {}, "f:b": {}}, "f:c": {}}));
         own.subtract(&set(&json!({"f:a": {"f:b": {}}, "f:c": {}})));
         assert_eq!(own.to_json(), json!({"f:a": {}}));
     }
 
     #[test]
-    fn paths_read_as_the_real_server_writes_them() {
+    fn paths_have_the_format_of_the_real_server() {
         let own =
             set(&json!({"f:status": {"f:conditions": {"k:{\"type\":\"Ready\"}": {".": {}, "f:reason": {}}}},
             "f:metadata": {"f:finalizers": {"v:\"a/b\"": {}}}}));

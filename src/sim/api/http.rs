@@ -1,6 +1,6 @@
-//! Requests and answers as the real API server has them.
+//! Requests and answers in the format of the real API server.
 //!
-//! Reading is in `lists`, what a body or query may say in `body`; here a verb meets the store.
+//! Reads are in `lists`, parsing of bodies and queries in `body`. This module maps verbs to the store.
 
 use super::body::{self, Query};
 use super::delete::Propagation;
@@ -21,7 +21,7 @@ const MERGE: &str = "application/merge-patch+json";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
 const JSON: &str = "application/json-patch+json";
 const APPLY: &str = "application/apply-patch+yaml";
-/// What custom kinds take.
+/// Patch formats that custom kinds accept.
 const CUSTOM_FORMATS: &str =
     "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml";
 
@@ -34,7 +34,7 @@ pub fn handle(server: &ApiServer, caller: &Caller, request: &Request<Bytes>) -> 
     done.unwrap_or_else(|status| Answer::Whole(response(status.code, &status.to_json())))
 }
 
-/// The answer at a path where nothing is served. Within a served built-in group it is an object.
+/// The answer for an unknown path. Within a served built-in group it is a Status object.
 fn nothing_here(path: &str) -> Response<Bytes> {
     let served = super::kinds::ALL.iter().filter(|kind| !kind.custom).any(|kind| {
         let root = if kind.group.is_empty() {
@@ -55,9 +55,9 @@ fn nothing_here(path: &str) -> Response<Bytes> {
     response
 }
 
-/// A whole answer.
+/// A complete response.
 pub fn response(code: u16, body: &impl Serialize) -> Response<Bytes> {
-    // Fails only for maps whose keys are no strings, of which JSON has none.
+    // Fails only for maps with non-string keys, which JSON does not have.
     let mut response = Response::new(Bytes::from(serde_json::to_vec(body).unwrap_or_default()));
     *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
@@ -101,7 +101,7 @@ impl Call<'_> {
         (self.target.namespace.clone().unwrap_or_default(), name.to_owned())
     }
 
-    /// Who writes: fields are owned by the manager that is named, else by the program that asks.
+    /// The writer. The field manager is the named one, or the name of the client program.
     fn by(&self) -> By<'_> {
         let agent = self.request.headers().get(header::USER_AGENT).and_then(|v| v.to_str().ok());
         let agent = agent.unwrap_or_default().split('/').next().unwrap_or_default();
@@ -148,7 +148,7 @@ impl Call<'_> {
         }
         body::check_options("PatchOptions", &self.query)?;
         if self.server.read(kind, &self.key(name)).is_none() {
-            // Before anything is made of the patch.
+            // Checked before the patch is parsed.
             return Err(Status::not_found(kind, name));
         }
         let wrong = |why: &str| Status::bad_request(format!("error decoding patch: {why}"));
@@ -197,7 +197,7 @@ impl Call<'_> {
         Ok(self.whole(if new { 201 } else { 200 }, &object))
     }
 
-    /// The options of a delete, from its body or else its query.
+    /// The options of a delete, from its body, or from its query if the body is empty.
     fn deletion(&self) -> Result<(Preconditions, Option<Propagation>, bool), Status> {
         let options: Value = if self.request.body().is_empty() {
             json!({
@@ -255,7 +255,7 @@ impl Call<'_> {
         for object in &chosen {
             let key = (namespace(object).to_owned(), name(object).to_owned());
             let options = (&Preconditions::default(), propagation);
-            // Gone meanwhile is as good.
+            // The object may be gone already.
             let _ = self.server.with(|s, deny| s.delete(self.target.kind, &key, options, by, deny));
         }
         Ok(Answer::Whole(response(200, &List::new(self.target, chosen.iter().collect(), version))))

@@ -1,5 +1,5 @@
-//! Lists as they are written: from the stored objects as they are, for there may be tens of thousands of them, and
-//! a copy of each would cost more than its text.
+//! Serializes lists directly from the stored objects. There may be tens of thousands, and copying each would cost
+//! more than serializing it.
 
 use super::route::Target;
 use crate::sim::values::set;
@@ -7,7 +7,7 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// Objects of one kind, in the form that a request asks for.
+/// Objects of one kind, in the requested form.
 pub struct List<'a> {
     target: &'a Target,
     objects: Vec<&'a Arc<Value>>,
@@ -15,7 +15,7 @@ pub struct List<'a> {
 }
 
 impl<'a> List<'a> {
-    /// A list of these objects, as of a version.
+    /// A list of these objects at a version.
     pub fn new(target: &'a Target, objects: Vec<&'a Arc<Value>>, version: u64) -> Self {
         let mut metadata = json!({"resourceVersion": version.to_string()});
         if target.kind.custom {
@@ -24,7 +24,7 @@ impl<'a> List<'a> {
         Self { target, objects, metadata }
     }
 
-    /// Says where the list goes on, and how many objects are left if that is known.
+    /// Sets the continue token, and the number of remaining objects if known.
     pub fn goes_on(&mut self, token: &str, left: Option<usize>) {
         set(&mut self.metadata, &["continue"], json!(token));
         if let Some(left) = left {
@@ -35,7 +35,7 @@ impl<'a> List<'a> {
 
 impl Serialize for List<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        // In the order in which `Value` writes its keys.
+        // In the key order of `Value`.
         let mut list = serializer.serialize_map(Some(4))?;
         list.serialize_entry("apiVersion", &self.target.api_version())?;
         list.serialize_entry("items", &Items(self))?;
@@ -60,7 +60,7 @@ impl Serialize for Item<'_> {
         let Self(target, object) = self;
         let object = target.form.of(object);
         match object.as_object() {
-            // Typed lists say once what their items are.
+            // Typed lists do not repeat the kind in each item.
             Some(fields) if !target.kind.custom => {
                 let fields =
                     fields.iter().filter(|(name, _)| !matches!(name.as_str(), "kind" | "apiVersion"));
@@ -77,7 +77,7 @@ mod tests {
     use crate::sim::api::route::target;
 
     #[test]
-    fn a_list_is_written_as_a_value_would_be() {
+    fn a_list_is_serialized_like_a_json_value() {
         let object = |name: &str| {
             Arc::new(
                 json!({"apiVersion": "x/v1", "kind": "X", "metadata": {"name": name}, "spec": {"b": 1, "a": [2]}}),

@@ -11,15 +11,15 @@ pub struct Kind {
     pub kind: &'static str,
     /// Plural, as in paths.
     pub plural: &'static str,
-    /// Singular, as people type it.
+    /// Singular name.
     pub singular: &'static str,
-    /// Short names that people type.
+    /// Short names.
     pub short: &'static [&'static str],
-    /// Whether its objects live in namespaces.
+    /// Whether it is namespaced.
     pub namespaced: bool,
-    /// Whether `/status` is a resource of its own.
+    /// Whether it has a `/status` subresource.
     pub status: bool,
-    /// Whether a real cluster serves it from a CRD.
+    /// Whether a real cluster serves it by a CRD.
     pub custom: bool,
 }
 
@@ -43,7 +43,7 @@ impl Kind {
         with_group(self.kind, self.group)
     }
 
-    /// Whether its objects count the changes of what they ask for.
+    /// Whether `metadata.generation` is incremented when the spec changes.
     pub fn has_generation(&self) -> bool {
         self.custom
             || matches!(
@@ -80,7 +80,7 @@ const fn custom(
     Kind { group, version, kind, plural, singular, short, namespaced, status: true, custom: true }
 }
 
-/// A kind whose objects are only stated by people.
+/// Removes the status subresource from a kind.
 const fn without_status(mut kind: Kind) -> Kind {
     kind.status = false;
     kind
@@ -168,7 +168,7 @@ pub static LIMIT_RANGE: Kind =
 /// ServiceAccount.
 pub static SERVICE_ACCOUNT: Kind =
     built_in(CORE, ("ServiceAccount", "serviceaccounts", "serviceaccount"), &["sa"], (true, false));
-/// Event, kept in its `events.k8s.io/v1` form and served in both.
+/// Event, stored in its `events.k8s.io/v1` form and served in both.
 pub static EVENT: Kind =
     built_in(("events.k8s.io", "v1"), ("Event", "events", "event"), &["ev"], (true, false));
 /// Job.
@@ -209,7 +209,7 @@ pub static PRIORITY_CLASS: Kind = built_in(
 /// Lease.
 pub static LEASE: Kind =
     built_in(("coordination.k8s.io", "v1"), ("Lease", "leases", "lease"), &[], (true, false));
-/// CustomResourceDefinition: kept, but what is served is fixed.
+/// CustomResourceDefinition: stored, but the set of served kinds is fixed.
 pub static CRD: Kind = built_in(
     ("apiextensions.k8s.io", "v1"),
     ("CustomResourceDefinition", "customresourcedefinitions", "customresourcedefinition"),

@@ -1,4 +1,4 @@
-//! Reading: single objects, lists with pages and versions, and watches.
+//! Reads: single objects, lists with pages and versions, and watches.
 
 use super::body::Query;
 use super::http::response;
@@ -12,20 +12,20 @@ use serde_json::{Value, json};
 use std::num::ParseIntError;
 use std::sync::Arc;
 
-/// Which version a read asks for.
+/// The version that a read requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wanted {
     /// The newest.
     Newest,
-    /// Whatever the replica has.
+    /// Any version that the replica has.
     Any,
-    /// What the replica has, if it is not older than this.
+    /// The replica's version, which must not be older than this.
     NotOlder(u64),
-    /// Exactly this.
+    /// Exactly this version.
     Exact(u64),
 }
 
-/// Why a text is no version, in the words of the real server.
+/// Why a text is not a valid version, in the words of the real server.
 pub fn parse_error(text: &str, error: &ParseIntError) -> String {
     let why = match error.kind() {
         std::num::IntErrorKind::PosOverflow => "value out of range",
@@ -46,7 +46,7 @@ fn given<'q>(query: &'q Query, key: &str) -> &'q str {
     query.get(key).map_or("", String::as_str)
 }
 
-/// One object, the newest or that of the replica.
+/// One object, from the store or from the replica's cache.
 pub fn one(
     server: &ApiServer,
     caller: &Caller,
@@ -153,14 +153,14 @@ fn watch(
 ) -> Result<Answer, Status> {
     let text = given(query, "resourceVersion");
     let from = if text.is_empty() { 0 } else { version(text).map_err(Status::internal)? };
-    let told = (selector, target.form);
+    let view = (selector, target.form);
     let mut store = server.store();
     let frames = if is_set(query, "sendInitialEvents") {
-        store.watch_from_now(target.kind, told, caller.replica, is_set(query, "allowWatchBookmarks"))
+        store.watch_from_now(target.kind, view, caller.replica, is_set(query, "allowWatchBookmarks"))
     } else if from == 0 && !query.contains_key("sendInitialEvents") {
-        store.watch_from_now(target.kind, told, caller.replica, false)
+        store.watch_from_now(target.kind, view, caller.replica, false)
     } else {
-        store.watch(target.kind, told, caller.replica, from)
+        store.watch(target.kind, view, caller.replica, from)
     };
     Ok(Answer::Watch(Watch {
         kind: target.kind,
@@ -171,7 +171,7 @@ fn watch(
     }))
 }
 
-/// Where a list goes on: the version it is of, and the last key that was told.
+/// The continue token: the version of the list, and the last key that was returned.
 fn token(version: u64, last: &Value) -> String {
     format!("v1_{version}_{}_{}", namespace(last), name(last))
 }
@@ -212,13 +212,13 @@ fn page(
         (wanted, after) = (Wanted::Exact(version), Some(key));
     }
     let (objects, current) = read(server, caller, target, wanted)?;
-    // They come in the order of their keys.
-    let told = after.as_ref().map_or(0, |(of, last)| {
+    // Objects are sorted by key.
+    let done = after.as_ref().map_or(0, |(of, last)| {
         objects.partition_point(|object| (namespace(object), name(object)) <= (of.as_str(), last.as_str()))
     });
-    let mut chosen = objects.iter().skip(told).filter(|object| selector.takes(object));
+    let mut chosen = objects.iter().skip(done).filter(|object| selector.takes(object));
     let limit: usize = given(query, "limit").parse().unwrap_or_default();
-    // A cache does not part its lists.
+    // Lists from the cache are not split into pages.
     let limit = if limit == 0 || wanted == Wanted::Any { usize::MAX } else { limit };
     let shown: Vec<&Arc<Value>> = chosen.by_ref().take(limit).collect();
     let is_more = chosen.next().is_some();
@@ -260,7 +260,7 @@ fn read(
     }
 }
 
-/// The line that ends a watch from a version that is forgotten.
+/// The error that ends a watch from an expired version.
 pub fn too_old(from: u64, oldest: u64) -> Value {
     Status::expired(format!("too old resource version: {from} ({oldest})")).to_json()
 }
@@ -270,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_tells_where_a_list_goes_on() {
+    fn a_continue_token_can_be_parsed_back() {
         let last = json!({"metadata": {"namespace": "ns", "name": "a.b-c"}});
         assert_eq!(parse_token(&token(7, &last)), Some((7, ("ns".to_owned(), "a.b-c".to_owned()))));
         assert_eq!(parse_token("nonsense"), None);

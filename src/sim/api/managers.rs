@@ -1,8 +1,8 @@
-//! Who manages which fields of an object: `metadata.managedFields`, and server-side apply upon it.
+//! Field management: `metadata.managedFields` and server-side apply.
 //!
-//! The rules are those of Kubernetes: an update owns what it changed and takes it from others; an apply
-//! owns what it states, may not change what another owns unless it is forced, and what it states no
-//! longer goes unless another owns it.
+//! The rules are those of Kubernetes. An update owns the fields it changes and takes them from other managers.
+//! An apply owns the fields it states and may not change those of others unless forced. Fields it no longer
+//! states are removed unless another manager owns them.
 
 use super::differ::{self, Difference};
 use super::fields::{self, Fields};
@@ -10,14 +10,14 @@ use super::kinds::Kind;
 use super::status::Status;
 use serde_json::{Map, Value, json};
 
-/// Who writes, as field management sees it.
+/// The writer, for field management.
 #[derive(Clone, Copy, Debug)]
 pub struct Manager<'m> {
     /// Name; may be empty.
     pub name: &'m str,
-    /// The part that is written.
+    /// The subresource that is written.
     pub subresource: Option<&'static str>,
-    /// When, as `metav1.Time` writes it.
+    /// The time, in the format of `metav1.Time`.
     pub now: &'m str,
 }
 
@@ -35,7 +35,7 @@ struct Entry {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Managers(Vec<Entry>);
 
-/// Fields of `metadata` that nobody manages.
+/// Fields of `metadata` that have no manager.
 const UNMANAGED: [&str; 8] = [
     "f:name",
     "f:namespace",
@@ -47,16 +47,16 @@ const UNMANAGED: [&str; 8] = [
     "f:resourceVersion",
 ];
 
-/// Who owns what nobody was noted for when an object is applied for the first time.
+/// Owner of fields without a manager when an object is applied for the first time.
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";
 
 impl Managers {
-    /// Whether nobody owns anything.
+    /// Whether there are no managers.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Reads `metadata.managedFields`; `None` if there are none or they are not well formed.
+    /// Parses `metadata.managedFields`; `None` if there are none or they are malformed.
     pub fn read(value: &Value) -> Option<Self> {
         let text =
             |entry: &Value, key: &str| entry.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -78,7 +78,7 @@ impl Managers {
         entries.collect::<Option<Vec<_>>>().filter(|e| !e.is_empty()).map(Self)
     }
 
-    /// As `metadata.managedFields`; `None` if nobody manages anything.
+    /// Renders `metadata.managedFields`; `None` if there are no managers.
     pub fn write(&self) -> Option<Value> {
         let mut entries: Vec<&Entry> = self.0.iter().collect();
         entries.sort_by_key(|e| (!e.applies, &e.time, &e.name, &e.version, &e.subresource));
@@ -103,14 +103,14 @@ impl Managers {
         (!self.0.is_empty()).then(|| Value::Array(shown.collect()))
     }
 
-    /// Whether others are the same but for times.
+    /// Whether two sets of managers are equal except for times.
     pub fn is_like(&self, other: &Self) -> bool {
         let ignored = |e: &Entry| Entry { time: String::new(), ..e.clone() };
         self.0.len() == other.0.len()
             && self.0.iter().all(|e| other.0.iter().any(|o| ignored(o) == ignored(e)))
     }
 
-    /// Notes what an update changed.
+    /// Records the fields that an update changed.
     pub fn update(&mut self, kind: &Kind, who: Manager<'_>, old: &Value, new: &Value) {
         let Difference { mut set, mut removed } = differ::difference(kind, old, new);
         reset(kind, who.subresource, &mut set);
@@ -130,7 +130,7 @@ impl Managers {
         self.0.retain(|e| !e.fields.is_empty());
     }
 
-    /// Applies what a manager states to an object, which is given and returned without its managers.
+    /// Applies a manager's fields to an object. The object is passed and returned without managed fields.
     pub fn apply(
         &mut self,
         kind: &Kind,
@@ -139,7 +139,7 @@ impl Managers {
         force: bool,
     ) -> Result<Value, Status> {
         if self.0.is_empty() && old.pointer("/metadata/uid").is_some() {
-            // Somebody must have owned what was there before anybody was noted.
+            // Fields set before field management began need an owner.
             let nothing = json!({"apiVersion": old.get("apiVersion"), "kind": old.get("kind")});
             self.update(
                 kind,
@@ -159,7 +159,7 @@ impl Managers {
         for entry in &self.0 {
             gone.subtract(&entry.fields.with_named());
         }
-        // Metadata has what the server itself keeps there.
+        // Metadata also holds fields of the server itself.
         gone.forget("f:metadata");
         differ::remove(kind, &mut new, &gone);
         let Difference { mut set, mut removed } = differ::difference(kind, old, &new);
@@ -184,7 +184,7 @@ impl Managers {
         Ok(new)
     }
 
-    /// The place of a manager's entry, which is made if it is missing.
+    /// The index of a manager's entry, which is created if missing.
     fn place(&mut self, kind: &Kind, who: Manager<'_>, applies: bool) -> usize {
         let version = kind.api_version();
         let subresource = who.subresource.unwrap_or_default();
@@ -222,7 +222,7 @@ impl Entry {
     }
 }
 
-/// Takes out what a write of this part of an object never changes.
+/// Removes the fields that a write of this subresource never changes.
 fn reset(kind: &Kind, subresource: Option<&'static str>, fields: &mut Fields) {
     match subresource {
         None if kind.status => fields.cut(&[&fields::field("status")]),
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_applied_no_longer_goes_and_what_others_apply_stays() {
+    fn fields_no_longer_applied_are_removed_unless_others_apply_them() {
         let mut managers = Managers::default();
         let first =
             managers.apply(&CONFIG_MAP, who("one"), (&json!({}), &map(&json!({"a": "1", "b": "2"}))), false);
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_of_another_is_taken_only_by_force() {
+    fn a_field_of_another_manager_is_changed_only_by_force() {
         let mut managers = Managers::default();
         let first = map(&json!({"a": "1"}));
         managers.update(&CONFIG_MAP, who("editor"), &json!({}), &first);
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_left_out_of_an_apply_keeps_what_another_owns_of_it() {
+    fn an_entry_left_out_of_an_apply_keeps_the_fields_of_other_managers() {
         let entry = |name: &str| json!({"name": name, "state": "Ready"});
         let workload = |entries: &Value| json!({"status": {"admissionChecks": entries}});
         let status = |name| Manager { subresource: Some("status"), ..who(name) };

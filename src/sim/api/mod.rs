@@ -1,6 +1,6 @@
-//! The embedded API server: the semantics of the real one, in memory, without time or chance of its own.
+//! The embedded API server: the semantics of the real one, in memory. It is deterministic.
 //!
-//! Every call is complete when it returns. The same calls give the same answers, byte for byte.
+//! Every call is complete when it returns. The same calls produce the same answers, byte for byte.
 
 mod body;
 mod cells;
@@ -49,41 +49,41 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll};
 use store::Store;
 
-/// How a server is made.
+/// Options of a server.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What UIDs and generated names are made from.
+    /// Seed of UIDs and generated names.
     pub seed: u64,
-    /// The time.
+    /// The clock.
     pub clock: Clock,
-    /// How many replicas answer cached reads and watches.
+    /// Number of replicas that serve cached reads and watches.
     pub replicas: usize,
-    /// How many changes are remembered for watches from older versions.
+    /// Number of changes that are kept for watches from older versions.
     pub history: usize,
 }
 
-/// Who calls.
+/// The caller of a request.
 #[derive(Clone, Debug)]
 pub struct Caller {
     /// User name.
     pub user: Arc<str>,
-    /// The replica that answers cached reads and watches.
+    /// The replica that serves its cached reads and watches.
     pub replica: usize,
 }
 
-/// What a request is answered with.
+/// The answer to a request.
 pub enum Answer {
-    /// A whole response.
+    /// A complete response.
     Whole(Response<Bytes>),
     /// A watch.
     Watch(Watch),
 }
 
-/// An open watch: a stream of frames that ends when the server ends it.
+/// An open watch: a stream of frames that ends when the server closes it.
 pub struct Watch {
     kind: &'static Kind,
     form: events::Form,
-    /// Replica of the server that answers it.
+    /// The server replica that serves it.
     replica: usize,
     frames: UnboundedReceiver<Frame>,
     /// Set if the caller wants tables.
@@ -96,7 +96,7 @@ impl Watch {
         self.kind
     }
 
-    /// The form in which its objects are told of: whether Events are those of `v1`.
+    /// Whether it sends Events in their `v1` form.
     pub fn is_core_event(&self) -> bool {
         self.form == events::Form::CoreEvent
     }
@@ -120,59 +120,59 @@ impl Stream for Watch {
 pub struct Frame {
     /// When it was committed.
     pub at: Timestamp,
-    /// One JSON object and a line feed.
+    /// One JSON object and a newline.
     pub line: Bytes,
 }
 
 /// One committed change.
 #[derive(Clone, Debug)]
 pub struct Change {
-    /// The version it made.
+    /// Its version.
     pub version: u64,
-    /// When.
+    /// Its time.
     pub at: Timestamp,
     /// The kind of its object.
     pub kind: &'static Kind,
     /// The object before; `None` if it was created.
     pub before: Option<Arc<Value>>,
-    /// The object after; `None` if it is gone.
+    /// The object after; `None` if it was removed.
     pub after: Option<Arc<Value>>,
-    /// Who made it.
+    /// The user who made it.
     pub by: Arc<str>,
-    /// The subresource it was made through.
+    /// The subresource that was written, if any.
     pub subresource: Option<&'static str>,
 }
 
-/// Somebody who sees every change, in order, under the server's lock.
+/// Receives every change, in order, under the server's lock.
 pub trait Observer: Send {
     /// A change was committed.
     fn committed(&mut self, change: &Change);
 
-    /// A request came, whatever its answer will be.
+    /// A request arrived. It may still fail.
     fn asked(&mut self, _caller: &Caller, _request: &Request<Bytes>, _at: Timestamp) {}
 }
 
 /// A write that admission may refuse.
 #[derive(Clone, Copy)]
 pub struct Attempt<'a> {
-    /// Who tries.
+    /// The user.
     pub user: &'a str,
     /// `CREATE`, `UPDATE` or `DELETE`.
     pub verb: &'static str,
     /// The kind.
     pub kind: &'static Kind,
-    /// The object as it would be.
+    /// The new object.
     pub object: &'a Value,
-    /// The object as it is.
+    /// The current object.
     pub old: Option<&'a Value>,
 }
 
-/// What must hold for a delete.
+/// Preconditions of a delete.
 #[derive(Clone, Debug, Default)]
 pub struct Preconditions {
-    /// This UID.
+    /// The required UID.
     pub uid: Option<String>,
-    /// This version.
+    /// The required version.
     pub resource_version: Option<String>,
 }
 
@@ -186,7 +186,7 @@ pub struct ApiServer {
 }
 
 impl ApiServer {
-    /// An empty server, but for the namespaces that every cluster has.
+    /// An empty server with the namespaces that every cluster has.
     pub fn new(options: Options) -> Self {
         let server = Self { store: Arc::new(Mutex::new(Store::new(options))), rules: Arc::default() };
         let system = server.user("system:apiserver");
@@ -194,7 +194,7 @@ impl ApiServer {
             let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {
                 "name": namespace, "labels": {"kubernetes.io/metadata.name": namespace},
             }});
-            // Nothing is there yet that could be in the way.
+            // Cannot fail: the store is empty.
             let _ = system.create(&kinds::NAMESPACE, object);
         }
         server
@@ -212,22 +212,22 @@ impl ApiServer {
         table::shown(answer, request, self.store().clock.now())
     }
 
-    /// Direct calls of one user.
+    /// Direct calls as this user.
     pub fn user(&self, name: &str) -> User {
         User::new(self.clone(), name)
     }
 
-    /// Has somebody told of every change.
+    /// Adds an observer of all changes.
     pub fn observe(&self, observer: Box<dyn Observer>) {
         self.store().observe(observer);
     }
 
-    /// Has a rule asked before every write.
+    /// Adds an admission rule, which is evaluated before every write.
     pub fn deny(&self, rule: Rule) {
         lock(&self.rules).push(rule);
     }
 
-    /// From now on leaves `metadata.managedFields` out of what it shows; who owns what is known as before.
+    /// From now on omits `metadata.managedFields` from all objects shown. Field ownership is still tracked.
     pub fn hide_managers(&self) {
         self.store().hides_managers = true;
     }
@@ -237,7 +237,7 @@ impl ApiServer {
         self.store().version
     }
 
-    /// A line that tells a watch up to which version it has heard everything.
+    /// A bookmark line with the newest version that a watch has seen.
     pub fn bookmark(&self, watch: &Watch) -> Frame {
         let store = self.store();
         let at = store.clock.now();
@@ -245,27 +245,27 @@ impl ApiServer {
         Frame { at, line: watch.table.map_or_else(|| line.clone(), |mut table| table.line(&line, at)) }
     }
 
-    /// From now on this replica answers cached reads and watches from what it has seen.
+    /// Stops this replica from seeing new changes: its cached reads and watches become stale.
     pub fn freeze(&self, replica: usize) {
         self.store().freeze(replica);
     }
 
-    /// This replica catches up.
+    /// Lets this replica catch up.
     pub fn thaw(&self, replica: usize) {
         self.store().thaw(replica);
     }
 
-    /// Forgets the history: watches from older versions are answered with 410.
+    /// Drops the history: watches from older versions get a 410.
     pub fn compact(&self) {
         self.store().compact();
     }
 
-    /// Ends open watches, those of one replica or all.
+    /// Closes the open watches of one replica, or all.
     pub fn cut_watches(&self, replica: Option<usize>) {
         self.store().cut(replica);
     }
 
-    /// Deletes what has lost all its owners.
+    /// Deletes objects whose owners are all gone.
     pub fn collect_garbage(&self) {
         self.store().collect_garbage(&Arc::from("garbage-collector"));
     }
@@ -282,7 +282,7 @@ impl ApiServer {
         self.store().cached(kind, replica)
     }
 
-    /// Runs one write, with what admission says of it.
+    /// Runs one write with admission: webhooks and rules.
     fn with<T>(&self, write: impl FnOnce(&mut Store, &dyn Fn(&Attempt<'_>) -> Option<Status>) -> T) -> T {
         let mut store = self.store();
         let webhooks: Vec<Arc<Value>> = store.all(&kinds::WEBHOOKS).map(|s| Arc::clone(&s.object)).collect();

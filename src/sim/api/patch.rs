@@ -19,7 +19,7 @@ pub enum Patch {
 }
 
 impl Patch {
-    /// Changes an object; an error if the patch does not fit it.
+    /// Patches an object. Fails if the patch does not fit.
     pub fn change(&self, kind: &Kind, object: &mut Value) -> Result<(), Status> {
         match self {
             Self::Merge(patch) => json_patch::merge(object, patch),
@@ -30,7 +30,7 @@ impl Patch {
     }
 }
 
-/// As in the real server, a test for null passes where the key is absent, and a replace adds it.
+/// As in the real server, a test for null passes if the key is absent, and a replace adds a missing key.
 fn patched(object: &Value, patch: &json_patch::Patch) -> Result<Value, json_patch::PatchError> {
     let mut wanted = object.clone();
     for operation in patch.iter() {
@@ -52,7 +52,7 @@ fn patched(object: &Value, patch: &json_patch::Patch) -> Result<Value, json_patc
     Ok(wanted)
 }
 
-/// Whether the place is empty and the object it would be in exists.
+/// Whether the path is absent and its parent object exists.
 fn is_absent(target: &Value, path: &str) -> bool {
     let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
     target.pointer(path).is_none() && target.pointer(parent).is_some_and(Value::is_object)
@@ -79,7 +79,7 @@ fn strategic<'v>(kind: &Kind, path: &mut Vec<&'v str>, target: &mut Value, chang
                 old.retain(|entry| !gone.contains(entry));
             }
         } else if name == DIRECTIVE || name == RETAIN || name.starts_with(ORDER) {
-            // Order is of no meaning where entries have keys; what to retain is that of unions, which are not told apart here.
+            // Entry order does not matter for keyed lists. `$retainKeys` applies only to unions, which are not modelled here.
         } else if value.is_null() {
             fields.remove(name);
         } else {
@@ -91,7 +91,7 @@ fn strategic<'v>(kind: &Kind, path: &mut Vec<&'v str>, target: &mut Value, chang
 }
 
 fn field<'v>(kind: &Kind, path: &mut Vec<&'v str>, target: &mut Value, value: &'v Value) {
-    // Every kind's conditions merge by type in a patch, also those that are applied as a whole.
+    // In a patch, conditions of all kinds merge by type, even those that an apply replaces as a whole.
     let shape = match path.as_slice() {
         ["status", "conditions"] => List::Keyed(&["type"]),
         path => shape::list(kind, path),
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_deleted_by_its_directive_and_a_value_by_its_list() {
+    fn list_entries_and_values_are_deleted_by_directives() {
         let pod =
             json!({"metadata": {"finalizers": ["a/b", "c/d"]}, "spec": {"containers": [{"name": "a"}]}});
         let patch = json!({
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_test_of_a_json_patch_is_the_real_servers_422() {
+    fn a_failed_json_patch_test_is_a_422() {
         let patch = json!([{"op": "test", "path": "/a", "value": 1}]);
         let patch = Patch::Json(serde_json::from_value(patch).unwrap());
         let refused = patch.change(&POD, &mut json!({"a": 2})).unwrap_err();
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_json_patch_tests_for_null_that_a_key_is_absent() {
+    fn a_json_patch_test_for_null_passes_if_the_key_is_absent() {
         let patch = json!([{"op": "test", "path": "/metadata/annotations/x", "value": null}]);
         let patch = Patch::Json(serde_json::from_value(patch).unwrap());
         assert!(patch.change(&POD, &mut json!({"metadata": {"annotations": {}}})).is_ok());

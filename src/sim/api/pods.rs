@@ -1,7 +1,7 @@
-//! The cells of a pod's row: how many containers are ready, what state they are in together.
+//! The cells of a pod's table row: ready containers, combined state, restarts, readiness gates.
 //!
-//! The rule: the words and their precedence are those of Kubernetes, so that a pod that waits, crashes
-//! or goes away is recognized at a glance.
+//! Rule: words and precedence are those of Kubernetes, so that a pod that waits, crashes or terminates is
+//! recognized at a glance.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ fn running(container: &Value) -> bool {
     container.get("ready") == Some(&json!(true)) && container.pointer("/state/running").is_some()
 }
 
-/// One word for the pod.
+/// The pod's status in one word.
 pub(super) fn status(pod: &Value) -> Value {
     let phase = text(pod, "/status/phase");
     let mut status = phase.to_owned();
@@ -47,7 +47,7 @@ pub(super) fn status(pod: &Value) -> Value {
     json!(status)
 }
 
-/// What the first init container that is not done says.
+/// The state of the first unfinished init container.
 fn initializing(pod: &Value) -> Option<String> {
     let total = list(pod, "/spec/initContainers").len();
     let statuses = list(pod, "/status/initContainerStatuses");
@@ -65,7 +65,7 @@ fn initializing(pod: &Value) -> Option<String> {
     })
 }
 
-/// What the containers say together; the first of them has the last word.
+/// The combined state of the containers; the first container takes precedence.
 fn containers(pod: &Value) -> Option<String> {
     let statuses = list(pod, "/status/containerStatuses");
     let (mut shown, mut error) = (None, None);
@@ -104,7 +104,7 @@ fn end(container: &Value) -> Option<String> {
     })
 }
 
-/// How often containers were restarted, and when last.
+/// The number of container restarts, and the time of the last one.
 pub(super) fn restarts(pod: &Value, now: Timestamp) -> Value {
     let statuses = list(pod, "/status/containerStatuses");
     let count: i64 = statuses.iter().filter_map(|container| container.get("restartCount")?.as_i64()).sum();
@@ -116,7 +116,7 @@ pub(super) fn restarts(pod: &Value, now: Timestamp) -> Value {
     })
 }
 
-/// Readiness gates that are open, of all.
+/// Open and total readiness gates.
 pub(super) fn gates(pod: &Value) -> Value {
     let gates = list(pod, "/spec/readinessGates");
     if gates.is_empty() {

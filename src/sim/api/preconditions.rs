@@ -1,4 +1,4 @@
-//! What an update may not change, and what must hold for it: versions, UIDs, and the end that has begun.
+//! Preconditions of an update (versions, UIDs, deletion in progress), and the fields that it may not change.
 
 use super::kinds::Kind;
 use super::lists::parse_error;
@@ -8,7 +8,7 @@ use super::write::{By, restricted};
 use crate::sim::values::{is_going, list, text};
 use serde_json::Value;
 
-/// Checks the preconditions in what is wanted, and puts everything back that this write cannot change.
+/// Checks the preconditions in the wanted object, and restores everything that this write cannot change.
 pub fn prepared(
     kind: &'static Kind,
     key: &Key,

@@ -1,14 +1,14 @@
-//! From a path to what it names.
+//! Parses request paths.
 
 use super::events::Form;
 use super::kinds::{self, Kind};
 
-/// What a path names.
+/// The target of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     /// The kind.
     pub kind: &'static Kind,
-    /// The form in which Events are asked for.
+    /// The requested form of Events.
     pub form: Form,
     /// The namespace, if the path names one.
     pub namespace: Option<String>,
@@ -19,13 +19,13 @@ pub struct Target {
 }
 
 impl Target {
-    /// The version under which the kind is asked for.
+    /// The requested API version of the kind.
     pub fn api_version(&self) -> String {
         if self.form == Form::CoreEvent { "v1".to_owned() } else { self.kind.api_version() }
     }
 }
 
-/// Reads a path; `None` if nothing is served there.
+/// Parses a path; `None` if nothing is served there.
 pub fn target(path: &str) -> Option<Target> {
     let mut parts = path.split('/').filter(|p| !p.is_empty());
     let (group, version) = match parts.next()? {

@@ -7,7 +7,7 @@ use super::status::Status;
 use crate::sim::values::text;
 use serde_json::Value;
 
-/// What a list or watch is limited to.
+/// The selectors of a list or watch.
 #[derive(Clone, Debug, Default)]
 pub struct Selector {
     namespace: Option<String>,
@@ -23,10 +23,10 @@ enum Term {
     NotIn(String, Vec<String>),
 }
 
-/// Fields that every kind can be selected by.
+/// Fields that selectors of every kind support.
 const COMMON_FIELDS: [&str; 2] = ["metadata.name", "metadata.namespace"];
 
-/// Fields that only some kinds can be selected by.
+/// Fields that only selectors of some kinds support.
 fn fields_of(kind: &Kind) -> &'static [&'static str] {
     match kind.kind {
         "Pod" => &["spec.nodeName", "status.phase", "spec.restartPolicy", "spec.schedulerName"],
@@ -65,7 +65,7 @@ fn fields_of(kind: &Kind) -> &'static [&'static str] {
 }
 
 impl Selector {
-    /// Reads the selectors of a request.
+    /// Parses the selectors of a request.
     pub fn parse(kind: &Kind, namespace: Option<&str>, labels: &str, fields: &str) -> Result<Self, Status> {
         let labels = split(labels).into_iter().map(term).collect::<Result<_, _>>()?;
         let fields =
@@ -73,7 +73,7 @@ impl Selector {
         Ok(Self { namespace: namespace.map(str::to_owned), labels, fields })
     }
 
-    /// Whether it names neither labels nor fields.
+    /// Whether it selects by neither labels nor fields.
     pub fn takes_all(&self) -> bool {
         self.labels.is_empty() && self.fields.is_empty()
     }
@@ -86,7 +86,7 @@ impl Selector {
     }
 }
 
-/// The value of a field as a selector sees it. Events are selected by the names of both their forms.
+/// The value of a field as a selector sees it. For Events, the field names of both forms work.
 fn field_value(object: &Value, path: &str) -> String {
     let path = match path {
         "reportingComponent" => "reportingController".to_owned(),
@@ -135,7 +135,7 @@ impl Term {
     }
 }
 
-/// The terms of a selector; commas within parentheses do not part them.
+/// Splits a selector into terms at commas outside parentheses.
 fn split(text: &str) -> Vec<&str> {
     let mut terms = Vec::new();
     let (mut depth, mut from) = (0_u32, 0);
@@ -154,7 +154,7 @@ fn split(text: &str) -> Vec<&str> {
     terms.into_iter().map(str::trim).filter(|t| !t.is_empty()).collect()
 }
 
-/// Reads a term; its key and values must be such that a label can have.
+/// Parses a term. Its key and values must be valid for a label.
 fn term(text: &str) -> Result<Term, Status> {
     let term = read(text)?;
     let (key, values) = match &term {

@@ -1,16 +1,16 @@
-//! Which lists and maps of an object are merged entry by entry, and which are replaced as a whole.
+//! Which lists and maps of an object are merged by entry, and which are replaced as a whole.
 //!
-//! The facts are those of the schemas of Kubernetes, Kueue and Karpenter. A path has the names of
-//! fields alone: entries of lists are no step of it.
+//! The facts are those of the schemas of Kubernetes, Kueue and Karpenter. A path consists of field names only,
+//! without list entries.
 
 #![allow(clippy::match_same_arms, clippy::unnested_or_patterns, reason = "paths read better one by one")]
 
 use super::kinds::Kind;
 
-/// How the entries of a list are told apart.
+/// How the entries of a list are identified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum List {
-    /// They are not: the list is one value.
+    /// Not at all: the list is one value.
     Atomic,
     /// By their values.
     Set,
@@ -25,7 +25,7 @@ pub fn list(kind: &Kind, path: &[&str]) -> List {
     match path {
         ["metadata", "finalizers"] => List::Set,
         ["metadata", "ownerReferences"] => List::Keyed(&["uid"]),
-        // A Job's conditions are one value, unlike all others.
+        // A Job's conditions are atomic, unlike all others.
         ["status", "conditions"] if kind.kind != "Job" => List::Keyed(&["type"]),
         ["status", "addresses"] if kind.kind == "Node" => List::Keyed(&["type"]),
         ["status", "podIPs" | "hostIPs"] => List::Keyed(&["ip"]),
@@ -44,7 +44,7 @@ pub fn list(kind: &Kind, path: &[&str]) -> List {
     }
 }
 
-/// The lists of a pod, or of a template of pods.
+/// The lists of a pod or pod template.
 fn of_pod(kind: &Kind, path: &[&str]) -> List {
     let spec = match path {
         ["spec", rest @ ..] if kind.kind == "Pod" => rest,
@@ -71,7 +71,7 @@ fn of_pod(kind: &Kind, path: &[&str]) -> List {
     }
 }
 
-/// Whether the map at a path is one value.
+/// Whether the map at a path is atomic.
 pub fn is_atomic(kind: &Kind, path: &[&str]) -> bool {
     match path {
         [.., "labelSelector" | "namespaceSelector" | "nodeSelector"]
@@ -86,7 +86,7 @@ pub fn is_atomic(kind: &Kind, path: &[&str]) -> bool {
     }
 }
 
-/// Whether the built-in kind always has something at a path, so that nobody brings it into being.
+/// Whether a built-in kind always has a value at this path, so that no write can add it.
 pub fn is_always_there(kind: &Kind, path: &[&str]) -> bool {
     if kind.custom {
         return false;

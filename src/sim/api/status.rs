@@ -1,20 +1,20 @@
-//! The Kubernetes error object, as the API server answers it.
+//! The Status error object of the API server.
 //!
-//! The rule: code, reason, text and details are those that the real server gives in the same case.
+//! Rule: code, reason, text and details match those of the real server in the same case.
 
 use super::kinds::Kind;
 use crate::sim::values::set;
 use serde_json::{Map, Value, json};
 use std::fmt;
 
-/// Why a request was not done.
+/// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
     /// HTTP status code.
     pub code: u16,
-    /// Reason in one word; empty where the real server gives none.
+    /// Reason in one word; empty if the real server gives none.
     pub reason: &'static str,
-    /// Text for people.
+    /// Human-readable text.
     pub message: String,
     /// `details` of the object, or null.
     pub details: Value,
@@ -26,7 +26,7 @@ impl fmt::Display for Status {
     }
 }
 
-/// One thing that is wrong with one field.
+/// One error in one field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     field: String,
@@ -39,22 +39,22 @@ impl Violation {
         Self { field: field.into(), reason, message }
     }
 
-    /// A value, shown as JSON, that the field may not have.
+    /// An invalid value, shown as JSON.
     pub fn invalid(field: impl Into<String>, value: &Value, why: &str) -> Self {
         Self::new(field, "FieldValueInvalid", format!("Invalid value: {value}: {why}"))
     }
 
-    /// A value that is not shown, or not as JSON.
+    /// An invalid value, shown as this text.
     pub fn invalid_as(field: impl Into<String>, shown: &str, why: &str) -> Self {
         Self::new(field, "FieldValueInvalid", format!("Invalid value: {shown}: {why}"))
     }
 
-    /// A rule of a CRD that does not hold.
+    /// A violated CRD validation rule.
     pub fn rule(field: impl Into<String>, why: &str) -> Self {
         Self::new(field, "FieldValueInvalid", format!("Invalid value: {why}"))
     }
 
-    /// An entry that stands twice in a list.
+    /// A duplicate list entry.
     pub fn duplicate(field: impl Into<String>, key: &Value) -> Self {
         Self::new(field, "FieldValueDuplicate", format!("Duplicate value: {key}"))
     }
@@ -65,12 +65,12 @@ impl Violation {
         Self::new(field, "FieldValueRequired", why)
     }
 
-    /// A value that may not be given.
+    /// A forbidden value.
     pub fn forbidden(field: impl Into<String>, why: &str) -> Self {
         Self::new(field, "FieldValueForbidden", format!("Forbidden: {why}"))
     }
 
-    /// A value that is none of the known ones.
+    /// An unsupported value.
     pub fn unsupported(field: impl Into<String>, value: &Value, known: &[&str]) -> Self {
         let known: Vec<String> = known.iter().map(|k| format!("{k:?}")).collect();
         let why = format!("Unsupported value: {value}: supported values: {}", known.join(", "));
@@ -96,7 +96,7 @@ impl Violation {
     }
 }
 
-/// `details` without what is empty.
+/// `details` without empty fields.
 fn details(name: &str, group: &str, kind: &str) -> Map<String, Value> {
     let fields = [("name", name), ("group", group), ("kind", kind)];
     fields.into_iter().filter(|(_, v)| !v.is_empty()).map(|(k, v)| (k.to_owned(), json!(v))).collect()
@@ -113,33 +113,33 @@ impl Status {
         Self::about(404, "NotFound", kind, name, message)
     }
 
-    /// The name is taken.
+    /// The name is already in use.
     pub fn already_exists(kind: &Kind, name: &str) -> Self {
         let message = format!("{} \"{name}\" already exists", kind.resource());
         Self::about(409, "AlreadyExists", kind, name, message)
     }
 
-    /// The object is not as the request demands.
+    /// The object's current state conflicts with the request.
     pub fn conflict(kind: &Kind, name: &str, why: &str) -> Self {
         let message = format!("Operation cannot be fulfilled on {} \"{name}\": {why}", kind.resource());
         Self::about(409, "Conflict", kind, name, message)
     }
 
-    /// The version that a write gives is not the newest.
+    /// The version in a write is not the newest.
     pub fn modified(kind: &Kind, name: &str) -> Self {
         let why =
             "the object has been modified; please apply your changes to the latest version and try again";
         Self::conflict(kind, name, why)
     }
 
-    /// A precondition of a delete does not hold.
+    /// A precondition of a delete is not met.
     pub fn precondition(kind: &Kind, name: &str, why: &str) -> Self {
         let message = format!("Operation cannot be fulfilled on {} \"{name}\": {why}", kind.qualified());
         let details = Value::Object(details(name, kind.group, kind.kind));
         Self { code: 409, reason: "Conflict", message, details }
     }
 
-    /// An apply would change fields of other managers: who and which.
+    /// An apply would change fields that others manage. Lists these managers and fields.
     pub fn apply_conflict(conflicts: &[(String, String)]) -> Self {
         let causes: Vec<Value> = conflicts
             .iter()
@@ -175,12 +175,12 @@ impl Status {
         Self::violates(&format!("{kind}.meta.k8s.io"), ("", "meta.k8s.io", kind), &[violation])
     }
 
-    /// The object says that it is of another kind than its place.
+    /// The object's own kind differs from that of the request path.
     pub fn invalid_as(kind: &str, group: &str, name: &str, violation: Violation) -> Self {
         Self::violates(&format!("{kind}.{group}"), (name, group, kind), &[violation])
     }
 
-    /// As [`Status::invalid`], but with the resource in the place of the kind.
+    /// Like [`Status::invalid`], but with the resource instead of the kind.
     pub fn invalid_resource(kind: &Kind, name: &str, violation: Violation) -> Self {
         Self::violates(&kind.resource(), (name, kind.group, kind.plural), &[violation])
     }
@@ -208,12 +208,12 @@ impl Status {
         Self { code: 422, reason: "Invalid", message, details: json!({}) }
     }
 
-    /// The request cannot be understood.
+    /// The request is malformed.
     pub fn bad_request(message: impl Into<String>) -> Self {
         Self { code: 400, reason: "BadRequest", message: message.into(), details: Value::Null }
     }
 
-    /// An error that the real server has no better word for.
+    /// An error without a reason.
     pub fn internal(message: impl Into<String>) -> Self {
         Self { code: 500, reason: "", message: message.into(), details: Value::Null }
     }
@@ -230,7 +230,7 @@ impl Status {
         Self { code: 405, reason: "MethodNotAllowed", message, details: json!({}) }
     }
 
-    /// The format of the body is not taken; `accepted` are those that are.
+    /// The format of the body is not accepted; `accepted` lists the accepted ones.
     pub fn unknown_format(accepted: &str) -> Self {
         let message = format!(
             "the body of the request was in an unknown format - accepted media types include: {accepted}"
@@ -238,13 +238,13 @@ impl Status {
         Self { code: 415, reason: "UnsupportedMediaType", message, details: Value::Null }
     }
 
-    /// The format of a patch is not taken for built-in kinds.
+    /// The patch format is not accepted for built-in kinds.
     pub fn unsupported() -> Self {
         let message = "415: Unsupported Media Type".to_owned();
         Self { code: 415, reason: "UnsupportedMediaType", message, details: json!({}) }
     }
 
-    /// What was asked for is forgotten.
+    /// The requested version has expired.
     pub fn expired(message: impl Into<String>) -> Self {
         Self { code: 410, reason: "Expired", message: message.into(), details: Value::Null }
     }
@@ -257,7 +257,7 @@ impl Status {
         Self { code: 504, reason: "Timeout", message, details }
     }
 
-    /// The namespace is going and takes nothing new.
+    /// The namespace is terminating, so nothing can be created in it.
     pub fn terminating(kind: &Kind, name: &str, namespace: &str) -> Self {
         let message = format!(
             "{} \"{name}\" is forbidden: unable to create new content in namespace {namespace} because it is being terminated",
@@ -275,14 +275,14 @@ impl Status {
         status
     }
 
-    /// A webhook that has to agree did not answer.
+    /// A required webhook did not answer.
     pub fn webhook(name: &str) -> Self {
         let message =
             format!("Internal error occurred: failed calling webhook \"{name}\": it does not answer");
         Self { code: 500, reason: "InternalError", message, details: Value::Null }
     }
 
-    /// As JSON.
+    /// The Status object as JSON.
     pub fn to_json(&self) -> Value {
         let mut status = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
@@ -306,7 +306,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_told_twice_is_one_text_and_two_causes() {
+    fn a_repeated_violation_is_one_text_and_two_causes() {
         let violation = Violation::invalid("metadata.labels", &json!("!"), "bad");
         let status = Status::invalid(&CONFIG_MAP, "a", &[violation.clone(), violation]);
         assert_eq!(status.message, "ConfigMap \"a\" is invalid: metadata.labels: Invalid value: \"!\": bad");

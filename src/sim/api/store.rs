@@ -1,7 +1,7 @@
-//! What is stored, and who is told of changes.
+//! The store, and the notification of changes.
 //!
-//! One counter of versions for everything. A change is committed, told to the observers, and sent to
-//! every open watch, before the call that made it returns.
+//! One version counter for all kinds. A change is committed, passed to the observers, and sent to every open
+//! watch, before the call that made it returns.
 
 mod watches;
 
@@ -25,11 +25,11 @@ pub type Key = (String, String);
 /// An object and its managers.
 #[derive(Clone, Debug)]
 pub struct Stored {
-    /// The object as it is shown.
+    /// The object as it is returned to clients.
     pub object: Arc<Value>,
     /// The object without `metadata.managedFields`.
     pub bare: Arc<Value>,
-    /// Who manages which of its fields.
+    /// The managers of its fields.
     pub managers: Arc<Managers>,
 }
 
@@ -45,13 +45,13 @@ struct Past {
     after: Option<Arc<Value>>,
 }
 
-/// A replica of the server that has fallen behind.
+/// The state of a server replica that is stale.
 struct Frozen {
     objects: BTreeMap<&'static str, Objects>,
     version: u64,
 }
 
-/// Everything stored.
+/// The store.
 pub struct Store {
     pub clock: Clock,
     pub chance: Chance,
@@ -63,7 +63,7 @@ pub struct Store {
     history: usize,
     observers: Vec<Box<dyn Observer>>,
     frozen: Vec<Option<Frozen>>,
-    /// Whether `metadata.managedFields` is left out of what is shown.
+    /// Whether `metadata.managedFields` is omitted from returned objects.
     pub hides_managers: bool,
 }
 
@@ -88,7 +88,7 @@ impl Store {
         self.observers.push(observer);
     }
 
-    /// Tells the observers of a request.
+    /// Passes a request to the observers.
     pub fn asked(&mut self, caller: &Caller, request: &Request<Bytes>) {
         let at = self.clock.now();
         for observer in &mut self.observers {
@@ -105,7 +105,7 @@ impl Store {
         self.objects.get(kind.plural).into_iter().flat_map(BTreeMap::values)
     }
 
-    /// Objects of a kind and the version they are of, as a replica shows them from its cache.
+    /// Objects of a kind and their version, from the cache of a replica.
     pub fn cached(&self, kind: &Kind, replica: usize) -> (Vec<Arc<Value>>, u64) {
         let list = |objects: &BTreeMap<&'static str, Objects>| {
             let all = objects.get(kind.plural).into_iter().flat_map(BTreeMap::values);
@@ -129,14 +129,14 @@ impl Store {
         self.frozen.get(replica).and_then(Option::as_ref).map_or(self.version, |f| f.version)
     }
 
-    /// An object as a replica shows it from its cache.
+    /// An object from the cache of a replica.
     pub fn cached_one(&self, kind: &Kind, key: &Key, replica: usize) -> Option<Arc<Value>> {
         let frozen = self.frozen.get(replica).and_then(Option::as_ref);
         let objects = frozen.map_or(&self.objects, |f| &f.objects);
         objects.get(kind.plural)?.get(key).map(|s| Arc::clone(&s.object))
     }
 
-    /// Objects of a kind as they were at a version; `None` if that is forgotten.
+    /// Objects of a kind at a version; `None` if its history is gone.
     pub fn at(&self, kind: &Kind, version: u64) -> Option<Vec<Arc<Value>>> {
         if version < self.forgotten {
             return None;
@@ -159,7 +159,7 @@ impl Store {
         Some(objects.into_values().collect())
     }
 
-    /// Commits an object as it shall be, or its end; returns it with its new version.
+    /// Commits an object's new state, or its removal. Returns the object with its new version.
     pub fn commit(
         &mut self,
         kind: &'static Kind,
@@ -180,7 +180,7 @@ impl Store {
         };
         let at = self.clock.now();
         let past = Past { version: self.version, at, kind, before: before.clone(), after: stored.clone() };
-        self.tell(&past, &last);
+        self.notify(&past, &last);
         self.past.push_back(past);
         while self.past.len() > self.history {
             self.forgotten = self.past.pop_front().map_or(self.forgotten, |p| p.version);
@@ -238,26 +238,26 @@ impl Store {
         }
     }
 
-    /// Forgets the history.
+    /// Drops the history.
     pub fn compact(&mut self) {
         self.past.clear();
         self.forgotten = self.version;
     }
 
-    /// Ends open watches.
+    /// Closes open watches.
     pub fn cut(&mut self, replica: Option<usize>) {
         self.watchers.retain(|w| replica.is_some_and(|r| r != w.replica));
     }
 }
 
 impl Past {
-    /// The object as a watch tells it, also where it is gone.
+    /// The object as a watch sends it, even if it is gone.
     fn last(&self) -> Arc<Value> {
         self.after.clone().unwrap_or_else(|| last_of(self.before.as_ref(), self.version))
     }
 }
 
-/// An object that is gone, with the version of its end.
+/// The last state of a removed object, with the version of its removal.
 fn last_of(before: Option<&Arc<Value>>, version: u64) -> Arc<Value> {
     let mut object = before.map(|b| (**b).clone()).unwrap_or_default();
     set(&mut object, &["metadata", "resourceVersion"], json!(version.to_string()));
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pages_of_a_list_are_of_one_version_until_it_is_forgotten() {
+    fn all_pages_of_a_list_have_one_version_until_it_expires() {
         let server = server();
         for name in ["a", "b", "c"] {
             server.user("test").create(&CONFIG_MAP, map(name)).unwrap();
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn hidden_managers_are_known_but_not_shown() {
+    fn hidden_managers_are_tracked_but_not_shown() {
         let server = server();
         server.hide_managers();
         let made = server.user("test").create(&CONFIG_MAP, map("x")).unwrap();

@@ -1,8 +1,8 @@
-//! Answers as kubectl prints them: a Table with the kind's columns in place of the object or list.
+//! Converts answers to Tables, which kubectl prints.
 //!
-//! The rule: a table is made from the finished answer, so that it can show nothing that the caller
-//! could not read otherwise. Columns are in [`super::columns`]; what the cells of built-in kinds say
-//! follows `pkg/printers/internalversion` of Kubernetes, those of custom kinds their CRDs.
+//! Rule: a table is made from the finished answer, so it cannot show anything that the caller could not
+//! read otherwise. Columns are in [`super::columns`]. Cells of built-in kinds follow
+//! `pkg/printers/internalversion` of Kubernetes, those of custom kinds their CRDs.
 
 use axum::body::Bytes;
 use http::header::ACCEPT;
@@ -14,7 +14,7 @@ use super::columns::{self, Column};
 use super::kinds::Kind;
 use super::{Answer, Watch, route};
 
-/// How an answer shall be shown as a table.
+/// How to convert answers to tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tabling {
     kind: &'static Kind,
@@ -22,7 +22,7 @@ pub(super) struct Tabling {
     heading: Heading,
 }
 
-/// What of an object goes along with its row.
+/// The part of an object that is included in its row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Objects {
     None,
@@ -30,14 +30,14 @@ enum Objects {
     Whole,
 }
 
-/// Whether the column definitions stand in a table; in a watch only the first has them.
+/// Whether a table has column definitions. In a watch, only the first one has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Heading {
     Shown,
     Known,
 }
 
-/// The answer to a read as a table, if its caller wants one and it is of an object at all.
+/// Converts the answer of a read to a table, if the caller wants one and the answer is about objects.
 pub(super) fn shown(answer: Answer, request: &Request<Bytes>, now: Timestamp) -> Answer {
     let target = route::target(request.uri().path());
     let Some(target) = target.filter(|_| request.method() == http::Method::GET && wanted(request.headers()))
@@ -55,7 +55,7 @@ pub(super) fn shown(answer: Answer, request: &Request<Bytes>, now: Timestamp) ->
     }
 }
 
-/// Whether the first media type the caller accepts and this server can give is a table.
+/// Whether the first accepted media type that this server supports is a table.
 fn wanted(headers: &HeaderMap) -> bool {
     let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     for range in accept.split(',') {
@@ -65,7 +65,7 @@ fn wanted(headers: &HeaderMap) -> bool {
         }
         let parameters: Vec<&str> = parts.collect();
         if parameters.contains(&"as=Table") {
-            // Only v1 is served; v1beta1 is of the past.
+            // Only v1 is served; v1beta1 is obsolete.
             if parameters.contains(&"v=v1") && parameters.contains(&"g=meta.k8s.io") {
                 return true;
             }
@@ -79,7 +79,7 @@ fn wanted(headers: &HeaderMap) -> bool {
 }
 
 impl Objects {
-    /// From the query parameter `includeObject`; none and unknown ones mean the metadata.
+    /// Parses the query parameter `includeObject`. Missing and unknown values mean the metadata.
     fn of(query: &str) -> Self {
         match query.split('&').find_map(|pair| pair.strip_prefix("includeObject=")) {
             Some("None") => Self::None,
@@ -90,7 +90,7 @@ impl Objects {
 }
 
 impl Tabling {
-    /// A whole answer. What is no JSON stays what it is.
+    /// Converts a complete answer. Non-JSON answers are unchanged.
     fn body(&mut self, body: &Bytes, now: Timestamp) -> Bytes {
         match serde_json::from_slice::<Value>(body) {
             Ok(answer) => Bytes::from(self.table(&answer, now).to_string()),
@@ -98,7 +98,7 @@ impl Tabling {
         }
     }
 
-    /// One line of a watch, with a table of one row as its object. An error stays what it is.
+    /// Converts a line of a watch to a table of one row. Errors are unchanged.
     pub(super) fn line(&mut self, line: &Bytes, now: Timestamp) -> Bytes {
         let Ok(event) = serde_json::from_slice::<Value>(line) else { return line.clone() };
         let kind = event.get("type").cloned().unwrap_or_default();
@@ -109,7 +109,7 @@ impl Tabling {
         Bytes::from(format!("{{\"type\":{kind},\"object\":{table}}}\n"))
     }
 
-    /// The table of an object or a list. The next one will not repeat the column definitions.
+    /// The table of an object or a list. Later tables omit the column definitions.
     fn table(&mut self, answer: &Value, now: Timestamp) -> Value {
         let columns = columns::of(self.kind);
         let metadata = answer.get("metadata");
@@ -146,7 +146,7 @@ impl Tabling {
             }),
             Objects::Whole => {
                 let mut whole = object.clone();
-                // Items of a list need not say what they are; a row's object does.
+                // List items may omit their kind, but the object of a row must have it.
                 if let Some(fields) = whole.as_object_mut() {
                     fields.entry("kind").or_insert_with(|| json!(self.kind.kind));
                     fields.entry("apiVersion").or_insert_with(|| json!(self.kind.api_version()));
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_given_to_who_prefers_one_and_to_nobody_else() {
+    fn a_table_is_returned_only_if_it_is_the_preferred_format() {
         let kubectl = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
         assert!(wanted(&headers(kubectl)));
         assert!(!wanted(&headers("application/json")));

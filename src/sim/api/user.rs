@@ -1,4 +1,4 @@
-//! Direct calls of one user: the same store and the same rules, without HTTP.
+//! Direct calls as one user: the same store and rules, without HTTP.
 
 use super::delete::Propagation;
 use super::kinds::Kind;
@@ -18,16 +18,16 @@ pub struct User {
     name: Arc<str>,
 }
 
-/// What is applied, as whom, and how.
+/// The arguments of a server-side apply.
 #[derive(Clone, Copy, Debug)]
 pub struct Apply<'a> {
     /// Field manager.
     pub manager: &'a str,
-    /// The object as far as the manager states it.
+    /// The fields that the manager states.
     pub object: &'a Value,
     /// Whether fields are taken from other managers.
     pub force: bool,
-    /// The part that is written.
+    /// The subresource that is written.
     pub subresource: Option<&'static str>,
 }
 
@@ -44,7 +44,7 @@ impl User {
         By { user: &self.name, manager: &self.name, subresource, dry_run: false }
     }
 
-    /// An object; the namespace of cluster-scoped ones is empty.
+    /// An object. The namespace is empty for cluster-scoped kinds.
     pub fn get(&self, kind: &Kind, namespace: &str, name: &str) -> Option<Arc<Value>> {
         self.server.read(kind, &key(namespace, name))
     }
@@ -64,7 +64,7 @@ impl User {
         self.server.with(|s, deny| s.create(kind, events::stored(object), self.by(None), deny))
     }
 
-    /// Changes metadata and spec by a merge patch.
+    /// Changes metadata and spec with a merge patch.
     pub fn merge(
         &self,
         kind: &'static Kind,
@@ -75,7 +75,7 @@ impl User {
         self.patch(kind, &key(namespace, name), patch, None)
     }
 
-    /// Changes the status by a merge patch.
+    /// Changes the status with a merge patch.
     pub fn merge_status(
         &self,
         kind: &'static Kind,
@@ -97,12 +97,12 @@ impl User {
         self.server.with(|s, deny| s.patch(kind, key, &patch, self.by(subresource), deny))
     }
 
-    /// Puts an object in the place of the stored one; its version is the precondition.
+    /// Replaces the stored object. The object's version is a precondition.
     pub fn update(&self, kind: &'static Kind, object: Value) -> Result<Arc<Value>, Status> {
         self.replace(kind, object, None)
     }
 
-    /// As [`User::update`], for the status alone.
+    /// Like [`User::update`], for the status only.
     pub fn update_status(&self, kind: &'static Kind, object: Value) -> Result<Arc<Value>, Status> {
         self.replace(kind, object, Some("status"))
     }
@@ -118,7 +118,7 @@ impl User {
         self.server.with(|s, deny| s.replace(kind, &key, object, self.by(subresource), deny))
     }
 
-    /// Server-side apply; the object is made if it is missing.
+    /// Server-side apply. Creates the object if it is missing.
     pub fn apply(
         &self,
         kind: &'static Kind,
@@ -140,7 +140,7 @@ impl User {
             .map(|(object, _)| object)
     }
 
-    /// Deletes an object, or has its deletion begin.
+    /// Deletes an object, or starts its deletion if it has finalizers.
     #[allow(clippy::needless_pass_by_value, reason = "callers have just made them")]
     pub fn delete(
         &self,

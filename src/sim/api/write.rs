@@ -1,4 +1,4 @@
-//! The verbs that change what is there: update, patch, apply, with the semantics of the real server.
+//! Update, patch and apply, with the semantics of the real server.
 
 use super::kinds::Kind;
 use super::managers::{Manager, Managers};
@@ -11,19 +11,19 @@ use crate::sim::values::{is_going, list, name, namespace, seconds, set, text};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
-/// Who writes, and how.
+/// The writer, and the options of the write.
 #[derive(Clone, Copy)]
 pub struct By<'b> {
     pub user: &'b Arc<str>,
-    /// The name under which written fields are owned.
+    /// The field manager.
     pub manager: &'b str,
-    /// The part of the object that is written; `None` for the whole but its status.
+    /// The subresource that is written; `None` for everything but the status.
     pub subresource: Option<&'static str>,
-    /// Whether nothing is kept of the write.
+    /// Whether nothing is stored.
     pub dry_run: bool,
 }
 
-/// What admission says of a write.
+/// Admission: returns an error if a write is refused.
 pub type Deny<'d> = &'d dyn Fn(&Attempt<'_>) -> Option<Status>;
 
 /// Fields of metadata that a write cannot change.
@@ -44,7 +44,7 @@ impl<'b> By<'b> {
 }
 
 impl Store {
-    /// An object that is not stored, with its managers as if it were.
+    /// Adds the managed fields to an object that is not stored.
     pub fn shown(&self, mut object: Value, managers: &Managers) -> Value {
         if let Some(shown) = managers.write().filter(|_| !self.hides_managers) {
             set(&mut object, &["metadata", "managedFields"], shown);
@@ -52,7 +52,7 @@ impl Store {
         object
     }
 
-    /// Puts an object in the place of another of its name.
+    /// Replaces an object.
     pub fn replace(
         &mut self,
         kind: &'static Kind,
@@ -62,7 +62,7 @@ impl Store {
         deny: Deny<'_>,
     ) -> Result<Arc<Value>, Status> {
         let stored = self.existing(kind, key)?;
-        // A UID in the body of an update is a precondition, and a wrong one a conflict.
+        // A UID in the body of an update is a precondition; a wrong one is a conflict.
         let (wanted, is) = (text(&object, "/metadata/uid"), text(&stored.bare, "/metadata/uid"));
         if !wanted.is_empty() && wanted != is {
             let why = format!("Precondition failed: UID in precondition: {wanted}, UID in object meta: {is}");
@@ -75,7 +75,7 @@ impl Store {
         self.update(kind, key, &stored, object, by, deny)
     }
 
-    /// Changes an object by a patch.
+    /// Patches an object.
     pub fn patch(
         &mut self,
         kind: &'static Kind,
@@ -98,7 +98,7 @@ impl Store {
         self.get(kind, key).cloned().ok_or_else(|| Status::not_found(kind, &key.1))
     }
 
-    /// Stores what an update makes of an object, and notes who changed what.
+    /// Stores an updated object, and records the managers of the changed fields.
     fn update(
         &mut self,
         kind: &'static Kind,
@@ -117,7 +117,7 @@ impl Store {
         };
         let mut new = prepared(kind, key, stored, wanted, by)?;
         defaults::fill(kind, &mut new);
-        // Where nobody owns anything, an update begins nothing.
+        // An update does not start field management on an object without managers.
         if !managers.is_empty() {
             managers.update(kind, by.manager(&seconds(self.clock.now())), &stored.bare, &new);
         }
@@ -155,7 +155,7 @@ impl Store {
             return Ok((self.create_with(kind, object, managers, by, deny)?, true));
         };
         let mut managers = (*stored.managers).clone();
-        // What is stated of the fixed fields is a precondition, and no field that is applied.
+        // Fixed fields in an apply are preconditions. They are not applied.
         let preconditions = taken_out(&mut stated);
         let mut wanted = managers.apply(kind, by.manager(&now), (&stored.bare, &stated), force)?;
         if let Some(metadata) = wanted.get_mut("metadata").and_then(Value::as_object_mut) {
@@ -166,7 +166,7 @@ impl Store {
         self.put(kind, key, (&stored, new, managers), by, deny).map(|object| (object, false))
     }
 
-    /// Stores a prepared object, unless nothing is new.
+    /// Stores a prepared object, unless nothing changed.
     fn put(
         &mut self,
         kind: &'static Kind,
@@ -191,7 +191,7 @@ impl Store {
         }
         let over = is_going(&new) && list(&new, "/metadata/finalizers").is_empty();
         if over {
-            // What is told of the write that let it go is the object as it was written, not its end.
+            // The answer to the write that removes the last finalizer is the object as written, not its removal.
             self.commit(kind, key.clone(), None, (by.user, by.subresource));
             return Ok(Arc::new(self.shown(new, &managers)));
         }
@@ -229,7 +229,7 @@ fn taken_out(stated: &mut Value) -> Map<String, Value> {
     fixed.unwrap_or_default()
 }
 
-/// The new object with everything put back that this write does not change.
+/// The new object, with everything restored that this write may not change.
 pub fn restricted(kind: &Kind, old: &Value, mut wanted: Value, subresource: Option<&'static str>) -> Value {
     let status = wanted.as_object_mut().and_then(|w| w.remove("status")).filter(|s| !s.is_null());
     if subresource.is_some() && kind.custom {
@@ -268,7 +268,7 @@ pub fn restricted(kind: &Kind, old: &Value, mut wanted: Value, subresource: Opti
     defaults::without_nulls(wanted)
 }
 
-/// An applied null states a map or list of metadata as an empty one does.
+/// Replaces null maps and lists of metadata with empty ones, as the real server does for an apply.
 fn with_empty_metadata(mut stated: Value) -> Value {
     for (field, empty) in [
         ("labels", json!({})),

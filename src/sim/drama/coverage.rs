@@ -1,4 +1,4 @@
-//! Which fault or move met a gang in which state: a pair that never happens is not tested.
+//! Coverage: which fault or move met a gang in which state. A pair that never occurs is not tested.
 
 use crate::gang::StateName;
 use crate::sim::faults::{Fault, ReadFault, WatchFault};
@@ -25,7 +25,7 @@ pub fn coverage(met: &BTreeMap<(StateName, String), u64>) -> String {
     table
 }
 
-/// Everything that can happen in a drama.
+/// All faults, moves and scenes of a drama.
 fn everything() -> BTreeSet<String> {
     let faults = Fault::ALL.iter().map(ToString::to_string);
     let reads = ReadFault::ALL.iter().map(|fault| format!("{fault:?}"));
@@ -35,7 +35,7 @@ fn everything() -> BTreeSet<String> {
     faults.chain(reads).chain(watches).chain(moves).chain(scenes).collect()
 }
 
-/// Pairs that never happened.
+/// Pairs that never occurred.
 pub fn gaps(met: &BTreeMap<(StateName, String), u64>) -> Vec<(StateName, String)> {
     let pairs = everything().into_iter().flat_map(|fault| StateName::ALL.map(|state| (state, fault.clone())));
     pairs.filter(|pair| !met.contains_key(pair)).collect()

@@ -1,4 +1,4 @@
-//! The director: has everything of a drama happen when it is due, and sees to its end.
+//! The director: runs the scenes of a drama when they are due, and then waits for its end.
 
 use super::{Drama, Outcome, Role, Scene, policy_text};
 use crate::clock::Clock;
@@ -27,25 +27,25 @@ use std::time::Duration;
 use tokio::sync::mpsc::Receiver;
 use tokio::time::Instant;
 
-/// Name of everything in a drama.
+/// Name of all objects in a drama.
 const ID: &str = "drama";
-/// Time between two looks of the director.
+/// Interval of the director's loop.
 const BEAT: Duration = Duration::from_millis(250);
-/// The same, while only the end is awaited.
+/// The same, once only the end is awaited.
 const LATE_BEAT: Duration = Duration::from_secs(1);
-/// How long a replica of the API server stays behind after a restart that finds it so.
+/// How long the stale API server replica stays behind after a restart of Setu against it.
 const STALE_FOR: Duration = Duration::from_secs(20);
-/// How long everything may take to end once faults have.
+/// How long it may take until everything has ended, once faults have.
 const PATIENCE: Duration = Duration::from_hours(3);
 
-/// Who makes a drama happen.
+/// Runs a drama.
 pub struct Director<'d> {
     drama: &'d Drama,
     cluster: Cluster,
     watchman: Watchman,
     stage: Vec<Option<Setu>>,
     entrances: Vec<(Instant, usize)>,
-    /// By replica.
+    /// Paused replicas, by index.
     wakings: BTreeMap<usize, Waking>,
     thaw_at: Option<Instant>,
     beat: Duration,
@@ -54,14 +54,14 @@ pub struct Director<'d> {
     started: Instant,
     first_writes: Option<usize>,
     met: Met,
-    /// The end of the way of all spans, at which nobody listens.
+    /// The receiving end of all spans, which is never read.
     _unheard: Receiver<Span>,
 }
 
-/// When a replica that stands still goes on.
+/// When a paused replica resumes.
 struct Waking {
     at: Instant,
-    /// Since when it has stood still.
+    /// Since when it has been paused.
     since: Timestamp,
 }
 
@@ -91,7 +91,7 @@ impl<'d> Director<'d> {
         cluster.tell_of_faults(Arc::new(move |fault, request| {
             let meant = request.map(|request| (witness.meant_by(request), request.method()));
             let met = match meant {
-                // What strikes a watch or a list of all strikes all that is known.
+                // A fault of a watch or a list of everything meets all known gangs.
                 None => witness.states(),
                 Some((meant, &Method::GET)) if meant.is_empty() => witness.states(),
                 Some((meant, _)) => witness.state_of(&meant).into_iter().collect(),
@@ -149,7 +149,7 @@ impl<'d> Director<'d> {
         }
     }
 
-    /// Replicas that died come back, those that sleep wake, and time goes on.
+    /// One round: restarts dead replicas, resumes paused ones, and lets time pass.
     async fn beat(&mut self) {
         for fault in self.cluster.deaths() {
             let wait = self.chance.millis(1_000, 20_000);
@@ -178,7 +178,7 @@ impl<'d> Director<'d> {
         tokio::time::sleep(self.beat).await;
     }
 
-    /// Wakes the replicas that have slept long enough by then.
+    /// Resumes the replicas that are due by then.
     fn wake(&mut self, now: Instant) {
         for (replica, waking) in self.wakings.extract_if(.., |_, waking| waking.at <= now) {
             if let Some(Some(setu)) = self.stage.get(replica) {
@@ -188,7 +188,7 @@ impl<'d> Director<'d> {
         }
     }
 
-    /// A replica that panics is a fault of Setu's own; another takes its place.
+    /// A replica that panicked is a fault of Setu. A new one replaces it.
     fn bury_fallen(&mut self) {
         let fallen = |s: &Option<Setu>| s.as_ref().is_some_and(Setu::has_fallen);
         while let Some(replica) = self.stage.iter().position(fallen) {
@@ -269,7 +269,7 @@ impl<'d> Director<'d> {
         }
     }
 
-    /// Makes a move, and notes which gangs it met: the one that it is about, or all.
+    /// Makes a move, and records which gangs it met: the one that it is about, or all.
     fn make(&mut self, what: Move, job: Option<&str>) {
         let states = self.watchman.states_by_workload();
         let meant = self.players.make(what, job, &self.cluster, &PROPS, &mut self.chance);
@@ -280,7 +280,7 @@ impl<'d> Director<'d> {
         note(&self.met, &met, &format!("{what:?}"));
     }
 
-    /// Notes something that all gangs meet.
+    /// Records an event that all gangs meet.
     fn note(&self, what: &str) {
         note(&self.met, &self.watchman.states(), what);
     }
@@ -302,11 +302,11 @@ impl<'d> Director<'d> {
                 },
             },
         });
-        // The namespace exists; nothing else can refuse it.
+        // Cannot be refused: the namespace exists.
         let _ = self.cluster.server.user("tenant").create(&kinds::JOB, job);
     }
 
-    /// Faults end; everything must.
+    /// Faults end, and every gang must end too.
     async fn second_part(&mut self) {
         self.beat = LATE_BEAT;
         self.watchman.calm(self.cluster.clock.now());
@@ -344,7 +344,7 @@ impl<'d> Director<'d> {
         self.watchman.nothing_is_left();
     }
 
-    /// Workloads that neither ran to their end nor were told that they never will.
+    /// Workloads that are neither finished nor deactivated.
     fn unfinished(&self) -> Vec<String> {
         let all = self.cluster.server.user("admin").list(&kinds::WORKLOAD);
         let over = |w: &Value| is(w, "Finished") || w.pointer("/spec/active") == Some(&json!(false));
@@ -383,12 +383,12 @@ impl<'d> Director<'d> {
     }
 }
 
-/// Name of the Job of the gang of this index.
+/// Job name of the gang with this index.
 fn job_of(gang: usize) -> String {
     format!("gang-{gang}")
 }
 
-/// Notes in which states the gangs are that something happens to.
+/// Records the states of gangs that met a fault or move.
 fn note(met: &Met, states: &[StateName], what: &str) {
     let mut met = lock(met);
     for state in states {

@@ -1,7 +1,7 @@
-//! A drama: gangs, replicas of Setu, and everything that happens to them, all from one seed.
+//! A drama: gangs, replicas of Setu, and everything that happens to them, generated from one seed.
 //!
-//! Its first part has no mercy: faults strike, people and clouds interfere, replicas die, sleep and
-//! wake with old memories. In its second part all that ends, and everything must come to its end.
+//! In its first part faults occur, users and clouds interfere, and replicas die, pause and resume with
+//! stale state. In its second part all of that ends, and every gang must reach its end.
 
 mod coverage;
 mod director;
@@ -20,18 +20,18 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// Longest life of a drama's first part.
+/// Maximum duration of a drama's first part in seconds.
 const CHAOS: u64 = 600;
 
-/// How often one claim is created at most where replicas die, or do not hear what came of a write. An
-/// attempt ends at its deadline, and between two creates lies a look that failed or a new life.
+/// Maximum creates of one claim if replicas die or miss the answer to a write. An attempt ends at its deadline,
+/// and between two creates lies a failed read or a restart.
 const CREATES: u32 = 12;
 
-/// How late a request arrives at most where one may be delayed: as the network has it, and after the call
-/// before it.
+/// Maximum delay of a request if requests may be delayed: in the network, and behind the
+/// preceding call.
 const DELAY: SignedDuration = SignedDuration::from_secs(45);
 
-/// What a policy may be changed to; the last two are no policies.
+/// Possible policy changes; the last two are invalid.
 const POLICIES: [&str; 7] = [
     r#"{"custody": {"onNodeLost": "Reject"}}"#,
     r#"{"custody": {"onNodeLost": "Yield", "pinning": "Selector"}}"#,
@@ -48,97 +48,97 @@ const POLICIES: [&str; 7] = [
 pub struct Role {
     /// Pods, one GPU each.
     pub pods: u32,
-    /// Seconds that each pod runs.
+    /// Run time of each pod in seconds.
     pub runs: u64,
-    /// Seconds after the start at which it is submitted.
+    /// Submission time in seconds after the start.
     pub enters: u64,
 }
 
-/// Something that happens in a drama.
+/// An event in a drama.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub enum Scene {
-    /// Somebody makes a move.
+    /// A move.
     Move(Move),
-    /// Somebody makes a move on the gang of this index.
+    /// A move on the gang with this index.
     MoveOn(usize, Move),
-    /// All moves that last are taken back.
+    /// All lasting moves are undone.
     Calm,
-    /// The weather is replaced by these rules.
+    /// These rules replace the weather.
     Weather(Vec<Value>),
-    /// The policy file is changed: what is stated here is merged into the drama's policy. It need not be valid.
+    /// The policy file changes: this is merged into the drama's policy. The result need not be valid.
     Policy(Value),
-    /// The replica of this index dies; another takes its place after some seconds.
+    /// The replica with this index dies. A new one replaces it after some seconds.
     Kill(usize, u64),
-    /// The replica of this index stands still for some seconds.
+    /// The replica with this index is paused for some seconds.
     Sleep(usize, u64),
-    /// The clock of the replica of this index jumps by so many seconds.
+    /// The clock of the replica with this index jumps by some seconds.
     Clock(usize, i64),
-    /// The replica of this index is stopped in an orderly way; another takes its place at once.
+    /// The replica with this index is stopped gracefully. A new one replaces it at once.
     Upgrade(usize),
 }
 
-/// A whole drama.
+/// A complete drama.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Drama {
-    /// What it shows, for dramas that are kept.
+    /// What it shows, for dramas that are stored.
     #[serde(default)]
     pub title: String,
-    /// What chance is made from.
+    /// The seed of all random choices.
     pub seed: u64,
     /// The gangs.
     pub gangs: Vec<Role>,
-    /// Seconds by which each replica's clock is wrong; as many replicas as there are entries.
+    /// The clock skew of each replica in seconds; one entry per replica.
     pub replicas: Vec<i64>,
-    /// What goes wrong between the replicas and the API server.
+    /// Rates of faults between the replicas and the API server.
     #[serde(default)]
     pub rates: Rates,
-    /// What goes wrong with one write of the first replica.
+    /// A fault for one write of the first replica.
     #[serde(default)]
     pub plan: Option<(usize, Fault)>,
-    /// What happens, by milliseconds after the start.
+    /// The scenes, each with its time in milliseconds after the start.
     #[serde(default)]
     pub scenes: Vec<(u64, Scene)>,
-    /// Milliseconds after which faults end.
+    /// The end of faults in milliseconds after the start.
     pub chaos: u64,
-    /// Retries etc., as in a policy file's `defaults`.
+    /// The policy, as in a policy file's `defaults`.
     #[serde(default)]
     pub policy: Value,
-    /// Whether spans are made. Nobody takes them off, so that nearly all find their way blocked.
+    /// Whether spans are recorded. Nothing reads them, so the channel is full for nearly all of them.
     #[serde(default)]
     pub traced: bool,
 }
 
-/// What a drama came to.
+/// The outcome of a drama.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// What was wrong.
+    /// Violated invariants.
     pub violations: Vec<Violation>,
-    /// Digest of every change.
+    /// Digest of all changes.
     pub digest: String,
     /// Changes committed.
     pub changes: u64,
-    /// Every change as a line, if asked for.
+    /// Every change as a line, if requested.
     pub lines: Vec<String>,
-    /// Gangs that lived, each new Workload counted.
+    /// Number of Workloads that have existed.
     pub lives: u64,
     /// How often each fault or move met a gang in each state.
     pub met: BTreeMap<(StateName, String), u64>,
-    /// Writes of the first replica's first life.
+    /// Writes of the first replica before its first end.
     pub writes: usize,
-    /// Node-seconds of nodes on which no pod ever ran.
+    /// Total lifetime in seconds of nodes that never ran a pod.
     pub wasted: f64,
     /// NodeClaims that Setu created.
     pub created: u64,
-    /// What became of each Job, by its name.
+    /// The outcome of each Job, by name.
     pub ends: BTreeMap<String, End>,
     /// How often a gang went from one state to another, and why, as committed.
     pub steps: BTreeMap<(StateName, StateName, String), u64>,
 }
 
 impl Drama {
-    /// The drama of a seed.
+    /// Generates the drama of a seed.
     pub fn of(seed: u64) -> Self {
         let mut chance = Chance::new(seed, "drama");
         let gangs = (0..=chance.below(3))
@@ -174,7 +174,7 @@ impl Drama {
         Self { title: String::new(), seed, gangs, replicas, rates, plan: None, scenes, chaos, policy, traced }
     }
 
-    /// One gang of `pods` pods and nothing that goes wrong.
+    /// One gang of `pods` pods, without faults.
     pub fn quiet(pods: u32) -> Self {
         Self {
             gangs: vec![Role { pods, runs: 5, enters: 0 }],
@@ -187,7 +187,7 @@ impl Drama {
         }
     }
 
-    /// How often one claim may be created: more than once only where somebody may not know of the first.
+    /// How often one claim may be created: more than once only if a replica may not know of the first create.
     fn creates(&self) -> u32 {
         let stops = |scene: &Scene| matches!(scene, Scene::Kill(..) | Scene::Sleep(..) | Scene::Upgrade(_));
         let many = self.replicas.len() > 1
@@ -200,7 +200,7 @@ impl Drama {
         }
     }
 
-    /// How many attempts an admission may take, and how long a request.
+    /// The limits of attempts per admission and of request delays.
     fn allowed(&self) -> Allowed {
         let limit = self.policy.pointer("/retry/inCheck/limit").and_then(Value::as_u64).unwrap_or_default();
         let tiers = self.policy.pointer("/tiers").and_then(Value::as_array).map_or(1, |t| t.len().max(1));
@@ -226,7 +226,7 @@ fn below(chance: &mut Chance, bound: u64) -> u32 {
     u32::try_from(chance.below(bound)).unwrap_or_default()
 }
 
-/// A policy file with these defaults.
+/// The text of a policy file with these defaults.
 fn policy_text(defaults: &Value) -> String {
     let file = json!({"apiVersion": "setu.kueue.x-k8s.io/v1alpha1", "kind": "Policy", "defaults": defaults});
     file.to_string()

@@ -1,9 +1,9 @@
-//! Makes a drama that goes wrong as small as it can be.
+//! Shrinks a failing drama.
 
 use super::Drama;
 use crate::sim::faults::Rates;
 
-/// Drops what a drama does not need, as long as it still goes wrong in the same way.
+/// Removes parts of a drama as long as it still violates the same invariant first.
 pub fn shrink(drama: &Drama) -> Drama {
     let broken = |d: &Drama| d.play(false).ok()?.violations.first().map(|violation| violation.invariant);
     let Some(first) = broken(drama) else { return drama.clone() };

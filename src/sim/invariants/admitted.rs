@@ -1,4 +1,4 @@
-//! Invariants of gangs that Kueue has admitted: on which Ready that was, and what nobody may take from them.
+//! Invariants of admitted gangs: which Ready they were admitted on, and what may not be taken from them.
 
 use super::Committed;
 use super::gangs::read;
@@ -11,40 +11,40 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use std::collections::BTreeMap;
 
-/// How long a Ready of an earlier admission may stand once nothing goes wrong any more: a replica may have to
-/// come back first, and to wait after what failed last.
+/// How long a Ready for an earlier admission may remain after faults have ended. A replica may first have to
+/// restart, and to wait after its last failure.
 const REACTION: SignedDuration = SignedDuration::from_mins(2);
 
 /// UID of a Workload, and the check.
 type Place = (String, String);
 
-/// What is remembered of admitted gangs.
+/// The record of admitted gangs.
 #[derive(Default)]
 pub struct Book {
-    /// The attempt on whose nodes each gang runs.
+    /// The attempt whose nodes each gang runs on.
     runs: BTreeMap<Place, u32>,
     /// The admission that each Ready was given for.
     ready_for: BTreeMap<Place, AdmissionId>,
-    /// Since when a gang has been admitted on a Ready of an earlier admission.
+    /// Since when a gang has been admitted on a Ready for an earlier admission.
     stale: BTreeMap<Place, Timestamp>,
-    /// Since when nothing has gone wrong any more.
+    /// When faults ended.
     calm: Option<Timestamp>,
 }
 
 impl Book {
-    /// The attempt on whose nodes the gang runs, if it does.
+    /// The attempt whose nodes the gang runs on, if it runs.
     pub fn runs(&self, uid: &str, check: &str) -> Option<u32> {
         self.runs.get(&(uid.to_owned(), check.to_owned())).copied()
     }
 
-    /// From now on nothing goes wrong any more.
+    /// Records that faults have ended.
     pub fn calm(&mut self, now: Timestamp) {
         self.calm = Some(now);
     }
 }
 
-/// Setu has told Kueue Ready.
-pub fn told_ready(sight: &mut Committed, workload: &Workload, check: &str) {
+/// Setu has set a check to Ready.
+pub fn ready_written(sight: &mut Committed, workload: &Workload, check: &str) {
     let place = (workload.uid().unwrap_or_default(), check.to_owned());
     if let Reservation::Held { admission, .. } = Reservation::of(workload, check) {
         sight.admitted_book.ready_for.insert(place, admission);
@@ -57,7 +57,7 @@ pub fn gone(sight: &mut Committed, uid: &str) {
     sight.admitted_book.stale.retain(|place, _| place.0 != uid);
 }
 
-/// A Workload was written, by anybody.
+/// A Workload was written by any client.
 pub fn changed(sight: &mut Committed, workload: &Workload) {
     let uid = workload.uid().unwrap_or_default();
     let admitted = workload.is("Admitted") && workload.is("QuotaReserved") && !workload.is("Finished");
@@ -89,7 +89,7 @@ pub fn changed(sight: &mut Committed, workload: &Workload) {
     }
 }
 
-/// Time has gone on.
+/// Checks for Ready verdicts of an earlier admission that have remained for too long.
 pub fn check_stale(sight: &mut Committed) {
     let Some(calm) = sight.admitted_book.calm else { return };
     let now = sight.now;

@@ -1,4 +1,4 @@
-//! Invariants of attempts: how many there are, and that one that is taken back stays so.
+//! Invariants of attempts: how many there are, and that an attempt that was rolled back stays so.
 
 use super::Committed;
 use crate::api::Workload;
@@ -12,31 +12,31 @@ use kube::ResourceExt;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How long a request is on its way where nothing delays it.
+/// Normal latency of a request.
 const LATENCY: SignedDuration = SignedDuration::from_secs(1);
 
-/// What may happen in a run.
+/// Limits of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Allowed {
     /// Attempts under one admission; any number if `None`.
     pub attempts: Option<usize>,
-    /// How much longer than usual a request may be on its way.
+    /// Maximum additional delay of a request.
     pub delay: SignedDuration,
 }
 
 /// UID of the Workload, the check, and the attempt.
 type Place = (String, String, u32);
 
-/// UID of the Workload, the check, which admission it is to Setu, and how many there were before it: one that is lost
-/// and given again within a second looks the same to whoever cannot see each of Kueue's writes.
+/// UID of the Workload, the check, Setu's id of the admission, and how many reservations ended before it. A
+/// reservation that is lost and made again within a second has the same id.
 type Admission = (String, String, AdmissionId, u32);
 
-/// What is remembered of attempts.
+/// The record of attempts.
 #[derive(Default)]
 pub struct Book {
     /// Attempts under one admission; any number if `None`.
     pub most: Option<usize>,
-    /// When each attempt that is over was first known to be.
+    /// When each ended attempt was first known to have ended.
     over: BTreeMap<Place, Timestamp>,
     /// The attempts under each admission.
     begun: BTreeMap<Admission, BTreeSet<u32>>,
@@ -44,12 +44,12 @@ pub struct Book {
     ended: BTreeMap<String, u32>,
 }
 
-/// Whether so much time has gone by since then that no request from before can still arrive.
+/// Whether a request sent at that time can no longer arrive.
 pub fn is_long_ago(sight: &Committed, then: Timestamp) -> bool {
     then < sight.lateness.before(sight.now, sight.lateness.delay + LATENCY)
 }
 
-/// A Workload was written, by anybody.
+/// A Workload was written by any client.
 pub fn workload_changed(sight: &mut Committed, before: &Workload, after: &Workload) {
     if before.is("QuotaReserved") && !after.is("QuotaReserved") {
         *sight.attempts_book.ended.entry(after.uid().unwrap_or_default()).or_default() += 1;
@@ -90,7 +90,7 @@ pub fn journal_written(
     }
 }
 
-/// A rollback has ended: nothing of its attempt is left but what was still on its way.
+/// A rollback has ended: no claim of its attempt may be left, unless its request was still on its way.
 fn rolled_back(sight: &mut Committed, workload: &Workload, check: &str, attempt: u32) {
     let uid = workload.uid().unwrap_or_default();
     if let Some(left) = left(sight, (&uid, check), attempt) {
@@ -99,8 +99,8 @@ fn rolled_back(sight: &mut Committed, workload: &Workload, check: &str, attempt:
     }
 }
 
-/// Name of a claim of this attempt that is there, was not still on its way, and has not been kept for so long that
-/// nothing waits for it.
+/// Name of a claim of this attempt that exists, except claims whose create was still on its way and claims that
+/// are stuck in deletion, which nothing waits for.
 pub fn left(sight: &Committed, (uid, check): (&str, &str), attempt: u32) -> Option<String> {
     let left = sight.claims.values().find(|claim| {
         label(claim, names::WORKLOAD_UID) == uid
@@ -112,7 +112,7 @@ pub fn left(sight: &Committed, (uid, check): (&str, &str), attempt: u32) -> Opti
     left.map(|claim| name(claim).to_owned())
 }
 
-/// Setu has made a claim of an untampered gang.
+/// Setu has created a claim of an untampered gang.
 pub fn created_under(sight: &mut Committed, claim: &Value) {
     let Ok(attempt) = label(claim, names::ATTEMPT).parse() else { return };
     let place =
@@ -133,7 +133,7 @@ mod tests {
     use serde_json::json;
     use std::sync::Arc;
 
-    /// A Workload in this attempt, with or without its reservation.
+    /// A Workload in this attempt, with or without a reservation.
     fn trying(attempt: u32, reserved: &str) -> Arc<Value> {
         let mut workload = with_journal(|journal| {
             (journal.state, journal.memory.attempt) = (State::Provisioning, attempt);
@@ -145,7 +145,7 @@ mod tests {
         Arc::new(workload)
     }
 
-    /// Whether these are too many attempts of one admission that may take one.
+    /// Whether these steps violate a limit of one attempt per admission.
     fn too_many(steps: &[(&str, u32, &str)]) -> bool {
         let watchman = Watchman::default();
         watchman.allow(Allowed { attempts: Some(1), ..Allowed::default() });
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reservation_that_is_given_again_within_a_second_is_another_admission() {
+    fn a_reservation_made_again_within_a_second_is_another_admission() {
         let (setu, kueue) = (names::SETU, "kueue");
         assert!(too_many(&[(setu, 1, "True"), (setu, 2, "True")]));
         let again = [(setu, 1, "True"), (kueue, 1, "False"), (kueue, 1, "True"), (setu, 2, "True")];

@@ -1,4 +1,4 @@
-//! Invariants of NodeClaims: who makes and deletes them, how many, and under which journal.
+//! Invariants of NodeClaims: who creates and deletes them, how many there are, and under which journal.
 
 use super::{Committed, attempts, decode};
 use crate::api::workload::Verdict;
@@ -12,20 +12,20 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// What is remembered of claims.
+/// The record of claims.
 #[derive(Default)]
 pub struct Book {
     /// How often each claim was created, by name.
     created: BTreeMap<String, u32>,
-    /// When a claim was last seen with its node up.
+    /// When each claim's node was last seen up.
     up: BTreeMap<String, Timestamp>,
-    /// Claims that were another gang's before, by Workload UID, attempt and slot.
+    /// Claims that were taken over from another gang, by Workload UID, attempt and slot.
     taken_over: BTreeMap<[String; 3], String>,
-    /// Claims that were made for a slot that had got another in their place meanwhile.
+    /// Claims whose create arrived after their slot had got a replacement.
     late: BTreeSet<String>,
-    /// Nodes on which a pod ran.
+    /// Nodes that have run a pod.
     used: BTreeSet<String>,
-    /// Seconds of nodes that were never used.
+    /// Total lifetime in seconds of nodes that never ran a pod.
     wasted: f64,
 }
 
@@ -35,23 +35,23 @@ impl Book {
         self.up.get(claim).copied()
     }
 
-    /// Name of the claim that was kept warm and took this place: Workload UID, attempt and slot.
+    /// Name of the warm claim that took this place: Workload UID, attempt and slot.
     pub fn taken_over(&self, place: &[String; 3]) -> Option<&str> {
         self.taken_over.get(place).map(String::as_str)
     }
 
-    /// How many claims Setu created.
+    /// Number of claims that Setu created.
     pub fn created(&self) -> u64 {
         self.created.values().map(|times| u64::from(*times)).sum()
     }
 
-    /// Seconds of nodes that were never used.
+    /// Total lifetime in seconds of nodes that never ran a pod.
     pub fn wasted(&self) -> f64 {
         self.wasted
     }
 }
 
-/// The journal stored on the Workload a claim was made for.
+/// The journal on the Workload that a claim was made for, with the Workload.
 fn journal(sight: &Committed, claim: &Value) -> Option<(Journal, crate::api::Workload)> {
     let workload = sight.workload(label(claim, names::WORKLOAD_UID))?;
     let check = annotation(claim, names::CHECK);
@@ -61,7 +61,7 @@ fn journal(sight: &Committed, claim: &Value) -> Option<(Journal, crate::api::Wor
     Some((journal, workload))
 }
 
-/// A NodeClaim was written. `sight` still shows what was before.
+/// A NodeClaim was written. `sight` still has the state before.
 pub fn changed(sight: &mut Committed, change: &Change) {
     let by_setu = &*change.by == names::SETU;
     match (&change.before, &change.after) {
@@ -88,7 +88,7 @@ pub fn changed(sight: &mut Committed, change: &Change) {
 
 fn created(sight: &mut Committed, claim: &Value) {
     let (name, attempt) = (name(claim).to_owned(), label(claim, names::ATTEMPT).to_owned());
-    // Who erases a journal erases the count of attempts with it.
+    // Erasing a journal also erases the count of attempts.
     let tampered = sight.gangs_book.is_tampered(label(claim, names::WORKLOAD_UID));
     let times = sight.claims_book.created.entry(name.clone()).or_default();
     *times += 1;
@@ -112,12 +112,12 @@ fn created(sight: &mut Committed, claim: &Value) {
         attempts::created_under(sight, claim);
     }
     match journal(sight, claim) {
-        // A claim that was on its way when its Workload was deleted, or its journal erased: the sweep takes it.
+        // The create was on its way when the Workload was deleted or its journal erased. The sweep deletes the claim.
         None if tampered || sight.workload(label(claim, names::WORKLOAD_UID)).is_none() => {}
         None => sight.violated("first-written", format!("{name} is created under no journal")),
         Some((journal, _)) => {
             let known = attempt.parse().is_ok_and(|a: u32| a <= journal.memory.attempt);
-            // It was on its way when somebody wrote a journal of an earlier attempt.
+            // The create was on its way when a tenant wrote a journal of an earlier attempt.
             let forgotten = tampered && sight.lateness.delay.is_positive();
             if !known && !forgotten {
                 let stored = journal.memory.attempt;
@@ -126,15 +126,15 @@ fn created(sight: &mut Committed, claim: &Value) {
                     format!("{name} of attempt {attempt} is created under a journal of attempt {stored}"),
                 );
             }
-            // One that came late, after its attempt, waits for the sweep and counts for none.
+            // A claim that arrived after its attempt is left to the sweep and does not count.
             let counts = |c: &Value| {
                 let late = label(c, names::ATTEMPT) != attempt && sight.lateness.delay.is_positive();
                 !is_going(c) && of_same_gang(c, claim) && !late
             };
             let live = sight.claims.values().filter(|c| counts(c)).count();
             let slots = usize::try_from(journal.memory.slots).unwrap_or(usize::MAX);
-            // What comes after its attempt is over is judged above; and a create may be on its way when somebody
-            // writes that there are fewer.
+            // Creates after the end of their attempt are checked above. With a tampered journal, a create may be on its
+            // way when the slot count is reduced.
             let goes_on = journal.state.wants_claims() && attempt == journal.memory.attempt.to_string();
             if goes_on && live >= slots && !late && !tampered {
                 sight.violated("one-per-slot", format!("{name} is claim {} of a gang of {slots}", live + 1));
@@ -143,8 +143,8 @@ fn created(sight: &mut Committed, claim: &Value) {
     }
 }
 
-/// Whether this was still on its way, delayed, when its slot got another claim in its place: nothing that the request
-/// says could have stopped it. It has to go again, or it is left when all is over.
+/// Whether this delayed create was still on its way when its slot got a replacement. No precondition of the request
+/// could have stopped it. The claim must be deleted later, or it is left over at the end.
 fn was_replaced(sight: &Committed, claim: &Value) -> bool {
     let generation = |claim: &Value| noted(claim, names::GENERATION).parse().unwrap_or(0_u32);
     let in_its_place = |other: &Value| {
@@ -178,13 +178,13 @@ fn deleted(sight: &mut Committed, claim: &Value) {
     let journal = journal(sight, claim).map(|(journal, _)| journal);
     let approved = journal.as_ref().is_some_and(|j| j.state.is_approved());
     let leaving = workload.metadata.deletion_timestamp.is_some();
-    // Who is told anything else knows that its pods lose their nodes.
-    let told = workload.check(check).is_none_or(|c| c.state == Verdict::Ready);
+    // With any other verdict, Kueue knows that the pods lose their nodes.
+    let is_ready = workload.check(check).is_none_or(|c| c.state == Verdict::Ready);
     let runs = sight.admitted_book.runs(uid, check).map(|attempt| attempt.to_string());
     let on_it = runs.as_deref() == Some(label(claim, names::ATTEMPT));
-    // Who has a journal say that all is taken back harms its own gang alone.
+    // A tenant who forges a rollback in the journal harms only its own gang.
     let late = sight.claims_book.late.contains(&name);
-    if on_it && !late && told && !leaving && (approved || !tampered) {
+    if on_it && !late && is_ready && !leaving && (approved || !tampered) {
         sight.violated("no-kill", format!("{name} is deleted while its gang runs"));
     }
     let Some(journal) = journal else { return };
@@ -220,7 +220,7 @@ fn patched(sight: &mut Committed, before: &Value, after: &Value) {
     sight.claims_book.taken_over.insert(place(after), name(after).to_owned());
 }
 
-/// A pod was written: a node on which one runs is not wasted.
+/// A pod was written. A node that runs a pod is not wasted.
 pub fn pod_changed(sight: &mut Committed, change: &Change) {
     let Some(pod) = &change.after else { return };
     if text(pod, "/status/phase") == "Running" {
@@ -233,7 +233,7 @@ pub fn pod_changed(sight: &mut Committed, change: &Change) {
     }
 }
 
-/// A pod was bound: where its gang has nodes of its own, to one of them.
+/// A pod was bound. If its gang has nodes, it must be one of them.
 fn bound(sight: &mut Committed, pod: &Value, node: &str) {
     let owners = |object: &Value| -> Vec<String> {
         list(object, "/metadata/ownerReferences").iter().map(|o| text(o, "/uid").to_owned()).collect()
@@ -253,7 +253,7 @@ fn bound(sight: &mut Committed, pod: &Value, node: &str) {
     }
 }
 
-/// A Node was written; `sight` shows it already.
+/// A Node was written. `sight` has the new state.
 pub fn node_changed(sight: &mut Committed, change: &Change) {
     if let Some(node) = change.after.as_ref().or(change.before.as_ref())
         && let Some(claim) = sight.claims.get(name(node)).cloned()
@@ -268,7 +268,7 @@ fn note_up(sight: &mut Committed, claim: &Value) {
         is(claim, "Initialized") && !is_going(claim) && node.is_some_and(|n| is(n, "Ready") && !is_going(n));
     let now = sight.now;
     if up {
-        // It is up until the next change of either says otherwise.
+        // It stays up until the next change of the claim or the Node.
         sight.claims_book.up.insert(name(claim).to_owned(), Timestamp::MAX);
     } else if let Some(last) = sight.claims_book.up.get_mut(name(claim)) {
         *last = (*last).min(now);

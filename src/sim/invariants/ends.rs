@@ -1,4 +1,4 @@
-//! What becomes of each Job: whether it ran to its end, and how long that took.
+//! The outcome of each Job: whether it finished, and how long that took.
 
 use super::Committed;
 use crate::sim::api::Change;
@@ -7,18 +7,18 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// What became of a Job.
+/// The outcome of a Job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct End {
-    /// Whether it ran to its end.
+    /// Whether it finished.
     pub finished: bool,
-    /// Whether it was told that it never will.
+    /// Whether its Workload was deactivated.
     pub given_up: bool,
-    /// How long that took from when it was submitted; `None` while neither is so.
+    /// Time from submission to that; `None` while neither has happened.
     pub took: Option<SignedDuration>,
 }
 
-/// What is remembered of Jobs, by name.
+/// The record of Jobs, by name.
 #[derive(Default)]
 pub struct Book {
     submitted: BTreeMap<String, Timestamp>,
@@ -26,7 +26,7 @@ pub struct Book {
 }
 
 impl Book {
-    /// What became of each Job.
+    /// The outcome of each Job.
     pub fn ends(&self) -> BTreeMap<String, End> {
         self.ends.clone()
     }

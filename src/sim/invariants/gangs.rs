@@ -1,4 +1,4 @@
-//! Invariants of Workloads: their journals, and what Kueue is told.
+//! Invariants of Workloads: their journals, and their verdicts.
 
 use super::{Committed, admitted, attempts, decode, verdicts};
 use crate::api::Workload;
@@ -12,45 +12,45 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How long ago a node may have been up when Ready is committed where nothing delays a request: the call before
-/// it may take ten seconds.
+/// A node must have been up at most this long before the commit of a Ready, if nothing delays a request: the
+/// preceding call may take ten seconds.
 const ON_ITS_WAY: SignedDuration = SignedDuration::from_secs(15);
-/// Longest message.
+/// Maximum length of a message in bytes.
 const MESSAGE_LIMIT: usize = 1024;
-/// Writes that a gang of n nodes may cost in one attempt, besides its creates and deletes.
+/// Maximum Workload writes per attempt of a gang, without creates and deletes.
 const WRITES_PER_ATTEMPT: u64 = 400;
 
-/// What is remembered of gangs.
+/// The record of gangs.
 #[derive(Default)]
 pub struct Book {
-    /// Writes to a Workload by Setu.
+    /// Number of writes by Setu to each Workload, by UID.
     writes: BTreeMap<String, u64>,
-    /// Where each gang is, by UID of its Workload.
+    /// The state of each gang, by UID of its Workload.
     states: BTreeMap<String, StateName>,
     lives: BTreeSet<String>,
-    /// Workloads whose journal somebody else has written.
+    /// Workloads whose journal was written by another client.
     tampered: BTreeSet<String>,
     /// How often a gang went from one state to another, and why.
     steps: BTreeMap<(StateName, StateName, String), u64>,
-    /// How much others had moved when a gang last came to a state, by UID of its Workload.
+    /// The number of changes by others when a gang last entered a state, by UID of its Workload.
     came: BTreeMap<String, BTreeMap<Place, u64>>,
-    /// What each attempt's first Ready had Kueue add to the pods.
+    /// The pod set updates of each attempt's first Ready.
     added: BTreeMap<Promise, Vec<PodSetUpdate>>,
 }
 
-/// Where a gang can come to twice only if somebody else moves: state, admission, attempt, generation of nodes.
+/// A place that a gang may enter twice only if another client made a change: state, admission, attempt, generation.
 type Place = (StateName, AdmissionId, u32, u32);
 
 /// What a Ready is given for: UID of the Workload, check, admission, attempt.
 type Promise = (String, String, AdmissionId, u32);
 
 impl Book {
-    /// Where the gangs are that are under way, by UID of their Workload.
+    /// The states of all gangs, by UID of their Workload.
     pub fn states(&self) -> &BTreeMap<String, StateName> {
         &self.states
     }
 
-    /// Whether somebody else has written the journal of a Workload.
+    /// Whether another client has written the journal of a Workload.
     pub fn is_tampered(&self, uid: &str) -> bool {
         self.tampered.contains(uid)
     }
@@ -60,13 +60,13 @@ impl Book {
         self.steps.clone()
     }
 
-    /// How many Workloads there have been.
+    /// Number of Workloads that have existed.
     pub fn lives(&self) -> u64 {
         self.lives.len() as u64
     }
 }
 
-/// A Workload was written. `sight` still shows what was before.
+/// A Workload was written. `sight` still has the state before.
 pub fn changed(sight: &mut Committed, change: &Change) {
     let Some(after) = change.after.as_deref().and_then(decode) else {
         if let Some(before) = &change.before {
@@ -135,21 +135,21 @@ fn journal_written(sight: &mut Committed, workload: &Workload, check: &str, old:
     }
     let Some(old) = old else { return };
     if old.seq == u64::MAX {
-        // Only a forger counts so far, and nobody can count on.
+        // Only a forger sets the maximum, and no step can follow it.
         return;
     }
     if old.seq != new.seq {
         came_again(sight, workload, &new);
     }
     let Some(fault) = off_the_chart(&new, (old.seq, old.state.name())) else { return };
-    // What somebody else wrote and nobody can believe is as good as none: then all begins again.
+    // A forged journal that is not credible counts as missing. Then the gang starts again.
     let tampered = sight.gangs_book.is_tampered(&workload.uid().unwrap_or_default());
     if !tampered || off_the_chart(&new, (0, StateName::Validating)).is_some() {
         sight.violated("lawful", format!("{name}: {fault}"));
     }
 }
 
-/// In what a journal leaves the chart after this step of it.
+/// How the journal's steps after the given one leave the chart; `None` if they do not.
 fn off_the_chart(new: &Journal, mut at: (u64, StateName)) -> Option<String> {
     let (edges, begins) = (diagram::edges(), at.0);
     for step in new.history.iter().filter(|step| step.seq > begins) {
@@ -162,7 +162,7 @@ fn off_the_chart(new: &Journal, mut at: (u64, StateName)) -> Option<String> {
     (at != is).then(|| format!("the history leads to {at:?}, the journal says {is:?}"))
 }
 
-/// A gang came to a state: not again, unless somebody else moved since it last did.
+/// A gang entered a state. It must not do so again unless another client made a change in between.
 fn came_again(sight: &mut Committed, workload: &Workload, journal: &Journal) {
     let memory = &journal.memory;
     let place = (journal.state.name(), memory.admission.clone(), memory.attempt, memory.generation);
@@ -188,16 +188,16 @@ fn entry_written(sight: &mut Committed, workload: &Workload, old: &CheckState, n
     }
     let journal =
         workload.annotations().get(&names::journal_key(&new.name)).and_then(|text| read(text, workload));
-    verdicts::told(sight, workload, journal.as_ref(), (old, new));
+    verdicts::entry_written(sight, workload, journal.as_ref(), (old, new));
     if new.state != Verdict::Ready || old.state == Verdict::Ready {
         return;
     }
-    admitted::told_ready(sight, workload, &new.name);
+    admitted::ready_written(sight, workload, &new.name);
     let Some(journal) = journal else {
         sight.violated("honest", format!("{name} is told Ready without a journal"));
         return;
     };
-    told_again(sight, workload, &journal, new);
+    updates_are_stable(sight, workload, &journal, new);
     match Reservation::of(workload, &new.name) {
         Reservation::Held { admission, .. } if admission == journal.memory.admission => {}
         other => {
@@ -211,15 +211,15 @@ fn entry_written(sight: &mut Committed, workload: &Workload, old: &CheckState, n
     if !journal.state.is_approved() {
         sight.violated("honest", format!("{name} is told Ready in {}", journal.state.name()));
     }
-    // What is admitted already needs no Ready to run: its check came back, and nobody starts by it.
+    // A gang that is admitted already does not start because of this Ready: its check was only added again.
     if !workload.is("Admitted") {
         nodes_are_up(sight, workload, &journal, &new.name);
     }
 }
 
-/// Ready was told, perhaps after it was taken back: the nodes of the attempt are as they were, so the pods have to be
-/// led there in the same way. Another attempt may pin otherwise, and whoever lost the journal does not know how it was.
-fn told_again(sight: &mut Committed, workload: &Workload, journal: &Journal, entry: &CheckState) {
+/// Ready was set, perhaps again. The nodes of the attempt are the same, so the pods must be directed there in the same
+/// way. Another attempt may pin differently. After the loss of a journal, the earlier updates are unknown.
+fn updates_are_stable(sight: &mut Committed, workload: &Workload, journal: &Journal, entry: &CheckState) {
     let uid = workload.uid().unwrap_or_default();
     let promise = (uid.clone(), entry.name.clone(), journal.memory.admission.clone(), journal.memory.attempt);
     let book = &mut sight.gangs_book;
@@ -266,8 +266,8 @@ mod tests {
     use serde_json::{Value, json};
     use std::sync::Arc;
 
-    /// A Workload of this attempt whose check says this, and has Kueue send its pods to these nodes.
-    fn told(attempt: u32, state: &str, nodes: &str) -> Arc<Value> {
+    /// A Workload in this attempt whose check has this state and directs its pods to these nodes.
+    fn in_state(attempt: u32, state: &str, nodes: &str) -> Arc<Value> {
         let updates = json!([{"name": "main", "nodeSelector": {"gang": nodes}}]);
         let mut workload = with_journal(|journal| {
             (journal.state, journal.memory.attempt) = (State::Approved { nodes: Nodes::Held }, attempt);
@@ -279,12 +279,12 @@ mod tests {
         Arc::new(workload)
     }
 
-    /// Whether it is found wrong that Setu tells these one after the other.
+    /// Whether this sequence of check states written by Setu violates `stable`.
     fn changes(steps: &[(u32, &str, &str)]) -> bool {
         let mut watchman = Watchman::default();
-        let mut before = Some(told(1, "Pending", ""));
+        let mut before = Some(in_state(1, "Pending", ""));
         for (version, (attempt, state, nodes)) in (1..).zip(steps) {
-            let after = Some(told(*attempt, state, nodes));
+            let after = Some(in_state(*attempt, state, nodes));
             watchman.committed(&Change {
                 version,
                 at: Timestamp::UNIX_EPOCH,
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_attempt_has_added_to_its_pods_may_not_change_also_not_by_way_of_pending() {
+    fn the_pod_set_updates_of_an_attempt_must_not_change_even_via_pending() {
         assert!(changes(&[(1, "Ready", "a"), (1, "Ready", "b")]));
         assert!(changes(&[(1, "Ready", "a"), (1, "Pending", ""), (1, "Ready", "b")]));
         assert!(!changes(&[(1, "Ready", "a"), (1, "Pending", ""), (1, "Ready", "a")]));

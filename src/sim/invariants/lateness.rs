@@ -1,23 +1,23 @@
-//! How old what a replica knows may be when what it sends arrives.
+//! How old a replica's knowledge may be when its request arrives.
 
 use jiff::{SignedDuration, Timestamp};
 
-/// How late requests are in a run.
+/// The delays of requests in a run.
 #[derive(Default)]
 pub struct Lateness {
-    /// How much longer than usual a request may be on its way.
+    /// Maximum additional delay of a request.
     pub delay: SignedDuration,
-    /// From when to when a replica stood still.
+    /// Periods in which a replica was paused.
     sleeps: Vec<(Timestamp, Timestamp)>,
 }
 
 impl Lateness {
-    /// A replica that stood still since then goes on.
+    /// A replica that was paused since then resumes.
     pub fn woke(&mut self, since: Timestamp, now: Timestamp) {
         self.sleeps.push((since, now));
     }
 
-    /// The time so long before `now`, if what was slept through does not count.
+    /// The time this long before `now`, not counting time while a replica was paused.
     pub fn before(&self, now: Timestamp, mut awake: SignedDuration) -> Timestamp {
         let mut at = now;
         for (since, until) in self.sleeps.iter().rev().filter(|(since, _)| *since < now) {
@@ -41,7 +41,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_slept_knows_what_was_before_and_who_is_long_awake_does_not() {
+    fn paused_time_does_not_count_as_age() {
         let mut late = Lateness::default();
         let ten = SignedDuration::from_secs(10);
         assert_eq!(late.before(at(1_000), ten), at(990));

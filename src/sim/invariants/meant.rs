@@ -1,4 +1,4 @@
-//! Whose gang a request is about.
+//! The gang that a request is about.
 
 use super::Watchman;
 use crate::names;
@@ -8,7 +8,7 @@ use http::Request;
 use serde_json::Value;
 
 impl Watchman {
-    /// UID of the Workload that a request is about; empty if it is about none, or about more than one.
+    /// UID of the Workload that a request is about; empty if it is about none or several.
     pub fn meant_by(&self, request: &Request<Bytes>) -> String {
         let body: Value = serde_json::from_slice(request.body()).unwrap_or_default();
         let mut rest = request.uri().path().rsplit('/').filter(|part| *part != "status");
@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_what_one_gang_has_is_about_that_gang_and_a_list_of_all_about_none() {
+    fn a_list_selected_by_workload_uid_is_about_that_workload_and_other_lists_are_about_none() {
         let of_gang = format!("{}={},{}=abc", names::MANAGED_BY, names::SETU, names::WORKLOAD_UID);
         let of_gang: String = form_urlencoded::byte_serialize(of_gang.as_bytes()).collect();
         let claims = "/apis/karpenter.sh/v1/nodeclaims";

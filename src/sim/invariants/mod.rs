@@ -1,26 +1,26 @@
-//! What must be true after every write, whatever goes wrong: checked on each change in the order in
-//! which the API server commits them.
+//! Invariants that must hold after every write, whatever faults occur. They are checked on each change, in
+//! commit order.
 //!
 //! | id | invariant |
 //! |----|-----------|
 //! | honest | Ready is written only when every node of the current attempt is up |
 //! | one-per-slot | no two live claims for one slot, and never more than the gang has slots |
-//! | lawful | every journal is reached from the one before by edges of the chart, numbered without a gap |
-//! | ours | Setu deletes only claims that it made for the Workload they name, and asks for each by its UID |
-//! | first-written | a claim is created only under a journal that names its attempt, and deleted under none that wants it |
-//! | total-rollback | no claim is made for an attempt that is being taken back, and that ends only when none is left but those that cannot be deleted for ten minutes |
+//! | lawful | every journal follows from the previous one by edges of the chart, numbered without a gap |
+//! | ours | Setu deletes only claims that it made, and requests each delete with the UID as precondition |
+//! | first-written | a claim is created only under a journal that names its attempt, and not deleted under a journal that wants it |
+//! | total-rollback | no claim is made for an attempt that is being rolled back; a rollback ends only when no claim is left, except claims that could not be deleted for ten minutes |
 //! | led | a pod of a gang that has nodes runs on one of them |
-//! | bounded | no claim is created twice but where an answer may have been lost, and then a few times; a gang costs a bounded number of writes, and no more attempts under one admission than the policy says |
-//! | stable | what Kueue is told to add to the pods does not change while it says Ready, nor from one Ready of an attempt to the next |
-//! | verdict | a gang is told Retry or Rejected only where its journal says so for the reservation that stands and no claim is left; what Kueue has admitted on is not taken back while that stands |
-//! | right-admission | a Ready is of the admission it is written for, and is taken back if Kueue admits another on it |
-//! | no-kill | no claim on which an admitted gang runs is deleted by Setu while its reservation stands, whatever the journal says by then |
-//! | no-livelock | a gang does not come to the same state of the same attempt again while nothing but Setu moved |
+//! | bounded | no claim is created twice unless an answer may have been lost, and then a few times at most; a gang costs a bounded number of writes, and no more attempts per admission than the policy allows |
+//! | stable | the pod set updates do not change while a check is Ready, nor from one Ready of an attempt to the next |
+//! | verdict | a check is set to Retry or Rejected only if the journal says so for the current reservation and no claim is left; the verdict that a Workload was admitted on is not revoked while it is admitted |
+//! | right-admission | a Ready is for the admission it is written for, and is revoked if Kueue admits another one on it |
+//! | no-kill | Setu deletes no claim that an admitted gang runs on while its reservation holds, whatever the journal says by then |
+//! | no-livelock | a gang does not enter the same state of the same attempt again while only Setu makes changes |
 //! | small | a journal has at most 8 KiB, a message at most 1 KiB |
-//! | alive | no replica ends by itself |
-//! | same-queue | a node that was kept passes only to a gang of the LocalQueue that it was kept for |
-//! | progress | once faults have ended, every gang comes to its end |
-//! | nothing-left | when all is over, no claim and no node is left |
+//! | alive | no replica ends unless it is stopped |
+//! | same-queue | a warm node passes only to a gang of the LocalQueue that it was kept for |
+//! | progress | once faults have ended, every Workload finishes or is deactivated |
+//! | nothing-left | at the end, no claim and no node is left |
 
 mod admitted;
 mod attempts;
@@ -49,14 +49,14 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Something that must never be true was.
+/// A violated invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// When.
+    /// The time.
     pub at: Timestamp,
-    /// Which invariant.
+    /// The id of the invariant.
     pub invariant: &'static str,
-    /// What was seen.
+    /// A description.
     pub what: String,
 }
 
@@ -66,7 +66,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// The world as committed, and what was found wrong in it.
+/// The committed state of the cluster, and the violations found in it.
 #[derive(Default)]
 struct Committed {
     claims: BTreeMap<String, Arc<Value>>,
@@ -83,10 +83,10 @@ struct Committed {
     log: Sha256,
     lines: Vec<String>,
     keep_lines: bool,
-    /// How often one claim may be created.
+    /// Maximum number of creates of one claim.
     creates: u32,
     changes: u64,
-    /// Changes that others than Setu made.
+    /// Number of changes made by clients other than Setu.
     moves_of_others: u64,
     now: Timestamp,
 }
@@ -96,7 +96,7 @@ impl Committed {
         self.violations.push(Violation { at: self.now, invariant, what: what.into() });
     }
 
-    /// A Workload by UID, decoded as Setu decodes it.
+    /// A Workload by UID, decoded like Setu decodes it.
     fn workload(&self, uid: &str) -> Option<Workload> {
         decode(self.workloads.get(uid)?)
     }
@@ -106,12 +106,12 @@ fn decode(object: &Value) -> Option<Workload> {
     Workload::deserialize(object).ok()
 }
 
-/// Watches over the invariants of one run.
+/// Checks the invariants of one run.
 #[derive(Clone, Default)]
 pub struct Watchman(Arc<Mutex<Committed>>);
 
 impl Watchman {
-    /// A watchman who also keeps every change as a line of text.
+    /// A watchman that also keeps every change as a line of text.
     pub fn with_lines() -> Self {
         let watchman = Self::default();
         watchman.sight().keep_lines = true;
@@ -122,40 +122,40 @@ impl Watchman {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Allows one claim to be created so often: whoever does not hear that a claim was made, or forgets
-    /// it, and finds it gone, makes it again.
+    /// Sets how often one claim may be created. A replica that misses the answer to a create, or forgets it, and finds
+    /// the claim gone, creates it again.
     pub fn allow_creates(&self, creates: u32) {
         self.sight().creates = creates;
     }
 
-    /// What else may happen in this run.
+    /// Sets the other limits of this run.
     pub fn allow(&self, allowed: Allowed) {
         let mut sight = self.sight();
         sight.attempts_book.most = allowed.attempts;
         sight.lateness.delay = allowed.delay;
     }
 
-    /// A replica that stood still since then goes on, with what it knew.
+    /// A replica that was paused since then resumes with its old knowledge.
     pub fn woke(&self, since: Timestamp, now: Timestamp) {
         self.sight().lateness.woke(since, now);
     }
 
-    /// From now on nothing goes wrong any more.
+    /// Records that faults have ended.
     pub fn calm(&self, now: Timestamp) {
         self.sight().admitted_book.calm(now);
     }
 
-    /// What was found wrong so far.
+    /// The violations so far.
     pub fn violations(&self) -> Vec<Violation> {
         self.sight().violations.clone()
     }
 
-    /// How many changes were committed.
+    /// Number of committed changes.
     pub fn changes(&self) -> u64 {
         self.sight().changes
     }
 
-    /// A digest of every change in its order.
+    /// A digest of all changes in order.
     pub fn digest(&self) -> String {
         use fmt::Write as _;
         self.sight().log.clone().finalize().iter().fold(String::new(), |mut text, byte| {
@@ -165,37 +165,37 @@ impl Watchman {
         })
     }
 
-    /// Where the gangs are that are under way.
+    /// The states of all gangs.
     pub fn states(&self) -> Vec<StateName> {
         self.sight().gangs_book.states().values().copied().collect()
     }
 
-    /// The same by UID of their Workloads.
+    /// The states of all gangs, by UID of their Workload.
     pub fn states_by_workload(&self) -> BTreeMap<String, StateName> {
         self.sight().gangs_book.states().clone()
     }
 
-    /// Where the gang of this Workload is, if it is under way.
+    /// The state of the gang of this Workload, if it has one.
     pub fn state_of(&self, workload: &str) -> Option<StateName> {
         self.sight().gangs_book.states().get(workload).copied()
     }
 
-    /// How many Workloads there have been.
+    /// Number of Workloads that have existed.
     pub fn lives(&self) -> u64 {
         self.sight().gangs_book.lives()
     }
 
-    /// Seconds that nodes existed on which no pod ever ran.
+    /// Total lifetime in seconds of nodes that never ran a pod.
     pub fn wasted(&self) -> f64 {
         self.sight().claims_book.wasted()
     }
 
-    /// How many NodeClaims Setu created.
+    /// Number of NodeClaims that Setu created.
     pub fn created(&self) -> u64 {
         self.sight().claims_book.created()
     }
 
-    /// What became of each Job, by its name.
+    /// The outcome of each Job, by name.
     pub fn ends(&self) -> BTreeMap<String, End> {
         self.sight().ends_book.ends()
     }
@@ -210,7 +210,7 @@ impl Watchman {
         self.sight().lines.clone()
     }
 
-    /// Checks what must be true when all is over: no claim and no node of Setu's is left.
+    /// Checks that no claim and no node of Setu's is left at the end.
     pub fn nothing_is_left(&self) {
         let mut sight = self.sight();
         let claims: Vec<String> = sight.claims.keys().cloned().collect();
@@ -223,7 +223,7 @@ impl Watchman {
         }
     }
 
-    /// Notes something that the run itself found wrong.
+    /// Records a violation that the run itself found.
     pub fn violated(&self, invariant: &'static str, at: Timestamp, what: impl Into<String>) {
         let mut sight = self.sight();
         sight.now = at;
@@ -289,7 +289,7 @@ fn keep(all: &mut BTreeMap<String, Arc<Value>>, change: &Change, key: fn(&Value)
     }
 }
 
-/// A change as one line: everything but what the change does not decide.
+/// A change as one line of text.
 fn line(change: &Change) -> String {
     let object = change.after.as_ref().or(change.before.as_ref());
     let verb = match (&change.before, &change.after) {
@@ -317,7 +317,7 @@ mod tests {
     use crate::sim::api::kinds;
     use serde_json::json;
 
-    /// A Workload with the journal of its gang, as this makes it.
+    /// A Workload with a journal that `make` has modified.
     pub(super) fn with_journal(make: impl FnOnce(&mut Journal)) -> Value {
         let mut journal = Journal::new("u", AdmissionId("e".to_owned()), Timestamp::UNIX_EPOCH, None);
         make(&mut journal);
@@ -331,7 +331,7 @@ mod tests {
         })
     }
 
-    /// A Workload whose journal has come to this state as its `seq`th.
+    /// A Workload whose journal is in this state with this `seq`.
     fn workload(seq: u64, state: State) -> Arc<Value> {
         Arc::new(with_journal(|journal| (journal.seq, journal.state) = (seq, state)))
     }
@@ -340,7 +340,7 @@ mod tests {
         State::BackingOff { until: Timestamp::UNIX_EPOCH }
     }
 
-    /// Has a Workload go through these states, each written by Setu, and somebody else move after `others`.
+    /// Whether a Workload that Setu moves through these states is a livelock. Another client makes a change after step `others`.
     fn livelocked(states: &[State], others: Option<usize>) -> bool {
         let mut watchman = Watchman::default();
         let mut before = None;
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gang_that_goes_round_by_itself_is_found() {
+    fn a_gang_in_a_livelock_is_detected() {
         let round = [State::Validating, waiting(), State::Validating, waiting()];
         assert!(livelocked(&round, None), "not found");
         assert!(!livelocked(&round, Some(3)), "somebody moved in between");

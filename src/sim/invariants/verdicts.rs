@@ -1,7 +1,7 @@
-//! Invariants of what Kueue is told besides Ready: when the gang may be given up, and when a verdict may be taken back.
+//! Invariants of verdicts other than Ready: when a gang may be given up, and when a verdict may be revoked.
 //!
-//! A verdict names the version of the Workload that it was decided on, so the Workload that it lands on, with its
-//! journal, is the very one that was looked at.
+//! Writes of a verdict carry the resourceVersion that it was decided on. So the stored Workload, with its
+//! journal, is exactly the one that was evaluated.
 
 use super::{Committed, attempts};
 use crate::api::Workload;
@@ -10,8 +10,8 @@ use crate::gang::reservation::Ending;
 use crate::gang::{Journal, Reservation, StateName};
 use kube::ResourceExt;
 
-/// Setu has told Kueue something else than before.
-pub fn told(
+/// Setu has written the check entry.
+pub fn entry_written(
     sight: &mut Committed,
     workload: &Workload,
     journal: Option<&Journal>,
@@ -21,7 +21,7 @@ pub fn told(
         return;
     }
     let wrong = match new.state {
-        // Whether it is honest is another question.
+        // `honest` is checked elsewhere.
         Verdict::Ready => None,
         Verdict::Pending => taken_back(workload, old),
         Verdict::Retry => given_up(sight, workload, journal, (&new.name, StateName::Yielded)),
@@ -33,19 +33,19 @@ pub fn told(
     }
 }
 
-/// Why a verdict may not be taken back: pods may run on it.
+/// Why a verdict may not be revoked: pods may run on it.
 fn taken_back(workload: &Workload, old: &CheckState) -> Option<String> {
     match Reservation::of(workload, &old.name) {
         Reservation::Held { .. } if workload.is("Admitted") => Some("although it is admitted".to_owned()),
-        // Kueue leaves it standing, and would admit the next reservation on it.
+        // Kueue keeps the verdict, and would admit the next reservation on it.
         Reservation::Held { .. } | Reservation::Gone(Ending::QuotaLost) => None,
-        // It kept a refused gang out of the queue.
+        // The Retry kept a refused gang out of the queue.
         Reservation::Gone(Ending::Evicted) if old.state == Verdict::Retry => None,
         other => Some(format!("while its reservation is {other:?}")),
     }
 }
 
-/// Why a gang may not be given up: Kueue would take its quota while it still has nodes, or nobody has decided so.
+/// Why a gang may not be given up: it still has nodes while Kueue would take its quota, or the journal does not say so.
 fn given_up(
     sight: &Committed,
     workload: &Workload,
@@ -58,13 +58,13 @@ fn given_up(
     }
     match Reservation::of(workload, check) {
         Reservation::Held { admission, .. } if admission == journal.memory.admission => {}
-        // It keeps a refused gang out of the queue.
+        // The Retry keeps a refused gang out of the queue.
         Reservation::Leaving(Ending::Evicted) | Reservation::Gone(Ending::Evicted)
             if state == StateName::Yielded => {}
         other => return Some(format!("for {} while its reservation is {other:?}", journal.memory.admission)),
     }
     let uid = workload.uid().unwrap_or_default();
-    // Who puts an old journal back makes a gang of its own forget what it has.
+    // A tenant who restores an old journal makes its gang forget what it has.
     let left = attempts::left(sight, (&uid, check), journal.memory.attempt);
     left.filter(|_| !sight.gangs_book.is_tampered(&uid)).map(|claim| format!("while {claim} is there"))
 }
@@ -84,10 +84,10 @@ mod tests {
     const RESERVED: (&str, &str) = ("QuotaReserved", "True");
     const ADMITTED: (&str, &str) = ("Admitted", "True");
 
-    /// A Workload in this state of its gang, with these conditions, whose check says this.
+    /// A Workload whose gang is in this state, with these conditions and this verdict.
     fn at(state: &State, conditions: &[(&str, &str)], verdict: &str) -> Value {
-        let told = |journal: &mut Journal| journal.state = state.clone();
-        let mut workload = with_journal(told);
+        let make = |journal: &mut Journal| journal.state = state.clone();
+        let mut workload = with_journal(make);
         let conditions = conditions.iter().map(|(kind, status)| {
             json!({
                 "type": kind, "status": status, "reason": "", "message": "",
@@ -105,7 +105,7 @@ mod tests {
         let decoded = crate::sim::invariants::decode(&workload).unwrap();
         let admission = crate::gang::reservation::AdmissionId::of(&decoded, "c");
         let with_epoch = with_journal(|journal| {
-            told(journal);
+            make(journal);
             journal.memory.admission = admission;
             journal.memory.attempt = 1;
         });
@@ -113,7 +113,7 @@ mod tests {
         workload
     }
 
-    /// What is found wrong if Setu tells `new` after `old`, while a claim of the gang is there or none.
+    /// The violations if Setu writes `new` after `old` while this many claims exist.
     fn wrong(
         state: &State,
         conditions: &[(&str, &str)],
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gang_is_given_up_only_where_its_journal_says_so_and_nothing_is_left() {
+    fn a_gang_is_given_up_only_if_its_journal_says_so_and_no_claim_is_left() {
         let retry =
             |state: &State, conditions: &[_], claims| wrong(state, conditions, ("Pending", "Retry"), claims);
         let none: Vec<String> = Vec::new();
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_is_not_taken_back_while_pods_may_run_on_it() {
+    fn a_verdict_is_not_revoked_while_pods_may_run_on_it() {
         let back = |conditions: &[_]| {
             wrong(&State::Approved { nodes: Nodes::Held }, conditions, ("Ready", "Pending"), 2)
         };

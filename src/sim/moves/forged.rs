@@ -1,4 +1,4 @@
-//! Journals as others than this Setu write them.
+//! Journals forged by clients other than this Setu.
 
 use super::Move;
 use crate::names;
@@ -7,18 +7,18 @@ use crate::sim::values::annotation;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// Where the journal is kept that a newer version has replaced.
+/// Key of a newer version's journal that holds the journal it replaced.
 const BEFORE: &str = "before";
 
-/// What whoever forges a journal can look at.
+/// What a forger can read.
 pub struct Known<'k> {
-    /// Workloads as they were before.
+    /// Past states of Workloads.
     pub seen: &'k [Arc<Value>],
-    /// Workloads as they are.
+    /// Current Workloads.
     pub now: &'k [Arc<Value>],
 }
 
-/// What is written for a Workload's journal; null to erase it.
+/// The forged journal of a Workload; null to erase it.
 pub fn journal(what: Move, all: &Known<'_>, workload: &Value, check: &str, chance: &mut Chance) -> Value {
     let key = names::journal_key(check);
     let own = annotation(workload, &key).to_owned();
@@ -58,7 +58,7 @@ pub fn journal(what: Move, all: &Known<'_>, workload: &Value, check: &str, chanc
             json!(other)
         }
         Move::GarbleJournal => json!(format!("{{\"version\":1,\"state\":{}", "[".repeat(500))),
-        // It is a newer version's already, which writes it again as it is.
+        // The journal is a newer version's already, which writes it again unchanged.
         Move::NewerJournal if before(workload, check).is_some() => json!(own),
         Move::NewerJournal if !own.is_empty() => {
             json!(json!({"version": 99, "state": "Somewhere", BEFORE: own}).to_string())
@@ -67,7 +67,7 @@ pub fn journal(what: Move, all: &Known<'_>, workload: &Value, check: &str, chanc
     }
 }
 
-/// The journal that a newer version replaced, where one did: it comes back and goes on from there.
+/// The journal that a newer version replaced, if any. It is restored later, and the gang continues from there.
 pub fn before(workload: &Value, check: &str) -> Option<Value> {
     let journal: Value = serde_json::from_str(annotation(workload, &names::journal_key(check))).ok()?;
     journal.get(BEFORE).cloned()
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_forger_changes_what_it_is_about_and_nothing_else() {
+    fn a_forgery_changes_only_its_own_keys() {
         let own = json!({"state": "Approved", "slots": 2, "traceparent": "own", "trace": {"since": "own"}});
         let workload = json!({"metadata": {"annotations": {(names::journal_key("c")): own.to_string()}}});
         let all = Known { seen: &[], now: &[] };

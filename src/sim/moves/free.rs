@@ -1,5 +1,5 @@
-//! What stands about in a cluster and is no gang's: nodes that nobody asked for, NodeClaims whose names or room a
-//! gang would like to have, and pods that take its room.
+//! Objects that belong to no gang: idle nodes, NodeClaims that take a gang's names or limits, and pods that take
+//! its room.
 
 use super::Props;
 use crate::gang::identity::gang_id;
@@ -10,9 +10,9 @@ use crate::sim::values::{annotation, label, name, namespace, set, uid, with_cond
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-/// On everything that is made here.
+/// Annotation on all objects made here.
 const FREE: &str = "example.com/free";
-/// Sorts before the nodes of gangs, and so is the scheduler's first choice.
+/// Sorts before the nodes of gangs, so the scheduler prefers it.
 const NODE: &str = "a-free-node";
 
 /// Takes the name of the first claim of a gang's next attempt.
@@ -29,7 +29,7 @@ pub fn squat(user: &User, workload: &Value, props: &Props<'_>) {
     claim(user, &identity.claim_name(next, 0), props);
 }
 
-/// Makes a NodeClaim that is no gang's.
+/// Creates a NodeClaim that belongs to no gang.
 fn claim(user: &User, name: &str, props: &Props<'_>) {
     let claim = json!({
         "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
@@ -42,11 +42,11 @@ fn claim(user: &User, name: &str, props: &Props<'_>) {
             "requirements": [{"key": names::CAPACITY_TYPE, "operator": "In", "values": ["on-demand"]}],
         },
     });
-    // Taken already, by the gang or by us.
+    // The name may be taken already, by the gang or by an earlier move.
     let _ = user.create(&kinds::NODE_CLAIM, claim);
 }
 
-/// Sets the NodePool limits that others' node fills up.
+/// Sets NodePool limits, and fills them with a foreign NodeClaim.
 pub fn take_limit(user: &User, props: &Props<'_>) {
     let nodes = user.list(&kinds::NODE_CLAIM).len().saturating_add(1);
     let _ = user.merge(
@@ -58,7 +58,7 @@ pub fn take_limit(user: &User, props: &Props<'_>) {
     claim(user, "of-others", props);
 }
 
-/// Makes a pod that goes where the pods of this Workload's gang go, and stays there.
+/// Creates a pod that goes to the nodes of this Workload's gang, and stays there.
 pub fn stray(user: &User, workload: &Value, props: &Props<'_>) {
     let claims = user.list(&kinds::NODE_CLAIM);
     let own = claims.iter().find(|claim| label(claim, names::WORKLOAD_UID) == uid(workload));
@@ -81,11 +81,11 @@ pub fn stray(user: &User, workload: &Value, props: &Props<'_>) {
             }],
         },
     });
-    // It is there already.
+    // It may exist already.
     let _ = user.create(&kinds::POD, pod);
 }
 
-/// Has a node stand free on which every pod of the queue's flavors fits.
+/// Adds an idle node on which every pod of the queue's flavors fits.
 pub fn stand(user: &User, props: &Props<'_>, now: Timestamp) {
     let node = json!({
         "apiVersion": "v1", "kind": "Node",
@@ -106,7 +106,7 @@ pub fn stand(user: &User, props: &Props<'_>, now: Timestamp) {
     let _ = user.merge_status(&kinds::NODE, "", NODE, &status);
 }
 
-/// Takes everything away that was made here.
+/// Deletes everything that was made here.
 pub fn clear(user: &User) {
     for kind in [&kinds::NODE_CLAIM, &kinds::NODE, &kinds::POD] {
         for object in user.list(kind).iter().filter(|o| !annotation(o, FREE).is_empty()) {

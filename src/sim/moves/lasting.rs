@@ -1,4 +1,4 @@
-//! Moves that are about no one Workload: most last until all is calm again.
+//! Moves that are not about one Workload. Most last until they are undone by `calm`.
 
 use super::{Move, Props, annotate, forged, free};
 use crate::names;
@@ -11,12 +11,12 @@ use crate::sim::values::{is, list, name, set, text, with_condition};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-/// A finalizer whose controller does not answer.
+/// A finalizer whose controller is gone.
 const HOLD: &str = "example.com/hold";
-/// A check that nobody answers.
+/// A check without a controller.
 pub const OTHER: &str = "other";
 
-/// Makes a move that is about no Workload in particular.
+/// Makes a move that is not about a particular Workload.
 pub fn begin(what: Move, user: &User, cluster: &Cluster, props: &Props<'_>, chance: &mut Chance) {
     match what {
         Move::DeleteClaim => {
@@ -88,7 +88,7 @@ pub fn begin(what: Move, user: &User, cluster: &Cluster, props: &Props<'_>, chan
     }
 }
 
-/// Another template, and what Karpenter notes of it.
+/// Changes the NodePool's template and its hash annotation.
 fn change_pool(user: &User, props: &Props<'_>, hash: u64) {
     let hash = hash.to_string();
     let patch = json!({
@@ -98,13 +98,13 @@ fn change_pool(user: &User, props: &Props<'_>, hash: u64) {
     let _ = user.merge(&kinds::NODE_POOL, "", props.id, &patch);
 }
 
-/// Makes the queue demand another check as well.
+/// Adds another check to the queue.
 pub fn second_check(user: &User, props: &Props<'_>, now: Timestamp) {
     let check = json!({
         "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": OTHER},
         "spec": {"controllerName": "example.com/other"},
     });
-    // It is there already if this is the second time.
+    // It exists already if this is the second time.
     if let Ok(check) = user.create(&kinds::ADMISSION_CHECK, check) {
         let conditions = with_condition(&check, ("Active", "True"), ("Other", ""), now);
         let status = json!({"status": {"conditions": conditions}});
@@ -114,12 +114,12 @@ pub fn second_check(user: &User, props: &Props<'_>, now: Timestamp) {
     set_queue(user, props, &json!({"admissionChecksStrategy": checks}));
 }
 
-/// Makes what somebody has deleted again, and takes limits away.
+/// Recreates deleted objects, and removes limits.
 fn restore(user: &User, props: &Props<'_>) {
     for kind in [&kinds::NODE_POOL, &kinds::KWOK_NODE_CLASS, &kinds::ADMISSION_CHECK] {
         let all = scenario::objects(props.id, 100).unwrap_or_default();
         for object in all.into_iter().filter(|o| text(o, "/kind") == kind.kind && name(o) == props.id) {
-            // It was not deleted.
+            // It may still exist.
             let _ = user.create(kind, object);
         }
     }
@@ -128,7 +128,7 @@ fn restore(user: &User, props: &Props<'_>) {
     }
 }
 
-/// Replaces the weather over the run's NodePool.
+/// Replaces the weather of the run's NodePool.
 pub fn weather(user: &User, props: &Props<'_>, rules: &Value) {
     let mut rules = rules.clone();
     for rule in rules.as_array_mut().into_iter().flatten() {
@@ -158,7 +158,7 @@ fn set_class(user: &User, props: &Props<'_>, ready: bool, cluster: &Cluster) {
 }
 
 fn set_finalizers(user: &User, claim: &Value, all: &[Value]) {
-    // Refused for a claim that is going already, as the real server does.
+    // Refused for a claim that is being deleted, as in the real server.
     let _ = user.merge(&kinds::NODE_CLAIM, "", name(claim), &json!({"metadata": {"finalizers": all}}));
 }
 
@@ -166,7 +166,7 @@ fn set_queue(user: &User, props: &Props<'_>, spec: &Value) {
     let _ = user.merge(&kinds::CLUSTER_QUEUE, "", props.id, &json!({"spec": spec}));
 }
 
-/// Takes back every move that lasts, so that all can end well.
+/// Undoes every lasting move, so that all gangs can finish.
 pub fn calm(cluster: &Cluster, props: &Props<'_>) {
     let user = cluster.server.user("admin");
     cluster.set_down(false);

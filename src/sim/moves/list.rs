@@ -1,125 +1,125 @@
 //! Every move.
 //!
-//! What a tenant could try (the attacks of `docs/security.md`) and nobody plays here, and why:
+//! Attacks from `docs/security.md` that have no move here, and why:
 //!
 //! | attack | why not |
 //! |---|---|
-//! | a NodeClaim of a coming name that bears Setu's labels (A15) | takes rights over the cluster, and the chart's policy refuses it; without the labels it is the move `SquatName` |
-//! | names that two gangs would share (A14), text that drives terminals or metrics (A21, A22) | text alone, which nothing is decided by |
-//! | pods that ask for other nodes, or for very many (A16, A17) | decided once, by the plan and its guards, whatever happens after |
+//! | a NodeClaim with a future name and Setu's labels (A15) | needs cluster-wide rights, and the chart's policy refuses it; without the labels it is the move `SquatName` |
+//! | names that two gangs would share (A14), text that drives terminals or metrics (A21, A22) | only text, which no decision depends on |
+//! | pods that request other nodes, or very many (A16, A17) | decided once, by the plan and its guards, whatever happens later |
 //! | very many Workloads (A19) | `tests/dramas/fixed.rs` has thirty, `benches/big` ten thousand |
-//! | changes between a read and a write, or between two leaders (A23, A24) | no move: every drama has them, by lag, faults and a second replica |
-//! | Setu's own token is stolen (A25), a kubelet lies (A27) | who has that is no tenant |
-//! | parameters are deleted or replaced (A28) | dramas have none; scene `Policy` changes what they would say |
+//! | changes between a read and a write, or between two leaders (A23, A24) | no move: every drama has them, through lag, faults and a second replica |
+//! | Setu's token is stolen (A25), a kubelet lies (A27) | not possible for a tenant |
+//! | parameters are deleted or replaced (A28) | dramas have none; the scene `Policy` changes the same settings |
 
 use serde::{Deserialize, Serialize};
 
-/// Something that somebody does.
+/// An action by a user, Kueue, the cloud or the network.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Move {
-    /// Kueue evicts a Workload, and may reserve for it again in the same second.
+    /// Kueue evicts a Workload, and may reserve quota again in the same second.
     Evict,
     /// Kueue takes the quota away without an eviction.
     LoseQuota,
-    /// Kueue's scheduler puts back entries as they were a while ago.
+    /// Kueue's scheduler writes back stale check entries.
     StaleEntries,
-    /// The queue stops taking and keeping Workloads for a while.
+    /// The queue is on hold for a while.
     HoldQueue,
-    /// The check is taken off the queue for a while.
+    /// The check is removed from the queue for a while.
     RemoveCheck,
-    /// Somebody deletes the AdmissionCheck; it is made again after a while.
+    /// A user deletes the AdmissionCheck; it is recreated after a while.
     DeleteCheck,
     /// A tenant deletes a Job.
     DeleteJob,
-    /// A tenant deletes a Job and makes one of the same name.
+    /// A tenant deletes a Job and creates another one with the same name.
     RecreateJob,
-    /// A tenant deletes a Workload under its Job.
+    /// A tenant deletes the Workload of a Job.
     DeleteWorkload,
-    /// A tenant suspends a Job that Kueue has let go.
+    /// A tenant suspends a Job that Kueue has started.
     SuspendJob,
     /// A tenant erases a journal.
     EraseJournal,
-    /// A tenant writes that everything is approved.
+    /// A tenant writes a journal in state Approved.
     ForgeApproved,
-    /// A tenant writes a journal that takes everything back.
+    /// A tenant writes a journal in state RollingBack.
     ForgeRollback,
-    /// A tenant puts an old journal back.
+    /// A tenant restores an old journal.
     ReplayJournal,
-    /// A tenant writes a journal whose times lie far away and whose count is at its end.
+    /// A tenant writes a journal with extreme times and the maximum `seq`.
     ForgeTimes,
-    /// A tenant gives a Workload the journal of another.
+    /// A tenant copies the journal of another Workload.
     CopyJournal,
-    /// A tenant writes something that is no journal.
+    /// A tenant writes an invalid journal.
     GarbleJournal,
-    /// A tenant writes that its gang has another number of nodes.
+    /// A tenant writes a journal with another slot count.
     ForgeSlots,
-    /// A tenant writes that its gang belongs to another trace.
+    /// A tenant writes a journal with another trace.
     ForgeTrace,
-    /// A tenant fills the annotations of a Workload up.
+    /// A tenant fills up the annotations of a Workload.
     FillAnnotations,
-    /// A tenant's pod that bears a gang's labels and tolerates everything takes room on its nodes for a while.
+    /// A tenant's pod with a gang's labels that tolerates everything takes room on the gang's nodes for a while.
     StrayPod,
-    /// Somebody deletes a NodeClaim.
+    /// A user deletes a NodeClaim.
     DeleteClaim,
-    /// The finalizer of somebody else holds a NodeClaim for a while.
+    /// A foreign finalizer blocks the deletion of a NodeClaim for a while.
     HoldFinalizer,
-    /// Somebody makes a NodeClaim of the name that a gang's next one will have.
+    /// A user creates a NodeClaim with the name of a gang's next one.
     SquatName,
-    /// A node that nobody asked for stands free.
+    /// An idle node is available.
     FreeNode,
-    /// Others take what is left of the NodePool's limits for a while.
+    /// Others use up the NodePool's limits for a while.
     TakeLimit,
     /// A Node stops being ready for a while.
     FlapNode,
-    /// The cloud runs short.
+    /// The cloud runs out of capacity.
     Shortage,
     /// The cloud is slow.
     SlowCloud,
     /// The cloud refuses one slot.
     RefuseSlot,
-    /// Nodes come up without their devices.
+    /// Nodes start without their devices.
     HideDevices,
-    /// The weather clears.
+    /// All weather rules are removed.
     FairWeather,
     /// The NodeClass is not ready for a while.
     BreakNodeClass,
     /// A replica of the API server falls behind.
     FreezeReplica,
-    /// The API server forgets its history.
+    /// The API server drops its history.
     Compact,
-    /// Every watch is cut.
+    /// Every watch is closed.
     CutWatches,
-    /// The API server is away for a while.
+    /// The API server is unreachable for a while.
     ApiServerDown,
-    /// Setu may create no NodeClaim for a while.
+    /// Setu may not create NodeClaims for a while.
     DenyCreates,
     /// A policy refuses the NodeClaim of one slot for a while.
     DenySlot,
-    /// A webhook that is asked about the NodeClaim of one slot does not answer for a while.
+    /// A webhook for the NodeClaim of one slot does not answer for a while.
     HangWebhook,
-    /// Setu may delete no NodeClaim for a while.
+    /// Setu may not delete NodeClaims for a while.
     DenyDeletes,
-    /// A policy lets Setu change no NodeClaim and no Node for a while.
+    /// A policy prevents Setu from changing NodeClaims and Nodes for a while.
     DenyPatches,
     /// Setu may not write the annotations of Workloads for a while.
     DenyJournals,
     /// A webhook refuses Setu's writes to the status of Workloads for a while.
     DenyVerdicts,
-    /// Setu may publish no Events for a while.
+    /// Setu may not publish Events for a while.
     DenyEvents,
-    /// Somebody deletes the NodePool; it is made again after a while.
+    /// A user deletes the NodePool; it is recreated after a while.
     DeletePool,
-    /// Somebody deletes the NodeClass; it is made again after a while.
+    /// A user deletes the NodeClass; it is recreated after a while.
     DeleteClass,
-    /// Somebody changes the template of the NodePool.
+    /// A user changes the template of the NodePool.
     ChangePool,
-    /// Kueue stands still for a while.
+    /// Kueue is paused for a while.
     StopKueue,
-    /// The queue demands another check, which nobody answers, for a while.
+    /// The queue requires another check, which has no controller, for a while.
     SecondCheck,
     /// The controller of another check rejects a Workload.
     OtherRejects,
-    /// A newer Setu writes a journal that this one does not know, and comes back after a while.
+    /// A newer Setu writes a journal that this version cannot read; the old journal is restored after a while.
     NewerJournal,
 }
 
@@ -180,7 +180,7 @@ impl Move {
         Self::NewerJournal,
     ];
 
-    /// Whether what the tenant does to the journal may make it leave the chart.
+    /// Whether the move rewrites a journal, so that it may leave the chart.
     pub const fn touches_journal(self) -> bool {
         matches!(
             self,

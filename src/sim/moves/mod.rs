@@ -1,4 +1,4 @@
-//! What people, Kueue, the cloud and the network do to a cluster at any moment.
+//! Moves: what users, Kueue, the cloud and the network may do to a cluster at any moment.
 
 mod forged;
 mod free;
@@ -19,10 +19,10 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// The players of one run, and what they remember.
+/// The players of one run, with the Workloads that they have seen.
 #[derive(Default)]
 pub struct Players {
-    /// Workloads as they were at each look, to be put back in parts.
+    /// Past states of Workloads, parts of which are written back later.
     seen: Vec<Arc<Value>>,
 }
 
@@ -35,8 +35,8 @@ pub struct Props<'p> {
 }
 
 impl Players {
-    /// Makes a move: on the Workload of this Job, where it is about one, or on any. Returns the UID of the
-    /// Workload that it was about; `None` if it was about all.
+    /// Makes a move: on the Workload of this Job, or else on a random one. Returns the UID of the Workload that the move
+    /// was about; `None` if it was about all.
     pub fn make(
         &mut self,
         what: Move,
@@ -90,7 +90,7 @@ impl Players {
         meant
     }
 
-    /// Remembers what may be put back later.
+    /// Records Workloads that may be written back later.
     pub fn remember(&mut self, cluster: &Cluster) {
         self.seen.extend(cluster.server.user("tenant").list(&kinds::WORKLOAD));
     }
@@ -119,7 +119,7 @@ fn who(what: Move) -> &'static str {
     }
 }
 
-/// Another check's controller says that a Workload can never run.
+/// Rejects a Workload, like the controller of another check.
 fn reject(user: &User, workload: &Value, now: Timestamp) {
     let mut entries = list(workload, "/status/admissionChecks").to_vec();
     entries.retain(|entry| text(entry, "/name") != lasting::OTHER);
@@ -180,7 +180,7 @@ mod tests {
 
     const PROPS: Props<'static> = Props { id: "moved", check: "moved" };
 
-    /// What there is to see of a move that lasts: each with whether it is there.
+    /// The visible effects of lasting moves, each with whether it is present.
     fn seen(cluster: &Cluster) -> Vec<(&'static str, bool)> {
         let user = cluster.server.user("admin");
         let pool = user.get(&kinds::NODE_POOL, "", PROPS.id);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_somebody_takes_or_makes_lasts_until_all_is_calm() {
+    async fn lasting_moves_are_undone_by_calm() {
         let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
         let cluster =
             Cluster::start(1, &clock, &scenario::controller_name_of(PROPS.id), PolicyFile::default());

@@ -1,6 +1,6 @@
-//! What a scenario names that is not there, found before it is played on the embedded cluster.
+//! Checks a scenario before it is played on the embedded cluster: finds names of things that do not exist.
 //!
-//! Rule: nothing that is found here could ever come true, so that nobody waits for it.
+//! Rule: whatever is found here could never become true, so nothing should wait for it.
 
 use super::file::{Expect, Step};
 use super::runs::Run;
@@ -11,18 +11,18 @@ use crate::sim::values::{label, name, text};
 use anyhow::{Context as _, Result, ensure};
 use std::collections::BTreeSet;
 
-/// Label of a plain pod whose group has a Workload of its own.
+/// Label that names the group of a plain pod. The group's Workload has the same name.
 const POD_GROUP: &str = "kueue.x-k8s.io/pod-group-name";
-/// What a name looks like.
+/// The form of a name.
 const FORM: &str =
     "it must consist of lower-case letters, digits, '-' and '.', and begin and end with one of the first two";
-/// Longest name of a namespace.
+/// Maximum length of a namespace name.
 const NAMESPACE_LIMIT: usize = 63;
 
-/// Refuses a run with objects that cannot be, or with Jobs that nobody submits.
+/// Refuses a run with invalid objects, or with Jobs that no step submits.
 ///
 /// # Errors
-/// The first that is wrong, with its step.
+/// The first fault, with its step.
 pub fn check(run: &Run) -> Result<()> {
     let id = &run.id;
     let fits = is_name(id) && !id.contains('.') && id.len() <= NAMESPACE_LIMIT;
@@ -36,7 +36,7 @@ pub fn check(run: &Run) -> Result<()> {
     Ok(())
 }
 
-/// Names under which a step makes something that can have a Workload.
+/// Names of the objects of a step that can have a Workload.
 fn owners(step: &Step) -> Vec<&str> {
     match step {
         Step::Submit(job) => vec![&job.name],

@@ -1,6 +1,6 @@
 //! The format of a scenario file.
 //!
-//! Rule: strict. A key that is not known is an error, so that a check can never be skipped by a typo.
+//! Rule: strict. An unknown key is an error, so that a typo can never skip a check.
 
 use crate::api::duration::Span;
 use crate::api::workload::Verdict;
@@ -13,19 +13,19 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// One run: a title, a world, and steps in their order.
+/// One run: a title, a world, and steps in order.
 #[derive(Deserialize, Clone, Debug)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Scenario {
-    /// A sentence: what is promised.
+    /// The promised behaviour, in one sentence.
     pub title: String,
-    /// Quota of GPUs.
+    /// GPU quota.
     #[serde(default = "plenty")]
     pub gpus: u32,
-    /// Karpenter's provider that it needs.
+    /// The Karpenter provider that it needs.
     #[serde(default)]
     pub provider: Provider,
-    /// More arguments of `setu run`, on the real control plane.
+    /// Additional arguments of `setu run` on the real control plane.
     #[serde(default)]
     pub arguments: Vec<String>,
     /// `defaults` of the policy file.
@@ -37,13 +37,13 @@ pub struct Scenario {
     /// Weather at the start.
     #[serde(default, deserialize_with = "rules")]
     pub weather: Vec<Value>,
-    /// What happens, and what must be true meanwhile.
+    /// Events and expectations, in order.
     #[serde(default)]
     pub steps: Vec<Step>,
-    /// Named alternatives: the scenario is run once for every combination.
+    /// Named alternatives. The scenario is run once for every combination.
     #[serde(default)]
     pub matrix: BTreeMap<String, BTreeMap<String, Vec<Step>>>,
-    /// It disturbs the whole cluster, or is disturbed by what others change there, so it runs after all others.
+    /// Run it after all others, because it disturbs the whole cluster or is disturbed by changes of others.
     #[serde(default)]
     pub alone: bool,
     /// Run it once for each of Setu's writes, killing Setu right after that write.
@@ -51,18 +51,18 @@ pub struct Scenario {
     pub kill_after_each_write: bool,
 }
 
-/// A provider of Karpenter.
+/// A Karpenter provider.
 #[derive(Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub enum Provider {
-    /// Nodes without machines, of types whose sizes Setu does not know.
+    /// Nodes without machines, of types that Setu does not know.
     #[default]
     Kwok,
-    /// EC2, whose types Setu knows.
+    /// EC2, with types that Setu knows.
     Aws,
 }
 
-/// Rules of the weather, as they were written; each must be one that the cloud understands.
+/// Weather rules as written; each must be valid.
 fn rules<'de, D: Deserializer<'de>>(written: D) -> Result<Vec<Value>, D::Error> {
     let rules = Vec::<Value>::deserialize(written)?;
     for (index, rule) in rules.iter().enumerate() {
@@ -80,7 +80,7 @@ fn plenty() -> u32 {
     100
 }
 
-/// One thing that happens or must become true.
+/// One event or expectation.
 #[derive(Deserialize, Clone, Debug)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum Step {
@@ -97,21 +97,21 @@ pub enum Step {
     /// The weather changes.
     #[serde(deserialize_with = "rules")]
     Weather(Vec<Value>),
-    /// Karpenter's metrics page says this of offerings from now on, and Setu has read it.
+    /// Karpenter's metrics page shows these offerings from now on, and Setu has read it.
     KarpenterSays(Vec<Offering>),
-    /// An AdmissionCheck of nobody's becomes Active.
+    /// An AdmissionCheck without a controller becomes Active.
     Activate(String),
-    /// The controller of another check says what comes of a Workload.
+    /// The controller of another check sets its verdict on a Workload.
     Answer(Answer),
-    /// Kueue evicts a Job for a reason that has no cause here, and all else takes its course.
+    /// Kueue evicts a Job for a reason that the scenario has not caused. The rest takes its usual course.
     Evict(Eviction),
-    /// Somebody deletes one NodeClaim of this Job's gang.
+    /// A user deletes one NodeClaim of this Job's gang.
     DeleteOneClaim(String),
-    /// Somebody's finalizer keeps the NodeClaims of this Job's gang from going.
+    /// A foreign finalizer blocks the deletion of the NodeClaims of this Job's gang.
     KeepClaims(String),
-    /// That finalizer is taken off.
+    /// That finalizer is removed.
     LetClaimsGo(String),
-    /// Somebody writes the journal of a Workload, or erases it.
+    /// A user writes or erases the journal of a Workload.
     Annotate(Annotation),
     /// The scenario's NodeClass becomes ready or not.
     NodeClassReady(bool),
@@ -119,7 +119,7 @@ pub enum Step {
     Setu(Power),
     /// The API server is stopped for this many seconds.
     ApiServerGone(u64),
-    /// The steps of the chosen alternative on this axis of the matrix.
+    /// The steps of the alternative chosen on this axis of the matrix.
     Use(String),
     /// This becomes true.
     Until(Expect),
@@ -128,11 +128,11 @@ pub enum Step {
 }
 
 impl Step {
-    /// The step for people: what it is and what it is about.
+    /// The step for display: its kind and its object.
     pub fn told(&self) -> String {
         let named = |o: &Value| format!("{} {}", text(o, "/kind"), name(o));
         let about = |expect: &Expect| expect.job.clone().unwrap_or_default();
-        let told = match self {
+        let line = match self {
             Self::Submit(job) => format!("submit {}", job.name),
             Self::Group(group) => format!("group {}", group.name),
             Self::Apply(all) => {
@@ -157,11 +157,11 @@ impl Step {
             Self::Until(expect) => format!("until {}", about(expect)),
             Self::Holds(expect) => format!("holds {}", about(expect)),
         };
-        told.trim_end().to_owned()
+        line.trim_end().to_owned()
     }
 }
 
-/// What Karpenter's metrics say of an offering.
+/// An offering in Karpenter's metrics.
 #[derive(Deserialize, Clone, Debug)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Offering {
@@ -171,7 +171,7 @@ pub struct Offering {
     pub zone: String,
     /// The capacity type.
     pub capacity_type: String,
-    /// Whether it may be had, as far as Karpenter knows.
+    /// Whether Karpenter considers it available.
     pub available: bool,
 }
 
@@ -186,13 +186,13 @@ impl Offering {
     }
 }
 
-/// What is done to Setu.
+/// An action on Setu.
 #[derive(Deserialize, Clone, Copy, Debug)]
 #[serde(rename_all = "camelCase")]
 pub enum Power {
     /// Setu starts.
     Start,
-    /// Setu dies as in a power failure.
+    /// Setu is killed, like by a power failure.
     Kill,
 }
 
@@ -202,14 +202,14 @@ pub enum Power {
 pub struct Job {
     /// Its name.
     pub name: String,
-    /// How many pods run at the same time.
+    /// Number of pods that run at the same time.
     pub pods: u32,
-    /// GPUs of each pod.
+    /// GPUs per pod.
     #[serde(default)]
     pub gpus: u32,
-    /// How long each pod runs; for ever if absent.
+    /// How long each pod runs; forever if absent.
     pub run_for: Option<Span>,
-    /// How many of its pods may be lost before it fails.
+    /// Number of pods that may be lost before it fails.
     #[serde(default)]
     pub restarts: u32,
     /// Its LocalQueue.
@@ -234,24 +234,24 @@ pub struct Group {
     pub name: String,
     /// Its kinds of pods.
     pub roles: Vec<Role>,
-    /// How long each pod runs; for ever if absent.
+    /// How long each pod runs; forever if absent.
     pub run_for: Option<Span>,
 }
 
-/// Like pods of a group.
+/// Identical pods of a group.
 #[derive(Deserialize, Clone, Debug)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Role {
     /// Part of the pods' names.
     pub name: String,
-    /// How many.
+    /// Their number.
     pub pods: u32,
-    /// GPUs of each.
+    /// GPUs per pod.
     #[serde(default)]
     pub gpus: u32,
 }
 
-/// What another check says.
+/// The verdict of another check.
 #[derive(Deserialize, Clone, Debug)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Answer {
@@ -263,7 +263,7 @@ pub struct Answer {
     pub verdict: String,
 }
 
-/// An eviction that somebody else than Setu causes.
+/// An eviction that Setu does not cause.
 #[derive(Deserialize, Clone, Debug)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Eviction {
@@ -273,7 +273,7 @@ pub struct Eviction {
     pub reason: String,
 }
 
-/// A journal as somebody else writes it.
+/// A journal written by a user.
 #[derive(Deserialize, Clone, Debug)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Annotation {
@@ -293,7 +293,7 @@ pub struct Target {
     pub name: String,
 }
 
-/// A merge patch. The name of a Workload is that of its Job.
+/// A merge patch. A Workload is named by its Job.
 #[derive(Deserialize, Clone, Debug)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Change {
@@ -305,24 +305,24 @@ pub struct Change {
     pub patch: Value,
 }
 
-/// What must be true, all of it together.
+/// Conditions that must all be true.
 #[derive(Deserialize, Clone, Debug, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Expect {
-    /// Seconds it may take, or must last.
+    /// Seconds until it must be true, or for which it must hold.
     #[serde(default = "two_minutes")]
     pub within: u64,
-    /// The Job or pod group the next lines are about.
+    /// The Job or pod group that the following fields are about.
     pub job: Option<String>,
     /// State of its gang.
     pub state: Option<StateName>,
-    /// Verdict in its check.
+    /// Verdict of its check.
     pub verdict: Option<Verdict>,
-    /// Words in the check's message.
+    /// Text contained in the check's message.
     pub message: Option<String>,
     /// Class of the last failure.
     pub failure: Option<FailureClass>,
-    /// States its gang has been in, in this order, others between them allowed.
+    /// States that its gang has been in, in this order; other states may lie between.
     pub went_through: Option<Vec<StateName>>,
     /// Whether it holds quota.
     pub reserved: Option<bool>,
@@ -330,32 +330,32 @@ pub struct Expect {
     pub admitted: Option<bool>,
     /// Whether it has finished.
     pub finished: Option<bool>,
-    /// Pods that run.
+    /// Number of running pods.
     pub running: Option<usize>,
-    /// Pods that run, each on a node of this gang's own, one node a pod; the node of a NodeClaim that is being
-    /// deleted is not one of them.
+    /// Number of running pods, each on a node of this gang, one pod per node. Nodes of NodeClaims that are being
+    /// deleted do not count.
     pub running_on_own_nodes: Option<usize>,
-    /// NodeClaims of this gang.
+    /// Number of NodeClaims of this gang.
     pub claims: Option<usize>,
-    /// Number of its gang's current or last attempt.
+    /// The gang's current or last attempt.
     pub attempt: Option<u32>,
-    /// How many NodeClaims of this gang there are of each capacity type.
+    /// Number of NodeClaims of this gang by capacity type.
     pub capacity_types: Option<BTreeMap<String, usize>>,
-    /// NodeClaims of this gang whose machine has a GPU.
+    /// Number of NodeClaims of this gang whose machine has a GPU.
     pub gpu_nodes: Option<usize>,
-    /// Annotations that every NodeClaim of this gang has, or has not.
+    /// Annotations that every NodeClaim of this gang has; null for those that it must not have.
     pub annotations: Option<BTreeMap<String, Option<String>>>,
-    /// Label key of which every NodeClaim of this gang requires one and the same value, and every Node has it.
+    /// Label key for which every NodeClaim of this gang requires the same single value, which every Node has.
     pub together: Option<String>,
-    /// Pods of others that run on the nodes of this gang.
+    /// Number of foreign pods that run on the nodes of this gang.
     pub strangers: Option<usize>,
     /// Reason of an Event on its Workload.
     pub event: Option<String>,
-    /// NodeClaims of the whole scenario.
+    /// Number of NodeClaims in the whole scenario.
     pub all_claims: Option<usize>,
-    /// Nodes of the scenario's NodePools, whosever they are.
+    /// Number of Nodes of the scenario's NodePools, of any gang.
     pub nodes: Option<usize>,
-    /// An object that is not there any more.
+    /// An object that must not exist.
     pub gone: Option<Target>,
     /// Status and reason of the check's Active condition.
     pub active: Option<String>,

@@ -1,6 +1,6 @@
-//! The scenarios that come with the binary, by the names of their files in `examples/scenarios/`.
+//! The built-in scenarios, by the names of their files in `examples/scenarios/`.
 //!
-//! `tests/scenarios.rs` compares the list with the folder, so that none is forgotten.
+//! `tests/scenarios.rs` compares the list with the folder.
 
 use super::runs::{self, Run};
 use anyhow::Result;
@@ -11,7 +11,7 @@ macro_rules! files {
     };
 }
 
-/// Name and text of each file, in the order of their names.
+/// Name and text of each file, sorted by name.
 const FILES: &[(&str, &str)] = &files![
     "apart-by-host",
     "apart-by-zone",
@@ -103,14 +103,14 @@ const FILES: &[(&str, &str)] = &files![
     "zone-spread",
 ];
 
-/// The names, in their order.
+/// The names, sorted.
 pub fn names() -> impl Iterator<Item = &'static str> {
     FILES.iter().map(|(name, _)| *name)
 }
 
-/// The runs of the scenario of this name, or the one run of this id; none if nothing is named so.
+/// The runs of the scenario with this name, or the run with this id; empty if there is none.
 ///
-/// Fails only if a file that was compiled in is no scenario.
+/// Fails only if a built-in file is not a valid scenario.
 pub fn find(name: &str) -> Result<Vec<Run>> {
     if let Some((stem, text)) = FILES.iter().find(|(stem, _)| *stem == name) {
         return runs::parse(stem, text);

@@ -1,7 +1,7 @@
-//! Scenarios: what happens to a cluster, and what must be true meanwhile and at the end.
+//! Scenarios: sequences of events in a cluster and of conditions that must hold.
 //!
-//! A scenario is a YAML file and is played unchanged on the embedded cluster and on a real control
-//! plane; a [`Theatre`] is either.
+//! A scenario is a YAML file. It is played unchanged on the embedded cluster and on a real control
+//! plane; both are a [`Theatre`].
 
 mod check;
 mod file;
@@ -23,37 +23,37 @@ use kube::Client;
 use kube::discovery::{ApiResource, Scope};
 use serde_json::Value;
 
-/// The cluster that a scenario is played on, and the Setu that plays in it.
+/// The cluster that a scenario is played on, and its Setu.
 #[allow(async_fn_in_trait, reason = "nobody needs the futures to be Send")]
 pub trait Theatre {
-    /// An administrator's way to the API server.
+    /// A client with administrator rights.
     fn client(&self) -> Client;
-    /// An object, which is written for Karpenter's kwok provider, as this provider has it.
+    /// Converts an object for Karpenter's kwok provider to one for this provider.
     fn provided(&self, object: Value, provider: Provider) -> Result<Value>;
-    /// How a kind is served there.
+    /// How the cluster serves a kind.
     fn kind(&self, kind: &str) -> Option<(ApiResource, Scope)>;
-    /// The weather changes, where nobody reads it from its ConfigMap. Each rule names the NodePool that it is for.
+    /// Changes the weather in a cluster that does not read it from its ConfigMap. Each rule names its NodePool.
     fn weather(&self, _rules: &[Value]) -> Result<()> {
         Ok(())
     }
-    /// This is Karpenter's metrics page from now on. Returns once Setu has read it.
+    /// Replaces Karpenter's metrics page. Returns once Setu has read it.
     async fn karpenter_says(&mut self, page: &str) -> Result<()>;
-    /// How many times as long as a scenario says things may take, where the machine's own work takes time.
+    /// Factor for the durations in a scenario, on a cluster where real work takes time.
     fn patience(&self) -> u64 {
         1
     }
-    /// The time there.
+    /// The cluster's current time.
     fn now(&self) -> Timestamp;
-    /// Starts Setu. With `kill_after` it dies right after that write.
+    /// Starts Setu. With `kill_after`, it dies right after that write.
     fn start_setu(&mut self, kill_after: Option<u64>) -> Result<()>;
-    /// Kills Setu as a power failure would.
+    /// Kills Setu, like a power failure.
     fn kill_setu(&mut self);
-    /// Starts Setu again if it died of `kill_after`. An end of any other kind is an error.
+    /// Restarts Setu if it died because of `kill_after`. Any other end is an error.
     fn revive_setu(&mut self) -> Result<()>;
-    /// Writes that this life of Setu has made.
+    /// Number of writes since Setu's last start.
     fn writes(&self) -> Result<u64>;
-    /// The last lines of Setu's log, where there is one.
+    /// The last lines of Setu's log, if there is one.
     fn log_tail(&self) -> String;
-    /// The API server is away for so many seconds.
+    /// Stops the API server for some seconds.
     async fn api_server_gone(&mut self, seconds: u64) -> Result<()>;
 }

@@ -1,4 +1,4 @@
-//! Runs a scenario: its steps one after the other, and at the end what must hold for every scenario.
+//! Plays a scenario: takes its steps in order, and then checks what must hold at the end of every scenario.
 
 use super::file::{Expect, Offering, Power, Step};
 use super::runs::Run;
@@ -16,13 +16,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How often the cluster is looked at while something is awaited.
-const LOOK: Duration = Duration::from_millis(250);
-/// How long everything may take to be gone at the end.
+/// Polling interval.
+const POLL: Duration = Duration::from_millis(250);
+/// How long cleanup may take at the end.
 const CLEAN_UP: Duration = Duration::from_secs(90);
 
-/// Takes the steps. `kill_after` makes Setu kill itself once after that write; it is then restarted.
-/// Returns how many writes Setu made.
+/// Takes all steps. `kill_after` makes Setu kill itself once, right after that write; it is then restarted.
+/// Returns the number of Setu's writes, or 0 with `kill_after`.
 pub async fn play<T: Theatre>(world: &mut World<T>, run: &Run, kill_after: Option<u64>) -> Result<u64> {
     world.theatre.start_setu(kill_after)?;
     for (index, step) in run.scenario.steps.iter().enumerate() {
@@ -97,7 +97,7 @@ async fn until<T: Theatre>(world: &mut World<T>, expect: &Expect) -> Result<()> 
         if Instant::now() > deadline {
             bail!("not so within {within} s: {lack}{}", last_lines(world));
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL).await;
     }
 }
 
@@ -108,18 +108,18 @@ async fn holds<T: Theatre>(world: &mut World<T>, expect: &Expect) -> Result<()> 
         if let Some(lack) = lacks(world, expect).await? {
             bail!("it did not stay so: {lack}{}", last_lines(world));
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL).await;
     }
     Ok(())
 }
 
-/// What Setu said last, on lines of its own, where it has a log.
+/// Setu's last log lines, if it has a log.
 fn last_lines<T: Theatre>(world: &World<T>) -> String {
     let tail = world.theatre.log_tail();
     if tail.is_empty() { tail } else { format!("\nSetu's last lines:\n{tail}") }
 }
 
-/// The first thing that is not as expected.
+/// The first unmet expectation.
 async fn lacks<T: Theatre>(world: &mut World<T>, expect: &Expect) -> Result<Option<String>> {
     let claims = world.claims().await?;
     for workload in world.workloads().await? {
@@ -242,10 +242,10 @@ async fn lacks_of_job<T: Theatre>(
     Ok(lack.into_iter().next())
 }
 
-/// Whether exactly so many pods of the Job run, each on a node of these claims and alone there.
+/// Checks that exactly `wanted` pods of the Job run, each alone on a node of these claims.
 ///
-/// The node of a NodeClaim that is being deleted is the gang's no more: a pod may still run on it, so that with it
-/// a gang would have all of its nodes before the one in its place is made.
+/// Nodes of NodeClaims that are being deleted do not count. A pod may still run on such a node, so the gang would
+/// seem complete before the replacement exists.
 async fn misplaced<T: Theatre>(
     world: &World<T>,
     job: &str,
@@ -264,7 +264,7 @@ async fn misplaced<T: Theatre>(
     Ok((!good).then(|| format!("pods of {job} run on {used:?}, and the gang's nodes are {nodes:?}")))
 }
 
-/// How many of these claims are of each capacity type, as Karpenter has labelled them.
+/// The number of these claims by capacity type, from Karpenter's label.
 fn capacity_types(own: &[&NodeClaim]) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for claim in own {
@@ -273,7 +273,7 @@ fn capacity_types(own: &[&NodeClaim]) -> BTreeMap<String, usize> {
     counts
 }
 
-/// What keeps these claims from being held to one value of a label that their Nodes have too.
+/// Checks that all claims require the same single value of a label, and that their Nodes have it.
 async fn apart<T: Theatre>(world: &World<T>, own: &[&NodeClaim], key: &str) -> Result<Option<String>> {
     let required = |claim: &&NodeClaim| {
         let of_key = claim.spec.requirements.iter().filter(|r| r.key == key && r.operator == "In");
@@ -292,13 +292,13 @@ async fn apart<T: Theatre>(world: &World<T>, own: &[&NodeClaim], key: &str) -> R
     Ok((!together).then(|| format!("the gang requires {key} {required:?}, and its nodes have {labels:?}")))
 }
 
-/// Pods that do not belong to the Job and run on a node of these claims.
+/// Pods of other Jobs that run on the nodes of these claims.
 async fn strangers<T: Theatre>(world: &World<T>, job: &str, own: &[&NodeClaim]) -> Result<Vec<String>> {
     let nodes: BTreeSet<&str> = own.iter().filter_map(|c| c.node_name()).collect();
     let there = |p: &Pod| {
         let node = p.spec.as_ref().and_then(|s| s.node_name.as_deref());
         let phase = p.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or_default();
-        // Those of a gang that had the node before stay there until their Job is deleted.
+        // Ended pods of a gang that used the node before remain until their Job is deleted.
         let over = matches!(phase, "Succeeded" | "Failed");
         !over
             && node.is_some_and(|node| nodes.contains(node))
@@ -327,7 +327,7 @@ async fn no_event<T: Theatre>(world: &World<T>, workload: &Workload, reason: &st
     Ok((!reasons.contains(reason)).then(|| format!("events are {reasons:?}, without {reason}")))
 }
 
-/// Ends everything in the scenario's namespace; then no NodeClaim of it and no Node may be left.
+/// Deletes all Jobs and pods of the scenario. Then no NodeClaim, Node and Workload may be left.
 pub async fn nothing_is_left<T: Theatre>(world: &mut World<T>) -> Result<()> {
     use k8s_openapi::api::batch::v1::Job;
     let all = ListParams::default();
@@ -356,7 +356,7 @@ pub async fn nothing_is_left<T: Theatre>(world: &mut World<T>) -> Result<()> {
                 last_lines(world)
             );
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL).await;
     }
 }
 
@@ -368,7 +368,7 @@ async fn nodes<T: Theatre>(world: &World<T>) -> Result<Vec<String>> {
     Ok(nodes.iter().map(ResourceExt::name_any).collect())
 }
 
-/// Every history that was seen is a path of the published chart.
+/// Checks that every journal history seen is a path of the published chart.
 pub fn paths_are_lawful<T: Theatre>(world: &World<T>) -> Result<()> {
     let edges = diagram::edges();
     for journal in world.journals.values() {

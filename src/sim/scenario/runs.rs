@@ -1,4 +1,4 @@
-//! Scenario files as runs: one for each combination of a file's matrix.
+//! Expands scenario files into runs: one for each combination of a file's matrix.
 
 use super::file::{Scenario, Step};
 use anyhow::{Context as _, Result, ensure};
@@ -6,14 +6,14 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// One run of a scenario, with its choices made.
+/// One run of a scenario, with its alternatives chosen.
 #[derive(Clone, Debug)]
 pub struct Run {
     /// Name for the report.
     pub title: String,
-    /// Id for everything it makes; short, a DNS label.
+    /// Id of all its objects: short, a DNS label.
     pub id: String,
-    /// The scenario; `${id}` not yet replaced.
+    /// The scenario, with `${id}` not replaced yet.
     pub scenario: Scenario,
 }
 

@@ -1,4 +1,4 @@
-//! A scenario's own corner of the cluster: its objects, its weather, its Setu, and what is seen there.
+//! The part of the cluster that belongs to a scenario: its objects, its weather, its Setu, and its observed journals.
 
 use super::Theatre;
 use super::file::{Answer, Eviction, Group, Job, Provider};
@@ -20,33 +20,33 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 const WORLD: &str = include_str!("world.yaml");
-/// Instance types of the catalogue that the worlds use.
+/// Instance types from the catalogue that worlds use.
 const GPU_TYPE: &str = "g5.4xlarge";
 const CPU_TYPE: &str = "m5.4xlarge";
 
-/// A finalizer that nobody in the cluster takes off.
+/// A finalizer that no controller removes.
 const FINALIZER: &str = "e2e.setu/keep";
 
-/// A scenario's corner of the cluster.
+/// The part of the cluster that belongs to a scenario.
 pub struct World<T> {
     /// The cluster.
     pub theatre: T,
-    /// Id of the scenario's run, in the name of everything it makes.
+    /// Id of the run, which is part of the names of its objects.
     pub id: String,
-    /// The way to the API server.
+    /// The client of the API server.
     pub client: Client,
-    /// Every journal seen, by Workload UID, as last seen.
+    /// The last journal seen of each Workload, by UID.
     pub journals: BTreeMap<String, Journal>,
     gpus: u32,
     provider: Provider,
 }
 
-/// The name under which a run's Setu is a controller.
+/// The controller name of a run's Setu.
 pub fn controller_name(run: &Run) -> String {
     controller_name_of(&run.id)
 }
 
-/// The name under which Setu is a controller in the world of this id.
+/// The controller name of Setu in the world with this id.
 pub fn controller_name_of(id: &str) -> String {
     format!("e2e.setu/{id}")
 }
@@ -61,7 +61,7 @@ pub fn objects(id: &str, gpus: u32) -> Result<Vec<Value>> {
     documents(&filled)
 }
 
-/// The policy file of a run that begins now. `${now+40s}` in it is the time 40 seconds later.
+/// The policy file of a run that starts now. `${now+40s}` in it means 40 seconds from now.
 pub fn policy(run: &Run, now: Timestamp) -> Result<String> {
     let policy = json!({
         "apiVersion": "setu.kueue.x-k8s.io/v1alpha1",
@@ -73,7 +73,7 @@ pub fn policy(run: &Run, now: Timestamp) -> Result<String> {
 }
 
 impl<T: Theatre> World<T> {
-    /// Makes everything but Setu's start.
+    /// Creates the world, without starting Setu.
     pub async fn new(theatre: T, run: &Run) -> Result<Self> {
         let client = theatre.client();
         let (id, gpus, provider) = (run.id.clone(), run.scenario.gpus, run.scenario.provider);
@@ -85,7 +85,7 @@ impl<T: Theatre> World<T> {
         Ok(world)
     }
 
-    /// Replaces the weather over this scenario's NodePools.
+    /// Replaces the weather of this scenario's NodePools.
     pub async fn weather(&self, rules: &[Value]) -> Result<()> {
         let mut rules = substituted(&json!(rules), &self.id)?;
         for rule in rules.as_array_mut().into_iter().flatten() {
@@ -99,7 +99,7 @@ impl<T: Theatre> World<T> {
             "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "weather"},
             "data": {&self.id: json!({"rules": rules}).to_string()},
         });
-        // A field manager of its own, so that scenarios do not take each other's keys away.
+        // A separate field manager, so that scenarios do not remove each other's keys.
         api.patch("weather", &PatchParams::apply(&self.id).force(), &Patch::Apply(&body)).await?;
         Ok(())
     }
@@ -114,7 +114,7 @@ impl<T: Theatre> World<T> {
         Ok((api, resource))
     }
 
-    /// Applies an object that is written for the kwok provider, as whoever runs the scenario.
+    /// Applies an object that is written for the kwok provider, with administrator rights.
     pub async fn apply(&self, object: Value) -> Result<()> {
         let object = self.theatre.provided(substituted(&object, &self.id)?, self.provider)?;
         let kind = text(&object, "/kind").to_owned();
@@ -124,7 +124,7 @@ impl<T: Theatre> World<T> {
         let params = PatchParams::apply("e2e").force();
         api.patch(&name, &params, &Patch::Apply(&object))
             .await
-            .map_err(said)
+            .map_err(message_of)
             .with_context(|| format!("applying {kind} {name}"))?;
         Ok(())
     }
@@ -135,12 +135,12 @@ impl<T: Theatre> World<T> {
         let name = self.real_name(kind, name).await?;
         api.delete(&name, &DeleteParams::background())
             .await
-            .map_err(said)
+            .map_err(message_of)
             .with_context(|| format!("deleting {kind} {name}"))?;
         Ok(())
     }
 
-    /// Changes an object by a merge patch.
+    /// Changes an object with a merge patch.
     pub async fn patch(&self, kind: &str, name: &str, patch: &Value) -> Result<()> {
         let (api, _) = self.api(kind)?;
         let name = self.real_name(kind, name).await?;
@@ -148,7 +148,7 @@ impl<T: Theatre> World<T> {
         let params = PatchParams::default();
         api.patch(&name, &params, &Patch::Merge(&patch))
             .await
-            .map_err(said)
+            .map_err(message_of)
             .with_context(|| format!("patching {kind} {name}"))?;
         Ok(())
     }
@@ -159,7 +159,7 @@ impl<T: Theatre> World<T> {
         Ok(api.get_opt(&filled(name, &self.id)).await?.is_some())
     }
 
-    /// Sets a condition in an object's status, as its own controller would.
+    /// Sets a condition in an object's status, like its controller.
     pub async fn set_condition(
         &self,
         kind: &str,
@@ -175,12 +175,12 @@ impl<T: Theatre> World<T> {
         let params = PatchParams::default();
         api.patch_status(&name, &params, &Patch::Merge(&status))
             .await
-            .map_err(said)
+            .map_err(message_of)
             .with_context(|| format!("{condition} of {kind} {name}"))?;
         Ok(())
     }
 
-    /// Writes what another check says of a Workload, as its own controller would.
+    /// Sets the verdict of another check on a Workload, like its controller.
     pub async fn answer(&self, answer: &Answer) -> Result<()> {
         let (api, resource) = self.api("Workload")?;
         let name = self.real_name("Workload", &answer.name).await?;
@@ -199,7 +199,7 @@ impl<T: Theatre> World<T> {
         Ok(())
     }
 
-    /// Writes what Kueue writes when it evicts a Workload; what follows from that is left to Kueue.
+    /// Writes the status that Kueue writes to evict a Workload. The rest is left to Kueue.
     pub async fn evict(&self, eviction: &Eviction) -> Result<()> {
         let (api, _) = self.api("Workload")?;
         let name = self.real_name("Workload", &eviction.name).await?;
@@ -207,20 +207,20 @@ impl<T: Theatre> World<T> {
             let workload = serde_json::to_value(api.get(&name).await?)?;
             let status =
                 evicted(&workload, (&eviction.reason, "evicted by the scenario"), self.theatre.now());
-            // Whoever writes in between is not overwritten: what he wrote is read, and evicted again.
+            // A concurrent write is not overwritten: on a conflict, the Workload is read and evicted again.
             let version = text(&workload, "/metadata/resourceVersion");
             let patch = json!({"metadata": {"resourceVersion": version}, "status": status});
             match api.patch_status(&name, &PatchParams::default(), &Patch::Merge(&patch)).await {
                 Err(kube::Error::Api(status)) if status.is_conflict() => {}
                 done => {
-                    done.map_err(said).with_context(|| format!("evicting {name}"))?;
+                    done.map_err(message_of).with_context(|| format!("evicting {name}"))?;
                     return Ok(());
                 }
             }
         }
     }
 
-    /// The name of an object; a Workload is known by its Job.
+    /// The name of an object. A Workload is looked up by its Job.
     async fn real_name(&self, kind: &str, name: &str) -> Result<String> {
         let name = filled(name, &self.id);
         if kind != "Workload" {
@@ -292,13 +292,13 @@ impl<T: Theatre> World<T> {
         Ok(all.items.into_iter().find(owns))
     }
 
-    /// Every Workload here.
+    /// All Workloads of the scenario.
     pub async fn workloads(&self) -> Result<Vec<Workload>> {
         let api: Api<Workload> = Api::namespaced(self.client.clone(), &self.id);
         Ok(api.list(&ListParams::default()).await?.items)
     }
 
-    /// Every NodeClaim made for this scenario's Workloads.
+    /// All NodeClaims made for this scenario's Workloads.
     pub async fn claims(&self) -> Result<Vec<NodeClaim>> {
         let api: Api<NodeClaim> = Api::all(self.client.clone());
         let ours = api
@@ -315,7 +315,7 @@ impl<T: Theatre> World<T> {
         Ok(self.claims().await?.into_iter().filter(|c| c.label(names::WORKLOAD_UID) == uid).collect())
     }
 
-    /// Puts the finalizer of somebody else on every NodeClaim of a Job's gang, or takes it off.
+    /// Adds a foreign finalizer to every NodeClaim of a Job's gang, or removes it.
     pub async fn set_finalizer(&self, job: &str, is_set: bool) -> Result<()> {
         for claim in self.claims_of(job).await? {
             let others = claim.finalizers().iter().map(String::as_str).filter(|f| *f != FINALIZER);
@@ -326,26 +326,26 @@ impl<T: Theatre> World<T> {
         Ok(())
     }
 
-    /// Pods here.
+    /// All pods of the scenario.
     pub async fn pods(&self) -> Result<Vec<Pod>> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &self.id);
         Ok(api.list(&ListParams::default()).await?.items)
     }
 
-    /// The journal of a Workload under the scenario's check, remembered for the check at the end.
+    /// The journal of a Workload under the scenario's check. It is kept for the check at the end.
     pub fn journal(&mut self, workload: &Workload) -> Option<Journal> {
         let text = workload.annotations().get(&names::journal_key(&self.id))?;
         let uid = workload.uid().unwrap_or_default();
         let now = self.theatre.now();
-        // Some scenarios write what is no journal; it then counts as none here too.
+        // Some scenarios write an invalid journal, which counts as none.
         let Ok(journal) = Journal::decode(text, &uid, jiff::Timestamp::MIN, now) else { return None };
         self.journals.insert(uid, journal.clone());
         Some(journal)
     }
 }
 
-/// What the API server says to a person; the rest of its answer is for programs.
-fn said(error: kube::Error) -> anyhow::Error {
+/// The API server's message; the rest of its answer is for programs.
+fn message_of(error: kube::Error) -> anyhow::Error {
     match error {
         kube::Error::Api(status) => anyhow::Error::msg(status.message),
         other => other.into(),
@@ -366,17 +366,17 @@ fn container(gpus: u32) -> Value {
     json!({"name": "main", "image": "none", "resources": {"requests": requests, "limits": limits}})
 }
 
-/// Text with the scenario's id filled in, and the start of a name as long as names can be.
+/// Fills in the scenario's id, and a name prefix that is as long as possible.
 pub(super) fn filled(text: &str, id: &str) -> String {
     text.replace("${id}", id).replace("${long}", &"long-".repeat(50))
 }
 
-/// A value with the scenario's id filled in.
+/// Fills the scenario's id into a value.
 fn substituted(value: &Value, id: &str) -> Result<Value> {
     Ok(serde_json::from_str(&filled(&value.to_string(), id))?)
 }
 
-/// Text with the times filled in that are written as spans from now.
+/// Fills in times that are written as spans from now.
 fn timed(text: &str, now: Timestamp) -> Result<String> {
     let mut parts = text.split("${now+");
     let mut filled = parts.next().unwrap_or_default().to_owned();

@@ -1,24 +1,24 @@
-//! What happens in the play, and when.
+//! The acts of the play, with their times.
 
-/// Something that happens in the play.
+/// An event in the play.
 pub struct Act {
     /// Seconds after the start.
     pub at: u64,
-    /// What is announced; nothing if it belongs to the act before.
+    /// The announcement; empty if it belongs to the previous act.
     pub says: &'static str,
-    /// What is done.
+    /// The action.
     pub does: Deed,
 }
 
-/// What is done in an act.
+/// The action of an act.
 pub enum Deed {
-    /// A Job comes, of so many pods that run for so many seconds.
+    /// Submits a Job with this many pods that run for this many seconds.
     Submit { job: &'static str, pods: u32, runs: u64 },
-    /// The cloud has other weather from now on.
+    /// Changes the weather of the cloud.
     Weather(&'static str),
     /// Kueue evicts a Job.
     Evict(&'static str),
-    /// The leader dies right after it has created so many NodeClaims.
+    /// Kills the leader right after it has created this many NodeClaims.
     DoomLeader(usize),
 }
 

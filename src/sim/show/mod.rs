@@ -1,6 +1,6 @@
-//! What a spectator sees of an embedded cluster: every gang with its state, its nodes and its cost.
+//! A spectator's view of an embedded cluster: every gang with its state, its nodes and its cost.
 //!
-//! It is gathered from the changes that the API server commits, as anybody could who watches it.
+//! It is built only from the changes that the API server commits, as any client that watches could.
 
 mod acts;
 pub mod pace;
@@ -15,18 +15,18 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How far one node of a gang has come.
+/// The phase of one node of a gang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Asked for.
+    /// Requested.
     Asked,
-    /// Its instance runs.
+    /// Its instance is running.
     Launched,
-    /// Its Node is there.
+    /// Its Node exists.
     Registered,
     /// Pods can run on it.
     Ready,
-    /// It is given back.
+    /// It is being deleted.
     Going,
 }
 
@@ -37,34 +37,34 @@ pub struct Gang {
     pub workload: String,
     /// Name of its Job, or of the Workload.
     pub job: String,
-    /// Where it is, and since when; `None` before its quota is reserved.
+    /// Its state, and since when; `None` before its quota is reserved.
     pub state: Option<(StateName, Timestamp)>,
-    /// What Setu said of it last, in the line for people or in its check's message.
+    /// Setu's last message about it, from the state annotation or its check.
     pub said: String,
-    /// The tier that its last attempt is of; empty before the first.
+    /// The tier of its last attempt; empty before the first.
     pub tier: String,
-    /// The tiers that its attempts were of, each named once, in the order in which it came to them.
+    /// The distinct tiers of its attempts, in order of first use.
     pub tiers: Vec<String>,
-    /// Number of its attempt.
+    /// Its attempt.
     pub attempt: u32,
-    /// Nodes it needs.
+    /// Number of nodes it needs.
     pub slots: u32,
-    /// Its nodes, by name of their claim.
+    /// Its nodes, by claim name.
     pub nodes: BTreeMap<String, Phase>,
-    /// Every state it was in, with the time it took, newest last.
+    /// Every past state with its duration, newest last.
     pub path: Vec<(StateName, SignedDuration)>,
-    /// Nodes that were created for it.
+    /// Number of nodes created for it.
     pub created: u32,
-    /// Seconds of nodes on which no pod of it ran.
+    /// Total lifetime in seconds of nodes that never ran a pod.
     pub wasted: f64,
-    /// Writes that Setu made for it: to its Workload and its NodeClaims, and Events on the former.
+    /// Number of Setu's writes for it: to its Workload and NodeClaims, and Events on the Workload.
     pub writes: u64,
-    /// Whether its pods may run.
+    /// Whether it is admitted.
     pub admitted: bool,
-    /// Whether it has run to its end.
+    /// Whether it has finished.
     pub finished: bool,
     last_step: u64,
-    /// Its check's message, as last seen.
+    /// The last message seen on its check.
     message: String,
 }
 
@@ -78,7 +78,7 @@ struct Book {
     now: Timestamp,
 }
 
-/// A spectator. Clones see the same.
+/// A spectator, shared by clones.
 #[derive(Clone, Default)]
 pub struct Spectator(Arc<Mutex<Book>>);
 
@@ -87,19 +87,19 @@ impl Spectator {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Every gang, in the order of their names.
+    /// All gangs, sorted by name.
     pub fn gangs(&self) -> Vec<Gang> {
         let mut gangs: Vec<Gang> = self.book().gangs.values().cloned().collect();
         gangs.sort_by(|a, b| a.workload.cmp(&b.workload));
         gangs
     }
 
-    /// What happened since this was asked last, each with its time.
+    /// The events since the last call, each with its time.
     pub fn news(&self) -> Vec<(Timestamp, String)> {
         std::mem::take(&mut self.book().news)
     }
 
-    /// Tells something to whoever watches.
+    /// Adds an announcement to the news.
     pub fn announce(&self, at: Timestamp, text: impl Into<String>) {
         self.book().news.push((at, text.into()));
     }
@@ -115,7 +115,7 @@ impl Observer for Spectator {
             ("NodeClaim", Some(claim), before) => book.claim(claim, before.is_none(), by_setu),
             ("NodeClaim", None, Some(claim)) => book.claim_gone(claim),
             ("Event", Some(event), _) if by_setu => {
-                // Of what is a gang's, only its Workload has Events of Setu.
+                // Of a gang's objects, only the Workload has Events by Setu.
                 if let Some(gang) = book.gangs.get_mut(text(event, "/regarding/uid")) {
                     gang.writes += 1;
                 }
@@ -188,7 +188,7 @@ impl Book {
 }
 
 impl Gang {
-    /// Takes in what the journal says, and returns what is new.
+    /// Updates the gang from its journal, and returns the news.
     fn journal(&mut self, workload: &Value, now: Timestamp) -> Vec<(Timestamp, String)> {
         let annotations = workload.pointer("/metadata/annotations").and_then(Value::as_object);
         let mut found = annotations.into_iter().flatten().filter_map(|(key, journal)| {
@@ -198,16 +198,16 @@ impl Gang {
             Some((check.to_owned(), journal))
         });
         let Some((check, journal)) = found.next() else { return Vec::new() };
-        self.hear(workload, &check, journal.seq);
+        self.read_message(workload, &check, journal.seq);
         (self.attempt, self.slots) = (journal.memory.attempt, journal.memory.slots);
         let mut news = Vec::new();
         for step in journal.history.iter().filter(|s| s.seq > self.last_step) {
             let (before, entered) = self.state.unwrap_or((step.from, step.at));
             self.path.push((before, step.at.duration_since(entered)));
             self.state = Some((step.to, step.at));
-            let told = journal.memory.last_failure.as_ref();
-            // A gang that has ended well still remembers what failed before.
-            let failure = told.filter(|f| step.reason.to_string() == f.reason.to_string());
+            let last_failure = journal.memory.last_failure.as_ref();
+            // A gang that succeeded still has its last failure in the journal.
+            let failure = last_failure.filter(|f| step.reason.to_string() == f.reason.to_string());
             let why = failure.map_or_else(|| step.reason.to_string(), ToString::to_string);
             let begins = step.to == StateName::Provisioning && !self.tier.is_empty();
             let tier = if begins {
@@ -222,8 +222,8 @@ impl Gang {
         news
     }
 
-    /// Takes in what is newer, the line for people that is written with each step, or the message.
-    fn hear(&mut self, workload: &Value, check: &str, seq: u64) {
+    /// Updates `said` from whatever changed: the state annotation, which is written with each step, or the message.
+    fn read_message(&mut self, workload: &Value, check: &str, seq: u64) {
         if seq != self.last_step {
             let headline = annotation(workload, &names::state_key(check));
             headline.split_once(": ").map_or("", |(_, text)| text).clone_into(&mut self.said);
@@ -234,8 +234,8 @@ impl Gang {
             message.clone_into(&mut self.message);
             message.clone_into(&mut self.said);
         }
-        // From the sentence, which has it only while an attempt is of it and also where the policy names none: the
-        // journal names the next tier while the last attempt is still being taken back.
+        // The tier is parsed from the sentence, which names it only during an attempt of that tier, even if the policy names
+        // none. The journal already names the next tier while the last attempt is still being rolled back.
         let tier = self.said.split_once(", tier ").map(|(_, rest)| rest.split(';').next().unwrap_or(rest));
         let Some(tier) = tier else { return };
         tier.clone_into(&mut self.tier);
@@ -244,14 +244,14 @@ impl Gang {
         }
     }
 
-    /// How many of its nodes are ready, by the same count as in what was said.
+    /// The number of ready nodes, as stated in `said` if it has a count.
     pub fn ready(&self) -> usize {
         let counted = self.said.split_once(" nodes ready").and_then(|(count, _)| count.split_once('/'));
         let said = counted.and_then(|(ready, _)| ready.parse().ok());
         said.unwrap_or_else(|| self.count(Phase::Ready))
     }
 
-    /// How many of its nodes have come at least so far.
+    /// The number of nodes that have reached at least this phase.
     pub fn count(&self, at_least: Phase) -> usize {
         let rank = |phase: Phase| match phase {
             Phase::Asked => 1,
@@ -271,7 +271,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn the_writes_of_a_gang_are_those_of_setu_to_its_workload_and_claims_and_its_events() {
+    fn only_setus_writes_to_a_gangs_workload_claims_and_events_are_counted() {
         let mut spectator = Spectator::default();
         let mut commit = |kind: &'static Kind, by: &str, after: Value| {
             let (at, before, after) = (Timestamp::UNIX_EPOCH, None, Some(Arc::new(after)));

@@ -1,14 +1,14 @@
-//! Makes virtual time go at a speed that people can follow.
+//! Slows virtual time down to a speed that users can follow.
 
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Virtual time between two looks at the wall clock.
+/// Virtual time between two checks of the wall clock.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Holds virtual time back so that it goes `speed` times as fast as the wall clock. Runs for ever.
+/// Slows virtual time down to `speed` times the wall clock. Runs forever.
 ///
-/// The thread is put to sleep on purpose: as long as it sleeps, paused time cannot go on.
+/// It blocks the thread on purpose: paused time cannot advance while the thread sleeps.
 pub async fn keep(speed: f64) {
     let (started, wall) = (Instant::now(), std::time::Instant::now());
     loop {

@@ -1,4 +1,4 @@
-//! The play that `setu demo` shows when no scenario is named.
+//! The default play of `setu demo`.
 
 use super::acts::{ACTS, Deed};
 use super::{Gang, Spectator};
@@ -16,13 +16,13 @@ use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Namespace, and name of everything.
+/// Namespace, and name of all objects.
 const ID: &str = "demo";
-/// Time between two looks at the play.
+/// Interval of the play's loop.
 const BEAT: Duration = Duration::from_millis(100);
-/// How long the play may take.
+/// Maximum duration of the play.
 const LIMIT: Duration = Duration::from_mins(10);
-/// Shorter than in a real cluster, where a leader may be slow without being dead.
+/// Shorter than in a real cluster, where a slow leader need not be dead.
 const ELECTION: Election = Election {
     timing: Timing {
         lease: Duration::from_secs(4),
@@ -31,10 +31,10 @@ const ELECTION: Election = Election {
     },
     shards: 1,
 };
-/// Spot first, on-demand where there is none.
+/// Spot first, on-demand as fallback.
 const POLICY: &str = include_str!("policy.yaml");
 
-/// A play that is being shown.
+/// A running play.
 pub struct Play {
     cluster: Cluster,
     spectator: Spectator,
@@ -43,12 +43,12 @@ pub struct Play {
 }
 
 impl Play {
-    /// The policy the play is played under.
+    /// The policy of the play.
     pub fn policy() -> Result<PolicyFile, String> {
         serde_yaml::from_str(POLICY).map_err(|e| format!("the policy of the demo: {e}"))
     }
 
-    /// Sets the stage.
+    /// Creates the objects, and starts two replicas of Setu.
     pub fn new(mut cluster: Cluster, spectator: Spectator) -> Result<Self, String> {
         let admin = cluster.server.user("admin");
         for mut object in scenario::objects(ID, 100).map_err(|e| e.to_string())? {
@@ -75,7 +75,7 @@ impl Play {
         &self.cluster
     }
 
-    /// Plays it to its end. `see` is called at every beat.
+    /// Plays it to its end. `see` is called in every round.
     pub async fn play(&mut self, mut see: impl FnMut(&Spectator)) {
         let mut acts = ACTS.iter().peekable();
         while self.started.elapsed() < LIMIT {
@@ -95,7 +95,7 @@ impl Play {
         see(&self.spectator);
     }
 
-    /// Goes on when the play is over, with whatever people do to its cluster.
+    /// Continues after the play's end, for users who work with its cluster.
     pub async fn go_on(&mut self, mut see: impl FnMut(&Spectator)) {
         loop {
             see(&self.spectator);
@@ -103,8 +103,8 @@ impl Play {
         }
     }
 
-    /// Whether every Job of the play has run and given its nodes back, and its journal says so, which it does a
-    /// little after the last node went; of a Job that came just now Kueue may not have made a Workload yet.
+    /// Whether every Job of the play has finished, its nodes are gone, and its journal is in Released, which happens a
+    /// little after the last node is gone. Kueue may not have created the Workload of a new Job yet.
     fn is_over(&self) -> bool {
         let gangs = self.spectator.gangs();
         let is_released = |g: &Gang| g.state.is_some_and(|(state, _)| state == StateName::Released);
@@ -118,7 +118,7 @@ impl Play {
         self.spectator.announce(self.cluster.clock.now(), text);
     }
 
-    /// Replicas that died leave; the other one finds that out from the Lease.
+    /// Removes dead replicas. The other replica notices through the Lease.
     fn bury(&mut self) {
         if self.cluster.deaths().is_empty() {
             return;
@@ -136,7 +136,7 @@ impl Play {
         let admin = self.cluster.server.user("admin");
         match deed {
             Deed::Submit { job, pods, runs } => {
-                // The play's own objects are never refused.
+                // The play's objects are never refused.
                 let _ = self.cluster.server.user("tenant").create(&kinds::JOB, submitted(job, *pods, *runs));
             }
             Deed::Weather(rules) => {
@@ -163,7 +163,7 @@ impl Play {
     }
 }
 
-/// The NodePool with spot instances too.
+/// Adds spot instances to the NodePool.
 fn with_spot(mut pool: Value) -> Value {
     let requirements = pool.pointer_mut("/spec/template/spec/requirements").and_then(Value::as_array_mut);
     for requirement in requirements.into_iter().flatten() {

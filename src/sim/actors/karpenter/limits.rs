@@ -1,6 +1,6 @@
-//! What a NodePool's nodes have together, as Karpenter tells it in the NodePool's status.
+//! The total resources of a NodePool's nodes, which Karpenter writes to the NodePool's status.
 //!
-//! Rule: told only where there are limits, since nobody reads it elsewhere.
+//! Rule: written only for NodePools with limits, since nothing reads it otherwise.
 
 use crate::names;
 use crate::plan::quantity::Amount;
@@ -11,8 +11,8 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// Tells it anew of the NodePool of a claim that was touched.
-pub fn told(user: &User, claim: &Value) {
+/// Updates the NodePool of a changed claim.
+pub fn update_resources(user: &User, claim: &Value) {
     let name = label(claim, names::NODEPOOL);
     let Some(pool) = user.get(&kinds::NODE_POOL, "", name) else { return };
     let keys: Vec<String> = map(&pool, "/spec/limits").into_keys().collect();
@@ -37,7 +37,7 @@ pub fn told(user: &User, claim: &Value) {
     let sum = |key: &String| Quantity::from(total.get(key).copied().unwrap_or_default()).0;
     let shown: BTreeMap<String, String> = keys.iter().map(|key| (key.clone(), sum(key))).collect();
     if map(&pool, "/status/resources") != shown {
-        // What is gone meanwhile has nothing to tell.
+        // The NodePool may be gone by now.
         let _ = user.merge_status(&kinds::NODE_POOL, "", name, &json!({"status": {"resources": shown}}));
     }
 }

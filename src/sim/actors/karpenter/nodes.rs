@@ -1,7 +1,7 @@
-//! The Node of a claim: how it comes, gets ready, is found complete or idle, and goes. Its kubelet is
-//! played here too.
+//! The Node of a claim, from registration to termination, including initialization and consolidation.
+//! The kubelet is simulated here too.
 
-use super::{Due, FINALIZER, Karpenter, LOOK, Phase, delete, set_conditions, signed, weather};
+use super::{Due, FINALIZER, Karpenter, POLL, Phase, delete, set_conditions, signed, weather};
 use crate::names;
 use crate::sim::actors::Stage;
 use crate::sim::actors::machines::has_ended;
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// Karpenter gives up on a registration after this long.
 const REGISTRATION_LIMIT: SignedDuration = SignedDuration::from_mins(15);
-/// An unprotected node is taken away when it has been idle for this long.
+/// An unprotected node is removed after it has been idle for this long.
 const IDLE_LIMIT: Duration = Duration::from_secs(27);
 
 impl Karpenter {
@@ -28,7 +28,7 @@ impl Karpenter {
         }
         let waited = since(claim, "Launched").map_or(SignedDuration::MAX, |t| now.duration_since(t));
         if waited < signed(weather(user).registration_delay(place)) {
-            return stage.after(LOOK, key(Phase::Register));
+            return stage.after(POLL, key(Phase::Register));
         }
         let mut labels = map(claim, "/metadata/labels");
         labels.insert("kubernetes.io/hostname".to_owned(), name(claim).to_owned());
@@ -58,7 +58,7 @@ impl Karpenter {
         stage.soon(200, 1_500, key(Phase::Boot));
     }
 
-    /// The kubelet: the Node becomes Ready and shows what it has.
+    /// The kubelet: the Node becomes Ready and reports its resources.
     pub(super) fn boot(&self, user: &User, claim: &Value, stage: &mut Stage<Due>) {
         let key = |phase| (name(claim).to_owned(), uid(claim).to_owned(), phase);
         let (Some(place), Some(node)) = (self.live.get(name(claim)), user.get(&kinds::NODE, "", name(claim)))
@@ -67,7 +67,7 @@ impl Karpenter {
         };
         let weather = weather(user);
         if weather.never_ready(place) {
-            return stage.after(LOOK, key(Phase::Boot));
+            return stage.after(POLL, key(Phase::Boot));
         }
         let all = map(claim, "/status/allocatable");
         let shown: BTreeMap<&String, String> = all
@@ -86,7 +86,7 @@ impl Karpenter {
             .collect();
         let _ = user.merge(&kinds::NODE, "", name(claim), &json!({"spec": {"taints": taints}}));
         if shown.len() < all.len() {
-            stage.after(LOOK, key(Phase::Boot));
+            stage.after(POLL, key(Phase::Boot));
         }
         stage.soon(50, 500, key(Phase::Initialize));
     }
@@ -110,7 +110,7 @@ impl Karpenter {
     }
 }
 
-/// Initialized is set once, and taken back by a reboot alone.
+/// Sets Initialized. Only a reboot unsets it.
 pub(super) fn initialize(user: &User, claim: &Value, stage: &mut Stage<Due>) {
     let Some(node) = user.get(&kinds::NODE, "", name(claim)) else { return };
     let shown = map(&node, "/status/allocatable");
@@ -140,8 +140,8 @@ pub(super) fn initialize(user: &User, claim: &Value, stage: &mut Stage<Due>) {
     stage.after(IDLE_LIMIT, (name(claim).to_owned(), uid(claim).to_owned(), Phase::Idle));
 }
 
-/// Consolidation: an unprotected node on which nothing runs is taken away. While any claim has no instance yet,
-/// Karpenter does not know its own cluster and takes nothing away.
+/// Consolidation: removes an unprotected node without running pods. Karpenter removes nothing while any claim
+/// has no instance yet, because its view of the cluster is incomplete.
 pub(super) fn idle(user: &User, claim: &Value, stage: &mut Stage<Due>) {
     let Some(node) = user.get(&kinds::NODE, "", name(claim)) else { return };
     let protected = annotation(&node, names::DO_NOT_DISRUPT) == "true";

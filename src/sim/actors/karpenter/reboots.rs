@@ -1,6 +1,6 @@
-//! Reboots of a node as Karpenter 1.15 does them: its claim and its Node stay, and `Initialized` is Unknown meanwhile.
+//! Node reboots as in Karpenter 1.15: the claim and the Node stay, and `Initialized` is Unknown during the reboot.
 //!
-//! A Node is rebooted that says so by the condition by which Karpenter's provider for kwok asks for it.
+//! A Node is rebooted if it has the condition that Karpenter's kwok provider uses to request a reboot.
 
 use super::{Due, Phase, set_conditions};
 use crate::sim::actors::Stage;
@@ -9,15 +9,15 @@ use crate::sim::values::{is, is_going, list, name, set, text, uid, with_conditio
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Condition of a Node that asks for a reboot.
+/// Node condition that requests a reboot.
 pub const REQUIRED: &str = "KWOKRebootRequired";
-/// Condition of the claim of a Node that is rebooted, and the reason of `Initialized` meanwhile.
+/// Claim condition during a reboot, and the reason of `Initialized` meanwhile.
 const REBOOTING: &str = "Rebooting";
 const TAINT: &str = "karpenter.sh/rebooting";
-/// How long a machine takes to come up again; Karpenter waits for 20 minutes.
+/// How long a machine takes to reboot; Karpenter waits for 20 minutes.
 pub const DURATION: Duration = Duration::from_mins(12);
 
-/// Has a Node rebooted that asks for it.
+/// Starts the reboot of a Node that requests one.
 pub(super) fn node_seen(user: &User, node: &Value, stage: &mut Stage<Due>) {
     let claim = user.get(&kinds::NODE_CLAIM, "", name(node)).filter(|c| !is_going(c) && !is(c, REBOOTING));
     if let Some(claim) = claim.filter(|_| is(node, REQUIRED)) {
@@ -38,21 +38,21 @@ pub(super) fn begin(user: &User, claim: &Value, stage: &mut Stage<Due>) {
         ("Initialized", "Unknown", REBOOTING),
         ("Ready", "Unknown", REBOOTING),
     ];
-    claim_says(user, claim, &rebooting, stage);
+    set_claim_conditions(user, claim, &rebooting, stage);
     stage.after(DURATION, (name(claim).to_owned(), uid(claim).to_owned(), Phase::Rebooted));
 }
 
-/// The machine is up again, and its claim is to be initialized anew.
+/// The machine is up again, and its claim must be initialized again.
 pub(super) fn end(user: &User, claim: &Value, stage: &mut Stage<Due>) {
     let Some(node) = user.get(&kinds::NODE, "", name(claim)) else { return };
     let taints: Vec<Value> =
         list(&node, "/spec/taints").iter().filter(|t| text(t, "/key") != TAINT).cloned().collect();
     turn(user, (claim, &node), &taints, ("True", "KubeletReady"), stage);
-    claim_says(user, claim, &[(REBOOTING, "False", "RebootSucceeded")], stage);
+    set_claim_conditions(user, claim, &[(REBOOTING, "False", "RebootSucceeded")], stage);
     stage.soon(50, 500, (name(claim).to_owned(), uid(claim).to_owned(), Phase::Initialize));
 }
 
-/// What the Node shows from now on; it asks for no other reboot.
+/// Sets the Node's taints and readiness, and clears its request for a reboot.
 fn turn(
     user: &User,
     (claim, node): (&Value, &Value),
@@ -66,12 +66,12 @@ fn turn(
         set(&mut shown, &["status", "conditions"], json!(conditions));
     }
     set_conditions(user, &kinds::NODE, node, list(&shown, "/status/conditions"));
-    // A Node that is gone meanwhile has none.
+    // The Node may be gone by now.
     let _ = user.merge(&kinds::NODE, "", name(claim), &json!({"spec": {"taints": taints}}));
 }
 
-/// Each condition as type, status and reason.
-fn claim_says(user: &User, claim: &Value, conditions: &[(&str, &str, &str)], stage: &Stage<Due>) {
+/// Sets conditions of a claim, each given as type, status and reason.
+fn set_claim_conditions(user: &User, claim: &Value, conditions: &[(&str, &str, &str)], stage: &Stage<Due>) {
     let mut changed = claim.clone();
     for (kind, status, reason) in conditions {
         let all = with_condition(&changed, (kind, status), (reason, ""), stage.now());

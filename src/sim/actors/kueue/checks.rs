@@ -1,4 +1,4 @@
-//! Check entries: kept in step with the queue, reset by evictions, read for admission.
+//! Check entries: synced with the queue, reset by evictions, read for admission.
 
 use super::{FINALIZER, conditions, set_status, topology};
 use crate::sim::api::User;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Between two searches for a place in the topology; the real one waits longer from time to time.
+/// Time between two topology placement attempts; the real Kueue sometimes waits longer.
 const SECOND_PASS: SignedDuration = SignedDuration::from_secs(20);
 
 /// The ClusterQueue a Workload was submitted to.
@@ -23,11 +23,11 @@ pub fn queue_of(user: &User, workload: &Value) -> Option<Arc<Value>> {
 pub struct Stop {
     /// Reason of the evictions it causes.
     pub reason: &'static str,
-    /// Whether what was admitted ends too.
+    /// Whether admitted Workloads are evicted too.
     pub drains: bool,
 }
 
-/// How the Workload's ClusterQueue or LocalQueue is stopped, if one is.
+/// How the Workload's ClusterQueue or LocalQueue is stopped, if it is.
 pub fn stop_of(user: &User, workload: &Value, queue: &Value) -> Option<Stop> {
     let namespace = text(workload, "/metadata/namespace");
     let local = user.get(&kinds::LOCAL_QUEUE, namespace, text(workload, "/spec/queueName"));
@@ -45,7 +45,7 @@ pub fn is_inactive(workload: &Value) -> bool {
     workload.pointer("/spec/active").is_some() && !flag(workload, "/spec/active")
 }
 
-/// Checks that a Workload must pass: with a reservation those that cover one of its flavors, else
+/// Checks that a Workload must pass. With a reservation: those that cover one of its flavors. Without:
 /// those that cover all flavors of the queue.
 fn wanted(workload: &Value, queue: &Value) -> BTreeSet<String> {
     let assigned: BTreeSet<&str> = list(workload, "/status/admission/podSetAssignments")
@@ -82,7 +82,7 @@ pub fn sync_entries(user: &User, workload: &Value, queue: &Value, now: Timestamp
     }
 }
 
-/// A Retry with a delay: nothing is done until the delay is over, quota stays taken.
+/// The end of a Retry's delay. Until then nothing is done, and quota stays reserved.
 pub fn backoff(user: &User, workload: &Value, now: Timestamp) -> Option<Timestamp> {
     let delayed = list(workload, "/status/admissionChecks").iter().filter(|c| text(c, "/state") == "Retry");
     let until = delayed
@@ -101,23 +101,23 @@ pub fn backoff(user: &User, workload: &Value, now: Timestamp) -> Option<Timestam
     }
 }
 
-/// The first check that says Retry, while that is not yet an eviction.
+/// The first check in state Retry, before its eviction.
 pub fn retried(workload: &Value) -> Option<&str> {
     let first = list(workload, "/status/admissionChecks").iter().find(|c| text(c, "/state") == "Retry");
     first.map(|c| text(c, "/name"))
 }
 
-/// Evicts a Workload that holds quota.
+/// Evicts a Workload that has quota reserved.
 pub fn evict(user: &User, workload: &Value, why: (&str, &str), now: Timestamp) {
     if !is(workload, "Evicted") && is(workload, "QuotaReserved") {
         set_status(user, workload, &eviction(workload, why, now));
     }
 }
 
-/// What an eviction with this reason and message changes in a Workload's status: checks are reset, except those
-/// that are Pending.
+/// The status changes of an eviction with this reason and message: checks are reset, except those that are
+/// Pending.
 ///
-/// What the check's own controller applied besides its state lingers, as it does in the real one.
+/// Other fields that the check's controller applied remain, as in the real Kueue.
 pub fn eviction(workload: &Value, (reason, message): (&str, &str), now: Timestamp) -> Value {
     let mut entries = list(workload, "/status/admissionChecks").to_vec();
     for entry in entries.iter_mut().filter(|e| text(e, "/state") != "Pending") {
@@ -144,7 +144,7 @@ pub fn eviction(workload: &Value, (reason, message): (&str, &str), now: Timestam
     json!({"conditions": conditions, "admissionChecks": entries, "schedulingStats": {"evictions": evictions}})
 }
 
-/// Takes the reservation away. Checks are left as they are.
+/// Releases the reservation. Checks are left as they are.
 pub fn release(user: &User, workload: &Value, now: Timestamp) {
     let reason = condition(workload, "Evicted").map_or("Pending", |c| text(c, "/reason"));
     let set = [
@@ -156,7 +156,7 @@ pub fn release(user: &User, workload: &Value, now: Timestamp) {
     set_status(user, workload, &json!({"conditions": conditions, "admission": null, "requeueState": null}));
 }
 
-/// Admits a Workload whose checks are all Ready. Returns when to try again if its pods have no place yet.
+/// Admits a Workload whose checks are all Ready. Returns when to try again if its pods cannot be placed yet.
 pub fn admit(user: &User, workload: &Value, now: Timestamp) -> Option<Timestamp> {
     let ready = list(workload, "/status/admissionChecks").iter().all(|c| text(c, "/state") == "Ready");
     if !is(workload, "QuotaReserved") || is(workload, "Admitted") || is(workload, "Evicted") || !ready {
@@ -170,14 +170,14 @@ pub fn admit(user: &User, workload: &Value, now: Timestamp) -> Option<Timestamp>
     None
 }
 
-/// Changes what each pod set of an admission was granted.
+/// Replaces the pod set assignments of an admission.
 pub fn set_assignments(user: &User, workload: &Value, assignments: &[Value]) {
     let queue = text(workload, "/status/admission/clusterQueue");
     let admission = json!({"clusterQueue": queue, "podSetAssignments": assignments});
     set_status(user, workload, &json!({"admission": admission}));
 }
 
-/// Lets a Workload go that is being deleted.
+/// Removes Kueue's finalizer from a Workload that is being deleted.
 pub fn drop_finalizer(user: &User, workload: &Value) {
     let all = list(workload, "/metadata/finalizers");
     if all.iter().any(|f| f == FINALIZER) {

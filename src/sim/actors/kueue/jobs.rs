@@ -1,4 +1,4 @@
-//! Jobs and pod groups: their Workloads are made, they are started when admitted and stopped when evicted.
+//! Jobs and pod groups: creates their Workloads, starts them on admission and stops them on eviction.
 
 use super::checks;
 use super::{FINALIZER, QUEUE, conditions, is_suspended, set_status};
@@ -12,17 +12,17 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The pod set of what has only one.
+/// Name of the only pod set of a Job or a single pod.
 const MAIN: &str = "main";
 /// The label that names a pod's group.
 pub const GROUP: &str = "kueue.x-k8s.io/pod-group-name";
-/// Annotation of a group's Workload.
+/// Annotation on a group's Workload.
 pub const IS_GROUP: &str = "kueue.x-k8s.io/is-group-workload";
-/// How many pods the group has in all.
+/// Annotation with the total number of pods of a group.
 const TOTAL: &str = "kueue.x-k8s.io/pod-group-total-count";
-/// The gate that keeps a pod from being scheduled before it is admitted.
+/// The gate that prevents scheduling of a pod before admission.
 const GATE: &str = "kueue.x-k8s.io/admission";
-/// Where the pod template from before the start is kept.
+/// Annotation that keeps the pod template as it was before the start.
 const ORIGINAL: &str = "embedded.kueue.x-k8s.io/original-template";
 /// The label that names the priority class of a job.
 const PRIORITY_CLASS: &str = "kueue.x-k8s.io/priority-class";
@@ -34,7 +34,7 @@ fn workload_of(user: &User, namespace: &str, owner: &str) -> Option<Arc<Value>> 
         .find(|w| list(w, "/metadata/ownerReferences").iter().any(|o| text(o, "/uid") == owner))
 }
 
-/// One look at a Job.
+/// Reconciles a Job.
 pub fn sync_job(user: &User, namespace: &str, job: &str, now: Timestamp) {
     let Some(job) = user.get(&kinds::JOB, namespace, job).filter(|j| !label(j, QUEUE).is_empty()) else {
         return;
@@ -93,11 +93,11 @@ fn create(
             "maximumExecutionTimeSeconds": label(owner, names::MAX_EXECUTION).parse::<u32>().ok(),
         },
     });
-    // Already there: made in an earlier look.
+    // It may exist from an earlier reconcile.
     let _ = user.create(&kinds::WORKLOAD, workload);
 }
 
-/// What Kueue adds to the pods of a pod set: labels of its flavors, and what the checks ask for.
+/// What Kueue adds to the pods of a pod set: node labels and tolerations from its flavors and its checks.
 pub fn additions(user: &User, workload: &Value, pod_set: &str) -> (BTreeMap<String, String>, Vec<Value>) {
     let mut selector = BTreeMap::new();
     let mut tolerations = Vec::new();
@@ -127,7 +127,7 @@ fn start_job(user: &User, job: &Value, workload: &Value) {
     let mut all = map(&template, "/spec/nodeSelector");
     all.extend(selector);
     tolerations.splice(0..0, list(&template, "/spec/tolerations").iter().cloned());
-    // Whoever suspends a Job that was let go does not take away what was added to it then.
+    // A tenant who suspends a started Job does not remove what was added at the start.
     let original = Some(annotation(job, ORIGINAL)).filter(|known| !known.is_empty());
     let original = original.map_or_else(|| template.to_string(), str::to_owned);
     let start = json!({
@@ -152,14 +152,14 @@ fn suspend(user: &User, job: &Value) {
     }
 }
 
-/// Pods of a group, in the order of their names.
+/// Pods of a group, sorted by name.
 fn group(user: &User, namespace: &str, name: &str) -> Vec<Arc<Value>> {
     let mut pods = user.list_in(&kinds::POD, namespace);
     pods.retain(|p| label(p, GROUP) == name);
     pods
 }
 
-/// One look at a group of plain pods.
+/// Reconciles a group of plain pods.
 pub fn sync_group(user: &User, namespace: &str, group_name: &str, now: Timestamp) {
     let pods = group(user, namespace, group_name);
     for pod in
@@ -190,7 +190,7 @@ pub fn sync_group(user: &User, namespace: &str, group_name: &str, now: Timestamp
     }
 }
 
-/// One look at a pod that is a job by itself.
+/// Reconciles a pod that is a job by itself.
 pub fn sync_pod(user: &User, namespace: &str, name: &str, now: Timestamp) {
     let Some(pod) = user.get(&kinds::POD, namespace, name).filter(|p| !is_going(p)) else { return };
     let ended = matches!(text(&pod, "/status/phase"), "Succeeded" | "Failed");
@@ -217,7 +217,7 @@ pub fn sync_pod(user: &User, namespace: &str, name: &str, now: Timestamp) {
     }
 }
 
-/// Pods of one group that look alike are one pod set.
+/// The pod set of a pod: identical pods of a group form one pod set.
 fn role(pod: &Value) -> String {
     let shape =
         json!({"containers": pod.pointer("/spec/containers"), "selector": pod.pointer("/spec/nodeSelector")});
@@ -253,7 +253,7 @@ fn make_group_workload(user: &User, namespace: &str, name: &str, pods: &[Arc<Val
     let _ = user.create(&kinds::WORKLOAD, workload);
 }
 
-/// Keeps a pod from being scheduled.
+/// Gates the scheduling of a pod.
 fn gate(user: &User, pod: &Value) {
     let gated = json!({
         "metadata": {"annotations": {ORIGINAL: "gated"}}, "spec": {"schedulingGates": [{"name": GATE}]},
@@ -270,7 +270,7 @@ fn ungate(user: &User, pod: &Value, workload: &Value, pod_set: &str) {
     let _ = user.merge(&kinds::POD, text(pod, "/metadata/namespace"), name(pod), &patch);
 }
 
-/// The pods that run under a Workload.
+/// The pods of a Workload.
 fn pods(user: &User, workload: &Value) -> Vec<Arc<Value>> {
     let namespace = text(workload, "/metadata/namespace");
     let owners: Vec<&str> =
@@ -283,7 +283,7 @@ fn pods(user: &User, workload: &Value) -> Vec<Arc<Value>> {
     pods
 }
 
-/// Stops what runs under a Workload: a Job is suspended, plain pods that were let loose are deleted.
+/// Stops the pods of a Workload: suspends its Job, and deletes plain pods that were ungated.
 pub fn stop(user: &User, workload: &Value, _now: Timestamp) {
     let namespace = text(workload, "/metadata/namespace");
     for owner in list(workload, "/metadata/ownerReferences").iter().filter(|o| text(o, "/kind") == "Job") {
@@ -300,7 +300,7 @@ pub fn stop(user: &User, workload: &Value, _now: Timestamp) {
     }
 }
 
-/// Whether no pod of a Workload runs any more.
+/// Whether no pod of a Workload still runs.
 pub fn has_stopped(user: &User, workload: &Value) -> bool {
     pods(user, workload).iter().all(|p| {
         !list(p, "/spec/schedulingGates").is_empty()
@@ -308,10 +308,10 @@ pub fn has_stopped(user: &User, workload: &Value) -> bool {
     })
 }
 
-/// How long the pods of an admitted Workload may take to run, all of them.
+/// How long it may take until all pods of an admitted Workload run.
 const PODS_READY_LIMIT: SignedDuration = SignedDuration::from_mins(30);
 
-/// Evicts an admitted Workload whose pods do not run in time. Returns when to look again.
+/// Evicts an admitted Workload whose pods do not run in time. Returns when to check again.
 pub fn pods_overdue(user: &User, workload: &Value, now: Timestamp) -> Option<Timestamp> {
     if !is(workload, "Admitted") || is(workload, "Evicted") {
         return None;
@@ -334,7 +334,7 @@ mod tests {
     use crate::sim::api::{ApiServer, Options};
 
     #[test]
-    fn a_job_that_is_suspended_by_its_tenant_is_put_back_as_it_was_submitted() {
+    fn a_job_suspended_by_its_tenant_is_restored_to_its_submitted_form() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
         runtime.unwrap().block_on(async {
             let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);

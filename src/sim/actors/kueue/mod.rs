@@ -1,5 +1,5 @@
-//! Kueue: makes Workloads of jobs, reserves quota, keeps check entries, admits, evicts and releases,
-//! in the order of statements of the real one, with the traps that order holds.
+//! Kueue: creates Workloads for jobs, reserves quota, maintains check entries, admits, evicts and releases. The
+//! order of statements is that of the real Kueue, with the pitfalls of that order.
 
 mod checks;
 mod jobs;
@@ -22,13 +22,13 @@ use std::time::Duration;
 
 /// The label that names a job's LocalQueue.
 pub const QUEUE: &str = "kueue.x-k8s.io/queue-name";
-/// The finalizer on Workloads that Kueue made for a job.
+/// The finalizer on Workloads that Kueue created for a job.
 const FINALIZER: &str = "kueue.x-k8s.io/resource-in-use";
 
-/// How long Kueue takes from an eviction to the release of the quota at least: its job controller does that.
+/// Minimum time from an eviction to the release of the quota, which Kueue's job controller does.
 const RELEASE: SignedDuration = SignedDuration::from_millis(50);
 
-/// What Kueue looks at next.
+/// An item of Kueue's work queue.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Look {
     /// A Workload: namespace, name.
@@ -39,7 +39,7 @@ pub enum Look {
     Group(String, String),
     /// A pod that is a job by itself.
     Pod(String, String),
-    /// All ClusterQueues and what waits in them.
+    /// All ClusterQueues and their waiting Workloads.
     Queues,
 }
 
@@ -47,13 +47,13 @@ pub enum Look {
 #[derive(Default)]
 pub struct Kueue {
     queued: BTreeSet<Look>,
-    /// From when on the quota of evicted Workloads is released.
+    /// When the quota of evicted Workloads may be released.
     releases: BTreeMap<(String, String), Timestamp>,
     queues: quota::Queues,
 }
 
 impl Kueue {
-    fn look(&mut self, what: Look, stage: &mut Stage<Look>) {
+    fn push(&mut self, what: Look, stage: &mut Stage<Look>) {
         if self.queued.insert(what.clone()) {
             stage.soon(1, 20, what);
         }
@@ -71,38 +71,38 @@ impl Actor for Kueue {
             "Workload" => {
                 let (namespace, name) = key();
                 if !annotation(object, jobs::IS_GROUP).is_empty() {
-                    self.look(Look::Group(namespace.clone(), name.clone()), stage);
+                    self.push(Look::Group(namespace.clone(), name.clone()), stage);
                 }
-                self.look(Look::Workload(namespace.clone(), name), stage);
+                self.push(Look::Workload(namespace.clone(), name), stage);
                 for owner in list(object, "/metadata/ownerReferences") {
                     let owned = (namespace.clone(), text(owner, "/name").to_owned());
                     match text(owner, "/kind") {
-                        "Job" => self.look(Look::Job(owned.0, owned.1), stage),
-                        "Pod" if flag(owner, "/controller") => self.look(Look::Pod(owned.0, owned.1), stage),
+                        "Job" => self.push(Look::Job(owned.0, owned.1), stage),
+                        "Pod" if flag(owner, "/controller") => self.push(Look::Pod(owned.0, owned.1), stage),
                         _ => {}
                     }
                 }
                 if touched.gone {
-                    self.look(Look::Queues, stage);
+                    self.push(Look::Queues, stage);
                 }
             }
             "Job" => {
                 let (namespace, name) = key();
-                self.look(Look::Job(namespace, name), stage);
+                self.push(Look::Job(namespace, name), stage);
             }
             "Pod" if !label(object, jobs::GROUP).is_empty() => {
                 let (namespace, _) = key();
-                self.look(Look::Group(namespace, label(object, jobs::GROUP).to_owned()), stage);
+                self.push(Look::Group(namespace, label(object, jobs::GROUP).to_owned()), stage);
             }
             "Pod" if !label(object, QUEUE).is_empty() => {
                 let (namespace, name) = key();
-                self.look(Look::Pod(namespace, name), stage);
+                self.push(Look::Pod(namespace, name), stage);
             }
             "Pod" => {
                 for owner in
                     list(object, "/metadata/ownerReferences").iter().filter(|o| text(o, "/kind") == "Job")
                 {
-                    self.look(
+                    self.push(
                         Look::Job(namespace(object).to_owned(), text(owner, "/name").to_owned()),
                         stage,
                     );
@@ -111,7 +111,7 @@ impl Actor for Kueue {
             "ProvisioningRequest" => {
                 for owner in list(object, "/metadata/ownerReferences") {
                     let owned = (namespace(object).to_owned(), text(owner, "/name").to_owned());
-                    self.look(Look::Workload(owned.0, owned.1), stage);
+                    self.push(Look::Workload(owned.0, owned.1), stage);
                 }
             }
             "ClusterQueue"
@@ -120,7 +120,7 @@ impl Actor for Kueue {
             | "ProvisioningRequestConfig"
             | "ResourceFlavor"
             | "WorkloadPriorityClass" => {
-                self.look(Look::Queues, stage);
+                self.push(Look::Queues, stage);
             }
             _ => {}
         }
@@ -160,13 +160,13 @@ impl Actor for Kueue {
                     quota::queue_conditions(&user, &queue, now);
                 }
                 for workload in user.list(&kinds::WORKLOAD) {
-                    // Kueue tries the inadmissible again after a second, when their checks are those of the queue.
+                    // Kueue retries inadmissible Workloads after a second, once their checks match the queue.
                     if let Some(queue) =
                         checks::queue_of(&user, &workload).filter(|_| quota::waits(&workload))
                     {
                         checks::sync_entries(&user, &workload, &queue, now);
                     }
-                    self.look(
+                    self.push(
                         Look::Workload(
                             text(&workload, "/metadata/namespace").to_owned(),
                             self::name(&workload).to_owned(),
@@ -181,7 +181,7 @@ impl Actor for Kueue {
     }
 }
 
-/// One look at a Workload, in the order of Kueue's own reconciler. Returns when to look again.
+/// Reconciles a Workload, in the order of Kueue's own reconciler. Returns when to reconcile again.
 fn reconcile(user: &User, namespace: &str, name: &str, now: Timestamp) -> Option<Timestamp> {
     let workload = user.get(&kinds::WORKLOAD, namespace, name)?;
     if is_going(&workload) {
@@ -217,7 +217,7 @@ fn reconcile(user: &User, namespace: &str, name: &str, now: Timestamp) -> Option
         );
     } else if let Some(queue) = &queue {
         match checks::stop_of(user, &workload, queue) {
-            // A reservation that was not yet an admission is lost without any eviction.
+            // A reservation that is not admitted yet is lost without an eviction.
             Some(_) if !is(&workload, "Admitted") => lose_quota(user, &workload, now),
             Some(stop) if stop.drains => {
                 checks::evict(user, &workload, (stop.reason, "The queue is stopped"), now);
@@ -246,7 +246,7 @@ fn reconcile(user: &User, namespace: &str, name: &str, now: Timestamp) -> Option
 /// Writes parts of a Workload's status.
 fn set_status(user: &User, workload: &Value, status: &Value) {
     let patch = json!({ "status": status });
-    // A Workload that is gone meanwhile needs no status.
+    // The Workload may be gone by now.
     let _ = user.merge_status(
         &kinds::WORKLOAD,
         text(workload, "/metadata/namespace"),
@@ -255,7 +255,7 @@ fn set_status(user: &User, workload: &Value, status: &Value) {
     );
 }
 
-/// A Workload's conditions with several set.
+/// A Workload's conditions after setting several of them.
 fn conditions(workload: &Value, set: &[(&str, &str, &str, &str)], now: Timestamp) -> Vec<Value> {
     let mut changed = json!({"status": {"conditions": list(workload, "/status/conditions")}});
     for (kind, status, reason, message) in set {
@@ -265,19 +265,19 @@ fn conditions(workload: &Value, set: &[(&str, &str, &str, &str)], now: Timestamp
     list(&changed, "/status/conditions").to_vec()
 }
 
-/// Evicts a Workload, for whatever reason Kueue may have.
+/// Evicts a Workload with the given reason and message.
 pub fn evict(user: &User, workload: &Value, why: (&str, &str), now: Timestamp) {
     checks::evict(user, workload, why, now);
 }
 
-/// Takes a reservation away without an eviction, if the Workload is not admitted yet.
+/// Releases a reservation without an eviction, if the Workload is not admitted yet.
 pub fn lose_quota(user: &User, workload: &Value, now: Timestamp) {
     if is(workload, "QuotaReserved") && !is(workload, "Admitted") && !is(workload, "Finished") {
         checks::release(user, workload, now);
     }
 }
 
-/// The order in which Workloads are served: priority, then who came or was evicted first.
+/// Sort key of Workloads in a queue: priority, then eviction or creation time.
 fn order(workload: &Value) -> (i64, Timestamp, String) {
     let evicted = since(workload, "Evicted");
     let at = evicted.unwrap_or_else(|| crate::sim::values::created(workload));

@@ -1,4 +1,4 @@
-//! Quota: which ClusterQueues are open, who gets what, and who has to make room.
+//! Quota: which ClusterQueues are active, what each Workload is assigned, and which ones are preempted.
 
 use super::{checks, conditions, holds_quota, order, set_status, topology};
 use crate::plan::quantity::Amount;
@@ -15,23 +15,23 @@ type Usage = BTreeMap<(String, String), Amount>;
 /// Namespace and name of a Workload.
 type Key = (String, String);
 
-/// What Kueue's queues remember of Workloads that wait.
+/// The state of Kueue's queues for waiting Workloads.
 #[derive(Default)]
 pub struct Queues {
-    /// Workloads that failed a check as they came to the head, and what they were then. They are tried again once that
-    /// changes, or something of the queue does.
+    /// Workloads that had a failed check when they reached the head, with their state at that time. They are tried again
+    /// once that state or something about the queue changes.
     inadmissible: BTreeMap<Key, [Value; 3]>,
-    /// Who held quota when it was looked last.
+    /// Workloads that held quota at the last check.
     holders: BTreeSet<Key>,
 }
 
 impl Queues {
-    /// Something of the queues changed: all are tried again.
+    /// The queues changed: makes all Workloads admissible again.
     pub fn reset(&mut self) {
         self.inadmissible.clear();
     }
 
-    /// Tries all again if quota was given back since it was looked last.
+    /// Resets if quota was released since the last call.
     fn follow(&mut self, all: &[Arc<Value>]) {
         let holders: BTreeSet<Key> = all.iter().filter(|w| holds_quota(w)).map(|w| key(w)).collect();
         if !self.holders.is_subset(&holders) {
@@ -42,7 +42,7 @@ impl Queues {
 
     /// Whether a Workload may come to the head of its queue.
     fn admits(&mut self, workload: &Value) -> bool {
-        // Kueue's own job controller, or somebody else, keeps it out.
+        // Kueue's job controller, or another client, keeps it out.
         if condition(workload, "Requeued").is_some_and(|requeued| text(requeued, "/status") == "False") {
             return false;
         }
@@ -59,13 +59,13 @@ fn key(workload: &Value) -> Key {
     (text(workload, "/metadata/namespace").to_owned(), name(workload).to_owned())
 }
 
-/// What makes Kueue try a Workload again, if it changes. The states of its checks are not among it.
+/// The parts of a Workload whose change makes Kueue try it again. The states of its checks are not among them.
 fn features(workload: &Value) -> [Value; 3] {
     let of = |kind: &str| condition(workload, kind).cloned().unwrap_or_default();
     [workload.get("spec").cloned().unwrap_or_default(), of("Evicted"), of("Requeued")]
 }
 
-/// Writes whether a ClusterQueue takes new Workloads.
+/// Sets a ClusterQueue's Active condition.
 pub fn queue_conditions(user: &User, queue: &Value, now: Timestamp) {
     let inactive = list(queue, "/spec/admissionChecksStrategy/admissionChecks")
         .iter()
@@ -95,10 +95,10 @@ pub fn queue_conditions(user: &User, queue: &Value, now: Timestamp) {
     }
 }
 
-/// Reserves quota for every Workload that waits and fits, best first.
+/// Reserves quota for every waiting Workload that fits, in queue order.
 ///
-/// In a `StrictFIFO` ClusterQueue one that cannot be admitted stays at the head, and nobody behind it is tried. In others
-/// one that failed a check goes to the inadmissible, who are not tried again before something changes.
+/// In a `StrictFIFO` ClusterQueue, a Workload that cannot be admitted blocks those behind it. In others, a Workload
+/// with a failed check becomes inadmissible and is not tried again until something changes.
 pub fn schedule(user: &User, queues: &mut Queues, now: Timestamp) {
     let all = user.list(&kinds::WORKLOAD);
     queues.follow(&all);
@@ -151,7 +151,7 @@ fn has_failed_checks(workload: &Value) -> bool {
     checks.map(|c| text(c, "/state")).any(|state| matches!(state, "Retry" | "Rejected"))
 }
 
-/// What the Workloads that hold quota of a ClusterQueue use.
+/// Usage of the Workloads that hold quota of a ClusterQueue.
 fn taken(user: &User, queue: &str) -> Usage {
     let mut usage = Usage::new();
     let all = user.list(&kinds::WORKLOAD);
@@ -169,7 +169,7 @@ fn taken(user: &User, queue: &str) -> Usage {
     usage
 }
 
-/// What each pod set would get; `None` if it does not fit.
+/// The assignment of each pod set; `None` if they do not fit.
 fn assign(user: &User, workload: &Value, queue: &Value, taken: &Usage) -> Option<Vec<Value>> {
     let mut taken = taken.clone();
     list(workload, "/spec/podSets")
@@ -213,7 +213,7 @@ fn assign_one(user: &User, pod_set: &Value, queue: &Value, taken: &mut Usage) ->
     Some(assigned)
 }
 
-/// What all pods of a pod set ask for together.
+/// Total requests of a pod set.
 fn total(pod_set: &Value, count: i64) -> BTreeMap<String, Amount> {
     let mut sum = BTreeMap::<String, Amount>::new();
     for container in list(pod_set, "/template/spec/containers") {
@@ -230,7 +230,7 @@ fn total(pod_set: &Value, count: i64) -> BTreeMap<String, Amount> {
     sum
 }
 
-/// Whether the pods' own node selector does not contradict the flavor.
+/// Whether the pods' node selector is compatible with the flavor.
 fn selects(user: &User, pod_set: &Value, flavor: &str) -> bool {
     let Some(flavor) = user.get(&kinds::RESOURCE_FLAVOR, "", flavor) else { return false };
     let selector = map(pod_set, "/template/spec/nodeSelector");
@@ -260,7 +260,7 @@ fn reserve(user: &User, workload: &Value, queue: &Value, assignments: &[Value], 
     set_status(user, workload, &status);
 }
 
-/// Says that there is no quota for a Workload now.
+/// Sets QuotaReserved to False on a Workload that does not fit.
 fn pend(user: &User, workload: &Value, now: Timestamp) {
     let is_said = list(workload, "/status/conditions").iter().any(|c| text(c, "/type") == "QuotaReserved");
     if !is_said {
@@ -269,7 +269,7 @@ fn pend(user: &User, workload: &Value, now: Timestamp) {
     }
 }
 
-/// Evicts Workloads of lower priority, where the queue allows it and it helps.
+/// Evicts a Workload of lower priority, if the queue allows preemption.
 fn preempt(user: &User, workload: &Value, queue: &Value, now: Timestamp) {
     if text(queue, "/spec/preemption/withinClusterQueue") != "LowerPriority" {
         return;

@@ -1,5 +1,5 @@
-//! Placement by topology: put off where Kueue's own provisioning is among the checks, and then found in a second pass
-//! over the nodes that have come up.
+//! Topology placement: delayed if Kueue's own provisioning is among the checks, and then done in a second pass
+//! over the new nodes.
 
 use super::checks::set_assignments;
 use super::jobs::additions;
@@ -12,11 +12,11 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The level within one domain of which the pods of a pod set must be.
+/// The topology level at which all pods of a pod set must share one domain.
 const REQUIRED: &str = "kueue.x-k8s.io/podset-required-topology";
 const PENDING: &str = "Pending";
 
-/// Whether the placement on these flavors is put off until the nodes are there.
+/// Whether placement on these flavors is delayed until the nodes exist.
 pub fn is_put_off(user: &User, queue: &Value, flavors: &BTreeMap<String, String>) -> bool {
     let provisions = |check: &Value| {
         let found = user.get(&kinds::ADMISSION_CHECK, "", text(check, "/name"));
@@ -26,14 +26,14 @@ pub fn is_put_off(user: &User, queue: &Value, flavors: &BTreeMap<String, String>
         && list(queue, "/spec/admissionChecksStrategy/admissionChecks").iter().any(provisions)
 }
 
-/// Labels of the levels of a flavor's topology; none if it has none.
+/// Node labels of a flavor's topology levels; empty if it has no topology.
 fn levels(user: &User, flavor: &str) -> Vec<String> {
     let flavor = user.get(&kinds::RESOURCE_FLAVOR, "", flavor).unwrap_or_default();
     let topology = user.get(&kinds::TOPOLOGY, "", text(&flavor, "/spec/topologyName")).unwrap_or_default();
     list(&topology, "/spec/levels").iter().map(|level| text(level, "/nodeLabel").to_owned()).collect()
 }
 
-/// Places the pod sets that were put off, and returns whether all pods have a place now.
+/// Places the delayed pod sets. Returns whether all pods have a place now.
 pub fn place(user: &User, workload: &Value) -> bool {
     let mut assignments = list(workload, "/status/admission/podSetAssignments").to_vec();
     let nodes = user.list(&kinds::NODE);
@@ -52,7 +52,7 @@ pub fn place(user: &User, workload: &Value) -> bool {
     true
 }
 
-/// The first domain that has room for a pod set.
+/// The first domain with room for a pod set.
 fn domain(user: &User, workload: &Value, assignment: &Value, nodes: &[Arc<Value>]) -> Option<Value> {
     let pod_set = text(assignment, "/name");
     let template = list(workload, "/spec/podSets").iter().find(|s| text(s, "/name") == pod_set)?;

@@ -1,4 +1,4 @@
-//! Karpenter's rules in the CRDs of NodeClaim and NodePool, with the texts of their messages.
+//! Validation rules of Karpenter's NodeClaim and NodePool CRDs, with their messages.
 
 use super::super::kinds::Kind;
 use super::super::status::Violation;
@@ -6,14 +6,14 @@ use crate::names;
 use crate::sim::values::{list, number, text};
 use serde_json::{Value, json};
 
-/// Keys of Karpenter's own domain that may be required.
+/// Keys of Karpenter's domain that requirements may use.
 const OWN_KEYS: [&str; 2] = [names::CAPACITY_TYPE, names::NODEPOOL];
-/// Domain of the embedded cloud, and the keys of it that may be required.
+/// Domain of the embedded cloud, and its keys that requirements may use.
 const CLOUD_DOMAIN: &str = "karpenter.kwok.sh";
 const CLOUD_KEYS: [&str; 5] =
     ["kwoknodeclass", "instance-cpu", "instance-memory", "instance-family", "instance-size"];
 
-/// Checks what is new in a claim or pool.
+/// Checks the changes of a claim or pool.
 pub fn check(kind: &Kind, old: Option<&Value>, new: &Value, found: &mut Vec<Violation>) {
     let claim = kind.kind == "NodeClaim";
     if claim && old.is_some_and(|o| o.get("spec") != new.get("spec")) {
@@ -22,7 +22,7 @@ pub fn check(kind: &Kind, old: Option<&Value>, new: &Value, found: &mut Vec<Viol
     let spec = if claim { "/spec" } else { "/spec/template/spec" };
     let at = spec.trim_start_matches('/').replace('/', ".");
     let pointer = format!("{spec}/requirements");
-    // What did not change was checked when it came.
+    // Unchanged requirements were checked when they were stored.
     if old.and_then(|o| o.pointer(&pointer)) == new.pointer(&pointer) {
         return;
     }
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_claim_may_name_its_pool_and_nobody_a_host() {
+    fn only_claims_may_require_a_node_pool_and_none_may_require_a_hostname() {
         let requires = |key: &str| json!({"key": key, "operator": "Exists"});
         assert_eq!(faults(&NODE_CLAIM, &requires(names::NODEPOOL)), 0);
         assert_eq!(faults(&NODE_POOL, &requires(names::NODEPOOL)), 1);
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn values_fit_their_operator() {
+    fn requirement_values_must_fit_their_operator() {
         let with =
             |operator: &str, values: Value| json!({"key": "a", "operator": operator, "values": values});
         assert_eq!(faults(&NODE_CLAIM, &with("In", json!([]))), 1);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn the_spec_of_a_claim_stays() {
+    fn the_spec_of_a_claim_is_immutable() {
         let (old, new) = (json!({"spec": {"a": 1}}), json!({"spec": {"a": 2}}));
         let mut found = Vec::new();
         check(&NODE_CLAIM, Some(&old), &new, &mut found);

@@ -1,4 +1,4 @@
-//! Kueue's rules: those in its CRDs, and those of its webhook for the entries of admission checks.
+//! Validation rules of Kueue's CRDs, and of its webhook for admission check entries.
 
 use super::super::kinds::Kind;
 use super::super::status::Violation;
@@ -6,10 +6,10 @@ use super::metadata::{key_faults, value_faults};
 use crate::sim::values::{is, list, text};
 use serde_json::{Value, json};
 
-/// Most tolerations of one podSetUpdate.
+/// Maximum number of tolerations in one podSetUpdate.
 const TOLERATIONS_LIMIT: usize = 8;
 
-/// Checks what is new in one of Kueue's objects.
+/// Checks the changes of one of Kueue's objects.
 pub fn check(kind: &Kind, old: Option<&Value>, new: &Value, found: &mut Vec<Violation>) {
     match kind.kind {
         "AdmissionCheck" => unchanged(old, new, "/spec/controllerName", found),
@@ -18,7 +18,7 @@ pub fn check(kind: &Kind, old: Option<&Value>, new: &Value, found: &mut Vec<Viol
     }
 }
 
-/// A field that stays as it was set first.
+/// Checks that an immutable field did not change.
 fn unchanged(old: Option<&Value>, new: &Value, path: &str, found: &mut Vec<Violation>) {
     let before = old.and_then(|o| o.pointer(path));
     if let (Some(before), Some(after)) = (before, new.pointer(path))
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn updates_of_an_entry_may_not_change_while_it_stays_ready() {
+    fn pod_set_updates_are_immutable_while_a_check_stays_ready() {
         let (one, other) = (json!([]), json!([{"name": "main", "labels": {"a": "b"}}]));
         assert_eq!(faults(Some(&with("Ready", &one)), &with("Ready", &other)), 1);
         assert_eq!(faults(Some(&with("Pending", &one)), &with("Ready", &other)), 0);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn updates_name_a_pod_set_and_have_valid_labels() {
+    fn pod_set_updates_must_name_a_pod_set_and_have_valid_labels() {
         let update = |update: Value| faults(None, &with("Ready", &json!([update])));
         assert_eq!(update(json!({"name": "main", "nodeSelector": {"a.b/c": "d"}})), 0);
         assert_eq!(update(json!({"name": "other"})), 1);

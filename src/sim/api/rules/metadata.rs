@@ -1,18 +1,18 @@
-//! Rules for `metadata`, which all kinds share.
+//! Validation rules for the `metadata` of all kinds.
 //!
-//! A real server checks some parts more than once in an update and tells of each time; how often, is
-//! told here as it was seen, so that the causes of an error are the same.
+//! A real server checks some parts several times per update and reports each failure. The counts here were
+//! observed on a real server, so that the causes of an error are the same.
 
 use super::super::kinds::Kind;
 use super::super::status::Violation;
 use crate::sim::values::{list, name, text};
 use serde_json::{Value, json};
 
-/// All annotations of an object together, keys and values, in bytes.
+/// Maximum total size of annotation keys and values in bytes.
 const ANNOTATIONS_LIMIT: usize = 256 * 1024;
-/// Longest name of an object and longest prefix of a key.
+/// Maximum length of an object name and of a key prefix.
 const NAME_LIMIT: usize = 253;
-/// Longest value of a label and longest name in a key.
+/// Maximum length of a label value and of the name part of a key.
 const LABEL_LIMIT: usize = 63;
 
 const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
@@ -30,7 +30,7 @@ fn is_subdomain(text: &str) -> bool {
         .all(|label| is_word(label, |c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-', edge))
 }
 
-/// Whether an object can have this name.
+/// Whether this is a valid object name.
 pub fn is_name(text: &str) -> bool {
     text.len() <= NAME_LIMIT && is_subdomain(text)
 }
@@ -43,7 +43,7 @@ fn is_label_text(text: &str) -> bool {
     )
 }
 
-/// What is wrong with the key of a label or annotation.
+/// The faults of a label or annotation key.
 pub fn key_faults(key: &str) -> Vec<String> {
     let mut faults = Vec::new();
     let name = match key.split('/').collect::<Vec<_>>().as_slice() {
@@ -75,7 +75,7 @@ pub fn key_faults(key: &str) -> Vec<String> {
     faults
 }
 
-/// What is wrong with the value of a label.
+/// The faults of a label value.
 pub fn value_faults(value: &str) -> Vec<String> {
     let mut faults = Vec::new();
     if value.len() > LABEL_LIMIT {
@@ -87,10 +87,10 @@ pub fn value_faults(value: &str) -> Vec<String> {
     faults
 }
 
-/// What is wrong with one part of the metadata.
+/// Checks one part of the metadata.
 type Rule = fn(&Value) -> Vec<Violation>;
 
-/// Checks the metadata of an object that is about to be stored in the place of `old`.
+/// Checks the metadata of an object that is about to replace `old`.
 pub fn check(kind: &Kind, old: Option<&Value>, new: &Value, found: &mut Vec<Violation>) {
     let updated = old.is_some();
     let repeated = match (updated, kind.custom) {
@@ -108,7 +108,7 @@ pub fn check(kind: &Kind, old: Option<&Value>, new: &Value, found: &mut Vec<Viol
         ("/metadata/ownerReferences", owners),
     ];
     for (path, rule) in shared {
-        // What is stored was checked when it came.
+        // Unchanged values were checked when they were stored.
         if changed(path) {
             let faults = rule(new);
             (0..repeated).for_each(|_| found.extend(faults.iter().cloned()));
@@ -185,7 +185,7 @@ fn owners(object: &Value) -> Vec<Violation> {
     found
 }
 
-/// Owners as text, with their fields in the order of their declaration.
+/// Owners as text, with fields in declaration order.
 fn shown(owners: &[Value]) -> String {
     let fields = ["apiVersion", "kind", "name", "uid", "controller", "blockOwnerDeletion"];
     let owners: Vec<String> = owners
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_have_a_name_and_at_most_one_prefix() {
+    fn keys_need_a_name_and_at_most_one_prefix() {
         for good in ["app", "example.org/app", "A.b_c-d"] {
             assert_eq!(key_faults(good), Vec::<String>::new());
         }
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn annotations_may_not_be_more_than_256_kib_in_all() {
+    fn annotations_are_limited_to_256_kib_in_total() {
         let of = |size: usize| json!({"name": "a", "annotations": {"a": "x".repeat(size - 1)}});
         assert_eq!(faults(&WORKLOAD, None, &of(ANNOTATIONS_LIMIT)), Vec::new());
         assert_eq!(
@@ -248,14 +248,14 @@ mod tests {
     }
 
     #[test]
-    fn only_built_in_kinds_want_a_domain_in_every_finalizer() {
+    fn only_built_in_kinds_require_qualified_finalizers() {
         let metadata = json!({"name": "a", "finalizers": ["bare"]});
         assert_eq!(faults(&WORKLOAD, None, &metadata).len(), 0);
         assert_eq!(faults(&CONFIG_MAP, None, &metadata).len(), 1);
     }
 
     #[test]
-    fn names_are_lower_case_subdomains() {
+    fn names_must_be_lower_case_subdomains() {
         assert_eq!(faults(&WORKLOAD, None, &json!({"name": "a.b-c"})).len(), 0);
         assert_eq!(faults(&WORKLOAD, None, &json!({"name": "Bad_Name"})).len(), 1);
         assert_eq!(faults(&WORKLOAD, None, &json!({"name": "a..b"})).len(), 1);

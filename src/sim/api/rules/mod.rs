@@ -1,7 +1,7 @@
-//! Rules that objects must keep: those of the API server for all, those of the schemas of single kinds,
-//! and those of admission webhooks.
+//! Validation: the API server's rules for all objects, the schemas of single kinds, and admission
+//! webhooks.
 //!
-//! The rule: an object is checked as it would be stored, and everything that is wrong is told at once.
+//! Rule: an object is checked in its stored form, and all faults are reported at once.
 
 mod karpenter;
 mod kueue;
@@ -16,7 +16,7 @@ use super::status::{Status, Violation};
 use crate::sim::values::name;
 use serde_json::Value;
 
-/// Checks an object that is about to be stored. `old` is what it replaces.
+/// Checks an object that is about to replace `old`.
 pub fn check(
     kind: &Kind,
     old: Option<&Value>,

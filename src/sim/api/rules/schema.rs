@@ -1,5 +1,5 @@
-//! The parts of the custom kinds' schemas that writers run into: required fields, known values, lengths,
-//! and entries that stand twice in a list.
+//! The parts of the custom kinds' schemas that writers are likely to violate: required fields, enums, lengths,
+//! and duplicate list entries.
 
 use super::super::fields;
 use super::super::kinds::Kind;
@@ -13,13 +13,13 @@ const CONDITION: [&str; 5] = ["lastTransitionTime", "message", "reason", "status
 const CHECK: [&str; 4] = ["lastTransitionTime", "message", "name", "state"];
 const CHECK_STATES: [&str; 4] = ["Pending", "Ready", "Retry", "Rejected"];
 const STOP_POLICIES: [&str; 3] = ["None", "Hold", "HoldAndDrain"];
-/// Most check entries of a Workload.
+/// Maximum number of check entries in a Workload.
 const CHECKS_LIMIT: usize = 8;
-/// Longest message of a check entry.
+/// Maximum length of a check entry's message.
 const MESSAGE_LIMIT: usize = 32_768;
-/// Most podSetUpdates of a check entry, and most podSets of a Workload.
+/// Maximum number of podSetUpdates in a check entry, and of podSets in a Workload.
 const POD_SETS_LIMIT: usize = 18;
-/// Most requirements of a NodeClaim.
+/// Maximum number of requirements in a NodeClaim.
 const REQUIREMENTS_LIMIT: usize = 100;
 const OPERATORS: [&str; 8] = ["Gte", "Lte", "In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"];
 
@@ -78,7 +78,7 @@ fn node_claim_spec(at: &mut At<'_>) {
     });
 }
 
-/// A place in an object.
+/// A value in an object, with its path.
 struct At<'v> {
     path: String,
     value: &'v Value,
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_workload_has_at_most_eight_whole_check_entries_each_once() {
+    fn check_entries_are_limited_to_eight_and_must_be_complete_and_unique() {
         let entries: Vec<Value> = (0..9).map(|n| entry(&n.to_string())).collect();
         assert_eq!(faults(&entries[..8]), []);
         assert_eq!(faults(&entries), [Violation::too_many("status.admissionChecks", 9, 8)]);
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_has_at_most_32768_characters() {
+    fn a_check_message_is_limited_to_32768_characters() {
         let with = |length: usize| {
             let mut entry = entry("a");
             entry["message"] = json!("ä".repeat(length));

@@ -1,11 +1,11 @@
-//! Webhooks that nobody answers.
+//! Unreachable webhooks.
 
 use super::super::Attempt;
 use super::super::status::Status;
 use crate::sim::values::{annotation, list, text};
 use serde_json::Value;
 
-/// What a webhook that nobody answers says to a write: those that must agree, refuse it.
+/// The effect of an unreachable webhook on a write: refused, unless its failure policy is Ignore.
 pub fn webhook(configuration: &Value, attempt: &Attempt<'_>) -> Option<Status> {
     let labels = attempt.object.pointer("/metadata/labels");
     let names =
@@ -24,8 +24,8 @@ pub fn webhook(configuration: &Value, attempt: &Attempt<'_>) -> Option<Status> {
     list(configuration, "/webhooks").iter().find(concerned).map(|hook| Status::webhook(text(hook, "/name")))
 }
 
-/// Whether an object meets the conditions of a webhook. One form of expression is known, which compares an annotation with
-/// a text; as with the API server, a condition that cannot be judged keeps no webhook from being asked.
+/// Whether an object meets the match conditions of a webhook. Only comparisons of an annotation with a text are
+/// evaluated; as in the API server, a condition that cannot be evaluated does not exclude the webhook.
 fn fulfilled(hook: &Value, object: &Value) -> bool {
     let compared = |expression: &str| -> Option<bool> {
         let rest = expression.strip_prefix("object.metadata.annotations[\"")?;

@@ -1,4 +1,4 @@
-//! Open watches: what each is told of a change, and how one begins.
+//! Open watches: how one starts, and what each is sent for a change.
 
 use super::{Past, Store, last_of};
 use crate::sim::api::events;
@@ -21,8 +21,8 @@ pub struct Watcher {
 }
 
 impl Store {
-    /// Tells every open watch of a change.
-    pub(super) fn tell(&mut self, past: &Past, last: &Arc<Value>) {
+    /// Sends a change to every open watch.
+    pub(super) fn notify(&mut self, past: &Past, last: &Arc<Value>) {
         let frozen = &self.frozen;
         let mut lines = BTreeMap::new();
         self.watchers.retain(|watcher| {
@@ -30,14 +30,14 @@ impl Store {
                 return true;
             }
             if frozen.get(watcher.replica).is_some_and(Option::is_some) {
-                // It hears of this once its replica has caught up.
+                // The watch gets this change when its replica catches up.
                 return !watcher.sender.is_closed();
             }
             send(watcher, past, last, &mut lines)
         });
     }
 
-    /// Opens a watch of what comes after a version; it ends with an error if that is forgotten.
+    /// Opens a watch of the changes after a version. It ends with an error if their history is gone.
     pub fn watch(
         &mut self,
         kind: &'static Kind,
@@ -48,7 +48,7 @@ impl Store {
         let (sender, receiver) = unbounded();
         if from < self.forgotten {
             let line = frame_line("ERROR", &lists::too_old(from, self.forgotten));
-            // Nobody but this sender's receiver is there to hear of it.
+            // Cannot fail: the receiver is still open.
             let _ = sender.unbounded_send(Frame { at: self.clock.now(), line });
             return receiver;
         }
@@ -61,7 +61,7 @@ impl Store {
         receiver
     }
 
-    /// Sends the present objects into a new watch, which then goes on.
+    /// Opens a watch that starts with the current objects.
     pub fn watch_from_now(
         &mut self,
         kind: &'static Kind,
@@ -73,7 +73,7 @@ impl Store {
         let (sender, receiver) = unbounded();
         let at = self.clock.now();
         for object in objects.iter().filter(|o| selector.takes(o)) {
-            // A receiver that is gone already is found out at the next change.
+            // A closed receiver is noticed at the next change.
             let _ = sender.unbounded_send(Frame { at, line: frame_line("ADDED", &form.of(object)) });
         }
         if bookmark {
@@ -85,7 +85,7 @@ impl Store {
     }
 }
 
-/// Tells a watch of a change, as its selector sees it. Returns whether the watch is still open.
+/// Sends a change to a watch, as its selector sees it. Returns whether the watch is still open.
 pub(super) fn send(
     watcher: &Watcher,
     past: &Past,
@@ -101,7 +101,7 @@ pub(super) fn send(
         (false, false) => return !watcher.sender.is_closed(),
     };
     let line = lines.entry((verb, watcher.form)).or_insert_with(|| {
-        // Who loses sight of an object is told how it was when last seen.
+        // A watch whose selector no longer matches gets the object's last matching state.
         let unseen = past.before.as_ref().filter(|_| verb == "DELETED");
         let seen = unseen.map_or_else(|| Arc::clone(last), |before| last_of(Some(before), past.version));
         frame_line(verb, &watcher.form.of(&seen))
@@ -153,12 +153,12 @@ mod tests {
 
     fn heard(watch: &mut Watch) -> Vec<String> {
         let frames = std::iter::from_fn(|| watch.next().now_or_never().flatten());
-        let told = frames.map(|frame| {
+        let texts = frames.map(|frame| {
             let event: Value = serde_json::from_slice(&frame.line).unwrap();
             let name = event["object"]["metadata"]["name"].as_str().unwrap_or_default().to_owned();
             format!("{} {name}", event["type"].as_str().unwrap())
         });
-        told.map(|text| text.trim_end().to_owned()).collect()
+        texts.map(|text| text.trim_end().to_owned()).collect()
     }
 
     fn relabel(server: &ApiServer, name: &str, app: &str) {
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_into_a_selector_is_added_and_what_leaves_it_deleted() {
+    fn an_object_that_enters_a_selector_is_added_and_one_that_leaves_it_is_deleted() {
         let server = server();
         let mut watch = watch(&server, 0, "labelSelector=app%3Da");
         server.user("test").create(&CONFIG_MAP, map("x", "b")).unwrap();
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_from_a_forgotten_version_ends_with_an_error() {
+    fn a_watch_from_an_expired_version_ends_with_an_error() {
         let server = server();
         let old = server.version();
         server.user("test").create(&CONFIG_MAP, map("x", "a")).unwrap();
