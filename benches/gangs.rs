@@ -1,4 +1,4 @@
-//! The gangs that benches lead through the embedded cluster, and its world.
+//! The gangs of the benches in the embedded cluster, and their world.
 
 use serde_json::{Value, json};
 use setu::gang::StateName;
@@ -7,10 +7,10 @@ use setu::policy::PolicyFile;
 use setu::sim::api::{User, kinds};
 use setu::sim::scenario;
 
-/// Name of the namespace, its NodePool and the check.
+/// The name of the namespace, the NodePool and the check.
 pub const ID: &str = "bench";
 
-/// A policy whose guards hold nobody up who wants this many nodes.
+/// A policy whose guards delay no gang with up to this many nodes.
 pub fn policy(most: usize) -> PolicyFile {
     let text = format!(
         "apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\n\
@@ -19,7 +19,7 @@ pub fn policy(most: usize) -> PolicyFile {
     PolicyFile::parse(&text).unwrap()
 }
 
-/// Makes queues with quota for so many nodes, and what nodes are made of.
+/// Creates queues with quota for this many nodes, and the objects that nodes depend on.
 pub fn make_world(admin: &User, most: usize) {
     for object in scenario::objects(ID, u32::try_from(most).unwrap()).unwrap() {
         let kind = kinds::ALL.iter().find(|k| k.kind == object["kind"]).unwrap();
@@ -27,7 +27,7 @@ pub fn make_world(admin: &User, most: usize) {
     }
 }
 
-/// Submits the Jobs, whose pods run for so long.
+/// Submits the Jobs. Their pods run for this long.
 pub fn submit(admin: &User, gangs: usize, nodes: usize, run_for: &str) {
     for i in 0..gangs {
         admin.create(&kinds::JOB, job(&format!("g{i}"), nodes, run_for)).unwrap();
@@ -48,7 +48,7 @@ fn job(name: &str, nodes: usize, run_for: &str) -> Value {
     })
 }
 
-/// How many gangs are in a state.
+/// The number of gangs in a state.
 pub fn in_state(admin: &User, state: StateName) -> usize {
     let (key, state) = (names::state_key(ID), state.to_string());
     let is =

@@ -1,6 +1,6 @@
-//! The pure parts, timed with criterion: deciding, planning, packing, and the journal's codec.
+//! Times the pure parts with criterion: deciding, planning, packing, and the journal's codec.
 //!
-//! `cargo bench --bench pure`, with a part of a name to choose.
+//! `cargo bench --bench pure`, with part of a name to select benches.
 
 #![allow(missing_docs, reason = "criterion makes public functions without any")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a bench may panic")]
@@ -26,7 +26,7 @@ fn start() -> Timestamp {
     Timestamp::from_second(1_800_000_000).unwrap()
 }
 
-/// Two attempts of a gang, of which the first fails.
+/// A gang's life with two attempts. The first one fails.
 fn life() -> Vec<Event> {
     let planned = |index| Event::Planned {
         slots: 8,

@@ -1,5 +1,5 @@
-//! Gangs through the embedded cluster on one core: how many come to their nodes in a second, and how long
-//! the whole of their lives takes. The server, Kueue, Karpenter and the machines run on the same core.
+//! Runs gangs in the embedded cluster on one core: how many get their nodes per second, and how long their whole
+//! lives take. The server, Kueue, Karpenter and the machines share the core.
 //!
 //! `cargo bench --bench reconcile -- [GANGS] [NODES]`
 
@@ -21,7 +21,7 @@ use setu::sim::cluster::{Cluster, Start};
 use setu::sim::scenario;
 use std::time::{Duration, Instant};
 
-/// Waits until every gang is in a state, and returns how long that took.
+/// Waits until every gang is in a state. Returns how long that took.
 async fn until(admin: &User, gangs: usize, state: StateName) -> Duration {
     let start = Instant::now();
     loop {

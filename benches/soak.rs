@@ -1,8 +1,8 @@
-//! Plays many random dramas on all cores, and says how fast gangs live and what they met.
+//! Plays many random dramas on all cores. Prints how many gangs per second live, and what happened to them.
 //!
-//! `cargo bench --bench soak -- N [FROM]` plays the seeds FROM..FROM+N; a drama that fails is made as
-//! small as it can be and printed, ready to be kept under `tests/seeds/`. With `every-pair` a fault that
-//! met no gang in one of its states is a failure too.
+//! `cargo bench --bench soak -- N [FROM]` plays the seeds FROM..FROM+N. A failing drama is shrunk and printed, ready
+//! to be kept under `tests/seeds/`. With `every-pair` it also fails if some fault hit no gang in one of its
+//! states.
 
 #![allow(
     clippy::unwrap_used,
@@ -29,7 +29,7 @@ fn main() {
     let (next, lives) = (AtomicU64::new(0), AtomicU64::new(0));
     let met: Mutex<BTreeMap<(StateName, String), u64>> = Mutex::default();
     let failed: Mutex<BTreeMap<u64, String>> = Mutex::default();
-    // Node-seconds that served nobody, by seed.
+    // Wasted node-seconds by seed.
     let wasted: Mutex<BTreeMap<u64, f64>> = Mutex::default();
     let started = Instant::now();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);

@@ -1,12 +1,12 @@
-//! What traces and metrics cost the controller: the same gangs, from their Jobs' submission until their nodes are
-//! given back, with both and with neither.
+//! The cost of traces and metrics for the controller: it runs the same gangs with both and with neither, from
+//! the submission of their Jobs until their nodes are given back.
 //!
-//! The controller is a process of its own, wired as `setu run` wires it, so that its CPU time is told apart from that
-//! of the embedded cluster, which this process serves to it over HTTP. Who has traces sends them by OTLP over HTTP to a
-//! collector in this process; who has metrics is scraped every 15 seconds, as Prometheus does. Rounds alternate in
-//! order, so that what grows or shrinks meanwhile weighs on both alike.
+//! The controller is a process of its own, wired like `setu run`, so that its CPU time is separate from that of the
+//! embedded cluster, which this process serves over HTTP. With telemetry it sends traces by OTLP over HTTP to a
+//! collector in this process, and its metrics are scraped every 15 seconds, as by Prometheus. The order of the
+//! rounds alternates, so that slow changes of the machine affect both alike.
 //!
-//! `cargo bench --bench telemetry -- [GANGS] [NODES] [ROUNDS]`; Linux only, it reads /proc.
+//! `cargo bench --bench telemetry -- [GANGS] [NODES] [ROUNDS]`; Linux only, because it reads /proc.
 
 #![allow(
     clippy::unwrap_used,
@@ -45,14 +45,14 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
-/// What the process that is the controller is told: how many NodeClaims its guards are to allow.
+/// Environment variable of the controller process: the number of NodeClaims that its guards allow.
 const MOST: &str = "SETU_BENCH_MOST";
-/// And where its traces go; without, it has neither traces nor metrics.
+/// Environment variable with the address for its traces. Without it, it has neither traces nor metrics.
 const COLLECTOR: &str = "SETU_BENCH_COLLECTOR";
-/// How often metrics are scraped and gauges set.
+/// The interval at which metrics are scraped and gauges set.
 const SCRAPED_EVERY: Duration = Duration::from_secs(15);
 
-/// The controller, until it is killed. Its first line of output is where its metrics are.
+/// Runs the controller until it is killed. Prints the address of its metrics first.
 async fn controller(most: usize) {
     logs::init(logs::Format::Json, logs::DEFAULT).unwrap();
     let collector = std::env::var(COLLECTOR).ok();
@@ -89,7 +89,7 @@ async fn controller(most: usize) {
     replica.work(&stop).await;
 }
 
-/// The controller's process, from outside.
+/// The controller's process, seen from outside.
 struct Process {
     child: Child,
     metrics: String,
@@ -101,7 +101,7 @@ impl Process {
         command.env("KUBECONFIG", kubeconfig).env(MOST, most.to_string()).env_remove(COLLECTOR);
         if let Some(collector) = collector {
             command.env(COLLECTOR, collector).env("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf");
-            // Nothing is lost for want of room: every span is paid for.
+            // A large queue, so that every span is sent and counts towards the cost.
             command.env("OTEL_BSP_MAX_QUEUE_SIZE", "100000");
         }
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
@@ -126,7 +126,7 @@ impl Drop for Process {
     }
 }
 
-/// A collector that takes everything, and counts the bytes. Returns where it is.
+/// A collector that accepts everything and counts bytes. Returns its address.
 async fn collector(received: Arc<AtomicU64>) -> String {
     let take = move |body: Bytes| {
         received.fetch_add(body.len() as u64, Ordering::Relaxed);
@@ -139,17 +139,17 @@ async fn collector(received: Arc<AtomicU64>) -> String {
     format!("http://{address}")
 }
 
-/// What one round used, and sent.
+/// What one round used and sent.
 struct Round {
     cpu: Duration,
     wall: Duration,
     sent: u64,
-    /// The longest time that an answer of `/metrics` took while the gangs were led.
+    /// The slowest response of `/metrics` during the round.
     scrape: Duration,
 }
 
-/// Leads the gangs through their lives in a cluster of their own.
-async fn round(gangs: usize, nodes: usize, is_told: bool) -> Round {
+/// Runs the gangs in a new cluster.
+async fn round(gangs: usize, nodes: usize, is_observed: bool) -> Round {
     let most = 2 * gangs * nodes;
     let cluster = Cluster::start(7, &Clock::wall(), &scenario::controller_name_of(ID), policy(most));
     let admin = cluster.server.user("admin");
@@ -161,7 +161,7 @@ async fn round(gangs: usize, nodes: usize, is_told: bool) -> Round {
     tokio::spawn(http::serve(cluster.server.clone(), listener, stop.clone()));
     let received = Arc::new(AtomicU64::new(0));
     let collector = collector(Arc::clone(&received)).await;
-    let process = Process::start(&kubeconfig, most, is_told.then_some(collector.as_str()));
+    let process = Process::start(&kubeconfig, most, is_observed.then_some(collector.as_str()));
     tokio::time::sleep(Duration::from_secs(3)).await;
 
     let (started, before) = (Instant::now(), usage::cpu(process.child.id()));
@@ -174,17 +174,17 @@ async fn round(gangs: usize, nodes: usize, is_told: bool) -> Round {
         }
         assert!(started.elapsed() < Duration::from_mins(15), "{released} of {gangs} are released");
         tokio::time::sleep(Duration::from_secs(1)).await;
-        if is_told && scraped.elapsed() >= SCRAPED_EVERY {
+        if is_observed && scraped.elapsed() >= SCRAPED_EVERY {
             scraped = Instant::now();
             process.scrape().await;
             scrape = scrape.max(scraped.elapsed());
         }
     }
     let wall = started.elapsed();
-    // The last Events and spans are on their way for some seconds.
+    // The last Events and spans take some seconds to be sent.
     tokio::time::sleep(Duration::from_secs(8)).await;
     let cpu = usage::cpu(process.child.id()).saturating_sub(before);
-    if is_told {
+    if is_observed {
         let page = process.scrape().await;
         let lost: Vec<&str> =
             page.lines().filter(|l| l.starts_with("setu_trace_export_failures_total")).collect();
@@ -222,8 +222,8 @@ fn main() {
     println!("|---|---|---|---|---|---|---|---|");
     let (mut withouts, mut withs, mut differences) = (Vec::new(), Vec::new(), Vec::new());
     for number in 1..=rounds {
-        // Each round has a runtime of its own, so that nothing of the cluster before is left.
-        let once = |is_told| runtime().block_on(round(gangs, nodes, is_told));
+        // Each round has its own runtime, so that nothing of the last cluster remains.
+        let once = |is_observed| runtime().block_on(round(gangs, nodes, is_observed));
         let (without, with) = if number.is_multiple_of(2) {
             let with = once(true);
             (once(false), with)

@@ -1,6 +1,6 @@
-// Writes the catalogue of EC2 types that Setu embeds (crates/setu-core/src/plan/catalogue): the facts as Karpenter's own provider reckons
-// with them, from its tables and from the recorded answers of EC2 that moto ships. The provider has prices of three regions; those of
-// the others are estimated (regions.go).
+// Writes the catalogue of EC2 types that Setu embeds (crates/setu-core/src/plan/catalogue): the values that Karpenter's own
+// provider uses, computed from its tables and from the recorded EC2 responses that moto ships. The provider has prices for
+// three regions; the prices of the others are estimated (regions.go).
 //
 // Usage: catalogue MOTO_WHEEL PROVIDER_DIR REGIONS_MODULE OUT
 package main
@@ -48,7 +48,7 @@ func run(wheel, provider, regions, out string) error {
 	if err != nil {
 		return err
 	}
-	// The provider's own tests know a few more.
+	// The provider's own tests know a few more types.
 	tested, err := fake.NewEC2API().DescribeInstanceTypes(context.Background(), &ec2.DescribeInstanceTypesInput{})
 	if err != nil {
 		return err
@@ -87,7 +87,7 @@ func fromMoto(wheel string) (map[string]ec2types.InstanceTypeInfo, error) {
 	return infos, json.NewDecoder(plain).Decode(&infos)
 }
 
-// The day on which the provider's prices were generated, which stands in the file alone.
+// The date on which the provider's prices were generated. Only the file has it.
 func pricesOf(dir string) (string, error) {
 	text, err := os.ReadFile(filepath.Join(dir, "pkg/providers/pricing/zz_generated.pricing_aws.go"))
 	if err != nil {
@@ -103,7 +103,7 @@ func pricesOf(dir string) (string, error) {
 func aws(infos map[string]ec2types.InstanceTypeInfo, date string, earlier earlier) file.Provider {
 	ctx := options.ToContext(context.Background(), &options.Options{VMMemoryOverheadPercent: 0.075})
 	prices := map[string]map[ec2types.InstanceType]float64{}
-	// Those of China are in yuan.
+	// The prices of China are in yuan, so they are left out.
 	tables := []map[string]map[ec2types.InstanceType]float64{
 		pricing.InitialOnDemandPricesAWS, pricing.InitialOnDemandPricesUSGov,
 	}
@@ -138,7 +138,7 @@ func aws(infos map[string]ec2types.InstanceTypeInfo, date string, earlier earlie
 	return provider
 }
 
-// Whether Karpenter would offer it: of an architecture that it knows, and no bare Mac.
+// Whether Karpenter would offer the type: it must have a known architecture, and not be a bare-metal Mac.
 func usable(info ec2types.InstanceTypeInfo) bool {
 	if strings.HasPrefix(string(info.InstanceType), "mac") {
 		return false
@@ -149,7 +149,7 @@ func usable(info ec2types.InstanceTypeInfo) bool {
 	})
 }
 
-// The labels that come with the machine and have one value. The operating system comes with the AMI family of the EC2NodeClass.
+// The labels that a machine always has with one value. The operating system depends on the EC2NodeClass's AMI family.
 func labels(it *cloudprovider.InstanceType) map[string]string {
 	found := map[string]string{}
 	for key, requirement := range it.Requirements {
@@ -169,7 +169,7 @@ func typed(it *cloudprovider.InstanceType, provider file.Provider, prices map[st
 		one.Labels = append(one.Labels, found[key])
 	}
 	for name, amount := range it.Allocatable() {
-		// How large the root volume is, the EC2NodeClass says.
+		// The EC2NodeClass determines the size of the root volume.
 		if !amount.IsZero() && name != corev1.ResourceEphemeralStorage {
 			one.Allocatable[string(name)] = amount.String()
 		}

@@ -12,19 +12,19 @@ import (
 	ec2types "github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// A region, or a local zone, which has prices as a region has.
+// A region, or a local zone, which has its own prices like a region.
 var placeOf = regexp.MustCompile(`^[a-z]{2}(-[a-z]+)+-\d(-[a-z]{3}-\d)?$`)
 
-// Factors outside of these bounds are mistakes of the table.
+// Factors outside of these bounds are errors in the table.
 const lowest, highest = 0.5, 3
 
-// Prices on demand of every region on a day in the past.
+// On-demand prices of every region on an earlier date.
 type earlier struct {
 	date   string
 	prices map[string]map[ec2types.InstanceType]float64
 }
 
-// One type, as the table has it.
+// One type, as in the table.
 type row struct {
 	InstanceType ec2types.InstanceType `json:"instance_type"`
 	Pricing      map[string]struct {
@@ -34,7 +34,7 @@ type row struct {
 	} `json:"pricing"`
 }
 
-// Reads the table of a downloaded module, of which the version says the day.
+// Reads the table of a downloaded module. Its version contains the date.
 func earlierPrices(module string) (earlier, error) {
 	day := regexp.MustCompile(`@v0\.0\.0-(\d{4})(\d{2})(\d{2})`).FindStringSubmatch(module)
 	if day == nil {
@@ -64,8 +64,8 @@ func earlierPrices(module string) (earlier, error) {
 	return read, nil
 }
 
-// What types cost in the regions that are not listed: today's price of the first listed region times what the other region's was of
-// it. Of a type that the first region has never sold, the earlier price.
+// Estimated prices in the regions that are not listed: today's price in the first listed region, times the earlier ratio of
+// the two regions' prices. For a type that the first region never sold, it is the earlier price.
 func (e earlier) estimates(today map[ec2types.InstanceType]float64, listed []string) map[string]map[ec2types.InstanceType]float64 {
 	all := map[string]map[ec2types.InstanceType]float64{}
 	for place, prices := range e.prices {

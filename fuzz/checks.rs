@@ -1,5 +1,5 @@
-//! What must hold for any bytes at all. The fuzz targets call these with what libFuzzer makes up,
-//! `tests/fuzz.rs` with the corpus and with mutations of it.
+//! Checks that must hold for any bytes. The fuzz targets call them with libFuzzer's input, `tests/fuzz.rs` with the
+//! corpus and with mutations of it.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -11,14 +11,14 @@ use setu::policy::{PolicyFile, Settings};
 /// A check of one kind of input.
 pub type Check = fn(&[u8]);
 
-/// Every check, by the name of its target and of its corpus.
+/// Every check, by the name of its target and corpus.
 pub const ALL: [(&str, Check); 4] =
     [("journal", journal), ("quantity", quantity), ("policy", policy), ("names", names)];
 
-/// UID of the Workload that the journals of the corpus belong to.
+/// The UID of the Workload that the corpus's journals belong to.
 const UID: &str = "uid-1";
 
-/// An annotation is read without a panic; what is read stays small, and is read again as it was.
+/// An annotation is read without a panic. The result stays small, and survives a round trip.
 pub fn journal(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let created = Timestamp::from_second(1_700_000_000).unwrap();
@@ -32,14 +32,14 @@ pub fn journal(data: &[u8]) {
     assert_eq!(Journal::decode(&written, "uid-2", created, now), Err(JournalError::Foreign));
 }
 
-/// Two quantities, one a line, are read, added and written without a panic and without a loss.
+/// Two quantities, one per line, are read, added and written without a panic or loss.
 pub fn quantity(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let amounts: Vec<Amount> = text.lines().take(2).filter_map(Amount::parse).collect();
     let sum = amounts.iter().fold(Amount::default(), |sum, amount| sum.plus(*amount));
     for amount in amounts.iter().chain([&sum]) {
         let Quantity(written) = (*amount).into();
-        // A sum may be larger than any quantity that is read.
+        // A sum may be larger than any quantity that can be read.
         if let Some(again) = Amount::parse(&written) {
             assert_eq!(again, *amount, "{written}");
         }
@@ -51,7 +51,7 @@ pub fn quantity(data: &[u8]) {
     }
 }
 
-/// A policy file is read or refused, and what is read gives every check a policy.
+/// A policy file is read or refused. If read, it gives every check a policy.
 pub fn policy(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let Ok(file) = PolicyFile::parse(text) else { return };
@@ -59,8 +59,8 @@ pub fn policy(data: &[u8]) {
     assert!(policy.in_check.wait(u32::MAX) <= policy.in_check.max);
 }
 
-/// Whatever a Workload is called, its claims' names are labels that every provider takes, and no
-/// other Workload's claims bear them.
+/// For any Workload name, its claims' names are labels that every provider accepts, and no other Workload's claims
+/// have the same names.
 pub fn names(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let mut words = text.lines();
@@ -80,7 +80,7 @@ pub fn names(data: &[u8]) {
     assert!(name.starts_with("setu-") && !name.ends_with('-'), "{name}");
     assert!(name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-'), "{name}");
     assert_eq!(name, one.claim_name(attempt, slot));
-    // The same words cut elsewhere, and the same Workload made anew.
+    // The same words split elsewhere, and the same Workload recreated.
     let shifted = gang(&format!("{namespace}-{workload}"), &workload, "uid-2");
     let anew = gang(&namespace, &workload, "uid-3");
     for other in [shifted, anew] {

@@ -1,4 +1,4 @@
-//! `setu plan` and the controller come to the same, whatever the gang, the NodePool and the policy.
+//! `setu plan` and the controller agree for every gang, NodePool and policy.
 
 #![allow(
     clippy::unwrap_used,
@@ -25,12 +25,12 @@ use std::io::Write as _;
 use std::process::Command;
 use std::time::Duration;
 
-/// Name of everything.
+/// The name of everything.
 const ID: &str = "agreement";
-/// Name of the NodeClaim of somebody else's.
+/// The name of the foreign NodeClaim.
 const NEIGHBOUR: &str = "neighbour";
 
-/// One gang, and what stands in the cluster and in the policy when it comes.
+/// One gang, with the state of the cluster and the policy.
 #[derive(Clone, Debug)]
 struct Case {
     pods: usize,
@@ -40,17 +40,17 @@ struct Case {
     limits: Value,
     class: Value,
     policy: &'static str,
-    /// Taints of the NodePool.
+    /// The NodePool's taints.
     taints: Value,
-    /// Tolerations of the pods.
+    /// The pods' tolerations.
     tolerations: Value,
-    /// Weight and requirements of another NodePool, if there is one.
+    /// Weight and requirements of a second NodePool, if any.
     other: Option<(u32, Value)>,
-    /// Capacity type and zone in which two types are sold out by Karpenter's metrics; none where these are not read.
+    /// Capacity type and zone in which Karpenter's metrics show two types as sold out; `None` if they are not read.
     sold_out: Option<(&'static str, &'static str)>,
-    /// Requirements of a NodeClaim of somebody else's in the NodePool, if there is one; it asks for one GPU.
+    /// Requirements of a foreign NodeClaim in the NodePool, if any. It requests one GPU.
     neighbour: Option<Value>,
-    /// CPU that a DaemonSet takes of each node, if there is one.
+    /// CPU that a DaemonSet requests on each node, if any.
     daemons: Option<&'static str>,
 }
 
@@ -121,14 +121,14 @@ fn case() -> impl Strategy<Value = Case> {
     })
 }
 
-/// What comes of a gang: the NodeClaims that are asked for, or the sentence that says what is in the way.
+/// The outcome for a gang: its NodeClaims, or the message with the obstacle.
 #[derive(Debug, PartialEq)]
 enum Found {
     Claims(Vec<Value>),
     Obstacle(String),
 }
 
-/// What a NodeClaim buys, freed of what names the gang.
+/// The part of a NodeClaim that does not depend on the gang's name.
 fn bought(claim: &Value) -> Value {
     let own = |r: &&Value| !r["key"].as_str().unwrap().starts_with("setu.kueue.x-k8s.io/");
     let requirements: Vec<Value> =
@@ -145,14 +145,14 @@ fn sorted(mut claims: Vec<Value>) -> Found {
     Found::Claims(claims)
 }
 
-/// A file with this text for as long as it is kept.
+/// A temporary file with this text.
 fn file(text: &str) -> tempfile::NamedTempFile {
     let mut file = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();
     file.write_all(text.as_bytes()).unwrap();
     file
 }
 
-/// What Karpenter's metrics say where this capacity type is sold out in this zone.
+/// Karpenter's metrics if this capacity type is sold out in this zone.
 fn page((kind, zone): (&str, &str)) -> String {
     let mut page = String::new();
     for name in ["g5.4xlarge", "p4d.24xlarge"] {
@@ -166,7 +166,7 @@ fn page((kind, zone): (&str, &str)) -> String {
     page
 }
 
-/// What the command says of the cluster as it stands.
+/// The command's outcome for the current cluster.
 fn planned(admin: &User, policy: &str, metrics: Option<&str>) -> Found {
     let kinds = [
         &kinds::NODE_POOL,
@@ -199,7 +199,7 @@ fn planned(admin: &User, policy: &str, metrics: Option<&str>) -> Found {
     sorted(parts.map(|part| bought(&serde_yaml::from_str(part).unwrap())).collect())
 }
 
-/// What the command and the controller say.
+/// The outcomes of the command and the controller.
 async fn both(case: &Case) -> (Found, Found) {
     let (mut cluster, admin) = world::cluster(ID, world::policy(case.policy));
     let slow = [ID, "other"].map(|pool| json!({"nodePool": pool, "launchDelay": "4m"}));
@@ -245,7 +245,7 @@ async fn both(case: &Case) -> (Found, Found) {
     let resources = json!({"cpu": case.cpu, "nvidia.com/gpu": case.gpus.to_string()});
     job["spec"]["template"]["spec"]["containers"][0]["resources"] =
         json!({"requests": resources, "limits": resources});
-    // It goes to the NodePool of the case, with devices or without.
+    // The node selector leads it to the case's NodePool, with or without devices.
     job["spec"]["template"]["spec"]["nodeSelector"] = json!({"pool": ID});
     job["spec"]["template"]["spec"]["tolerations"] = case.tolerations.clone();
     admin.create(&kinds::JOB, job).unwrap();
@@ -261,8 +261,8 @@ async fn both(case: &Case) -> (Found, Found) {
     let mut claims = admin.list(&kinds::NODE_CLAIM);
     claims.retain(|claim| claim["metadata"]["name"] != NEIGHBOUR);
     let provided = if claims.is_empty() {
-        let told = admin.list(&kinds::WORKLOAD)[0]["status"]["admissionChecks"][0]["message"].clone();
-        Found::Obstacle(told.as_str().unwrap_or_default().to_owned())
+        let message = admin.list(&kinds::WORKLOAD)[0]["status"]["admissionChecks"][0]["message"].clone();
+        Found::Obstacle(message.as_str().unwrap_or_default().to_owned())
     } else {
         sorted(claims.iter().map(|claim| bought(claim)).collect())
     };
@@ -278,7 +278,7 @@ proptest! {
         let (planned, provided) = runtime.block_on(both(&case));
         match (&planned, &provided) {
             (Found::Claims(planned), Found::Claims(provided)) => prop_assert_eq!(planned, provided),
-            // The check's message has the state and what comes next around it.
+            // The check's message also contains the state and the next step.
             (Found::Obstacle(planned), Found::Obstacle(provided)) => {
                 let (reason, sentence) = planned.trim_start_matches("setu: ").split_once(": ").unwrap();
                 let sentence: String = sentence.trim().chars().take(60).collect();

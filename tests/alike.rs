@@ -1,5 +1,5 @@
-//! NodeClaims of one gang differ in name and annotations only, and those of earlier versions are still understood. On the
-//! embedded cluster.
+//! NodeClaims of one gang differ in name and annotations only, and those of earlier versions are still understood.
+//! In the embedded cluster.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
@@ -31,12 +31,12 @@ impl Stage {
         Self { cluster, setu, admin }
     }
 
-    /// Has every node register this late.
+    /// Delays the registration of every node.
     fn registers_after(&self, delay: &str) {
         world::weather(&self.admin, &json!([{"registrationDelay": delay}]));
     }
 
-    /// A Job whose pods run for this long.
+    /// Submits a Job whose pods run for this long.
     fn submit(&self, name: &str, runs: &str) {
         let job = world::job(ID, name, PODS, Some(runs));
         self.admin.create(&kinds::JOB, job).unwrap();
@@ -70,15 +70,15 @@ impl Stage {
         panic!("not within 10 min: {what}; {} claims; {states:#?}", self.claims().len());
     }
 
-    /// Ends this life of Setu, moves slots and generations into labels as an earlier version wrote them, and starts anew.
+    /// Kills Setu, moves slots and generations into labels as an earlier version wrote them, and starts Setu again.
     fn upgrade(&mut self) {
         self.setu.kill();
-        self.wrote_labels(&kinds::NODE_CLAIM);
-        self.wrote_labels(&kinds::NODE);
+        self.move_to_labels(&kinds::NODE_CLAIM);
+        self.move_to_labels(&kinds::NODE);
         self.setu = self.cluster.start_setu(&Start::default());
     }
 
-    fn wrote_labels(&self, kind: &'static Kind) {
+    fn move_to_labels(&self, kind: &'static Kind) {
         for object in self.admin.list(kind) {
             let metadata = &object["metadata"];
             let slot = &metadata["annotations"][names::SLOT];
@@ -92,7 +92,7 @@ impl Stage {
     }
 }
 
-/// All that a provider goes by.
+/// All fields that a provider uses.
 fn request(claim: &Value) -> Value {
     let metadata = &claim["metadata"];
     json!([metadata["labels"], metadata["ownerReferences"], claim["spec"]])
@@ -105,7 +105,7 @@ fn annotations(claim: &Value) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn claims_of_equal_slots_differ_in_name_and_slot_annotation_only() {
+async fn claims_of_equal_slots_differ_only_in_name_and_slot_annotation() {
     let stage = Stage::new("{custody: {pinning: SelectorAndTaint}}");
     stage.registers_after("1m");
     stage.submit("train", "1h");
@@ -120,7 +120,7 @@ async fn claims_of_equal_slots_differ_in_name_and_slot_annotation_only() {
     let slots: BTreeSet<&str> =
         claims.iter().map(|c| c["metadata"]["annotations"][names::SLOT].as_str().unwrap()).collect();
     assert_eq!(slots, BTreeSet::from(["0", "1", "2", "3"]));
-    // Before a provider adds to them.
+    // Without the labels that a provider adds.
     let before = |claim: &Value| {
         let mut request = request(claim);
         for key in
@@ -136,7 +136,7 @@ async fn claims_of_equal_slots_differ_in_name_and_slot_annotation_only() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiting_gang_whose_claims_bear_the_labels_of_earlier_versions_is_approved_with_them() {
+async fn a_waiting_gang_whose_claims_have_the_labels_of_an_earlier_version_keeps_them() {
     let mut stage = Stage::new("{}");
     stage.registers_after("1m");
     stage.submit("train", "1h");
@@ -170,7 +170,7 @@ async fn a_replaced_node_of_an_earlier_version_keeps_its_slot() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn kept_nodes_with_the_labels_of_earlier_versions_are_taken_over_and_lose_them() {
+async fn kept_nodes_with_the_labels_of_an_earlier_version_are_taken_over_without_them() {
     let mut stage = Stage::new("{custody: {release: Warm, warmFor: 1h}}");
     stage.submit("first", "1m");
     stage.until("it runs", |s| s.is_in("first", "Approved")).await;

@@ -1,4 +1,4 @@
-//! One gang of a thousand nodes does not hold up a gang of two, on the embedded cluster in virtual time.
+//! A gang of a thousand nodes does not hold up a gang of two, in the embedded cluster and virtual time.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
@@ -20,7 +20,7 @@ const POLICY: &str = "{apiVersion: setu.kueue.x-k8s.io/v1alpha1, kind: Policy, \
 /// When a Workload's quota was reserved, and when its claims were created.
 type Life = (Option<Timestamp>, Vec<Timestamp>);
 
-/// The lives of all, by the names of their jobs and their UIDs.
+/// All lives, by Job name and UID.
 #[derive(Clone, Default)]
 struct Times(Arc<Mutex<BTreeMap<String, Life>>>);
 
@@ -46,7 +46,7 @@ impl Observer for Times {
 }
 
 impl Times {
-    /// How long after its reservation the claims of a job were all there.
+    /// The time from a Job's reservation until all its claims existed.
     fn took(&self, job: &str, nodes: usize) -> Option<Duration> {
         let times = self.0.lock().unwrap();
         let (_, (reserved, claims)) = times.iter().find(|(key, _)| key.starts_with(&format!("{job}/")))?;
@@ -54,7 +54,7 @@ impl Times {
         Duration::try_from(last.duration_since((*reserved)?)).ok()
     }
 
-    /// How many claims a job has.
+    /// The number of claims of a job.
     fn claims(&self, job: &str) -> usize {
         let times = self.0.lock().unwrap();
         let found = times.iter().find(|(key, _)| key.starts_with(&format!("{job}/")));
@@ -99,7 +99,7 @@ async fn a_gang_of_a_thousand_nodes_delays_a_gang_of_two_by_less_than_a_second()
         "metadata": {"namespace": ID, "name": "other"}, "spec": {"clusterQueue": ID},
     });
     for mut object in scenario::objects(ID, 10_000).unwrap().into_iter().chain([other]) {
-        // Room for everybody in every resource.
+        // Enough of every resource for all gangs.
         raise(&mut object);
         let kind = kinds::ALL.iter().find(|k| k.kind == object["kind"]).unwrap();
         admin.create(kind, object).unwrap();
@@ -131,7 +131,7 @@ async fn a_gang_of_a_thousand_nodes_delays_a_gang_of_two_by_less_than_a_second()
     drop(setu);
 }
 
-/// Sets every nominal quota so high that it does not matter.
+/// Raises every nominal quota until it does not matter.
 fn raise(value: &mut Value) {
     match value {
         Value::Object(fields) => {

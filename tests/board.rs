@@ -1,7 +1,7 @@
-//! The board page: what it serves, what it tells a viewer, and that a browser shows a gang's progress.
+//! The board page: what it serves, what it sends to a viewer, and that a browser shows a gang's progress.
 //!
-//! Most gangs here are made up and move by the clock, so that no cluster is needed; a browser also follows one of a
-//! controller at work in the embedded cluster.
+//! Most gangs here are fakes that follow the clock and need no cluster. A browser test also follows a gang of a real
+//! controller in the embedded cluster.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]
 
@@ -35,33 +35,33 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// What a tenant might write in the hope that somebody's browser runs it.
+/// A tenant's attempt to run code in a viewer's browser.
 const HOSTILE: &str =
     "</script><img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>";
 
-/// A stay in a state: from when, in seconds after the world began, and why it was entered.
+/// A stay in a state: when it began, in seconds after the world began, and why the state was entered.
 type Stay = (StateName, i64, &'static str);
 
-/// One made-up gang: it is always in the last state whose time has come.
+/// A fake gang. It is always in the last state whose time has come.
 struct Fake {
     workload: &'static str,
     owner: &'static str,
     slots: u32,
     attempt: u32,
     stays: Vec<Stay>,
-    /// Seconds after the world began at which the first slot is created; each phase takes `pace` more.
+    /// When the first slot is created, in seconds after the world began, and the length of each phase.
     nodes: Option<(i64, i64)>,
-    says: String,
+    message: String,
     failure: Option<Failure>,
 }
 
 impl Fake {
     fn new(workload: &'static str, owner: &'static str, slots: u32, stays: &[Stay]) -> Self {
         let stays = stays.to_vec();
-        Self { workload, owner, slots, attempt: 1, stays, nodes: None, says: String::new(), failure: None }
+        Self { workload, owner, slots, attempt: 1, stays, nodes: None, message: String::new(), failure: None }
     }
 
-    /// With nodes that come up, the first created at this second, each phase this many seconds.
+    /// Adds nodes that come up: the first is created at this second, and each phase takes this many seconds.
     fn nodes(self, first: i64, pace: i64) -> Self {
         Self { nodes: Some((first, pace)), ..self }
     }
@@ -70,8 +70,8 @@ impl Fake {
         Self { attempt, ..self }
     }
 
-    fn says(self, says: impl Into<String>) -> Self {
-        Self { says: says.into(), ..self }
+    fn message(self, message: impl Into<String>) -> Self {
+        Self { message: message.into(), ..self }
     }
 
     fn failed(self, class: FailureClass, message: &str) -> Self {
@@ -80,7 +80,7 @@ impl Fake {
 
     fn slot(&self, slot: u32, world: Timestamp, now: Timestamp) -> Option<SlotView> {
         let (first, pace) = self.nodes?;
-        // Later slots are slower, so that the gang fills up before the viewer's eyes.
+        // Later slots are slower, so that the viewer sees the gang fill up.
         let lag = i64::from(slot * 7 % 5);
         let at = |phases: i64| {
             world + SignedDuration::from_secs(first + phases * (pace + lag) - lag * i64::from(phases == 0))
@@ -132,7 +132,7 @@ impl Fake {
         let ready = u32::try_from(nodes.iter().filter(|n| n.phase == Phase::Ready).count()).unwrap();
         let lag = nodes.iter().find(|n| n.phase != Phase::Ready);
         let lag = lag.map_or_else(String::new, |n| format!("; slot {} waits for {}", n.slot, n.detail));
-        let said = match state {
+        let sentence = match state {
             StateName::WaitingReady => {
                 format!("{ready}/{} nodes ready{lag}; attempt {}", self.slots, self.attempt)
             }
@@ -140,7 +140,7 @@ impl Fake {
             StateName::Released => "released".to_owned(),
             _ => {
                 let next = (at(since) + SignedDuration::from_secs(80)).round(jiff::Unit::Second).unwrap();
-                self.says.replace("{next}", &next.to_string())
+                self.message.replace("{next}", &next.to_string())
             }
         };
         let deadline = Otherwise {
@@ -156,7 +156,7 @@ impl Fake {
             slots: self.slots,
             created: u32::try_from(nodes.len()).unwrap(),
             ready,
-            sentence: said,
+            sentence,
             next: match state {
                 StateName::BackingOff => format!("attempt {} starts", self.attempt + 1),
                 StateName::Validating => "the NodeClaims of all nodes are created at once".into(),
@@ -189,7 +189,7 @@ impl Fake {
     }
 }
 
-/// A cluster at work.
+/// The gangs of a busy cluster.
 fn gangs() -> Vec<Fake> {
     use StateName::{
         Approved, BackingOff, Provisioning, Rejected, Released, RollingBack, Validating, WaitingReady,
@@ -232,24 +232,24 @@ fn gangs() -> Vec<Fake> {
         Fake::new("language/jobset-llm-70b-0-99e1f", "JobSet/llm-70b", 64, &life(-31, 900)).nodes(-29, 17),
         Fake::new("genomics/job-align-batch-7-b02aa", "Job/align-batch-7", 4, &life(-9, 900)).nodes(-8, 14),
         Fake::new("language/job-finetune-13b-0d8e2", "Job/finetune-13b", 16, &again).attempt(2)
-            .says("next attempt at {next}. Cause: InsufficientCapacity: the provider has no capacity for slot 5 now").failed(FailureClass::InsufficientCapacity, shortage),
+            .message("next attempt at {next}. Cause: InsufficientCapacity: the provider has no capacity for slot 5 now").failed(FailureClass::InsufficientCapacity, shortage),
         Fake::new("vision/job-segment-sweep-31-77a0c", "Job/segment-sweep-31", 12, &[(Validating, -340, "Reserved")])
-            .says("LimitExceeded: NodePool gpu-h100 would hold 36 nodes, and its limit is 32 nodes. Continues automatically once this is fixed"),
+            .message("LimitExceeded: NodePool gpu-h100 would hold 36 nodes, and its limit is 32 nodes. Continues automatically once this is fixed"),
         Fake::new("robotics/job-sim-rollouts-5-e1b77", "Job/sim-rollouts-5", 6, &[(Validating, -95, "Reserved"), (Provisioning, -94, "PlanAccepted"), (WaitingReady, -92, "AllCreated"), (RollingBack, -8, "RegistrationTimeout")])
-            .says("rolling back attempt 1: 4 NodeClaims left, then tries again. Cause: RegistrationTimeout: slot 3 did not register within 8m")
+            .message("rolling back attempt 1: 4 NodeClaims left, then tries again. Cause: RegistrationTimeout: slot 3 did not register within 8m")
             .failed(FailureClass::RegistrationTimeout, "slot 3 did not register within 8m"),
         Fake::new("genomics/job-variant-call-3f6d1", "Job/variant-call", 2, &life(-1900, -1830)).nodes(-1898, 20),
         Fake::new("robotics/raycluster-policy-search-5a9c4", "RayCluster/policy-search", 10, &life(-5200, -5120)).nodes(-5190, 21),
         Fake::new("speech/job-asr-eval-1b7e0", "Job/asr-eval", 3, &life(-700, -622)).nodes(-697, 23),
         Fake::new("speech/job-tts-distill-c55d2", "Job/tts-distill", 8, &[(Validating, -900, "Reserved"), (Yielded, -30, "NotPlannable")])
-            .says("quota given back; next attempt not before {next}. Cause: NotPlannable: NodePool gpu-spot is not ready").attempt(5),
-        Fake::new("adversary/job-hostile-00000", "Job/hostile", 1, &[(Validating, -60, "Reserved"), (Rejected, -58, "Impossible")]).says(HOSTILE),
+            .message("quota given back; next attempt not before {next}. Cause: NotPlannable: NodePool gpu-spot is not ready").attempt(5),
+        Fake::new("adversary/job-hostile-00000", "Job/hostile", 1, &[(Validating, -60, "Reserved"), (Rejected, -58, "Impossible")]).message(HOSTILE),
         Fake::new("genomics/job-index-grch38-9dd10", "Job/index-grch38", 2, &done(-4000, -1200)),
         Fake::new("vision/job-augment-11-60b3e", "Job/augment-11", 4, &done(-7000, -2500)),
     ]
 }
 
-/// What the board is fed with: the made-up gangs as they are now.
+/// The source of the board: the fake gangs in their current states.
 fn source() -> impl Fn() -> BoardSnapshot + Clone + Send + Sync + 'static {
     let world = Timestamp::now();
     let known: Arc<std::sync::Mutex<(u64, BTreeMap<String, Noted>)>> = Arc::default();
@@ -292,7 +292,7 @@ fn source() -> impl Fn() -> BoardSnapshot + Clone + Send + Sync + 'static {
     }
 }
 
-/// Serves the board; returns its address.
+/// Serves the board. Returns its address.
 async fn serve() -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -300,7 +300,7 @@ async fn serve() -> String {
     address
 }
 
-/// Asks for a path and reads the answer until all of `words` have come.
+/// Requests a path and reads the response until it contains all of `words`.
 fn read(address: &str, path: &str, words: &[&str]) -> (TcpStream, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -312,7 +312,7 @@ fn read(address: &str, path: &str, words: &[&str]) -> (TcpStream, String) {
     (stream, text)
 }
 
-/// What comes next; the end of the answer is a failure.
+/// The next part of a response. Panics if the response ends.
 fn more(stream: &mut TcpStream) -> String {
     let mut buffer = vec![0; 1 << 18];
     let read = stream.read(&mut buffer).unwrap();
@@ -321,7 +321,7 @@ fn more(stream: &mut TcpStream) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_page_may_load_and_run_nothing_but_itself() {
+async fn the_page_may_load_and_run_only_itself() {
     let address = serve().await;
     let (_, text) = read(&address, "/board", &["</html>"]);
     let policy = text.lines().find(|l| l.starts_with("content-security-policy: ")).unwrap();
@@ -338,7 +338,7 @@ async fn the_page_may_load_and_run_nothing_but_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_viewer_is_told_everything_once_and_then_only_what_changes() {
+async fn a_viewer_gets_everything_once_and_then_only_changes() {
     let address = serve().await;
     let (mut stream, text) =
         read(&address, "/board/events", &["event: chart", "event: news", "gpu-h100-spot"]);
@@ -351,20 +351,20 @@ async fn a_viewer_is_told_everything_once_and_then_only_what_changes() {
         serde_json::from_str(first.split("data: ").nth(1).unwrap().lines().next().unwrap()).unwrap();
     let entries = first["gangs"].as_array().unwrap();
     let of = |name: &str| entries.iter().find(|entry| entry["gang"] == name).unwrap();
-    // What people are shown is rounded once: each gang's eight nodes, and the sum of all gangs' exact prices.
+    // Displayed amounts are rounded once: after summing each gang's eight nodes, or all gangs' exact prices.
     assert_eq!(of("vision/job-pretrain-vit-4c1d9")["costPerHour"], "786.560008");
     assert_eq!(of("vision/job-pretrain-vit-4c1d9")["cost"], "786.57 USD");
     let exact = entries.iter().filter_map(|entry| entry["costPerHour"].as_str());
     let sum: u64 = exact.map(|price| price.parse::<Price>().unwrap().micros).sum();
     assert_eq!(first["costs"], json!([format!("{} USD", Price { micros: sum })]));
-    // The gang that fills up brings the next message; one that rests is not told of again.
+    // The gang that fills up causes the next message, which does not repeat gangs at rest.
     let second = more(&mut stream);
     assert!(second.contains("event: news"), "{second}");
     assert!(!second.contains("job-hostile"), "{second}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn too_many_viewers_are_turned_away_until_one_leaves() {
+async fn viewers_over_the_limit_are_rejected_until_one_leaves() {
     let address = serve().await;
     let mut open = Vec::new();
     for _ in 0..32 {
@@ -383,7 +383,7 @@ async fn too_many_viewers_are_turned_away_until_one_leaves() {
     panic!("no place became free: {answer}");
 }
 
-/// Runs the browser's part of a test; `began` is called when it says that its page is open.
+/// Runs the browser part of a test. Calls `began` when the script reports that its page is open.
 fn browse(url: &str, more: &[&str], began: impl FnOnce()) {
     let script: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/board/browser.py");
     let mut command = Command::new("python3");
@@ -407,7 +407,7 @@ fn browse(url: &str, more: &[&str], began: impl FnOnce()) {
 /// Needs `chromium` and `python3`.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs chromium"]
-async fn a_browser_follows_a_gang_of_the_controller_through_its_states() {
+async fn a_browser_follows_a_real_gang_through_its_states() {
     const ID: &str = "board";
     let policy = json!({"apiVersion": "setu.kueue.x-k8s.io/v1alpha1", "kind": "Policy"});
     let controller = controller_name_of(ID);
@@ -432,7 +432,7 @@ async fn a_browser_follows_a_gang_of_the_controller_through_its_states() {
 /// Needs `chromium` and `python3`.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs chromium"]
-async fn a_browser_is_told_that_a_replica_stands_by() {
+async fn a_browser_shows_that_a_replica_is_on_standby() {
     let by = |shards| {
         let around = Around { acting: Acting { shards, of: 1 }, ..Around::default() };
         BoardSnapshot { around, ..BoardSnapshot::default() }
@@ -449,7 +449,7 @@ async fn a_browser_is_told_that_a_replica_stands_by() {
     tokio::task::spawn_blocking(move || browse(&url, &["stand-by"], begin)).await.unwrap();
 }
 
-/// Needs `chromium` and `python3`. With `SETU_SCREENSHOTS=FOLDER` it leaves pictures there.
+/// Needs `chromium` and `python3`. With `SETU_SCREENSHOTS=FOLDER` it saves screenshots there.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs chromium"]
 async fn a_browser_shows_a_gangs_progress_and_no_error() {

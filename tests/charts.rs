@@ -1,4 +1,4 @@
-//! The published statecharts are those of the code.
+//! The published statecharts match the code.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -18,7 +18,7 @@ fn compare(file: &str, drawn: &str) {
 }
 
 #[test]
-fn the_published_charts_are_drawn_from_the_code() {
+fn the_published_charts_match_the_code() {
     compare("gang.mmd", &diagram::mermaid());
     compare("gang.scxml", &diagram::scxml());
     compare("gang.dot", &diagram::dot());

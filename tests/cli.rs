@@ -1,4 +1,4 @@
-//! Bad input ends with one clear line that says what to do, and exit code 2.
+//! Bad input ends with exit code 2 and one clear line that has_line what to do.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -19,18 +19,18 @@ fn setu(arguments: &[&str]) -> Output {
 
 fn refused(arguments: &[&str], words: &str) {
     let output = setu(arguments);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains(words), "{said}");
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    assert!(message.contains(words), "{message}");
 }
 
 #[test]
-fn without_a_cluster_it_says_how_to_name_one() {
+fn without_a_cluster_the_error_says_how_to_set_one() {
     refused(&["run"], "Set KUBECONFIG to a kubeconfig file");
 }
 
 #[test]
-fn a_switch_leaves_the_word_after_it_alone() {
+fn a_switch_does_not_consume_the_next_argument() {
     for switch in ["--enforce-quota", "--enforce-capacity", "--validate-node-class"] {
         refused(&["plan", switch, "train"], "failed to infer config");
         refused(&["plan", &format!("{switch}=false"), "train"], "failed to infer config");
@@ -41,7 +41,7 @@ fn a_switch_leaves_the_word_after_it_alone() {
     }
 }
 
-/// A file with this text that is gone once the test is over.
+/// A file with this text. It is deleted when dropped.
 struct File(std::path::PathBuf);
 
 impl File {
@@ -67,7 +67,7 @@ impl Drop for File {
 }
 
 #[test]
-fn a_policy_file_that_is_missing_or_wrong_is_named_with_the_place() {
+fn a_missing_or_invalid_policy_file_is_reported_with_its_position() {
     refused(&["run", "--config", "/nowhere/policy.yaml"], "/nowhere/policy.yaml");
     let file = File::policy("wrong", "defaults: {deadlines: {lunch: 4m}}\ngaurds: {}\n");
     for command in [&["run", "--config", file.path()][..], &["policy", "check", file.path()]] {
@@ -89,7 +89,7 @@ fn several_policy_files_are_checked_at_once() {
 }
 
 #[test]
-fn a_flag_stands_above_the_environment_and_that_above_the_file() {
+fn flags_override_the_environment_which_overrides_the_file() {
     let file = File::policy(
         "precedence",
         "cloudProvider: azure\ndefaults: {gates: {capacity: Off, nodeClass: Off}}\n",
@@ -127,7 +127,7 @@ fn a_flag_stands_above_the_environment_and_that_above_the_file() {
 }
 
 #[test]
-fn parameters_are_shown_above_everything_else() {
+fn parameters_override_everything_else() {
     let head =
         "apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: ProvisioningParameters\nmetadata: {name: gpu}\n";
     let file = File::new(
@@ -152,7 +152,7 @@ fn parameters_are_shown_above_everything_else() {
 }
 
 #[test]
-fn bounds_and_times_that_leave_no_gang_a_node_are_refused_in_the_file() {
+fn policy_values_that_allow_no_gang_any_node_are_refused() {
     for (body, words) in [
         ("guards: {perLocalQueue: {nodes: 0}}", "guards.perLocalQueue.nodes: lets no gang have a node"),
         ("defaults: {gates: {budget: {maxNodes: 0}}}", "budget.maxNodes: lets no gang have a node"),
@@ -173,7 +173,7 @@ fn bounds_and_times_that_leave_no_gang_a_node_are_refused_in_the_file() {
 }
 
 #[test]
-fn an_address_a_level_or_a_flag_that_is_wrong_is_named() {
+fn an_invalid_address_level_or_flag_is_named() {
     refused(&["run", "--metrics-bind-address", "8080"], "write :port or host:port");
     refused(&["run", "--log-level", "setu=loud"], "--log-level");
     refused(&["run", "--enforce-everything"], "--enforce-everything");
@@ -187,8 +187,8 @@ fn charts_and_crds_are_printed() {
     assert!(printed(&["crds"]).contains("kind: CustomResourceDefinition"));
 }
 
-/// A kubeconfig of a cluster that does not answer.
-fn nobody_home(name: &str) -> PathBuf {
+/// The kubeconfig of a cluster that does not respond.
+fn unreachable_cluster(name: &str) -> PathBuf {
     let path = std::env::temp_dir().join(format!("setu-{name}-{}.yaml", std::process::id()));
     let text = "{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}],\n\
                 users: [{name: u, user: {token: t}}], clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]}";
@@ -197,7 +197,7 @@ fn nobody_home(name: &str) -> PathBuf {
 }
 
 #[test]
-fn the_reading_commands_say_what_to_do_without_a_cluster() {
+fn without_a_cluster_the_reading_commands_say_what_to_do() {
     for command in [
         &["inspect"][..],
         &["explain", "x"],
@@ -218,12 +218,12 @@ fn the_reading_commands_say_what_to_do_without_a_cluster() {
 }
 
 #[test]
-fn a_cluster_that_does_not_answer_is_one_line_and_a_failure() {
-    let kubeconfig = nobody_home("silent");
+fn an_unreachable_cluster_is_a_failure_with_a_one_line_message() {
+    let kubeconfig = unreachable_cluster("silent");
     let output = setu(&["inspect", "--kubeconfig", kubeconfig.to_str().unwrap()]);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
-    assert!(said.contains("cannot read workloads: Connection refused"), "{said}");
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), message.lines().count()), (Some(1), 1), "{message}");
+    assert!(message.contains("cannot read workloads: Connection refused"), "{message}");
     std::fs::remove_file(kubeconfig).unwrap();
 }
 
@@ -238,7 +238,7 @@ fn shells_complete_every_command() {
 }
 
 #[test]
-fn every_command_has_help_with_an_example_under_the_name_it_was_called_by() {
+fn every_command_has_help_with_an_example_and_the_name_it_was_called_by() {
     for command in
         ["run", "inspect", "explain", "trace", "top", "statechart", "crds", "completions", "repair"]
     {
@@ -264,9 +264,9 @@ fn every_command_has_help_with_an_example_under_the_name_it_was_called_by() {
     std::fs::remove_dir_all(plugin).unwrap();
 }
 
-/// What a path of the probes' address answers, in a process started with these flags.
+/// The response to a path on the probes' address, from a process started with these flags.
 fn answer(flags: &[&str], path: &str) -> String {
-    let kubeconfig = nobody_home(&format!("board-{}", flags.len()));
+    let kubeconfig = unreachable_cluster(&format!("board-{}", flags.len()));
     let mut process = Command::new(env!("CARGO_BIN_EXE_setu"))
         .args(["run", "--metrics-bind-address", "127.0.0.1:0", "--health-probe-bind-address", "127.0.0.1:0"])
         .args(flags)
@@ -275,17 +275,17 @@ fn answer(flags: &[&str], path: &str) -> String {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let (told, stdout, stderr) =
+    let (transcript, stdout, stderr) =
         (std::sync::mpsc::channel(), process.stdout.take().unwrap(), process.stderr.take().unwrap());
     for output in [Box::new(stdout) as Box<dyn std::io::Read + Send>, Box::new(stderr)] {
-        let told = told.0.clone();
+        let transcript = transcript.0.clone();
         std::thread::spawn(move || {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
-                let _ = told.send(line);
+                let _ = transcript.send(line);
             }
         });
     }
-    let mut lines = told.1.iter();
+    let mut lines = transcript.1.iter();
     let address = lines.find_map(|line| {
         Some(line.split("what=\"probes\" address=\"").nth(1)?.split('"').next()?.to_owned())
     });
@@ -300,7 +300,7 @@ fn answer(flags: &[&str], path: &str) -> String {
 }
 
 #[test]
-fn the_board_is_served_only_where_it_is_asked_for() {
+fn the_board_is_served_only_with_its_flag() {
     assert!(answer(&[], "/board").starts_with("HTTP/1.1 404"));
     let page = answer(&["--board"], "/board");
     assert!(page.starts_with("HTTP/1.1 200") && page.contains("<title>Setu board</title>"), "{page}");
@@ -316,12 +316,12 @@ fn an_election_that_could_give_two_leaders_is_refused() {
 }
 
 #[test]
-fn a_demo_that_cannot_be_shown_says_why_in_one_line() {
+fn a_demo_that_cannot_start_says_why_in_one_line() {
     let one_line = |arguments: &[&str], words: &str| {
         let output = setu(arguments);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.contains(words) && said.trim_end().lines().count() == 1, "{said}");
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{message}");
+        assert!(message.contains(words) && message.trim_end().lines().count() == 1, "{message}");
     };
     one_line(&["demo", "--scenario", "nowhere.yaml"], "--scenario nowhere.yaml is no file");
     one_line(&["demo", "--scenario", "./shortag.yaml"], "is no file; did you mean shortage?");
@@ -356,7 +356,7 @@ fn a_demo_that_cannot_be_shown_says_why_in_one_line() {
     }
 }
 
-/// What a demo shows that goes as fast as the machine can.
+/// The output of a demo at full speed.
 fn shown(arguments: &[&str]) -> String {
     let output = setu(&[&["demo", "--speed", "0"], arguments].concat());
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
@@ -364,7 +364,7 @@ fn shown(arguments: &[&str]) -> String {
 }
 
 #[test]
-fn a_scenario_is_played_by_its_name_and_one_run_of_many_by_its_id() {
+fn a_scenario_is_played_by_name_and_one_of_its_runs_by_id() {
     let list = shown(&["--scenario", "list"]);
     assert!(list.lines().any(|l| l.starts_with("shortage ")), "{list}");
     assert!(list.lines().any(|l| l.starts_with("tiers ") && l.ends_with("(2 runs)")), "{list}");
@@ -378,16 +378,16 @@ fn a_scenario_is_played_by_its_name_and_one_run_of_many_by_its_id() {
 }
 
 #[test]
-fn a_scenario_with_kills_is_played_with_each_of_them() {
-    let told = shown(&["--scenario", "killed"]);
-    let kills = told.lines().filter(|l| l.contains("Setu is killed right after this write")).count();
-    let announced = told.lines().filter(|l| l.starts_with("killed right after write ")).count();
-    assert!(kills > 5 && kills == announced, "{kills} of {announced}\n{told}");
+fn a_scenario_with_kills_is_played_once_for_each_kill() {
+    let transcript = shown(&["--scenario", "killed"]);
+    let kills = transcript.lines().filter(|l| l.contains("Setu is killed right after this write")).count();
+    let announced = transcript.lines().filter(|l| l.starts_with("killed right after write ")).count();
+    assert!(kills > 5 && kills == announced, "{kills} of {announced}\n{transcript}");
 }
 
 #[test]
-fn a_scenario_that_is_served_says_which_run_that_is() {
-    for (scenario, said) in [
+fn a_served_scenario_names_its_run() {
+    for (scenario, message) in [
         (
             "tiers",
             "the scenario has 2 runs, of which the first is served; name another by its id, such as --scenario tiers-type-out",
@@ -402,12 +402,12 @@ fn a_scenario_that_is_served_says_which_run_that_is() {
         let first = BufReader::new(child.stdout.take().unwrap()).lines().next().unwrap().unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!(first, said);
+        assert_eq!(first, message);
     }
 }
 
 #[test]
-fn the_same_seed_shows_the_same_demo_and_another_seed_another() {
+fn the_seed_determines_the_demo() {
     let shown = |seed: &str| shown(&["--seed", seed]);
     let first = shown("3");
     for words in ["setu-2 leads", "InsufficientCapacity", "WASTED NODE-SECONDS", "Look deeper"] {
@@ -417,10 +417,10 @@ fn the_same_seed_shows_the_same_demo_and_another_seed_another() {
     assert_ne!(first, shown("4"));
 }
 
-/// `script` gives a command a terminal; elsewhere it takes other arguments.
+/// `script` provides a terminal. On other systems it takes different arguments.
 #[cfg(target_os = "linux")]
 #[test]
-fn in_a_terminal_each_gang_of_the_demo_has_a_bar_that_fills() {
+fn in_a_terminal_each_gang_of_the_demo_has_a_progress_bar() {
     let demo = format!("stty cols 120 rows 40; '{}' demo --speed 0 --seed 3", env!("CARGO_BIN_EXE_setu"));
     let mut script = Command::new("script");
     let output = script.args(["-qec", &demo, "/dev/null"]).env("TERM", "xterm").stdin(Stdio::null()).output();
@@ -435,42 +435,47 @@ fn in_a_terminal_each_gang_of_the_demo_has_a_bar_that_fills() {
     assert!(drawn.contains("InsufficientCapacity") && drawn.contains("WASTED NODE-SECONDS"), "{drawn}");
 }
 
-/// Seconds of the play, by the time of its last line.
-fn length(told: &str) -> f64 {
+/// The length of the play in seconds, from the time of its last line.
+fn length(transcript: &str) -> f64 {
     let time = |line: &str| line.trim_start().split_once("s  ")?.0.parse().ok();
-    told.lines().filter_map(time).next_back().unwrap()
+    transcript.lines().filter_map(time).next_back().unwrap()
 }
 
-/// The path of a gang in the summary, which goes on in the lines that are set in.
-fn path(told: &str, gang: &str) -> String {
+/// The path of a gang in the summary, which continues on indented lines.
+fn path(transcript: &str, gang: &str) -> String {
     let row = format!("{gang}  ");
-    let lines: Vec<&str> = told.lines().skip_while(|l| !l.starts_with(&row)).collect();
+    let lines: Vec<&str> = transcript.lines().skip_while(|l| !l.starts_with(&row)).collect();
     let (first, rest) = lines.split_first().unwrap();
     let more = rest.iter().take_while(|l| l.starts_with(' ')).map(|l| l.trim());
     std::iter::once(*first).chain(more).collect::<Vec<_>>().join(" ")
 }
 
 #[test]
-fn every_gang_of_the_demo_is_shown_to_its_end_and_that_within_a_minute() {
+fn the_demo_shows_every_gang_to_its_end_within_a_minute() {
     const SPEED: f64 = 2.0;
     for seed in ["1", "2", "5", "8", "13", "16"] {
-        let told = shown(&["--seed", seed]);
+        let transcript = shown(&["--seed", seed]);
         for gang in ["steady", "resumed", "hungry", "evicted", "rival-a", "rival-b"] {
-            assert!(told.contains(&format!("{gang}: finished")), "{gang}, seed {seed}:\n{told}");
-            assert!(path(&told, gang).ends_with(" → Released"), "{gang}, seed {seed}:\n{told}");
+            assert!(transcript.contains(&format!("{gang}: finished")), "{gang}, seed {seed}:\n{transcript}");
+            assert!(path(&transcript, gang).ends_with(" → Released"), "{gang}, seed {seed}:\n{transcript}");
         }
-        let says = |gang: &str, words: &str| told.lines().any(|l| l.contains(gang) && l.contains(words));
-        assert!(says("rival-", "→ RollingBack"), "seed {seed}:\n{told}");
-        assert!(says("evicted: ", "Approved → WaitingReady"), "seed {seed}:\n{told}");
-        assert!(says("hungry  ", "spot → on-demand"), "seed {seed}:\n{told}");
-        assert!(length(&told) / SPEED < 55.0, "seed {seed} takes {} seconds", length(&told) / SPEED);
+        let has_line =
+            |gang: &str, words: &str| transcript.lines().any(|l| l.contains(gang) && l.contains(words));
+        assert!(has_line("rival-", "→ RollingBack"), "seed {seed}:\n{transcript}");
+        assert!(has_line("evicted: ", "Approved → WaitingReady"), "seed {seed}:\n{transcript}");
+        assert!(has_line("hungry  ", "spot → on-demand"), "seed {seed}:\n{transcript}");
+        assert!(
+            length(&transcript) / SPEED < 55.0,
+            "seed {seed} takes {} seconds",
+            length(&transcript) / SPEED
+        );
     }
     let help = String::from_utf8(setu(&["demo", "--help"]).stdout).unwrap();
     assert!(help.contains(&format!("[default: {SPEED}]")), "{help}");
 }
 
 #[test]
-fn a_demo_that_is_served_answers_until_ctrl_c() {
+fn a_served_demo_responds_until_ctrl_c() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_setu"))
         .args(["demo", "--serve", "127.0.0.1:0"])
         .stdout(Stdio::piped())
@@ -495,7 +500,7 @@ fn a_demo_that_is_served_answers_until_ctrl_c() {
     };
     assert!(get("/apis/kueue.x-k8s.io/v1beta2/clusterqueues/demo").contains("ClusterQueue"));
     assert!(get("/board").contains("<!doctype html>"));
-    // Events go on for ever; the first one shows a gang of the play.
+    // The event stream never ends; the first event shows a gang of the play.
     let mut events = std::net::TcpStream::connect(&address).unwrap();
     events.set_read_timeout(Some(Duration::from_mins(1))).unwrap();
     write!(events, "GET /board/events HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();

@@ -10,12 +10,12 @@ mod silent;
 use std::time::Duration;
 
 #[tokio::test]
-async fn a_write_that_is_refused_for_now_is_an_answer_and_is_not_sent_again() {
+async fn a_write_that_gets_a_503_is_not_retried() {
     assert_eq!(refused::create().await, (1, 503));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_falls_silent_is_opened_again_within_70_seconds() {
+async fn a_silent_watch_is_reopened_within_70_seconds() {
     let opened = silent::watches(Duration::from_secs(140)).await;
     assert!(opened.len() >= 3, "{opened:?}");
     assert!(

@@ -1,4 +1,4 @@
-//! A collector whose certificate was signed by an authority that the system trusts, and that no setting names.
+//! A collector whose certificate is signed by an authority of the system, which no setting names.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
-/// Where the process that sends finds the collector, and how it is to speak.
+/// The environment variable with the collector's address, and the one with its protocol.
 const COLLECTOR: &str = "SETU_TEST_COLLECTOR";
 const PROTOCOL: &str = "OTEL_EXPORTER_OTLP_PROTOCOL";
 
@@ -21,11 +21,11 @@ fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/collector").join(name)
 }
 
-/// Sends one span, in a process of its own: which authorities the system trusts is said by its environment.
+/// Sends one span, in a process of its own: its environment sets the authorities that the system trusts.
 #[tokio::test]
 #[ignore = "run by the test below"]
 async fn send() {
-    // Whoever runs every test that is ignored names none.
+    // The variable is not set when someone runs all ignored tests.
     let Ok(collector) = std::env::var(COLLECTOR) else { return };
     let settings = Settings::read(Some(&collector), |name| std::env::var(name).ok()).unwrap().unwrap();
     let (traces, exporting) = start(&settings).unwrap();
@@ -46,7 +46,7 @@ async fn send() {
     exporting.finish().await;
 }
 
-/// Runs [`send`] where the system trusts these authorities.
+/// Runs [`send`] in a process that trusts these authorities.
 fn sender(collector: &str, protocol: &str, authorities: &Path) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "send", "--ignored"])
@@ -59,7 +59,7 @@ fn sender(collector: &str, protocol: &str, authorities: &Path) -> Child {
         .unwrap()
 }
 
-/// Whether whoever sends finishes its handshake with the collector.
+/// Whether the sender finishes its handshake with the collector.
 fn is_trusted(protocol: &str, authorities: &Path) -> bool {
     let certificate = CertificateDer::from_pem_file(file("certificate.pem")).unwrap();
     let key = PrivateKeyDer::from_pem_file(file("key.pem")).unwrap();
@@ -81,7 +81,7 @@ fn is_trusted(protocol: &str, authorities: &Path) -> bool {
 }
 
 #[test]
-fn the_authorities_of_the_system_are_trusted_whatever_is_spoken_and_no_others() {
+fn only_the_systems_authorities_are_trusted_with_each_protocol() {
     for protocol in ["grpc", "http/protobuf"] {
         assert!(is_trusted(protocol, &file("certificate.pem")), "{protocol}");
         assert!(!is_trusted(protocol, &file("other.pem")), "{protocol}: nobody signed it");
@@ -89,9 +89,9 @@ fn the_authorities_of_the_system_are_trusted_whatever_is_spoken_and_no_others() 
 }
 
 #[test]
-fn where_nothing_is_encrypted_no_authority_is_needed() {
+fn no_authority_is_needed_without_tls() {
     for protocol in ["grpc", "http/protobuf"] {
-        // Nobody listens there, which is no reason not to start.
+        // Nothing listens there, but that does not prevent the start.
         let ended = sender("http://127.0.0.1:9", protocol, Path::new("/dev/null")).wait().unwrap();
         assert!(ended.success(), "{protocol}");
     }

@@ -1,5 +1,5 @@
-//! What the documents say is so: links lead somewhere, commands parse and run, policies are valid, and tests,
-//! reasons and flags that are named exist.
+//! The documents are correct: links resolve, commands parse and run, policies are valid, and the tests, reasons
+//! and flags that they name exist.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]
 
@@ -22,7 +22,7 @@ fn read(file: &str) -> String {
     std::fs::read_to_string(root().join(file)).unwrap_or_else(|e| panic!("{file}: {e}"))
 }
 
-/// Every file below a folder with this extension, as paths from the root of the repository.
+/// Every file below a folder with this extension, as paths relative to the repository root.
 fn files(folder: &str, extension: &str) -> Vec<String> {
     let mut folders = vec![root().join(folder)];
     let mut found = Vec::new();
@@ -46,7 +46,7 @@ fn documents() -> Vec<String> {
     all
 }
 
-/// The blocks between fences, each with the word behind its first one, and the text outside of them.
+/// The fenced blocks with their language, and the text outside of them.
 fn blocks(text: &str) -> (Vec<(String, String)>, String) {
     let (mut blocks, mut prose, mut open) = (Vec::new(), String::new(), None::<(String, String)>);
     for line in text.lines() {
@@ -61,7 +61,7 @@ fn blocks(text: &str) -> (Vec<(String, String)>, String) {
     (blocks, prose)
 }
 
-/// What stands between `start` and `end`, wherever it does.
+/// Every text between `start` and `end`.
 fn between<'t>(text: &'t str, start: &str, end: &str) -> Vec<&'t str> {
     let mut rest = text;
     std::iter::from_fn(|| {
@@ -72,7 +72,7 @@ fn between<'t>(text: &'t str, start: &str, end: &str) -> Vec<&'t str> {
     .collect()
 }
 
-/// Anchors of a document's headings, as GitHub makes them.
+/// Anchors of a document's headings, as GitHub generates them.
 fn anchors(text: &str) -> BTreeSet<String> {
     let (_, prose) = blocks(text);
     let headings = prose.lines().filter(|l| l.starts_with('#')).map(|l| l.trim_start_matches('#').trim());
@@ -81,7 +81,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_link_leads_to_a_file_and_a_heading_that_exist() {
+fn every_link_leads_to_an_existing_file_and_heading() {
     let mut checked = 0;
     for document in documents() {
         let text = read(&document);
@@ -104,7 +104,7 @@ fn every_link_leads_to_a_file_and_a_heading_that_exist() {
     assert!(checked > 80, "{checked} links");
 }
 
-/// The words of a command line, as a shell takes them; what follows a `#` is a comment.
+/// The words of a command line, as a shell splits it. A `#` starts a comment.
 fn words(line: &str) -> Vec<String> {
     let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None::<char>);
     for c in line.chars() {
@@ -131,7 +131,7 @@ fn commands(text: &str) -> Vec<Vec<String>> {
     all
 }
 
-/// What is given to Setu by a command line, if it calls Setu.
+/// The arguments of Setu in a command line, if it calls Setu.
 fn of_setu(words: &[String]) -> Option<Vec<String>> {
     let at = |n: usize| words.get(n).map_or("", String::as_str);
     let rest = match (at(0), at(1)) {
@@ -151,7 +151,7 @@ fn parses(arguments: &[String]) -> Result<(), clap::Error> {
 }
 
 #[test]
-fn every_command_that_is_shown_is_one() {
+fn every_setu_command_in_the_documents_parses() {
     let mut parsed = 0;
     for document in documents() {
         for words in commands(&read(&document)) {
@@ -166,7 +166,7 @@ fn every_command_that_is_shown_is_one() {
     assert!(parsed > 20, "{parsed} commands");
 }
 
-/// The word at the start of a text as it is typed, without what stands in quotes.
+/// The first word of a text as it is typed, without its quoted parts.
 fn unquoted(text: &str) -> String {
     let mut quote = None::<char>;
     let mut word = String::new();
@@ -183,14 +183,14 @@ fn unquoted(text: &str) -> String {
 }
 
 #[test]
-fn no_shell_takes_a_list_for_helm_apart() {
+fn every_list_for_helm_is_quoted_for_the_shell() {
     let mut lists = 0;
     for document in documents() {
         let text = read(&document);
         for flag in ["--set ", "--set="] {
             for set in text.split(flag).skip(1) {
                 let word = unquoted(set);
-                // bash makes two words of a{b,c}, and zsh takes a[0] for a pattern.
+                // bash expands a{b,c} to two words, and zsh treats a[0] as a pattern.
                 assert!(!word.contains(['{', '[', '*']), "{document}: put quotes around {flag}{word}");
                 let typed = set.split(['`', '\n']).next().unwrap_or_default();
                 lists += usize::from(typed.contains('{'));
@@ -201,8 +201,8 @@ fn no_shell_takes_a_list_for_helm_apart() {
 }
 
 #[test]
-fn every_value_of_the_chart_says_what_it_does() {
-    let mut said: Vec<usize> = Vec::new();
+fn every_value_of_the_chart_has_a_comment() {
+    let mut documented: Vec<usize> = Vec::new();
     let (mut values, mut comment) = (0, false);
     for line in read("charts/setu/values.yaml").lines().skip(1).filter(|line| !line.is_empty()) {
         let depth = line.len() - line.trim_start().len();
@@ -210,11 +210,11 @@ fn every_value_of_the_chart_says_what_it_does() {
             comment |= line.contains("# -- ");
             continue;
         }
-        // What is said of a value is said of all below it.
-        said.retain(|of| *of < depth);
-        said.extend(std::mem::take(&mut comment).then_some(depth));
+        // A comment on a value covers all values below it.
+        documented.retain(|of| *of < depth);
+        documented.extend(std::mem::take(&mut comment).then_some(depth));
         if !line.ends_with(':') {
-            assert!(!said.is_empty(), "charts/setu/values.yaml does not say what this does: {line}");
+            assert!(!documented.is_empty(), "charts/setu/values.yaml does not say what this does: {line}");
             values += 1;
         }
     }
@@ -222,7 +222,7 @@ fn every_value_of_the_chart_says_what_it_does() {
 }
 
 #[test]
-fn whatever_the_chart_can_switch_on_or_off_is_named_in_a_document() {
+fn every_switch_of_the_chart_is_documented() {
     let values: Value = serde_yaml::from_str(&read("charts/setu/values.yaml")).unwrap();
     let parts = values.as_object().unwrap().iter().filter(|(_, part)| part.get("enabled").is_some());
     let operations = read("docs/operations.md");
@@ -239,7 +239,7 @@ fn whatever_the_chart_can_switch_on_or_off_is_named_in_a_document() {
         switches += 1;
     }
     assert!(switches > 10, "{switches} parts");
-    // Each value that is named there is one of the chart's.
+    // Each value named there exists in the chart.
     for named in between(section, "--set ", "=") {
         let found = named.split('.').try_fold(&values, |value, key| value.get(key));
         let free = named.ends_with(".labels.release");
@@ -248,7 +248,7 @@ fn whatever_the_chart_can_switch_on_or_off_is_named_in_a_document() {
 }
 
 #[test]
-fn commands_and_flags_that_are_named_in_prose_exist() {
+fn commands_and_flags_named_in_prose_exist() {
     let setu = Cli::command();
     for document in documents() {
         let (_, prose) = blocks(&read(&document));
@@ -282,11 +282,11 @@ fn block_with(text: &str, kind: &str) -> Option<String> {
     blocks.into_iter().map(|(_, body)| body).find(|body| body.contains(&format!("\nkind: {kind}\n")))
 }
 
-/// The file that a guide calls its NodePool, queues and first Job, and gives to `setu plan`.
+/// The file name that a guide uses for its NodePool, queues and first Job, and passes to `setu plan`.
 const FIRST: &str = "first.yaml";
 
 #[test]
-fn every_yaml_block_can_be_read_and_every_policy_is_valid() {
+fn every_yaml_block_parses_and_every_policy_is_valid() {
     let (mut policies, mut parameters) = (0, 0);
     for document in documents() {
         let (blocks, _) = blocks(&read(&document));
@@ -299,7 +299,7 @@ fn every_yaml_block_can_be_read_and_every_policy_is_valid() {
                     parameters += 1;
                 } else if value["kind"] == "Policy" {
                     PolicyFile::parse(&body).unwrap_or_else(|e| panic!("{document}: {e:?}\n{body}"));
-                    // Whoever copies it has no such condition on his Nodes, and all gangs would wait for it.
+                    // Users who copy it have no such condition on their Nodes, and all their gangs would wait for it.
                     let conditions = &value["defaults"]["readiness"]["nodeConditions"];
                     assert!(conditions.is_null(), "{document}: every gang waits for {conditions}");
                     policies += 1;
@@ -310,7 +310,7 @@ fn every_yaml_block_can_be_read_and_every_policy_is_valid() {
     assert!(policies >= 5 && parameters >= 1, "{policies} policies, {parameters} parameters");
 }
 
-/// A folder in which the commands of a document find what they name; gone once the test is over.
+/// A folder with the files that a document's commands need. It is deleted when dropped.
 struct Folder(PathBuf);
 
 impl Drop for Folder {
@@ -323,14 +323,14 @@ impl Drop for Folder {
 fn is_offline(arguments: &[String]) -> bool {
     match arguments[0].as_str() {
         "plan" => arguments.iter().any(|a| a.contains("nodepools") || a == FIRST),
-        // It stays until Ctrl-C; tests/cli.rs has it.
+        // It runs until Ctrl-C; tests/cli.rs tests it.
         "demo" if arguments.iter().any(|a| a == "--serve") => false,
         command => ["demo", "policy", "statechart", "crds", "completions"].contains(&command),
     }
 }
 
 #[test]
-fn commands_that_need_no_cluster_run_as_they_are_shown() {
+fn commands_that_need_no_cluster_print_what_the_documents_show() {
     let folder = Folder(std::env::temp_dir().join(format!("setu-docs-{}", std::process::id())));
     std::fs::create_dir_all(&folder.0).unwrap();
     for part in ["examples", "charts"] {
@@ -354,8 +354,8 @@ fn commands_that_need_no_cluster_run_as_they_are_shown() {
             }
             let mut command = Command::new(env!("CARGO_BIN_EXE_setu"));
             let output = command.args(&arguments).current_dir(&folder.0).output().unwrap();
-            let said = String::from_utf8(output.stderr).unwrap();
-            assert!(output.status.success(), "{document}: setu {}: {said}", arguments.join(" "));
+            let stderr = String::from_utf8(output.stderr).unwrap();
+            assert!(output.status.success(), "{document}: setu {}: {stderr}", arguments.join(" "));
             shown += is_what_is_shown(&document, &text, &words, &String::from_utf8(output.stdout).unwrap());
         }
     }
@@ -363,7 +363,7 @@ fn commands_that_need_no_cluster_run_as_they_are_shown() {
     assert!(run.iter().any(|arguments| arguments.iter().any(|a| a == FIRST)), "no guide plans its first Job");
 }
 
-/// Compares an output with what a document shows below its command; `…` stands for the rest. Returns how often.
+/// Compares an output with every occurrence below its command; `…` stands for the rest. Returns the number.
 fn is_what_is_shown(document: &str, text: &str, command: &[String], output: &str) -> usize {
     let (blocks, _) = blocks(text);
     let mut compared = 0;
@@ -385,7 +385,7 @@ fn is_what_is_shown(document: &str, text: &str, command: &[String], output: &str
 }
 
 #[test]
-fn every_attack_has_its_defence_and_every_test_that_is_cited_exists() {
+fn every_attack_has_a_defence_and_every_cited_test_exists() {
     let sources = ["src", "crates", "tests"].into_iter().flat_map(|folder| files(folder, "rs"));
     let sources: String = sources.map(|file| read(&file)).collect();
     let text = read("docs/security.md");
@@ -404,7 +404,7 @@ fn every_attack_has_its_defence_and_every_test_that_is_cited_exists() {
     assert!(cited > 35, "{cited} tests");
 }
 
-/// Names of the variants of an enum, from its source.
+/// The names of an enum's variants, read from its source.
 fn variants(file: &str, name: &str) -> Vec<String> {
     let text = read(file);
     let body = text.split_once(&format!("pub enum {name} {{")).unwrap().1.split_once("\n}").unwrap().0;
@@ -412,7 +412,7 @@ fn variants(file: &str, name: &str) -> Vec<String> {
     body.lines().map(variant).filter(|v| !v.is_empty() && v.chars().all(char::is_alphanumeric)).collect()
 }
 
-/// The reasons of Events: in every file that makes some, the texts that are words in CamelCase.
+/// The reasons of Events: all CamelCase strings in files that create Events.
 fn events() -> BTreeSet<String> {
     let sources = ["src", "crates"].into_iter().flat_map(|folder| files(folder, "rs"));
     let sources = sources.map(|file| read(&file)).filter(|s| s.contains("Notice"));
@@ -429,7 +429,7 @@ fn events() -> BTreeSet<String> {
 }
 
 #[test]
-fn troubleshooting_knows_every_reason_class_and_event() {
+fn troubleshooting_lists_every_reason_class_and_event() {
     let text = read("docs/troubleshooting.md");
     let reasons = variants("crates/setu-core/src/plan/obstacle.rs", "ObstacleReason");
     assert!(reasons.len() > 20, "{reasons:?}");
@@ -443,8 +443,8 @@ fn troubleshooting_knows_every_reason_class_and_event() {
         assert!(listed.contains(&format!("`{event}`")), "operations.md does not list {event}");
     }
     let (_, table) = text.split_once("\n## Events\n").unwrap();
-    for told in between(table.split("\n## ").next().unwrap(), "\n| `", "`") {
-        assert!(events.contains(told), "nobody tells {told}");
+    for event in between(table.split("\n## ").next().unwrap(), "\n| `", "`") {
+        assert!(events.contains(event), "nobody tells {event}");
     }
     for word in reasons.into_iter().chain(classes).chain(events) {
         assert!(text.contains(&format!("| `{word}` |")), "{word} is not listed");
@@ -452,7 +452,7 @@ fn troubleshooting_knows_every_reason_class_and_event() {
 }
 
 #[test]
-fn whoever_builds_an_image_is_told_how_it_runs_on_every_node() {
+fn image_builders_are_told_which_platforms_to_build_for() {
     let release = read(".github/workflows/release.yml");
     let platforms = between(&release, "platforms: ", "\n")[0];
     for document in ["README.md", "docs/troubleshooting.md"] {
@@ -463,7 +463,7 @@ fn whoever_builds_an_image_is_told_how_it_runs_on_every_node() {
 }
 
 #[test]
-fn administrators_are_told_why_they_are_refused_and_what_helps() {
+fn the_guides_name_the_break_glass_groups() {
     for document in ["eks", "gke", "aks", "operations", "troubleshooting"] {
         let text = read(&format!("docs/{document}.md"));
         assert!(text.contains("admissionPolicies.breakGlassGroups"), "docs/{document}.md");
@@ -471,7 +471,7 @@ fn administrators_are_told_why_they_are_refused_and_what_helps() {
 }
 
 #[test]
-fn every_flag_of_the_first_setu_is_accepted_or_marked_as_gone() {
+fn every_flag_of_the_first_setu_is_accepted_or_documented_as_gone() {
     let text = read("docs/migration.md");
     let flags = [
         ("cloud-provider", "aws"),
@@ -495,7 +495,7 @@ fn every_flag_of_the_first_setu_is_accepted_or_marked_as_gone() {
 }
 
 #[test]
-fn what_is_copied_into_a_document_is_still_so() {
+fn what_is_copied_into_a_document_is_up_to_date() {
     let architecture = read("docs/architecture.md");
     let (before, rest) = architecture.split_once("```mermaid\nstateDiagram-v2").unwrap();
     let (_, after) = rest.split_once("```").unwrap();
@@ -537,7 +537,7 @@ fn what_is_copied_into_a_document_is_still_so() {
 }
 
 #[test]
-fn what_a_release_publishes_is_what_is_checked_and_installed() {
+fn the_documents_verify_and_install_what_a_release_publishes() {
     let release = read(".github/workflows/release.yml");
     let text = read("docs/supply-chain.md");
     let commands: Vec<String> = commands(&text).into_iter().map(|words| words.join(" ")).collect();
@@ -560,7 +560,7 @@ fn what_a_release_publishes_is_what_is_checked_and_installed() {
 }
 
 #[test]
-fn links_to_elsewhere_are_found_without_what_is_around_them_and_without_hosts_that_are_nobodys() {
+fn external_links_are_listed_cleanly_and_without_example_hosts() {
     let script = Command::new("bash").args([".ci/links", "--list"]).current_dir(root()).output().unwrap();
     assert!(script.status.success(), "{}", String::from_utf8_lossy(&script.stderr));
     let links = String::from_utf8(script.stdout).unwrap();
@@ -573,11 +573,11 @@ fn links_to_elsewhere_are_found_without_what_is_around_them_and_without_hosts_th
 }
 
 #[test]
-fn every_command_is_in_a_block_that_tests_read() {
+fn every_code_block_is_fenced_so_that_tests_read_it() {
     for document in documents() {
         let (_, prose) = blocks(&read(&document));
         let lines: Vec<&str> = prose.lines().collect();
-        // Four spaces after an empty line begin a block; within a list they go on with it.
+        // Four spaces after an empty line start a block, except that within a list they continue it.
         let is_block = |pair: &&[&str]| pair[0].is_empty() && pair[1].starts_with("    ");
         let found = lines.windows(2).find(is_block);
         assert!(found.is_none(), "{document}: put a fence around {found:?}");

@@ -1,4 +1,4 @@
-//! Elections go on while a reconcile computes: in real time, on threads as the controller has them.
+//! Leases are renewed while a reconcile computes: in real time, on threads as in the controller.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
@@ -32,7 +32,7 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reconcile_that_computes_for_longer_than_a_lease_lasts_loses_no_lease() {
+async fn a_reconcile_that_computes_for_longer_than_the_lease_duration_loses_no_lease() {
     let (mut cluster, admin) = world::cluster(ID, PolicyFile::default());
     let election = Some(Election { timing: TIMING, shards: 1 });
     let setu = cluster.start_setu(&Start { election, ..Start::default() });
@@ -43,7 +43,7 @@ async fn a_reconcile_that_computes_for_longer_than_a_lease_lasts_loses_no_lease(
     setu.wire.tell_of_requests(Arc::new(move |asked| {
         let creates = asked.method() == Method::POST && asked.uri().path().ends_with("/nodeclaims");
         if creates && !begins.swap(true, Ordering::SeqCst) {
-            // As computing does, this takes the thread and awaits nothing.
+            // Like a computation, this blocks the thread.
             std::thread::sleep(COMPUTING);
             ends.store(true, Ordering::SeqCst);
         }

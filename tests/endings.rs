@@ -1,5 +1,5 @@
-//! Every way in which Kueue ends an attempt, as it shows in the Workload: what becomes of the nodes, and
-//! when. One row for each line of the table of endings in Kueue's contract.
+//! Every way in which Kueue ends an attempt, as the Workload shows it: what happens to the nodes, and when. One
+//! row for each line of the table of endings in Kueue's contract.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
@@ -27,7 +27,7 @@ fn condition(kind: &str, status: &str, reason: &str, since: &str) -> Value {
 }
 
 /// A Workload with its quota reserved and our check in this state.
-fn reserved(told: &str) -> Value {
+fn reserved(verdict: &str) -> Value {
     json!({
         "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",
         "metadata": {
@@ -36,18 +36,18 @@ fn reserved(told: &str) -> Value {
         "spec": {"active": true},
         "status": {
             "admission": {"clusterQueue": "q", "podSetAssignments": [{"name": "main", "flavors": {"cpu": "f"}, "count": 2}]},
-            "admissionChecks": [{"name": "c", "state": told, "lastTransitionTime": START}],
+            "admissionChecks": [{"name": "c", "state": verdict, "lastTransitionTime": START}],
             "conditions": [condition("QuotaReserved", "True", "QuotaReserved", START)],
         },
     })
 }
 
-/// The same, admitted on our Ready.
+/// The same, admitted with our Ready.
 fn admitted() -> Value {
     with(reserved("Ready"), &[Change::Is("Admitted", "True", "Admitted")])
 }
 
-/// One thing that changes in a Workload.
+/// One change to a Workload.
 #[derive(Clone, Copy, Debug)]
 enum Change {
     /// A condition: its type, status and reason.
@@ -56,13 +56,13 @@ enum Change {
     Inactive,
     /// Kueue has reset our check.
     CheckReset,
-    /// One more eviction is counted.
+    /// The count of evictions goes up by one.
     Counted,
     /// The admission is cleared.
     NoAdmission,
     /// It is being deleted.
     Deleted,
-    /// Kueue has let it go.
+    /// Kueue has removed its finalizer.
     LetGo,
 }
 
@@ -91,14 +91,14 @@ fn decoded(workload: &Value) -> Workload {
     serde_json::from_value(workload.clone()).unwrap()
 }
 
-/// A gang of two ready nodes, and what was done to them.
+/// A gang of two ready nodes, and the changes to them.
 struct Gang {
     journal: Journal,
     claims: Vec<ClaimView>,
 }
 
 impl Gang {
-    /// A gang in this state under the reservation of this Workload.
+    /// A gang in this state under this Workload's reservation.
     fn new(state: State, workload: &Value) -> Self {
         let workload = decoded(workload);
         let Reservation::Held { admission, .. } = Reservation::of(&workload, "c") else {
@@ -113,7 +113,7 @@ impl Gang {
         Self { journal, claims: (0..2).map(claim).collect() }
     }
 
-    /// Looks at the Workload until nothing moves; deleted nodes are gone at once.
+    /// Reconciles the Workload until nothing changes. Deleted nodes are gone at once.
     fn see(&mut self, workload: &Value) {
         let workload = decoded(workload);
         for _ in 0..16 {
@@ -151,8 +151,8 @@ impl Gang {
         })
     }
 
-    /// The verdict that is to be written, if another one is.
-    fn told(&self, workload: &Value) -> Option<Verdict> {
+    /// The verdict to write, if it differs from the current one.
+    fn verdict(&self, workload: &Value) -> Option<Verdict> {
         let workload = decoded(workload);
         let entry = workload.check("c").unwrap();
         self.with(&workload, |snapshot| desired(&self.journal, snapshot, entry, Ok(Vec::new())))
@@ -167,11 +167,11 @@ impl Gang {
 /// How an attempt ends.
 struct Row {
     name: &'static str,
-    /// What is seen while the pods of an admitted gang may still run.
+    /// The changes while the pods of an admitted gang may still run.
     begins: &'static [Change],
-    /// What is seen once they are stopped; nothing, if it is no ending for an admitted gang.
+    /// The changes once they have stopped; empty if this does not end an admitted gang.
     ends: &'static [Change],
-    /// Whether it can happen before the gang is admitted.
+    /// Whether it can happen before admission.
     early: bool,
 }
 
@@ -226,7 +226,7 @@ const ROWS: [Row; 12] = [
 ];
 
 #[test]
-fn nodes_of_a_gang_that_runs_go_when_its_pods_are_stopped_and_not_before() {
+fn nodes_of_a_running_gang_go_only_once_its_pods_have_stopped() {
     for row in ROWS {
         let workload = admitted();
         let mut gang = Gang::new(State::Approved { nodes: Nodes::Held }, &workload);
@@ -252,13 +252,13 @@ fn nodes_of_a_gang_that_never_ran_go_at_once() {
 }
 
 #[test]
-fn quota_that_is_lost_without_an_eviction_ends_an_attempt_that_never_ran() {
-    for (state, told) in [
+fn quota_lost_without_an_eviction_ends_an_attempt_that_never_ran() {
+    for (state, verdict) in [
         (State::WaitingReady, "Pending"),
         (State::Provisioning, "Pending"),
         (State::Approved { nodes: Nodes::Held }, "Ready"),
     ] {
-        let workload = reserved(told);
+        let workload = reserved(verdict);
         let mut gang = Gang::new(state.clone(), &workload);
         gang.see(&with(workload, &[Is("QuotaReserved", "False", "Pending"), NoAdmission]));
         assert_eq!(gang.is(), (StateName::Released, 0), "{state:?}");
@@ -266,10 +266,10 @@ fn quota_that_is_lost_without_an_eviction_ends_an_attempt_that_never_ran() {
 }
 
 #[test]
-fn what_ends_nothing_in_kueue_takes_no_node() {
+fn changes_that_do_not_end_an_admission_take_no_node() {
     let workload = admitted();
     let mut gang = Gang::new(State::Approved { nodes: Nodes::Held }, &workload);
-    // A queue on Hold, a failed node without a topology, and a check that is no longer on the queue.
+    // A queue on Hold, a failed node without a topology, and a check that was removed from the queue.
     let mut unlisted = workload.clone();
     unlisted["status"]["admissionChecks"] = json!([]);
     let mut failing = workload.clone();
@@ -280,25 +280,25 @@ fn what_ends_nothing_in_kueue_takes_no_node() {
     }
 }
 
-/// The reservation that follows an eviction within the second of the first: nobody has seen it end.
+/// A reservation in the same second as the evicted one. Its end was not observed.
 fn again(changes: &[Change]) -> Value {
     with(reserved("Pending"), changes)
 }
 
 #[test]
-fn an_eviction_that_nobody_saw_is_noticed_by_its_count_and_the_nodes_are_proven_anew() {
+fn an_unobserved_eviction_is_detected_by_its_count_and_readiness_is_checked_again() {
     let mut gang = Gang::new(State::Approved { nodes: Nodes::Held }, &admitted());
     let first = gang.journal.memory.admission.clone();
     gang.see(&again(&[Counted]));
     assert_ne!(gang.journal.memory.admission, first);
-    // The same pods on the same flavor: the nodes that are there serve the new admission.
+    // The same pods on the same flavor: the existing nodes serve the new admission.
     assert_eq!(gang.is(), (StateName::Approved, 2));
     let through: Vec<StateName> = gang.journal.history.iter().map(|s| s.to).collect();
     assert_eq!(through, [StateName::WaitingReady, StateName::Approved]);
 }
 
 #[test]
-fn a_gang_that_is_admitted_anew_with_another_shape_gives_its_nodes_back_first() {
+fn a_new_reservation_with_another_shape_gives_the_nodes_back_first() {
     let mut gang = Gang::new(State::Approved { nodes: Nodes::Held }, &admitted());
     let mut other = again(&[]);
     other["status"]["admission"]["podSetAssignments"][0]["count"] = json!(1);
@@ -308,43 +308,43 @@ fn a_gang_that_is_admitted_anew_with_another_shape_gives_its_nodes_back_first() 
     assert_eq!(through, [StateName::RollingBack, StateName::Released, StateName::Validating]);
 }
 
-/// The same, with another count than its nodes were made for.
+/// The same, with a different count than the nodes were created for.
 fn of_another_shape(mut workload: Value) -> Value {
     workload["status"]["admission"]["podSetAssignments"][0]["count"] = json!(3);
     workload
 }
 
 #[test]
-fn an_admission_that_changes_under_running_pods_takes_no_node_and_stops_nothing() {
+fn a_changed_admission_under_running_pods_takes_no_node_and_stops_nothing() {
     let mut gang = Gang::new(State::Approved { nodes: Nodes::Held }, &admitted());
     let changed = of_another_shape(admitted());
     gang.see(&changed);
     assert_eq!(gang.is(), (StateName::Approved, 2));
-    assert_eq!(gang.told(&changed), None, "its pods run on");
-    // Nodes for other pods serve no next admission, though it is like the last one.
+    assert_eq!(gang.verdict(&changed), None, "its pods run on");
+    // Nodes for other pods cannot serve the next admission, even if it equals the last one.
     gang.see(&of_another_shape(again(&[Counted])));
     assert_eq!(gang.claims.len(), 0);
     assert_eq!(gang.journal.history[0].to, StateName::RollingBack);
-    // One that needs no node runs on, too.
+    // A gang that needs no node runs on too.
     let mut gang = Gang::new(State::Approved { nodes: Nodes::Held }, &admitted());
     (gang.journal.memory.slots, gang.claims) = (0, Vec::new());
     gang.see(&changed);
-    assert_eq!((gang.is(), gang.told(&changed)), ((StateName::Approved, 0), None));
+    assert_eq!((gang.is(), gang.verdict(&changed)), ((StateName::Approved, 0), None));
 }
 
 #[test]
-fn a_gang_that_kueue_admits_on_an_earlier_ready_in_another_shape_keeps_its_nodes_until_it_is_evicted() {
+fn a_gang_admitted_in_another_shape_on_a_stale_ready_keeps_its_nodes_until_it_is_evicted() {
     let mut gang = Gang::new(State::Approved { nodes: Nodes::Held }, &admitted());
     let anew = |changes: &[Change]| of_another_shape(with(with(admitted(), &[Counted]), changes));
     gang.see(&anew(&[]));
     assert_eq!(gang.is(), (StateName::Approved, 2), "pods may run there");
-    assert_eq!(gang.told(&anew(&[])), Some(Verdict::Retry));
+    assert_eq!(gang.verdict(&anew(&[])), Some(Verdict::Retry));
     let leaving = [Is("Evicted", "True", "AdmissionCheck"), CheckReset];
     gang.see(&anew(&leaving));
     assert_eq!(gang.is(), (StateName::Approved, 2), "they are being stopped");
     gang.see(&with(anew(&leaving), &[Is("QuotaReserved", "False", "Pending"), NoAdmission]));
     assert_eq!(gang.is(), (StateName::Released, 0));
-    // Pods that nobody makes anew are never evicted.
+    // Pods that are not recreated are never evicted.
     let mut gang = Gang::new(State::Approved { nodes: Nodes::Held }, &admitted());
     let pods = |mut workload: Value| {
         workload["metadata"]["ownerReferences"] =
@@ -352,41 +352,41 @@ fn a_gang_that_kueue_admits_on_an_earlier_ready_in_another_shape_keeps_its_nodes
         workload
     };
     gang.see(&pods(anew(&[])));
-    assert_eq!((gang.is(), gang.told(&pods(anew(&[])))), ((StateName::Approved, 2), None));
+    assert_eq!((gang.is(), gang.verdict(&pods(anew(&[])))), ((StateName::Approved, 2), None));
 }
 
 #[test]
-fn a_ready_of_an_earlier_admission_is_taken_back_before_its_nodes_are() {
-    let anew = |told: &str| {
-        let mut other = reserved(told);
+fn a_stale_ready_is_revoked_before_its_nodes_are_deleted() {
+    let anew = |verdict: &str| {
+        let mut other = reserved(verdict);
         other["status"]["admission"]["podSetAssignments"][0]["count"] = json!(1);
         other
     };
     let mut gang = Gang::new(State::Approved { nodes: Nodes::Held }, &reserved("Ready"));
     gang.see(&anew("Ready"));
     assert_eq!(gang.is(), (StateName::RollingBack, 2), "Kueue may be admitting right now");
-    assert_eq!(gang.told(&anew("Ready")), Some(Verdict::Pending));
+    assert_eq!(gang.verdict(&anew("Ready")), Some(Verdict::Pending));
     gang.see(&anew("Pending"));
     assert_eq!(gang.is(), (StateName::Validating, 0));
 }
 
 #[test]
-fn a_topology_that_kueue_never_assigns_keeps_nodes_as_long_as_an_admission_may_take() {
-    let assigned = |told: &str, key: &str, value: Value| {
-        let mut workload = reserved(told);
+fn a_topology_that_kueue_never_assigns_keeps_nodes_until_the_admission_deadline() {
+    let assigned = |verdict: &str, key: &str, value: Value| {
+        let mut workload = reserved(verdict);
         workload["status"]["admission"]["podSetAssignments"][0][key] = value;
         workload
     };
-    let put_off = |told| assigned(told, "delayedTopologyRequest", json!("Pending"));
+    let put_off = |verdict| assigned(verdict, "delayedTopologyRequest", json!("Pending"));
     let mut gang = Gang::new(State::Approved { nodes: Nodes::Held }, &put_off("Ready"));
     gang.see(&put_off("Ready"));
     assert_eq!(gang.is(), (StateName::Approved, 2), "the second pass may still come");
-    // It is no other admission once it has.
+    // The assignment does not make it a different admission.
     let before = gang.journal.clone();
     let domains = json!({"levels": ["zone"], "domains": [{"values": ["a"], "count": 2}]});
     gang.see(&assigned("Ready", "topologyAssignment", domains));
     assert_eq!(gang.journal, before);
-    // Kueue tries again without end, so it is ours to give up; what it was told is taken back first.
+    // Kueue retries forever, so Setu gives up. It first revokes Ready.
     gang.journal.entered_at = at(-1_200);
     gang.see(&put_off("Ready"));
     assert_eq!(gang.is(), (StateName::Approved, 2), "it may be admitting right now");
@@ -397,7 +397,7 @@ fn a_topology_that_kueue_never_assigns_keeps_nodes_as_long_as_an_admission_may_t
 }
 
 #[test]
-fn an_attempt_that_is_under_way_is_never_mixed_with_the_next_admission() {
+fn an_attempt_in_flight_is_never_reused_for_the_next_admission() {
     for state in [State::Provisioning, State::WaitingReady] {
         let mut gang = Gang::new(state, &reserved("Pending"));
         gang.see(&again(&[Counted]));
@@ -407,7 +407,7 @@ fn an_attempt_that_is_under_way_is_never_mixed_with_the_next_admission() {
     }
 }
 
-/// One of the Workloads that Kueue makes for an elastic Job.
+/// One of the Workloads that Kueue creates for an elastic Job.
 fn slice(mut workload: Value, replaces: Option<&str>) -> Value {
     let metadata = &mut workload["metadata"];
     metadata["ownerReferences"] =
@@ -420,15 +420,16 @@ fn slice(mut workload: Value, replaces: Option<&str>) -> Value {
 }
 
 #[test]
-fn a_slice_that_is_replaced_keeps_its_nodes_and_one_that_never_ran_gives_them_back() {
+fn a_replaced_slice_keeps_its_nodes_unless_it_never_ran() {
     let replaced = [Is("Finished", "True", "WorkloadSliceReplaced")];
     let workload = slice(admitted(), None);
     let mut gang = Gang::new(State::Approved { nodes: Nodes::Held }, &workload);
     gang.see(&with(workload, &replaced));
     assert_eq!(gang.is(), (StateName::Approved, 2));
-    for (state, told) in [(State::WaitingReady, "Pending"), (State::Approved { nodes: Nodes::Held }, "Ready")]
+    for (state, verdict) in
+        [(State::WaitingReady, "Pending"), (State::Approved { nodes: Nodes::Held }, "Ready")]
     {
-        let workload = slice(reserved(told), Some("ns/before"));
+        let workload = slice(reserved(verdict), Some("ns/before"));
         let mut gang = Gang::new(state, &workload);
         gang.see(&with(workload, &replaced));
         assert_eq!(gang.is(), (StateName::Released, 0));

@@ -1,4 +1,4 @@
-//! What a gang's owner is told by Events in the embedded cluster, and on which objects.
+//! The Events that a gang's owner gets in the embedded cluster, and their objects.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
@@ -18,15 +18,15 @@ use setu::sim::scenario::{controller_name_of, objects};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Name of everything.
+/// The name of everything.
 const ID: &str = "told";
-/// Time between two looks.
+/// The time between two checks.
 const BEAT: Duration = Duration::from_millis(250);
 
-/// Events, each with reason and words, by the kind and name of what they are on.
-type Told = BTreeMap<String, BTreeSet<(String, String)>>;
+/// Events as reason and note, by the kind and name of their object.
+type Reported = BTreeMap<String, BTreeSet<(String, String)>>;
 
-/// A cluster with the policy that nobody has written.
+/// A cluster with the default policy.
 fn cluster() -> Cluster {
     let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse::<Timestamp>().unwrap());
     let policy = json!({"apiVersion": "setu.kueue.x-k8s.io/v1alpha1", "kind": "Policy"});
@@ -38,14 +38,14 @@ fn in_virtual_time<T>(work: impl Future<Output = T>) -> T {
     runtime.unwrap().block_on(work)
 }
 
-/// Leads a gang of two to its end; returns the Events that Setu made.
-fn told(events_on_job: bool, more: &[Value]) -> Told {
+/// Runs a gang of two to its end. Returns the Events that Setu wrote.
+fn reported(events_on_job: bool, more: &[Value]) -> Reported {
     lead(&Start { events_on_job, ..Start::default() }, more, None).0
 }
 
-/// The same with a replica that is started like this, with what Karpenter's metrics page says, and another one should it die.
-/// Returns how many writes the first one made, too.
-fn lead(start: &Start, more: &[Value], page: Option<&str>) -> (Told, usize) {
+/// The same with these start options and Karpenter metrics page. If the replica dies, another one starts.
+/// Also returns the number of the first replica's writes.
+fn lead(start: &Start, more: &[Value], page: Option<&str>) -> (Reported, usize) {
     in_virtual_time(async {
         let mut cluster = cluster();
         let admin = cluster.server.user("admin");
@@ -68,19 +68,19 @@ fn lead(start: &Start, more: &[Value], page: Option<&str>) -> (Told, usize) {
         let text = |event: &Value, at: &str| {
             event.pointer(at).and_then(Value::as_str).unwrap_or_default().to_owned()
         };
-        let told = || {
-            let mut told = Told::new();
+        let reported = || {
+            let mut reported = Reported::new();
             for event in admin.list(&kinds::EVENT) {
                 if text(&event, "/reportingController") != names::CONTROLLER_NAME {
                     continue;
                 }
                 let (kind, name) = (text(&event, "/regarding/kind"), text(&event, "/regarding/name"));
                 let on = if kind == "Job" { format!("{kind}/{name}") } else { kind };
-                told.entry(on).or_default().insert((text(&event, "/reason"), text(&event, "/note")));
+                reported.entry(on).or_default().insert((text(&event, "/reason"), text(&event, "/note")));
             }
-            told
+            reported
         };
-        let is_over = || told().values().flatten().any(|(reason, _)| reason == "GangReleased");
+        let is_over = || reported().values().flatten().any(|(reason, _)| reason == "GangReleased");
         for _ in 0..4_000 {
             if is_over() {
                 break;
@@ -90,17 +90,17 @@ fn lead(start: &Start, more: &[Value], page: Option<&str>) -> (Told, usize) {
                 setu = cluster.start_setu(&Start::default());
             }
         }
-        assert!(is_over(), "the gang's end was not told: {:?}", told());
-        // What is published in the background at that moment comes within it.
+        assert!(is_over(), "the gang's end was not told: {:?}", reported());
+        // Events that are being published in the background are included.
         tokio::time::sleep(Duration::from_secs(10)).await;
         drop(setu);
-        (told(), first.written().len())
+        (reported(), first.written().len())
     })
 }
 
 #[test]
-fn events_on_the_job_tell_what_those_on_its_workload_tell_and_come_only_where_they_are_asked_for() {
-    let asked = told(true, &[]);
+fn events_on_the_job_match_those_on_its_workload_and_are_optional() {
+    let asked = reported(true, &[]);
     let (job, workload) = (&asked["Job/train"], &asked["Workload"]);
     assert_eq!(job, workload);
     let reasons: BTreeSet<&str> = job.iter().map(|(reason, _)| reason.as_str()).collect();
@@ -108,40 +108,40 @@ fn events_on_the_job_tell_what_those_on_its_workload_tell_and_come_only_where_th
         assert!(reasons.contains(reason), "{reason} is not among {reasons:?}");
     }
     for (reason, words) in workload {
-        let says = [". Next: ", ", then ", "next attempt"].iter().any(|next| words.contains(next));
-        assert!(says, "{reason} does not say what comes next: {words}");
+        let has_next = [". Next: ", ", then ", "next attempt"].iter().any(|next| words.contains(next));
+        assert!(has_next, "{reason} does not say what comes next: {words}");
     }
-    let unasked = told(false, &[]);
+    let unasked = reported(false, &[]);
     assert_eq!(unasked.keys().collect::<Vec<_>>(), ["Workload"]);
     assert_eq!(&unasked["Workload"], workload);
 }
 
 #[test]
-fn every_step_is_told_wherever_setu_was_killed_and_whichever_answer_was_lost() {
-    let reasons = |told: &Told| -> BTreeSet<String> {
-        told["Workload"].iter().map(|(reason, _)| reason.clone()).collect()
+fn every_step_is_reported_after_a_kill_or_a_lost_reply_at_any_write() {
+    let reasons = |reported: &Reported| -> BTreeSet<String> {
+        reported["Workload"].iter().map(|(reason, _)| reason.clone()).collect()
     };
     let (whole, writes) = lead(&Start::default(), &[], None);
     for fault in [Fault::CrashAfter, Fault::ReplyLost] {
         for write in 0..writes {
-            let (told, _) = lead(&Start { plan: Some((write, fault)), ..Start::default() }, &[], None);
-            assert_eq!(reasons(&told), reasons(&whole), "{fault} at write {write}");
+            let (reported, _) = lead(&Start { plan: Some((write, fault)), ..Start::default() }, &[], None);
+            assert_eq!(reasons(&reported), reasons(&whole), "{fault} at write {write}");
         }
     }
 }
 
 #[test]
-fn a_replica_that_starts_says_how_long_nodes_usually_take_as_the_one_before_could() {
-    says_how_long_nodes_take(false);
+fn a_replica_that_takes_over_still_reports_how_long_nodes_usually_take() {
+    reports_how_long_nodes_take(false);
 }
 
 #[test]
-fn so_does_one_that_stood_by_meanwhile() {
-    says_how_long_nodes_take(true);
+fn a_standby_replica_that_takes_over_still_reports_how_long_nodes_usually_take() {
+    reports_how_long_nodes_take(true);
 }
 
-/// Leads a gang by one replica and another gang by the next one, which was there before if it `stood_by`.
-fn says_how_long_nodes_take(stood_by: bool) {
+/// Runs one gang with one replica and another gang with the next, which ran from the beginning if it `stood_by`.
+fn reports_how_long_nodes_take(stood_by: bool) {
     in_virtual_time(async {
         let mut cluster = cluster();
         let admin = cluster.server.user("admin");
@@ -171,24 +171,24 @@ fn says_how_long_nodes_take(stood_by: bool) {
         drop(first);
         let setu = second.unwrap_or_else(|| cluster.start_setu(&start));
         admin.create(&kinds::JOB, job("second")).unwrap();
-        let mut said = false;
+        let mut estimated = false;
         while words().iter().filter(|w| w.starts_with("\"Approved")).count() < 2 {
             tokio::time::sleep(BEAT).await;
-            said |= admin.list(&kinds::WORKLOAD).iter().any(|w| w.to_string().contains("usually"));
+            estimated |= admin.list(&kinds::WORKLOAD).iter().any(|w| w.to_string().contains("usually"));
         }
         drop(setu);
-        assert!(said, "nobody said how long it usually takes");
+        assert!(estimated, "nobody said how long it usually takes");
     });
 }
 
-/// What Events of this reason on the Workload say.
-fn notes_on_the_workload<'t>(events: &'t Told, reason: &str) -> Vec<&'t str> {
+/// The notes of the Events with this reason on the Workload.
+fn notes_on_the_workload<'t>(events: &'t Reported, reason: &str) -> Vec<&'t str> {
     let those = events["Workload"].iter().filter(|(of, _)| of == reason);
     those.map(|(_, note)| note.as_str()).collect()
 }
 
 #[test]
-fn what_is_to_be_said_against_a_plan_is_told_to_the_gangs_owner() {
+fn the_owner_is_informed_of_the_drawbacks_of_a_plan() {
     let agent = json!({
         "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"namespace": "kube-system", "name": "agent"},
         "spec": {"selector": {"matchLabels": {"app": "agent"}}, "template": {
@@ -196,14 +196,14 @@ fn what_is_to_be_said_against_a_plan_is_told_to_the_gangs_owner() {
             "spec": {"containers": [{"name": "main", "image": "none", "resources": {"requests": {"cpu": "100m"}}}]},
         }},
     });
-    let events = told(false, &[agent]);
+    let events = reported(false, &[agent]);
     let drawbacks = notes_on_the_workload(&events, "PlanHasDrawback");
     assert_eq!(drawbacks.len(), 1, "{events:?}");
     assert!(drawbacks[0].contains("kube-system/agent"), "{drawbacks:?}");
 }
 
 #[test]
-fn the_owner_is_told_what_the_nodes_cost_and_which_node_pools_were_passed_over() {
+fn the_owner_is_informed_which_node_pools_were_passed_over() {
     let tainted = json!({
         "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": "tainted"},
         "spec": {"template": {"metadata": {"labels": {"pool": ID}}, "spec": {
@@ -212,7 +212,7 @@ fn the_owner_is_told_what_the_nodes_cost_and_which_node_pools_were_passed_over()
             "taints": [{"key": "example.com/reserved", "effect": "NoSchedule"}],
         }}},
     });
-    let events = told(false, &[tainted]);
+    let events = reported(false, &[tainted]);
     let validated = notes_on_the_workload(&events, "GangValidated");
     assert_eq!(validated.len(), 1, "{events:?}");
     assert!(
@@ -222,7 +222,7 @@ fn the_owner_is_told_what_the_nodes_cost_and_which_node_pools_were_passed_over()
 }
 
 #[test]
-fn the_owner_is_told_what_is_out_of_capacity_by_karpenters_metrics() {
+fn the_owner_is_informed_what_is_out_of_capacity_by_karpenters_metrics() {
     let spot = json!({
         "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": "spot"},
         "spec": {"weight": 9, "template": {"metadata": {"labels": {"pool": ID}}, "spec": {

@@ -1,5 +1,5 @@
-//! The examples for users: every file parses, and each is applied to the embedded cluster as it stands and
-//! driven to its end. Those of kinds that it does not know are left to `tests/e2e/tests/examples.rs`.
+//! The user examples: every file parses, and each is applied to the embedded cluster unchanged and driven to its
+//! end. `tests/e2e/tests/examples.rs` covers kinds that the embedded cluster does not serve.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
@@ -16,12 +16,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Time between two looks.
-const LOOK: Duration = Duration::from_millis(250);
-/// Looks that an example may take: half an hour.
+/// The time between two checks.
+const INTERVAL: Duration = Duration::from_millis(250);
+/// The number of checks that an example may take: half an hour.
 const PATIENCE: usize = 7_200;
 
-/// An example, and what becomes of its gangs.
+/// An example, and the expected end of its gangs.
 struct Play {
     files: &'static [&'static str],
     weather: Value,
@@ -29,9 +29,9 @@ struct Play {
 }
 
 enum End {
-    /// It runs on so many nodes, all of which have these labels, and finishes.
+    /// It runs on this many nodes with these labels, and finishes.
     Runs(usize, &'static [(&'static str, &'static str)]),
-    /// It never gets a node, and these words are said about it.
+    /// It never gets a node, and its check's message contains these words.
     Waits(&'static str),
 }
 
@@ -61,17 +61,17 @@ fn apply(admin: &User, file: &str) {
     }
 }
 
-/// What is known of one gang while it is watched.
+/// What is known about one gang.
 #[derive(Default)]
 struct Seen {
     finished: bool,
-    /// Labels of its NodeClaims when it was admitted.
+    /// The labels of its NodeClaims at admission.
     nodes: Vec<Value>,
-    /// Everything its check has said.
-    said: BTreeSet<String>,
+    /// All messages of its check.
+    messages: BTreeSet<String>,
 }
 
-fn look(admin: &User, seen: &mut BTreeMap<String, Seen>) {
+fn observe(admin: &User, seen: &mut BTreeMap<String, Seen>) {
     let is = |w: &Value, kind: &str| {
         let conditions = w.pointer("/status/conditions").and_then(Value::as_array);
         conditions.into_iter().flatten().any(|c| text(c, "/type") == kind && text(c, "/status") == "True")
@@ -83,7 +83,7 @@ fn look(admin: &User, seen: &mut BTreeMap<String, Seen>) {
         let seen = seen.entry(gang.to_owned()).or_default();
         seen.finished = is(&workload, "Finished");
         let checks = workload.pointer("/status/admissionChecks").and_then(Value::as_array);
-        seen.said.extend(checks.into_iter().flatten().map(|c| text(c, "/message").to_owned()));
+        seen.messages.extend(checks.into_iter().flatten().map(|c| text(c, "/message").to_owned()));
         if is(&workload, "Admitted") && seen.nodes.is_empty() {
             let uid = text(&workload, "/metadata/uid");
             let label = |c: &Value| c.pointer("/metadata/labels").cloned().unwrap_or_default();
@@ -93,7 +93,7 @@ fn look(admin: &User, seen: &mut BTreeMap<String, Seen>) {
     }
 }
 
-/// Whether what was seen is the end that the gang is to have.
+/// Whether the gang has reached its expected end.
 fn has_ended(gang: &str, end: &End, seen: &Seen, spectator: &Spectator) -> bool {
     match end {
         End::Runs(nodes, labels) => {
@@ -109,7 +109,7 @@ fn has_ended(gang: &str, end: &End, seen: &Seen, spectator: &Spectator) -> bool 
         End::Waits(words) => {
             let created = |g: &setu::sim::show::Gang| if g.job == gang { g.created } else { 0 };
             assert_eq!(spectator.gangs().iter().map(created).sum::<u32>(), 0, "{gang} got nodes");
-            seen.said.iter().any(|said| said.contains(words))
+            seen.messages.iter().any(|message| message.contains(words))
         }
     }
 }
@@ -129,8 +129,8 @@ async fn play(play: &Play) {
     play.files.iter().for_each(|file| apply(&admin, file));
     let _setu = cluster.start_setu(&Start::default());
     let mut seen = BTreeMap::new();
-    for looks in 0.. {
-        look(&admin, &mut seen);
+    for rounds in 0.. {
+        observe(&admin, &mut seen);
         let open = |(gang, end): &&(&str, End)| {
             seen.get(*gang).is_none_or(|seen| !has_ended(gang, end, seen, &spectator))
         };
@@ -138,25 +138,25 @@ async fn play(play: &Play) {
         if open.is_empty() {
             break;
         }
-        let said: Vec<_> = seen.iter().map(|(gang, seen)| (gang, &seen.said)).collect();
-        assert!(looks < PATIENCE, "{:?}: {open:?} have not ended: {said:#?}", play.files);
-        tokio::time::sleep(LOOK).await;
+        let messages: Vec<_> = seen.iter().map(|(gang, seen)| (gang, &seen.messages)).collect();
+        assert!(rounds < PATIENCE, "{:?}: {open:?} have not ended: {messages:#?}", play.files);
+        tokio::time::sleep(INTERVAL).await;
     }
     for (kind, namespace, name) in jobs(&admin) {
         admin.delete(kind, &namespace, &name, Preconditions::default()).unwrap();
     }
-    for looks in 0.. {
+    for rounds in 0.. {
         let claims = admin.list(&kinds::NODE_CLAIM);
         if claims.is_empty() && admin.list(&kinds::NODE).is_empty() {
             break;
         }
-        assert!(looks < PATIENCE, "{:?}: these are left: {claims:#?}", play.files);
-        tokio::time::sleep(LOOK).await;
+        assert!(rounds < PATIENCE, "{:?}: these are left: {claims:#?}", play.files);
+        tokio::time::sleep(INTERVAL).await;
     }
     assert!(watchman.violations().is_empty(), "{:?}", watchman.violations());
 }
 
-/// What was submitted and is still there.
+/// The submitted objects that still exist.
 fn jobs(admin: &User) -> Vec<(&'static kinds::Kind, String, String)> {
     let key = |kind, o: &Value| {
         (kind, text(o, "/metadata/namespace").to_owned(), text(o, "/metadata/name").to_owned())
@@ -173,7 +173,7 @@ const GPU: (&str, &str) = ("node.kubernetes.io/instance-type", "g5.4xlarge");
 const SETUP: [&str; 2] = ["setup/nodepools.yaml", "setup/queues.yaml"];
 
 #[test]
-fn every_example_comes_to_its_end_in_the_embedded_cluster() {
+fn every_example_ends_as_expected_in_the_embedded_cluster() {
     let on = |file| -> &'static [&'static str] { vec![SETUP[0], SETUP[1], file].leak() };
     let alone = |file| -> &'static [&'static str] { vec![file].leak() };
     let fair = json!([]);
@@ -240,7 +240,7 @@ fn every_example_comes_to_its_end_in_the_embedded_cluster() {
 }
 
 #[test]
-fn every_yaml_file_of_the_examples_can_be_read() {
+fn every_yaml_file_of_the_examples_parses() {
     let mut folders = vec![folder()];
     let mut read = 0;
     while let Some(folder) = folders.pop() {
@@ -261,7 +261,7 @@ fn every_yaml_file_of_the_examples_can_be_read() {
 }
 
 #[test]
-fn the_profile_of_a_notebook_makes_the_pod_that_is_shown_and_waits_for_its_node() {
+fn the_notebook_profile_matches_the_pod_and_waits_long_enough_for_its_node() {
     let path = folder().join("jupyterhub.yaml");
     let file = std::fs::read_to_string(&path).unwrap();
     let block: Vec<&str> = file.lines().filter_map(|line| line.strip_prefix("#   ")).collect();

@@ -1,4 +1,4 @@
-//! The checks of the fuzz targets with the stable compiler: over the corpus, and over mutations of it.
+//! Runs the checks of the fuzz targets with the stable compiler, on the corpus and on mutations of it.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, missing_docs, reason = "a test may panic")]
 
@@ -29,7 +29,7 @@ fn every_input_of_the_corpus_is_handled() {
     }
 }
 
-/// What is done to an input: cut a part out, and put something else there.
+/// A change to an input: cut out a part, and insert something else there.
 fn mutation() -> impl Strategy<Value = (Index, Index, usize, Vec<u8>)> {
     let words = ["0", "-1", "4294967295", "18446744073709551616", "\"", "{", "[", "null", "\n", "é", "9999"];
     let word = proptest::sample::select(words.to_vec()).prop_map(|w| w.as_bytes().to_vec());

@@ -1,4 +1,4 @@
-//! What holds for every gang, whatever is observed: the statechart walked by random observations.
+//! What holds for every gang, whatever is observed: random observations walk the statechart.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -62,7 +62,7 @@ fn event() -> impl Strategy<Value = Event> {
 
 proptest! {
     #[test]
-    fn every_step_is_an_edge_of_the_chart_and_counts_one(events in proptest::collection::vec(event(), 0..60)) {
+    fn every_step_is_an_edge_of_the_chart_and_increments_seq(events in proptest::collection::vec(event(), 0..60)) {
         let mut journal = new_journal();
         for (step, event) in (0_i64..).zip(&events) {
             let next = decide(&journal, event, &rules(step)).journal;
@@ -78,7 +78,7 @@ proptest! {
     }
 
     #[test]
-    fn claims_are_created_in_provisioning_or_to_mend_and_an_attempt_is_never_reused(events in proptest::collection::vec(event(), 0..80)) {
+    fn claims_are_created_only_when_needed_and_an_attempt_is_never_reused(events in proptest::collection::vec(event(), 0..80)) {
         let mut journal = new_journal();
         let mut rolled_back = 0;
         for (step, event) in (0_i64..).zip(&events) {
@@ -144,7 +144,7 @@ fn failed(journal: &Journal, step: i64, policy: &Policy) -> Journal {
 }
 
 #[test]
-fn five_tries_are_made_with_the_quota_held_and_then_it_is_given_back() {
+fn quota_is_given_back_after_five_retries() {
     let mut journal = new_journal();
     for try_ in 0..5 {
         journal = failed(&journal, try_, &Policy::default());
@@ -156,7 +156,7 @@ fn five_tries_are_made_with_the_quota_held_and_then_it_is_given_back() {
 }
 
 #[test]
-fn nodes_that_others_give_back_end_a_wait_early_and_the_next_attempt_counts_as_a_try() {
+fn returned_capacity_ends_a_backoff_early_and_the_next_attempt_counts_as_a_try() {
     let waits = failed(&new_journal(), 0, &Policy::default());
     let early = Rules::new(&Policy::default(), waits.entered_at + SignedDuration::from_secs(1), 0.0);
     assert_eq!(decide(&waits, &Event::WaitOver, &early).journal, waits, "its time is not over");
@@ -168,7 +168,7 @@ fn nodes_that_others_give_back_end_a_wait_early_and_the_next_attempt_counts_as_a
 }
 
 #[test]
-fn after_the_last_yield_a_gang_is_rejected_only_where_the_policy_asks_for_it() {
+fn after_the_last_yield_a_gang_is_rejected_only_if_the_policy_says_so() {
     for (on_exhausted, end) in
         [(OnExhausted::Yield, StateName::Yielded), (OnExhausted::Reject, StateName::Rejected)]
     {
@@ -185,7 +185,7 @@ fn after_the_last_yield_a_gang_is_rejected_only_where_the_policy_asks_for_it() {
 }
 
 #[test]
-fn an_admission_on_a_ready_of_an_earlier_reservation_gives_the_quota_back() {
+fn an_admission_on_a_stale_ready_gives_the_quota_back() {
     let mut journal = new_journal();
     journal.state = State::Released;
     let stale = |phase| Event::Reserved { admission: AdmissionId("9-1-a".into()), phase };
@@ -201,7 +201,7 @@ fn shortage() -> Event {
 }
 
 #[test]
-fn falling_to_the_next_tier_is_one_rollback_that_keeps_quota_and_costs_no_try() {
+fn a_change_of_tier_is_one_rollback_that_keeps_the_quota_and_costs_no_try() {
     let mut journal = new_journal();
     let planned = |option_index| Event::Planned {
         slots: 4,
@@ -228,7 +228,7 @@ fn falling_to_the_next_tier_is_one_rollback_that_keeps_quota_and_costs_no_try() 
 }
 
 #[test]
-fn tiers_that_are_closed_end_the_round_and_not_the_admission() {
+fn a_closed_later_tier_ends_the_round_but_not_the_admission() {
     let mut journal = new_journal();
     journal.memory.option = OptionPosition { tier: 0, index: 1, count: 2 };
     let closed = Event::Failed(Failure::new(FailureClass::NotPlannable, "at its limit"));
@@ -238,7 +238,7 @@ fn tiers_that_are_closed_end_the_round_and_not_the_admission() {
 }
 
 #[test]
-fn what_may_come_uses_up_no_retry_and_rejects_no_gang() {
+fn a_refusal_for_something_that_may_still_appear_costs_no_yield_and_rejects_no_gang() {
     let mut policy = Policy { on_exhausted: OnExhausted::Reject, ..Policy::default() };
     policy.yielding.limit = 1;
     let rules = Rules::new(&policy, start(), 0.0);
@@ -247,22 +247,22 @@ fn what_may_come_uses_up_no_retry_and_rejects_no_gang() {
         let journal = Journal { state: State::Validating, ..journal.clone() };
         decide(&journal, &Event::Refused(failure), &rules).journal
     };
-    let told = |journal: &Journal| (journal.state.name(), journal.memory.yields, journal.memory.waits);
+    let counts = |journal: &Journal| (journal.state.name(), journal.memory.yields, journal.memory.waits);
     let (missing, too_many) = (ObstacleReason::NodePoolMissing, ObstacleReason::TooManyNodes);
     let twice = refused(&refused(&new_journal(), missing), missing);
-    assert_eq!(told(&twice), (StateName::Yielded, 0, 2));
+    assert_eq!(counts(&twice), (StateName::Yielded, 0, 2));
     let once = refused(&twice, too_many);
-    assert_eq!(told(&once), (StateName::Yielded, 1, 2));
-    assert_eq!(told(&refused(&once, missing)), (StateName::Yielded, 1, 3));
-    assert_eq!(told(&refused(&once, too_many)), (StateName::Rejected, 1, 2));
+    assert_eq!(counts(&once), (StateName::Yielded, 1, 2));
+    assert_eq!(counts(&refused(&once, missing)), (StateName::Yielded, 1, 3));
+    assert_eq!(counts(&refused(&once, too_many)), (StateName::Rejected, 1, 2));
     let option = OptionPosition::default();
     let planned = Event::Planned { slots: 2, plan: "p".into(), pinning: Pinning::Selector, option };
     let validating = Journal { state: State::Validating, ..once };
-    assert_eq!(told(&decide(&validating, &planned, &rules).journal), (StateName::Provisioning, 1, 0));
+    assert_eq!(counts(&decide(&validating, &planned, &rules).journal), (StateName::Provisioning, 1, 0));
 }
 
 #[test]
-fn the_time_of_an_attempt_begins_when_it_does_and_what_it_is_judged_by_is_forgotten_with_it() {
+fn the_deadline_and_terms_of_an_attempt_last_as_long_as_the_attempt() {
     let policy = Policy::default();
     let at = |second: i64| Timestamp::UNIX_EPOCH + SignedDuration::from_secs(second);
     let limit = policy.deadlines.gang.signed();

@@ -1,5 +1,5 @@
-//! The gates on the embedded cluster: what they count, what a dry run tells, what is remembered of
-//! capacity, and that a gang which waits for its LocalQueue is woken and does not poll.
+//! The gates in the embedded cluster: what they count, what a dry run reports, which shortages are recorded,
+//! and that a gang that waits for its LocalQueue is woken instead of polling.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// Name of everything.
+/// The name of everything.
 const ID: &str = "gates";
 
 struct Stage {
@@ -56,7 +56,7 @@ impl Stage {
         self.admin.merge(&kinds::NODE_POOL, "", ID, &limits).unwrap();
     }
 
-    /// Has somebody else take a node of a NodePool.
+    /// Takes a node of a NodePool for someone else.
     fn occupy(&self, node_pool: &str) {
         let claim = json!({
             "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
@@ -76,13 +76,13 @@ impl Stage {
         self.admin.create(&kinds::NODE_CLAIM, claim).unwrap();
     }
 
-    /// How many NodeClaims gangs have.
+    /// The number of the gangs' NodeClaims.
     fn claims(&self) -> usize {
         let all = self.admin.list(&kinds::NODE_CLAIM);
         all.iter().filter(|claim| claim["metadata"]["name"] != "another").count()
     }
 
-    /// Has Kueue say that so many GPUs of the quota of 100 are reserved.
+    /// Makes Kueue report that this many GPUs of the quota of 100 are reserved.
     fn reserve(&self, gpus: &str) {
         let of = |name: &str, total: &str| json!({"name": name, "total": total, "borrowed": "0"});
         let status = json!({"status": {"flavorsReservation": [
@@ -120,7 +120,7 @@ impl Stage {
         panic!("{what} not within two minutes; {}", self.message("train"));
     }
 
-    /// Waits for NodeClaims, which come as soon as the watch shows what changed: nobody has to look again by himself.
+    /// Waits for NodeClaims. They must come as soon as the watch shows the change, without polling.
     async fn until_woken(&self) {
         let since = self.cluster.clock.now();
         self.until("NodeClaims", |s| s.claims() > 0).await;
@@ -128,12 +128,12 @@ impl Stage {
         assert!(waited.as_millis() < 2_000, "it looked again only after {waited:?}");
     }
 
-    async fn until_told(&self, job: &str, words: &str) {
+    async fn until_message(&self, job: &str, words: &str) {
         self.until(words, |s| s.message(job).contains(words)).await;
     }
 }
 
-/// Plays in virtual time. Returns what is on `/metrics` afterwards.
+/// Plays in virtual time. Returns the `/metrics` page afterwards.
 fn played(policy: &str, play: impl AsyncFnOnce(&mut Stage)) -> String {
     let recorder = metrics::recorder().unwrap();
     let handle = recorder.handle();
@@ -145,7 +145,7 @@ fn played(policy: &str, play: impl AsyncFnOnce(&mut Stage)) -> String {
     handle.render()
 }
 
-/// The series of a metric, by their labels.
+/// The series of a metric by their labels.
 fn series(text: &str, metric: &str) -> BTreeMap<String, u64> {
     let of_metric = text.lines().filter_map(|line| line.strip_prefix(metric)?.strip_prefix('{'));
     let split = of_metric.filter_map(|line| line.split_once("} "));
@@ -162,13 +162,13 @@ const CAPACITY: &str = "setu_capacity_validation_total";
 const QUOTA: &str = "setu_quota_check_total";
 
 #[test]
-fn limits_of_node_pools_are_counted_by_what_they_say_and_once_each_time_that_is_news() {
+fn capacity_gate_results_are_counted_once_per_change() {
     let text = played("defaults: {gates: {capacity: Enforce}}", async |stage| {
         stage.occupy(ID);
         stage.limit("2");
         let _setu = stage.start();
         stage.submit("train", 2, "2s");
-        stage.until_told("train", "NodePool gates has a limit of 2 nodes").await;
+        stage.until_message("train", "NodePool gates has a limit of 2 nodes").await;
         tokio::time::sleep(Duration::from_mins(1)).await;
         stage.limit("3");
         stage.until_woken().await;
@@ -188,7 +188,7 @@ fn limits_of_node_pools_are_counted_by_what_they_say_and_once_each_time_that_is_
     counted(&text, CAPACITY, [("nodepool=\"gates\",result=\"warned\"", 1)]);
 }
 
-/// Counts how often something is listed, by path and query.
+/// Counts lists by path and query.
 #[derive(Clone)]
 struct Lists {
     is_meant: fn(&str, &str) -> bool,
@@ -196,7 +196,7 @@ struct Lists {
 }
 
 impl Lists {
-    /// Those from now on.
+    /// Counts from now on.
     fn observe(stage: &Stage, is_meant: fn(&str, &str) -> bool) -> Self {
         let lists = Self { is_meant, seen: Arc::default() };
         stage.cluster.server.observe(Box::new(lists.clone()));
@@ -218,7 +218,7 @@ impl Observer for Lists {
 }
 
 #[test]
-fn gangs_that_are_woken_together_by_a_limit_read_the_claims_of_its_node_pool_together() {
+fn gangs_woken_by_the_same_limit_share_lists_of_its_node_pools_claims() {
     played("defaults: {gates: {capacity: Enforce}}", async |stage| {
         let lists = Lists::observe(stage, |path, query| {
             path.ends_with("/nodeclaims") && query.contains("nodepool+in+")
@@ -230,24 +230,24 @@ fn gangs_that_are_woken_together_by_a_limit_read_the_claims_of_its_node_pool_tog
             stage.submit(&format!("train-{gang}"), 2, "2s");
         }
         for gang in 0..50 {
-            stage.until_told(&format!("train-{gang}"), "has a limit of 2 nodes").await;
+            stage.until_message(&format!("train-{gang}"), "has a limit of 2 nodes").await;
         }
         tokio::time::sleep(Duration::from_mins(1)).await;
         lists.seen.store(0, Ordering::Relaxed);
-        // Room for three of them.
+        // Room for three gangs.
         stage.limit("8");
         stage.until_woken().await;
         tokio::time::sleep(Duration::from_millis(100)).await;
         let claims = stage.claims();
         let lists = lists.seen.load(Ordering::Relaxed);
         assert_eq!(claims, 6);
-        // One after the other, as many as fit into that time, and each for several gangs.
+        // One after the other, as many as fit into that time, each for several gangs.
         assert!((1..=20).contains(&lists), "{lists} lists for 50 gangs");
     });
 }
 
 #[test]
-fn a_gang_that_waits_for_a_limit_on_a_later_tier_is_woken_when_it_is_raised() {
+fn raising_the_limit_of_a_later_tier_wakes_a_gang_that_waits_for_it() {
     let policy = "defaults: {managedResources: [nvidia.com/gpu], retry: {inCheck: {base: 60s, max: 60s}}, \
                   tiers: [{name: first, nodePoolName: gates}, {name: second, nodePoolName: second}]}";
     played(policy, async |stage| {
@@ -259,7 +259,7 @@ fn a_gang_that_waits_for_a_limit_on_a_later_tier_is_woken_when_it_is_raised() {
         stage.weather(&json!([{"nodePool": ID, "capacity": 0}]));
         let _setu = stage.start();
         stage.submit("train", 2, "2s");
-        stage.until_told("train", "NodePool second has a limit of 2 nodes").await;
+        stage.until_message("train", "NodePool second has a limit of 2 nodes").await;
         stage.until("the first tier is given back", |s| s.claims() == 0).await;
         tokio::time::sleep(Duration::from_secs(20)).await;
         let raised = json!({"spec": {"limits": {"nodes": "3"}}});
@@ -270,7 +270,7 @@ fn a_gang_that_waits_for_a_limit_on_a_later_tier_is_woken_when_it_is_raised() {
 }
 
 #[test]
-fn a_gang_that_is_refused_for_the_unknown_amounts_of_a_type_is_woken_when_a_node_of_it_shows_them() {
+fn a_gang_refused_for_unknown_amounts_of_a_type_is_woken_when_a_node_shows_them() {
     played("", async |stage| {
         let unknown = json!({"spec": {
             "limits": {"nvidia.com/gpu": "64"},
@@ -305,7 +305,7 @@ fn a_gang_that_is_refused_for_the_unknown_amounts_of_a_type_is_woken_when_a_node
     });
 }
 
-/// A gang of two nodes of which Setu can create one NodeClaim until the returned flag is cleared, as it was when Setu ended.
+/// A gang of two nodes that a killed Setu left with one NodeClaim. The other is denied until the returned flag is cleared.
 async fn begun_by_another(stage: &mut Stage, gang: &str) -> Arc<AtomicBool> {
     let refused = Arc::new(AtomicBool::new(true));
     let rule = Arc::clone(&refused);
@@ -322,7 +322,7 @@ async fn begun_by_another(stage: &mut Stage, gang: &str) -> Arc<AtomicBool> {
 }
 
 #[test]
-fn a_new_leader_counts_what_gangs_in_flight_will_create_before_it_plans_others() {
+fn a_new_leader_counts_pending_creates_before_it_plans_other_gangs() {
     played("defaults: {gates: {capacity: Enforce}}", async |stage| {
         stage.limit("3");
         let refused = begun_by_another(stage, "begun").await;
@@ -332,7 +332,7 @@ fn a_new_leader_counts_what_gangs_in_flight_will_create_before_it_plans_others()
                 s.workload("a-new-one").is_some_and(|w| world::is(&w, "QuotaReserved"))
             })
             .await;
-        // Which of them is looked at first is another one in each life. Every other one wins an election first.
+        // The order in which gangs are reconciled differs in each life. Every second life wins an election first.
         let timing = Timing::default();
         for life in 0..20 {
             let election = (life % 2 == 1).then_some(Election { timing, shards: 1 });
@@ -345,21 +345,21 @@ fn a_new_leader_counts_what_gangs_in_flight_will_create_before_it_plans_others()
         refused.store(false, Ordering::Relaxed);
         let _setu = stage.start();
         stage.until("it runs", |s| s.is_admitted("begun")).await;
-        stage.until_told("a-new-one", "has a limit of 3 nodes: 2 in use").await;
+        stage.until_message("a-new-one", "has a limit of 3 nodes: 2 in use").await;
         assert_eq!(stage.admin.list(&kinds::NODE_CLAIM).len(), 2);
         stage.until("the other runs after it", |s| s.is_admitted("a-new-one")).await;
     });
 }
 
 #[test]
-fn the_diagnosis_of_quota_is_counted_by_what_it_says() {
+fn quota_gate_results_are_counted() {
     let passed = "queue=\"gates\",result=\"passed\"";
     let run = async |stage: &mut Stage| {
         let _setu = stage.start();
         stage.submit("train", 2, "2s");
         stage.until("it runs", |s| s.is_admitted("train")).await;
     };
-    // The LocalQueue, and each of two resources.
+    // One result for the LocalQueue, and one for each of two resources.
     let text = played("defaults: {}", async |stage| {
         stage.reserve("2");
         run(stage).await;
@@ -376,7 +376,7 @@ fn the_diagnosis_of_quota_is_counted_by_what_it_says() {
         stage.reserve("101");
         let _setu = stage.start();
         stage.submit("train", 2, "2s");
-        stage.until_told("train", "101 of 100 nvidia.com/gpu").await;
+        stage.until_message("train", "101 of 100 nvidia.com/gpu").await;
         stage.reserve("100");
         stage.until_woken().await;
         stage.until("it runs", |s| s.is_admitted("train")).await;
@@ -385,7 +385,7 @@ fn the_diagnosis_of_quota_is_counted_by_what_it_says() {
 }
 
 #[test]
-fn the_board_names_the_gangs_that_wait_for_quota() {
+fn the_board_shows_who_waits_for_quota_and_who_holds_it() {
     played("", async |stage| {
         let _setu = stage.start();
         stage.submit("large", 100, "1h");
@@ -397,9 +397,9 @@ fn the_board_names_the_gangs_that_wait_for_quota() {
         stage.submit("later", 1, "1h");
         tokio::time::sleep(Duration::from_secs(2)).await;
         let queued = (stage.cluster.board())().unwrap().around.queued;
-        let told: Vec<(&str, &str, usize)> =
+        let reported: Vec<(&str, &str, usize)> =
             queued.iter().map(|q| (q.local_queue.as_str(), q.cluster_queue.as_str(), q.workloads)).collect();
-        assert_eq!(told, [("gates/queue", "gates", 1)], "{queued:?}");
+        assert_eq!(reported, [("gates/queue", "gates", 1)], "{queued:?}");
         assert!(queued[0].oldest[0].1.contains("later"), "{queued:?}");
         let held: Vec<(bool, u32)> =
             queued[0].quota_held_by.iter().map(|h| (h.workload.contains("large"), h.pods)).collect();
@@ -408,16 +408,16 @@ fn the_board_names_the_gangs_that_wait_for_quota() {
 }
 
 #[test]
-fn a_gang_that_waits_for_its_local_queue_is_woken_when_it_comes_back() {
+fn a_gang_that_waits_for_its_local_queue_is_woken_when_it_is_recreated() {
     played("defaults: {gates: {quota: Enforce}}", async |stage| {
         let _setu = stage.start();
         stage.occupy(ID);
         stage.limit("2");
         stage.submit("train", 2, "2s");
-        stage.until_told("train", "has a limit of 2 nodes").await;
+        stage.until_message("train", "has a limit of 2 nodes").await;
         stage.admin.delete(&kinds::LOCAL_QUEUE, ID, "queue", Preconditions::default()).unwrap();
         stage.limit("3");
-        stage.until_told("train", "LocalQueue queue does not exist").await;
+        stage.until_message("train", "LocalQueue queue does not exist").await;
         let objects = scenario::objects(ID, 100).unwrap();
         let queue = objects.into_iter().find(|o| o["kind"] == "LocalQueue").unwrap();
         stage.admin.create(&kinds::LOCAL_QUEUE, queue).unwrap();
@@ -426,17 +426,17 @@ fn a_gang_that_waits_for_its_local_queue_is_woken_when_it_comes_back() {
 }
 
 #[test]
-fn a_dry_run_is_told_by_an_event_and_counted_and_creates_nothing() {
+fn a_dry_run_creates_nothing_and_is_reported_by_one_event_and_counted() {
     let text = played("defaults: {strategy: {type: DryRun}}", async |stage| {
         let setu = stage.start();
         stage.submit("train", 3, "2s");
-        stage.until_told("train", "strategy DryRun creates nothing").await;
+        stage.until_message("train", "strategy DryRun creates nothing").await;
         tokio::time::sleep(Duration::from_mins(2)).await;
         let events = stage.admin.list(&kinds::EVENT);
-        let told = events.iter().filter(|e| e["regarding"]["kind"] == "Workload");
-        let told: Vec<(&str, &str)> =
-            told.map(|e| (e["reason"].as_str().unwrap(), e["note"].as_str().unwrap())).collect();
-        let [(reason, note)] = told.as_slice() else { panic!("one Event is enough: {told:?}") };
+        let reported = events.iter().filter(|e| e["regarding"]["kind"] == "Workload");
+        let reported: Vec<(&str, &str)> =
+            reported.map(|e| (e["reason"].as_str().unwrap(), e["note"].as_str().unwrap())).collect();
+        let [(reason, note)] = reported.as_slice() else { panic!("one Event is enough: {reported:?}") };
         assert_eq!(*reason, "GangWaiting");
         assert!(note.contains("3 nodes: 3 from NodePool gates; they would be created"), "{note}");
         assert!(stage.admin.list(&kinds::NODE_CLAIM).is_empty());
@@ -447,14 +447,14 @@ fn a_dry_run_is_told_by_an_event_and_counted_and_creates_nothing() {
     counted(&text, "setu_nodeclaims_created_total", []);
 }
 
-/// What one series shows.
+/// The value of one series.
 fn shown(text: &str, series: &str) -> f64 {
     let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
     line.unwrap_or_else(|| panic!("no {series} in\n{text}")).parse().unwrap()
 }
 
 #[test]
-fn an_attempt_in_vain_and_one_that_succeeds_are_measured_as_they_were() {
+fn failed_and_successful_attempts_are_measured() {
     let policy = "defaults:\n  retry: {inCheck: {limit: 3, base: 1s, max: 1s}}\n  \
                   gates: {budget: {prices: {g5.4xlarge: {on-demand: \"7200\"}}}}";
     let text = played(policy, async |stage| {
@@ -470,10 +470,13 @@ fn an_attempt_in_vain_and_one_that_succeeds_are_measured_as_they_were() {
         setu.context.set_gauges();
         for reason in ["GangValidated", "GangReady"] {
             let events = stage.admin.list(&kinds::EVENT);
-            let told =
+            let reported =
                 events.iter().find(|event| event["reason"] == reason).map(|event| event["note"].to_string());
             let cost = ", at most 14400 USD an hour";
-            assert!(told.as_ref().is_some_and(|told| told.contains(cost)), "{reason}: {told:?}");
+            assert!(
+                reported.as_ref().is_some_and(|reported| reported.contains(cost)),
+                "{reason}: {reported:?}"
+            );
         }
     });
     let is = |series: &str, expected: f64| {
@@ -505,12 +508,12 @@ fn an_attempt_in_vain_and_one_that_succeeds_are_measured_as_they_were() {
 }
 
 #[test]
-fn nodes_cost_from_their_launch_on_and_those_without_a_price_are_counted_apart() {
+fn nodes_cost_from_their_launch_and_unpriced_nodes_are_counted_separately() {
     let launched = async |stage: &mut Stage| {
         stage.weather(&json!([{"nodePool": ID, "registrationDelay": "1h"}]));
         let setu = stage.start();
         stage.submit("train", 2, "2s");
-        stage.until_told("train", "0/2 nodes ready").await;
+        stage.until_message("train", "0/2 nodes ready").await;
         tokio::time::sleep(Duration::from_secs(30)).await;
         setu.context.set_gauges();
     };
@@ -523,7 +526,7 @@ fn nodes_cost_from_their_launch_on_and_those_without_a_price_are_counted_apart()
 }
 
 #[test]
-fn nodes_that_came_up_for_a_job_which_was_deleted_meanwhile_are_wasted_and_told_of() {
+fn nodes_of_a_job_deleted_while_they_come_up_are_traced_and_counted_as_wasted() {
     let mut nodes = Vec::new();
     let text = played("", async |stage| {
         stage.weather(&json!([{"nodePool": ID, "registrationDelay": "1h"}]));
@@ -531,16 +534,16 @@ fn nodes_that_came_up_for_a_job_which_was_deleted_meanwhile_are_wasted_and_told_
         stage.cluster.traces = traces;
         let _setu = stage.start();
         stage.submit("train", 2, "2s");
-        stage.until_told("train", "0/2 nodes ready").await;
+        stage.until_message("train", "0/2 nodes ready").await;
         tokio::time::sleep(Duration::from_secs(30)).await;
-        // At once, as a namespace's deletion does: nothing is left that could be rolled back first.
+        // All at once, as when a namespace is deleted: there is no time to roll back.
         let name = stage.workload("train").unwrap()["metadata"]["name"].as_str().unwrap().to_owned();
         stage.admin.delete(&kinds::JOB, ID, "train", Preconditions::default()).unwrap();
         let free = json!({"metadata": {"finalizers": null}});
         stage.admin.merge(&kinds::WORKLOAD, ID, &name, &free).unwrap();
         let _ = stage.admin.delete(&kinds::WORKLOAD, ID, &name, Preconditions::default());
         stage.until("its nodes are gone", |s| s.admin.list(&kinds::NODE_CLAIM).is_empty()).await;
-        // Until the watch has shown that the last one is gone, too.
+        // Give the watch time to show that the last one is gone too.
         tokio::time::sleep(Duration::from_secs(1)).await;
         nodes.extend(std::iter::from_fn(|| sent.try_recv().ok()).filter(|span| span.name == "NodeClaim"));
     });
@@ -550,7 +553,7 @@ fn nodes_that_came_up_for_a_job_which_was_deleted_meanwhile_are_wasted_and_told_
 }
 
 #[test]
-fn the_time_of_a_node_that_was_kept_and_not_used_is_counted() {
+fn unused_warm_node_time_is_counted() {
     let text = played("defaults: {custody: {release: Warm, warmFor: 30s}}", async |stage| {
         let setu = stage.start();
         stage.submit("train", 2, "2s");
@@ -562,7 +565,7 @@ fn the_time_of_a_node_that_was_kept_and_not_used_is_counted() {
     assert!((60.0..=70.0).contains(&kept), "{kept}");
 }
 
-/// The body of an answer over HTTP. Virtual time stands still meanwhile.
+/// The body of an HTTP response. Virtual time stands still during the request.
 async fn get(address: SocketAddr, path: &'static str) -> Value {
     let read = move || {
         let mut stream = std::net::TcpStream::connect(address).unwrap();
@@ -578,7 +581,7 @@ async fn get(address: SocketAddr, path: &'static str) -> Value {
 }
 
 #[test]
-fn what_ran_out_of_capacity_is_served_with_its_expiry_and_gone_after_it() {
+fn debug_capacity_lists_shortages_until_they_expire() {
     played("defaults: {retry: {inCheck: {limit: 1, base: 10m, max: 10m}}}", async |stage| {
         stage.weather(&json!([{"nodePool": ID, "capacity": 0}]));
         let setu = stage.start();
@@ -609,7 +612,7 @@ fn what_ran_out_of_capacity_is_served_with_its_expiry_and_gone_after_it() {
 }
 
 #[test]
-fn a_claim_deleted_before_its_launch_without_an_event_counts_as_a_lack_of_capacity() {
+fn a_claim_deleted_before_its_launch_without_an_event_counts_as_a_shortage() {
     played("defaults: {retry: {inCheck: {limit: 1, base: 10m, max: 10m}}}", async |stage| {
         stage.weather(&json!([{"nodePool": ID, "launchDelay": "4m"}]));
         let _setu = stage.start();
@@ -624,7 +627,7 @@ fn a_claim_deleted_before_its_launch_without_an_event_counts_as_a_lack_of_capaci
     });
 }
 
-/// Capacity types that the NodeClaims asked for, in the order of their creation.
+/// Capacity types of the created NodeClaims, in order.
 #[derive(Clone, Default)]
 struct Asked(Arc<Mutex<Vec<String>>>);
 
@@ -639,7 +642,7 @@ impl Observer for Asked {
     }
 }
 
-/// A policy whose gangs may have nodes of both tiers.
+/// A policy that lets a gang mix both tiers.
 fn spot_mixed_with_on_demand() -> String {
     let tier = |name: &str| {
         format!(
@@ -660,7 +663,7 @@ fn offer_spot_too(stage: &Stage) {
 }
 
 #[test]
-fn where_tiers_may_be_mixed_one_node_that_a_tier_lacks_costs_one_more_claim_and_no_node_that_came_up() {
+fn with_mixed_tiers_a_shortage_of_one_node_costs_one_extra_claim_and_no_rollback() {
     let text = played(&spot_mixed_with_on_demand(), async |stage| {
         offer_spot_too(stage);
         stage.weather(&json!([{"nodePool": ID, "capacityType": "spot", "capacity": 2}]));
@@ -670,14 +673,14 @@ fn where_tiers_may_be_mixed_one_node_that_a_tier_lacks_costs_one_more_claim_and_
         stage.submit("train", 3, "2s");
         stage.until("it runs", |s| s.is_admitted("train")).await;
         assert_eq!(*asked.0.lock().unwrap(), ["spot", "spot", "spot", "on-demand"]);
-        let told = stage.admin.list(&kinds::EVENT);
-        assert!(told.iter().all(|event| event["reason"] != "GangRollingBack"), "{told:?}");
+        let reported = stage.admin.list(&kinds::EVENT);
+        assert!(reported.iter().all(|event| event["reason"] != "GangRollingBack"), "{reported:?}");
     });
     counted(&text, "setu_retry_attempts_total", [("operation=\"tier\",attempt=\"1\"", 1)]);
 }
 
 #[test]
-fn where_no_tier_has_what_is_missing_a_gang_of_mixed_tiers_does_not_ask_again_and_again() {
+fn with_mixed_tiers_a_gang_backs_off_when_no_tier_has_capacity() {
     played(&spot_mixed_with_on_demand(), async |stage| {
         offer_spot_too(stage);
         stage.weather(&json!([
@@ -690,17 +693,17 @@ fn where_no_tier_has_what_is_missing_a_gang_of_mixed_tiers_does_not_ask_again_an
         stage.submit("train", 3, "2s");
         let rests = |s: &Stage| s.workload("train").is_some_and(|w| w.to_string().contains("BackingOff"));
         stage.until("the attempt is given up", rests).await;
-        // Three of the first tier, and one that the second one has not either.
+        // Three of the first tier, and one of the second tier, which has no capacity either.
         assert_eq!(*asked.0.lock().unwrap(), ["spot", "spot", "spot", "on-demand"]);
         tokio::time::sleep(Duration::from_mins(5)).await;
         let claims = asked.0.lock().unwrap().len();
-        // Each try asks each tier once. A gang that goes on without a pause asks several times a second.
+        // Each try asks each tier once. A gang without backoff would ask several times a second.
         assert!(claims <= 60, "{claims} NodeClaims in five minutes");
     });
 }
 
 #[test]
-fn a_claim_of_the_first_tier_that_vanishes_without_a_word_is_made_up_for_by_the_second_one() {
+fn with_mixed_tiers_a_claim_that_vanishes_from_the_first_tier_is_replaced_from_the_second() {
     played(&spot_mixed_with_on_demand(), async |stage| {
         offer_spot_too(stage);
         stage.weather(&json!([
@@ -719,8 +722,8 @@ fn a_claim_of_the_first_tier_that_vanishes_without_a_word_is_made_up_for_by_the_
         stage.admin.delete(&kinds::NODE_CLAIM, "", name, Preconditions::default()).unwrap();
         stage.until("it runs", |s| s.is_admitted("train")).await;
         assert_eq!(*asked.0.lock().unwrap(), ["spot", "spot", "spot", "on-demand", "on-demand"]);
-        let told = stage.admin.list(&kinds::EVENT);
-        assert!(told.iter().all(|event| event["reason"] != "GangRollingBack"), "{told:?}");
+        let reported = stage.admin.list(&kinds::EVENT);
+        assert!(reported.iter().all(|event| event["reason"] != "GangRollingBack"), "{reported:?}");
     });
 }
 
@@ -762,7 +765,7 @@ impl Observer for Arrivals {
 }
 
 #[test]
-fn a_gang_that_waits_for_others_to_get_ready_goes_on_as_soon_as_they_are() {
+fn a_gang_that_waits_for_claims_in_flight_continues_as_soon_as_they_are_ready() {
     played("guards: {claimsInFlight: 2}\ndefaults: {}", async |stage| {
         let times = Arrivals::default();
         stage.cluster.server.observe(Box::new(times.clone()));
@@ -770,7 +773,7 @@ fn a_gang_that_waits_for_others_to_get_ready_goes_on_as_soon_as_they_are() {
         stage.submit("first", 2, "5m");
         stage.until("its NodeClaims", |s| s.admin.list(&kinds::NODE_CLAIM).len() == 2).await;
         stage.submit("train", 2, "2s");
-        stage.until_told("train", "guards.claimsInFlight allows 2").await;
+        stage.until_message("train", "guards.claimsInFlight allows 2").await;
         stage.until("its NodeClaims", |s| s.admin.list(&kinds::NODE_CLAIM).len() == 4).await;
         let (ready, created) = *times.0.lock().unwrap();
         let waited = created.unwrap().duration_since(ready.unwrap());
@@ -779,7 +782,7 @@ fn a_gang_that_waits_for_others_to_get_ready_goes_on_as_soon_as_they_are() {
 }
 
 #[test]
-fn what_was_created_before_setu_started_counts_for_the_guards_too() {
+fn claims_created_before_a_restart_count_towards_the_guards() {
     played("guards: {createsPerMinute: 3}\ndefaults: {}", async |stage| {
         let setu = stage.start();
         stage.submit("first", 2, "5m");
@@ -787,13 +790,13 @@ fn what_was_created_before_setu_started_counts_for_the_guards_too() {
         setu.kill();
         let _setu = stage.start();
         stage.submit("train", 2, "2s");
-        stage.until_told("train", "guards.createsPerMinute allows 3").await;
+        stage.until_message("train", "guards.createsPerMinute allows 3").await;
         stage.until("it runs in the end", |s| s.is_admitted("train")).await;
     });
 }
 
 #[test]
-fn replacements_count_for_the_guards_as_what_is_created_first_does() {
+fn replacements_count_towards_the_guards() {
     played("guards: {createsPerMinute: 3}\ndefaults: {}", async |stage| {
         let _setu = stage.start();
         stage.submit("first", 2, "10m");
@@ -809,12 +812,12 @@ fn replacements_count_for_the_guards_as_what_is_created_first_does() {
         let new = |s: &Stage| s.admin.list(&kinds::NODE_CLAIM).iter().filter(|c| is_new(c)).count();
         stage.until("both are replaced", |s| new(s) == 2).await;
         stage.submit("train", 2, "2s");
-        stage.until_told("train", "guards.createsPerMinute allows 3").await;
+        stage.until_message("train", "guards.createsPerMinute allows 3").await;
     });
 }
 
 #[test]
-fn a_gang_that_waits_for_what_its_local_queue_may_spend_goes_on_as_soon_as_nodes_go() {
+fn a_gang_over_the_cost_limit_of_its_local_queue_continues_as_soon_as_nodes_go() {
     let policy = "guards: {perLocalQueue: {maxHourlyCost: \"5\"}}\n\
                   defaults: {gates: {budget: {prices: {g5.4xlarge: {on-demand: \"2\"}}}}}";
     played(policy, async |stage| {
@@ -825,7 +828,7 @@ fn a_gang_that_waits_for_what_its_local_queue_may_spend_goes_on_as_soon_as_nodes
         stage.until("it runs", |s| s.is_admitted("first")).await;
         stage.submit("train", 1, "2s");
         stage
-            .until_told(
+            .until_message(
                 "train",
                 "allows 5 USD an hour for nodes of LocalQueue queue: 4 USD so far, and 2 USD more for the gang",
             )
@@ -838,12 +841,12 @@ fn a_gang_that_waits_for_what_its_local_queue_may_spend_goes_on_as_soon_as_nodes
     });
 }
 
-/// A gang of 99 nodes that is refused, with the check's parameters as they are then.
+/// Submits a gang that the check's parameters refuse.
 async fn refused(stage: &Stage) {
     world::parameters(&stage.admin, ID, &json!({"gates": {"budget": {"maxNodes": 2}}}));
     tokio::time::sleep(Duration::from_secs(5)).await;
     stage.submit("hopeless", 3, "2s");
-    stage.until_told("hopeless", "3 nodes").await;
+    stage.until_message("hopeless", "3 nodes").await;
     tokio::time::sleep(Duration::from_mins(2)).await;
     assert!(stage.admin.list(&kinds::NODE_CLAIM).is_empty());
 }
@@ -861,7 +864,7 @@ fn a_refused_gang_runs_within_seconds_once_its_parameters_allow_it() {
 }
 
 #[test]
-fn a_gang_that_no_type_holds_runs_within_seconds_once_its_node_pool_has_one() {
+fn a_gang_that_fits_no_type_runs_within_seconds_once_its_node_pool_has_one() {
     played("", async |stage| {
         let small =
             json!([{"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["g4dn.xlarge"]}]);
@@ -874,7 +877,7 @@ fn a_gang_that_no_type_holds_runs_within_seconds_once_its_node_pool_has_one() {
         job["spec"]["template"]["spec"]["containers"][0]["resources"] =
             json!({"requests": limits, "limits": limits});
         stage.admin.create(&kinds::JOB, job).unwrap();
-        stage.until_told("large", "too little nvidia.com/gpu").await;
+        stage.until_message("large", "too little nvidia.com/gpu").await;
         tokio::time::sleep(Duration::from_mins(2)).await;
         assert!(stage.admin.list(&kinds::NODE_CLAIM).is_empty());
         let large =
@@ -886,7 +889,7 @@ fn a_gang_that_no_type_holds_runs_within_seconds_once_its_node_pool_has_one() {
 }
 
 #[test]
-fn a_refused_gang_is_deactivated_where_the_policy_rejects_what_yields_in_vain() {
+fn a_refused_gang_is_deactivated_if_the_policy_rejects_once_retries_are_exhausted() {
     played(
         "defaults: {gates: {budget: {maxNodes: 2}}, retry: {onExhausted: Reject, yield: {limit: 0}}}",
         async |stage| {
@@ -904,12 +907,12 @@ fn has_quota(stage: &Stage, job: &str) -> bool {
 }
 
 #[test]
-fn a_gang_behind_one_that_is_refused_starts_within_a_second_of_its_turn() {
+fn a_gang_queued_behind_a_refused_one_starts_within_a_second() {
     let mut evictions = 0;
     let text = played("defaults: {gates: {budget: {maxNodes: 2}}}", async |stage| {
         let _setu = stage.start();
         tokio::time::sleep(Duration::from_secs(5)).await;
-        // Quota for 100: either of them, not both.
+        // Quota for 100 pods: enough for either gang, not for both.
         stage.submit("hopeless", 99, "2s");
         stage.submit("modest", 2, "2s");
         stage.until("the first has quota", |s| has_quota(s, "hopeless")).await;
@@ -921,19 +924,19 @@ fn a_gang_behind_one_that_is_refused_starts_within_a_second_of_its_turn() {
         stage.until("it runs", |s| s.is_admitted("modest")).await;
         let workload = stage.workload("hopeless").unwrap();
         assert_eq!(workload["status"]["admissionChecks"][0]["state"], "Retry");
-        // It waits for quota again once it may come through.
+        // It waits for quota again once the policy allows it.
         let text = "apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\n";
         stage.cluster.change_policy(&format!("{text}defaults: {{gates: {{budget: {{maxNodes: 100}}}}}}"));
         stage.until("it runs, too", |s| s.is_admitted("hopeless")).await;
         let stats = &stage.workload("hopeless").unwrap()["status"]["schedulingStats"];
         evictions = stats["evictions"][0]["count"].as_u64().unwrap();
     });
-    // What its check says again after an eviction gives nothing back.
+    // A repeated Retry after an eviction does not count as a yield.
     assert_eq!(series(&text, "setu_admission_check_latency_seconds_count")["result=\"yielded\""], evictions);
 }
 
 #[test]
-fn a_gang_is_not_given_up_at_its_deadline_for_a_node_pool_that_is_ready_behind_a_silent_watch() {
+fn a_deadline_does_not_end_a_gang_whose_node_pool_became_ready_behind_a_silent_watch() {
     played("defaults: {deadlines: {gang: 2m}}", async |stage| {
         let class = |status: &str| {
             let ready = json!({
@@ -945,20 +948,20 @@ fn a_gang_is_not_given_up_at_its_deadline_for_a_node_pool_that_is_ready_behind_a
         stage.admin.merge_status(&kinds::KWOK_NODE_CLASS, "", ID, &class("False")).unwrap();
         let _setu = stage.start();
         stage.submit("train", 2, "1h");
-        stage.until_told("train", "NodeClassReady").await;
+        stage.until_message("train", "NodeClassReady").await;
         stage.cluster.server.freeze(0);
         stage.admin.merge_status(&kinds::KWOK_NODE_CLASS, "", ID, &class("True")).unwrap();
         tokio::time::sleep(Duration::from_secs(150)).await;
-        let said = stage.workload("train").unwrap()["metadata"]["annotations"].to_string();
-        assert!(!said.contains("NotPlannable"), "{said}");
-        assert_eq!(stage.admin.list(&kinds::NODE_CLAIM).len(), 2, "its nodes are asked for: {said}");
+        let journal = stage.workload("train").unwrap()["metadata"]["annotations"].to_string();
+        assert!(!journal.contains("NotPlannable"), "{journal}");
+        assert_eq!(stage.admin.list(&kinds::NODE_CLAIM).len(), 2, "its nodes are asked for: {journal}");
         stage.cluster.server.thaw(0);
         stage.until("it runs", |s| s.is_admitted("train")).await;
     });
 }
 
 #[test]
-fn what_the_last_tiers_refuse_a_gang_for_is_read_past_the_caches() {
+fn a_refusal_of_the_last_tier_is_confirmed_with_a_quorum_read() {
     let tiers = "defaults: {tiers: [{name: a, nodePoolName: gates}, {name: b, nodePoolName: second}]}";
     played(tiers, async |stage| {
         let mut pool = stage.admin.get(&kinds::NODE_POOL, "", ID).unwrap().as_ref().clone();
@@ -970,13 +973,13 @@ fn what_the_last_tiers_refuse_a_gang_for_is_read_past_the_caches() {
         tokio::time::sleep(Duration::from_secs(5)).await;
         let lists = Lists::of_node_pools(stage);
         stage.submit("train", 2, "1h");
-        stage.until_told("train", "LimitTooSmall").await;
+        stage.until_message("train", "LimitTooSmall").await;
         assert_eq!(lists.seen.load(Ordering::Relaxed), 1);
     });
 }
 
 #[test]
-fn gangs_that_are_refused_together_read_what_for_together() {
+fn gangs_refused_together_share_quorum_reads() {
     played("defaults: {gates: {budget: {maxNodes: 1}}}", async |stage| {
         let _setu = stage.start();
         tokio::time::sleep(Duration::from_secs(5)).await;
@@ -995,7 +998,7 @@ fn gangs_that_are_refused_together_read_what_for_together() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_bought_while_device_classes_may_not_be_read() {
+async fn nothing_is_created_while_device_classes_may_not_be_read() {
     let mut stage = Stage::new("");
     let class = json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": ID},
@@ -1018,6 +1021,6 @@ async fn nothing_is_bought_while_device_classes_may_not_be_read() {
     stage.cluster.denials.end();
     tokio::time::sleep(Duration::from_mins(3)).await;
     assert_eq!(stage.admin.list(&kinds::NODE_CLAIM).len(), 0);
-    let said = stage.admin.list(&kinds::WORKLOAD)[0]["status"].to_string();
-    assert!(said.contains("which DeviceClass gates serves"), "{said}");
+    let status = stage.admin.list(&kinds::WORKLOAD)[0]["status"].to_string();
+    assert!(status.contains("which DeviceClass gates serves"), "{status}");
 }

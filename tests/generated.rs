@@ -1,4 +1,4 @@
-//! Generated files are committed and equal to what the code makes.
+//! Generated files are committed and match the code.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
 
@@ -17,27 +17,27 @@ fn compare(file: &str, made: &str) {
 }
 
 #[test]
-fn the_schema_and_the_reference_of_the_policy_are_those_of_the_code() {
+fn the_policy_schema_and_reference_match_the_code() {
     compare("charts/setu/policy.schema.json", &setu::policy::schema::json());
     compare("docs/policy.md", &setu::policy::reference::markdown());
 }
 
-/// The policy's schema in the dialect of draft 7, the only one that every helm reads. What only editors and
-/// the API server use of it is left out, and alternatives are written so that helm's complaint is one line.
+/// The policy's schema in draft 7, the only dialect that every helm reads. Parts that only editors and the API
+/// server use are left out. Alternatives are written so that helm's complaint is one line.
 fn for_helm() -> Value {
     let text = setu::policy::schema::json().replace("#/$defs/", "#/definitions/");
     let mut root: Value = serde_json::from_str(&text).unwrap();
     let file = root.as_object_mut().unwrap();
     let mut definitions = file.remove("$defs").unwrap();
-    // In values they may be left out.
+    // These keys are optional in values.
     file.retain(|key, _| !["$schema", "title", "required"].contains(&key.as_str()));
     definitions["PolicyFile"] = root;
     plain(&mut definitions);
     definitions
 }
 
-/// Makes enumerations of constants that are spelled out, and asks first whether a value that may be `null`
-/// is: of alternatives helm would complain one by one.
+/// Turns alternatives of constants into an enum, and `anyOf` with `null` into an `if`: helm would report each
+/// alternative separately.
 fn plain(schema: &mut Value) {
     match schema {
         Value::Object(object) => {
@@ -67,7 +67,7 @@ fn plain(schema: &mut Value) {
 }
 
 #[test]
-fn the_schema_of_the_charts_values_has_the_policys_in_it() {
+fn the_schema_of_the_charts_values_contains_the_policy_schema() {
     let file = "charts/setu/values.schema.json";
     let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap();
     let (own, _) = text.split_once("  \"definitions\": ").unwrap();
@@ -78,7 +78,7 @@ fn the_schema_of_the_charts_values_has_the_policys_in_it() {
 }
 
 #[test]
-fn the_example_of_a_policy_is_valid_and_names_every_key() {
+fn the_example_policy_is_valid_and_has_every_key() {
     let text =
         std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/policy.yaml")).unwrap();
     let file = PolicyFile::parse(&text).unwrap();
@@ -96,41 +96,41 @@ fn the_example_of_a_policy_is_valid_and_names_every_key() {
 }
 
 #[test]
-fn what_artifact_hub_is_told_of_the_chart_is_so() {
+fn the_charts_artifact_hub_annotations_are_correct() {
     let read = |file: &str| -> Value {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("charts/setu").join(file);
         serde_yaml::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
     };
     let chart = read("Chart.yaml");
-    let told = |key: &str| -> Value {
+    let annotation = |key: &str| -> Value {
         let text = chart["annotations"][format!("artifacthub.io/{key}")].as_str().unwrap();
         serde_yaml::from_str(text).unwrap()
     };
     let crd = read("files/crds.yaml");
-    let (definition, names) = (&told("crds")[0], &crd["spec"]["names"]);
+    let (definition, names) = (&annotation("crds")[0], &crd["spec"]["names"]);
     assert_eq!((&definition["name"], &definition["kind"]), (&crd["metadata"]["name"], &names["kind"]));
     assert_eq!(definition["version"], crd["spec"]["versions"][0]["name"]);
-    let example = &told("crdsExamples")[0];
+    let example = &annotation("crdsExamples")[0];
     assert_eq!(example["kind"], names["kind"]);
     serde_json::from_value::<setu::api::parameters::ProvisioningParametersSpec>(example["spec"].clone())
         .unwrap();
-    assert_eq!(told("images")[0]["image"], read("values.yaml")["tests"]["image"]);
+    assert_eq!(annotation("images")[0]["image"], read("values.yaml")["tests"]["image"]);
     let cargo = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml")).unwrap();
     let license = chart["annotations"]["artifacthub.io/license"].as_str().unwrap();
     assert!(cargo.contains(&format!("license = \"{license}\"")), "{license}");
     for key in ["links", "changes"] {
-        assert!(told(key).as_array().is_some_and(|all| !all.is_empty()), "{key}");
+        assert!(annotation(key).as_array().is_some_and(|all| !all.is_empty()), "{key}");
     }
 }
 
 #[test]
-fn the_charts_viewer_is_that_of_the_examples() {
+fn the_charts_viewer_role_matches_the_example() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/rbac/setu-viewer.yaml");
     compare("charts/setu/files/viewer.yaml", &std::fs::read_to_string(path).unwrap());
 }
 
 #[test]
-fn the_crd_is_that_of_the_code() {
+fn the_crd_matches_the_code() {
     let crd = setu::cli::crds::yaml().unwrap();
     compare("examples/setup/crds.yaml", &crd);
     compare("charts/setu/files/crds.yaml", &crd);

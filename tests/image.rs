@@ -1,4 +1,4 @@
-//! The image is built from a few files of the repository: they have to be a workspace that cargo takes.
+//! The image is built from a few files of the repository: they must form a valid cargo workspace.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
@@ -25,14 +25,14 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// The commands of the Dockerfile that make stand-ins, up to the first build.
+/// The commands of the Dockerfile that create stub sources, up to the first build.
 fn stand_ins(dockerfile: &str) -> String {
     let from = dockerfile.find("RUN mkdir -p src").unwrap() + "RUN ".len();
     let made = &dockerfile[from..];
     made[..made.find("cargo auditable build").unwrap()].replace("\\\n", " ") + "true"
 }
 
-/// What the Dockerfile writes into cargo's configuration where it is built on `host` for `architecture`.
+/// The cargo configuration that the Dockerfile writes when built on `host` for `architecture`.
 fn configuration(host: &str, architecture: &str) -> String {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("linker-{host}-{architecture}"));
     let _ = fs::remove_dir_all(&folder);
@@ -50,7 +50,7 @@ fn configuration(host: &str, architecture: &str) -> String {
 }
 
 #[test]
-fn the_linker_for_static_binaries_links_no_build_script() {
+fn the_linker_for_static_binaries_is_not_used_for_build_scripts() {
     for (host, architecture, linker) in [
         ("x86_64", "amd64", ""),
         ("aarch64", "arm64", ""),
@@ -63,7 +63,7 @@ fn the_linker_for_static_binaries_links_no_build_script() {
 }
 
 #[test]
-fn what_the_image_is_built_from_is_a_workspace_that_cargo_takes() {
+fn the_files_of_the_image_build_form_a_valid_cargo_workspace() {
     let context = Path::new(env!("CARGO_TARGET_TMPDIR")).join("image");
     let _ = fs::remove_dir_all(&context);
     let ignore = fs::read_to_string(root().join(".dockerignore")).unwrap();
@@ -74,7 +74,7 @@ fn what_the_image_is_built_from_is_a_workspace_that_cargo_takes() {
     for copied in dockerfile.lines().filter_map(|line| line.strip_prefix("COPY ")) {
         let sources: Vec<&str> = copied.split_whitespace().filter(|word| !word.starts_with("--")).collect();
         let sources = &sources[..sources.len() - 1];
-        // What is copied from another stage is an absolute path.
+        // Files copied from another stage have absolute paths.
         let missing = sources.iter().find(|s| !s.starts_with('/') && !context.join(s).exists());
         assert_eq!(missing, None, "COPY {copied}: .dockerignore leaves it out");
     }
@@ -90,7 +90,7 @@ fn what_the_image_is_built_from_is_a_workspace_that_cargo_takes() {
 }
 
 #[test]
-fn every_base_image_is_named_by_its_digest() {
+fn every_base_image_is_pinned_by_digest() {
     let dockerfile = fs::read_to_string(root().join("Dockerfile")).unwrap();
     let bases: Vec<&str> = dockerfile
         .lines()
@@ -99,7 +99,7 @@ fn every_base_image_is_named_by_its_digest() {
         .collect();
     let [bases @ .., "scratch"] = bases.as_slice() else { panic!("the image has a base: {bases:?}") };
     assert_eq!(bases.len(), 1, "{bases:?}");
-    // Whoever reads the Dockerfile is a base as well, if another is asked for than BuildKit's own.
+    // The Dockerfile frontend is a base image too, unless it is BuildKit's own.
     let reader = dockerfile.lines().filter_map(|line| line.strip_prefix("# syntax="));
     for base in bases.iter().copied().chain(reader) {
         let digest = base.split_once("@sha256:").map_or("", |(_, digest)| digest);
@@ -108,7 +108,7 @@ fn every_base_image_is_named_by_its_digest() {
 }
 
 #[test]
-fn the_image_says_what_it_is_and_a_release_fills_in_what_it_says() {
+fn the_image_has_labels_and_a_release_sets_their_arguments() {
     let dockerfile = fs::read_to_string(root().join("Dockerfile")).unwrap();
     let release = fs::read_to_string(root().join(".github/workflows/release.yml")).unwrap();
     let labels = dockerfile.split("\nLABEL ").nth(1).unwrap().replace("\\\n", "\n");
@@ -130,7 +130,7 @@ fn the_image_says_what_it_is_and_a_release_fills_in_what_it_says() {
 /// The number of an architecture in an ELF header.
 const MACHINES: [(&str, u16); 2] = [("amd64", 62), ("arm64", 183)];
 
-/// A folder with what .ci/image takes for a static binary of each architecture, one that needs a loader, and authorities.
+/// A folder with fake static binaries for .ci/image, one binary that needs a loader, and certificates.
 fn fakes(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = fs::remove_dir_all(&folder);
@@ -167,7 +167,7 @@ fn tar(folder: &Path, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The blob that a descriptor names; its size and digest are right.
+/// The path of a descriptor's blob. Checks its size and digest.
 fn blob(folder: &Path, descriptor: &Value) -> PathBuf {
     let digest = descriptor["digest"].as_str().unwrap();
     let path = folder.join("blobs").join(digest.replace(':', "/"));
@@ -181,7 +181,7 @@ fn json(path: &Path) -> Value {
     serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// What lies below a folder.
+/// All files below a folder.
 fn held(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut all = BTreeMap::new();
     let mut folders = vec![folder.to_owned()];
@@ -199,14 +199,14 @@ fn held(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 
 #[test]
 #[ignore = "needs Python"]
-fn the_archive_has_both_architectures_with_the_same_files_as_the_dockerfile_and_is_the_same_twice() {
+fn the_archive_is_reproducible_and_has_the_dockerfiles_files_for_both_architectures() {
     let folder = fakes("archive");
     let binaries = ["--binary", "arm64=arm64", "--binary", "amd64=amd64"];
     for out in ["first.tar", "second.tar"] {
         let made = image(&folder, &[&binaries[..], &["--out", out]].concat());
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-        let said = String::from_utf8(made.stdout).unwrap();
-        assert!(said.contains("linux/amd64: ") && said.contains(" MB, sha256:"), "{said}");
+        let message = String::from_utf8(made.stdout).unwrap();
+        assert!(message.contains("linux/amd64: ") && message.contains(" MB, sha256:"), "{message}");
     }
     assert!(fs::read(folder.join("first.tar")).unwrap() == fs::read(folder.join("second.tar")).unwrap());
     let layout = folder.join("layout");
@@ -265,7 +265,7 @@ fn the_archive_has_both_architectures_with_the_same_files_as_the_dockerfile_and_
 
 #[test]
 #[ignore = "needs Python"]
-fn a_binary_that_no_node_could_start_makes_no_archive() {
+fn a_binary_that_no_node_can_start_is_rejected() {
     let folder = fakes("refused");
     for (binary, words) in [
         ("arm64=amd64", "amd64 is no binary for arm64"),
@@ -273,8 +273,8 @@ fn a_binary_that_no_node_could_start_makes_no_archive() {
         ("amd64=dynamic", "dynamic is not static"),
     ] {
         let refused = image(&folder, &["--binary", binary, "--out", "none.tar"]);
-        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-        assert!(!refused.status.success() && said.contains(words), "{binary}: {said}");
+        let message = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && message.contains(words), "{binary}: {message}");
     }
     assert!(!folder.join("none.tar").exists());
 }

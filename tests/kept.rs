@@ -1,5 +1,5 @@
-//! What is left behind and what is kept, on the embedded cluster: Workloads that are held for their nodes,
-//! slices of elastic Jobs, and checks that are answered in the place of Kueue's own.
+//! What is left behind and what is kept, in the embedded cluster: Workloads held until their nodes are gone,
+//! slices of elastic Jobs, and checks answered in place of Kueue's own controller.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
@@ -35,9 +35,9 @@ impl Stage {
         Self { cluster, setu, admin }
     }
 
-    /// Has the queue's only check be Kueue's own, and its flavor a topology of racks.
+    /// Makes the queue's only check Kueue's own, and gives its flavor a topology of racks.
     fn places_by_rack(&self) {
-        // The name of a check's controller cannot be changed, so it is made anew.
+        // The controllerName of a check is immutable, so the check is recreated.
         self.admin.delete(&kinds::ADMISSION_CHECK, "", ID, Preconditions::default()).unwrap();
         let check = json!({
             "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": ID},
@@ -53,7 +53,7 @@ impl Stage {
         self.admin.merge(&kinds::RESOURCE_FLAVOR, "", ID, &placed).unwrap();
     }
 
-    /// Has each node of the gang show one of these racks, in turn.
+    /// Puts the gang's nodes in these racks, in turn.
     async fn racks(&self, racks: [&str; 2]) {
         let up = |s: &Self| {
             let up = |c: &Arc<Value>| is(c, "Initialized");
@@ -66,7 +66,7 @@ impl Stage {
         }
     }
 
-    /// Has the queue ask another check too, which nobody answers.
+    /// Adds another check to the queue, which no controller answers.
     fn awaits_another_check(&self) {
         let check = json!({
             "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": "other"},
@@ -83,7 +83,7 @@ impl Stage {
         self.admin.merge(&kinds::CLUSTER_QUEUE, "", ID, &checks).unwrap();
     }
 
-    /// What Setu's check says.
+    /// The entry of Setu's check.
     fn entry(&self, name: &str) -> Value {
         let checks = self.workload(name).and_then(|w| w["status"]["admissionChecks"].as_array().cloned());
         checks.into_iter().flatten().find(|c| c["name"] == ID).unwrap_or_default()
@@ -93,7 +93,7 @@ impl Stage {
         self.entry(name)["state"].as_str().unwrap_or_default().to_owned()
     }
 
-    /// Ends this life of Setu and begins another.
+    /// Kills Setu and starts it again.
     fn restart(&mut self, options: Options) {
         self.setu.kill();
         self.setu = self.cluster.start_setu(&Start { options, ..Start::default() });
@@ -122,14 +122,14 @@ impl Stage {
             .find(|w| w["metadata"]["name"].as_str().unwrap().contains(name))
     }
 
-    fn says(&self, name: &str) -> String {
+    fn journal(&self, name: &str) -> String {
         let workload = self.workload(name);
         let journal = workload.map(|w| w["metadata"]["annotations"][names::journal_key(ID)].clone());
         journal.map_or_else(String::new, |j| j.as_str().unwrap_or_default().to_owned())
     }
 
     fn is_in(&self, name: &str, state: &str) -> bool {
-        self.says(name).contains(&format!("\"state\":\"{state}\""))
+        self.journal(name).contains(&format!("\"state\":\"{state}\""))
     }
 
     fn is(&self, name: &str, condition: &str) -> bool {
@@ -144,7 +144,7 @@ impl Stage {
     }
 
     async fn until(&self, what: &str, seconds: u64, mut holds: impl FnMut(&Self) -> bool) {
-        // Often, so that what stands for a moment only is seen too.
+        // Often, to see what holds only for a moment.
         for _ in 0..seconds * 500 {
             if holds(self) {
                 return;
@@ -155,7 +155,7 @@ impl Stage {
         panic!("not within {seconds} s: {what}; {} claims; {states:#?}", self.claims().len());
     }
 
-    /// Deletes what a namespace's end deletes, as the namespace controller does: whatever lies in it.
+    /// Deletes every object in the namespace, as the namespace controller does.
     fn end_namespace(&self) {
         let of: [&Kind; 4] = [&kinds::JOB, &kinds::POD, &kinds::WORKLOAD, &kinds::LOCAL_QUEUE];
         for kind in of {
@@ -170,7 +170,7 @@ impl Stage {
         self.admin.list_in(&kinds::WORKLOAD, ID).is_empty()
     }
 
-    /// Ends this Job, whose pods go; returns the name of its Workload, which stays.
+    /// Ends this Job, and its pods go. Returns the name of its Workload, which stays.
     fn end(&self, job: &str) -> String {
         let workload = self.workload(job).unwrap()["metadata"]["name"].as_str().unwrap().to_owned();
         self.finish(&workload, "Succeeded");
@@ -201,7 +201,8 @@ async fn a_held_workload_stays_until_its_nodes_are_gone_and_its_end_is_recorded(
         .until("its namespace is empty", 60, |s| {
             let left = s.claims().len();
             assert!(left == 0 || !s.is_empty(), "the Workload went before {left} nodes");
-            last = Some(s.says("gang")).filter(|says| !says.is_empty()).unwrap_or_else(|| last.clone());
+            last =
+                Some(s.journal("gang")).filter(|journal| !journal.is_empty()).unwrap_or_else(|| last.clone());
             s.is_empty()
         })
         .await;
@@ -209,7 +210,7 @@ async fn a_held_workload_stays_until_its_nodes_are_gone_and_its_end_is_recorded(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_workload_that_one_setu_holds_is_not_let_go_by_another_that_holds_none() {
+async fn a_second_setu_does_not_remove_the_finalizer_of_the_first() {
     let mut stage = Stage::new(HOLDS, "{}");
     let _another = world::another_setu(&mut stage.cluster, &stage.admin);
     tokio::time::sleep(Duration::from_secs(5)).await;
@@ -225,7 +226,7 @@ async fn a_workload_that_one_setu_holds_is_not_let_go_by_another_that_holds_none
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_namespace_ends_whatever_state_its_gangs_are_in() {
+async fn a_namespace_can_be_deleted_in_any_state_of_its_gangs() {
     for (defaults, state) in [
         ("{strategy: {type: DryRun}}", "Validating"),
         ("{deadlines: {launch: 1s}, retry: {inCheck: {limit: 9, base: 1h, max: 1h}}}", "BackingOff"),
@@ -242,7 +243,7 @@ async fn a_namespace_ends_whatever_state_its_gangs_are_in() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_never_goes_keeps_no_namespace() {
+async fn a_node_that_never_goes_does_not_block_its_namespace_forever() {
     let stage = Stage::new(HOLDS, "{}");
     stage.job("gang", &queued());
     stage.until("it runs", 120, |s| s.is("gang", "Admitted")).await;
@@ -261,7 +262,7 @@ async fn a_node_that_never_goes_keeps_no_namespace() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_that_is_refused_to_setu_keeps_a_namespace_for_longer_than_its_patience() {
+async fn requests_that_setu_is_denied_do_not_block_a_namespace_forever() {
     for denial in [Denial::Deletes, Denial::Verdicts] {
         let stage = Stage::new(HOLDS, "{}");
         stage.job("gang", &queued());
@@ -275,13 +276,13 @@ async fn nothing_that_is_refused_to_setu_keeps_a_namespace_for_longer_than_its_p
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hold_that_ran_out_while_its_gang_ran_ends_no_attempt_of_its_next_reservation() {
+async fn a_hold_that_expired_while_the_gang_ran_does_not_fail_its_next_reservation() {
     let mut stage = Stage::new(Options::default(), "{custody: {holdLimit: 10m}, deadlines: {gang: 5m}}");
     stage.job_with("gang", &queued(), &json!({"e2e.setu/run-for": "1h"}));
     stage.until("it runs", 120, |s| s.is("gang", "Admitted")).await;
     let nodes = stage.admin.list(&kinds::NODE);
     tokio::time::sleep(Duration::from_mins(15)).await;
-    // Nobody sees that it is without quota for a moment.
+    // Setu does not see that the gang is without quota for a moment.
     stage.setu.kill();
     let name = stage.workload("gang").unwrap()["metadata"]["name"].as_str().unwrap().to_owned();
     for active in [false, true] {
@@ -291,7 +292,7 @@ async fn a_hold_that_ran_out_while_its_gang_ran_ends_no_attempt_of_its_next_rese
     assert!(!stage.is("gang", "Admitted") && stage.is_in("gang", "Approved"));
     stage.restart(Options::default());
     stage.until("it runs again", 120, |s| s.is("gang", "Admitted")).await;
-    assert!(!stage.says("gang").contains("lastFailure"), "{}", stage.says("gang"));
+    assert!(!stage.journal("gang").contains("lastFailure"), "{}", stage.journal("gang"));
     tokio::time::sleep(Duration::from_mins(9)).await;
     assert!(stage.is("gang", "Admitted"));
     assert!(
@@ -300,7 +301,7 @@ async fn a_hold_that_ran_out_while_its_gang_ran_ends_no_attempt_of_its_next_rese
     );
 }
 
-/// A pod of somebody else that has all GPUs of a node but so many.
+/// A foreign pod that takes all GPUs of a node except for `leaves`.
 fn stranger(node: &Value, leaves: u32) -> Value {
     let gpus: u32 = node["status"]["allocatable"]["nvidia.com/gpu"].as_str().unwrap().parse().unwrap();
     let takes = json!({"nvidia.com/gpu": (gpus - leaves).to_string()});
@@ -314,7 +315,7 @@ fn stranger(node: &Value, leaves: u32) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nodes_without_a_taint_are_searched_each_minute_for_others_until_their_gang_is_admitted() {
+async fn untainted_nodes_are_checked_for_foreign_pods_each_minute_until_admission() {
     for (pinning, searched) in [("Selector", true), ("SelectorAndTaint", false)] {
         let stage = Stage::new(Options::default(), &format!("{{custody: {{pinning: {pinning}}}}}"));
         stage.awaits_another_check();
@@ -344,7 +345,7 @@ async fn nodes_without_a_taint_are_searched_each_minute_for_others_until_their_g
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_finalizer_that_nobody_asks_for_any_more_is_taken_off() {
+async fn a_finalizer_is_removed_after_the_option_is_switched_off() {
     let mut stage = Stage::new(HOLDS, "{strategy: {type: DryRun}}");
     stage.job("gang", &queued());
     stage.until("it is held", 60, |s| s.is_held("gang")).await;
@@ -356,7 +357,7 @@ async fn a_finalizer_that_nobody_asks_for_any_more_is_taken_off() {
     stage.until("it is let go", 60, |s| !s.is_held("gang")).await;
 }
 
-/// A slice that Kueue holds.
+/// A slice that has Kueue's finalizer.
 fn slice(job: &Value, name: &str, pods: usize, replaces: Option<&str>) -> Value {
     let mut slice = world::slice(ID, job, name, pods, replaces);
     slice["metadata"]["finalizers"] = json!(["kueue.x-k8s.io/resource-in-use"]);
@@ -376,7 +377,7 @@ impl Stage {
         self.admin.merge_status(&kinds::WORKLOAD, ID, name, &status).unwrap();
     }
 
-    /// Somebody deletes a NodeClaim that was made for this Workload.
+    /// Deletes a NodeClaim of this Workload.
     async fn lose_one(&self, name: &str) {
         let claim = self.claims_of(name).remove(0);
         let name = claim["metadata"]["name"].as_str().unwrap();
@@ -393,9 +394,9 @@ impl Stage {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_elastic_job_grows_on_top_of_the_nodes_it_has_and_gives_all_back_at_its_end() {
+async fn an_elastic_job_keeps_its_nodes_as_it_grows_and_gives_all_back_at_its_end() {
     let stage = Stage::new(Options::default(), "{}");
-    // Kueue does not look after this Job: its Workloads are made here.
+    // Kueue does not manage this Job: the test creates its Workloads.
     let job = stage.job("elastic", &json!({}));
     stage.admin.create(&kinds::WORKLOAD, slice(&job, "first", 2, None)).unwrap();
     stage.until("the first slice is admitted", 120, |s| s.is("first", "Admitted")).await;
@@ -412,7 +413,7 @@ async fn an_elastic_job_grows_on_top_of_the_nodes_it_has_and_gives_all_back_at_i
     let labels: BTreeSet<String> =
         stage.claims().iter().map(|c| c["metadata"]["labels"][names::GANG].to_string()).collect();
     assert_eq!(labels.len(), 1, "the pods of both have the selector of the first");
-    // The record of the first slice may go long before the Job ends.
+    // The first slice's Workload may be deleted long before the Job ends.
     stage.admin.merge(&kinds::WORKLOAD, ID, "first", &json!({"metadata": {"finalizers": []}})).unwrap();
     stage.admin.delete(&kinds::WORKLOAD, ID, "first", Preconditions::default()).unwrap();
     tokio::time::sleep(Duration::from_mins(20)).await;
@@ -422,7 +423,7 @@ async fn an_elastic_job_grows_on_top_of_the_nodes_it_has_and_gives_all_back_at_i
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_a_replaced_slice_loses_is_made_again_while_the_pods_of_the_line_need_it() {
+async fn a_lost_node_of_a_replaced_slice_is_replaced_while_the_job_needs_it() {
     let stage = Stage::new(Options::default(), "{}");
     let job = stage.job("elastic", &json!({}));
     stage.admin.create(&kinds::WORKLOAD, slice(&job, "first", 2, None)).unwrap();
@@ -447,7 +448,7 @@ async fn a_node_that_a_replaced_slice_loses_is_made_again_while_the_pods_of_the_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_job_that_shrank_and_grows_again_is_given_the_nodes_that_it_kept() {
+async fn a_job_that_shrank_and_grows_again_uses_the_nodes_it_kept() {
     let stage = Stage::new(Options::default(), "{}");
     let job = stage.job("elastic", &json!({}));
     stage.admin.create(&kinds::WORKLOAD, slice(&job, "first", 3, None)).unwrap();
@@ -463,7 +464,7 @@ async fn a_job_that_shrank_and_grows_again_is_given_the_nodes_that_it_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_nodes_that_a_later_slice_has_already_do_not_change_where_the_others_come() {
+async fn a_later_slice_keeps_its_ready_node_when_another_node_is_lost() {
     let stage = Stage::new(
         Options::default(),
         "{colocation: {topologyKey: topology.kubernetes.io/zone, mode: Preferred}}",
@@ -488,7 +489,7 @@ async fn the_nodes_that_a_later_slice_has_already_do_not_change_where_the_others
     let job = stage.job("elastic", &json!({}));
     stage.admin.create(&kinds::WORKLOAD, slice(&job, "first", 2, None)).unwrap();
     stage.until("the first slice is admitted", 300, |s| s.is("first", "Admitted")).await;
-    // What is more comes in the other zone than where the first nodes are, one node long before the other.
+    // The additional nodes come up in the other zone, one of them long before the other.
     change(json!([{"zone": "us-east-1b", "capacity": 0}, {"slot": "1", "registrationDelay": "3m"}]));
     stage.admin.create(&kinds::WORKLOAD, slice(&job, "second", 4, Some("first"))).unwrap();
     let ready = |s: &Stage| -> Vec<Arc<Value>> {
@@ -511,7 +512,7 @@ async fn the_nodes_that_a_later_slice_has_already_do_not_change_where_the_others
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slice_that_gets_no_nodes_waits_and_takes_nothing_from_the_one_that_runs() {
+async fn a_slice_without_nodes_waits_and_leaves_the_running_slice_alone() {
     let retry =
         "{retry: {inCheck: {limit: 0}, yield: {limit: 0}, onExhausted: Reject}, deadlines: {launch: 5s}}";
     let stage = Stage::new(Options::default(), retry);
@@ -528,11 +529,15 @@ async fn a_slice_that_gets_no_nodes_waits_and_takes_nothing_from_the_one_that_ru
         assert_eq!(stage.claims_of("first").len(), 2);
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    assert!(stage.says("second").contains("\"to\":\"BackingOff\""), "it tries on: {}", stage.says("second"));
+    assert!(
+        stage.journal("second").contains("\"to\":\"BackingOff\""),
+        "it tries on: {}",
+        stage.journal("second")
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_another_check_sends_the_pods_to_another_cluster_ready_is_told_without_nodes() {
+async fn ready_is_reported_without_nodes_if_multikueue_sends_the_pods_elsewhere() {
     for (controller, nodes) in [(names::MULTIKUEUE, 0), ("example.com/other", 2)] {
         let stage = Stage::new(Options::default(), "{}");
         let away = json!({
@@ -547,18 +552,18 @@ async fn where_another_check_sends_the_pods_to_another_cluster_ready_is_told_wit
         let checks = json!({"spec": {"admissionChecksStrategy": {"admissionChecks": [{"name": ID}, {"name": "away"}]}}});
         stage.admin.merge(&kinds::CLUSTER_QUEUE, "", ID, &checks).unwrap();
         stage.job("gang", &queued());
-        let told = |s: &Stage| {
+        let reported = |s: &Stage| {
             let workload = s.workload("gang").unwrap_or_default();
             let entries = workload["status"]["admissionChecks"].as_array().cloned().unwrap_or_default();
             entries.iter().any(|e| e["name"] == ID && e["state"] == "Ready")
         };
-        stage.until("it is told Ready", 120, told).await;
+        stage.until("it is told Ready", 120, reported).await;
         assert_eq!(stage.claims().len(), nodes, "{controller}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn checks_of_kueues_own_controller_are_answered_on_request_and_nodes_show_their_place_first() {
+async fn with_tas_compat_kueues_own_checks_are_answered_once_nodes_show_their_topology() {
     let compat = Options { tas_compat: true, ..Options::default() };
     for (options, answered) in [(compat, true), (Options::default(), false)] {
         let stage = Stage::new(options, "{}");
@@ -580,14 +585,18 @@ async fn checks_of_kueues_own_controller_are_answered_on_request_and_nodes_show_
         };
         stage.until("its nodes are up", 60, all_up).await;
         tokio::time::sleep(Duration::from_secs(20)).await;
-        assert!(stage.is_in("gang", "WaitingReady"), "the nodes are in no rack yet: {}", stage.says("gang"));
+        assert!(
+            stage.is_in("gang", "WaitingReady"),
+            "the nodes are in no rack yet: {}",
+            stage.journal("gang")
+        );
         stage.racks(["r1", "r1"]).await;
         stage.until("it is admitted", 60, |s| s.is("gang", "Admitted")).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_place_in_the_topology_that_kueue_never_finds_is_waited_for_as_long_as_an_admission_may_take() {
+async fn a_gang_that_kueue_finds_no_topology_for_is_given_back_at_the_admission_deadline() {
     let compat = Options { tas_compat: true, ..Options::default() };
     let stage = Stage::new(compat, "{deadlines: {admit: 2m}, retry: {yield: {base: 1s, max: 1s}}}");
     stage.places_by_rack();
@@ -599,13 +608,13 @@ async fn a_place_in_the_topology_that_kueue_never_finds_is_waited_for_as_long_as
     assert_eq!((stage.is("gang", "Admitted"), stage.claims().len()), (false, 2), "it may still come");
     stage.until("its nodes are given back", 60, |s| s.claims().is_empty()).await;
     let why = "was not admitted within 2m: Kueue found no place for its pods in the topology";
-    let told = |s: &Stage| {
+    let reported = |s: &Stage| {
         let events = s.admin.list(&kinds::EVENT);
         events.iter().any(|e| e["note"].as_str().is_some_and(|note| note.contains(why)))
     };
-    stage.until("that is told", 60, told).await;
-    assert!(stage.says("gang").contains(why), "{}", stage.says("gang"));
-    // The next attempt has its nodes in one rack.
+    stage.until("that is told", 60, reported).await;
+    assert!(stage.journal("gang").contains(why), "{}", stage.journal("gang"));
+    // The next attempt has both nodes in one rack.
     stage.racks(["r3", "r3"]).await;
     stage.until("it is admitted", 120, |s| s.is("gang", "Admitted")).await;
     let workload = stage.workload("gang").unwrap();
@@ -614,7 +623,7 @@ async fn a_place_in_the_topology_that_kueue_never_finds_is_waited_for_as_long_as
 }
 
 #[tokio::test(start_paused = true)]
-async fn nodes_of_a_gang_that_finished_go_though_its_journal_cannot_be_read() {
+async fn nodes_of_a_finished_gang_are_deleted_even_if_its_journal_cannot_be_read() {
     let stage = Stage::new(Options::default(), "{}");
     stage.job("gang", &queued());
     stage.until("it runs", 120, |s| s.is("gang", "Admitted")).await;
@@ -628,7 +637,7 @@ async fn nodes_of_a_gang_that_finished_go_though_its_journal_cannot_be_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_may_not_be_handed_back_or_kept_is_deleted_and_that_is_told() {
+async fn nodes_that_may_not_be_handed_back_or_kept_are_deleted_with_an_event() {
     for custody in ["{release: HandBack}", "{release: Warm, warmFor: 10m}"] {
         let stage = Stage::new(Options::default(), &format!("{{custody: {custody}}}"));
         stage.job("gang", &queued());
@@ -638,18 +647,18 @@ async fn what_may_not_be_handed_back_or_kept_is_deleted_and_that_is_told() {
         stage.finish(&workload, "Succeeded");
         stage.until("no node is left", 60, |s| s.claims().is_empty()).await;
         stage.until("it is over", 60, |s| s.is_in("gang", "Released")).await;
-        let told = |s: &Stage| {
+        let reported = |s: &Stage| {
             let events = s.admin.list(&kinds::EVENT);
             let of =
                 |e: &&Arc<Value>| e["reason"] == "HandBackRefused" && e["regarding"]["name"] == *workload;
             events.iter().find(of).is_some_and(|e| e["note"].as_str().unwrap().contains("rbac.handBack"))
         };
-        stage.until(custody, 60, told).await;
+        stage.until(custody, 60, reported).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_is_handed_back_in_part_stays_with_its_claim_until_the_rest_is_allowed() {
+async fn a_partly_handed_back_node_keeps_its_claim_until_the_rest_is_allowed() {
     for restarts in [true, false] {
         let mut stage = Stage::new(Options::default(), "{custody: {release: HandBack}}");
         stage.job_with("gang", &queued(), &json!({"e2e.setu/run-for": "5s"}));
@@ -666,7 +675,7 @@ async fn a_node_that_is_handed_back_in_part_stays_with_its_claim_until_the_rest_
             pod["metadata"]["name"] = json!(format!("stranger-{index}"));
             stage.admin.create(&kinds::POD, pod).unwrap();
         }
-        // Where the first life goes on, it takes no notice that it leads no more.
+        // In the second case the old leader goes on, and does not notice that it no longer leads.
         let second = if restarts {
             stage.restart(Options::default());
             None
@@ -688,7 +697,7 @@ async fn a_node_that_is_handed_back_in_part_stays_with_its_claim_until_the_rest_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_may_not_be_changed_is_deleted_though_its_claim_is_marked_to_be_handed_back() {
+async fn a_node_that_may_not_be_patched_is_deleted_even_if_its_claim_is_marked_for_hand_back() {
     let stage = Stage::new(Options::default(), "{custody: {release: HandBack}}");
     stage.job_with("gang", &queued(), &json!({"e2e.setu/run-for": "5s"}));
     stage.until("it runs", 120, |s| s.is("gang", "Admitted") && s.claims().len() == 2).await;
@@ -698,7 +707,7 @@ async fn a_node_that_may_not_be_changed_is_deleted_though_its_claim_is_marked_to
 }
 
 #[tokio::test(start_paused = true)]
-async fn in_the_place_of_a_kept_node_that_may_not_be_taken_over_another_is_made() {
+async fn a_new_node_is_created_if_a_kept_one_may_not_be_taken_over() {
     let stage = Stage::new(Options::default(), "{custody: {release: Warm, warmFor: 1h}}");
     stage.job("first", &queued());
     stage.until("it runs", 120, |s| s.is("first", "Admitted")).await;
@@ -711,7 +720,7 @@ async fn in_the_place_of_a_kept_node_that_may_not_be_taken_over_another_is_made(
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_time_for_which_a_node_was_kept_is_counted_whoever_ends_it() {
+async fn warm_node_time_is_counted_however_it_ends() {
     let recorder = metrics::recorder().unwrap();
     let _guard = ::metrics::set_default_local_recorder(&recorder);
     let counted = |result: &str| {
@@ -745,7 +754,7 @@ async fn the_time_for_which_a_node_was_kept_is_counted_whoever_ends_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kept_node_that_may_not_be_marked_holds_up_a_gang_no_longer_than_its_deadline() {
+async fn a_kept_node_that_may_not_be_marked_delays_a_gang_until_its_deadline_at_most() {
     let policy = "{custody: {release: Warm, warmFor: 2h}, deadlines: {gang: 5m}}";
     let stage = Stage::new(Options::default(), policy);
     stage.job("first", &queued());
@@ -761,7 +770,7 @@ async fn a_kept_node_that_may_not_be_marked_holds_up_a_gang_no_longer_than_its_d
     stage.until("it runs on others", 600, |s| s.is("second", "Admitted")).await;
 }
 
-/// A gang of which one NodeClaim of the first attempt cannot be deleted; its attempt has failed, since no node comes.
+/// A gang with one failed attempt. One of its NodeClaims cannot be deleted.
 async fn with_a_claim_that_cannot_go(policy: &str) -> Stage {
     let stage = Stage::new(Options::default(), policy);
     world::weather(&stage.admin, &json!([{"nodePool": ID, "launchDelay": "2h"}]));
@@ -776,15 +785,15 @@ async fn with_a_claim_that_cannot_go(policy: &str) -> Stage {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_claim_that_cannot_be_deleted_holds_up_the_next_attempt_for_ten_minutes() {
+async fn a_claim_that_cannot_be_deleted_delays_the_next_attempt_by_ten_minutes() {
     let recorder = metrics::recorder().unwrap();
     let _guard = ::metrics::set_default_local_recorder(&recorder);
     let stage = with_a_claim_that_cannot_go("{retry: {inCheck: {base: 1s, max: 1s}}}").await;
     tokio::time::sleep(Duration::from_mins(8)).await;
-    assert!(stage.is_in("gang", "RollingBack"), "{}", stage.says("gang"));
-    let told =
+    assert!(stage.is_in("gang", "RollingBack"), "{}", stage.journal("gang"));
+    let reported =
         |s: &Stage| s.entry("gang")["message"].to_string().contains("cannot be deleted: see its finalizers");
-    stage.until("it is told of", 300, told).await;
+    stage.until("it is told of", 300, reported).await;
     stage.until("the next attempt succeeds", 300, |s| s.is("gang", "Admitted")).await;
     assert_eq!(stage.claims().len(), 3);
     stage.setu.context.set_gauges();
@@ -798,15 +807,15 @@ async fn a_claim_that_cannot_be_deleted_holds_up_the_next_attempt_for_ten_minute
 async fn a_claim_that_cannot_be_deleted_holds_the_quota_for_ten_minutes() {
     let stage = with_a_claim_that_cannot_go("{retry: {inCheck: {limit: 0}}}").await;
     tokio::time::sleep(Duration::from_mins(8)).await;
-    assert!(stage.is("gang", "QuotaReserved"), "{}", stage.says("gang"));
+    assert!(stage.is("gang", "QuotaReserved"), "{}", stage.journal("gang"));
     stage.until("the quota is given back", 300, |s| s.is_in("gang", "Yielded")).await;
-    let told =
+    let reported =
         |s: &Stage| s.entry("gang")["message"].to_string().contains("cannot be deleted: see its finalizers");
-    stage.until("it is told of", 60, told).await;
+    stage.until("it is told of", 60, reported).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn claims_that_cannot_be_deleted_hold_the_quota_for_ten_minutes_and_are_counted() {
+async fn claims_whose_deletion_is_denied_hold_the_quota_for_ten_minutes_and_are_counted() {
     for is_forbidden in [true, false] {
         let recorder = metrics::recorder().unwrap();
         let _guard = ::metrics::set_default_local_recorder(&recorder);
@@ -826,14 +835,16 @@ async fn claims_that_cannot_be_deleted_hold_the_quota_for_ten_minutes_and_are_co
         stage.job("gang", &queued());
         stage.until("it takes its nodes back", 60, |s| s.is_in("gang", "RollingBack")).await;
         tokio::time::sleep(Duration::from_mins(8)).await;
-        assert!(stage.is("gang", "QuotaReserved"), "{}", stage.says("gang"));
-        stage.until("the quota is given back", 300, |s| s.says("gang").contains("\"to\":\"Yielded\"")).await;
-        let told = |s: &Stage| s.entry("gang")["message"].to_string().contains("and Setu's rights");
-        stage.until("it is told of", 60, told).await;
+        assert!(stage.is("gang", "QuotaReserved"), "{}", stage.journal("gang"));
+        stage
+            .until("the quota is given back", 300, |s| s.journal("gang").contains("\"to\":\"Yielded\""))
+            .await;
+        let reported = |s: &Stage| s.entry("gang")["message"].to_string().contains("and Setu's rights");
+        stage.until("it is told of", 60, reported).await;
         stage.setu.context.set_gauges();
         let page = recorder.handle().render();
         assert!(page.contains("state=\"stuck\"} 2"), "{page}");
-        // What cannot go keeps the gang from no next reservation.
+        // The stuck claims do not block the next reservation.
         stage.until("the next attempt has its own", 300, |s| s.claims().len() == 4).await;
         world::calm(&stage.admin);
         stage.cluster.denials.end();
@@ -844,12 +855,12 @@ async fn claims_that_cannot_be_deleted_hold_the_quota_for_ten_minutes_and_are_co
     }
 }
 
-/// What a gang goes through before it runs.
+/// What happens to a gang before it runs.
 #[derive(Clone, Copy)]
 enum Before {
     /// An attempt fails.
     Failure,
-    /// It is refused, and woken.
+    /// It is refused, then woken.
     Refusal,
 }
 
@@ -861,7 +872,7 @@ impl Before {
         }
     }
 
-    /// Ends it where the gang is in this state.
+    /// Ends the obstacle once the gang is in this state.
     fn end(self, state: &str, admin: &User) {
         match (self, state) {
             (Self::Failure, "RollingBack") => world::calm(admin),
@@ -870,7 +881,7 @@ impl Before {
         }
     }
 
-    /// States that a whole life shows.
+    /// States that the gang must go through.
     fn states(self) -> &'static [&'static str] {
         match self {
             Self::Failure => {
@@ -886,8 +897,8 @@ fn limit_nodes(admin: &User, nodes: u32) {
     admin.merge(&kinds::NODE_POOL, "", ID, &limits).unwrap();
 }
 
-/// Leads a gang from its submission to its end, and has its Job and Workload go so much later than Setu sends the
-/// request of this number, counted from 0. Returns how many requests there were, and in which states the gang was seen.
+/// Runs a gang to its end. Deletes its Job and Workload this long after Setu sends the request of this number,
+/// counted from 0. Returns the number of requests and the states of the gang.
 async fn a_life_until(before: Before, request: usize, later: Duration) -> (Stage, usize, BTreeSet<String>) {
     let policy = "{retry: {inCheck: {base: 1s, max: 1s}}, deadlines: {launch: 5s}, nodePoolName: kept}";
     let stage = Stage::new(Options::default(), policy);
@@ -915,8 +926,8 @@ async fn a_life_until(before: Before, request: usize, later: Duration) -> (Stage
     let mut states = BTreeSet::new();
     for _ in 0..30_000 {
         tokio::time::sleep(Duration::from_millis(2)).await;
-        let says = stage.says("gang");
-        let now = says.split("\"state\":\"").nth(1).and_then(|rest| rest.split('"').next());
+        let journal = stage.journal("gang");
+        let now = journal.split("\"state\":\"").nth(1).and_then(|rest| rest.split('"').next());
         if let Some(now) = now.filter(|now| states.insert((*now).to_owned())) {
             if now == "Released" {
                 break;
@@ -930,7 +941,7 @@ async fn a_life_until(before: Before, request: usize, later: Duration) -> (Stage
     (stage, sent.load(Ordering::Relaxed), states)
 }
 
-/// Deletes the Job and its Workload at once, whoever holds them.
+/// Deletes the Job and its Workload at once, despite finalizers.
 fn vanish(admin: &User) {
     let bare = json!({"metadata": {"finalizers": []}});
     for kind in [&kinds::JOB, &kinds::WORKLOAD] {
@@ -942,7 +953,7 @@ fn vanish(admin: &User) {
     }
 }
 
-async fn is_forgotten_whenever_it_goes(before: Before) {
+async fn leaves_no_state_whenever_it_is_deleted(before: Before) {
     let (_, requests, states) = a_life_until(before, usize::MAX, Duration::ZERO).await;
     assert!(before.states().iter().all(|state| states.contains(*state)), "{states:?}");
     assert!(requests > 40, "{requests}");
@@ -957,17 +968,17 @@ async fn is_forgotten_whenever_it_goes(before: Before) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_workload_that_is_deleted_at_any_request_of_its_life_leaves_nothing_remembered() {
-    is_forgotten_whenever_it_goes(Before::Failure).await;
+async fn a_workload_deleted_at_any_request_leaves_no_state_behind() {
+    leaves_no_state_whenever_it_is_deleted(Before::Failure).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_workload_that_is_deleted_at_any_request_of_its_life_leaves_nothing_remembered() {
-    is_forgotten_whenever_it_goes(Before::Refusal).await;
+async fn a_refused_workload_deleted_at_any_request_leaves_no_state_behind() {
+    leaves_no_state_whenever_it_is_deleted(Before::Refusal).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn nodes_of_an_unadmitted_gang_go_within_twenty_minutes_after_its_check_is_deleted() {
+async fn nodes_of_an_unadmitted_gang_are_deleted_within_twenty_minutes_of_its_check() {
     let stage = Stage::new(Options::default(), "{}");
     stage.job("gang", &queued());
     stage.until("its claims are there", 120, |s| s.claims().len() == 2).await;

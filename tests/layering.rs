@@ -1,4 +1,4 @@
-//! The arrows between the layers, the purity of the core, and the house rules a reader relies on.
+//! Checks the layers, the purity of the core, and the house rules that readers rely on.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Every source file of the core and of the controller, by its path in `src`.
+/// Every source file of the core and of the controller, with its path in `src`.
 fn sources() -> Vec<(PathBuf, String)> {
     ["crates/setu-core/src", "src"].into_iter().flat_map(sources_in).collect()
 }
@@ -34,7 +34,7 @@ fn without_tests(source: &str) -> &str {
     source.split("#[cfg(test)]").next().unwrap()
 }
 
-/// Layers, each of which may use only itself and those before it; those in one row may use each other.
+/// Layers. Each may use only itself and those before it; modules in one row may use each other.
 const LAYERS: [&[&str]; 9] = [
     &["names", "digest", "words", "api", "clock", "error", "planted"],
     &["policy", "plan", "gang"],
@@ -53,7 +53,7 @@ fn layer(path: &Path) -> Option<usize> {
 }
 
 #[test]
-fn each_layer_knows_only_those_before_it() {
+fn each_layer_uses_only_those_before_it() {
     for (path, source) in sources() {
         let Some(own) = layer(&path) else { continue };
         for (later, names) in LAYERS.iter().enumerate().skip(own + 1) {
@@ -68,7 +68,7 @@ fn each_layer_knows_only_those_before_it() {
     }
 }
 
-/// Every package that a build of `package` takes, with its features, as cargo tells them.
+/// Every package in the dependency tree of `package`, with its features, from `cargo tree`.
 fn packages(package: &str, more: &[&str]) -> Vec<String> {
     let tree = Command::new(env!("CARGO"))
         .args(["tree", "--locked", "--edges", "normal", "--prefix", "none", "--format", "{p} {f}"])
@@ -81,16 +81,16 @@ fn packages(package: &str, more: &[&str]) -> Vec<String> {
     String::from_utf8(tree.stdout).unwrap().lines().map(str::to_owned).collect()
 }
 
-/// The embedded cluster, virtual time, planted bugs and fail points are for tests and the demo.
+/// The embedded cluster, virtual time, planted bugs and fail points are only for tests and the demo.
 #[test]
-fn the_image_and_the_releases_have_nothing_that_only_tests_need() {
+fn the_image_and_the_releases_contain_no_test_features() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     for file in ["Dockerfile", ".ci/static", ".ci/image", ".github/workflows/release.yml", "justfile"] {
         let text = fs::read_to_string(root.join(file)).unwrap().replace("\", \"", " ");
         let builds: Vec<&str> = text.lines().filter(|line| line.contains("--bin setu")).collect();
         assert!(!builds.is_empty(), "{file} builds nothing");
         for build in builds {
-            // Without `-p` cargo adds up the features that all members of the workspace ask of it.
+            // Without `-p`, cargo unifies the features that all workspace members request.
             let is_lean = build.contains("--no-default-features -p setu ") && !build.contains("--features");
             assert!(is_lean, "{file}: {build}");
         }
@@ -106,9 +106,9 @@ fn the_image_and_the_releases_have_nothing_that_only_tests_need() {
     }
 }
 
-/// What the core has of other crates, and of the standard library what is the same at every call.
+/// The core has no crate that is impure, and only uses deterministic parts of the standard library.
 #[test]
-fn the_core_knows_no_client_runtime_log_clock_or_chance() {
+fn the_core_uses_no_client_runtime_log_clock_or_randomness() {
     let packages = packages("setu-core", &[]);
     let crates: BTreeSet<&str> = packages.iter().filter_map(|line| line.split(' ').next()).collect();
     assert!(crates.contains("kube-core") && crates.len() > 30, "{crates:?}");
@@ -123,7 +123,7 @@ fn the_core_knows_no_client_runtime_log_clock_or_chance() {
 }
 
 #[test]
-fn only_effects_and_the_lease_write() {
+fn only_effects_and_the_lease_write_to_the_api_server() {
     for (path, source) in sources() {
         let writes =
             path.starts_with("effects") || path.starts_with("cluster/lease") || path.starts_with("sim");
@@ -135,13 +135,13 @@ fn only_effects_and_the_lease_write() {
 }
 
 #[test]
-fn keys_are_spelled_out_in_names_alone() {
+fn keys_are_spelled_out_only_in_names() {
     for (path, source) in sources() {
         if path != Path::new("names.rs") {
             let code = without_tests(&source);
             for key in ["setu.kueue.x-k8s.io/", "\"karpenter.sh/nodepool", "\"karpenter.sh/do-not-disrupt"] {
                 let mut lines = code.lines().filter(|l| !l.trim_start().starts_with("//") && l.contains(key));
-                // A version in a serde rename is no key.
+                // A version in a serde rename is not a key.
                 assert!(lines.all(|l| l.contains("v1alpha1")), "{} spells out {key}", path.display());
             }
         }
@@ -149,7 +149,7 @@ fn keys_are_spelled_out_in_names_alone() {
 }
 
 #[test]
-fn every_file_says_what_it_owns_and_stays_short() {
+fn every_file_has_a_module_doc_and_at_most_400_lines() {
     for (path, source) in sources() {
         assert!(source.starts_with("//! "), "{} does not open with what it owns", path.display());
         let lines = without_tests(&source).lines().count();

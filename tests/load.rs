@@ -1,4 +1,4 @@
-//! What a replica asks of the API server though nothing happens, counted on the embedded cluster in virtual time.
+//! The API requests of an idle replica, counted in the embedded cluster in virtual time.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
@@ -18,12 +18,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const ID: &str = "load";
-/// Time between two sweeps.
+/// The time between two sweeps.
 const SWEEP: Duration = Duration::from_mins(5);
-/// How many are counted.
+/// The number of sweeps that are counted.
 const SWEEPS: usize = 6;
 
-/// How many requests were sent, by what they ask: `LIST nodeclaims`, `WATCH workloads`, `GET leases`, ….
+/// The number of requests by verb and resource: `LIST nodeclaims`, `WATCH workloads`, `GET leases`, ….
 #[derive(Clone, Default)]
 struct Asked(Arc<Mutex<BTreeMap<String, usize>>>);
 
@@ -49,7 +49,7 @@ impl Asked {
         *self.0.lock().unwrap().entry(format!("{verb} {}", rest[0])).or_default() += 1;
     }
 
-    /// What was asked within this time.
+    /// The requests during this time.
     async fn within(&self, time: Duration) -> BTreeMap<String, usize> {
         self.0.lock().unwrap().clear();
         tokio::time::sleep(time).await;
@@ -67,15 +67,15 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
     panic!("not within ten minutes: {what}");
 }
 
-/// How many Workloads this is true of.
+/// The number of Workloads with this condition.
 fn workloads(admin: &User, condition: &str) -> usize {
     admin.list(&kinds::WORKLOAD).iter().filter(|workload| world::is(workload, condition)).count()
 }
 
-/// An elastic Job with so many nodes of a slice that is gone, and one of the slice that has taken its place.
+/// An elastic Job with this many nodes of a slice that is gone, and one node of the slice that replaced it.
 async fn elastic(admin: &User, nodes: usize) {
     let mut job = world::job(ID, "elastic", nodes, None);
-    // Kueue does not look after this Job: its Workloads are made here.
+    // Kueue does not manage this Job: the test creates its Workloads.
     job["metadata"]["labels"] = json!({});
     let job = admin.create(&kinds::JOB, job).unwrap();
     admin.create(&kinds::WORKLOAD, world::slice(ID, &job, "first", nodes, None)).unwrap();
@@ -96,7 +96,7 @@ async fn elastic(admin: &User, nodes: usize) {
     admin.delete(&kinds::WORKLOAD, ID, "first", Preconditions::default()).unwrap();
 }
 
-/// Nodes of the gang of this Workload that nobody hears from and no NodeClaim stands behind.
+/// Silent nodes of this Workload's gang without a NodeClaim.
 fn silent_nodes(admin: &User, workload: &str, count: usize) {
     let uid = admin.get(&kinds::WORKLOAD, ID, workload).unwrap()["metadata"]["uid"].clone();
     let condition = json!({"type": "Ready", "status": "Unknown", "reason": "", "message": "", "lastTransitionTime": world::START});
@@ -119,7 +119,7 @@ fn silent_nodes(admin: &User, workload: &str, count: usize) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_sweeps_list_no_more_the_more_gangs_claims_and_nodes_there_are() {
+async fn the_lists_of_a_sweep_do_not_grow_with_the_number_of_gangs_claims_and_nodes() {
     for [claims, gangs, nodes] in [[5, 2, 1], [40, 15, 10]] {
         let policy =
             "defaults: {custody: {holdLimit: 6h, pinning: SelectorAndTaint}, deadlines: {admit: 5h}}";
@@ -133,7 +133,7 @@ async fn the_sweeps_list_no_more_the_more_gangs_claims_and_nodes_there_are() {
         }
         let all = claims + 1 + gangs * 2;
         until("all claims are there", || admin.list(&kinds::NODE_CLAIM).len() == all).await;
-        // Their nodes come, and nobody admits them: the sweep looks at each of their claims.
+        // Their nodes come up but they are not admitted, so the sweep checks each of their claims.
         cluster.stop_kueue(true);
         let is_up = |claim: &Arc<Value>| world::is(claim, "Initialized");
         until("all nodes are up", || admin.list(&kinds::NODE_CLAIM).iter().all(is_up)).await;
@@ -141,14 +141,14 @@ async fn the_sweeps_list_no_more_the_more_gangs_claims_and_nodes_there_are() {
         let mut asked = asked.within(SWEEP * u32::try_from(SWEEPS).unwrap()).await;
         assert_eq!(workloads(&admin, "Admitted"), 1, "it is all still to be looked at");
         asked.retain(|what, _| !what.starts_with("WATCH"));
-        // Claims of one namespace that are looked at together share a list.
+        // Claims of one namespace that are checked together share a list.
         let bounds = [
             ("GET nodes", nodes),
             ("GET workloads", claims + nodes),
             ("LIST nodeclaims", 1),
             ("LIST workloads", 8),
             ("GET admissionchecks", 1),
-            // The unbound pods of the gang that is admitted.
+            // The check for unbound pods of the admitted gang.
             ("LIST pods", 1),
         ];
         assert_eq!(asked.len(), bounds.len(), "nothing else is asked: {asked:#?}");
@@ -158,13 +158,13 @@ async fn the_sweeps_list_no_more_the_more_gangs_claims_and_nodes_there_are() {
     }
 }
 
-/// How many requests with this verb were sent for whichever kind they were most.
+/// The highest number of requests with this verb for one kind.
 fn most(asked: &BTreeMap<String, usize>, verb: &str) -> usize {
     asked.iter().filter(|(what, _)| what.starts_with(verb)).map(|(_, count)| *count).max().unwrap_or_default()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_replica_that_has_nothing_to_do_sends_at_most_48_requests_a_minute_and_18_where_another_leads() {
+async fn an_idle_leader_sends_at_most_48_requests_a_minute_and_a_standby_18() {
     const MINUTES: usize = 60;
     let (mut cluster, admin) = world::cluster(ID, PolicyFile::default());
     let election = Some(Election { timing: Timing::default(), shards: 1 });
@@ -177,12 +177,12 @@ async fn a_replica_that_has_nothing_to_do_sends_at_most_48_requests_a_minute_and
         until("all run", || workloads(&admin, "Admitted") == gangs).await;
         tokio::time::sleep(Duration::from_mins(2)).await;
         for (replica, asked) in replicas.iter().zip(&counts) {
-            // One watch a minute of each of 17 kinds, and whoever leads renews its lease every two seconds.
+            // One watch per minute for each of 17 kinds. A leader also renews its lease every two seconds.
             let bound = if replica.context.shards.any_led() { 48 } else { 18 };
             let mut asked = asked.within(Duration::from_hours(1)).await;
             let all: usize = asked.values().sum();
             assert!(all <= bound * MINUTES, "{gangs} gangs run: {asked:#?}");
-            // The unbound pods of each gang's namespace are listed every ten minutes by whoever leads.
+            // A leader lists the unbound pods of each gang's namespace every ten minutes.
             let checks = asked.remove("LIST pods").unwrap_or_default();
             let gangs_led = if replica.context.shards.any_led() { gangs } else { 0 };
             assert!(

@@ -1,5 +1,5 @@
-//! What is done about a node that is lost: while the gang waits, once it is ready, and after Kueue has
-//! admitted it. Pure: journals, snapshots and decisions alone.
+//! The reaction to a lost node: while the gang waits, once it is ready, and after Kueue has admitted it.
+//! Pure: only journals, snapshots and decisions.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
@@ -58,12 +58,12 @@ fn plan(slots: u32) -> Plan {
     }
 }
 
-/// A gang of two and what is seen of it at one instant.
+/// A gang of two nodes, as seen at one instant.
 struct Seen {
     journal: Journal,
     policy: Policy,
     phase: AdmissionPhase,
-    /// Whether another slice of its Job has taken its place.
+    /// Whether another slice of its Job has replaced it.
     replaced: bool,
     reported: Verdict,
     plan: Outcome,
@@ -89,7 +89,7 @@ fn lost(reason: FailureClass) -> Failure {
 }
 
 impl Seen {
-    /// Slot 1 was interrupted and its claim is going, in a quorum read.
+    /// Slot 1 was interrupted and its claim is being deleted, on a quorum read.
     fn new(state: State, phase: AdmissionPhase) -> Self {
         let mut journal = Journal::new("uid", AdmissionId("1-0-a".into()), at(0), Some(at(900)));
         journal.state = state;
@@ -136,14 +136,14 @@ impl Seen {
         }
     }
 
-    /// Takes what is seen as far as one event leads; returns the slots that are created.
+    /// Applies the first event. Returns the slots to create.
     fn step(&mut self) -> Vec<u32> {
         let mut created = Vec::new();
         let rules = Rules::new(&self.policy, at(self.now), 0.0);
         for event in self.events() {
             let decision = decide(&self.journal, &event, &rules);
             if decision.journal.memory.generation > self.journal.memory.generation {
-                // No slot has had a claim of this generation yet that it could lose.
+                // No slot has lost a claim of this generation yet.
                 self.losses.clear();
             }
             self.journal = decision.journal;
@@ -157,7 +157,7 @@ impl Seen {
         created
     }
 
-    /// Slot 1 was interrupted once more.
+    /// Interrupts slot 1 once more.
     fn loses(&mut self, claim: ClaimView) {
         self.claims = vec![ready(0, 0), claim];
         self.losses = BTreeMap::from([(1, Loss::Failed(lost(FailureClass::Interrupted)))]);
@@ -169,7 +169,7 @@ impl Seen {
 }
 
 #[test]
-fn a_claim_that_is_known_to_have_gone_is_not_made_again_under_its_name() {
+fn a_claim_known_to_be_gone_is_not_recreated_under_its_name() {
     let mut seen = Seen::new(State::Provisioning, AdmissionPhase::Reserved);
     seen.journal.memory.slots = 3;
     seen.plan = Outcome::Provision(plan(3));
@@ -178,7 +178,7 @@ fn a_claim_that_is_known_to_have_gone_is_not_made_again_under_its_name() {
     let shortage = Failure::new(FailureClass::InsufficientCapacity, "none left");
     seen.losses = BTreeMap::from([(1, Loss::Failed(shortage.clone()))]);
     assert_eq!(seen.events(), [Event::Failed(shortage)], "whatever else is still to be created");
-    // Why it went may be told within the next seconds.
+    // The reason for its loss may become known within the next seconds.
     seen.losses = BTreeMap::from([(1, Loss::Unclear(at(20)))]);
     assert_eq!(seen.events(), [Event::ClaimsMissing(vec![2])]);
     seen.claims.push(ready(2, 0));
@@ -188,7 +188,7 @@ fn a_claim_that_is_known_to_have_gone_is_not_made_again_under_its_name() {
 }
 
 #[test]
-fn a_lost_node_is_replaced_under_a_new_name_while_all_else_of_the_attempt_stays() {
+fn a_lost_node_is_replaced_under_a_new_name_and_the_attempt_continues() {
     for state in [State::WaitingReady, State::Approved { nodes: Nodes::Held }] {
         let mut seen = Seen::new(state, AdmissionPhase::Reserved);
         assert_eq!(seen.step(), Vec::<u32>::new());
@@ -197,7 +197,7 @@ fn a_lost_node_is_replaced_under_a_new_name_while_all_else_of_the_attempt_stays(
         assert_eq!((memory.attempt, memory.generation, memory.slots), (1, 1, 2));
         assert_eq!(memory.pinning, Pinning::SelectorAndTaint);
         assert_eq!(memory.last_failure.as_ref().unwrap().reason, FailureClass::Interrupted);
-        // The one that goes may take its time: its successor does not wait for it.
+        // Its replacement does not wait until the old claim is gone.
         assert_eq!(seen.step(), [1]);
         seen.claims.push(ClaimView {
             health: Health::Coming { waits_for: WaitsFor::Launch(String::new()), until: None },
@@ -214,7 +214,7 @@ fn a_lost_node_is_replaced_under_a_new_name_while_all_else_of_the_attempt_stays(
     }
 }
 
-/// A gang of this policy and so many tiers, of which the first has no capacity for slot 1.
+/// A gang with this policy and number of tiers. The first tier has no capacity for slot 1.
 fn short(state: State, mixed_tiers: bool, tiers: u32) -> Seen {
     let mut seen = Seen::new(state, AdmissionPhase::Reserved);
     seen.policy.mixed_tiers = mixed_tiers;
@@ -224,7 +224,7 @@ fn short(state: State, mixed_tiers: bool, tiers: u32) -> Seen {
 }
 
 #[test]
-fn where_tiers_may_be_mixed_only_what_a_tier_lacks_comes_from_the_next_one() {
+fn with_mixed_tiers_only_the_missing_nodes_come_from_the_next_tier() {
     for state in [State::Provisioning, State::WaitingReady] {
         let mut seen = short(state, true, 2);
         seen.freshness = Freshness::Cached;
@@ -252,26 +252,26 @@ fn where_tiers_may_be_mixed_only_what_a_tier_lacks_comes_from_the_next_one() {
 }
 
 #[test]
-fn a_second_node_that_the_first_tier_lacks_comes_from_the_tier_that_the_first_one_came_from() {
+fn with_mixed_tiers_a_second_shortage_is_served_by_the_same_later_tier() {
     let mut seen = short(State::WaitingReady, true, 2);
     seen.step();
     seen.plan = Outcome::Provision(Plan { tier: 1, option_index: 1, option_count: 2, ..plan(2) });
     seen.step();
     assert_eq!(seen.step(), [1]);
     seen.claims.push(ready(1, 1));
-    // Slot 0 is still of the first tier, and is lost later.
+    // Slot 0 is still on the first tier, and is lost later.
     seen.claims.retain(|c| c.slot == 1);
     seen.losses = BTreeMap::from([(0, Loss::Failed(lost(FailureClass::InsufficientCapacity)))]);
     seen.step();
     let memory = &seen.journal.memory;
     assert_eq!((seen.state(), memory.attempt, memory.option.index), (StateName::Provisioning, 1, 1));
     assert_eq!(seen.step(), [0]);
-    // Another gang that tries there first is waited for.
+    // It waits for another gang that tries that tier first.
     seen.losses.clear();
     seen.plan = Outcome::Wait(Obstacle::new(ObstacleReason::OthersFirst, "another gang tries there first"));
     assert_eq!(seen.step(), [0_u32; 0]);
     assert_eq!(seen.state(), StateName::Provisioning);
-    // And where no tier has any left, that ends the attempt.
+    // If no tier has capacity, the attempt ends.
     let none = Obstacle::new(ObstacleReason::CapacityShort, "nothing is to be had");
     seen.plan = Outcome::Wait(none);
     seen.step();
@@ -281,7 +281,7 @@ fn a_second_node_that_the_first_tier_lacks_comes_from_the_tier_that_the_first_on
 }
 
 #[test]
-fn a_claim_that_went_and_nobody_says_why_is_not_tried_again_on_the_same_tier() {
+fn with_mixed_tiers_an_unexplained_loss_is_not_retried_on_the_same_tier() {
     let mut seen = short(State::WaitingReady, true, 2);
     let unknown = || BTreeMap::from([(1, Loss::Failed(lost(FailureClass::Unknown)))]);
     seen.losses = unknown();
@@ -291,7 +291,7 @@ fn a_claim_that_went_and_nobody_says_why_is_not_tried_again_on_the_same_tier() {
     seen.plan = Outcome::Provision(Plan { tier: 1, option_index: 1, option_count: 2, ..plan(2) });
     seen.step();
     assert_eq!(seen.step(), [1]);
-    // On the last tier there is no way left but to give back and try later.
+    // On the last tier it can only give back its nodes and retry later.
     seen.journal.memory.generation = 2;
     seen.losses = unknown();
     seen.journal.state = State::WaitingReady;
@@ -301,7 +301,7 @@ fn a_claim_that_went_and_nobody_says_why_is_not_tried_again_on_the_same_tier() {
 }
 
 #[test]
-fn a_claim_of_an_earlier_tier_that_went_without_a_word_is_made_up_for_on_the_tier_of_now() {
+fn with_mixed_tiers_an_unexplained_loss_of_an_earlier_tier_is_replaced_on_the_current_tier() {
     let after = |option_index, mixed, loss: fn(Loss) -> Loss| {
         let mut seen = short(State::WaitingReady, mixed, 3);
         seen.journal.memory.plan = None;
@@ -311,7 +311,7 @@ fn a_claim_of_an_earlier_tier_that_went_without_a_word_is_made_up_for_on_the_tie
         seen.losses = BTreeMap::from([(1, loss(Loss::Failed(lost(FailureClass::Unknown))))]);
         seen
     };
-    // Whether or not there is a tier after that one: it was not tried for this slot.
+    // With or without a later tier: the current one was not tried for this slot.
     for option_index in [1, 2] {
         let mut seen = after(option_index, true, Loss::superseded);
         seen.freshness = Freshness::Cached;
@@ -331,7 +331,7 @@ fn a_claim_of_an_earlier_tier_that_went_without_a_word_is_made_up_for_on_the_tie
         seen.plan = Outcome::Provision(Plan { tier: option_index, option_index, option_count: 3, ..plan(2) });
         assert_eq!(seen.step(), [1]);
     }
-    // What goes without a word from the last tier itself would go again, and nodes of one tier are no mixture.
+    // An unexplained loss on the last tier would happen again, and without mixed tiers all nodes share one.
     for (mixed, loss) in [(true, (|loss| loss) as fn(Loss) -> Loss), (false, Loss::superseded)] {
         let mut seen = after(2, mixed, loss);
         seen.step();
@@ -340,7 +340,7 @@ fn a_claim_of_an_earlier_tier_that_went_without_a_word_is_made_up_for_on_the_tie
 }
 
 #[test]
-fn nodes_that_would_need_other_pods_than_those_that_stay_end_the_attempt() {
+fn a_next_tier_with_a_different_pinning_ends_the_attempt() {
     let mut seen = short(State::WaitingReady, true, 2);
     seen.step();
     let untainted = Plan { pinning: Pinning::Selector, ..plan(2) };
@@ -350,7 +350,7 @@ fn nodes_that_would_need_other_pods_than_those_that_stay_end_the_attempt() {
 }
 
 #[test]
-fn a_shortage_takes_the_whole_gang_along_where_tiers_are_not_mixed_or_none_is_left() {
+fn a_shortage_rolls_back_the_gang_without_mixed_tiers_or_a_next_tier() {
     for (mixed, tiers) in [(false, 2), (true, 1)] {
         for state in [State::Provisioning, State::WaitingReady] {
             let mut seen = short(state, mixed, tiers);
@@ -361,9 +361,9 @@ fn a_shortage_takes_the_whole_gang_along_where_tiers_are_not_mixed_or_none_is_le
 }
 
 #[test]
-fn what_fails_while_let_go_pods_wait_for_late_nodes_ends_nothing_but_its_own_slot() {
+fn a_failure_while_admitted_pods_wait_for_late_nodes_affects_only_its_slot() {
     let shortage = || BTreeMap::from([(1, Loss::Failed(lost(FailureClass::InsufficientCapacity)))]);
-    // Kueue may have admitted a Job too, on the Ready of its last reservation.
+    // Kueue may also have admitted a Job, on the Ready of its last reservation.
     let all = [AdmissionPhase::Admitted, AdmissionPhase::AdmittedPods]
         .map(|s| [State::Provisioning, State::WaitingReady].map(|state| (state, s)));
     for (state, phase) in all.into_iter().flatten() {
@@ -380,7 +380,7 @@ fn what_fails_while_let_go_pods_wait_for_late_nodes_ends_nothing_but_its_own_slo
         let memory = &seen.journal.memory;
         assert_eq!((seen.state(), memory.attempt, memory.generation), (StateName::Provisioning, 1, 1));
         assert_eq!(seen.step(), [1]);
-        // The next one is lost too, later than the attempt may take: it is made up for all the same, at its time.
+        // The next one is lost after the attempt's deadline. It is still replaced, after a backoff.
         seen.claims = vec![ready(0, 0), going(1, 1)];
         seen.journal.state = State::WaitingReady;
         seen.losses = shortage();
@@ -394,7 +394,7 @@ fn what_fails_while_let_go_pods_wait_for_late_nodes_ends_nothing_but_its_own_slo
 }
 
 #[test]
-fn a_deadline_that_passes_while_pods_may_run_on_some_nodes_ends_nothing() {
+fn a_deadline_ends_nothing_while_pods_may_run_on_some_nodes() {
     for phase in [AdmissionPhase::Admitted, AdmissionPhase::AdmittedPods] {
         let mut seen = Seen::new(State::WaitingReady, phase);
         let coming = Health::Coming { waits_for: WaitsFor::Reboot("n1".into()), until: None };
@@ -406,7 +406,7 @@ fn a_deadline_that_passes_while_pods_may_run_on_some_nodes_ends_nothing() {
 }
 
 #[test]
-fn nodes_whose_hold_ran_out_while_their_gang_was_admitted_are_not_taken_into_its_next_reservation() {
+fn nodes_whose_hold_expired_are_not_reused_for_the_next_reservation() {
     let next = |held_until: i64| {
         let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Reserved);
         seen.journal.memory.admission = AdmissionId("1-0-b".into());
@@ -420,7 +420,7 @@ fn nodes_whose_hold_ran_out_while_their_gang_was_admitted_are_not_taken_into_its
 }
 
 #[test]
-fn of_late_nodes_one_that_never_launched_is_given_up_and_one_that_pods_may_run_on_is_not() {
+fn a_late_node_is_given_up_only_if_no_pods_can_be_on_it() {
     let with = |reason| {
         let mut seen = Seen::new(State::WaitingReady, AdmissionPhase::AdmittedPods);
         let failed = Health::Failed(Failure::new(reason, "late"));
@@ -431,12 +431,12 @@ fn of_late_nodes_one_that_never_launched_is_given_up_and_one_that_pods_may_run_o
     let gives_up = |seen: &mut Seen| {
         assert!(matches!(seen.events().as_slice(), [Event::Lost { .. }]), "{:?}", seen.events());
         seen.step();
-        // The journal says that another claim is to come before this one is deleted.
+        // The journal records that a new claim is needed before the old one is deleted.
         let memory = &seen.journal.memory;
         assert_eq!((seen.state(), memory.attempt, memory.generation), (StateName::Provisioning, 1, 1));
         assert_eq!(seen.events(), [Event::Unwanted(vec!["c1-0".into()]), Event::ClaimsMissing(vec![1])]);
     };
-    // A node that never came up goes once it was searched, and found to have no pods.
+    // A node that never came up is given up once it was searched and has no pods.
     let mut seen = with(FailureClass::InitializationTimeout);
     seen.freshness = Freshness::Cached;
     assert_eq!(seen.read(), Reading::NeedsQuorumRead);
@@ -447,7 +447,7 @@ fn of_late_nodes_one_that_never_launched_is_given_up_and_one_that_pods_may_run_o
     gives_up(&mut seen);
     let mut seen = with(FailureClass::LaunchTimeout);
     gives_up(&mut seen);
-    // The next one that fails waits its time.
+    // The next failure waits for its backoff.
     let failed = Health::Failed(Failure::new(FailureClass::LaunchTimeout, "late"));
     seen.claims = vec![ready(0, 0), ClaimView { health: failed, ..ready(1, 1) }];
     seen.journal.state = State::WaitingReady;
@@ -457,7 +457,7 @@ fn of_late_nodes_one_that_never_launched_is_given_up_and_one_that_pods_may_run_o
     assert_eq!(seen.journal.memory.generation, 2);
     assert_eq!(with(FailureClass::NodeTooSmall).events(), []);
     assert_eq!(with(FailureClass::InitializationTimeout).events(), []);
-    // While no node is up, nothing can run there, and the next tier may have them all.
+    // While no node is up, no pod can run, and the next tier may take the whole gang.
     let coming = Health::Coming { waits_for: WaitsFor::Launch(String::new()), until: None };
     seen.claims = vec![ClaimView { health: coming, ..ready(0, 0) }, going(1, 0)];
     seen.losses = BTreeMap::from([(1, Loss::Failed(lost(FailureClass::InsufficientCapacity)))]);
@@ -466,7 +466,7 @@ fn of_late_nodes_one_that_never_launched_is_given_up_and_one_that_pods_may_run_o
 }
 
 #[test]
-fn the_nodes_of_a_slice_that_was_replaced_are_mended_because_its_pods_run_on() {
+fn lost_nodes_of_a_replaced_slice_are_replaced_because_its_pods_run_on() {
     let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Admitted);
     seen.replaced = true;
     seen.step();
@@ -475,7 +475,7 @@ fn the_nodes_of_a_slice_that_was_replaced_are_mended_because_its_pods_run_on() {
 }
 
 #[test]
-fn a_replacement_is_created_on_a_quorum_read_alone() {
+fn a_replacement_is_created_only_on_a_quorum_read() {
     let mut seen = Seen::new(State::WaitingReady, AdmissionPhase::Reserved);
     seen.freshness = Freshness::Cached;
     assert_eq!(seen.read(), Reading::NeedsQuorumRead);
@@ -492,7 +492,7 @@ fn a_replacement_is_created_on_a_quorum_read_alone() {
 }
 
 #[test]
-fn the_policy_says_what_a_lost_node_leads_to() {
+fn the_policy_decides_what_a_lost_node_leads_to() {
     let rolling_back = |then| State::RollingBack { then };
     for state in [State::WaitingReady, State::Approved { nodes: Nodes::Held }] {
         for (on_node_lost, end) in [
@@ -510,12 +510,12 @@ fn the_policy_says_what_a_lost_node_leads_to() {
 }
 
 #[test]
-fn capacity_that_is_not_to_be_had_is_no_node_that_was_lost() {
+fn a_capacity_shortage_does_not_count_as_a_lost_node() {
     let mut seen = Seen::new(State::WaitingReady, AdmissionPhase::Reserved);
     seen.losses = BTreeMap::from([(1, Loss::Failed(lost(FailureClass::InsufficientCapacity)))]);
     seen.step();
     assert_eq!(seen.journal.state, State::RollingBack { then: Then::BackingOff });
-    // Of both at once the worse counts: a replacement would not mend it.
+    // If both happen at once, the worse one counts: a replacement would not help.
     let mut seen = Seen::new(State::WaitingReady, AdmissionPhase::Reserved);
     let failed = Failure::new(FailureClass::LaunchTimeout, "late");
     seen.claims = vec![ClaimView { health: Health::Failed(failed), ..ready(0, 0) }, going(1, 0)];
@@ -524,7 +524,7 @@ fn capacity_that_is_not_to_be_had_is_no_node_that_was_lost() {
 }
 
 #[test]
-fn a_gang_that_is_admitted_anew_is_not_held_to_what_it_lost_under_its_last_admission() {
+fn losses_under_the_last_admission_do_not_count_against_the_next_one() {
     let anew = |on_node_lost| {
         let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Reserved);
         seen.policy.on_node_lost = on_node_lost;
@@ -549,14 +549,14 @@ fn a_gang_that_is_admitted_anew_is_not_held_to_what_it_lost_under_its_last_admis
         seen.step();
         assert_eq!((seen.state(), seen.journal.memory.tries), (StateName::Validating, 0));
     }
-    // What can be replaced is, and the tries of the last admission are none of this one.
+    // With Replace the node is replaced, and the tries of the last admission do not count.
     let mut seen = anew(OnNodeLost::Replace);
     seen.step();
     assert_eq!((seen.state(), seen.journal.memory.tries), (StateName::WaitingReady, 0));
 }
 
 #[test]
-fn replacements_are_tries_and_used_up_like_them() {
+fn replacements_count_as_tries() {
     let mut seen = Seen::new(State::WaitingReady, AdmissionPhase::Reserved);
     seen.policy.in_check.limit = 2;
     for generation in 0..2 {
@@ -571,7 +571,7 @@ fn replacements_are_tries_and_used_up_like_them() {
 }
 
 #[test]
-fn a_replacement_that_is_lost_while_the_others_are_created_ends_the_attempt() {
+fn a_replacement_lost_during_provisioning_ends_the_attempt() {
     let mut seen = Seen::new(State::WaitingReady, AdmissionPhase::Reserved);
     seen.step();
     seen.loses(going(1, 1));
@@ -579,8 +579,8 @@ fn a_replacement_that_is_lost_while_the_others_are_created_ends_the_attempt() {
     assert_eq!(seen.journal.state, State::RollingBack { then: Then::BackingOff });
 }
 
-/// The entry of a check that said Ready.
-fn told_ready() -> CheckState {
+/// The entry of a check that is Ready.
+fn ready_entry() -> CheckState {
     CheckState {
         name: "c".into(),
         state: Verdict::Ready,
@@ -592,8 +592,8 @@ fn told_ready() -> CheckState {
 }
 
 #[test]
-fn ready_is_taken_back_first_and_stays_told_where_losses_are_ignored() {
-    let entry = told_ready();
+fn a_loss_revokes_ready_unless_losses_are_ignored() {
+    let entry = ready_entry();
     let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Reserved);
     seen.reported = Verdict::Ready;
     assert_eq!(seen.events(), []);
@@ -606,8 +606,8 @@ fn ready_is_taken_back_first_and_stays_told_where_losses_are_ignored() {
 }
 
 #[test]
-fn a_node_that_falters_before_admission_delays_the_gang_and_ends_nothing() {
-    let entry = told_ready();
+fn a_node_that_becomes_unready_before_admission_only_delays_the_gang() {
+    let entry = ready_entry();
     let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Reserved);
     seen.reported = Verdict::Ready;
     seen.losses.clear();
@@ -627,19 +627,19 @@ fn a_node_that_falters_before_admission_delays_the_gang_and_ends_nothing() {
 }
 
 #[test]
-fn an_admitted_gang_is_mended_where_it_stands() {
+fn a_lost_node_of_an_admitted_gang_is_replaced_in_place() {
     for phase in [AdmissionPhase::Admitted, AdmissionPhase::AdmittedPods] {
         let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, phase);
         assert_eq!(seen.step(), Vec::<u32>::new());
         assert_eq!((seen.state(), seen.journal.memory.generation), (StateName::Approved, 1));
-        let told = seen.with(|f| explain(&seen.journal, f));
-        assert!(told.starts_with("1/2 nodes are left; what is lost is replaced"), "{told}");
+        let message = seen.with(|f| explain(&seen.journal, f));
+        assert!(message.starts_with("1/2 nodes are left; what is lost is replaced"), "{message}");
         assert_eq!(seen.step(), [1]);
         seen.claims.push(ready(1, 1));
         seen.losses.clear();
         seen.step();
         assert_ne!(seen.journal.state, State::Approved { nodes: Nodes::Replacing });
-        // Whole again, it has all its tries again.
+        // Once it is complete, all its tries are available again.
         assert_eq!((seen.journal.memory.tries, seen.events()), (1, vec![Event::NodesReady]));
         seen.step();
         assert_eq!((seen.journal.memory.tries, seen.events()), (0, vec![]));
@@ -647,18 +647,18 @@ fn an_admitted_gang_is_mended_where_it_stands() {
 }
 
 #[test]
-fn after_admission_the_job_decides_unless_the_policy_replaces() {
+fn after_admission_losses_are_left_to_the_job_unless_the_policy_replaces() {
     for on_node_lost in [OnNodeLost::Yield, OnNodeLost::Reject, OnNodeLost::Ignore] {
         let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Admitted);
         seen.policy.on_node_lost = on_node_lost;
         assert_eq!(seen.events(), []);
     }
-    // Pods that ran before the check came have no nodes of ours to lose.
+    // Pods that ran before the check was added do not use our nodes.
     assert_eq!(Seen::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Running).events(), []);
 }
 
 #[test]
-fn replacements_for_a_running_gang_are_paced_and_bounded() {
+fn replacements_for_a_running_gang_back_off_and_are_limited() {
     let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Admitted);
     seen.step();
     seen.journal.state = State::Approved { nodes: Nodes::Held };
@@ -677,7 +677,7 @@ fn replacements_for_a_running_gang_are_paced_and_bounded() {
 }
 
 #[test]
-fn a_plan_that_has_changed_mends_nothing_under_running_pods() {
+fn a_changed_plan_replaces_nothing_under_running_pods() {
     let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Admitted);
     seen.step();
     seen.plan = Outcome::Provision(plan(3));
@@ -686,7 +686,7 @@ fn a_plan_that_has_changed_mends_nothing_under_running_pods() {
 }
 
 #[test]
-fn a_gang_of_another_number_of_nodes_than_its_plan_has_is_taken_back() {
+fn a_gang_with_a_different_node_count_than_its_plan_is_rolled_back() {
     let seen = |slots, claims: Vec<ClaimView>| {
         let mut seen = Seen::new(State::Provisioning, AdmissionPhase::Reserved);
         seen.plan = Outcome::Provision(plan(3));
@@ -706,19 +706,19 @@ fn a_gang_of_another_number_of_nodes_than_its_plan_has_is_taken_back() {
 }
 
 #[test]
-fn of_two_claims_for_one_slot_the_later_stays() {
+fn the_newer_of_two_claims_for_a_slot_is_kept() {
     let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Admitted);
     seen.journal.memory.generation = 1;
     seen.losses.clear();
     seen.claims = vec![ready(0, 0), ready(1, 0), ready(1, 1)];
     assert_eq!(seen.events(), [Event::Unwanted(vec!["c1-0".into()])]);
-    // One that goes has no successor by itself.
+    // A claim that is being deleted is not replaced by itself.
     seen.claims = vec![ready(0, 0), ready(1, 0), going(1, 1)];
     assert_eq!(seen.events(), []);
 }
 
 #[test]
-fn claims_without_a_journal_tell_of_their_replacements_and_of_lost_slots() {
+fn a_missing_journal_is_rebuilt_from_claims_including_replacements_and_lost_slots() {
     let mut seen = Seen::new(State::Validating, AdmissionPhase::Admitted);
     seen.journal.seq = 0;
     seen.claims = vec![going(0, 0), ready(1, 0), ready(2, 3)];
@@ -728,7 +728,7 @@ fn claims_without_a_journal_tell_of_their_replacements_and_of_lost_slots() {
 }
 
 #[test]
-fn a_journal_from_before_replacements_is_read_and_one_without_them_says_nothing_of_them() {
+fn a_journal_without_replacements_omits_their_fields_and_can_be_read() {
     let seen = Seen::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Reserved);
     let text = seen.journal.encode();
     assert!(!text.contains("generation") && !text.contains("mending"), "{text}");

@@ -1,4 +1,4 @@
-//! How Karpenter's metrics page is followed, from a page that is served over HTTP, and what becomes of a gang when it changes.
+//! How Karpenter's metrics page is polled, from a page served over HTTP, and how changes affect a gang.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
 
@@ -24,17 +24,17 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// Time between two reads.
+/// The time between two reads.
 const PERIOD: Duration = Duration::from_mins(1);
 
-/// The page where this much is told of one offering; an empty one where nothing is.
+/// A page with the availability of one offering; an empty page if none is given.
 fn page_of(available: Option<u8>) -> String {
     available
         .map(|value| offer("available", ["p5.48xlarge", "spot", "us-east-1a"], value))
         .unwrap_or_default()
 }
 
-/// The next read, or later ones, come at once.
+/// Lets a minute pass, so that the next read is due.
 async fn a_minute_passes() {
     tokio::time::pause();
     tokio::time::advance(PERIOD).await;
@@ -42,7 +42,7 @@ async fn a_minute_passes() {
 }
 
 #[tokio::test]
-async fn what_the_page_said_counts_on_while_it_cannot_be_read_and_until_it_says_otherwise() {
+async fn the_last_readable_page_stays_in_effect_until_the_next_one() {
     let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap());
     let mut cluster = Cluster::start(1, &clock, "setu", PolicyFile::default());
     let setu = cluster.start_setu(&Start::default());
@@ -69,7 +69,7 @@ async fn what_the_page_said_counts_on_while_it_cannot_be_read_and_until_it_says_
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        // What is read is taken over a moment after it was asked for.
+        // A page is applied shortly after its request.
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert_eq!((served.asked.load(Ordering::SeqCst), short()), (read, expected), "{available:?}");
     }
@@ -77,8 +77,8 @@ async fn what_the_page_said_counts_on_while_it_cannot_be_read_and_until_it_says_
     following.await.unwrap();
 }
 
-/// Has Karpenter's metrics say that half of EC2's types of families m cost a hundred times as much as the others, all but m5.
-fn dear(setu: &Setu, nth: usize) {
+/// Makes every second EC2 type of the m families except m5 cost a hundred times as much as the others.
+fn set_prices(setu: &Setu, nth: usize) {
     let names = catalogue::of("karpenter.k8s.aws").unwrap().names().filter(|name| name.starts_with('m'));
     let of_type = |(place, name): (usize, &str)| {
         let price = if name.starts_with("m5.") || place % 2 == nth { 1 } else { 100 };
@@ -88,7 +88,7 @@ fn dear(setu: &Setu, nth: usize) {
     setu.context.take_market(Market::read(&page, setu.context.now()).unwrap());
 }
 
-/// A Job of two pods without devices that share no node.
+/// A Job of two pods without devices that cannot share a node.
 fn apart(id: &str) -> Value {
     let mut job = world::job(id, "gang", 2, None);
     let template = &mut job["spec"]["template"];
@@ -101,7 +101,7 @@ fn apart(id: &str) -> Value {
     job
 }
 
-/// A cluster whose NodePools give machines of EC2's category m, under this policy.
+/// A cluster whose NodePools provide EC2 types of category m, under this policy.
 fn of_ec2(id: &str, policy: PolicyFile) -> (Cluster, User) {
     let (cluster, admin) = world::cluster(id, policy);
     let spec = json!({"spec": {"template": {"spec": {
@@ -115,12 +115,12 @@ fn of_ec2(id: &str, policy: PolicyFile) -> (Cluster, User) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn new_leader_completes_a_gang_as_it_was_begun_after_prices_have_changed() {
+async fn a_new_leader_completes_an_attempt_with_its_plan_after_a_price_change() {
     const ID: &str = "half";
     let (mut cluster, admin) = of_ec2(ID, PolicyFile::default());
     let setu = cluster.start_setu(&Start::default());
-    dear(&setu, 0);
-    // The second claim is not created, and is tried again and again.
+    set_prices(&setu, 0);
+    // The second claim is denied, and retried repeatedly.
     cluster.denials.begin(Denial::Webhook);
     admin.create(&kinds::JOB, apart(ID)).unwrap();
     let claims = || admin.list(&kinds::NODE_CLAIM);
@@ -128,7 +128,7 @@ async fn new_leader_completes_a_gang_as_it_was_begun_after_prices_have_changed()
     assert_eq!(claims().len(), 1, "{:#}", admin.list(&kinds::WORKLOAD)[0]);
     setu.kill();
     let setu = cluster.start_setu(&Start::default());
-    dear(&setu, 1);
+    set_prices(&setu, 1);
     tokio::time::sleep(Duration::from_secs(20)).await;
     cluster.denials.end();
     tokio::time::sleep(Duration::from_mins(3)).await;
@@ -143,11 +143,11 @@ async fn new_leader_completes_a_gang_as_it_was_begun_after_prices_have_changed()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_gang_that_lost_all_its_nodes_is_mended_after_another_leader_and_other_prices() {
+async fn a_gang_that_lost_all_nodes_is_replaced_after_a_new_leader_and_a_price_change() {
     const ID: &str = "lost";
     let (mut cluster, admin) = of_ec2(ID, world::policy("defaults: {custody: {onNodeLost: Replace}}"));
     let setu = cluster.start_setu(&Start::default());
-    dear(&setu, 0);
+    set_prices(&setu, 0);
     admin.create(&kinds::JOB, apart(ID)).unwrap();
     let is_admitted = || world::is(&admin.list(&kinds::WORKLOAD)[0], "Admitted");
     tokio::time::sleep(Duration::from_mins(2)).await;
@@ -165,7 +165,7 @@ async fn a_gang_that_lost_all_its_nodes_is_mended_after_another_leader_and_other
     tokio::time::sleep(Duration::from_mins(1)).await;
     assert!(types().is_empty());
     let setu = cluster.start_setu(&Start::default());
-    dear(&setu, 1);
+    set_prices(&setu, 1);
     tokio::time::sleep(Duration::from_mins(5)).await;
     assert!(is_admitted(), "{:#}", admin.list(&kinds::WORKLOAD)[0]);
     let after = types();

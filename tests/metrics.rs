@@ -1,4 +1,4 @@
-//! What is exposed on `/metrics` is what is documented: names, types, labels, meaning.
+//! `/metrics` matches its documentation: names, types, labels, meaning.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
@@ -17,7 +17,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A NodeClaim of this NodePool that was kept for a next gang.
+/// A NodeClaim of this NodePool that was kept for a later gang.
 fn kept(pool: &str) -> NodeClaim {
     let claim = serde_json::json!({
         "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
@@ -27,7 +27,7 @@ fn kept(pool: &str) -> NodeClaim {
     serde_json::from_value(claim).unwrap()
 }
 
-/// Everything that can be recorded, for this many gangs.
+/// Records everything that can be recorded, for this many gangs.
 fn record_all(gangs: u32) {
     let second = Duration::from_secs(1);
     for gang in 0..gangs {
@@ -100,7 +100,7 @@ fn type_of(metric: &Metric) -> &'static str {
     }
 }
 
-/// Name and type, help, and label names of everything rendered.
+/// The type, help and label names of every rendered metric.
 fn seen(text: &str) -> BTreeMap<String, (String, String, BTreeSet<String>)> {
     let mut all: BTreeMap<String, (String, String, BTreeSet<String>)> = BTreeMap::new();
     for line in text.lines() {
@@ -123,7 +123,7 @@ fn seen(text: &str) -> BTreeMap<String, (String, String, BTreeSet<String>)> {
 }
 
 #[test]
-fn every_metric_is_exposed_with_the_type_meaning_and_labels_of_the_catalog() {
+fn every_metric_is_exposed_with_the_type_help_and_labels_of_the_catalog() {
     let seen = seen(&rendered(3));
     let names: Vec<&str> = seen.keys().map(String::as_str).collect();
     let mut listed: Vec<&str> = catalog::ALL.iter().map(|m| m.name).collect();
@@ -138,7 +138,7 @@ fn every_metric_is_exposed_with_the_type_meaning_and_labels_of_the_catalog() {
 }
 
 #[test]
-fn cents_add_up_from_nodes_that_each_cost_less() {
+fn costs_below_a_cent_add_up() {
     let recorder = metrics::recorder().unwrap();
     let handle = recorder.handle();
     ::metrics::with_local_recorder(&recorder, || {
@@ -155,7 +155,7 @@ fn cents_add_up_from_nodes_that_each_cost_less() {
 }
 
 #[test]
-fn the_documented_list_is_that_of_the_code() {
+fn the_documented_list_matches_the_code() {
     let mut text = "# Metrics\n\nServed on `/metrics` of the metrics address (port 8080). Label values come from closed sets, and from the names of\nNodePools and ClusterQueues; never from Workloads. Written from the code by `just generate`.\n\n| name | type | labels | meaning |\n|---|---|---|---|\n".to_owned();
     for metric in catalog::ALL {
         let labels: Vec<String> = metric.labels.iter().map(|l| format!("`{l}`")).collect();
@@ -178,10 +178,10 @@ fn retries_beyond_ten_share_one_series() {
     assert_eq!(series, 12, "0 to 10, and more");
 }
 
-/// Needs Prometheus' own tool. Run by `just metrics`, which says how to install it.
+/// Needs `promtool` from Prometheus. Run by `just metrics`, which says how to install it.
 #[test]
 #[ignore = "needs promtool"]
-fn promtool_finds_nothing_to_complain_about() {
+fn promtool_has_no_complaints() {
     use std::io::Write as _;
     let mut tool = Command::new("promtool")
         .args(["check", "metrics"])
@@ -194,21 +194,21 @@ fn promtool_finds_nothing_to_complain_about() {
         });
     tool.stdin.take().unwrap().write_all(rendered(3).as_bytes()).unwrap();
     let output = tool.wait_with_output().unwrap();
-    let said =
+    let complaints =
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.is_empty(), "{said}");
+    assert!(output.status.success() && complaints.is_empty(), "{complaints}");
 }
 
 #[test]
-fn a_page_at_ten_thousand_gangs_is_as_long_as_at_a_hundred() {
+fn a_page_for_ten_thousand_gangs_is_as_long_as_for_a_hundred() {
     let lines = |gangs| rendered(gangs).lines().count();
     let few = lines(100);
     assert_eq!(lines(10_000), few);
-    // A scrape costs what its lines cost.
+    // The cost of a scrape depends on the number of lines.
     assert!(few < 1_500, "{few} lines");
 }
 
-/// Prints what one scrape costs after ten thousand gangs went through their lives since the one before.
+/// Prints the cost of one scrape after ten thousand gangs went through their lives since the last one.
 #[test]
 #[ignore = "a measurement; run it with --release and --nocapture"]
 fn a_scrape_at_ten_thousand_gangs() {
@@ -230,7 +230,7 @@ fn read(file: &str) -> String {
     std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap()
 }
 
-/// Names of Setu's metrics in a text, as the catalog has them.
+/// The names of Setu's metrics in a text, as in the catalog.
 fn metrics_in(text: &str) -> BTreeSet<String> {
     let words =
         text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|w| w.starts_with("setu_"));
@@ -243,7 +243,7 @@ fn metrics_in(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn dashboard_and_alerts_ask_for_metrics_that_exist_and_leave_none_unseen() {
+fn dashboard_and_alerts_use_every_metric_and_no_others() {
     let dashboard = read("charts/setu/dashboards/setu.json");
     let parsed: serde_json::Value = serde_json::from_str(&dashboard).unwrap();
     assert_eq!(parsed["uid"], "setu");
@@ -253,7 +253,7 @@ fn dashboard_and_alerts_ask_for_metrics_that_exist_and_leave_none_unseen() {
 }
 
 #[test]
-fn every_alert_is_tested_to_fire_and_to_be_quiet() {
+fn every_alert_has_a_test_that_it_fires_and_one_that_it_does_not() {
     let read = |file| serde_yaml::from_str::<serde_json::Value>(&read(file)).unwrap();
     let (rules, tests) = (read("charts/setu/rules/setu.yaml"), read("charts/setu/rules/setu.test.yaml"));
     let all = |pointer: &str, value: &serde_json::Value| {
@@ -273,7 +273,7 @@ fn every_alert_is_tested_to_fire_and_to_be_quiet() {
 }
 
 #[test]
-fn every_alert_has_its_runbook() {
+fn every_alert_has_a_runbook() {
     let rules: serde_json::Value = serde_yaml::from_str(&read("charts/setu/rules/setu.yaml")).unwrap();
     let runbooks = read("docs/operations.md");
     let alerts = rules["groups"][0]["rules"].as_array().unwrap();

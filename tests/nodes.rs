@@ -1,5 +1,5 @@
-//! Nodes that turn out otherwise than their NodeClaims say, on the embedded cluster: they bear taints of their own, or
-//! DaemonSets come to them that nobody could foresee.
+//! Nodes that differ from their NodeClaims, in the embedded cluster: they have taints of their own, or
+//! unforeseeable DaemonSets run on them.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
@@ -22,7 +22,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// Each node is left alone for a minute after it is up, so that it can still change.
+    /// The buffer time of one minute lets a test change nodes after they are up.
     fn new(policy: &str) -> Self {
         let defaults = format!("defaults: {{strategy: {{bufferTime: 1m}}{policy}}}");
         let (mut cluster, admin) = world::cluster(ID, world::policy(&defaults));
@@ -65,7 +65,7 @@ impl Stage {
         panic!("not within ten minutes: {what}; {}", self.message());
     }
 
-    /// Gives each Node a taint that no NodeClaim states.
+    /// Gives each Node a taint that no NodeClaim has.
     fn taint(&self) {
         for node in self.admin.list(&kinds::NODE) {
             let mut taints = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
@@ -77,7 +77,7 @@ impl Stage {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_taint_that_nodes_set_themselves_holds_up_those_alone_whose_pods_do_not_name_it() {
+async fn a_taint_that_nodes_add_delays_only_gangs_that_do_not_name_it() {
     for tolerations in [
         json!([{"key": "nvidia.com/gpu", "operator": "Equal", "value": "present", "effect": "NoSchedule"}]),
         json!([{"key": "nvidia.com/gpu", "operator": "Exists"}]),
@@ -97,7 +97,7 @@ async fn a_taint_that_nodes_set_themselves_holds_up_those_alone_whose_pods_do_no
     }
 }
 
-/// A DaemonSet that takes so many CPUs of a node which feature discovery has labelled.
+/// A DaemonSet that requests this many CPUs on nodes with a feature discovery label.
 fn discovered(cpus: &str) -> Value {
     let requests = json!({"requests": {"cpu": cpus}});
     json!({
@@ -113,7 +113,7 @@ fn discovered(cpus: &str) -> Value {
     })
 }
 
-/// Its pod on this node, as the DaemonSet controller and the scheduler leave it.
+/// Its pod on this node, as created by the DaemonSet controller and bound by the scheduler.
 fn pod_of(daemon_set: &Value, node: &str) -> Value {
     let mut spec = daemon_set["spec"]["template"]["spec"].clone();
     spec["nodeName"] = json!(node);
@@ -128,9 +128,8 @@ fn pod_of(daemon_set: &Value, node: &str) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_daemon_set_of_a_label_that_comes_later_is_reckoned_with_where_nodes_are_packed_and_else_holds_ready_up()
- {
-    // Where each pod has its node, nobody is admitted to one without room.
+async fn a_daemon_set_for_a_later_label_is_planned_for_in_fill_mode_and_delays_ready_otherwise() {
+    // With one node per pod, no gang is admitted to a node without room.
     let stage = Stage::new("");
     let daemon_set = stage.admin.create(&kinds::DAEMON_SET, discovered("191500m")).unwrap();
     stage.submit(&json!([])).await;
@@ -161,15 +160,15 @@ async fn a_daemon_set_of_a_label_that_comes_later_is_reckoned_with_where_nodes_a
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_pod_made_anew_long_after_admission_that_stays_unbound_is_told_of() {
+async fn each_recreated_pod_that_stays_unbound_after_admission_is_reported() {
     let recorder = metrics::recorder().unwrap();
     let _recording = ::metrics::set_default_local_recorder(&recorder);
     let stage = Stage::new("");
     stage.submit(&json!([])).await;
     stage.until("its pods run", |s| s.is_admitted() && s.running() == 2).await;
-    let told =
+    let events =
         |s: &Stage| s.admin.list(&kinds::EVENT).iter().filter(|e| e["reason"] == "PodsUnbound").count();
-    // Every pod was bound when Setu asked first.
+    // Every pod was bound at the first check.
     tokio::time::sleep(Duration::from_mins(3)).await;
     for node in stage.admin.list(&kinds::NODE) {
         let name = node["metadata"]["name"].as_str().unwrap();
@@ -184,12 +183,12 @@ async fn each_pod_made_anew_long_after_admission_that_stays_unbound_is_told_of()
     }
     anew["spec"].as_object_mut().unwrap().remove("nodeName");
     stage.admin.create(&kinds::POD, anew.clone()).unwrap();
-    assert_eq!(told(&stage), 0);
-    stage.until("it is told of", |s| told(s) == 1).await;
+    assert_eq!(events(&stage), 0);
+    stage.until("it is told of", |s| events(s) == 1).await;
     stage.admin.delete(&kinds::POD, ID, "anew", Preconditions::default()).unwrap();
     anew["metadata"]["name"] = json!("another");
     stage.admin.create(&kinds::POD, anew).unwrap();
-    stage.until("that is told of too", |s| told(s) == 2).await;
+    stage.until("that is told of too", |s| events(s) == 2).await;
     stage.setu.context.set_gauges();
     let page = recorder.handle().render();
     assert!(page.lines().any(|line| line == "setu_gangs_with_unbound_pods 1"), "{page}");

@@ -1,5 +1,5 @@
-//! What a snapshot is read as: how far claims have come, what the lost ones died of, which events
-//! follow, and what Kueue is told.
+//! How a snapshot is interpreted: how far claims are, why claims were lost, which events follow, and which
+//! verdict Kueue gets.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
@@ -31,14 +31,14 @@ fn condition(kind: &str, status: &str, reason: &str) -> Value {
     json!({"type": kind, "status": status, "reason": reason, "message": "", "lastTransitionTime": at(5).to_string()})
 }
 
-/// The same, since another time.
+/// The same, with another transition time.
 fn condition_at(kind: &str, status: &str, reason: &str, since: i64) -> Value {
     let mut condition = condition(kind, status, reason);
     condition["lastTransitionTime"] = json!(at(since).to_string());
     condition
 }
 
-/// A registered claim whose node is rebooted, or was.
+/// A registered claim whose node is rebooting, or was rebooted.
 fn rebooting(reboot: &Value, initialized: &Value) -> NodeClaim {
     let up = ["Launched", "Registered"].map(|kind| condition(kind, "True", kind));
     claim(&[&up[..], &[reboot.clone(), initialized.clone()]].concat())
@@ -66,7 +66,7 @@ fn initialized() -> NodeClaim {
     claim(&["Launched", "Registered", "Initialized"].map(|kind| condition(kind, "True", kind)))
 }
 
-/// A node on which the claim's pods can run, with `spec` put over its own.
+/// A node that can run the claim's pods, with `spec` merged into its spec.
 fn node(spec: &Value, gpus: &str) -> Node {
     let mut node = json!({
         "apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-0"},
@@ -115,7 +115,7 @@ fn initialized_alone_does_not_make_a_node_ready() {
 }
 
 #[test]
-fn a_node_that_is_too_small_for_its_pods_is_a_failure_with_the_figures_and_never_ready() {
+fn a_node_too_small_for_its_pods_fails_and_the_message_has_the_amounts() {
     let small = |claim_cpu: &str| {
         let mut claim = initialized();
         claim.spec.resources.requests.insert("cpu".into(), serde_json::from_value(json!(claim_cpu)).unwrap());
@@ -172,7 +172,7 @@ fn a_launch_error_counts_from_when_it_was_first_seen() {
 }
 
 #[test]
-fn a_reboot_delays_a_node_beyond_every_deadline_of_its_phases() {
+fn a_rebooting_node_outlasts_every_phase_deadline() {
     let up = node(&json!({}), "8");
     let requested =
         rebooting(&condition("Rebooting", "True", "RebootRequested"), &condition("Initialized", "True", ""));
@@ -190,7 +190,7 @@ fn a_reboot_delays_a_node_beyond_every_deadline_of_its_phases() {
 }
 
 #[test]
-fn a_node_that_was_rebooted_has_the_time_of_its_initialization_anew() {
+fn a_reboot_restarts_the_initialization_deadline() {
     let over = condition_at("Rebooting", "False", "RebootSucceeded", 8_000);
     let claim = rebooting(&over, &condition_at("Initialized", "Unknown", "ResourceNotRegistered", 7_000));
     assert!(waits_for(&health(&claim, None, 8_599)).contains("ResourceNotRegistered"));
@@ -206,12 +206,12 @@ fn what_a_cloud_says_of_its_accounts_reaches_no_tenant() {
     refused["message"] = json!(SECRET);
     let refused = claim(&[refused]);
     for now in [14, 15, 240] {
-        let told = match health(&refused, None, now) {
+        let reported = match health(&refused, None, now) {
             Health::Coming { waits_for, .. } => waits_for.to_string(),
             Health::Failed(failure) => failure.message,
             ready @ Health::Ready { .. } => panic!("{ready:?}"),
         };
-        assert!(told.contains("Unauthorized") && !told.contains("123456789012"), "{told}");
+        assert!(reported.contains("Unauthorized") && !reported.contains("123456789012"), "{reported}");
     }
     for reason in ["InsufficientCapacityError", "LaunchFailed"] {
         let event = Some((reason.to_owned(), SECRET.to_owned()));
@@ -224,7 +224,7 @@ fn what_a_cloud_says_of_its_accounts_reaches_no_tenant() {
 }
 
 #[test]
-fn what_a_vanished_claim_died_of_is_pieced_together() {
+fn the_reason_a_claim_vanished_is_inferred() {
     let event = |message: &str| Tombstone {
         event: Some(("InsufficientCapacityError".into(), message.into())),
         ..Tombstone::default()
@@ -290,10 +290,10 @@ fn read(
     freshness: Freshness,
     losses: &BTreeMap<u32, Loss>,
 ) -> Reading {
-    read_told(Verdict::Pending, journal, reservation, (claims, freshness, losses))
+    read_reported(Verdict::Pending, journal, reservation, (claims, freshness, losses))
 }
 
-fn read_told(
+fn read_reported(
     reported: Verdict,
     journal: &Journal,
     reservation: &Reservation,
@@ -302,27 +302,21 @@ fn read_told(
     read_all((reported, None), journal, reservation, seen)
 }
 
-/// What becomes of a gang that has no claims and whose plan comes to this.
+/// The reading of a gang without claims whose plan has this outcome.
 fn read_planned(journal: &Journal, plan: &Outcome, freshness: Freshness) -> Reading {
     let seen = (&[][..], freshness, &BTreeMap::new());
     read_all((Verdict::Pending, Some(plan)), journal, &held(AdmissionPhase::Reserved), seen)
 }
 
 fn read_all(
-    (told, plan): (Verdict, Option<&Outcome>),
+    (reported, plan): (Verdict, Option<&Outcome>),
     journal: &Journal,
     reservation: &Reservation,
     (claims, freshness, losses): (&[ClaimView], Freshness, &BTreeMap<u32, Loss>),
 ) -> Reading {
     let policy = Policy::default();
-    let snapshot = Snapshot {
-        reported: told,
-        plan,
-        claims,
-        losses,
-        freshness,
-        ..Snapshot::of(at(10), reservation, &policy)
-    };
+    let snapshot =
+        Snapshot { reported, plan, claims, losses, freshness, ..Snapshot::of(at(10), reservation, &policy) };
     observe(journal, &snapshot)
 }
 
@@ -368,7 +362,7 @@ fn a_reboot_ends_no_attempt_and_no_running_gang() {
 }
 
 #[test]
-fn no_deadline_of_the_gang_ends_a_reboot_or_what_a_node_has_to_do_after_it() {
+fn gang_deadlines_wait_for_a_reboot_and_the_initialization_after_it() {
     let issued = condition("Initialized", "Unknown", "Rebooting");
     let under_way = rebooting(&condition("Rebooting", "True", "RebootIssued"), &issued);
     let anew = rebooting(
@@ -378,7 +372,7 @@ fn no_deadline_of_the_gang_ends_a_reboot_or_what_a_node_has_to_do_after_it() {
     let (reserved, none) = (held(AdmissionPhase::Reserved), BTreeMap::new());
     let failure = |state: &State, health: Health, rebooted: Option<i64>| {
         let mut journal = journal(state.clone());
-        // Both have passed at 10.
+        // Both have passed by 10.
         (journal.memory.deadline, journal.entered_at) = (Some(at(9)), at(-7_200));
         let second = ClaimView { rebooted: rebooted.map(at), ..view(1, health) };
         match read(&journal, &reserved, &[ready(0), second], Freshness::Quorum, &none) {
@@ -399,7 +393,7 @@ fn no_deadline_of_the_gang_ends_a_reboot_or_what_a_node_has_to_do_after_it() {
         assert_eq!(failure(&state, coming(WaitsFor::Node), None), Some(reason));
         assert_eq!(failure(&state, health(&under_way, None, 10), None), None, "{state:?}");
         assert_eq!(failure(&state, health(&anew, None, 8_100), Some(8_000)), None, "{state:?}");
-        // It was over at 5, and its node is not ready yet.
+        // The reboot ended at 5, and the node is not ready yet.
         assert_eq!(failure(&state, coming(WaitsFor::BufferTime), Some(5)), None, "{state:?}");
     }
     let back = Health::Ready { since: at(5) };
@@ -420,7 +414,7 @@ fn no_deadline_of_the_gang_ends_a_reboot_or_what_a_node_has_to_do_after_it() {
 }
 
 #[test]
-fn a_message_says_how_long_the_rest_usually_takes_from_the_last_thing_that_happened() {
+fn a_message_says_how_long_the_remaining_nodes_usually_take() {
     let policy = Policy::default();
     let (reserved, losses) = (held(AdmissionPhase::Reserved), BTreeMap::new());
     let (one, both) = ([ready(0)], [ready(0), ready(1)]);
@@ -439,16 +433,19 @@ fn a_message_says_how_long_the_rest_usually_takes_from_the_last_thing_that_happe
         explain(&journal(State::WaitingReady), &snapshot)
     };
     assert!(message(&one, 10, None).starts_with("1/2 nodes ready; attempt 1, tier on-demand"));
-    let told = message(&one, 10, Some(70));
-    assert!(told.starts_with("1/2 nodes ready, usually 70 s more; attempt 1, tier on-demand"), "{told}");
-    // A message is written again only when something happened, not because time went by.
-    assert_eq!(message(&one, 60, Some(70)), told);
+    let reported = message(&one, 10, Some(70));
+    assert!(
+        reported.starts_with("1/2 nodes ready, usually 70 s more; attempt 1, tier on-demand"),
+        "{reported}"
+    );
+    // A message changes only when something happens, not with time.
+    assert_eq!(message(&one, 60, Some(70)), reported);
     assert!(message(&both, 10, Some(300)).contains("usually 5 min more"));
     assert!(message(&one, 99, Some(-3)).contains("later than usual"));
 }
 
 #[test]
-fn an_eviction_in_progress_ends_an_attempt_but_not_a_gang_that_may_run() {
+fn an_eviction_in_progress_ends_an_attempt_but_not_an_approved_gang() {
     let leaving = Reservation::Leaving(Ending::Evicted);
     let seen =
         |state| read(&journal(state), &leaving, &[ready(0), ready(1)], Freshness::Quorum, &BTreeMap::new());
@@ -457,7 +454,7 @@ fn an_eviction_in_progress_ends_an_attempt_but_not_a_gang_that_may_run() {
 }
 
 #[test]
-fn claims_of_another_attempt_are_strays_wherever_the_gang_is() {
+fn claims_of_another_attempt_are_strays_in_every_state() {
     let mut old = ready(0);
     old.attempt = 7;
     old.name = "old".into();
@@ -476,13 +473,13 @@ fn claims_of_another_attempt_are_strays_wherever_the_gang_is() {
 }
 
 #[test]
-fn the_claims_of_an_admitted_gang_are_believed_over_a_journal_that_knows_less() {
+fn the_claims_of_an_admitted_gang_override_an_older_journal() {
     let seen = |attempt, slots, phase| {
         let mut forged = journal(State::Approved { nodes: Nodes::Held });
         (forged.memory.attempt, forged.memory.slots) = (attempt, slots);
         let claims = [ready(0), ready(1)];
         let seen = (&claims[..], Freshness::Cached, &BTreeMap::new());
-        let Reading::Events(events) = read_told(Verdict::Ready, &forged, &held(phase), seen) else {
+        let Reading::Events(events) = read_reported(Verdict::Ready, &forged, &held(phase), seen) else {
             panic!("looked again")
         };
         events.into_iter().next()
@@ -499,7 +496,7 @@ fn the_claims_of_an_admitted_gang_are_believed_over_a_journal_that_knows_less() 
 }
 
 #[test]
-fn a_wait_that_no_clock_has_written_is_over() {
+fn an_impossibly_long_backoff_is_over() {
     let after = |until| {
         let rules = Rules::new(&Policy::default(), at(10), 0.0);
         decide(&journal(State::BackingOff { until }), &Event::WaitOver, &rules).journal.state
@@ -510,8 +507,7 @@ fn a_wait_that_no_clock_has_written_is_over() {
 }
 
 #[test]
-fn nodes_that_others_give_back_are_seen_while_a_gang_waits_for_its_next_attempt_but_not_as_the_first_setu_did()
- {
+fn returned_capacity_ends_a_backoff_early_except_in_compat_mode() {
     let read = |state, compat| {
         let (reserved, policy) = (held(AdmissionPhase::Reserved), Policy { compat, ..Policy::default() });
         let snapshot = Snapshot { capacity_back: true, ..Snapshot::of(at(10), &reserved, &policy) };
@@ -526,7 +522,7 @@ fn nodes_that_others_give_back_are_seen_while_a_gang_waits_for_its_next_attempt_
 }
 
 #[test]
-fn a_gate_on_a_later_tier_is_waited_for_until_the_next_round_begins() {
+fn a_closed_gate_on_a_later_tier_is_waited_for_until_the_next_round() {
     let read = |option_index, obstacle: &Obstacle, now| {
         let mut journal = journal(State::Validating);
         (journal.memory.option.index, journal.memory.option.count) = (option_index, 3);
@@ -545,7 +541,7 @@ fn a_gate_on_a_later_tier_is_waited_for_until_the_next_round_begins() {
         gate: Some((Gate::Capacity, "gpu".to_owned())),
         ..Obstacle::new(ObstacleReason::LimitExceeded, "full")
     };
-    // The first of the waits between tries is five seconds.
+    // The first backoff is five seconds.
     let (reading, woken) = read(1, &closed, 4);
     assert!(!failed(&reading), "{reading:?}");
     assert_eq!(woken, Some(at(5)));
@@ -558,7 +554,7 @@ fn a_gate_on_a_later_tier_is_waited_for_until_the_next_round_begins() {
 }
 
 #[test]
-fn a_reservation_that_was_given_up_and_stands_after_all_begins_anew() {
+fn a_released_gang_that_still_has_its_reservation_starts_again() {
     let seen = |state, phase| read(&journal(state), &held(phase), &[], Freshness::Quorum, &BTreeMap::new());
     let again = |phase| Reading::Events(vec![Event::Reserved { admission: admission(), phase }]);
     assert_eq!(seen(State::Released, AdmissionPhase::Reserved), again(AdmissionPhase::Reserved));
@@ -568,27 +564,27 @@ fn a_reservation_that_was_given_up_and_stands_after_all_begins_anew() {
         "by a Ready of before"
     );
     assert_eq!(seen(State::Yielded, AdmissionPhase::Reserved), Reading::Events(Vec::new()));
-    // Kueue admitted while the check was off the Workload: its pods run without us.
+    // Kueue admitted while the check was off the Workload: the pods run on other nodes.
     assert_eq!(seen(State::Yielded, AdmissionPhase::Running), again(AdmissionPhase::Running));
 }
 
 #[test]
-fn a_ready_that_stands_is_taken_back_before_the_nodes_are() {
+fn ready_is_revoked_before_a_loss_is_acted_on() {
     let (approved, policy, reservation) =
         (journal(State::Approved { nodes: Nodes::Held }), Policy::default(), held(AdmissionPhase::Reserved));
     let lost = Failure::new(FailureClass::Interrupted, "gone");
     let losses = BTreeMap::from([(1, Loss::Failed(lost.clone()))]);
     let claims = [ready(0)];
-    let snapshot = |told| Snapshot {
-        reported: told,
+    let snapshot = |reported| Snapshot {
+        reported,
         claims: &claims,
         losses: &losses,
         freshness: Freshness::Quorum,
         ..Snapshot::of(at(10), &reservation, &policy)
     };
     assert_eq!(observe(&approved, &snapshot(Verdict::Ready)), Reading::Events(Vec::new()));
-    let said = entry(Verdict::Ready, &update("x"));
-    let desired = desired(&approved, &snapshot(Verdict::Ready), &said, Ok(update("x"))).unwrap();
+    let check = entry(Verdict::Ready, &update("x"));
+    let desired = desired(&approved, &snapshot(Verdict::Ready), &check, Ok(update("x"))).unwrap();
     assert_eq!((desired.state, desired.updates.len()), (Verdict::Pending, 0));
     let next = observe(&approved, &snapshot(Verdict::Pending));
     assert_eq!(next, Reading::Events(vec![Event::Lost { failure: lost, phase: AdmissionPhase::Reserved }]));
@@ -610,7 +606,7 @@ fn update(value: &str) -> Vec<PodSetUpdate> {
     vec![PodSetUpdate { name: "main".into(), node_selector, ..PodSetUpdate::default() }]
 }
 
-fn told(state: State, reservation: &Reservation, entry: &CheckState) -> Option<(Verdict, usize)> {
+fn reported(state: State, reservation: &Reservation, entry: &CheckState) -> Option<(Verdict, usize)> {
     let policy = Policy::default();
     let losses = BTreeMap::new();
     let snapshot = Snapshot {
@@ -624,9 +620,9 @@ fn told(state: State, reservation: &Reservation, entry: &CheckState) -> Option<(
 }
 
 #[test]
-fn pods_that_an_eviction_would_delete_are_never_evicted_and_get_their_nodes_late() {
+fn bare_pods_are_never_evicted_and_get_their_nodes_late() {
     let pods = held(AdmissionPhase::AdmittedPods);
-    let said_ready = entry(Verdict::Ready, &update("x"));
+    let ready_entry = entry(Verdict::Ready, &update("x"));
     for state in [
         State::Yielded,
         State::Rejected,
@@ -634,10 +630,10 @@ fn pods_that_an_eviction_would_delete_are_never_evicted_and_get_their_nodes_late
         State::BackingOff { until: at(99) },
         State::Released,
     ] {
-        assert_eq!(told(state.clone(), &pods, &said_ready), None, "{state:?}");
+        assert_eq!(reported(state.clone(), &pods, &ready_entry), None, "{state:?}");
     }
-    // The same of a Job, whose pods are made again.
-    let job = told(State::Yielded, &held(AdmissionPhase::Admitted), &said_ready);
+    // A Job's pods are recreated, so it is evicted.
+    let job = reported(State::Yielded, &held(AdmissionPhase::Admitted), &ready_entry);
     assert_eq!(job, Some((Verdict::Retry, 0)));
     let again = read(&journal(State::Yielded), &pods, &[], Freshness::Quorum, &BTreeMap::new());
     let phase = AdmissionPhase::AdmittedPods;
@@ -645,36 +641,42 @@ fn pods_that_an_eviction_would_delete_are_never_evicted_and_get_their_nodes_late
 }
 
 #[test]
-fn the_verdict_follows_the_state_and_is_never_written_where_kueue_would_misread_it() {
+fn the_verdict_follows_the_state_unless_kueue_would_misread_it() {
     let (reserved, admitted) = (held(AdmissionPhase::Reserved), held(AdmissionPhase::Admitted));
     let pending = entry(Verdict::Pending, &[]);
-    let said_ready = entry(Verdict::Ready, &update("x"));
-    assert_eq!(told(State::Approved { nodes: Nodes::Held }, &reserved, &pending), Some((Verdict::Ready, 1)));
-    assert_eq!(told(State::Approved { nodes: Nodes::Held }, &reserved, &said_ready), None);
-    // Other updates may not replace those of a Ready that stands.
+    let ready_entry = entry(Verdict::Ready, &update("x"));
     assert_eq!(
-        told(State::Approved { nodes: Nodes::Held }, &reserved, &entry(Verdict::Ready, &update("y"))),
+        reported(State::Approved { nodes: Nodes::Held }, &reserved, &pending),
+        Some((Verdict::Ready, 1))
+    );
+    assert_eq!(reported(State::Approved { nodes: Nodes::Held }, &reserved, &ready_entry), None);
+    // The updates of an existing Ready may not be replaced.
+    assert_eq!(
+        reported(State::Approved { nodes: Nodes::Held }, &reserved, &entry(Verdict::Ready, &update("y"))),
         Some((Verdict::Pending, 0))
     );
     assert_eq!(
-        told(State::Approved { nodes: Nodes::Held }, &admitted, &entry(Verdict::Ready, &update("y"))),
+        reported(State::Approved { nodes: Nodes::Held }, &admitted, &entry(Verdict::Ready, &update("y"))),
         None
     );
-    assert_eq!(told(State::Yielded, &reserved, &pending), Some((Verdict::Retry, 0)));
-    assert_eq!(told(State::WaitingReady, &reserved, &said_ready), Some((Verdict::Pending, 0)));
-    // A Ready left over from a reservation that went without an eviction is taken back.
+    assert_eq!(reported(State::Yielded, &reserved, &pending), Some((Verdict::Retry, 0)));
+    assert_eq!(reported(State::WaitingReady, &reserved, &ready_entry), Some((Verdict::Pending, 0)));
+    // A Ready left over from a reservation that ended without an eviction is revoked.
     assert_eq!(
-        told(State::Released, &Reservation::Gone(Ending::QuotaLost), &said_ready),
+        reported(State::Released, &Reservation::Gone(Ending::QuotaLost), &ready_entry),
         Some((Verdict::Pending, 0))
     );
     for gone in [Ending::Evicted, Ending::Finished, Ending::Deactivated] {
-        assert_eq!(told(State::Yielded, &Reservation::Gone(gone), &pending), None);
-        assert_eq!(told(State::Approved { nodes: Nodes::Held }, &Reservation::Leaving(gone), &pending), None);
+        assert_eq!(reported(State::Yielded, &Reservation::Gone(gone), &pending), None);
+        assert_eq!(
+            reported(State::Approved { nodes: Nodes::Held }, &Reservation::Leaving(gone), &pending),
+            None
+        );
     }
 }
 
 #[test]
-fn a_timeout_is_decided_in_a_quorum_read_alone() {
+fn a_timeout_is_decided_only_on_a_quorum_read() {
     let late = |reason| view(1, Health::Failed(Failure::new(reason, "late")));
     let reserved = held(AdmissionPhase::Reserved);
     let seen = |state, claims: &[ClaimView], freshness| {
@@ -688,7 +690,7 @@ fn a_timeout_is_decided_in_a_quorum_read_alone() {
             assert_eq!(seen(state, &claims, Freshness::Quorum), Reading::Events(vec![failed]), "{reason}");
         }
     }
-    // The gang's own deadline.
+    // The gang's deadline.
     let coming = view(1, Health::Coming { waits_for: WaitsFor::Launch(String::new()), until: None });
     let mut over = journal(State::WaitingReady);
     over.memory.deadline = Some(at(10));
@@ -700,7 +702,7 @@ fn a_timeout_is_decided_in_a_quorum_read_alone() {
 }
 
 #[test]
-fn an_attempt_ends_for_its_plan_and_a_gang_is_let_through_without_nodes_in_a_quorum_read_alone() {
+fn a_changed_plan_and_a_plan_without_nodes_are_acted_on_only_after_a_quorum_read() {
     let not_ready = || Obstacle::new(ObstacleReason::NodePoolNotReady, "NodePool gpu is not ready");
     let nothing = || Outcome::NothingNeeded("no pod set requests a managed resource".into());
     for (state, plan) in [
@@ -721,7 +723,7 @@ fn an_attempt_ends_for_its_plan_and_a_gang_is_let_through_without_nodes_in_a_quo
 }
 
 #[test]
-fn a_gang_is_given_up_for_what_it_waits_for_in_a_quorum_read_alone() {
+fn a_waiting_gang_is_given_up_only_after_a_quorum_read() {
     let mut over = journal(State::Validating);
     over.memory.deadline = Some(at(10));
     let obstacle = Obstacle::new(ObstacleReason::NodePoolNotReady, "NodePool gpu is not ready");
@@ -734,7 +736,7 @@ fn a_gang_is_given_up_for_what_it_waits_for_in_a_quorum_read_alone() {
 }
 
 #[test]
-fn a_claim_that_cannot_go_ends_no_rollback_before_its_bound_and_every_one_after_it() {
+fn a_rollback_waits_for_a_deleting_claim_until_it_counts_as_stuck() {
     let going = |stuck| ClaimView { deleting: true, stuck, ..ready(0) };
     let back = journal(State::RollingBack { then: setu::gang::Then::Yielded });
     let reserved = held(AdmissionPhase::Reserved);
@@ -745,19 +747,19 @@ fn a_claim_that_cannot_go_ends_no_rollback_before_its_bound_and_every_one_after_
 }
 
 #[test]
-fn a_gang_whose_last_attempt_is_still_being_taken_back_says_so_under_its_next_reservation() {
+fn an_unfinished_rollback_is_reported_under_the_next_reservation() {
     let back = journal(State::RollingBack { then: setu::gang::Then::Released });
     let next = Reservation::Held { admission: AdmissionId("2-1-a".into()), phase: AdmissionPhase::Reserved };
     let (policy, losses) = (Policy::default(), BTreeMap::new());
     let claims = [ClaimView { deleting: true, stuck: true, ..ready(0) }];
     let snapshot = Snapshot { claims: &claims, losses: &losses, ..Snapshot::of(at(10), &next, &policy) };
-    let said = desired(&back, &snapshot, &entry(Verdict::Pending, &[]), Ok(Vec::new())).unwrap();
-    assert_eq!(said.state, Verdict::Pending);
-    assert!(said.message.contains("1 NodeClaim left"), "{}", said.message);
+    let check = desired(&back, &snapshot, &entry(Verdict::Pending, &[]), Ok(Vec::new())).unwrap();
+    assert_eq!(check.state, Verdict::Pending);
+    assert!(check.message.contains("1 NodeClaim left"), "{}", check.message);
     assert!(
-        said.message.contains("NodeClaim c0 of an earlier attempt cannot be deleted"),
+        check.message.contains("NodeClaim c0 of an earlier attempt cannot be deleted"),
         "{}",
-        said.message
+        check.message
     );
 }
 
@@ -771,7 +773,7 @@ fn refusable<'a>(
 }
 
 #[test]
-fn a_refused_gang_gives_its_quota_back_at_once_and_stays_out_of_the_queue_while_the_refusal_stands() {
+fn a_refused_gang_yields_at_once_and_stays_out_of_the_queue_while_it_is_refused() {
     let plan = Outcome::Refuse(Obstacle::new(ObstacleReason::TooManyNodes, "3 of 2 nodes"));
     let (policy, losses) = (Policy::default(), BTreeMap::new());
     let (reserved, evicted) = (held(AdmissionPhase::Reserved), Reservation::Gone(Ending::Evicted));
@@ -789,16 +791,16 @@ fn a_refused_gang_gives_its_quota_back_at_once_and_stays_out_of_the_queue_while_
 
     let refusal = Some(Refusal { until: at(10_060), again_at: at(10_001) });
     let stands = refusable(&evicted, None, refusal, rest);
-    let said = desired(&yielded, &stands, &entry(Verdict::Pending, &[]), Ok(Vec::new())).unwrap();
-    assert_eq!(said.state, Verdict::Retry, "Kueue reserves no quota for it");
-    assert!(said.message.ends_with("Cause: TooManyNodes: 3 of 2 nodes"), "{}", said.message);
+    let check = desired(&yielded, &stands, &entry(Verdict::Pending, &[]), Ok(Vec::new())).unwrap();
+    assert_eq!(check.state, Verdict::Retry, "Kueue reserves no quota for it");
+    assert!(check.message.ends_with("Cause: TooManyNodes: 3 of 2 nodes"), "{}", check.message);
     assert_eq!(wake_at(&yielded, &stands), Some(at(10_060)));
     let over = refusable(&evicted, None, None, rest);
-    let said = desired(&yielded, &over, &entry(Verdict::Retry, &[]), Ok(Vec::new())).unwrap();
-    assert_eq!(said.state, Verdict::Pending, "something has changed");
+    let check = desired(&yielded, &over, &entry(Verdict::Retry, &[]), Ok(Vec::new())).unwrap();
+    assert_eq!(check.state, Verdict::Pending, "something has changed");
     assert_eq!(desired(&yielded, &over, &entry(Verdict::Pending, &[]), Ok(Vec::new())), None);
 
-    // Kueue was faster, and reserved quota before it was told Retry again.
+    // Kueue was faster, and reserved quota before it saw Retry again.
     let again = Event::Reserved { admission: AdmissionId("2-1-a".into()), phase: AdmissionPhase::Reserved };
     let next = decide(&yielded, &again, &rules).journal;
     assert_eq!(next.state, State::Validating);
@@ -808,11 +810,11 @@ fn a_refused_gang_gives_its_quota_back_at_once_and_stays_out_of_the_queue_while_
 }
 
 #[test]
-fn a_gang_without_a_plan_is_told_when_it_stops_waiting_where_it_does() {
+fn a_gang_without_a_plan_reports_when_it_stops_waiting() {
     let (policy, reserved, losses) = (Policy::default(), held(AdmissionPhase::Reserved), BTreeMap::new());
     let mut validating = journal(State::Validating);
     validating.memory.deadline = Some(at(900));
-    let told = |plan: Outcome| {
+    let reported = |plan: Outcome| {
         let snapshot =
             Snapshot { plan: Some(&plan), losses: &losses, ..Snapshot::of(at(10), &reserved, &policy) };
         (
@@ -820,7 +822,7 @@ fn a_gang_without_a_plan_is_told_when_it_stops_waiting_where_it_does() {
             Explanation::of(&validating, &snapshot, &[]).otherwise.map(|o| o.at),
         )
     };
-    let (message, stops) = told(Outcome::Wait(Obstacle::new(ObstacleReason::LimitExceeded, "full")));
+    let (message, stops) = reported(Outcome::Wait(Obstacle::new(ObstacleReason::LimitExceeded, "full")));
     let end = format!("Continues automatically once this is fixed; stops waiting at {}", at(900));
     assert_eq!((message, stops), (format!("LimitExceeded: full. {end}"), Some(at(900))));
     for lasts in [
@@ -828,13 +830,13 @@ fn a_gang_without_a_plan_is_told_when_it_stops_waiting_where_it_does() {
         Outcome::Wait(Obstacle::new(ObstacleReason::DryRun, "x")),
         Outcome::Refuse(Obstacle::new(ObstacleReason::TooManyNodes, "x")),
     ] {
-        let (message, stops) = told(lasts);
+        let (message, stops) = reported(lasts);
         assert!(!message.contains("stops waiting") && stops.is_none(), "{message}");
     }
 }
 
 #[test]
-fn a_claim_that_the_api_server_refuses_ends_an_attempt_unless_pods_may_run_on_its_other_nodes() {
+fn a_refused_create_ends_an_attempt_unless_pods_may_run_on_its_other_nodes() {
     let policy = Policy::default();
     let read = |state, phase, claims: &[ClaimView]| {
         let reservation = held(phase);

@@ -1,4 +1,4 @@
-//! The packing against its promises, an exact solver and the lower bound.
+//! Tests the packing against its guarantees, an exact solver and the lower bound.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
 
@@ -32,14 +32,14 @@ fn four_pods_of_one_gpu_share_a_node_of_eight() {
 }
 
 #[test]
-fn pods_of_several_sets_fill_each_others_gaps() {
+fn pods_of_several_sets_share_nodes() {
     let batches = [batch(1, &[("cpu", 2)]), batch(4, &[("cpu", 3)])];
     let filled = pack(&batches, &[kind(&[("cpu", 8)], None)]).unwrap();
     assert_eq!((nodes(&filled), filled[0].pods.clone()), (2, vec![1, 2]));
 }
 
 #[test]
-fn pods_that_must_not_share_get_a_node_each_and_leave_room_for_others() {
+fn pods_that_must_not_share_get_a_node_each_and_others_fill_the_rest() {
     let apart = Batch { per_node: 1, ..batch(3, &[("cpu", 1)]) };
     let filled = pack(&[apart, batch(3, &[("cpu", 1)])], &[kind(&[("cpu", 8)], None)]).unwrap();
     assert_eq!(nodes(&filled), 3);
@@ -55,14 +55,14 @@ fn fewest_nodes_come_first_and_then_the_lowest_price() {
 }
 
 #[test]
-fn a_kind_without_a_price_leaves_the_prices_of_the_others_to_count() {
+fn an_unpriced_kind_does_not_hide_the_prices_of_the_others() {
     let kinds = [kind(&[("gpu", 8)], Some(80)), kind(&[("gpu", 8)], Some(60)), kind(&[("gpu", 8)], None)];
     let filled = pack(&[batch(8, &[("gpu", 1)])], &kinds).unwrap();
     assert_eq!(filled, [Filled { kind: 1, nodes: 1, pods: vec![8] }]);
 }
 
 #[test]
-fn batches_that_are_to_be_apart_share_no_node_and_others_fill_the_gaps() {
+fn batches_that_must_be_apart_share_no_node_and_others_fill_the_rest() {
     let apart = |pods, from: usize| Batch { apart: vec![from], ..batch(pods, &[("cpu", 1)]) };
     let batches = [apart(2, 1), apart(2, 0), batch(4, &[("cpu", 1)])];
     let filled = pack(&batches, &[kind(&[("cpu", 4)], None)]).unwrap();
@@ -71,14 +71,14 @@ fn batches_that_are_to_be_apart_share_no_node_and_others_fill_the_gaps() {
 }
 
 #[test]
-fn without_prices_the_smallest_node_that_holds_its_pods_is_taken() {
+fn without_prices_the_smallest_sufficient_node_is_chosen() {
     let kinds = [kind(&[("gpu", 8)], None), kind(&[("gpu", 2)], Some(1))];
     let filled = pack(&[batch(2, &[("gpu", 1)])], &kinds).unwrap();
     assert_eq!(filled, [Filled { kind: 1, nodes: 1, pods: vec![2] }]);
 }
 
 #[test]
-fn a_large_pod_opens_the_only_kind_that_holds_it() {
+fn a_large_pod_gets_the_only_kind_that_holds_it() {
     let kinds = [kind(&[("cpu", 4)], Some(1)), kind(&[("cpu", 64)], Some(99))];
     let filled = pack(&[batch(1, &[("cpu", 40)]), batch(2, &[("cpu", 30)])], &kinds).unwrap();
     assert_eq!(nodes(&filled), 2);
@@ -92,7 +92,7 @@ fn a_pod_that_fits_nowhere_is_named() {
     assert_eq!(pack(&[batch(0, &[("cpu", 9)])], &[kind(&[("cpu", 4)], None)]), Ok(Vec::new()));
 }
 
-/// Figures that differ from run to run only with the seed.
+/// Deterministic random numbers from a seed.
 struct Dice(u64);
 
 impl Dice {
@@ -102,7 +102,7 @@ impl Dice {
     }
 }
 
-/// Random pods in up to four batches, with up to three resources, none larger than a node.
+/// Random pods in up to four batches with up to three resources. No pod is larger than a node.
 fn instance(dice: &mut Dice, most_pods: u32) -> (Vec<Batch>, Kind) {
     let resources = 1 + dice.roll(3);
     let names = ["cpu", "memory", "gpu"];
@@ -122,7 +122,7 @@ fn row(list: &ResourceList) -> Vec<u64> {
     list.values().map(|q| q.0.parse().unwrap()).collect()
 }
 
-/// No fewer nodes can hold the sum of any one resource, nor pods of which no two fit together.
+/// A lower bound from the sum of each resource, and from pods that are too large to share a node.
 fn lower_bound(batches: &[Batch], kind: &Kind) -> u32 {
     let room = row(&kind.room);
     let by_sum = (0..room.len()).map(|d| {
@@ -134,7 +134,7 @@ fn lower_bound(batches: &[Batch], kind: &Kind) -> u32 {
     u32::try_from(by_sum.max().unwrap_or(0)).unwrap()
 }
 
-/// The fewest nodes, by trying every way that could be better.
+/// The minimum number of nodes, by exhaustive search.
 fn exact(batches: &[Batch], kind: &Kind, best: u32) -> u32 {
     fn go(pods: &[Vec<u64>], free: &mut Vec<Vec<u64>>, room: &[u64], best: &mut u32) {
         let used = u32::try_from(free.len()).unwrap();
@@ -165,14 +165,14 @@ fn exact(batches: &[Batch], kind: &Kind, best: u32) -> u32 {
     least
 }
 
-/// The figures that people are told are those that come out here.
+/// Checks that the documented figures match these results.
 fn is_documented(words: &str) {
     let document = include_str!("../docs/performance.md");
     assert!(document.contains(words), "docs/performance.md does not say: {words}");
 }
 
 #[test]
-fn against_the_exact_solver_and_the_lower_bound() {
+fn packing_is_close_to_the_exact_solver_and_the_lower_bound() {
     let mut dice = Dice(7);
     let (mut ours, mut least, mut same) = (0_u32, 0_u32, 0_u32);
     for _ in 0..5_000 {
@@ -222,7 +222,7 @@ fn five_thousand_pods_are_packed_within_fifty_milliseconds() {
         let found = nodes(&pack(batches, &kinds).unwrap());
         let took = started.elapsed();
         println!("5000 pods {what}, 20 kinds of nodes: {found} nodes in {took:?}");
-        // Without optimization, figures say nothing of what users get.
+        // Unoptimized builds say nothing about real performance.
         assert!(cfg!(debug_assertions) || took.as_millis() < 50, "5000 pods {what} took {took:?}");
         assert!(found < 5_000);
     }
@@ -249,7 +249,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_pod_is_placed_once_and_no_node_is_overfull((batches, kinds) in problems()) {
+    fn every_pod_is_placed_once_and_no_node_is_over_capacity((batches, kinds) in problems()) {
         match pack(&batches, &kinds) {
             Ok(filled) => {
                 for (n, batch) in batches.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The CRD of ProvisioningParameters: what it is called, what it shows, and what its rules let pass.
+//! The CRD of ProvisioningParameters: its names, its columns, and what its rules accept.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
 
@@ -12,7 +12,7 @@ fn crd() -> Value {
     serde_json::to_value(ProvisioningParameters::crd()).unwrap()
 }
 
-/// What the rules of the CRD say of an object with this spec.
+/// The result of the CRD's rules for an object with this spec.
 fn by_rules(spec: &Value) -> Result<(), String> {
     let schema = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone();
     let object =
@@ -20,7 +20,7 @@ fn by_rules(spec: &Value) -> Result<(), String> {
     Validator::new().validate(&schema, &object, None).map_err(|e| e.to_string())
 }
 
-/// What Setu itself says of it.
+/// The result of Setu's validation.
 fn by_setu(spec: &Value) -> Result<(), String> {
     let object = json!({"apiVersion": "setu.kueue.x-k8s.io/v1alpha1", "kind": "ProvisioningParameters", "metadata": {"name": "p"}, "spec": spec});
     read(&serde_json::from_value::<RawParameters>(object).unwrap()).map(|_| ())
@@ -47,7 +47,7 @@ fn the_kind_is_cluster_scoped_and_shows_whether_it_is_valid_and_used() {
 }
 
 #[test]
-fn what_users_write_is_accepted() {
+fn valid_parameters_are_accepted() {
     for text in [
         "{}",
         "nodePoolName: gpu-nodepool
@@ -68,7 +68,7 @@ nodeSelectorRequirements:
 }
 
 #[test]
-fn what_can_never_work_is_refused_by_the_rules_and_by_setu_alike() {
+fn parameters_that_can_never_work_are_refused_by_the_rules_and_by_setu() {
     for (text, words) in [
         ("nodeSelectorRequirements: [{key: a, operator: In}]", "need values"),
         ("nodeSelectorRequirements: [{key: a, operator: NotIn, values: []}]", "need values"),
@@ -82,14 +82,14 @@ fn what_can_never_work_is_refused_by_the_rules_and_by_setu_alike() {
         ("custody: {release: Delete, warmFor: 10m}", "release: Warm"),
     ] {
         let spec = yaml(text);
-        let told = by_rules(&spec).unwrap_err();
-        assert!(told.contains(words), "{text}: {told}");
+        let message = by_rules(&spec).unwrap_err();
+        assert!(message.contains(words), "{text}: {message}");
         assert!(by_setu(&spec).is_err(), "{text}");
     }
 }
 
 #[test]
-fn what_rules_cannot_see_setu_finds() {
+fn setu_refuses_what_the_rules_cannot_express() {
     for (text, words) in [
         ("retry: {inCheck: {base: 10s, max: 5s}}", "shorter than base"),
         ("retry: {inCheck: {base: 10ms}}", "least wait"),
@@ -104,7 +104,7 @@ fn what_rules_cannot_see_setu_finds() {
         ("deadlines: {gang: 99999999999999999999h}", "spec.deadlines.gang"),
         ("deadlines: {gang: 0s, launch: 0s}", "spec.deadlines.launch: is no time at all"),
     ] {
-        let told = by_setu(&yaml(text)).unwrap_err();
-        assert!(told.contains(words), "{text}: {told}");
+        let message = by_setu(&yaml(text)).unwrap_err();
+        assert!(message.contains(words), "{text}: {message}");
     }
 }

@@ -1,4 +1,4 @@
-//! `setu plan` from files alone: what it shows, and what it says where there is nothing to show.
+//! `setu plan` from files only: what it prints, and its errors.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
 
@@ -10,7 +10,7 @@ fn example(name: &str) -> String {
     format!("{}/examples/packing/{name}", env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Plans the example's Job with these arguments added.
+/// Plans the example's Job with these additional arguments.
 fn plan(arguments: &[&str]) -> Output {
     let files = ["nodepools.yaml", "flavors.yaml"].map(example);
     Command::new(env!("CARGO_BIN_EXE_setu"))
@@ -26,7 +26,7 @@ fn printed(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// All that a command says that failed.
+/// The complete output of a failed command.
 fn refused(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
@@ -37,7 +37,7 @@ fn json(policy: &str) -> Value {
     serde_json::from_str(&printed(&output)).unwrap()
 }
 
-/// A file with this text, which is removed in the end.
+/// A file with this text. It is deleted when dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -66,7 +66,7 @@ fn changed(name: &str, from: &str, to: &str) -> Scratch {
 }
 
 #[test]
-fn a_page_of_metrics_that_cannot_be_read_is_remarked_and_the_plan_is_printed() {
+fn an_unreadable_metrics_page_is_reported_and_the_plan_is_still_printed() {
     let closed = {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         format!("http://{}/metrics", listener.local_addr().unwrap())
@@ -74,26 +74,26 @@ fn a_page_of_metrics_that_cannot_be_read_is_remarked_and_the_plan_is_printed() {
     let job = example("job.yaml");
     let output = plan(&["-f", &job, "--config", &example("policy.yaml"), "--karpenter-metrics", &closed]);
     assert!(printed(&output).contains("Outcome   1 node: 1 from NodePool gpu-nodepool"));
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains(&format!("reading Karpenter's metrics at {closed}: ")), "{said}");
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(message.contains(&format!("reading Karpenter's metrics at {closed}: ")), "{message}");
     let wrong = plan(&["-f", &job, "--karpenter-metrics", "nonsense"]);
     assert_eq!(wrong.status.code(), Some(2), "{}", String::from_utf8_lossy(&wrong.stderr));
 }
 
 #[test]
-fn a_refusal_for_the_budget_says_which_packing_would_be_within_it() {
+fn a_budget_refusal_names_the_packing_that_would_fit() {
     let head = "apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\n";
     let cheap = "{p4d.24xlarge: {on-demand: '5', spot: '5'}, p4de.24xlarge: {on-demand: '5', spot: '5'}}";
     let policy = format!(
         "{head}defaults: {{packing: {{mode: PerPod}}, gates: {{budget: {{maxHourlyCost: '10', prices: {cheap}}}}}}}\n"
     );
     let policy = Scratch::new("dear", &policy);
-    let said = refused(&plan(&["-f", &example("job.yaml"), "--config", policy.path()]));
-    assert!(said.contains("packing.mode Fill would take 1 node, at most 5 USD an hour"), "{said}");
+    let message = refused(&plan(&["-f", &example("job.yaml"), "--config", policy.path()]));
+    assert!(message.contains("packing.mode Fill would take 1 node, at most 5 USD an hour"), "{message}");
 }
 
 #[test]
-fn four_gpu_pods_take_one_node_of_eight_filled_and_four_with_one_pod_each() {
+fn four_gpu_pods_take_one_node_in_fill_mode_and_four_with_per_pod() {
     let filled = json("policy.yaml");
     assert_eq!((filled["slots"].as_array().unwrap().len(), &filled["slots"][0]["nodes"]), (1, &1.into()));
     assert_eq!(filled["slots"][0]["pods"][0], "4×main");
@@ -125,7 +125,7 @@ fn the_table_shows_slots_gates_and_every_tier() {
     }
 }
 
-/// What is printed of the examples' Job under this policy, which is kept in a file of this name.
+/// The output for the example's Job under this policy. `name` is the policy's file name.
 fn under(name: &str, policy: &str) -> String {
     let files = ["job.yaml", "nodepools.yaml", "flavors.yaml"].map(example);
     let arguments: Vec<&str> = files.iter().flat_map(|file| ["-f", file]).collect();
@@ -133,7 +133,7 @@ fn under(name: &str, policy: &str) -> String {
 }
 
 #[test]
-fn a_stated_shape_that_is_larger_than_its_type_is_told_as_policy_check_does() {
+fn an_oversized_shape_is_reported_as_by_policy_check() {
     let shapes = "defaults: {packing: {shapes: [{instanceType: p4d.24xlarge, allocatable: {cpu: 90, memory: 2000Gi, nvidia.com/gpu: 8}}]}}";
     let table = under("oversized", shapes);
     let words = "Note: packing.shapes[0].allocatable.memory: 2000Gi is more than the ";
@@ -141,7 +141,7 @@ fn a_stated_shape_that_is_larger_than_its_type_is_told_as_policy_check_does() {
 }
 
 #[test]
-fn a_multiplier_of_nothing_and_one_that_is_of_nothing_are_told_as_policy_check_does() {
+fn a_multiplier_of_zero_or_for_no_type_is_reported_as_by_policy_check() {
     let multiplier = "defaults: {gates: {budget: {multiplier: {p4d: '0', p55: '0.7'}}}}";
     let table = under("multiplier", multiplier);
     for words in ["p4d: 0 makes every price nothing, so that no budget is kept", "p55: the catalogue of "] {
@@ -150,7 +150,7 @@ fn a_multiplier_of_nothing_and_one_that_is_of_nothing_are_told_as_policy_check_d
 }
 
 #[test]
-fn a_node_class_of_the_files_that_gives_nodes_less_than_is_asked_for_is_told() {
+fn a_node_class_file_that_gives_nodes_too_little_is_reported() {
     let spec = "amiFamily: AL2023, kubelet: {maxPods: 3}, blockDeviceMappings: [{rootVolume: true, ebs: {volumeSize: 100Gi}}]";
     let class = format!("kind: EC2NodeClass\nmetadata: {{name: gpu}}\nspec: {{{spec}}}\n");
     let class = Scratch::new("node-class", &class);
@@ -175,7 +175,7 @@ fn a_node_class_of_the_files_that_gives_nodes_less_than_is_asked_for_is_told() {
 }
 
 #[test]
-fn node_claims_are_printed_as_kubectl_takes_them() {
+fn printed_node_claims_are_valid_manifests() {
     let arguments = ["-f", &example("job.yaml"), "--config", &example("per-pod.yaml"), "--node-claims"];
     let text = printed(&plan(&arguments));
     let claims = text.split("---\n").filter(|part| !part.is_empty());
@@ -183,12 +183,12 @@ fn node_claims_are_printed_as_kubectl_takes_them() {
     assert_eq!(claims.len(), 4);
     assert_eq!(claims[3].metadata.name.as_deref(), Some("setu-plan-3"));
     assert_eq!(claims[0].spec.resources.requests["nvidia.com/gpu"].0, "1");
-    // Who owns them is not known from a file, and an API server refuses an owner without a UID.
+    // A file does not contain the owner, and an API server refuses an owner without a UID.
     assert_eq!(claims[0].metadata.owner_references, None);
 }
 
 #[test]
-fn what_can_never_be_bought_is_refused_with_the_sentence_that_helps() {
+fn an_impossible_gang_is_refused_with_a_helpful_message() {
     let huge = changed("huge", "cpu: \"8\"", "cpu: \"800\"");
     let odd = changed("odd", "cpu: \"8\"", "cpu: \"8\", example.com/fpga: 1");
     let torn = changed(
@@ -209,17 +209,17 @@ fn what_can_never_be_bought_is_refused_with_the_sentence_that_helps() {
         (&torn, "pod set main contradicts itself"),
         (&claims, "uses resourceClaims, whose devices no NodeClaim can ask for"),
     ] {
-        let said = refused(&plan(&["-f", job.path(), "--config", &example("policy.yaml")]));
-        assert!(said.contains(words), "{said}");
+        let message = refused(&plan(&["-f", job.path(), "--config", &example("policy.yaml")]));
+        assert!(message.contains(words), "{message}");
     }
     let arguments = ["-f", huge.path(), "--config", &example("policy.yaml"), "--flavor", "gpu"];
-    let said = refused(&plan(&arguments));
-    assert!(said.contains("TooLarge") && said.contains("has too little"), "{said}");
-    assert_eq!(said.matches("has too little").count(), 1, "{said}");
+    let message = refused(&plan(&arguments));
+    assert!(message.contains("TooLarge") && message.contains("has too little"), "{message}");
+    assert_eq!(message.matches("has too little").count(), 1, "{message}");
 }
 
 #[test]
-fn a_static_node_pool_and_one_over_its_limit_are_told() {
+fn a_static_node_pool_and_one_over_its_limit_are_reported() {
     let pools = std::fs::read_to_string(example("nodepools.yaml")).unwrap();
     let fixed = Scratch::new("static", &pools.replace("limits: {nvidia.com/gpu: 64}", "replicas: 2"));
     let full = Scratch::new("full", &pools.replace("nvidia.com/gpu: 64", "nvidia.com/gpu: 4"));
@@ -232,13 +232,13 @@ fn a_static_node_pool_and_one_over_its_limit_are_told() {
             .args(["--config", &example("policy.yaml")])
             .output()
             .unwrap();
-        let said = refused(&output);
-        assert!(said.contains(words), "{said}");
+        let message = refused(&output);
+        assert!(message.contains(words), "{message}");
     }
 }
 
 #[test]
-fn the_nodes_that_a_gang_has_do_not_count_as_anothers() {
+fn the_existing_nodes_of_a_gang_do_not_count_against_it() {
     let workload = serde_json::json!({
         "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",
         "metadata": {"name": "w", "namespace": "default", "uid": "u1"},
@@ -269,8 +269,12 @@ fn the_nodes_that_a_gang_has_do_not_count_as_anothers() {
             .env("KUBECONFIG", "/nowhere/kubeconfig")
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert_eq!((output.status.success(), said.contains("2 in use and 2 more")), (fits, !fits), "{said}");
+        let message = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(
+            (output.status.success(), message.contains("2 in use and 2 more")),
+            (fits, !fits),
+            "{message}"
+        );
     }
 }
 
@@ -288,7 +292,7 @@ fn limit_ranges_of_other_namespaces_do_not_count() {
 }
 
 #[test]
-fn wrong_input_is_named_with_its_file_and_ends_with_two() {
+fn wrong_input_is_reported_with_its_file_and_exit_code_two() {
     let broken = Scratch::new("broken", "kind: NodePool\nmetadata: {name: x}\nspec: 7\n");
     let torn = Scratch::new("yaml", "kind: [\n");
     let policy = example("policy.yaml");
@@ -304,13 +308,13 @@ fn wrong_input_is_named_with_its_file_and_ends_with_two() {
         (vec![], "nothing to plan for"),
     ] {
         let output = plan(&arguments);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
-        assert!(said.contains(words), "{said}");
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {message}");
+        assert!(message.contains(words), "{message}");
     }
 }
 
-/// The example planned by a policy file with this body, and with these arguments and variables.
+/// Plans with a policy file with this body, and with these arguments and variables.
 fn planned(name: &str, policy: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
     let head = "apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\n";
     let policy = Scratch::new(name, &format!("{head}{policy}"));
@@ -323,7 +327,7 @@ fn planned(name: &str, policy: &str, arguments: &[&str], variables: &[(&str, &st
 }
 
 #[test]
-fn it_plans_by_the_flags_the_environment_and_the_annotations_that_the_controller_goes_by() {
+fn flags_environment_and_annotations_have_the_same_effect_as_in_the_controller() {
     let [pools, flavors, job] = ["nodepools.yaml", "flavors.yaml", "job.yaml"].map(example);
     let text = std::fs::read_to_string(&pools).unwrap();
     let small = Scratch::new("small", &text.replace("nvidia.com/gpu: 64", "nvidia.com/gpu: 2"));
@@ -347,7 +351,7 @@ fn it_plans_by_the_flags_the_environment_and_the_annotations_that_the_controller
 }
 
 #[test]
-fn what_keeps_the_check_from_working_keeps_it_from_planning() {
+fn whatever_makes_the_check_inactive_prevents_planning() {
     let [pools, flavors, job] = ["nodepools.yaml", "flavors.yaml", "job.yaml"].map(example);
     let check = "apiVersion: kueue.x-k8s.io/v1beta2\nkind: AdmissionCheck\nmetadata: {name: karpenter-provision}\nspec:\n  \
                  controllerName: setu.kueue.x-k8s.io/provisioning\n  parameters: {apiGroup: setu.kueue.x-k8s.io, kind: \
@@ -357,21 +361,21 @@ fn what_keeps_the_check_from_working_keeps_it_from_planning() {
     let invalid = Scratch::new("invalid", &format!("{check}{parameters}spec: {{deadlines: {{gang: 0s}}}}\n"));
     for (objects, words) in [(&missing, "which are not to be found"), (&invalid, "is no time at all")] {
         let output = plan(&["-f", objects.path(), "-f", &job]);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.contains("ProvisioningParameters par") && said.contains(words), "{said}");
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{message}");
+        assert!(message.contains("ProvisioningParameters par") && message.contains(words), "{message}");
     }
     let text = std::fs::read_to_string(&pools).unwrap();
     let line = text.lines().find(|line| line.contains("nodeClassRef")).unwrap();
     let bare = Scratch::new("bare", &text.replace(line, ""));
     let files = ["-f", bare.path(), "-f", &flavors, "-f", &job];
-    let said = refused(&planned("bare-policy", "", &files, &[]));
-    assert!(said.contains("does not say which NodeClass its nodes have"), "{said}");
+    let message = refused(&planned("bare-policy", "", &files, &[]));
+    assert!(message.contains("does not say which NodeClass its nodes have"), "{message}");
     printed(&planned("preset", "cloudProvider: aws", &files, &[]));
 }
 
 #[test]
-fn of_several_checks_the_first_by_name_that_provides_nodes_is_planned_for_as_the_controller_does() {
+fn the_first_of_our_checks_by_name_provides_nodes_as_in_the_controller() {
     let flavors = std::fs::read_to_string(example("flavors.yaml")).unwrap();
     let listed = "    - name: b\n    - name: a\n    - {name: '0', onFlavors: [other]}\n    - name: A";
     let listed = flavors.replace("    - name: karpenter-provision", listed);
@@ -394,23 +398,23 @@ fn of_several_checks_the_first_by_name_that_provides_nodes_is_planned_for_as_the
     let job = example("job.yaml");
     let policy = "checks: {a: {tiers: [{name: t, nodePoolName: gpu-nodepool}]}, b: {tiers: [{name: t, nodePoolName: pool-of-b}]}}";
     let name = "ours.example.com";
-    let told = |file: &str, arguments: &[&str], variables: &[(&str, &str)]| {
+    let plan_table = |file: &str, arguments: &[&str], variables: &[(&str, &str)]| {
         let files = ["-f", pools.path(), "-f", queue.path(), "-f", &job];
         printed(&planned(file, policy, &[&files, arguments].concat(), variables))
     };
     for (file, table) in [
-        ("by-name", told("by-name", &["--controller-name", name], &[])),
-        ("by-variable", told("by-variable", &[], &[("SETU_CONTROLLER_NAME", name)])),
+        ("by-name", plan_table("by-name", &["--controller-name", name], &[])),
+        ("by-variable", plan_table("by-variable", &[], &[("SETU_CONTROLLER_NAME", name)])),
     ] {
         assert!(
             table.contains("check a,") && table.contains("from NodePool gpu-nodepool"),
             "{file}: {table}"
         );
     }
-    let table = told("second", &["--controller-name", name, "--check", "b"], &[]);
+    let table = plan_table("second", &["--controller-name", name, "--check", "b"], &[]);
     assert!(table.contains("no node is needed: check a provides the nodes"), "{table}");
 
-    // Of a check whose AdmissionCheck is not given nobody knows whether it is ours, where another one is named.
+    // The AdmissionCheck of a given check may be missing: then its controller is unknown, so `--check` alone decides.
     let unknown = Scratch::new("unknown-checks", &listed);
     let arguments = ["-f", pools.path(), "-f", unknown.path(), "-f", &job, "--check", "b"];
     let table = printed(&planned("unknown", "defaults: {nodePoolName: gpu-nodepool}", &arguments, &[]));

@@ -1,4 +1,4 @@
-//! Known bugs that only the embedded cluster or a real connection can show: it must find each, and nothing without them.
+//! Known bugs that only the embedded cluster or a real connection reveals: it must find each one, and none without them.
 
 #![cfg(feature = "planted-bugs")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
@@ -21,20 +21,20 @@ use setu::sim::moves::Move;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// What is wrong in a drama with a bug, or without any.
-fn wrong(drama: &Drama, bug: Option<Planted>) -> Vec<Violation> {
+/// The violations in a drama, with or without a planted bug.
+fn violations(drama: &Drama, bug: Option<Planted>) -> Vec<Violation> {
     plant(bug);
     let outcome = drama.play(false);
     plant(None);
     outcome.unwrap().violations
 }
 
-/// One of the dramas breaks the invariant with the bug, and none breaks any without it.
+/// Checks that one of the dramas breaks the invariant with the bug, and that none breaks any without it.
 fn found(dramas: impl Iterator<Item = Drama>, bug: Planted, invariant: &str) {
     let mut others = BTreeSet::new();
     for drama in dramas {
-        assert_eq!(wrong(&drama, None), [], "seed {}", drama.seed);
-        let broken = wrong(&drama, Some(bug));
+        assert_eq!(violations(&drama, None), [], "seed {}", drama.seed);
+        let broken = violations(&drama, Some(bug));
         if broken.iter().any(|violation| violation.invariant == invariant) {
             return;
         }
@@ -44,14 +44,14 @@ fn found(dramas: impl Iterator<Item = Drama>, bug: Planted, invariant: &str) {
 }
 
 #[test]
-fn pods_that_are_not_led_to_their_nodes_are_found() {
+fn pods_that_are_not_directed_to_their_nodes_are_found() {
     let scenes = vec![(0, Scene::Move(Move::FreeNode))];
     let drama = Drama { scenes, chaos: 60_000, ..Drama::quiet(2) };
     found(std::iter::once(drama), Planted::SelectorMissing, "led");
 }
 
 #[test]
-fn a_claim_that_is_swept_on_the_word_of_a_cache_is_found() {
+fn a_claim_that_is_swept_on_an_incomplete_cache_is_found() {
     let rates = Rates { lag: 20_000, ..Rates::default() };
     let dramas = (20..140).map(|seed| Drama {
         seed,
@@ -63,7 +63,7 @@ fn a_claim_that_is_swept_on_the_word_of_a_cache_is_found() {
     found(dramas, Planted::SweepBeforeStores, "first-written");
 }
 
-/// Dramas of two gangs and two replicas that learn of things late, while there is room for one of the gangs.
+/// Dramas of two gangs and two replicas with lagging caches, with capacity for only one of the gangs.
 fn late_in_a_shortage() -> impl Iterator<Item = Drama> {
     let gangs = vec![Role { pods: 2, runs: 10, enters: 0 }, Role { pods: 2, runs: 10, enters: 2 }];
     let short = vec![(0, Scene::Weather(vec![json!({"capacity": 3})]))];
@@ -85,12 +85,12 @@ fn a_delete_that_names_no_uid_is_found() {
 }
 
 #[test]
-fn a_claim_that_no_journal_announced_is_found() {
+fn a_claim_that_is_missing_from_the_journal_is_found() {
     found(std::iter::once(Drama::quiet(2)), Planted::CreateWithoutJournal, "first-written");
 }
 
 #[test]
-fn what_an_old_journal_asks_for_is_found() {
+fn acting_on_a_stale_journal_is_found() {
     found(late_in_a_shortage(), Planted::ActOnStaleJournal, "first-written");
 }
 
@@ -100,14 +100,14 @@ fn a_lost_race_that_is_acted_on_is_found() {
 }
 
 #[test]
-fn a_retry_that_is_told_before_the_nodes_are_gone_is_found() {
+fn a_retry_before_the_nodes_are_gone_is_found() {
     let short = vec![(0, Scene::Weather(vec![json!({"capacity": 1})]))];
     let mut drama = Drama { scenes: short, chaos: 60_000, ..Drama::quiet(2) };
     json_patch::merge(&mut drama.policy, &json!({"retry": {"inCheck": {"limit": 0}}}));
     found(std::iter::once(drama), Planted::VerdictBeforeCleanup, "verdict");
 }
 
-/// Names that come after one of these words in the text of the files in these folders.
+/// The identifiers that follow one of these words in the files of these folders.
 fn named(folders: &[&str], before: &[&str]) -> BTreeSet<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut open: Vec<PathBuf> = folders.iter().map(|folder| root.join(folder)).collect();
@@ -129,7 +129,7 @@ fn named(folders: &[&str], before: &[&str]) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_known_bug_is_listed_and_has_a_test_that_looks_for_it() {
+fn every_known_bug_is_listed_and_has_a_test() {
     let listed: BTreeSet<String> = Planted::ALL.iter().map(|bug| format!("{bug:?}")).collect();
     assert_eq!(named(&["src"], &["planted!("]).difference(&listed).next(), None);
     let sought =
@@ -137,7 +137,7 @@ fn every_known_bug_is_listed_and_has_a_test_that_looks_for_it() {
     assert_eq!(listed.difference(&sought).next(), None);
 }
 
-/// Whether a claim of the name that Setu wants, made by somebody else, is taken for Setu's own.
+/// Whether Setu adopts a foreign claim that has the name it wants.
 fn adopts_a_stranger() -> bool {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.unwrap().block_on(async {
@@ -163,7 +163,7 @@ fn adopts_a_stranger() -> bool {
 }
 
 #[test]
-fn a_stranger_that_is_adopted_is_found() {
+fn adopting_a_foreign_claim_is_found() {
     assert!(!adopts_a_stranger());
     plant(Some(Planted::AdoptStranger));
     assert!(adopts_a_stranger());
@@ -171,7 +171,7 @@ fn a_stranger_that_is_adopted_is_found() {
 }
 
 #[tokio::test]
-async fn a_client_that_sends_a_write_again_is_found() {
+async fn a_client_that_repeats_a_write_is_found() {
     plant(Some(Planted::RetryInClient));
     let (requests, _) = refused::create().await;
     plant(None);

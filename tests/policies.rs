@@ -1,5 +1,5 @@
-//! What the admission policies of the chart let pass: their own expressions, as rendered, on requests of each
-//! who may come. That the API server takes them for the same is shown on the real control plane.
+//! What the chart's admission policies allow: their CEL expressions, as rendered, on requests of each kind of user.
+//! A test on the real control plane shows that the API server evaluates them in the same way.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]
 
@@ -17,11 +17,11 @@ const KUEUE: &str = "system:serviceaccount:kueue-system:kueue-controller-manager
 const KARPENTER: &str = "system:serviceaccount:kube-system:karpenter";
 const COLLECTOR: &str = "system:serviceaccount:kube-system:generic-garbage-collector";
 const MANAGER: &str = "system:kube-controller-manager";
-/// Named by values alone.
+/// Allowed only if the values name them.
 const WRITER: &str = "system:serviceaccount:chart:another-writer";
 const KEEPER: &str = "system:serviceaccount:chart:another-keeper";
 const TENANT: &str = "system:serviceaccount:team-a:default";
-/// In the group that breaks the glass.
+/// A member of the break-glass group.
 const ADMIN: &str = "kubernetes-admin";
 
 const DEFAULT: &str = "manifests/admission-policies.yaml";
@@ -36,14 +36,14 @@ const OWN: &str = "Setu makes, changes and deletes only NodeClaims";
 const NAMED: &str = "names its gang, Workload and attempt";
 const POOLS: &str = "Setu may use the NodePools";
 
-/// One request to the API server; of a creation there is nothing before, of a deletion nothing after.
+/// One request to the API server. A create has no `before`, a delete no `after`.
 struct Ask {
     what: &'static str,
     who: &'static str,
     resource: &'static str,
     before: Value,
     after: Value,
-    /// Words of every refusal, in the order of the policies.
+    /// Part of each expected message, in the order of the policies.
     refusals: &'static [&'static str],
 }
 
@@ -65,7 +65,7 @@ impl Ask {
     }
 }
 
-/// The policies of a file of rendered manifests.
+/// The policies in a file of rendered manifests.
 fn policies(file: &str) -> Vec<Value> {
     let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap();
     let all = serde_yaml::Deserializer::from_str(&text).map(|d| Value::deserialize(d).unwrap());
@@ -97,7 +97,7 @@ fn is_of(policy: &Value, ask: &Ask) -> bool {
     rules.iter().any(|r| has(&r["operations"], ask.operation()) && has(&r["resources"], ask.resource))
 }
 
-/// The messages of what refuses this request. An expression that fails fails the test.
+/// The messages of all refusals of this request. Panics if an expression fails.
 fn refusals(policies: &[Value], ask: &Ask) -> Vec<String> {
     let mut refusals = Vec::new();
     for policy in policies.iter().filter(|policy| is_of(policy, ask)) {
@@ -122,27 +122,27 @@ fn refusals(policies: &[Value], ask: &Ask) -> Vec<String> {
     refusals
 }
 
-/// Every request has the answer that is expected of it, and each validation refuses one of them.
+/// Checks that each request gets the expected answer, and that each validation refuses at least one of them.
 fn answers(file: &str, asks: &[Ask]) {
     let policies = policies(file);
-    let mut said = BTreeSet::new();
+    let mut seen = BTreeSet::new();
     for ask in asks {
         let refused = refusals(&policies, ask);
         let Ask { what, who, refusals, .. } = ask;
         let as_expected = refused.len() == refusals.len()
             && refused.iter().zip(*refusals).all(|(message, words)| message.contains(words));
         assert!(as_expected, "{file}: {what}, by {who}: {refused:?}, and not {refusals:?}");
-        said.extend(refused);
+        seen.extend(refused);
     }
     for policy in &policies {
         for validation in items(&policy["spec"]["validations"]) {
             let message = validation["message"].as_str().unwrap();
-            assert!(said.contains(message), "{file}: nothing here is refused with {message:?}");
+            assert!(seen.contains(message), "{file}: nothing here is refused with {message:?}");
         }
     }
 }
 
-/// A Workload with these annotations, none where null, and perhaps the finalizer of the first Setu.
+/// A Workload with these annotations, or none if null.
 fn workload(annotations: &Value) -> Value {
     let mut metadata = json!({"name": "w", "namespace": "team-a"});
     if !annotations.is_null() {
@@ -201,7 +201,7 @@ fn workloads(who: &'static str, refused: bool) -> Vec<Ask> {
     cases.collect()
 }
 
-/// A NodeClaim with what Setu writes on each, except some keys.
+/// A NodeClaim with the keys that Setu writes, except for some.
 fn claim(without: &[&str]) -> Value {
     let map = |all: &[(&str, &str)]| -> Map<String, Value> {
         let kept = all.iter().filter(|(key, _)| !without.contains(key));
@@ -213,27 +213,27 @@ fn claim(without: &[&str]) -> Value {
     json!({"metadata": {"name": "c", "labels": labels, "annotations": annotations}, "spec": {}})
 }
 
-/// A NodeClaim as a version of Setu makes it that names the slot in a label; both run during an upgrade.
+/// A NodeClaim of an earlier Setu, with the slot in a label. Both versions run during an upgrade.
 fn earlier() -> Value {
     let mut claim = claim(&[SLOT]);
     claim["metadata"]["labels"][SLOT] = json!("0");
     claim
 }
 
-/// The same with one more annotation.
+/// The same object with one more annotation.
 fn noted(claim: &Value) -> Value {
     let mut noted = claim.clone();
     noted["metadata"]["annotations"]["example.com/note"] = json!("x");
     noted
 }
 
-/// What anybody may do to NodeClaims; the refusals of a creation, and those of everything else.
+/// All requests of one user for NodeClaims, with the refusals of a create and those of everything else.
 fn claims(who: &'static str, make: &'static [&'static str], keep: &'static [&'static str]) -> Vec<Ask> {
     let (own, foreign, bare) = (claim(&[]), claim(&[MANAGED_BY]), json!({"metadata": {"name": "c"}}));
     let no = Value::Null;
     let within: &'static [&'static str] = if [SETU, UNINSTALL].contains(&who) { &[OWN] } else { &[] };
     let without_labels: &'static [&'static str] = if within.is_empty() { &[] } else { &[OWN, NAMED] };
-    // Taken over from nobody, one is bound by what both of them say.
+    // When the label is added, the rules for old and new object both apply.
     let taken: &'static [&'static str] = if within.is_empty() { keep } else { within };
     let moved = {
         let mut moved = own.clone();
@@ -260,7 +260,7 @@ fn claims(who: &'static str, make: &'static [&'static str], keep: &'static [&'st
     cases.collect()
 }
 
-/// A NodeClaim that Setu makes and that lacks one of its keys.
+/// A NodeClaim that Setu creates without one of its keys.
 fn half(without: &'static str, refusals: &'static [&'static str]) -> Ask {
     let after = claim(&[without]);
     Ask { what: without, who: SETU, resource: "nodeclaims", before: Value::Null, after, refusals }
@@ -272,7 +272,7 @@ fn each_who_may_come_is_let_through_with_the_own_and_nothing_else() {
     for who in [SETU, KUEUE, ADMIN] {
         asks.extend(workloads(who, false));
     }
-    // Those of other installations are named nowhere by default.
+    // By default no other installation is named.
     for who in [TENANT, KARPENTER, COLLECTOR, MANAGER, UNINSTALL, WRITER, KEEPER] {
         asks.extend(workloads(who, true));
     }
@@ -303,7 +303,7 @@ fn each_who_may_come_is_let_through_with_the_own_and_nothing_else() {
 }
 
 #[test]
-fn writers_and_keepers_that_values_name_are_let_through_and_setu_stays_in_its_node_pools() {
+fn named_writers_and_keepers_are_allowed_and_setu_is_limited_to_its_node_pools() {
     let mut asks = Vec::new();
     for who in [SETU, UNINSTALL, KUEUE, ADMIN, WRITER] {
         asks.extend(workloads(who, false));
@@ -331,10 +331,10 @@ fn writers_and_keepers_that_values_name_are_let_through_and_setu_stays_in_its_no
 }
 
 #[test]
-fn what_a_policy_cannot_judge_is_refused() {
+fn a_request_that_a_policy_cannot_evaluate_is_refused() {
     for file in [DEFAULT, EVERYTHING] {
         for policy in policies(file) {
-            // The API server gives up on an expression that costs too much, as a tenant can make it.
+            // The API server aborts an expression that costs too much, and a tenant can cause that.
             assert_eq!(policy["spec"]["failurePolicy"], "Fail", "{file}: {}", policy["metadata"]["name"]);
         }
     }

@@ -1,4 +1,4 @@
-//! What the reading commands say nodes cost, on the embedded cluster: by the policy of the check, as far as they know it.
+//! The node costs in the reading commands, in the embedded cluster: by the check's policy, if they know it.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
 
@@ -17,12 +17,12 @@ use std::process::Command;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// Name of everything.
+/// The name of everything.
 const ID: &str = "prices";
-/// The policy file of the controller.
+/// The controller's policy file.
 const POLICY: &str = "defaults: {gates: {budget: {prices: {g5.4xlarge: {on-demand: \"3\"}}}}}";
 
-/// What a command prints, and what it says beside that.
+/// Runs a command. Returns its stdout and stderr.
 async fn setu(kubeconfig: &str, arguments: &[&str]) -> (String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_setu"));
     command.args(arguments).args(["--controller-name", &scenario::controller_name_of(ID)]);
@@ -33,13 +33,13 @@ async fn setu(kubeconfig: &str, arguments: &[&str]) -> (String, String) {
     (text(output.stdout), text(output.stderr))
 }
 
-/// Says that every command shows this money, by these prices.
+/// Checks that every command shows this cost, and the source of its prices.
 async fn costs(kubeconfig: &str, more: &[&str], money: &str, by: &str) {
     let (explained, _) = setu(kubeconfig, &[&["explain", "train", "-n", ID], more].concat()).await;
     assert!(explained.contains(&format!("2/2 ready, {money} an hour by {by}\n")), "{explained}");
-    let (listed, said) = setu(kubeconfig, &[&["inspect", "-n", ID, "-o", "wide"], more].concat()).await;
+    let (listed, stderr) = setu(kubeconfig, &[&["inspect", "-n", ID, "-o", "wide"], more].concat()).await;
     assert!(listed.contains(&format!("  {money}  ")), "{listed}");
-    assert!(said.contains(&format!("PER HOUR is by {by}")), "{said}");
+    assert!(stderr.contains(&format!("PER HOUR is by {by}")), "{stderr}");
     let (summed, _) = setu(kubeconfig, &[&["top"], more].concat()).await;
     assert!(summed.contains(&format!("   {money}\n\nPER HOUR is by {by}.\n")), "{summed}");
 }
@@ -51,7 +51,7 @@ fn scratch(name: &str, text: &str) -> PathBuf {
 }
 
 #[tokio::test]
-async fn nodes_cost_what_the_policy_of_their_check_says_and_it_is_said_how_much_of_it_is_known() {
+async fn node_costs_follow_the_policy_of_the_check_and_name_their_source() {
     let (mut cluster, admin) = world::cluster(ID, world::policy(POLICY));
     let class = json!({"spec": {"template": {"spec": {
         "nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": ID},
@@ -72,7 +72,7 @@ async fn nodes_cost_what_the_policy_of_their_check_says_and_it_is_said_how_much_
     let config = scratch("policy.yaml", &format!("{head}{POLICY}"));
     let (at, config_path) = (kubeconfig.to_str().unwrap(), config.to_str().unwrap());
 
-    // Twice half of the list price of 1.624, and twice the 3 that the file states.
+    // Twice half of the list price of 1.624, and twice the 3 in the file.
     costs(at, &[], "1.63 EUR", "the check's ProvisioningParameters").await;
     costs(at, &["--config", config_path], "6 EUR", "the check's policy").await;
     let board = cluster.board()().unwrap();
@@ -85,8 +85,8 @@ async fn nodes_cost_what_the_policy_of_their_check_says_and_it_is_said_how_much_
     costs(at, &["--karpenter-metrics", &live], "4 USD", "Karpenter's metrics").await;
     let broken = served("<html>".to_owned());
     costs(at, &["--karpenter-metrics", &broken], "3.25 USD", "list prices").await;
-    let (_, said) = setu(at, &["top", "--karpenter-metrics", &broken]).await;
-    assert!(said.contains("prices and availability come from elsewhere"), "{said}");
+    let (_, stderr) = setu(at, &["top", "--karpenter-metrics", &broken]).await;
+    assert!(stderr.contains("prices and availability come from elsewhere"), "{stderr}");
     for path in [kubeconfig, config] {
         std::fs::remove_file(path).unwrap();
     }

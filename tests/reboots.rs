@@ -1,5 +1,5 @@
-//! Karpenter reboots a node, as it does from 1.15 on, while its gang comes up and while it runs: on the embedded cluster, for
-//! an earlier Karpenter cannot.
+//! Karpenter reboots a node, as it does from 1.15 on, while its gang comes up and while it runs. In the embedded
+//! cluster, because earlier versions of Karpenter cannot.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
@@ -59,7 +59,7 @@ impl Stage {
         all.iter().map(|claim| claim["metadata"]["uid"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// How many claims say that their node is initialized.
+    /// The number of claims that are Initialized.
     fn initialized(&self) -> usize {
         self.admin.list(&kinds::NODE_CLAIM).iter().filter(|claim| world::is(claim, "Initialized")).count()
     }
@@ -68,7 +68,7 @@ impl Stage {
         self.admin.list(&kinds::WORKLOAD).iter().any(|workload| world::is(workload, "Admitted"))
     }
 
-    /// Has the first node that is up rebooted, and waits until it is down.
+    /// Reboots the first node that is up, and waits until it is down.
     async fn reboot(&self) {
         let before = self.initialized();
         let nodes = self.admin.list(&kinds::NODE);
@@ -86,9 +86,9 @@ impl Stage {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reboot_delays_a_gang_that_comes_up_and_ends_no_attempt() {
+async fn a_reboot_delays_a_gang_that_comes_up_but_ends_no_attempt() {
     let late = json!([{"slot": "1", "registrationDelay": "5m"}]);
-    // Shorter than a reboot takes.
+    // Shorter than a reboot.
     let limits = "defaults: {deadlines: {register: 10m, initialize: 10m, gang: 15m}}";
     let stage = Stage::new(limits, &late, "10m");
     stage.until("the first node is up", |s| s.initialized() == 1).await;
@@ -103,7 +103,7 @@ async fn a_reboot_delays_a_gang_that_comes_up_and_ends_no_attempt() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reboot_ends_no_running_gang_whatever_becomes_of_lost_nodes() {
+async fn a_reboot_does_not_end_a_running_gang_for_any_on_node_lost() {
     for on_node_lost in ["Yield", "Replace", "Reject"] {
         let lines = format!("defaults: {{custody: {{onNodeLost: {on_node_lost}}}}}");
         let stage = Stage::new(&lines, &json!([]), "1h");

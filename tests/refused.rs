@@ -1,4 +1,4 @@
-//! What brings a refused gang back into Kueue's queue, on the embedded cluster and with both queueing strategies.
+//! What brings a refused gang back into Kueue's queue, in the embedded cluster and with both queueing strategies.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const ID: &str = "refused";
-/// The label of which pods and NodePool disagree.
+/// The label that pods and NodePool disagree on.
 const TIER: &str = "example.com/tier";
 
 struct Stage {
@@ -30,14 +30,14 @@ impl Stage {
     async fn new(strategy: &str, refusal: &Refusal) -> Self {
         let stage = Self::begin(strategy, refusal).await;
         stage.sleep(150).await;
-        assert!(stage.message().contains(refusal.told), "{}", stage.message());
+        assert!(stage.message().contains(refusal.expected), "{}", stage.message());
         assert_eq!(stage.workload()["status"]["admissionChecks"][0]["state"], "Retry");
         assert!(!world::is(&stage.workload(), "QuotaReserved"));
         assert_eq!(stage.claims(), 0);
         stage
     }
 
-    /// The same as soon as the gang's Job is there.
+    /// The same, without waiting for the refusal.
     async fn begin(strategy: &str, refusal: &Refusal) -> Self {
         let (mut cluster, admin) = world::cluster(ID, world::policy(refusal.policy));
         let queue = json!({"spec": {"queueingStrategy": strategy}});
@@ -72,8 +72,8 @@ impl Stage {
         stage
     }
 
-    /// Starts Setu again, and allows the gang: it has its nodes then.
-    async fn comes_back_with_another_life(&mut self, strategy: &str) {
+    /// Starts Setu again and allows the gang, which then gets its nodes.
+    async fn comes_back_after_a_restart(&mut self, strategy: &str) {
         self.setu = self.cluster.start_setu(&Start::default());
         self.sleep(60).await;
         self.set_parameters(&json!({"gates": {"budget": {"maxNodes": 3}}}));
@@ -101,7 +101,7 @@ impl Stage {
         self.workload()["status"]["schedulingStats"]["evictions"].clone()
     }
 
-    /// Has Karpenter's metrics say that a node costs this an hour.
+    /// Sets a node's hourly price in Karpenter's metrics.
     fn price(&self, price: &str) {
         let page = priced(["g5.4xlarge", "on-demand", "test-zone-a"], price);
         self.setu.context.take_market(Market::read(&page, self.cluster.clock.now()).unwrap());
@@ -121,9 +121,9 @@ impl Stage {
 #[derive(PartialEq)]
 enum Volume {
     None,
-    /// In a zone that no node is in.
+    /// The volume is in a zone without nodes.
     Elsewhere,
-    /// Its claim does not exist.
+    /// The claim does not exist.
     Missing,
 }
 
@@ -131,13 +131,13 @@ struct Refusal {
     policy: &'static str,
     parameters: Value,
     selector: Value,
-    /// Most nodes of the NodePool.
+    /// The node limit of the NodePool.
     limit: &'static str,
-    /// What volume the pods have.
+    /// The volume of the pods.
     volume: Volume,
-    /// RuntimeClass of the pods.
+    /// The RuntimeClass of the pods.
     runtime_class: Option<&'static str>,
-    told: &'static str,
+    expected: &'static str,
     /// What changes, and how.
     change: (&'static str, fn(&mut Stage)),
 }
@@ -145,7 +145,7 @@ struct Refusal {
 impl Refusal {
     fn new(what: &'static str, change: fn(&mut Stage)) -> Self {
         let parameters = json!({"gates": {"budget": {"maxNodes": 2}}});
-        let (policy, selector, limit, told) = ("", json!({}), "3", "takes 3 nodes");
+        let (policy, selector, limit, expected) = ("", json!({}), "3", "takes 3 nodes");
         Self {
             policy,
             parameters,
@@ -153,7 +153,7 @@ impl Refusal {
             limit,
             volume: Volume::None,
             runtime_class: None,
-            told,
+            expected,
             change: (what, change),
         }
     }
@@ -174,14 +174,14 @@ fn volume_in(zone: &str) -> [(&'static kinds::Kind, Value); 2] {
     [(&kinds::PERSISTENT_VOLUME, volume), (&kinds::PERSISTENT_VOLUME_CLAIM, claim)]
 }
 
-fn dear() -> Value {
+fn cost_limit() -> Value {
     json!({"gates": {"budget": {"maxHourlyCost": "5"}}})
 }
 
 fn refusals() -> Vec<Refusal> {
     let of_money = |what, change| Refusal {
-        parameters: dear(),
-        told: "takes 6 USD an hour",
+        parameters: cost_limit(),
+        expected: "takes 6 USD an hour",
         ..Refusal::new(what, change)
     };
     vec![
@@ -207,7 +207,7 @@ fn refusals() -> Vec<Refusal> {
         Refusal {
             parameters: json!({}),
             selector: json!({TIER: "gold"}),
-            told: "asks for example.com/tier [gold]",
+            expected: "asks for example.com/tier [gold]",
             ..Refusal::new("the NodePool", |stage| {
                 let labels = json!({"spec": {"template": {"metadata": {"labels": {TIER: "gold"}}}}});
                 stage.admin.merge(&kinds::NODE_POOL, "", ID, &labels).unwrap();
@@ -216,12 +216,12 @@ fn refusals() -> Vec<Refusal> {
         Refusal {
             parameters: json!({}),
             limit: "2",
-            told: "0 in use and 3 more for the gang are over it, and so is the gang alone",
+            expected: "0 in use and 3 more for the gang are over it, and so is the gang alone",
             ..Refusal::new("the NodePool's limits", |stage| stage.limit("3"))
         },
         Refusal {
             parameters: json!({"nodePoolName": "later"}),
-            told: "NodePool later does not exist",
+            expected: "NodePool later does not exist",
             ..Refusal::new("that there is a NodePool", |stage| {
                 let pool = stage.admin.get(&kinds::NODE_POOL, "", ID).unwrap();
                 let metadata = json!({"name": "later"});
@@ -232,7 +232,7 @@ fn refusals() -> Vec<Refusal> {
         Refusal {
             parameters: json!({}),
             runtime_class: Some("kata"),
-            told: "names RuntimeClass kata, which does not exist",
+            expected: "names RuntimeClass kata, which does not exist",
             ..Refusal::new("that there is a RuntimeClass", |stage| {
                 let class = json!({"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "kata"}, "handler": "kata"});
                 stage.admin.create(&kinds::RUNTIME_CLASS, class).unwrap();
@@ -246,7 +246,7 @@ fn refusals() -> Vec<Refusal> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_gang_has_its_nodes_within_seconds_of_the_change_that_allows_it() {
+async fn a_refused_gang_gets_its_nodes_within_seconds_of_the_change_that_allows_it() {
     for strategy in ["BestEffortFIFO", "StrictFIFO"] {
         for refusal in refusals() {
             let mut stage = Stage::new(strategy, &refusal).await;
@@ -259,8 +259,9 @@ async fn a_refused_gang_has_its_nodes_within_seconds_of_the_change_that_allows_i
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_change_that_does_not_help_a_refused_gang_costs_it_no_turn() {
-    let refusal = Refusal { parameters: dear(), told: "takes 6 USD an hour", ..Refusal::new("", |_| ()) };
+async fn a_change_that_does_not_help_a_refused_gang_causes_no_eviction() {
+    let refusal =
+        Refusal { parameters: cost_limit(), expected: "takes 6 USD an hour", ..Refusal::new("", |_| ()) };
     let stage = Stage::new("StrictFIFO", &refusal).await;
     let before = stage.evictions();
     for price in ["1.9", "9", "1.8"] {
@@ -285,7 +286,7 @@ async fn a_change_that_does_not_help_a_refused_gang_costs_it_no_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_gang_that_somebody_deactivated_is_left_so_whatever_changes() {
+async fn a_refused_gang_that_a_user_deactivated_stays_deactivated() {
     let refusal = Refusal::new("", |_| ());
     let stage = Stage::new("StrictFIFO", &refusal).await;
     let name = stage.workload()["metadata"]["name"].as_str().unwrap().to_owned();
@@ -300,7 +301,7 @@ async fn a_refused_gang_that_somebody_deactivated_is_left_so_whatever_changes() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_gang_comes_back_after_setu_was_killed_before_it_had_kept_it_out_of_the_queue() {
+async fn a_refused_gang_comes_back_after_a_kill_right_after_its_eviction() {
     for strategy in ["BestEffortFIFO", "StrictFIFO"] {
         let mut stage = Stage::begin(strategy, &Refusal::new("", |_| ())).await;
         let is_evicted_with_retry = |workload: &Value| {
@@ -313,15 +314,15 @@ async fn a_refused_gang_comes_back_after_setu_was_killed_before_it_had_kept_it_o
         stage.setu.kill();
         stage.sleep(20).await;
         assert!(is_evicted_with_retry(&stage.workload()));
-        stage.comes_back_with_another_life(strategy).await;
+        stage.comes_back_after_a_restart(strategy).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_gang_that_is_refused_for_its_volume_stays_so_whatever_else_changes() {
-    let told = "[elsewhere]";
+async fn a_gang_refused_for_its_volume_stays_refused_if_something_else_changes() {
+    let expected = "[elsewhere]";
     let refusal =
-        Refusal { parameters: json!({}), volume: Volume::Elsewhere, told, ..Refusal::new("", |_| ()) };
+        Refusal { parameters: json!({}), volume: Volume::Elsewhere, expected, ..Refusal::new("", |_| ()) };
     let stage = Stage::new("StrictFIFO", &refusal).await;
     let before = stage.evictions();
     stage.limit("90");
@@ -330,19 +331,19 @@ async fn a_gang_that_is_refused_for_its_volume_stays_so_whatever_else_changes() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_gang_comes_back_after_its_journal_was_erased_while_no_setu_ran() {
+async fn a_refused_gang_comes_back_after_its_journal_was_erased_while_setu_was_down() {
     for strategy in ["BestEffortFIFO", "StrictFIFO"] {
         let mut stage = Stage::new(strategy, &Refusal::new("", |_| ())).await;
         stage.setu.kill();
         let name = stage.workload()["metadata"]["name"].as_str().unwrap().to_owned();
         let erased = json!({"metadata": {"annotations": null}});
         stage.admin.merge(&kinds::WORKLOAD, ID, &name, &erased).unwrap();
-        stage.comes_back_with_another_life(strategy).await;
+        stage.comes_back_after_a_restart(strategy).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_gang_that_is_refused_for_a_device_class_has_its_nodes_once_a_machine_shows_the_resource() {
+async fn a_gang_refused_for_a_device_class_gets_its_nodes_once_a_node_shows_the_resource() {
     let stage = Stage::new("StrictFIFO", &Refusal::new("", |_| ())).await;
     let class = json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": ID},
@@ -369,7 +370,7 @@ async fn a_gang_that_is_refused_for_a_device_class_has_its_nodes_once_a_machine_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_gang_that_one_setu_refuses_is_not_queued_by_another() {
+async fn a_gang_refused_by_one_setu_is_not_queued_by_another() {
     let policy = "defaults: {retry: {yield: {base: 1h, max: 1h}}}";
     let mut stage = Stage::new("StrictFIFO", &Refusal { policy, ..Refusal::new("", |_| ()) }).await;
     let _another = world::another_setu(&mut stage.cluster, &stage.admin);
@@ -383,10 +384,10 @@ async fn a_gang_that_one_setu_refuses_is_not_queued_by_another() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_volume_that_is_missing_is_waited_for_once_then_refused_and_never_rejects_a_workload() {
+async fn a_missing_volume_is_waited_for_once_and_then_refused_but_never_rejected() {
     let reject = json!({"retry": {"onExhausted": "Reject", "yield": {"limit": 0}}});
-    let (volume, told) = (Volume::Missing, "PersistentVolumeClaim data does not exist");
-    let refusal = Refusal { parameters: reject, volume, told, ..Refusal::new("", |_| ()) };
+    let (volume, expected) = (Volume::Missing, "PersistentVolumeClaim data does not exist");
+    let refusal = Refusal { parameters: reject, volume, expected, ..Refusal::new("", |_| ()) };
     let stage = Stage::begin("StrictFIFO", &refusal).await;
     stage.sleep(20).await;
     assert!(world::is(&stage.workload(), "QuotaReserved"), "{}", stage.message());
@@ -397,7 +398,7 @@ async fn a_volume_that_is_missing_is_waited_for_once_then_refused_and_never_reje
         stage.sleep(1).await;
     }
     assert!(held <= 10, "it held quota in {held} of 300 seconds");
-    assert!(stage.message().contains(told), "{}", stage.message());
+    assert!(stage.message().contains(expected), "{}", stage.message());
     for (kind, object) in volume_in("test-zone-a") {
         stage.admin.create(kind, object).unwrap();
     }
@@ -406,11 +407,11 @@ async fn a_volume_that_is_missing_is_waited_for_once_then_refused_and_never_reje
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_may_come_rejects_no_workload() {
+async fn a_missing_node_pool_never_rejects_a_workload() {
     let reject = json!({"retry": {"onExhausted": "Reject", "yield": {"limit": 0}}, "nodePoolName": "later"});
-    let told = "NodePool later does not exist";
+    let expected = "NodePool later does not exist";
     let stage =
-        Stage::new("StrictFIFO", &Refusal { parameters: reject, told, ..Refusal::new("", |_| ()) }).await;
+        Stage::new("StrictFIFO", &Refusal { parameters: reject, expected, ..Refusal::new("", |_| ()) }).await;
     stage.sleep(1_000).await;
     assert_eq!(stage.workload()["status"]["admissionChecks"][0]["state"], "Retry");
 }

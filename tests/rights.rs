@@ -1,5 +1,5 @@
-//! The reading commands against the embedded API server, which grants what examples/rbac/setu-viewer.yaml does: that
-//! is enough for each of them, and none of it is too much.
+//! The reading commands against the embedded API server, with the rights of examples/rbac/setu-viewer.yaml. Each
+//! command needs no more than these, and together they need all of them.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
 
@@ -23,12 +23,12 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
-/// Name of everything.
+/// The name of everything.
 const ID: &str = "rights";
 /// API group and resource.
 type Right = (String, String);
 
-/// What the role grants; all its verbs are those of readers.
+/// What the role grants. All its verbs are read-only.
 fn granted() -> BTreeSet<Right> {
     let path = format!("{}/examples/rbac/setu-viewer.yaml", env!("CARGO_MANIFEST_DIR"));
     let role: Value = serde_yaml::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
@@ -44,7 +44,7 @@ fn granted() -> BTreeSet<Right> {
     all
 }
 
-/// What a request to this path needs; `None` for what everybody may read.
+/// The right that a request to this path needs; `None` if everyone may read it.
 fn needed(path: &str) -> Option<Right> {
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     let (group, rest) = match parts.as_slice() {
@@ -56,10 +56,10 @@ fn needed(path: &str) -> Option<Right> {
     Some((group.to_owned(), (*resource).to_owned()))
 }
 
-/// What was asked for.
+/// The rights that were used.
 type Asked = Arc<Mutex<BTreeSet<Right>>>;
 
-/// Serves the cluster to whoever has these rights. Returns where.
+/// Serves the cluster to a client with these rights. Returns the address.
 async fn serve(cluster: &Cluster, rights: BTreeSet<Right>, asked: Asked) -> SocketAddr {
     serve_where(cluster, move |request| {
         let right = needed(request.uri().path());
@@ -71,7 +71,7 @@ async fn serve(cluster: &Cluster, rights: BTreeSet<Right>, asked: Asked) -> Sock
     .await
 }
 
-/// Serves the cluster as far as these requests `may` be made. Returns where.
+/// Serves only those requests to the cluster that `may` allows. Returns the address.
 async fn serve_where(
     cluster: &Cluster,
     may: impl Fn(&Request) -> bool + Clone + Send + Sync + 'static,
@@ -111,7 +111,7 @@ fn job() -> Value {
     })
 }
 
-/// A claim that is bound to a volume, and one of a StorageClass.
+/// A claim bound to a volume, and one with a StorageClass.
 fn storage() -> [(&'static kinds::Kind, Value); 4] {
     let claim = |name: &str, spec: Value| {
         let metadata = json!({"namespace": ID, "name": name});
@@ -131,7 +131,7 @@ fn storage() -> [(&'static kinds::Kind, Value); 4] {
     ]
 }
 
-/// A gang that has come to its nodes.
+/// A cluster with a gang that has its nodes.
 async fn world() -> (Cluster, Setu) {
     let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap());
     let policy = PolicyFile::parse("apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\n").unwrap();
@@ -156,7 +156,7 @@ async fn world() -> (Cluster, Setu) {
     (cluster, setu)
 }
 
-/// Files that go with the test.
+/// A temporary folder, deleted after the test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -186,7 +186,7 @@ async fn setu(kubeconfig: &str, arguments: &[&str]) -> Output {
 }
 
 #[tokio::test]
-async fn the_role_for_readers_is_enough_for_every_reading_command_and_grants_nothing_else() {
+async fn the_viewer_role_grants_exactly_what_the_reading_commands_need() {
     let (cluster, _setu) = world().await;
     let folder = Folder::new("reads");
     let manifest = folder.write("job.yaml", &job().to_string());
@@ -205,27 +205,27 @@ async fn the_role_for_readers_is_enough_for_every_reading_command_and_grants_not
     let kubeconfig = folder.write("kubeconfig", &door::kubeconfig(address));
     for command in &commands {
         let output = setu(&kubeconfig, command).await;
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{command:?}: {said}{}", String::from_utf8_lossy(&output.stdout));
-        assert!(!said.contains("you may not"), "{command:?}: {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{command:?}: {stderr}{}", String::from_utf8_lossy(&output.stdout));
+        assert!(!stderr.contains("you may not"), "{command:?}: {stderr}");
     }
     assert_eq!(*asked.lock().unwrap(), granted(), "what is read, and what is granted");
-    // What is not granted is named with the remedy.
+    // A missing right is named together with the remedy.
     let mut rights = granted();
     rights.retain(|(_, resource)| resource != "nodepools");
     let address = serve(&cluster, rights, Asked::default()).await;
     let kubeconfig = folder.write("poorer", &door::kubeconfig(address));
     let output = setu(&kubeconfig, &commands[0]).await;
-    let said = String::from_utf8_lossy(&output.stderr);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     let expected = "you may not list nodepools; examples/rbac/setu-viewer.yaml has what is needed";
-    assert!(output.status.code() == Some(1) && said.contains(expected), "{said}");
+    assert!(output.status.code() == Some(1) && stderr.contains(expected), "{stderr}");
 }
 
 #[tokio::test]
-async fn a_command_that_follows_ends_with_what_to_do_once_a_right_is_taken_away() {
+async fn a_watching_command_ends_with_a_remedy_once_a_right_is_revoked() {
     let (cluster, _setu) = world().await;
     let folder = Folder::new("follows");
-    // What is there is read once, and then everything is listed again to be watched.
+    // Everything is read once, and then listed again for the watch.
     let lists = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&lists);
     let address = serve_where(&cluster, move |request| {
@@ -243,11 +243,11 @@ async fn a_command_that_follows_ends_with_what_to_do_once_a_right_is_taken_away(
     while child.try_wait().unwrap().is_none() && Instant::now() < end {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    // One that goes on has no exit code.
+    // A command that is still running has no exit code.
     child.kill().unwrap();
     let output = child.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     let expected = "cannot watch workloads: listing: no (403): grant this ServiceAccount get, list and watch on workloads";
-    assert!(output.status.code() == Some(1) && said.contains(expected), "{said}");
+    assert!(output.status.code() == Some(1) && stderr.contains(expected), "{stderr}");
     assert!(lists.load(Ordering::Relaxed) > 1);
 }

@@ -1,5 +1,5 @@
-//! Every scenario of `examples/scenarios/` in the embedded cluster: the same files that are played on
-//! the real control plane. `SETU_SCENARIO=part of a title` plays only some.
+//! Plays every scenario of `examples/scenarios/` in the embedded cluster. The same files are played on the real
+//! control plane. `SETU_SCENARIO=part of a title` selects some.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and tell what it saw")]
 
@@ -13,12 +13,12 @@ use setu::sim::scenario::{self, Run, Theatre as _, World};
 use std::path::Path;
 use std::time::Duration;
 
-/// Plays one run in virtual time, in one life or killed right after a write. Returns Setu's writes.
+/// Plays one run in virtual time, optionally with a kill right after a write. Returns Setu's writes.
 fn play(run: &Run, kill_after: Option<u64>) -> Result<u64> {
     acted(run, async |world| scenario::play(world, run, kill_after).await)
 }
 
-/// Has something done in a run's world, in virtual time.
+/// Runs `act` in the world of a run, in virtual time.
 fn acted<T>(run: &Run, act: impl AsyncFnOnce(&mut World<Embedded>) -> Result<T>) -> Result<T> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
@@ -62,7 +62,7 @@ fn every_scenario_comes_true_in_the_embedded_cluster() {
 }
 
 #[test]
-fn every_scenario_can_be_played_by_its_name() {
+fn every_scenario_can_be_played_by_name() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/scenarios");
     let files = std::fs::read_dir(folder).unwrap().map(|f| f.unwrap().file_name().into_string().unwrap());
     let mut files: Vec<String> = files.map(|file| file.trim_end_matches(".yaml").to_owned()).collect();
@@ -78,13 +78,13 @@ fn every_scenario_can_be_played_by_its_name() {
 }
 
 #[test]
-fn what_only_the_real_control_plane_can_play_is_written_as_scenarios_are() {
+fn the_scenarios_for_the_real_control_plane_parse() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/scenarios");
     assert!(scenario::read(&folder).unwrap().len() > 8);
 }
 
 #[test]
-fn the_list_of_what_is_played_on_the_aws_provider_names_every_file() {
+fn the_list_for_the_aws_provider_names_every_scenario() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let list = std::fs::read_to_string(root.join("tests/e2e/tests/aws/files.rs")).unwrap();
     let folders = ["examples/scenarios", "tests/e2e/scenarios"].map(|folder| root.join(folder));
@@ -109,11 +109,11 @@ steps:
 - until: {job: train, admitted: true, runningOnOwnNodes: 2, attempt: 2, claims: 2, nodes: 2}
 ";
 
-/// As long as Kueue waits for pods by default, which nobody waits for in real time.
+/// Kueue's default time to wait for pods, which is too long for a test in real time.
 const PODS_READY_LIMIT: Duration = Duration::from_mins(30);
 
 #[test]
-fn a_gang_whose_pods_did_not_run_in_time_begins_anew() {
+fn a_gang_whose_pods_are_not_ready_in_time_starts_again() {
     let run = scenario::parse("pods-not-ready", PODS_NOT_READY).unwrap().remove(0);
     acted(&run, async |world| {
         world.theatre.start_setu(None)?;
@@ -139,7 +139,7 @@ steps:
 ";
 
 #[test]
-fn a_node_passes_to_the_next_gang_whichever_write_is_the_last_before_a_crash() {
+fn a_node_passes_to_the_next_gang_despite_a_crash_after_any_write() {
     let run = scenario::parse("warm", WARM).unwrap().remove(0);
     let writes = play(&run, None).unwrap();
     let played = (1..=writes).map(|write| (write, play(&run, Some(write))));

@@ -1,5 +1,5 @@
-//! Several replicas that share the gangs among them, on the embedded cluster in virtual time: all work at
-//! once, shards move when replicas come and go, and no transition is made twice.
+//! Several replicas share the gangs, in the embedded cluster and virtual time. All work at once, shards move when
+//! replicas come and go, and no transition is made twice.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
@@ -19,11 +19,11 @@ use std::time::Duration;
 const ID: &str = "shards";
 const SHARDS: usize = 4;
 
-/// How often it is looked whether something has come to pass.
+/// The polling interval of the tests.
 const STEP: Duration = Duration::from_millis(20);
 
 struct Stage {
-    /// How many shards there are.
+    /// The number of shards.
     shards: usize,
     cluster: Cluster,
     admin: User,
@@ -75,7 +75,7 @@ impl Stage {
         self.admin.create(&kinds::JOB, job).unwrap();
     }
 
-    /// Who holds each shard, by the leases.
+    /// The holder of each shard, from the leases.
     fn holders(&self) -> Vec<String> {
         let holder = |shard: usize| {
             let lease = self.admin.get(&kinds::LEASE, "kube-system", &format!("setu-{shard}"));
@@ -84,7 +84,7 @@ impl Stage {
         (0..self.shards).map(holder).collect()
     }
 
-    /// How many shards each replica leads, by its own word.
+    /// The number of shards that each replica leads, according to itself.
     fn led(&self) -> BTreeMap<&'static str, usize> {
         let led = |setu: &Setu| setu.context.shards.all().filter(|l| l.leads()).count();
         self.replicas.iter().map(|(name, setu)| (*name, led(setu))).collect()
@@ -109,7 +109,7 @@ impl Stage {
         self.until(&format!("shares {shares:?}"), 60, fits).await;
     }
 
-    /// Tells a replica to stop, and waits until the other one leads everything; returns how long that took.
+    /// Stops a replica, and waits until the other one leads everything. Returns how long that took.
     async fn hand_all_over(&self, from: &'static str, to: &'static str) -> Duration {
         let asked = tokio::time::Instant::now();
         self.replicas[from].stop();
@@ -140,7 +140,7 @@ impl Stage {
 }
 
 #[tokio::test(start_paused = true)]
-async fn replicas_share_the_shards_and_a_dead_ones_are_taken_over_without_a_step_made_twice() {
+async fn replicas_share_the_shards_and_take_over_from_a_dead_one_without_repeating_a_step() {
     let mut stage = Stage::new(SHARDS);
     stage.enter("a");
     stage.shared_as(&[SHARDS]).await;
@@ -164,7 +164,7 @@ async fn replicas_share_the_shards_and_a_dead_ones_are_taken_over_without_a_step
         stage.journals().into_values().map(|j| j.history.last().unwrap().by.clone()).collect();
     assert_eq!(workers.len(), 3, "all replicas work at once");
 
-    // One dies with gangs under way, and more come while nobody leads its shards.
+    // One dies with gangs in progress, and more gangs arrive while its shards have no leader.
     stage.replicas.remove("b").unwrap().kill();
     for i in 0..12 {
         stage.submit(&format!("late-{i}"));
@@ -178,7 +178,7 @@ async fn replicas_share_the_shards_and_a_dead_ones_are_taken_over_without_a_step
         })
         .await;
 
-    // It comes back, and another ends in order.
+    // A new replica starts, and another one stops gracefully.
     stage.enter("d");
     stage.shared_as(&[1, 1, 2]).await;
     stage.replicas["a"].stop();
@@ -200,7 +200,7 @@ async fn replicas_share_the_shards_and_a_dead_ones_are_taken_over_without_a_step
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_is_told_to_stop_is_followed_within_a_second_however_long_its_looks_take() {
+async fn a_stopping_replica_is_replaced_within_a_second_however_long_its_reconciles_take() {
     let mut stage = Stage::new(SHARDS);
     for name in ["a", "b"] {
         stage.enter(name);
@@ -222,7 +222,7 @@ async fn whoever_is_told_to_stop_is_followed_within_a_second_however_long_its_lo
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_is_told_to_stop_is_followed_within_a_second_however_many_shards_there_are() {
+async fn a_stopping_replica_is_replaced_within_a_second_however_many_shards_there_are() {
     let mut stage = Stage::new(16);
     for name in ["a", "b"] {
         stage.enter(name);

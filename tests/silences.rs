@@ -1,5 +1,5 @@
-//! One watch that falls silent while all others go on, on the embedded cluster in virtual time: no deadline is decided on
-//! what it showed last, and it is opened anew within the bound.
+//! One watch falls silent while all others go on, in the embedded cluster and virtual time. No deadline is decided on
+//! its last state, and it is reopened within the bound.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 const ID: &str = "silences";
-/// How long a watch may be silent before another is opened in its place.
+/// How long a watch may be silent before it is reopened.
 const NOTICED: Duration = Duration::from_secs(70);
 
 struct Stage {
@@ -25,12 +25,12 @@ struct Stage {
     admin: User,
 }
 
-/// What was asked since a watch fell silent.
+/// Requests since a watch fell silent.
 #[derive(Clone, Default)]
 struct Asked {
-    /// When the watch was opened anew.
+    /// When the watch was reopened.
     opened: Arc<Mutex<Option<Instant>>>,
-    /// How many requests there were that are no watches.
+    /// The number of requests other than watches.
     others: Arc<AtomicUsize>,
 }
 
@@ -45,7 +45,7 @@ impl Stage {
         self.admin.list(&kinds::WORKLOAD).first().map_or(Value::Null, |workload| (**workload).clone())
     }
 
-    fn says(&self) -> String {
+    fn journal(&self) -> String {
         self.workload()["metadata"]["annotations"][names::journal_key(ID)]
             .as_str()
             .unwrap_or_default()
@@ -53,14 +53,14 @@ impl Stage {
     }
 
     fn is_in(&self, state: &str) -> bool {
-        self.says().contains(&format!("\"state\":\"{state}\""))
+        self.journal().contains(&format!("\"state\":\"{state}\""))
     }
 
     fn is(&self, condition: &str) -> bool {
         world::is(&self.workload(), condition)
     }
 
-    /// Silences the watches of these objects.
+    /// Silences the watches on these objects.
     fn silence(&self, path: &'static str) -> Asked {
         let asked = Asked::default();
         let seen = asked.clone();
@@ -85,7 +85,7 @@ impl Stage {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_time_limit_of_nodes_is_decided_on_what_a_silent_watch_showed_last() {
+async fn no_phase_deadline_is_decided_on_the_last_state_of_a_silent_watch() {
     for path in ["/nodeclaims", "/nodes", "/workloads"] {
         for (delay, limit) in [
             ("launchDelay", "launch"),
@@ -98,7 +98,7 @@ async fn no_time_limit_of_nodes_is_decided_on_what_a_silent_watch_showed_last() 
             stage.until("its nodes are waited for", NOTICED, |s| s.is_in("WaitingReady")).await;
             let (silent, asked) = (Instant::now(), stage.silence(path));
             stage.until("it is admitted", NOTICED * 2, |s| s.is("Admitted")).await;
-            assert!(!stage.says().contains("lastFailure"), "{path}, {limit}: {}", stage.says());
+            assert!(!stage.journal().contains("lastFailure"), "{path}, {limit}: {}", stage.journal());
             stage
                 .until("the watch is opened anew", NOTICED, |_| asked.opened.lock().unwrap().is_some())
                 .await;
@@ -110,8 +110,8 @@ async fn no_time_limit_of_nodes_is_decided_on_what_a_silent_watch_showed_last() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_gang_that_is_admitted_behind_a_silent_watch_is_not_given_up_for_not_being_admitted() {
-    // However long its watch had been open by then.
+async fn a_gang_admitted_behind_a_silent_watch_does_not_fail_its_admission_deadline() {
+    // At several ages of the watch.
     for waits in [60, 80, 100, 115, 118] {
         let stage = Stage::new("{deadlines: {admit: 2m}}");
         stage.admin.create(&kinds::JOB, world::job(ID, "train", 2, None)).unwrap();
@@ -126,13 +126,13 @@ async fn a_gang_that_is_admitted_behind_a_silent_watch_is_not_given_up_for_not_b
         assert!(asked.opened.lock().unwrap().is_some(), "the watch is opened anew");
         let others = asked.others.load(Ordering::Relaxed);
         assert!(others < 60, "{waits} s: a write that is refused is not tried for ever: {others} requests");
-        assert!(stage.is("Admitted") && stage.is_in("Approved"), "{waits} s: {}", stage.says());
+        assert!(stage.is("Admitted") && stage.is_in("Approved"), "{waits} s: {}", stage.journal());
         assert_eq!(stage.admin.list(&kinds::NODE_CLAIM).len(), 2, "{waits} s");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn nodes_of_a_gang_that_loses_its_quota_behind_a_silent_watch_go_within_the_bound() {
+async fn nodes_of_a_gang_that_loses_its_quota_behind_a_silent_watch_are_deleted_within_the_bound() {
     let stage = Stage::new("{}");
     world::weather(&stage.admin, &json!([{"nodePool": ID, "launchDelay": "1h"}]));
     stage.admin.create(&kinds::JOB, world::job(ID, "train", 2, None)).unwrap();
@@ -145,8 +145,8 @@ async fn nodes_of_a_gang_that_loses_its_quota_behind_a_silent_watch_go_within_th
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_gang_is_let_through_without_nodes_or_refused_for_parameters_that_a_silent_watch_showed_last() {
-    // By the one none of the pods' resources is managed, and by the other there is no NodePool for them.
+async fn no_gang_is_refused_or_admitted_without_nodes_on_stale_parameters() {
+    // With the first spec no resource of the pods is managed, with the second their NodePool does not exist.
     for spec in [json!({"managedResources": ["example.com/none"]}), json!({"nodePoolName": "later"})] {
         let stage = Stage::new("{}");
         world::parameters(&stage.admin, ID, &spec);
@@ -156,13 +156,13 @@ async fn no_gang_is_let_through_without_nodes_or_refused_for_parameters_that_a_s
         stage.admin.merge(&kinds::PROVISIONING_PARAMETERS, "", ID, &cleared).unwrap();
         stage.admin.create(&kinds::JOB, world::job(ID, "train", 2, None)).unwrap();
         stage.until("it is admitted", Duration::from_secs(50), |s| s.is("Admitted")).await;
-        assert_eq!(stage.admin.list(&kinds::NODE_CLAIM).len(), 2, "{spec}: {}", stage.says());
-        assert!(!stage.says().contains("lastFailure"), "{spec}: {}", stage.says());
+        assert_eq!(stage.admin.list(&kinds::NODE_CLAIM).len(), 2, "{spec}: {}", stage.journal());
+        assert!(!stage.journal().contains("lastFailure"), "{spec}: {}", stage.journal());
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_pool_that_was_edited_is_not_passed_over_for_what_a_silent_watch_showed_last() {
+async fn no_edited_node_pool_is_passed_over_on_its_stale_state() {
     let stage = Stage::new("{tiers: [{name: a, nodePoolName: silences}, {name: b, nodePoolName: second}]}");
     let mut second = stage.admin.get(&kinds::NODE_POOL, "", ID).unwrap().as_ref().clone();
     second["metadata"] = json!({"name": "second"});
@@ -196,5 +196,5 @@ async fn a_node_pool_that_was_edited_is_not_passed_over_for_what_a_silent_watch_
         .iter()
         .map(|claim| claim["metadata"]["labels"]["karpenter.sh/nodepool"].clone())
         .collect();
-    assert_eq!(pools, [ID, ID], "{}", stage.says());
+    assert_eq!(pools, [ID, ID], "{}", stage.journal());
 }

@@ -1,6 +1,6 @@
-//! What planning with the whole embedded catalogue takes: time on a processor, and memory.
+//! The cost of planning with the whole embedded catalogue: processor time and memory.
 //!
-//! One test, so that nothing else runs in its process.
+//! One test only, so that nothing else runs in its process.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
@@ -16,28 +16,27 @@ use std::fs::read_to_string;
 use std::time::Duration;
 use world::World;
 
-/// The aim for an optimized build.
+/// The target for an optimized build.
 const OPTIMIZED: Duration = Duration::from_millis(50);
-/// So many times slower a build may be that is not optimized: 67 ms were measured.
+/// How many times slower an unoptimized build may be; 67 ms were measured.
 const DEBUG: u32 = 10;
-/// The aim for what stays in memory.
+/// The target for resident memory.
 const RESIDENT: i64 = 5 * 1024;
 
-/// Time that this thread has been on a processor, whatever else the machine does.
+/// Processor time of this thread.
 fn on_processor() -> Duration {
     let text = read_to_string("/proc/thread-self/schedstat").unwrap();
     Duration::from_nanos(text.split_whitespace().next().unwrap().parse().unwrap())
 }
 
-/// Memory of this process without the program itself, in KiB.
+/// Memory of this process without the program, in KiB.
 fn resident() -> i64 {
     let status = read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
     line.split_whitespace().next().unwrap().parse().unwrap()
 }
 
-/// A page with a price and a word on availability for each type of the catalogue in six zones, on demand and on spot, and with
-/// the size of each.
+/// A metrics page with size, price and availability of each catalogue type in six zones, on demand and spot.
 fn page() -> String {
     let mut page = String::new();
     for name in catalogue::of("karpenter.k8s.aws").unwrap().names() {
@@ -56,7 +55,7 @@ fn page() -> String {
 }
 
 #[test]
-fn five_thousand_pods_on_every_type_are_planned_in_time_and_all_that_is_known_of_types_is_small() {
+fn five_thousand_pods_on_every_type_are_planned_within_the_limits_of_time_and_memory() {
     let before = resident();
     let types = catalogue::of("karpenter.k8s.aws").unwrap().names().count();
     let decoded = resident();
@@ -84,7 +83,7 @@ fn five_thousand_pods_on_every_type_are_planned_in_time_and_all_that_is_known_of
         "{types} types: the catalogue takes {catalogue} KiB, offerings {offerings} KiB, a plan {took:?}; \
          {more} types of other providers take {others} KiB"
     );
-    // Nodes are of one provider.
+    // A cluster has nodes of one provider only.
     assert!(others < RESIDENT, "{others} KiB");
     assert!(catalogue + offerings < RESIDENT, "{catalogue} and {offerings} KiB");
     let most = OPTIMIZED * if cfg!(debug_assertions) { DEBUG } else { 1 };

@@ -1,4 +1,4 @@
-//! Nodes of gangs that no NodeClaim stands behind, on the embedded cluster: which are swept, and which stay.
+//! A gang's nodes without a NodeClaim, in the embedded cluster: which are swept, and which stay.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
@@ -31,7 +31,7 @@ impl Stage {
         Self { cluster, setu, admin }
     }
 
-    /// A Node of a gang, as Karpenter leaves it whose NodeClaim is gone; `of` is its Workload.
+    /// A gang's Node as Karpenter leaves it when its NodeClaim is gone. `of` is its Workload.
     fn node(&self, name: &str, ready: &str, of: Option<&Value>) {
         let uid = of.map_or("gone", |workload| workload["metadata"]["uid"].as_str().unwrap());
         let workload = of.map_or("gone", |workload| workload["metadata"]["name"].as_str().unwrap());
@@ -60,7 +60,7 @@ impl Stage {
         self.admin.get(&kinds::NODE, "", node).is_some()
     }
 
-    /// Runs a Job and returns its Workload.
+    /// Runs a Job. Returns its Workload.
     async fn admitted(&self) -> Value {
         let job = world::job(ID, "job", 1, None);
         self.admin.create(&kinds::JOB, job).unwrap();
@@ -76,7 +76,7 @@ impl Stage {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_nodes_without_a_claim_only_those_go_that_nobody_hears_from_and_no_gang_runs_on() {
+async fn only_silent_nodes_without_a_claim_or_a_running_gang_are_swept() {
     let recorder = metrics::recorder().unwrap();
     let _guard = ::metrics::set_default_local_recorder(&recorder);
     let swept = || {
@@ -90,7 +90,7 @@ async fn of_nodes_without_a_claim_only_those_go_that_nobody_hears_from_and_no_ga
     stage.node("ready", "True", None);
     stage.node("speaks", "False", None);
     stage.node("running", "Unknown", Some(&workload));
-    // It was handed back in part, or is another's: what we watch does not show it.
+    // A partly handed back node, or someone else's: our watch does not show its claim.
     stage.node("claimed", "Unknown", None);
     let claim = json!({
         "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
@@ -125,7 +125,7 @@ async fn of_nodes_without_a_claim_only_those_go_that_nobody_hears_from_and_no_ga
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_the_right_to_delete_nodes_they_stay_and_all_else_goes_on() {
+async fn without_the_right_to_delete_nodes_everything_else_goes_on() {
     let stage = Stage::new();
     stage.cluster.denials.begin(Denial::NodeDeletes);
     stage.node("silent", "Unknown", None);
@@ -138,7 +138,7 @@ async fn without_the_right_to_delete_nodes_they_stay_and_all_else_goes_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_was_left_behind_while_nobody_ran_goes_soon_after_the_start() {
+async fn a_node_left_behind_while_setu_was_down_is_swept_soon_after_the_start() {
     let mut stage = Stage::new();
     stage.setu.kill();
     stage.node("silent", "Unknown", None);
@@ -149,17 +149,17 @@ async fn a_node_that_was_left_behind_while_nobody_ran_goes_soon_after_the_start(
 }
 
 #[tokio::test(start_paused = true)]
-async fn claims_and_nodes_of_others_are_not_even_watched() {
+async fn foreign_claims_and_nodes_are_not_watched() {
     let stage = Stage::new();
     stage.admitted().await;
     let mut others = (*stage.admin.list(&kinds::NODE_CLAIM)[0]).clone();
     others["metadata"] = json!({"name": "others", "labels": {names::NODEPOOL: ID}});
     others.as_object_mut().unwrap().remove("status");
     stage.admin.create(&kinds::NODE_CLAIM, others).unwrap();
-    let mut looks = 0;
+    let mut checks = 0;
     while stage.admin.list(&kinds::NODE).len() < 2 {
-        assert!(looks < 60, "the others' NodeClaim got no node");
-        looks += 1;
+        assert!(checks < 60, "the others' NodeClaim got no node");
+        checks += 1;
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     tokio::time::sleep(Duration::from_millis(100)).await;

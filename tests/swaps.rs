@@ -1,5 +1,5 @@
-//! The policy is swapped while a gang is in each of its states, on the embedded cluster: an attempt is
-//! carried through by the policy it began with, and the next one takes the new. So it is with parameters.
+//! The policy is replaced in each state of a gang, in the embedded cluster. An attempt keeps the policy it began
+//! with, and the next one uses the new policy. The same holds for parameters.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
@@ -57,7 +57,7 @@ impl Stage {
         Some(Journal::decode(text, uid, jiff::Timestamp::MIN, self.cluster.clock.now()).unwrap())
     }
 
-    /// Waits until the gang is in this state, at most half an hour of virtual time.
+    /// Waits until the gang is in this state, for at most half an hour of virtual time.
     async fn until(&self, state: StateName) -> Journal {
         for _ in 0..18_000 {
             if let Some(journal) = self.journal().filter(|j| j.state.name() == state) {
@@ -73,12 +73,12 @@ impl Stage {
         self.setu.context.policy_changed();
     }
 
-    /// States the gang has left, in order.
+    /// The states in the gang's history, in order.
     fn path(&self) -> Vec<StateName> {
         self.journal().unwrap().history.iter().map(|s| s.to).collect()
     }
 
-    /// Whether any claim asks for this label key.
+    /// Whether any claim requires this label key.
     fn claims_ask_for(&self, key: &str) -> bool {
         let asks = |claim: &Arc<Value>| {
             claim["spec"]["requirements"].as_array().unwrap().iter().any(|r| r["key"] == key)
@@ -89,12 +89,12 @@ impl Stage {
     }
 }
 
-/// A policy under which nothing is created.
+/// A policy that creates nothing.
 const DRY_RUN: &str = "{strategy: {type: DryRun}}";
 const AMD64: &str = "{nodeSelectorRequirements: [{key: kubernetes.io/arch, operator: In, values: [amd64]}]}";
 
 #[tokio::test(start_paused = true)]
-async fn a_gang_that_waits_for_a_plan_takes_the_new_policy() {
+async fn a_gang_that_waits_for_a_plan_uses_the_new_policy() {
     let stage = Stage::new(DRY_RUN, &json!([]));
     stage.submit();
     stage.until(StateName::Validating).await;
@@ -123,8 +123,8 @@ async fn a_gang_whose_claims_are_being_created_keeps_its_plan() {
     assert!(!stage.claims_ask_for("kubernetes.io/arch"));
 }
 
-/// Has Karpenter say again what it has said of the NodePool, of its latest generation.
-fn look_at_pool(stage: &Stage) {
+/// Updates the NodePool's conditions to its latest generation, as Karpenter does.
+fn observe_pool(stage: &Stage) {
     let pool = stage.admin.get(&kinds::NODE_POOL, "", ID).unwrap();
     let mut conditions = pool["status"]["conditions"].clone();
     for condition in conditions.as_array_mut().unwrap() {
@@ -134,8 +134,8 @@ fn look_at_pool(stage: &Stage) {
     stage.admin.merge_status(&kinds::NODE_POOL, "", ID, &status).unwrap();
 }
 
-/// The gang's journal once it has its nodes, and its path, where the NodePool was edited while NodeClaims could not be
-/// created, and a minute passed before Karpenter looked at that.
+/// Edits the NodePool while NodeClaims cannot be created; Karpenter reacts only after a minute. Returns the
+/// gang's journal once it has its nodes, and its path.
 async fn edited_meanwhile(edit: &Value) -> (Journal, Vec<StateName>) {
     let stage = Stage::new("{}", &json!([]));
     while stage.admin.get(&kinds::NODE_POOL, "", ID).unwrap()["status"]["conditions"].is_null() {
@@ -145,23 +145,23 @@ async fn edited_meanwhile(edit: &Value) -> (Journal, Vec<StateName>) {
     let rule = Arc::clone(&broken);
     stage.cluster.server.deny(Box::new(move |attempt| {
         let claim = attempt.kind.kind == "NodeClaim" && attempt.verb == "CREATE";
-        // Here the test looks at NodePools.
-        let look = attempt.kind.kind == "NodePool" && attempt.user == "karpenter";
-        (look || (claim && rule.load(Ordering::Relaxed))).then(|| Status::webhook("test"))
+        // In this test, `observe_pool` updates NodePools in place of Karpenter.
+        let observes = attempt.kind.kind == "NodePool" && attempt.user == "karpenter";
+        (observes || (claim && rule.load(Ordering::Relaxed))).then(|| Status::webhook("test"))
     }));
-    look_at_pool(&stage);
+    observe_pool(&stage);
     stage.submit();
     stage.until(StateName::Provisioning).await;
     stage.admin.merge(&kinds::NODE_POOL, "", ID, edit).unwrap();
     tokio::time::sleep(Duration::from_mins(1)).await;
     assert_eq!(stage.journal().unwrap().state.name(), StateName::Provisioning, "{:?}", stage.path());
     broken.store(false, Ordering::Relaxed);
-    look_at_pool(&stage);
+    observe_pool(&stage);
     (stage.until(StateName::Approved).await, stage.path())
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_pool_that_is_edited_while_claims_are_created_ends_the_attempt_only_if_they_change() {
+async fn editing_a_node_pool_during_provisioning_ends_the_attempt_only_if_its_claims_change() {
     let (journal, path) = edited_meanwhile(&json!({"spec": {"limits": {"nodes": "9"}}})).await;
     assert_eq!((journal.memory.attempt, journal.memory.last_failure), (1, None), "{path:?}");
     let arch = json!([{"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"]}]);
@@ -181,14 +181,14 @@ async fn a_gang_whose_nodes_are_coming_up_keeps_its_deadlines() {
     stage.swap(impatient);
     let journal = stage.until(StateName::Approved).await;
     assert_eq!(journal.memory.attempt, 1, "{:?}", stage.path());
-    // From the start, the same policy ends the attempt.
+    // With the same policy from the start, the attempt ends.
     let stage = Stage::new(impatient, &slow);
     stage.submit();
     stage.until(StateName::RollingBack).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_gang_that_is_rolled_back_and_waits_takes_the_new_policy_for_its_next_attempt() {
+async fn a_gang_that_rolls_back_or_backs_off_uses_the_new_policy_for_its_next_attempt() {
     for state in [StateName::RollingBack, StateName::BackingOff] {
         let stage = Stage::new("{retry: {inCheck: {base: 20s}}}", &json!([{"capacity": 1}]));
         stage.submit();
@@ -202,7 +202,7 @@ async fn a_gang_that_is_rolled_back_and_waits_takes_the_new_policy_for_its_next_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_gang_that_runs_is_left_alone() {
+async fn a_new_policy_does_not_affect_a_running_gang() {
     let stage = Stage::new("{}", &json!([]));
     stage.submit();
     stage.until(StateName::Approved).await;
@@ -258,7 +258,7 @@ async fn parameters_are_followed_from_before_they_exist_until_after_they_are_gon
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_job_gets_what_the_policy_opens_and_is_told_once_of_what_it_does_not() {
+async fn a_job_gets_allowed_overrides_and_one_event_for_each_ignored_one() {
     let hasty = "{deadlines: {gang: 1m}}";
     let slow = json!([{"registrationDelay": "2m"}]);
     for (wait, ends_in) in [("30m", StateName::Approved), ("31m", StateName::RollingBack)] {
@@ -274,14 +274,14 @@ async fn a_job_gets_what_the_policy_opens_and_is_told_once_of_what_it_does_not()
             .filter(|e| e["reason"] == "JobOverrideIgnored")
             .map(|e| e["note"].as_str().or(e["message"].as_str()).unwrap().to_owned())
             .collect();
-        let told = |key: &str| notes.iter().filter(|n| n.contains(key)).count();
+        let count = |key: &str| notes.iter().filter(|n| n.contains(key)).count();
         let ignored = usize::from(ends_in == StateName::RollingBack);
-        assert_eq!((told("setu-maxWait"), told("setu-nodePoolName")), (ignored, 1), "{notes:#?}");
+        assert_eq!((count("setu-maxWait"), count("setu-nodePoolName")), (ignored, 1), "{notes:#?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_broken_file_keeps_the_last_good_one_and_every_check_of_ours_says_so() {
+async fn a_broken_policy_file_keeps_the_last_good_one_with_an_event_on_every_check() {
     let recorder = metrics::recorder().unwrap();
     let _guard = ::metrics::set_default_local_recorder(&recorder);
     let stage = Stage::new("{}", &json!([]));
@@ -295,8 +295,8 @@ async fn a_broken_file_keeps_the_last_good_one_and_every_check_of_ours_says_so()
     tokio::time::sleep(Duration::from_secs(5)).await;
     let events = stage.admin.list(&kinds::EVENT);
     for (reason, kind) in [("PolicyReloaded", "Normal"), ("PolicyInvalid", "Warning")] {
-        let told = |e: &&Arc<Value>| e["reason"] == reason && e["regarding"]["kind"] == "AdmissionCheck";
-        let event = events.iter().find(told).unwrap_or_else(|| panic!("no {reason} in {events:#?}"));
+        let matches = |e: &&Arc<Value>| e["reason"] == reason && e["regarding"]["kind"] == "AdmissionCheck";
+        let event = events.iter().find(matches).unwrap_or_else(|| panic!("no {reason} in {events:#?}"));
         assert_eq!((&event["type"], &event["regarding"]["name"]), (&json!(kind), &json!(ID)));
     }
     let exposed = recorder.handle().render();
@@ -307,7 +307,7 @@ async fn a_broken_file_keeps_the_last_good_one_and_every_check_of_ours_says_so()
 }
 
 #[tokio::test(start_paused = true)]
-async fn parameters_that_cannot_work_over_the_file_leave_the_check_inactive_with_the_reason() {
+async fn parameters_that_conflict_with_the_file_make_the_check_inactive_with_a_reason() {
     let stage = Stage::new("{deadlines: {gang: 5m}}", &json!([]));
     world::parameters(&stage.admin, ID, &json!({"strategy": {"bufferTime": "10m"}}));
     tokio::time::sleep(Duration::from_secs(5)).await;

@@ -1,4 +1,4 @@
-//! A gang's trace as made from its journal: every state once, no gap, the same whoever makes it.
+//! A gang's trace as built from its journal: every state once, no gap, and the same from every replica.
 
 #![allow(
     clippy::unwrap_used,
@@ -49,7 +49,7 @@ fn subject() -> Subject {
     }
 }
 
-/// A NodeClaim whose conditions became true at these seconds.
+/// A NodeClaim whose conditions became True at these seconds.
 fn claim(slot: u32, attempt: u32, created: i64, conditions: &[(&str, i64)]) -> NodeClaim {
     let conditions: Vec<_> = conditions
         .iter()
@@ -73,8 +73,8 @@ fn claim(slot: u32, attempt: u32, created: i64, conditions: &[(&str, i64)]) -> N
     .unwrap()
 }
 
-/// Takes a journal through events, one each ten seconds by another replica; returns it with the spans
-/// that were made on the way.
+/// Applies events to a journal, one every ten seconds and each by another replica. Returns the journal and
+/// the spans.
 fn live(mut journal: Journal, events: &[Event], claims: &[NodeClaim]) -> (Journal, Vec<Span>) {
     let mut policy = Policy::default();
     policy.in_check.max = policy.in_check.base;
@@ -119,7 +119,7 @@ fn whole_life() -> Vec<Event> {
 }
 
 #[test]
-fn a_life_has_every_state_once_below_the_root_and_no_gap() {
+fn a_trace_has_each_state_once_under_its_root_without_gaps() {
     let (journal, all) = live(new(), &whole_life(), &[]);
     let ids: BTreeSet<[u8; 8]> = all.iter().map(|s| s.id).collect();
     assert_eq!(ids.len(), all.len(), "an id was used twice");
@@ -156,7 +156,7 @@ fn a_replica_that_knows_only_the_journal_makes_the_same_spans() {
     let (journal, mut made) = live(new(), &whole_life(), &[]);
     let again = Journal::decode(&journal.encode(), "uid", at(0), at(900)).unwrap();
     let mut remade = spans(&again, Claims::Unknown, &subject(), 0);
-    // Of claims that are gone nothing is known any more.
+    // Nothing is known about claims that are gone.
     made.retain(|s| s.name != "NodeClaim");
     made.sort_by_key(|s| s.id);
     remade.sort_by_key(|s| s.id);
@@ -165,7 +165,7 @@ fn a_replica_that_knows_only_the_journal_makes_the_same_spans() {
 }
 
 #[test]
-fn nodes_hang_below_the_state_in_which_they_came_up_with_the_phases_of_their_conditions() {
+fn node_spans_are_children_of_their_state_with_a_span_per_phase() {
     let done = [("Launched", 14), ("Registered", 17), ("Initialized", 25)];
     let claims = [claim(0, 1, 10, &done), claim(1, 1, 11, &done), claim(0, 9, 10, &done)];
     let (_, all) = live(new(), &[planned(), Event::ClaimsExist, Event::NodesReady], &claims);
@@ -184,7 +184,7 @@ fn nodes_hang_below_the_state_in_which_they_came_up_with_the_phases_of_their_con
     assert!(nodes[1].attributes.contains(&("k8s.node.name", Value::Text("node-1".into()))));
 }
 
-/// The claim of a slot that was replaced.
+/// The replacement claim of a slot.
 fn replacement(slot: u32, created: i64, conditions: &[(&str, i64)]) -> NodeClaim {
     let mut claim = claim(slot, 1, created, conditions);
     let annotations = claim.metadata.annotations.get_or_insert_default();
@@ -193,7 +193,7 @@ fn replacement(slot: u32, created: i64, conditions: &[(&str, i64)]) -> NodeClaim
 }
 
 #[test]
-fn a_node_that_is_lost_on_the_way_is_told_of_alone_and_every_other_when_it_is_ready() {
+fn a_lost_node_is_reported_at_once_and_the_others_when_they_are_ready() {
     let done = |from: i64| [("Launched", from + 2), ("Registered", from + 3), ("Initialized", from + 5)];
     let lost = Event::Lost {
         failure: Failure::new(FailureClass::Interrupted, "gone"),
@@ -215,7 +215,7 @@ fn a_node_that_is_lost_on_the_way_is_told_of_alone_and_every_other_when_it_is_re
 }
 
 #[test]
-fn a_node_that_takes_a_lost_ones_place_while_the_gang_runs_is_told_of_below_the_stay_in_which_it_came() {
+fn a_replacement_in_a_running_gang_is_reported_under_the_stay_in_which_it_came_up() {
     let done = |from: i64| [("Launched", from + 2), ("Registered", from + 3), ("Initialized", from + 5)];
     let lost = || Event::Lost {
         failure: Failure::new(FailureClass::Interrupted, "gone"),
@@ -232,12 +232,12 @@ fn a_node_that_takes_a_lost_ones_place_while_the_gang_runs_is_told_of_below_the_
     let firsts = [claim(0, 1, 10, &done(10)), claim(1, 1, 10, &done(10))];
     let come = [replacement(0, 40, &done(40)), firsts[1].clone()];
     let end = [come[0].clone(), second];
-    let told = [(40, lost(), &firsts), (50, lost(), &come), (60, Event::Gone(Ending::Finished), &end)];
-    for (second, event, claims) in told {
+    let steps = [(40, lost(), &firsts), (50, lost(), &come), (60, Event::Gone(Ending::Finished), &end)];
+    for (second, event, claims) in steps {
         let before = journal.seq;
         journal = decide(&journal, &event, &Rules::new(&replaces, at(second), 0.0)).journal;
         let then = spans(&journal, Claims::Then(claims), &subject(), before);
-        // Whoever takes over tells the same of those whose story was over.
+        // A new leader reports the same for nodes that had already ended.
         assert_eq!(spans(&journal, Claims::Left(claims), &subject(), before), then);
         made.push(then);
     }
@@ -255,7 +255,7 @@ fn a_node_that_takes_a_lost_ones_place_while_the_gang_runs_is_told_of_below_the_
 }
 
 #[test]
-fn of_an_attempt_that_failed_what_is_left_is_told_as_it_was_and_what_is_gone_or_went_on_is_not() {
+fn a_failed_attempts_nodes_are_reported_again_only_if_they_are_left_and_unchanged() {
     let claims = [claim(0, 1, 12, &[("Launched", 15)]), claim(1, 1, 12, &[("Launched", 16)])];
     let events = [planned(), Event::ClaimsExist, shortage()];
     let (journal, all) = live(new(), &events, &claims);
@@ -263,13 +263,13 @@ fn of_an_attempt_that_failed_what_is_left_is_told_as_it_was_and_what_is_gone_or_
     let nodes: Vec<_> = left(&claims[1..]).into_iter().filter(|s| s.name == "NodeClaim").collect();
     assert_eq!(nodes.len(), 1, "one is gone");
     assert!(nodes.iter().all(|node| all.contains(node)));
-    // Registered in the second of the transition: nobody knows on which side of it.
+    // Registered in the second of the transition: it may be before or after it.
     let since = [claim(0, 1, 12, &[("Launched", 15), ("Registered", 30)])];
     assert!(named(&left(&since), "NodeClaim").is_empty());
 }
 
 #[test]
-fn another_tier_is_an_event_of_the_state_in_which_it_was_chosen() {
+fn a_tier_change_is_an_event_of_the_state_that_chose_it() {
     let option = |tier: u32| setu::gang::OptionPosition { tier, index: tier, count: 2 };
     let planned = |tier: u32| Event::Planned {
         slots: 2,
@@ -292,7 +292,7 @@ fn another_tier_is_an_event_of_the_state_in_which_it_was_chosen() {
 }
 
 #[test]
-fn a_gang_whose_workload_goes_while_its_nodes_come_up_tells_how_far_they_came() {
+fn a_workload_deleted_while_nodes_come_up_reports_how_far_they_came() {
     let claims = [claim(0, 1, 12, &[("Launched", 15), ("Registered", 17)])];
     let (journal, _) = live(new(), &[planned(), Event::ClaimsExist], &claims);
     let end = CutOff { at: at(50), why: Ending::Deleted, by: "r" };
@@ -304,13 +304,13 @@ fn a_gang_whose_workload_goes_while_its_nodes_come_up_tells_how_far_they_came() 
     assert_eq!((nodes[0].parent, &nodes[0].status, nodes[0].end), (Some(state.id), &why, at(50)));
     assert_eq!(named(&all, "register")[0].end, at(17));
     assert_eq!(named(&all, "initialize")[0].status, why);
-    // One that ran has told of its nodes.
+    // A gang that ran has already reported its nodes.
     let (journal, _) = live(new(), &[planned(), Event::ClaimsExist, Event::NodesReady], &claims);
     assert_eq!(cut_off(&journal, end, Claims::Then(&claims), &subject()).len(), 2);
 }
 
 #[test]
-fn a_failed_attempt_says_why_and_the_next_one_links_to_it() {
+fn a_failed_attempt_has_its_reason_and_the_next_one_links_to_it() {
     let claims = [claim(0, 1, 12, &[("Launched", 15)])];
     let events = [
         planned(),
@@ -341,10 +341,10 @@ fn a_failed_attempt_says_why_and_the_next_one_links_to_it() {
 }
 
 #[test]
-fn another_admission_is_another_trace_that_links_to_the_one_before() {
+fn a_new_admission_starts_a_new_trace_linked_to_the_previous_one() {
     let again = Event::Reserved { admission: admission(2), phase: AdmissionPhase::Reserved };
     let ended = Event::Gone(Ending::Evicted);
-    // Taken from a gang in the midst of its work, and from one that had come to an end.
+    // Superseded while the gang was active, and after it had ended.
     for first in [vec![again.clone(), ended.clone()], vec![ended.clone(), again.clone(), ended]] {
         let (_, all) = live(new(), &first, &[]);
         let roots = named(&all, "gang");
@@ -361,7 +361,7 @@ fn another_admission_is_another_trace_that_links_to_the_one_before() {
 }
 
 #[test]
-fn an_admission_that_goes_on_after_its_end_is_another_trace_that_links_to_the_one_before() {
+fn an_admission_that_resumes_after_its_end_starts_a_new_linked_trace() {
     let again = Event::Reserved { admission: admission(1), phase: AdmissionPhase::Reserved };
     let ended = Event::Gone(Ending::CheckRemoved);
     let events = [ended.clone(), again.clone(), planned(), ended.clone(), Event::ClaimsGone, again, ended];
@@ -381,7 +381,7 @@ fn an_admission_that_goes_on_after_its_end_is_another_trace_that_links_to_the_on
 }
 
 #[test]
-fn a_state_told_of_again_is_told_as_before_whatever_became_of_the_gang_since() {
+fn a_state_reported_again_is_unchanged_whatever_happened_since() {
     let (journal, made) = live(new(), &[planned(), shortage(), Event::ClaimsGone], &[]);
     let larger = Event::Planned {
         slots: 5,
@@ -398,12 +398,12 @@ fn a_state_told_of_again_is_told_as_before_whatever_became_of_the_gang_since() {
 }
 
 #[test]
-fn the_root_of_a_gang_with_a_long_history_still_begins_where_its_epoch_did() {
+fn the_root_span_starts_with_its_epoch_even_if_the_history_is_truncated() {
     let mut events = vec![];
     for _ in 0..5 {
         events.extend([planned(), shortage(), Event::ClaimsGone, Event::WaitOver]);
     }
-    // Ready, lost again, and waited for again, within one admission.
+    // Ready, lost, and waiting again, within one admission.
     events.extend([planned(), Event::ClaimsExist]);
     for _ in 0..10 {
         events.extend([
@@ -424,7 +424,7 @@ fn a_job_may_name_the_trace_it_was_submitted_in_and_is_linked_never_obeyed() {
     workload.metadata.annotations = Some([("traceparent".to_owned(), theirs.to_owned())].into());
     let subject = Subject::of(&workload, "g", "c");
     let mut journal = new();
-    // A forged journal leads into nobody's trace either.
+    // A forged journal cannot put spans into a foreign trace either.
     journal.traceparent = theirs.to_owned();
     let end = CutOff { at: at(5), why: Ending::Deleted, by: "r" };
     let root = &cut_off(&journal, end, Claims::Unknown, &subject)[1];

@@ -1,5 +1,5 @@
-//! What is sent of a gang's trace while Setu is killed after each of its writes in turn, in the embedded
-//! cluster: nothing is missing, and what is sent twice is the same.
+//! The spans that are sent when Setu is killed after each of its writes in turn, in the embedded cluster: none is
+//! missing, and spans that are sent twice are identical.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
@@ -28,28 +28,28 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Name of everything.
+/// The name of everything.
 const ID: &str = "traced";
-/// Time between two looks.
+/// The time between two checks.
 const BEAT: Duration = Duration::from_millis(250);
 
-/// Leads a gang of two through a shortage and then to its end. `plan` says what goes wrong with which write, counted
-/// from 0; where Setu dies of it, another replica takes its place. Returns every span that was sent, in order, and
-/// how many writes the first replica made.
+/// Runs a gang of two through a shortage to its end. `plan` sets a fault at one write, counted from 0. If Setu
+/// dies of it, another replica takes over. Returns every span sent, in order, and the number of the first
+/// replica's writes.
 fn play(plan: Option<(usize, Fault)>) -> (Vec<Span>, usize) {
     play_with(plan, None, Heir::Starts(Duration::ZERO))
 }
 
-/// Who takes the place of a replica that dies.
+/// The successor of a replica that dies.
 #[derive(Clone, Copy, PartialEq)]
 enum Heir {
-    /// One that starts so long after it.
+    /// A replica that starts this long afterwards.
     Starts(Duration),
-    /// One that stood by from the beginning.
+    /// A standby replica that ran from the beginning.
     StandsBy,
 }
 
-/// The same where the replicas elect who leads, if they do.
+/// The same, with leader election if one is given.
 fn play_with(plan: Option<(usize, Fault)>, election: Option<Election>, heir: Heir) -> (Vec<Span>, usize) {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
@@ -72,7 +72,7 @@ fn play_with(plan: Option<(usize, Fault)>, election: Option<Election>, heir: Hei
         let jobs: Api<Job> = Api::namespaced(client.clone(), ID);
         jobs.create(&PostParams::default(), &serde_json::from_value(train::job(ID)).unwrap()).await.unwrap();
         let mut shortage_over = false;
-        // Of a Workload that goes before anybody leads again nothing more is told.
+        // Nothing more is reported about a Workload that is deleted while there is no leader.
         let mut led_by = Instant::now();
         for beat in 0.. {
             tokio::time::sleep(BEAT).await;
@@ -139,7 +139,7 @@ async fn weather(client: &Client, rules: &Value) {
     api.patch("weather", &PatchParams::apply("test").force(), &Patch::Apply(&body)).await.unwrap();
 }
 
-/// Says what is wrong with the spans of one life.
+/// Describes what is wrong with the spans of one life.
 fn flaw(sent: &[Span]) -> Option<String> {
     let mut spans: BTreeMap<([u8; 16], [u8; 8]), &Span> = BTreeMap::new();
     for span in sent {
@@ -167,7 +167,7 @@ fn flaw(sent: &[Span]) -> Option<String> {
 }
 
 #[test]
-fn a_trace_is_whole_wherever_setu_was_killed_and_what_is_sent_twice_is_the_same() {
+fn a_trace_is_complete_after_a_kill_at_any_write_and_repeated_spans_are_identical() {
     let (sent, writes) = play(None);
     assert_eq!(flaw(&sent), None);
     assert!(writes > 15, "{writes} writes");
@@ -182,7 +182,7 @@ fn a_trace_is_whole_wherever_setu_was_killed_and_what_is_sent_twice_is_the_same(
 }
 
 #[test]
-fn a_trace_is_whole_where_a_replica_that_stood_by_takes_over() {
+fn a_trace_is_complete_when_a_standby_replica_takes_over() {
     let election = Some(Election { timing: Timing::default(), shards: 1 });
     let (_, writes) = play_with(None, election, Heir::StandsBy);
     for write in (2..writes).step_by(3) {
@@ -192,7 +192,7 @@ fn a_trace_is_whole_where_a_replica_that_stood_by_takes_over() {
 }
 
 #[test]
-fn a_trace_is_whole_however_long_nobody_led() {
+fn a_trace_is_complete_after_minutes_without_a_leader() {
     let seconds = Duration::from_secs;
     let timing = Timing { lease: seconds(60), renew_deadline: seconds(40), retry: seconds(15) };
     let election = Some(Election { timing, shards: 1 });
@@ -206,7 +206,7 @@ fn a_trace_is_whole_however_long_nobody_led() {
 }
 
 #[test]
-fn a_trace_is_whole_whichever_answer_is_lost() {
+fn a_trace_is_complete_whichever_reply_is_lost() {
     let (whole, writes) = play(None);
     let counted = |sent: &[Span]| {
         let mut count = BTreeMap::<&str, usize>::new();
@@ -225,7 +225,7 @@ fn a_trace_is_whole_whichever_answer_is_lost() {
 }
 
 #[test]
-fn a_workload_that_goes_while_its_gang_is_rolled_back_leaves_no_gang_behind() {
+fn a_workload_deleted_during_a_rollback_leaves_no_gang_on_the_board_or_in_metrics() {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     let recorder = metrics::recorder().unwrap();
@@ -245,14 +245,14 @@ fn a_workload_that_goes_while_its_gang_is_rolled_back_leaves_no_gang_behind() {
             let workloads: Api<Workload> = Api::namespaced(client.clone(), ID);
             let name = loop {
                 tokio::time::sleep(Duration::from_millis(1)).await;
-                // Seen where it is written, before Setu hears that it was.
+                // Read from the server, before Setu gets the reply to its write.
                 let all = cluster.server.user("admin").list(&kinds::WORKLOAD);
                 let state = |w: &Value| w["metadata"]["annotations"][names::state_key(ID)].to_string();
                 if let Some(found) = all.iter().find(|w| state(w).starts_with("\"RollingBack")) {
                     break found["metadata"]["name"].as_str().unwrap().to_owned();
                 }
             };
-            // The NodeClaims' deletion is on its way, and takes longer than the Workload's.
+            // The deletion of the NodeClaims is pending, and takes longer than the Workload's.
             setu.context.writes.pause(Duration::from_secs(5));
             jobs.delete("train", &DeleteParams::background()).await.unwrap();
             let free = json!({"metadata": {"finalizers": null}});
@@ -272,9 +272,9 @@ fn a_workload_that_goes_while_its_gang_is_rolled_back_leaves_no_gang_behind() {
             spans
         })
     });
-    let shown = recorder.handle().render();
-    let mut gauges = shown.lines().filter(|line| line.starts_with("setu_gangs{"));
-    assert!(gauges.all(|line| line.ends_with(" 0")), "{shown}");
-    assert!(shown.contains("setu_gangs{"));
+    let page = recorder.handle().render();
+    let mut gauges = page.lines().filter(|line| line.starts_with("setu_gangs{"));
+    assert!(gauges.all(|line| line.ends_with(" 0")), "{page}");
+    assert!(page.contains("setu_gangs{"));
     assert_eq!(flaw(&sent), None);
 }

@@ -1,4 +1,4 @@
-//! The transition function under arbitrary observations: whole looks, taken to where nothing moves.
+//! The transition function under arbitrary observations: each runs until nothing changes.
 
 #![allow(clippy::unwrap_used, clippy::arithmetic_side_effects, missing_docs, reason = "a test may panic")]
 
@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Turns after which a look that still moves is taken to go in circles, as the controller has it.
+/// The number of turns after which a reconcile counts as an endless loop, as in the controller.
 const TURNS: usize = 16;
 
 fn at(seconds: i64) -> Timestamp {
@@ -34,7 +34,7 @@ fn policy() -> Policy {
     policy
 }
 
-/// One observation, with claims of the attempt that the journal is at when it is made.
+/// One observation, with claims relative to the journal's attempt at that time.
 #[derive(Clone, Debug)]
 struct Observation {
     after: i64,
@@ -44,7 +44,7 @@ struct Observation {
     claims: Vec<(bool, u32, bool, u8)>,
     quorum: bool,
     lost: bool,
-    /// Whether a refusal stands, and whether quota that came back is to be given back by now.
+    /// Whether a refusal stands, and whether reserved quota is already due to be given back.
     refused: Option<bool>,
 }
 
@@ -65,15 +65,15 @@ fn observation() -> impl Strategy<Value = Observation> {
         1 => ending.clone().prop_map(Reservation::Leaving),
         1 => ending.prop_map(Reservation::Gone),
     ];
-    let told = proptest::sample::select(vec![Verdict::Pending, Verdict::Pending, Verdict::Ready]);
+    let reported = proptest::sample::select(vec![Verdict::Pending, Verdict::Pending, Verdict::Ready]);
     let claim = (any::<bool>(), 0..3_u32, any::<bool>(), 0..3_u8);
     let claims = proptest::collection::vec(claim, 0..4);
     let refused = any::<Option<bool>>();
-    (0..2_000_i64, reservation, told, 0..9_u8, claims, any::<bool>(), any::<bool>(), refused).prop_map(
-        |(after, reservation, told, plan, claims, quorum, lost, refused)| Observation {
+    (0..2_000_i64, reservation, reported, 0..9_u8, claims, any::<bool>(), any::<bool>(), refused).prop_map(
+        |(after, reservation, reported, plan, claims, quorum, lost, refused)| Observation {
             after,
             reservation,
-            reported: told,
+            reported,
             plan,
             claims,
             quorum,
@@ -133,8 +133,8 @@ fn view(attempt: u32, (own, slot, deleting, health): (bool, u32, bool, u8)) -> C
     ClaimView { deleting, ..ClaimView::new(&name, attempt, slot, health) }
 }
 
-/// What a look came to.
-struct Look {
+/// The result of one reconcile.
+struct Reconciled {
     journal: Journal,
     steps: Vec<(Journal, Event)>,
     effects: Vec<(Journal, Effect)>,
@@ -142,12 +142,12 @@ struct Look {
     turns: usize,
 }
 
-/// Takes a journal as far as one observation leads, with no effect of its own being seen.
-fn look(start: &Journal, seen: &Observation, claims: &[ClaimView], now: Timestamp) -> Look {
+/// Advances a journal as far as one observation leads. The effects are not applied.
+fn reconcile(start: &Journal, seen: &Observation, claims: &[ClaimView], now: Timestamp) -> Reconciled {
     let (policy, outcome) = (policy(), plan(seen.plan));
     let loss = |slot| (slot, Loss::Failed(Failure::new(FailureClass::Interrupted, "gone")));
     let losses: BTreeMap<u32, Loss> = if seen.lost { (0..2).map(loss).collect() } else { BTreeMap::new() };
-    let mut look = Look {
+    let mut result = Reconciled {
         journal: start.clone(),
         steps: Vec::new(),
         effects: Vec::new(),
@@ -159,18 +159,18 @@ fn look(start: &Journal, seen: &Observation, claims: &[ClaimView], now: Timestam
         again_at: if is_due { now } else { now + SignedDuration::from_secs(1) },
     });
     let mut freshness = if seen.quorum { Freshness::Quorum } else { Freshness::Cached };
-    while look.turns < TURNS {
-        look.turns += 1;
+    while result.turns < TURNS {
+        result.turns += 1;
         let snapshot = Snapshot {
             reported: seen.reported,
-            plan: look.journal.state.needs_plan().then_some(&outcome),
+            plan: result.journal.state.needs_plan().then_some(&outcome),
             claims,
             losses: &losses,
             freshness,
             refusal,
             ..Snapshot::of(now, &seen.reservation, &policy)
         };
-        let events = match observe(&look.journal, &snapshot) {
+        let events = match observe(&result.journal, &snapshot) {
             Reading::NeedsQuorumRead => {
                 assert_eq!(freshness, Freshness::Cached, "a quorum read is never asked for twice");
                 freshness = Freshness::Quorum;
@@ -178,28 +178,28 @@ fn look(start: &Journal, seen: &Observation, claims: &[ClaimView], now: Timestam
             }
             Reading::Events(events) => events,
         };
-        let before = look.journal.clone();
+        let before = result.journal.clone();
         for event in events {
-            let decision = decide(&look.journal, &event, &Rules::new(&policy, now, 0.5));
-            let stepped = decision.journal.seq > look.journal.seq;
-            look.effects.extend(decision.effects.into_iter().map(|e| (look.journal.clone(), e)));
-            look.journal = decision.journal;
+            let decision = decide(&result.journal, &event, &Rules::new(&policy, now, 0.5));
+            let stepped = decision.journal.seq > result.journal.seq;
+            result.effects.extend(decision.effects.into_iter().map(|e| (result.journal.clone(), e)));
+            result.journal = decision.journal;
             if stepped {
-                look.steps.push((look.journal.clone(), event));
+                result.steps.push((result.journal.clone(), event));
                 break;
             }
         }
-        if look.journal == before {
+        if result.journal == before {
             break;
         }
     }
-    look
+    result
 }
 
 static LOOKS: AtomicU64 = AtomicU64::new(0);
 static STEPS: AtomicU64 = AtomicU64::new(0);
 
-/// Says now and then how much was walked, by all tests of this file together.
+/// Prints now and then how much all tests of this file have walked together.
 fn count(steps: usize) {
     let steps = STEPS.fetch_add(steps as u64, Ordering::Relaxed) + steps as u64;
     let looks = LOOKS.fetch_add(1, Ordering::Relaxed) + 1;
@@ -208,20 +208,20 @@ fn count(steps: usize) {
     }
 }
 
-/// Walks a sequence of observations and hands every look to `check`.
+/// Walks a sequence of observations and passes each result to `check`.
 fn walk(
     seen: &[Observation],
-    mut check: impl FnMut(&Journal, &Observation, &Look, Timestamp) -> Result<(), TestCaseError>,
+    mut check: impl FnMut(&Journal, &Observation, &Reconciled, Timestamp) -> Result<(), TestCaseError>,
 ) -> Result<(), TestCaseError> {
     let mut journal = Journal::new("uid", AdmissionId("1-0-a".into()), at(0), Some(at(900)));
     let mut clock = 0;
     for one in seen {
         clock += one.after;
         let claims: Vec<ClaimView> = one.claims.iter().map(|c| view(journal.memory.attempt, *c)).collect();
-        let look = look(&journal, one, &claims, at(clock));
-        count(look.steps.len());
-        check(&journal, one, &look, at(clock))?;
-        journal = look.journal;
+        let result = reconcile(&journal, one, &claims, at(clock));
+        count(result.steps.len());
+        check(&journal, one, &result, at(clock))?;
+        journal = result.journal;
     }
     Ok(())
 }
@@ -232,36 +232,36 @@ fn observations() -> impl Strategy<Value = Vec<Observation>> {
 
 proptest! {
     #[test]
-    fn what_was_seen_once_changes_nothing_when_it_is_seen_again(seen in observations()) {
+    fn the_same_observation_again_changes_nothing(seen in observations()) {
         walk(&seen, |_, one, first, now| {
             prop_assert!(first.turns < TURNS, "goes in circles: {:?}", first.journal.state);
-            let again = look(&first.journal, one, &first.claims, now);
+            let again = reconcile(&first.journal, one, &first.claims, now);
             prop_assert_eq!(&again.journal, &first.journal);
             Ok(())
         })?;
     }
 
     #[test]
-    fn every_step_counts_one_and_is_in_the_history(seen in observations()) {
-        walk(&seen, |start, _, look, _| {
+    fn every_step_increments_seq_and_is_in_the_history(seen in observations()) {
+        walk(&seen, |start, _, result, _| {
             let mut seq = start.seq;
-            for (journal, event) in &look.steps {
+            for (journal, event) in &result.steps {
                 seq += 1;
                 let step = journal.history.last().unwrap();
                 prop_assert_eq!((journal.seq, step.seq, step.reason), (seq, seq, event.reason()));
             }
-            prop_assert_eq!(look.journal.seq, seq);
-            prop_assert!(look.journal.encode().len() <= WRITE_LIMIT);
+            prop_assert_eq!(result.journal.seq, seq);
+            prop_assert!(result.journal.encode().len() <= WRITE_LIMIT);
             Ok(())
         })?;
     }
 
     #[test]
-    fn attempts_are_bounded_and_waits_never_get_shorter_within_an_admission(seen in observations()) {
+    fn attempts_are_limited_and_backoff_never_shrinks_within_an_admission(seen in observations()) {
         let limit = policy().in_check.limit;
         let (mut attempts, mut last_wait) = (0, SignedDuration::ZERO);
-        walk(&seen, |_, _, look, now| {
-            for (journal, event) in &look.steps {
+        walk(&seen, |_, _, result, now| {
+            for (journal, event) in &result.steps {
                 match (&journal.state, event) {
                     (_, Event::Reserved { .. }) => (attempts, last_wait) = (0, SignedDuration::ZERO),
                     (State::Provisioning, _) => attempts += 1,
@@ -279,11 +279,11 @@ proptest! {
     }
 
     #[test]
-    fn claims_are_made_in_provisioning_or_to_mend_and_only_what_nobody_wants_is_deleted(seen in observations()) {
-        walk(&seen, |_, one, look, _| {
+    fn claims_are_created_only_when_needed_and_deleted_only_when_unwanted(seen in observations()) {
+        walk(&seen, |_, one, result, _| {
             let let_go = |phase| matches!(phase, AdmissionPhase::Admitted | AdmissionPhase::AdmittedPods);
             let late = matches!(one.reservation, Reservation::Held { phase, .. } if let_go(phase));
-            for (journal, effect) in &look.effects {
+            for (journal, effect) in &result.effects {
                 match effect {
                     Effect::CreateClaims(slots) => {
                         let mends = journal.state == State::Approved { nodes: Nodes::Replacing };
@@ -291,7 +291,7 @@ proptest! {
                         prop_assert!(slots.iter().all(|s| *s < journal.memory.slots));
                     }
                     Effect::DeleteClaims(names) => for name in names {
-                        // Of a gang whose pods are let go already, another one takes the place of what will not come.
+                        // Once the gang's pods are admitted, a new claim may replace one that is given up.
                         let coming = matches!(journal.state, State::Provisioning | State::WaitingReady);
                         let given_up = |c: &ClaimView| {
                             late && coming && c.generation < journal.memory.generation && c.has_failed() && !c.may_have_pods()
@@ -302,7 +302,7 @@ proptest! {
                                 && c.slot < journal.memory.slots
                                 && !given_up(c)
                         };
-                        let stray = look.claims.iter().find(|c| c.name == *name && !c.deleting && !wanted(c));
+                        let stray = result.claims.iter().find(|c| c.name == *name && !c.deleting && !wanted(c));
                         prop_assert!(stray.is_some(), "{name} in {:?}", journal.state);
                     },
                 }

@@ -1,4 +1,4 @@
-//! `setu uninstall` in the embedded cluster: what arrives late goes too, and a Setu that comes back goes on.
+//! `setu uninstall` in the embedded cluster: late objects are removed too, and a new Setu continues.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
@@ -17,7 +17,7 @@ const ID: &str = "uninstall";
 const LIMIT: Duration = Duration::from_mins(5);
 
 fn stage() -> (Cluster, User) {
-    // The command goes by the machine's clock.
+    // The command uses the machine's clock.
     let clock = Clock::starting_at(jiff::Timestamp::now());
     let cluster = Cluster::start(7, &clock, &scenario::controller_name_of(ID), PolicyFile::default());
     let admin = cluster.server.user("admin");
@@ -66,7 +66,7 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_arrives_after_the_first_look_is_taken_away_and_a_new_setu_goes_on_from_there() {
+async fn claims_created_after_the_plan_are_removed_too_and_a_new_setu_continues() {
     let (mut cluster, admin) = stage();
     let controller = scenario::controller_name_of(ID);
     let client = cluster.client("admin");
@@ -78,7 +78,7 @@ async fn what_arrives_after_the_first_look_is_taken_away_and_a_new_setu_goes_on_
     setu.kill();
     uninstall::carry_out(&client, &controller, before, Nodes::HandBack, LIMIT).await.unwrap();
     assert_eq!(admin.list(&kinds::NODE_CLAIM).len(), 0);
-    // The queue still names the check, which keeps it closed.
+    // The queue still names the check, so it stays closed.
     until("quota is given back", || !is(&workload(&admin), "QuotaReserved")).await;
     let _again = cluster.start_setu(&Start::default());
     until("the gang runs", || is(&workload(&admin), "Admitted")).await;
@@ -86,7 +86,7 @@ async fn what_arrives_after_the_first_look_is_taken_away_and_a_new_setu_goes_on_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_gang_is_in_kueues_queue_again_and_runs_once_nobody_asks_for_the_check() {
+async fn a_refused_gang_returns_to_kueues_queue_and_runs_once_the_check_is_gone() {
     let (mut cluster, admin) = stage();
     let controller = scenario::controller_name_of(ID);
     let client = cluster.client("admin");
@@ -110,7 +110,7 @@ async fn a_refused_gang_is_in_kueues_queue_again_and_runs_once_nobody_asks_for_t
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_controller_that_still_runs_is_told_of() {
+async fn a_controller_that_still_runs_is_reported() {
     let (mut cluster, admin) = stage();
     let controller = scenario::controller_name_of(ID);
     let client = cluster.client("admin");

@@ -1,5 +1,5 @@
-//! A new leader takes up gangs in flight: with parameters it cannot read, from journals of version 1, and beside
-//! a journal of a newer release.
+//! A new leader takes over gangs in flight: with unreadable parameters, from journals of version 1, and from a
+//! journal of a newer release.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
@@ -27,7 +27,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// A cluster with this weather, in which the check's parameters are these.
+    /// A cluster with this weather and these parameters of the check.
     async fn new(rules: &Value, parameters: &Value) -> Self {
         let (mut cluster, admin) = world::cluster(ID, PolicyFile::default());
         world::weather(&admin, rules);
@@ -71,7 +71,7 @@ impl Stage {
         Journal::decode(&self.text()?, &uid, jiff::Timestamp::MIN, self.cluster.clock.now()).ok()
     }
 
-    /// Waits until the gang is in this state, at most two hours of virtual time.
+    /// Waits until the gang is in this state, for at most two hours of virtual time.
     async fn until(&self, state: StateName) -> Journal {
         for _ in 0..72_000 {
             if let Some(journal) = self.journal().filter(|j| j.state.name() == state) {
@@ -89,7 +89,7 @@ impl Stage {
         self.admin.merge(&kinds::WORKLOAD, ID, name, &patch).unwrap();
     }
 
-    /// Makes the journal and the NodeClaims what a release before version 2 would have written.
+    /// Rewrites the journal and the NodeClaims as a release before version 2 would have written them.
     fn downgrade(&self) {
         let mut journal: Value = serde_json::from_str(&self.text().unwrap()).unwrap();
         journal["version"] = json!(1);
@@ -98,7 +98,7 @@ impl Stage {
         for kind in [&kinds::NODE_CLAIM, &kinds::NODE] {
             for object in self.admin.list(kind) {
                 let (name, annotations) = (&object["metadata"]["name"], &object["metadata"]["annotations"]);
-                // A generation was a label only once something had been replaced.
+                // A generation was a label only after a replacement.
                 let generation = annotations[names::GENERATION].as_str().filter(|g| *g != "0");
                 let labels = json!({names::SLOT: annotations[names::SLOT], names::GENERATION: generation});
                 let gone = json!({names::TERMS: null, names::SLOT: null, names::GENERATION: null});
@@ -122,7 +122,7 @@ impl Stage {
         self.journal().unwrap().history.iter().map(|s| s.to).collect()
     }
 
-    /// How many NodeClaims there are, and how many of them are Setu's.
+    /// The number of NodeClaims, and how many of them are Setu's.
     fn claims(&self) -> (usize, usize) {
         let claims = self.admin.list(&kinds::NODE_CLAIM);
         let ours = claims.iter().filter(|c| c["metadata"]["labels"][names::MANAGED_BY] == names::SETU);
@@ -142,7 +142,7 @@ fn slow() -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_leader_without_parameters_keeps_the_limits_and_the_release_of_the_attempt() {
+async fn a_new_leader_without_parameters_keeps_the_attempts_deadlines_and_release() {
     for deleted in [false, true] {
         let mut stage = Stage::new(&slow(), &patient()).await;
         let begun = stage.until(StateName::WaitingReady).await;
@@ -183,7 +183,7 @@ async fn a_gang_of_version_1_waits_for_its_parameters() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_gang_of_version_1_comes_to_its_end_from_every_state() {
+async fn a_gang_of_version_1_completes_from_every_state() {
     let states = [
         (StateName::Validating, json!([])),
         (StateName::Provisioning, json!([])),
@@ -264,14 +264,14 @@ async fn a_journal_of_a_newer_release_is_left_alone() {
     stage.write_journal(&newer);
     let check = stage.workload().unwrap()["status"]["admissionChecks"].clone();
     stage.restart();
-    // The Job ends meanwhile. Nothing needs its nodes then, so the sweep takes them back all the same.
+    // The Job ends meanwhile. Its nodes are no longer needed, so the sweep deletes them anyway.
     stage.sleep(20 * 60).await;
     assert_eq!(stage.text().unwrap(), newer);
     assert_eq!(stage.claims(), (0, 0));
     assert_eq!(stage.workload().unwrap()["status"]["admissionChecks"], check);
     let events = stage.admin.list(&kinds::EVENT);
-    let told = events.iter().filter(|e| e["reason"] == "JournalNewer").count();
-    assert_eq!(told, 1, "{events:#?}");
+    let reports = events.iter().filter(|e| e["reason"] == "JournalNewer").count();
+    assert_eq!(reports, 1, "{events:#?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -293,18 +293,18 @@ async fn a_journal_of_a_newer_release_is_left_alone_in_every_state() {
     }
 }
 
-/// A journal as the controller of its own Workload reads it, whatever the time.
+/// A journal as the controller of its Workload reads it, at any time.
 fn decoded(text: &str) -> Journal {
     let raw: Value = serde_json::from_str(text).unwrap();
     let uid = raw["workloadUid"].as_str().unwrap();
     Journal::decode(text, uid, jiff::Timestamp::MIN, jiff::Timestamp::MAX).unwrap()
 }
 
-/// Journals that a release before version 2 wrote, one of each state.
+/// Journals written by a release before version 2, one for each state.
 const VERSION_1: &str = include_str!("journals/version-1.jsonl");
 
 #[test]
-fn journals_of_version_1_are_read_in_every_state_and_stay_as_they_are_written() {
+fn journals_of_version_1_are_read_in_every_state_and_written_unchanged() {
     let mut states = BTreeSet::new();
     for text in VERSION_1.lines() {
         let raw: Value = serde_json::from_str(text).unwrap();
@@ -317,11 +317,11 @@ fn journals_of_version_1_are_read_in_every_state_and_stay_as_they_are_written() 
     assert_eq!(states, BTreeSet::from(StateName::ALL));
 }
 
-/// Journals of version 2: what an attempt is judged by, a lost node that is being replaced, and a refusal.
+/// Journals of version 2: terms of an attempt, a lost node that is being replaced, and a refusal.
 const VERSION_2: &str = include_str!("journals/version-2.jsonl");
 
 #[test]
-fn journals_of_version_2_are_read_with_their_terms_and_stay_as_they_are_written() {
+fn journals_of_version_2_are_read_with_their_terms_and_written_unchanged() {
     let mut states = Vec::new();
     for text in VERSION_2.lines() {
         let journal = decoded(text);

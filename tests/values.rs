@@ -1,5 +1,5 @@
-//! Each value of a policy that the core acts on changes what happens to a gang, and nothing but that
-//! value has to be changed for it.
+//! Each policy value that the core uses changes what happens to a gang, without any other value being
+//! changed.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
@@ -24,7 +24,7 @@ fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + seconds).unwrap()
 }
 
-/// Changing `yaml` alone turns `before` into `after`.
+/// Checks that changing `yaml` alone turns `before` into `after`.
 fn changes<T: PartialEq + std::fmt::Debug>(
     yaml: &str,
     outcome: impl Fn(&Policy) -> T,
@@ -81,7 +81,7 @@ fn failed(policy: &Policy, reached: &str, now: i64) -> Option<FailureClass> {
 }
 
 #[test]
-fn each_deadline_of_a_phase_acts_on_its_phase() {
+fn each_phase_deadline_applies_to_its_phase() {
     for (yaml, reached, class) in [
         ("deadlines: {launch: 1m}", "", FailureClass::LaunchTimeout),
         ("deadlines: {register: 1m}", "Launched", FailureClass::RegistrationTimeout),
@@ -92,7 +92,7 @@ fn each_deadline_of_a_phase_acts_on_its_phase() {
 }
 
 #[test]
-fn what_a_node_must_show_is_the_policys_to_say() {
+fn the_policy_decides_when_a_node_is_ready() {
     let good = node("16", "8");
     for yaml in [
         "strategy: {bufferTime: 20s}",
@@ -112,7 +112,7 @@ fn what_a_node_must_show_is_the_policys_to_say() {
 }
 
 #[test]
-fn a_node_that_went_away_for_a_while_is_waited_for_and_begins_its_buffer_time_anew() {
+fn a_node_that_was_unready_is_waited_for_and_restarts_its_buffer_time() {
     let seen = |status: &str, changed: i64, now: i64| {
         let mut node = node("16", "8");
         node.status.conditions[0].status = status.into();
@@ -124,12 +124,12 @@ fn a_node_that_went_away_for_a_while_is_waited_for_and_begins_its_buffer_time_an
     assert!(matches!(seen("Unknown", 90, 500), Health::Coming { .. }), "it is no failure");
     assert!(matches!(seen("True", 90, 109), Health::Coming { .. }));
     assert_eq!(seen("True", 90, 110), Health::Ready { since: at(90) });
-    // A clock that is ahead of ours holds up nothing.
+    // A clock that is ahead of ours delays nothing.
     assert!(matches!(seen("True", 9_000, 100), Health::Ready { .. }));
 }
 
-/// Takes a gang through attempts that all fail, each at once, with a new admission after each yield, and
-/// tells how long it waited before each try and where it ended.
+/// Runs a gang through attempts that all fail at once, with a new admission after each yield. Returns how
+/// long it waited before each try, and its last state.
 fn retries(policy: &Policy, jitter: f64, class: FailureClass) -> (Vec<i64>, StateName) {
     let mut now = at(0);
     let mut journal = Journal::new("u", AdmissionId("1-0-a".into()), now, None);
@@ -172,7 +172,7 @@ fn waits(policy: &Policy) -> Vec<i64> {
 }
 
 #[test]
-fn each_value_of_the_retries_acts() {
+fn each_retry_value_takes_effect() {
     let first = |n: usize| move |p: &Policy| waits(p)[..n].to_vec();
     let quick = vec![5, 10, 20, 40, 80, 60];
     changes("retry: {inCheck: {limit: 2}}", first(3), (quick[..3].to_vec(), vec![5, 10, 60]));
@@ -191,7 +191,7 @@ fn each_value_of_the_retries_acts() {
 }
 
 #[test]
-fn what_happens_once_every_retry_is_used_up_is_the_policys_to_say() {
+fn the_policy_decides_what_happens_once_retries_are_exhausted() {
     let end = |yaml: &'static str| {
         move |p: &Policy| {
             let short: ProvisioningParametersSpec = serde_yaml::from_str(yaml).unwrap();
@@ -200,7 +200,7 @@ fn what_happens_once_every_retry_is_used_up_is_the_policys_to_say() {
         }
     };
     let used_up = "retry: {inCheck: {limit: 1}, yield: {limit: 1}}";
-    // A wait with the quota held, one with it given back, again one with it held, and that was all.
+    // Backoff with the quota held, one yield, backoff with the quota held again, and then it is rejected.
     changes(
         "retry: {onExhausted: Reject}",
         end(used_up),
@@ -215,7 +215,7 @@ fn what_happens_once_every_retry_is_used_up_is_the_policys_to_say() {
 }
 
 #[test]
-fn the_first_setu_retried_five_times_without_jitter_and_rejected_after_ten_minutes() {
+fn compat_mode_retries_five_times_without_jitter_and_then_rejects() {
     let setu = policy("retry: {compat: Setu}");
     let capacity = retries(&setu, 0.9, FailureClass::InsufficientCapacity);
     assert_eq!(capacity, (vec![5, 10, 20, 40, 80], StateName::Rejected));
@@ -234,7 +234,7 @@ fn journal(state: State, deadline: i64) -> Journal {
     journal
 }
 
-/// What is seen of a gang of one node, whose claim was made at 0.
+/// The failure of a gang with one node whose claim was created at 0.
 fn seen(policy: &Policy, journal: &Journal, reached: &str, now: i64) -> Option<FailureClass> {
     let reservation =
         Reservation::Held { admission: AdmissionId("1-0-a".into()), phase: AdmissionPhase::Reserved };
@@ -255,7 +255,7 @@ fn seen(policy: &Policy, journal: &Journal, reached: &str, now: i64) -> Option<F
 }
 
 #[test]
-fn a_ready_gang_waits_for_its_admission_as_long_as_the_policy_says_and_its_nodes_are_held() {
+fn the_policy_limits_how_long_a_ready_gang_waits_for_admission() {
     let approved =
         |p: &Policy| seen(p, &journal(State::Approved { nodes: Nodes::Held }, 900), "Initialized", 600);
     let not_admitted = Some(FailureClass::NotAdmitted);
@@ -266,7 +266,7 @@ fn a_ready_gang_waits_for_its_admission_as_long_as_the_policy_says_and_its_nodes
 }
 
 #[test]
-fn an_attempt_may_take_as_long_as_the_policy_says() {
+fn the_policy_limits_how_long_an_attempt_takes() {
     let deadline = |p: &Policy| {
         let planned = Event::Planned {
             slots: 1,

@@ -1,5 +1,5 @@
-//! What the reading commands print, for whole lives: objects as a cluster shows them, the text
-//! committed beside them.
+//! The output of the reading commands for whole lives: objects as a cluster shows them, and the text committed
+//! beside them.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
 
@@ -21,9 +21,9 @@ fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_795_255_200 + seconds).unwrap()
 }
 
-/// Compares with the committed file; `SETU_REGENERATE=1` writes it anew.
+/// Compares the text with the committed file; `SETU_REGENERATE=1` rewrites the file.
 fn compare(name: &str, text: &str) {
-    // Colors are for terminals; what is printed elsewhere has none.
+    // Colors are only for terminals; other outputs have none.
     assert!(text.contains("\u{1b}["), "{name} has no color");
     let text = anstream::adapter::strip_str(text).to_string();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/views").join(name);
@@ -54,7 +54,7 @@ fn condition(kind: &str, status: &str, since: i64, message: &str) -> Value {
 }
 
 impl Gang {
-    /// A Workload of a Job that was created at 0.
+    /// The Workload of a Job that was created at 0.
     fn new(name: &'static str, conditions: &[Value]) -> Self {
         let workload = json!({
             "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",
@@ -69,7 +69,7 @@ impl Gang {
         Self { name, workload, claims: Vec::new(), nodes: Vec::new(), pods: Vec::new() }
     }
 
-    /// With quota reserved at 2 and our check answering.
+    /// With quota reserved at 2, and our check in the status.
     fn reserved(name: &'static str, message: &str) -> Self {
         let mut gang = Self::new(name, &[condition("QuotaReserved", "True", 2, "")]);
         gang.workload["status"]["admission"] = json!({"clusterQueue": "gpu", "podSetAssignments": []});
@@ -77,7 +77,7 @@ impl Gang {
         gang
     }
 
-    /// In this state since the last of its transitions `(from, to, seconds, reason)`.
+    /// In this state after the transitions `(from, to, seconds, reason)`.
     fn journal(mut self, state: &Value, attempt: u32, slots: u32, steps: &[(&str, &str, i64, &str)]) -> Self {
         let history: Vec<Value> = (1..)
             .zip(steps)
@@ -145,7 +145,7 @@ impl Gang {
 
 const READY: [(&str, i64); 3] = [("Launched", 20), ("Registered", 48), ("Initialized", 63)];
 
-/// Gangs that wait for something before they begin.
+/// Gangs that wait before their first attempt.
 fn gated() -> impl Iterator<Item = Gang> {
     [
         ("gated", "LimitExceeded: NodePool gpu would hold 12 nodes, and its limit is 8 nodes. Continues automatically once this is fixed; stops waiting at 2026-11-21T10:15:02Z"),
@@ -158,7 +158,7 @@ fn gated() -> impl Iterator<Item = Gang> {
     .map(|(name, message)| Gang::reserved(name, message).journal(&json!({"state": "Validating"}), 0, 0, &[]))
 }
 
-/// A gang that was admitted long before, of whose three pods two are not scheduled.
+/// A gang that was admitted long ago. Two of its three pods are not scheduled.
 fn unbound(approved: &[(&str, &str, i64, &str)]) -> Gang {
     let mut gang = Gang::reserved("unbound", "").journal(&json!({"state": "Approved"}), 1, 1, approved);
     gang = gang.claim(0, &READY);
@@ -168,24 +168,24 @@ fn unbound(approved: &[(&str, &str, i64, &str)]) -> Gang {
     gang.workload["status"]["conditions"].as_array_mut().unwrap().push(admitted);
     let pin = pin(&serde_json::from_value(gang.workload.clone()).unwrap(), CHECK);
     let pod = |name: &str, created: i64| {
-        let mut said = condition(
+        let mut unscheduled = condition(
             "PodScheduled",
             "False",
             created,
             "0/5 nodes are available: 5 node(s) didn't match pod affinity rules.",
         );
-        said["reason"] = json!("Unschedulable");
+        unscheduled["reason"] = json!("Unschedulable");
         json!({
             "metadata": {"name": name, "namespace": "team-a", "creationTimestamp": at(created).to_string()},
             "spec": {"nodeSelector": {names::GANG: pin}, "containers": []},
-            "status": {"phase": "Pending", "conditions": [said]},
+            "status": {"phase": "Pending", "conditions": [unscheduled]},
         })
     };
     gang.pods = vec![pod("a", -100), pod("b", -99)];
     gang
 }
 
-/// One gang in each situation a user may ask about.
+/// One gang in each situation that a user may ask about.
 fn situations() -> Vec<Gang> {
     let start = [
         ("Validating", "Provisioning", 2, "PlanAccepted"),
@@ -303,7 +303,7 @@ fn snapshot(gangs: &[Gang]) -> ClusterObjects {
         "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ClusterQueue", "metadata": {"name": "gpu"},
         "spec": {"admissionChecksStrategy": {"admissionChecks": [{"name": CHECK}]}},
     });
-    // Two gangs that began at the same time, and an attempt that is not the last.
+    // Two gangs that started at the same time, and an attempt that is not the last.
     let plan = |uid: &str, since: i64, message: &str| {
         json!({
             "metadata": {}, "reason": "GangValidated", "message": message, "involvedObject": {"uid": uid},
@@ -347,7 +347,7 @@ fn of<'g>(gangs: &'g [GangReport], name: &str) -> &'g GangReport {
 }
 
 #[test]
-fn the_table_says_of_every_gang_where_it_is_and_why_it_waits() {
+fn the_table_shows_the_state_of_every_gang_and_why_it_waits() {
     let snapshot = snapshot(&situations());
     let gangs = report::gangs(&snapshot);
     let wide = table::Layout { wide: true, namespaces: true, width: None };
@@ -361,7 +361,7 @@ fn the_table_says_of_every_gang_where_it_is_and_why_it_waits() {
 }
 
 #[test]
-fn the_explanation_says_what_is_missing_and_what_comes_next_and_when() {
+fn the_explanation_shows_what_is_missing_and_what_comes_next_and_when() {
     let snapshot = snapshot(&situations());
     let texts: Vec<String> =
         report::gangs(&snapshot).iter().map(|gang| explanation::explain(gang, snapshot.now)).collect();
@@ -383,7 +383,7 @@ fn the_waterfall_shows_states_and_nodes_on_one_scale() {
 }
 
 #[test]
-fn the_waterfall_begins_with_this_admission_unless_all_is_asked_for() {
+fn the_waterfall_starts_with_the_current_admission_by_default() {
     let history = [
         ("Validating", "Yielded", 3, "NotPlannable"),
         ("Yielded", "Validating", 60, "Reserved"),
@@ -405,7 +405,7 @@ fn the_waterfall_begins_with_this_admission_unless_all_is_asked_for() {
 }
 
 #[test]
-fn what_is_held_idle_and_wasted_is_counted_by_node_pool() {
+fn held_idle_and_wasted_nodes_are_counted_by_node_pool() {
     let kept = Gang::new("kept", &[condition("Finished", "True", 70, "")]).claim(0, &READY).edit(|gang| {
         gang.claims[0]["metadata"]["labels"]["setu.kueue.x-k8s.io/warm"] = json!("key");
         gang.claims[0]["metadata"]["annotations"]["setu.kueue.x-k8s.io/warm-since"] =
@@ -418,14 +418,14 @@ fn what_is_held_idle_and_wasted_is_counted_by_node_pool() {
     let held = &summary.pools["gpu"];
     assert_eq!((held.nodes, held.running, held.coming, held.idle), (13, 3, 4, 3));
     assert_eq!((held.warm, held.wasted), (1, 2));
-    // Three idle ones for 27 s each, one kept for 10 s, one on its way out for 59 s, and one of a gang that lost
-    // its quota, since it exists.
+    // Three idle nodes for 27 s each, one kept for 10 s, one that is being deleted for 59 s, and one since its
+    // creation because its gang lost its quota.
     assert_eq!(held.unused_seconds, 3 * 27 + 10 + 59 + 86);
     compare("top.txt", &summary::top(&summary, snapshot.now, None));
 }
 
 #[test]
-fn a_gang_that_waits_for_quota_names_who_holds_it() {
+fn a_gang_that_waits_for_quota_shows_who_holds_it() {
     let reserved = |name, pods: u32| {
         let podsets = json!([{"name": "main", "count": pods, "template": {}}]);
         Gang::reserved(name, "").edit(|gang| gang.workload["spec"]["podSets"] = podsets)
@@ -448,24 +448,24 @@ fn a_gang_that_waits_for_quota_names_who_holds_it() {
     );
     assert!(of(&gangs, "small").quota_held_by.is_empty());
 
-    // Without the right to read the queues, nothing is said of holders, and a Workload without checks is not known as ours.
+    // Without the right to read queues, the holders are unknown, and so is whether a Workload without checks is ours.
     snapshot.local_queues.clear();
     assert!(report::gangs(&snapshot).iter().all(|gang| gang.owner != "Job/waits"));
 }
 
 #[test]
-fn without_the_right_to_read_node_claims_the_words_of_the_controller_are_shown() {
-    let said = "3/4 nodes ready; slot 3 waits for launch; attempt 1";
-    let gang = Gang::reserved("tenant", said).journal(&json!({"state": "WaitingReady"}), 1, 4, &[]);
+fn without_the_right_to_read_node_claims_the_controllers_message_is_shown() {
+    let message = "3/4 nodes ready; slot 3 waits for launch; attempt 1";
+    let gang = Gang::reserved("tenant", message).journal(&json!({"state": "WaitingReady"}), 1, 4, &[]);
     let mut snapshot = snapshot(&[gang]);
     (snapshot.claims, snapshot.nodes, snapshot.checks) = (None, None, None);
     let gangs = report::gangs(&snapshot);
-    assert_eq!(gangs[0].why, said);
+    assert_eq!(gangs[0].why, message);
     assert!(gangs[0].gang.as_ref().unwrap().nodes.is_empty());
 }
 
 #[test]
-fn a_workload_is_found_by_its_name_or_by_its_jobs_and_near_names_are_suggested() {
+fn a_workload_is_found_by_its_own_or_its_jobs_name_and_similar_names_are_suggested() {
     let workloads = snapshot(&situations()).workloads;
     for wanted in
         ["job-waiting-1a2b3", "workload/job-waiting-1a2b3", "waiting", "job/waiting", "Jobs/waiting"]
@@ -486,7 +486,7 @@ fn a_workload_is_found_by_its_name_or_by_its_jobs_and_near_names_are_suggested()
 }
 
 #[test]
-fn a_workload_that_is_not_ours_is_told_apart_from_one_that_has_no_quota_yet() {
+fn a_foreign_workload_is_distinguished_from_one_without_quota() {
     let foreign = Gang::reserved("foreign", "").edit(|gang| {
         gang.workload["status"]["admissionChecks"][0]["name"] = json!("budget");
     });

@@ -1,4 +1,4 @@
-//! What a replica does before it has seen everything, on the embedded cluster in virtual time: nothing.
+//! Before its caches are complete, a replica does nothing: in the embedded cluster and virtual time.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
@@ -25,7 +25,7 @@ const ID: &str = "waits";
 /// How long the list of Workloads takes.
 const LATE: Duration = Duration::from_secs(20);
 
-/// The same client, with Workloads listed late and counted where they are read one by one.
+/// The same client, with delayed lists of Workloads and counted reads of single ones.
 fn late(client: Client, reads: &Arc<AtomicUsize>) -> Client {
     let reads = Arc::clone(reads);
     let send = move |request: Request<Body>| {
@@ -44,7 +44,7 @@ fn late(client: Client, reads: &Arc<AtomicUsize>) -> Client {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_workload_is_read_for_a_claim_before_all_are_listed() {
+async fn no_workload_is_read_for_a_claim_before_workloads_are_listed() {
     let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap());
     let policy = PolicyFile::parse("apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy").unwrap();
     let controller = scenario::controller_name_of(ID);

@@ -1,5 +1,5 @@
-//! What runs elsewhere, as far as it can be looked at here: workflows pin what they use and may do no more than they need,
-//! and the script that looks into the static binary looks.
+//! Tests for what runs elsewhere: workflows pin what they use and have minimal rights, and the script that inspects
+//! the static binary works.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
@@ -47,7 +47,7 @@ fn every_action_is_pinned_by_commit() {
 }
 
 #[test]
-fn what_compiles_the_code_of_others_may_write_nothing() {
+fn jobs_that_compile_third_party_code_have_no_write_permission() {
     let mut compiling = 0;
     for (name, job) in jobs() {
         let permissions =
@@ -71,8 +71,8 @@ fn what_compiles_the_code_of_others_may_write_nothing() {
     assert!(compiling > 4, "{compiling} jobs compile");
 }
 
-/// A folder with the script that looks into the static binary, a Dockerfile, and programs that go before all others.
-fn looking(name: &str, dockerfile: &str, programs: &[(&str, &str)]) -> PathBuf {
+/// A folder with the inspecting script, a Dockerfile, and programs that come first in the PATH.
+fn prepared(name: &str, dockerfile: &str, programs: &[(&str, &str)]) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(folder.join(".ci")).unwrap();
@@ -86,30 +86,30 @@ fn looking(name: &str, dockerfile: &str, programs: &[(&str, &str)]) -> PathBuf {
     folder
 }
 
-fn look(folder: &Path, environment: &[(&str, &str)], arguments: &[&str]) -> (bool, String) {
+fn inspect(folder: &Path, environment: &[(&str, &str)], arguments: &[&str]) -> (bool, String) {
     let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
     let mut script = Command::new("bash");
     script.arg(folder.join(".ci/static")).args(arguments).env("PATH", path).env_remove("NAMES");
     let output = script.envs(environment.iter().copied()).output().unwrap();
-    let said =
-        [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned()).concat();
-    (output.status.success(), said)
+    let text =
+        [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+    (output.status.success(), text)
 }
 
 #[test]
-fn a_dockerfile_that_says_no_flags_stops_the_look_into_the_static_binary() {
-    // Nothing is fetched or built, whatever the script does.
+fn a_dockerfile_without_flags_stops_the_inspection_of_the_static_binary() {
+    // Whatever the script does, nothing is downloaded or built.
     let nothing = [("rustup", "exit 3"), ("cargo", "exit 3")];
-    let folder = looking("no-flags", "ENV CC=clang\n", &nothing);
-    let (succeeded, said) = look(&folder, &[], &[]);
-    assert!(!succeeded && said.contains("does not say"), "{said}");
+    let folder = prepared("no-flags", "ENV CC=clang\n", &nothing);
+    let (succeeded, text) = inspect(&folder, &[], &[]);
+    assert!(!succeeded && text.contains("does not say"), "{text}");
     let dockerfile = fs::read_to_string(root().join("Dockerfile")).unwrap();
-    let folder = looking("no-remap", &dockerfile.replace("=/build=.", "=/built=."), &nothing);
-    let (succeeded, said) = look(&folder, &[], &[]);
-    assert!(!succeeded && said.contains("do not remap =/build="), "{said}");
+    let folder = prepared("no-remap", &dockerfile.replace("=/build=.", "=/built=."), &nothing);
+    let (succeeded, text) = inspect(&folder, &[], &[]);
+    assert!(!succeeded && text.contains("do not remap =/build="), "{text}");
 }
 
-/// A compiler whose binary names every folder that it is not told to call otherwise, and what `NAMES` says.
+/// A fake compiler. Its binary contains every folder that is not remapped, and the value of `NAMES`.
 const COMPILER: &str = r##"
 binary=target/$(uname -m)-unknown-linux-musl/release/setu
 mkdir -p "$(dirname "$binary")"
@@ -127,11 +127,11 @@ chmod +x "$binary"
 "##;
 
 #[test]
-fn the_look_into_the_static_binary_finds_folders_in_it_and_what_differs_from_build_to_build() {
+fn the_inspection_of_the_static_binary_finds_folder_names_and_unreproducible_builds() {
     let dockerfile = fs::read_to_string(root().join("Dockerfile")).unwrap();
     let programs =
         [("rustup", "true"), ("cargo", COMPILER), ("readelf", "[ \"$1\" != --sections ] || echo .dep-v0")];
-    let folder = looking("folders", &dockerfile, &programs);
+    let folder = prepared("folders", &dockerfile, &programs);
     for (names, arguments, end) in [
         ("nothing", &[][..], None),
         ("nothing", &["--twice"][..], None),
@@ -140,15 +140,15 @@ fn the_look_into_the_static_binary_finds_folders_in_it_and_what_differs_from_bui
         ("$RANDOM$RANDOM$RANDOM", &[][..], None),
         ("$RANDOM$RANDOM$RANDOM", &["--twice"][..], Some("another one")),
     ] {
-        let (succeeded, said) =
-            look(&folder, &[("NAMES", names), ("CARGO_HOME", "/home/of/crates")], arguments);
-        assert_eq!(succeeded, end.is_none(), "{names} {arguments:?}: {said}");
-        assert!(end.is_none_or(|end| said.contains(end)), "{names} {arguments:?}: {said}");
-        assert!(end.is_some() || arguments.is_empty() || said.contains("is the same"), "{said}");
+        let (succeeded, text) =
+            inspect(&folder, &[("NAMES", names), ("CARGO_HOME", "/home/of/crates")], arguments);
+        assert_eq!(succeeded, end.is_none(), "{names} {arguments:?}: {text}");
+        assert!(end.is_none_or(|end| text.contains(end)), "{names} {arguments:?}: {text}");
+        assert!(end.is_some() || arguments.is_empty() || text.contains("is the same"), "{text}");
     }
 }
 
-/// What a release does to the chart before it is packaged, in a folder with such values; whether it succeeds.
+/// Runs the chart changes of a release, in a folder with these values. Returns whether they succeeded.
 fn released(name: &str, values: &str) -> (bool, PathBuf) {
     let jobs = jobs();
     let (_, job) = jobs.iter().find(|(name, _)| name == "release.yml: chart").unwrap();
@@ -171,7 +171,7 @@ fn released(name: &str, values: &str) -> (bool, PathBuf) {
 }
 
 #[test]
-fn a_released_chart_has_the_images_name_and_digest_or_there_is_none() {
+fn a_chart_is_released_only_with_the_images_name_and_digest() {
     let values = fs::read_to_string(root().join("charts/setu/values.yaml")).unwrap();
     for line in ["  repository: \"\"", "  digest: \"\""] {
         assert_eq!(values.lines().filter(|l| *l == line).count(), 1, "{line}");

@@ -1,4 +1,4 @@
-//! Copies the model gang as often as is asked for, over HTTP, into whichever API server it is.
+//! Copies the model gang as often as requested, over HTTP, into any API server.
 
 use crate::model::Model;
 use anyhow::{Context as _, Result};
@@ -17,20 +17,20 @@ use setu::sim::api::kinds::{self, Kind};
 use setu::sim::scenario;
 use setu_e2e::apply;
 
-/// Gangs that are being copied at once.
+/// The number of gangs copied concurrently.
 const AT_ONCE: usize = 16;
-/// What a copy has of its own.
+/// Metadata that a copy must not share.
 const OWN: [&str; 6] =
     ["uid", "resourceVersion", "creationTimestamp", "generation", "managedFields", "ownerReferences"];
 
-/// Where a world is made.
+/// The target of the copies.
 pub struct Filler {
     pub client: Client,
     pub id: &'static str,
 }
 
 impl Filler {
-    /// All objects of a kind; in the world's namespace if it has namespaces.
+    /// All objects of a kind, in the world's namespace if the kind is namespaced.
     pub fn api(&self, kind: &Kind) -> Api<DynamicObject> {
         let resource = ApiResource {
             group: kind.group.to_owned(),
@@ -46,8 +46,8 @@ impl Filler {
         }
     }
 
-    /// Makes what the gangs stand on, and the gangs: for each that runs, one without quota. So many of those have quota,
-    /// and wait for the NodePool's limits.
+    /// Creates the objects that gangs depend on, and the gangs: for each running gang, one without quota. `waiting` of
+    /// those have quota, and wait for the NodePool's limits.
     pub async fn fill(&self, model: &Model, gangs: usize, waiting: usize) -> Result<()> {
         apply::all(&self.client, scenario::objects(self.id, 1_000_000)?).await?;
         for (kind, object) in &model.others {
@@ -75,7 +75,7 @@ impl Filler {
         let text = journal.replace(uid, &new_uid).replace(&gang, &new_gang).replace(name, &new_name);
         let text = text.replace(&self.epoch_of(&model.workload)?, &self.epoch_of(&made)?);
         let made_at: Timestamp = meta(&made, "creationTimestamp").parse()?;
-        // As this gang's own, trace ids included, or Setu would write it anew.
+        // Encode it for this gang, trace ids included, or Setu would rewrite it.
         let journal = Journal::decode(&text, &new_uid, made_at, Timestamp::now())?;
         let patch = json!({"metadata": {"annotations": {journal_key.as_str(): journal.encode()}}});
         let workloads = self.api(&kinds::WORKLOAD);
@@ -84,7 +84,7 @@ impl Filler {
             let claim_name = meta(claim, "name");
             let node_name = claim["status"]["nodeName"].as_str().unwrap_or_default();
             let node = model.nodes.iter().find(|n| n["metadata"]["name"] == node_name);
-            // Its Node has the name of the claim.
+            // The Node has the name of its claim.
             let new_claim = format!("setu-big-{index}-{slot}");
             let replaced = [
                 (uid, new_uid.as_str()),
@@ -115,7 +115,7 @@ impl Filler {
         let wanted = changed(node, replaced)?;
         let made = self.copy(&kinds::NODE, node, replaced).await?;
         if made["spec"]["taints"] != wanted["spec"]["taints"] {
-            // A real API server gives each new Node a taint that its node controller would take off.
+            // A real API server adds a taint to each new Node, which its node controller would remove.
             let taints = Patch::Merge(json!({"spec": {"taints": wanted["spec"]["taints"]}}));
             let name = meta(&made, "name");
             self.api(&kinds::NODE).patch(name, &PatchParams::default(), &taints).await?;
@@ -123,7 +123,7 @@ impl Filler {
         Ok(())
     }
 
-    /// The object made anew, with passages replaced, and its status.
+    /// Creates a copy of the object with text replaced, and sets its status.
     async fn copy(&self, kind: &Kind, model: &Value, replaced: &[(&str, &str)]) -> Result<Value> {
         let mut object = changed(model, replaced)?;
         let status = object.as_object_mut().and_then(|object| object.remove("status"));
@@ -140,11 +140,11 @@ impl Filler {
         }
     }
 
-    /// Sets an object's status; returns the object.
+    /// Sets an object's status. Returns the object.
     pub async fn tell(&self, kind: &Kind, name: &str, status: &Value) -> Result<Value> {
         let patch = Patch::Merge(json!({"status": status}));
-        let told = self.api(kind).patch_status(name, &PatchParams::default(), &patch).await;
-        Ok(serde_json::to_value(told.with_context(|| format!("the status of {} {name}", kind.kind))?)?)
+        let patched = self.api(kind).patch_status(name, &PatchParams::default(), &patch).await;
+        Ok(serde_json::to_value(patched.with_context(|| format!("the status of {} {name}", kind.kind))?)?)
     }
 
     /// Merges this into an object.
@@ -154,7 +154,7 @@ impl Filler {
         Ok(())
     }
 
-    /// Identity of a Workload's admission, which its journal names.
+    /// The identity of a Workload's admission, as its journal has it.
     fn epoch_of(&self, workload: &Value) -> Result<String> {
         let workload: Workload = serde_json::from_value(workload.clone())?;
         Ok(AdmissionId::of(&workload, self.id).0)
@@ -166,7 +166,7 @@ fn meta<'o>(object: &'o Value, field: &str) -> &'o str {
     object["metadata"][field].as_str().unwrap_or_default()
 }
 
-/// An object with passages of its text replaced.
+/// An object with text replaced.
 fn changed(model: &Value, replaced: &[(&str, &str)]) -> Result<Value> {
     let text = replaced.iter().fold(model.to_string(), |text, (from, to)| text.replace(from, to));
     Ok(serde_json::from_str(&text)?)

@@ -1,10 +1,10 @@
-//! What a large cluster costs: 10,000 Workloads with pod templates of 4 KiB, half of them gangs of four nodes that
-//! run, so 20,000 NodeClaims and as many Nodes; `setu run` beside it as a process of its own. Says how long a restart
-//! takes until the first decision, memory, and CPU when idle.
+//! The cost of a large cluster: 10,000 Workloads with pod templates of 4 KiB, half of them running gangs of four
+//! nodes, so 20,000 NodeClaims and as many Nodes. `setu run` is a process of its own. Prints the time from a
+//! restart to the first decision, memory, and CPU when idle.
 //!
-//! `just bench-big [--real] [GANGS] [NODES] [WAITING]`: in the embedded API server, or in a real one; Linux only, it reads
-//! /proc. With WAITING so many gangs wait for the NodePool's limits, and are woken again and again while the renewals of
-//! the Lease are measured.
+//! `just bench-big [--real] [GANGS] [NODES] [WAITING]`: in the embedded API server, or in a real one. Linux only, because
+//! it reads /proc. With WAITING this many gangs wait for the NodePool's limits, and are woken repeatedly while the
+//! renewals of the Lease are measured.
 
 #![allow(
     missing_docs,
@@ -36,17 +36,17 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const ID: &str = "big";
-/// For so long CPU is measured once nothing happens.
+/// How long CPU is measured once nothing happens.
 const IDLE: Duration = Duration::from_mins(1);
-/// How long it is waited at most for the first decision, and until nothing happens.
+/// The time limit for the first decision, and until nothing happens.
 const PATIENCE: Duration = Duration::from_mins(3);
 
-/// When Workloads and NodeClaims were written, as watches of both tell.
+/// The times of writes to Workloads and NodeClaims, seen by watches of both.
 #[derive(Clone, Default)]
 struct Writes(Arc<Mutex<Vec<Instant>>>);
 
 impl Writes {
-    /// Watches from now on. An open watch of kube ends after 290 seconds; the whole measurement takes less.
+    /// Watches from now on. kube ends a watch after 290 seconds; the measurement is shorter.
     async fn watch(filler: &Filler) -> Result<Self> {
         let writes = Self::default();
         for kind in [&kinds::WORKLOAD, &kinds::NODE_CLAIM] {
@@ -98,7 +98,7 @@ async fn main() -> Result<()> {
 }
 
 async fn measure(server: &Server, filler: &Filler, model: &Model) -> Result<Process> {
-    // While nobody runs a gang is finished, so that whoever starts has something to decide.
+    // A gang is marked Finished while Setu is down, so that there is something to decide on start.
     let name = format!("{}-0", model.workload["metadata"]["name"].as_str().unwrap_or_default());
     let finished = json!({
         "type": "Finished", "status": "True", "reason": "Succeeded", "message": "",
@@ -142,12 +142,12 @@ async fn measure(server: &Server, filler: &Filler, model: &Model) -> Result<Proc
     Ok(process)
 }
 
-/// Seconds of CPU that it took so far.
+/// CPU seconds of the process so far.
 fn cpu(process: &Process) -> f64 {
     usage::cpu(process.id()).as_secs_f64()
 }
 
-/// How many objects of a kind there are.
+/// The number of objects of a kind.
 async fn count(filler: &Filler, kind: &Kind) -> Result<i64> {
     let page: kube::core::ObjectList<DynamicObject> =
         filler.api(kind).list(&ListParams::default().limit(1)).await?;

@@ -1,4 +1,4 @@
-//! One gang that runs, as the embedded cluster brings it there, to be copied.
+//! One running gang from the embedded cluster, as a model for copies.
 
 use serde_json::{Value, json};
 use setu::clock::Clock;
@@ -15,12 +15,12 @@ pub struct Model {
     pub workload: Value,
     pub claims: Vec<Value>,
     pub nodes: Vec<Value>,
-    /// What it stands on, with the status that its controllers gave it.
+    /// The objects that it depends on, with the status from their controllers.
     pub others: Vec<(&'static kinds::Kind, Value)>,
 }
 
 impl Model {
-    /// A gang of so many nodes, in the world of this id. Takes some seconds.
+    /// A gang of this many nodes, in the world with this id. Takes some seconds.
     pub async fn new(id: &str, nodes: usize) -> Self {
         let policy = PolicyFile::parse("apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy").unwrap();
         let mut cluster = Cluster::start(7, &Clock::wall(), &scenario::controller_name_of(id), policy);
@@ -36,12 +36,12 @@ impl Model {
             assert!(Instant::now() < deadline, "the model gang was not admitted");
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
-        // Until nobody has anything more to write.
+        // Until all controllers are done writing.
         tokio::time::sleep(Duration::from_secs(8)).await;
         Self::of(&admin)
     }
 
-    /// GPUs that so many gangs hold once the first has finished.
+    /// The number of GPUs that this many gangs hold once the first has finished.
     pub fn held_by(&self, gangs: usize) -> usize {
         gangs.saturating_sub(1) * self.claims.len()
     }

@@ -4,14 +4,14 @@ use setu::sim::scenario;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
-/// It is killed when it is dropped.
+/// Killed on drop.
 pub struct Process {
     child: Child,
     metrics: u16,
 }
 
 impl Process {
-    /// Starts the release build, or the binary that `SETU_BIN` names, on the cluster of a kubeconfig.
+    /// Starts the release build, or the binary in `SETU_BIN`, on the cluster of a kubeconfig.
     pub fn start(kubeconfig: &Path, id: &str) -> Self {
         let binary = std::env::var_os("SETU_BIN").map_or_else(
             || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../target/release/setu"),
@@ -39,7 +39,7 @@ impl Process {
         self.child.id()
     }
 
-    /// Port of its metrics.
+    /// The port of its metrics.
     pub fn metrics(&self) -> u16 {
         self.metrics
     }

@@ -1,4 +1,4 @@
-//! The API server that is filled: the embedded one, or etcd and a real kube-apiserver without any controller.
+//! The API server to fill: the embedded one, or etcd and a real kube-apiserver without controllers.
 
 use anyhow::Result;
 use jiff::{SignedDuration, Timestamp};
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use tempfile::NamedTempFile;
 use tokio_util::sync::CancellationToken;
 
-/// It ends when it is dropped.
+/// Stopped on drop.
 pub enum Server {
     /// Its kubeconfig.
     Embedded(NamedTempFile),
@@ -22,7 +22,7 @@ pub enum Server {
 
 impl Server {
     pub async fn embedded() -> Result<Self> {
-        // No Workload is younger than its journal, or Setu would write each journal anew.
+        // A Workload must not be younger than its journal, or Setu would rewrite each journal.
         let clock = Clock::starting_at(Timestamp::now() - SignedDuration::from_mins(5));
         let server = ApiServer::new(Embedded { seed: 7, clock, replicas: 1, history: 10_000 });
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;

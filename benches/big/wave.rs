@@ -1,4 +1,4 @@
-//! Whether the elector keeps its Lease while every waiting gang is looked at again and again.
+//! Whether the elector keeps its Lease while every waiting gang is reconciled repeatedly.
 
 use crate::ID;
 use crate::fill::Filler;
@@ -17,22 +17,22 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-/// How often the limits of the NodePool change. Each change wakes every gang that waits for them.
+/// How often the NodePool's limits change. Each change wakes every gang that waits for them.
 const CHANGES: usize = 60;
-/// Time between two changes.
+/// The time between two changes.
 const EVERY: Duration = Duration::from_millis(500);
 
-/// What a watch of the Lease shows.
+/// What a watch of the Lease has shown.
 #[derive(Default)]
 struct Seen {
     renewals: Vec<Timestamp>,
     holders: BTreeSet<String>,
 }
 
-/// Wakes all waiting gangs for half a minute, and prints how the Lease was renewed meanwhile.
+/// Wakes all waiting gangs for half a minute, and prints how the Lease was renewed.
 ///
 /// # Errors
-/// Where the API server or the metrics do not answer.
+/// If the API server or the metrics do not respond.
 pub async fn measure(filler: &Filler, process: &Process, limit: usize) -> Result<()> {
     let leases: Api<Lease> = Api::namespaced(filler.client.clone(), ID);
     let lease = leases.get("setu").await.context("the Lease of setu run")?;
@@ -50,7 +50,7 @@ pub async fn measure(filler: &Filler, process: &Process, limit: usize) -> Result
     let watch = tokio::spawn(watch);
     let (mut asked, mut leading) = (0, 0);
     for change in 0..CHANGES {
-        // Never enough for another gang.
+        // Never enough for one more gang.
         let limits = json!({"spec": {"limits": {"nvidia.com/gpu": (limit + change % 2).to_string()}}});
         filler.change(&kinds::NODE_POOL, ID, &limits).await?;
         tokio::time::sleep(EVERY).await;
@@ -69,7 +69,7 @@ pub async fn measure(filler: &Filler, process: &Process, limit: usize) -> Result
     Ok(())
 }
 
-/// Whether the process says on its metrics that it leads.
+/// Whether the process's metrics say that it leads.
 async fn leads(port: u16) -> Result<bool> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: setu\r\nConnection: close\r\n\r\n").await?;

@@ -1,9 +1,9 @@
-//! Setu beside its alternatives on one real control plane, one after the other in one run: what each adds at
-//! both ends of the cloud's own time, how long a Job waits for its pods, and what a shortage costs.
+//! Compares Setu with its alternatives on one real control plane, one after the other in one run: what each adds
+//! before and after the cloud's own time, how long a Job waits for its pods, and what a shortage costs.
 //!
-//! `just bench-compare` runs it with the release build; `--full` takes the larger cells too, and it writes
-//! docs/performance/comparison.md and docs/images/comparison.svg. `--shortage` only prints how long Jobs wait
-//! and what a shortage costs, `--cell NODESxGANGS` what one cell shows, and with `--queue NAME` of one system.
+//! `just bench-compare` runs it with the release build. `--full` adds the larger cells and writes
+//! docs/performance/comparison.md and docs/images/comparison.svg. `--shortage` only prints how long Jobs wait and
+//! what a shortage costs, `--cell NODESxGANGS` the results of one cell, with `--queue NAME` for one system.
 
 #![allow(
     missing_docs,
@@ -36,17 +36,17 @@ use tokio::task::JoinSet;
 use watch::{Observer, Times};
 use world::World;
 
-/// What is compared, by the name of its LocalQueue.
+/// The systems to compare, by LocalQueue.
 pub const SYSTEMS: [(&str, &str); 3] = [
     ("queue", "Setu"),
     ("kueue", "Kueue's ProvisioningRequest check"),
     ("poller", "15 s poller (imitation)"),
 ];
 
-/// Events come after everything else that Setu writes; what is written until Ready is counted when they are out.
+/// Setu writes Events last. The writes until Ready are counted after this time, once the Events are sent.
 const EVENTS: Duration = Duration::from_secs(1);
 
-/// Nodes, gangs at once, and how often.
+/// Nodes, concurrent gangs, and rounds.
 const CELLS: [(usize, usize, usize); 6] =
     [(1, 1, 10), (8, 1, 10), (64, 1, 5), (1, 10, 2), (1, 100, 1), (8, 10, 1)];
 const MORE_CELLS: [(usize, usize, usize); 3] = [(256, 1, 2), (64, 10, 1), (8, 100, 1)];
@@ -78,7 +78,7 @@ async fn main() -> Result<()> {
     report::write(&bench.found)?;
     if arguments.iter().any(|a| a == "--full") {
         bench.cells(&MORE_CELLS).await?;
-        // The API server of a control plane that has been at work for an hour answers later.
+        // The API server of a control plane that has worked for an hour is slower.
         let (systems, found) = bench.end();
         bench = Bench::start(systems, found).await?;
         bench.cells(&[MOST_GANGS]).await?;
@@ -89,10 +89,10 @@ async fn main() -> Result<()> {
 
 type Systems = Vec<(&'static str, &'static str)>;
 
-/// A control plane with what is compared on it, and what has been found.
+/// A control plane with the systems to compare, and the results so far.
 struct Bench {
     world: World,
-    /// What goes on meanwhile; ends with it.
+    /// Background tasks, which end with the bench.
     tasks: JoinSet<()>,
     systems: Systems,
     observer: Observer,
@@ -100,7 +100,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// Starts a control plane. The poller runs all the time, so that it is met at any moment of its round.
+    /// Starts a control plane. The poller runs all the time, so that gangs meet it at any moment of its interval.
     async fn start(systems: Systems, found: Found) -> Result<Self> {
         let world = World::start().await?;
         let mut tasks = JoinSet::new();
@@ -111,14 +111,14 @@ impl Bench {
         Ok(Self { world, tasks, systems, observer, found })
     }
 
-    /// Ends the control plane.
+    /// Stops the control plane.
     fn end(self) -> (Systems, Found) {
         drop(self.tasks);
         self.world.end();
         (self.systems, self.found)
     }
 
-    /// Measures these cells and writes what was found, each time, because what follows may not come to an end.
+    /// Measures these cells. Writes the results after each, because a later one may fail.
     async fn cells(&mut self, cells: &[(usize, usize, usize)]) -> Result<()> {
         for cell in cells {
             self.cell(*cell).await?;
@@ -127,17 +127,17 @@ impl Bench {
         Ok(())
     }
 
-    /// Has Jobs run with Setu and without. The shortage comes last: while it is remembered gangs take turns.
+    /// Runs Jobs with Setu and without. The shortage comes last: while Setu keeps it, gangs take turns.
     async fn jobs(&mut self) -> Result<()> {
         self.found.bound = bound(&self.world, &self.observer).await?;
         self.found.short = shortage::both(&self.world, &self.observer).await?;
         Ok(())
     }
 
-    /// Measures one cell of every system.
+    /// Measures one cell for every system.
     async fn cell(&mut self, (nodes, gangs, rounds): (usize, usize, usize)) -> Result<()> {
         for (queue, system) in self.systems.clone() {
-            // The imitation answers after up to half a minute, and one round shows that.
+            // The imitation takes up to half a minute, and one round shows that.
             let rounds = if queue == "poller" { rounds.min(2) } else { rounds };
             let mut cell = Cell::new(system, nodes, gangs);
             for round in 0..rounds {
@@ -174,19 +174,19 @@ impl Bench {
     }
 }
 
-/// What follows an argument.
+/// The argument after this one.
 fn value<'a>(arguments: &'a [String], name: &str) -> Option<&'a str> {
     let at = arguments.iter().position(|a| a == name)?;
     arguments.get(at + 1).map(String::as_str)
 }
 
-/// A cell that is given as `NODESxGANGS`.
+/// Parses a cell given as `NODESxGANGS`.
 fn cell(text: &str) -> Result<(usize, usize, usize)> {
     let (nodes, gangs) = text.split_once('x').context("a cell is given as NODESxGANGS, such as 1x1000")?;
     Ok((nodes.parse()?, gangs.parse()?, 1))
 }
 
-/// Submits gangs at once and waits until all are told Ready.
+/// Submits concurrent gangs and waits until all are Ready.
 async fn measured(
     world: &World,
     observer: &Observer,
@@ -202,7 +202,7 @@ async fn measured(
     until(observer, limit, done).await.with_context(|| format!("not all gangs of {prefix} were told Ready"))
 }
 
-/// Waits until what was seen is enough.
+/// Waits until the observations suffice.
 async fn until(observer: &Observer, limit: Duration, done: impl Fn(&[Times]) -> bool) -> Option<Vec<Times>> {
     let start = Instant::now();
     while start.elapsed() < limit {
@@ -215,7 +215,7 @@ async fn until(observer: &Observer, limit: Duration, done: impl Fn(&[Times]) -> 
     None
 }
 
-/// From the submission of ten Jobs of eight pods until all pods are bound: with Setu, and with Karpenter alone.
+/// The time from submitting ten Jobs of eight pods until all pods are bound: with Setu, and with Karpenter alone.
 async fn bound(world: &World, observer: &Observer) -> Result<Vec<(&'static str, Vec<f64>)>> {
     let (nodes, gangs) = (8, 10);
     let mut all = Vec::new();

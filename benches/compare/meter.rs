@@ -1,14 +1,14 @@
-//! What each program takes from the machine while gangs are under way.
+//! The resources that each program uses while gangs are in progress.
 
 use crate::usage;
 use setu_e2e::Program;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Columns of the table, each with the programs that are counted there.
+/// Columns of the table. Each program counts towards one.
 pub const SHARES: [&str; 6] = ["Setu", "Kueue", "Karpenter", "API server and etcd", "others", "this bench"];
 
-/// CPU time of each share, and how long that was, of so many rounds.
+/// CPU time of each share and the duration, for this many rounds.
 #[derive(Clone, Debug, Default)]
 pub struct Used {
     pub rounds: u32,
@@ -27,14 +27,14 @@ impl Used {
     }
 }
 
-/// Processes, with what each had used at the beginning.
+/// Processes with their CPU time at the start.
 pub struct Meter {
     began: Instant,
     processes: Vec<(&'static str, u32, Duration)>,
 }
 
 impl Meter {
-    /// Begins to count.
+    /// Starts measuring.
     pub fn start(programs: Vec<(Program, u32)>, setu: u32) -> Self {
         let programs = programs.into_iter().map(|(program, id)| (share_of(program), id));
         let own = [("Setu", setu), ("this bench", std::process::id())];
@@ -42,7 +42,7 @@ impl Meter {
         Self { began: Instant::now(), processes }
     }
 
-    /// What was used since.
+    /// The usage since the start.
     pub fn read(self) -> Used {
         let mut used = Used { rounds: 1, took: self.began.elapsed(), cpu: BTreeMap::new() };
         for (share, id, before) in self.processes {

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
-/// What was measured of one system with gangs of so many nodes.
+/// The measurements of one system with gangs of this many nodes.
 #[derive(Default)]
 pub struct Cell {
     pub system: &'static str,
@@ -19,20 +19,20 @@ pub struct Cell {
     pub gangs: usize,
     /// Milliseconds from the reservation to the first create, for each gang.
     first: Vec<f64>,
-    /// Of these until Kueue asked the check.
+    /// The part of this until Kueue asked the check.
     asking: Vec<f64>,
     /// Milliseconds from the last node's readiness to Ready.
     last: Vec<f64>,
     journal: usize,
-    /// What Setu cost until all were told Ready, and a second more.
+    /// The cost of Setu until all gangs were Ready, plus one second.
     pub until_ready: Process,
-    /// What it cost until all was cleared away.
+    /// The cost of Setu until everything was cleaned up.
     pub in_all: Process,
-    /// What every program used until all were told Ready.
+    /// The usage of every program until all gangs were Ready.
     pub used: Used,
 }
 
-/// The value below which this share lies, by nearest rank; `NaN` of none.
+/// The percentile by nearest rank; `NaN` without values.
 fn percentile(values: &[f64], share: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -53,14 +53,14 @@ impl Cell {
         Self { system, nodes, gangs, ..Self::default() }
     }
 
-    /// Takes in what was seen of some gangs.
+    /// Adds the observations of some gangs.
     pub fn take(&mut self, times: Vec<Times>) {
         for t in times {
             let (Some(reserved), Some(asked), Some(created)) = (t.reserved, t.asked, t.created) else {
                 continue;
             };
             let (Some(ready), Some(told)) = (t.ready, t.told) else { continue };
-            // Two watches may show two changes in the other order.
+            // Two watches may deliver two changes in the wrong order.
             self.asking.push(asked.saturating_duration_since(reserved).as_secs_f64() * 1e3);
             self.first.push(created.saturating_duration_since(reserved).as_secs_f64() * 1e3);
             self.last.push(told.saturating_duration_since(ready).as_secs_f64() * 1e3);
@@ -84,7 +84,7 @@ impl Cell {
         )
     }
 
-    /// Writes of Setu for each gang until it was told Ready.
+    /// Setu's writes per gang until it was Ready.
     pub fn written(&self) -> String {
         let gangs = self.first.len().max(1) as f64;
         let each: Vec<String> = self
@@ -101,20 +101,20 @@ impl Cell {
         )
     }
 
-    /// CPU-seconds of each share in a round.
+    /// CPU-seconds of each share per round.
     fn shares(&self) -> impl Iterator<Item = (&'static str, f64)> {
         let rounds = f64::from(self.used.rounds.max(1));
         let of = move |share| self.used.cpu.get(share).map_or(0.0, Duration::as_secs_f64) / rounds;
         SHARES.into_iter().map(move |share| (share, of(share)))
     }
 
-    /// Seconds that a round took.
+    /// Seconds per round.
     fn took(&self) -> f64 {
         self.used.took.as_secs_f64() / f64::from(self.used.rounds.max(1))
     }
 }
 
-/// All that has been found so far.
+/// All results so far.
 #[derive(Default)]
 pub struct Found {
     pub cells: Vec<Cell>,
@@ -124,19 +124,19 @@ pub struct Found {
     pub process: Process,
 }
 
-/// What the process cost.
+/// The cost of the Setu process.
 #[derive(Default)]
 pub struct Process {
     pub cpu_seconds: f64,
     pub peak_mib: f64,
     /// Resident memory at the end.
     pub mib: f64,
-    /// Writes by verb and resource, as its own metrics count them.
+    /// Writes by verb and resource, from its own metrics.
     pub writes: BTreeMap<String, u64>,
 }
 
 impl Process {
-    /// Adds what was used between two moments.
+    /// Adds the usage between two moments.
     pub fn add(&mut self, before: &Self, after: &Self) {
         self.cpu_seconds += after.cpu_seconds - before.cpu_seconds;
         self.peak_mib = self.peak_mib.max(after.peak_mib);
@@ -149,7 +149,7 @@ impl Process {
         }
     }
 
-    /// Writes in all.
+    /// The total number of writes.
     pub fn count(&self) -> u64 {
         self.writes.values().sum()
     }
@@ -165,7 +165,7 @@ impl Process {
     }
 }
 
-/// Sums `setu_api_requests_total` over answers.
+/// Sums `setu_api_requests_total` over status codes.
 fn writes_of(metrics: &str) -> BTreeMap<String, u64> {
     let mut all: BTreeMap<String, u64> = BTreeMap::new();
     for line in metrics.lines().filter(|l| l.starts_with("setu_api_requests_total{")) {
@@ -271,7 +271,7 @@ pub fn write(found: &Found) -> Result<()> {
         process.cpu_seconds,
         process.peak_mib
     )?;
-    // Each part alone may have failed.
+    // Each part may have failed on its own.
     if !bound.is_empty() {
         writeln!(
             out,
@@ -303,7 +303,7 @@ pub fn write(found: &Found) -> Result<()> {
 
 const COLOURS: [&str; 3] = ["#2a78d6", "#008300", "#e87ba4"];
 
-/// Median and p99 of both ends for each cell, on a logarithmic scale.
+/// Median and p99 before and after the cloud's time for each cell, on a logarithmic scale.
 fn plot(cells: &[Cell]) -> String {
     let systems: Vec<&str> = crate::SYSTEMS.iter().map(|(_, name)| *name).collect();
     let mut sizes: Vec<(usize, usize)> = Vec::new();

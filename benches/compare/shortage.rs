@@ -1,5 +1,5 @@
-//! Under shortage: ten nodes for five Jobs of four pods. How long until all are done, what nodes cost meanwhile
-//! on which no whole gang ran, and how many Jobs ran with a part of their pods.
+//! Shortage: ten nodes for five Jobs of four pods. How long until all are done, what nodes without a complete gang
+//! cost meanwhile, and how many Jobs ran with only some of their pods.
 
 use crate::watch::{self, Observer};
 use crate::world::{ID, World};
@@ -23,7 +23,7 @@ pub struct Shortage {
     pub took: f64,
 }
 
-/// Has both systems meet it. What fails of one is told, and the other goes on in a world that is as before.
+/// Runs the shortage with both systems. A failure of one is printed, and the other still runs in a clean world.
 pub async fn both(world: &World, observer: &Observer) -> Result<Vec<Shortage>> {
     let mut all = Vec::new();
     for (queue, system) in [("queue", "Setu"), ("plain", "Karpenter alone, no check")] {
@@ -89,7 +89,7 @@ async fn one(world: &World, queue: &str, system: &'static str) -> Result<Shortag
         }
     }
     result.took = start.elapsed().as_secs_f64();
-    // Pods of one gang are bound within moments of each other.
+    // The pods of a complete gang are bound within moments of each other.
     result.half = half.values().filter(|time| **time > Duration::from_secs(3)).count();
     println!(
         "shortage, {system}: {:.0} s until all are done, {:.0} node-seconds, {:.0} of them wasted, {} jobs ran half",

@@ -1,5 +1,5 @@
-//! What is compared with Setu: a stand-in autoscaler that grants every ProvisioningRequest at once, for Kueue's own
-//! check, and an imitation of the first Setu's loop, which looks every 15 seconds.
+//! The systems that Setu is compared with: a stand-in autoscaler that grants every ProvisioningRequest at once, for
+//! Kueue's own check, and an imitation of the first Setu's loop, which polls every 15 seconds.
 
 use crate::watch::{self, resource};
 use anyhow::Result;
@@ -11,10 +11,10 @@ use setu::names;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How often the imitation looks.
+/// The polling interval of the imitation.
 const POLL: Duration = Duration::from_secs(15);
 
-/// Grants every ProvisioningRequest as soon as it is seen.
+/// Grants every ProvisioningRequest as soon as it appears.
 pub async fn grant_everything(client: Client) {
     let granting = client.clone();
     watch::each(client, "ProvisioningRequest", move |request| {
@@ -37,19 +37,19 @@ pub async fn grant_everything(client: Client) {
     .await;
 }
 
-/// The imitation: every 15 seconds it creates the NodeClaims of Workloads that have none, and tells Kueue of
-/// those whose nodes are all ready.
+/// The imitation: every 15 seconds it creates the NodeClaims of Workloads that have none, and sets Ready for those
+/// whose nodes are all ready.
 pub async fn poll(client: Client, check: &'static str, claim: Value) {
     let mut tick = tokio::time::interval(POLL);
     loop {
         tick.tick().await;
-        if let Err(error) = look(&client, check, &claim).await {
+        if let Err(error) = poll_once(&client, check, &claim).await {
             eprintln!("the poller: {error:#}");
         }
     }
 }
 
-async fn look(client: &Client, check: &str, claim: &Value) -> Result<()> {
+async fn poll_once(client: &Client, check: &str, claim: &Value) -> Result<()> {
     let mut claims: BTreeMap<String, Vec<DynamicObject>> = BTreeMap::new();
     for claim in watch::list(client, "NodeClaim").await? {
         claims

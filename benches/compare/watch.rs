@@ -1,5 +1,5 @@
-//! The one observer: watches Workloads, what is created for them, and pods, and notes on its own monotonic
-//! clock when it saw what. Times in objects have whole seconds, so none of them is used.
+//! The common observer: it watches Workloads, the objects created for them, and pods, and records on its monotonic
+//! clock when it saw a change. It uses no timestamps of objects, because these have whole seconds.
 
 use anyhow::Result;
 use futures::{StreamExt as _, TryStreamExt as _};
@@ -12,12 +12,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use tokio::task::JoinSet;
 
-/// What was seen of one job's gang.
+/// The observations of one job's gang.
 #[derive(Clone, Debug, Default)]
 pub struct Times {
     pub uid: String,
     pub reserved: Option<Instant>,
-    /// Kueue asked: the Workload lists the check. It does so in a write after the reservation.
+    /// Kueue asked: the Workload lists the check. Kueue writes that after the reservation.
     pub asked: Option<Instant>,
     /// The first NodeClaim or ProvisioningRequest.
     pub created: Option<Instant>,
@@ -28,14 +28,14 @@ pub struct Times {
     /// The last pod was bound.
     pub bound: Option<Instant>,
     pub bindings: usize,
-    /// How large the journal was at most.
+    /// The largest size of the journal.
     pub journal: usize,
 }
 
 #[derive(Default)]
 struct Observed {
     jobs: BTreeMap<String, Times>,
-    /// Job of each Workload by its UID, and by its name.
+    /// The Job of each Workload by the Workload's UID, and by its name.
     by_uid: BTreeMap<String, String>,
     by_name: BTreeMap<String, String>,
     seen: BTreeSet<String>,
@@ -55,12 +55,12 @@ impl Observer {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets everything.
+    /// Drops all observations.
     pub fn clear(&self) {
         *self.sight() = Observed::default();
     }
 
-    /// What was seen of every job.
+    /// The observations of every job.
     pub fn times(&self) -> BTreeMap<String, Times> {
         self.sight().jobs.clone()
     }
@@ -71,7 +71,7 @@ impl Observer {
             let (observer, client) = (self.clone(), client.clone());
             tasks.spawn(async move {
                 loop {
-                    // Where a kind is not served yet, or a watch ended, it is begun again.
+                    // Start again if a kind is not served yet, or a watch ended.
                     let _ = observer.follow(&client, kind).await;
                     tokio::time::sleep(std::time::Duration::from_millis(200)).await;
                 }
@@ -93,7 +93,7 @@ impl Observer {
     }
 }
 
-/// A kind by its name.
+/// The API resource of a kind.
 pub fn resource(kind: &str) -> ApiResource {
     let (group, version) = match kind {
         "NodeClaim" => ("karpenter.sh", "v1"),
@@ -162,13 +162,13 @@ impl Observed {
     }
 }
 
-/// Every object of a kind.
+/// All objects of a kind.
 pub async fn list(client: &Client, kind: &str) -> Result<Vec<DynamicObject>> {
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource(kind));
     Ok(api.list(&kube::api::ListParams::default()).await?.items)
 }
 
-/// Follows a kind and gives every object, as added or changed, to `act`, for ever.
+/// Follows a kind and passes every added or changed object to `act`, forever.
 pub async fn each<F: Future<Output = ()>>(
     client: Client,
     kind: &'static str,

@@ -1,4 +1,4 @@
-//! The control plane and what is in it: one queue for each system, over the same cloud.
+//! The control plane and its objects: one queue per system, over the same cloud.
 
 use crate::meter::Meter;
 use crate::setu::Setu;
@@ -15,10 +15,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Namespace, NodePool, flavor and ClusterQueue.
+/// The name of the namespace, NodePool, flavor and ClusterQueue.
 pub const ID: &str = "compare";
 
-/// How long clearing away may take.
+/// The time limit for cleaning up.
 const CLEARING: Duration = Duration::from_mins(10);
 
 pub struct World {
@@ -30,7 +30,7 @@ pub struct World {
 const POLICY: &str = "{apiVersion: setu.kueue.x-k8s.io/v1alpha1, kind: Policy, \
     guards: {gangNodes: 1000, claimsInFlight: 100000, createsPerMinute: 100000}}";
 
-/// The CRD of ProvisioningRequests, from the module that Kueue itself is built with.
+/// The CRD of ProvisioningRequests, from the module that Kueue is built with.
 fn provisioning_requests() -> Result<PathBuf> {
     let module = "k8s.io/autoscaler/cluster-autoscaler/apis";
     let output = Command::new("go")
@@ -78,7 +78,7 @@ impl World {
         let stack = Stack::start(Options::default()).await?;
         let client = stack.client()?;
         apply::path(&client, &provisioning_requests()?).await?;
-        // Kueue starts that controller only where the kind is served when it starts itself.
+        // Kueue starts that controller only if the kind is already served when Kueue starts.
         stack.stop_program(Program::Kueue).await?;
         stack.start_program(Program::Kueue).await?;
         let crd = serde_json::to_value(::setu::api::ProvisioningParameters::crd())?;
@@ -90,13 +90,13 @@ impl World {
             if object["kind"] == "ClusterQueue" {
                 object["spec"]["resourceGroups"][0]["flavors"][1]["resources"][0]["nominalQuota"] =
                     json!("1000Gi");
-                // The gangs of the matrix are larger than the queue of the scenarios.
+                // The gangs of the matrix are larger than the scenarios' queue allows.
                 object["spec"]["resourceGroups"][0]["flavors"].as_array_mut().context("flavors")?.remove(0);
             }
         }
         objects.push(json!({
             "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor",
-            // Karpenter has nothing to do with what a stand-in grants.
+            // Karpenter has no part in what a stand-in grants.
             "metadata": {"name": "compare-nowhere"}, "spec": {"nodeLabels": {"pool": "nowhere"}},
         }));
         objects.push(json!({
@@ -129,18 +129,18 @@ impl World {
         Ok(Self { stack, client, setu })
     }
 
-    /// Ends Setu before the control plane goes.
+    /// Stops Setu before the control plane.
     pub fn end(mut self) {
         self.setu.kill();
         self.stack.stop();
     }
 
-    /// Begins to count what each program uses.
+    /// Starts measuring what each program uses.
     pub async fn meter(&self) -> Result<Meter> {
         Ok(Meter::start(self.stack.processes().await, self.setu.id().context("Setu does not run")?))
     }
 
-    /// The imitation at work.
+    /// Runs the imitation.
     pub fn poller(&self) -> impl Future<Output = ()> + use<> {
         let claim = json!({
             "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
@@ -160,7 +160,7 @@ impl World {
         systems::poll(self.client.clone(), "compare-poller", claim)
     }
 
-    /// Submits Jobs at once. With `run_for` their pods end after that time.
+    /// Submits Jobs at once. With `run_for`, their pods end after that time.
     pub async fn submit(
         &self,
         prefix: &str,
@@ -195,11 +195,11 @@ impl World {
         made.into_iter().collect()
     }
 
-    /// Deletes every Job and waits until nothing of them is left.
+    /// Deletes every Job and waits until nothing is left.
     pub async fn clear(&self) -> Result<()> {
         let start = Instant::now();
         loop {
-            // An API server that is at its limit breaks a connection now and then.
+            // An overloaded API server sometimes drops a connection.
             let left = self.take_away().await;
             if matches!(left, Ok(0)) {
                 return Ok(());
@@ -211,8 +211,8 @@ impl World {
         }
     }
 
-    /// Deletes the Jobs, and the NodeClaims that are not Setu's, which takes its own away; returns how many objects there
-    /// still were.
+    /// Deletes the Jobs and the NodeClaims that are not Setu's; Setu deletes its own. Returns the number of objects that
+    /// still existed.
     async fn take_away(&self) -> Result<usize> {
         let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), ID, &resource("Job"));
         api.delete_collection(&DeleteParams::background(), &ListParams::default()).await?;

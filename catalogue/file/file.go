@@ -1,4 +1,4 @@
-// Package file has the form of the files in which Setu embeds its catalogue (crates/setu-core/src/plan/catalogue).
+// Package file defines the format of the files with Setu's embedded catalogue (crates/setu-core/src/plan/catalogue).
 package file
 
 import (
@@ -7,38 +7,38 @@ import (
 	"os"
 )
 
-// Provider has the types of one provider in the order of their names.
+// Provider has the types of one provider, sorted by name.
 type Provider struct {
 	// Date of the prices.
 	Date string `json:"date"`
 	// Keys of the labels.
 	Keys []string `json:"keys"`
-	// Regions of the prices: first that by which types are compared.
+	// Regions of the prices. The first one is used to compare types.
 	Regions []string `json:"regions"`
-	// Estimates say which of these prices the provider itself does not have.
+	// Estimates describe which of these prices are not from the provider.
 	Estimates *Estimates `json:"estimates,omitempty"`
 	Types     []Type     `json:"types"`
 }
 
-// Estimates are the prices of the last regions: today's price of the first region times what a region's price was of that one's
-// on an earlier day.
+// Estimates are the prices of the last regions: today's price in the first region, times the ratio of both regions' prices
+// on an earlier date.
 type Estimates struct {
 	// Date of the earlier prices.
 	Date string `json:"date"`
-	// First is the position of the first such region.
+	// First is the index of the first such region.
 	First int `json:"first"`
 }
 
 // Type is one instance type.
 type Type struct {
 	Name string `json:"name"`
-	// Labels by key; empty for one that the type has not.
+	// Labels in the order of the keys; empty if the type lacks one.
 	Labels []string `json:"labels"`
 	// What pods may use.
 	Allocatable map[string]string `json:"allocatable"`
-	// Prices on demand by region, in millionths an hour; 0 where it is not sold or nothing is known.
+	// On-demand prices by region, in millionths per hour; 0 if it is not sold there or the price is unknown.
 	Prices []int64 `json:"prices"`
-	// Whether it has accelerators of which neither labels nor resources tell.
+	// Whether it has accelerators that neither labels nor resources show.
 	Accelerator bool `json:"accelerator,omitempty"`
 }
 

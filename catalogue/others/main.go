@@ -1,6 +1,6 @@
-// Writes the catalogues of Azure and of Google Cloud that Setu embeds, from the tables that are kept by hand beside this program.
-// Labels and what pods may use are what their Karpenter providers make of a type, but for Google's GPUs, of which it counts one a machine.
-// Azure's prices are those that its provider ships.
+// Writes the catalogues of Azure and of Google Cloud that Setu embeds, from the hand-written tables beside this program.
+// Labels and allocatable resources are those of the Karpenter providers, except for Google's GPUs: the provider counts one
+// per machine. Azure's prices are those that its provider ships.
 //
 // Usage: others AZURE.csv AZURE_PROVIDER_DIR AZURE_OUT GOOGLE.csv GOOGLE_OUT
 package main
@@ -69,19 +69,19 @@ func main() {
 type row struct {
 	name, arch, gpu, maker string
 	cpus, memory, gpus     int64
-	// Millionths of a dollar an hour; 0 where the table has none.
+	// Millionths of a dollar per hour; 0 if the table has none.
 	price int64
 }
 
-// Prices on demand.
+// On-demand prices.
 type prices struct {
 	date    string
 	regions []string
-	// Millionths of a dollar an hour by region and name; without any, those of the table count.
+	// Millionths of a dollar per hour by region and name. If nil, the table's prices are used.
 	listed map[string]map[string]int64
 }
 
-// The prices of one line, in the order of the regions; 0 where none is known.
+// The prices of one line, in the order of the regions; 0 if unknown.
 func (p prices) of(r row) []int64 {
 	if p.listed == nil {
 		return []int64{r.price}
@@ -99,7 +99,7 @@ var (
 	ofSize      = regexp.MustCompile(`^\s*"(\w+)":\s+([0-9.]+),$`)
 )
 
-// The prices that the provider for Azure ships: first those of the region by which sizes are compared.
+// The prices that the Azure provider ships. The first region is used to compare sizes.
 func azurePrices(dir string) (prices, error) {
 	text, err := os.ReadFile(filepath.Join(dir, "pkg/providers/pricing/zz_generated.pricing.go"))
 	if err != nil {
@@ -134,13 +134,13 @@ func azurePrices(dir string) (prices, error) {
 	return found, nil
 }
 
-// Radeon PRO V620: the provider for Azure takes machines with it for plain ones, without a label of a GPU.
+// Radeon PRO V620: the Azure provider treats these machines as if they had no GPU, without a GPU label.
 var azureHidden = regexp.MustCompile(`_V620_`)
 
-// Whether it has a GPU of which no label tells.
+// Whether it has a GPU that no label shows.
 func (r row) hidden() bool { return r.maker != "" && azureHidden.MatchString(r.name) }
 
-// The lines of a table, by the names in its first one, sorted.
+// The rows of a table, sorted, with columns by the names in the header.
 func read(path string) ([]row, error) {
 	opened, err := os.Open(path)
 	if err != nil {
@@ -178,7 +178,7 @@ func read(path string) ([]row, error) {
 	return rows, nil
 }
 
-// The labels of every node on Linux.
+// The labels of every Linux node.
 func common(r row) map[string]string {
 	return map[string]string{"kubernetes.io/arch": r.arch, "kubernetes.io/os": "linux"}
 }
@@ -187,7 +187,7 @@ func common(r row) map[string]string {
 var azureSize = regexp.MustCompile(`^([A-Z])([A-Z]*)\d+([a-z]*)$`)
 var azureVersion = regexp.MustCompile(`^v(\d+)$`)
 
-// The provider reads no other names of GPUs out of a size's: MI300X has none.
+// The provider finds only such GPU names in a size's name: MI300X does not match.
 var azureGPU = regexp.MustCompile(`^[A-Z]\d+$`)
 
 func azureLabels(r row) map[string]string {
@@ -220,7 +220,7 @@ func azureLabels(r row) map[string]string {
 	return labels
 }
 
-// What is left for pods on AKS: how many of them, the AKSNodeClass and the network plugin say.
+// The allocatable resources on AKS. The number of pods depends on the AKSNodeClass and the network plugin.
 func onAzure(r row) map[string]string {
 	gib := float64(r.memory) / 1024
 	memory := int64(gib) * 1024 * mi
@@ -237,7 +237,7 @@ func onAzure(r row) map[string]string {
 
 type bracket struct{ to, rate float64 }
 
-// What the kubelet keeps, at a rate for each part.
+// What the kubelet reserves, with a rate for each bracket.
 func kept(amount float64, brackets []bracket) float64 {
 	var sum, from float64
 	for _, b := range brackets {
@@ -252,7 +252,7 @@ func kept(amount float64, brackets []bracket) float64 {
 func googleLabels(r row) map[string]string {
 	parts := strings.Split(r.name, "-")
 	family, size := parts[0], parts[len(parts)-1]
-	// c4-standard-4-lssd is of size 4.
+	// For example, c4-standard-4-lssd has size 4.
 	if len(parts) > 3 {
 		size = parts[len(parts)-2]
 	}
@@ -277,7 +277,7 @@ func googleLabels(r row) map[string]string {
 	return labels
 }
 
-// What is left for pods on GKE, with a mirror pod of kube-proxy on each node.
+// The allocatable resources on GKE, with a kube-proxy mirror pod on each node.
 func onGoogle(r row) map[string]string {
 	memory := r.memory * mi
 	memory -= int64(float64(memory) * 0.07)

@@ -1,4 +1,4 @@
-//! A write that the API server does not take for now, over a real connection.
+//! A write that the API server refuses temporarily, over a real connection.
 
 use axum::http::StatusCode;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::net::TcpListener;
 
-/// How many requests one create makes of which the first is answered 503, and the status that its caller is told.
-/// A second request is answered 404, which nobody repeats, so that the call ends either way.
+/// Creates an object and gets 503 first. Returns the number of requests, and the status that the caller gets.
+/// A second request would get 404, which is never retried, so the call ends either way.
 pub async fn create() -> (usize, u16) {
     let count = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&count);
@@ -25,10 +25,10 @@ pub async fn create() -> (usize, u16) {
     let server = tokio::spawn(axum::serve(listener, refusing).into_future());
     let connected = client::connect(Config::new(format!("http://{address}").parse().unwrap())).unwrap();
     let maps = Api::<ConfigMap>::namespaced(connected, "n");
-    let told = match maps.create(&PostParams::default(), &ConfigMap::default()).await {
+    let status = match maps.create(&PostParams::default(), &ConfigMap::default()).await {
         Err(Error::Api(status)) => status.code,
         other => panic!("{other:?}"),
     };
     server.abort();
-    (count.load(Ordering::SeqCst), told)
+    (count.load(Ordering::SeqCst), status)
 }

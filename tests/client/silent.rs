@@ -1,4 +1,4 @@
-//! A watch whose connection falls silent: the peer sends nothing more, and no end of the connection either.
+//! A watch whose connection falls silent: the peer sends nothing more and does not close it.
 
 use axum::body::Body;
 use axum::extract::RawQuery;
@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 
-/// When watches were opened, each of which stays silent, within this time from the first.
+/// When watches were opened within this time from the first one. Each of them stays silent.
 pub async fn watches(within: Duration) -> Vec<Duration> {
     let opened: Arc<Mutex<Vec<Instant>>> = Arc::default();
     let noted = Arc::clone(&opened);

@@ -1,5 +1,5 @@
-//! Runs that chance may leave out: leaders that do not know of each other, clocks that differ, neighbours that
-//! never heal, many gangs at once, and telemetry that finds its way blocked.
+//! Dramas that random seeds may miss: leaders that do not know of each other, clock skew, neighbours that never
+//! recover, many gangs at once, and blocked telemetry.
 
 use super::each;
 use super::single::{differs, ways};
@@ -12,7 +12,7 @@ use setu::sim::moves::Move;
 use setu::telemetry::metrics;
 use std::collections::BTreeMap;
 
-/// Plays dramas, each with its name; every one must go well, and as its reference if it has one.
+/// Plays named dramas. Each must succeed, and end like its reference if it has one.
 fn all_go_well(all: &[(String, Drama, Option<&Outcome>)]) -> Vec<Outcome> {
     let played = each(all, |(name, drama, reference)| {
         let outcome = drama.play(false).unwrap();
@@ -26,10 +26,10 @@ fn all_go_well(all: &[(String, Drama, Option<&Outcome>)]) -> Vec<Outcome> {
     outcomes
 }
 
-/// A name, and what is changed in a drama.
+/// A name, and a change to a drama.
 type Change<'c> = (&'c str, &'c (dyn Fn(&mut Drama) + Sync));
 
-/// Every way that a gang can go, with something changed, ends as without it. Returns all runs, change by change.
+/// Checks that every way, with each change, ends as it does without it. Returns all runs, change by change.
 fn every_way_with(changes: &[Change<'_>]) -> Vec<Outcome> {
     let ways = ways();
     let references: Vec<Outcome> = each(&ways, |way| way.drama.play(false).unwrap());
@@ -45,7 +45,7 @@ fn every_way_with(changes: &[Change<'_>]) -> Vec<Outcome> {
 }
 
 #[test]
-fn two_leaders_for_ever_do_no_harm() {
+fn two_permanent_leaders_do_no_harm() {
     let far = Rates { lag: 3_000, ..Rates::default() };
     every_way_with(&[
         ("two leaders", &|drama| drama.replicas = vec![0, 0]),
@@ -57,7 +57,7 @@ fn two_leaders_for_ever_do_no_harm() {
 }
 
 #[test]
-fn clocks_that_are_an_hour_wrong_do_no_harm() {
+fn a_clock_skew_of_an_hour_does_no_harm() {
     every_way_with(&[
         ("an hour fast", &|drama| drama.replicas = vec![3_600]),
         ("one fast and one slow", &|drama| drama.replicas = vec![3_600, -3_600]),
@@ -65,7 +65,7 @@ fn clocks_that_are_an_hour_wrong_do_no_harm() {
 }
 
 #[test]
-fn a_clock_that_jumps_does_no_harm() {
+fn a_clock_jump_does_no_harm() {
     let jumps = |at: u64, seconds: i64| {
         move |drama: &mut Drama| {
             drama.scenes.push((at, Scene::Clock(0, seconds)));
@@ -89,7 +89,7 @@ fn a_clock_that_jumps_does_no_harm() {
 }
 
 #[test]
-fn a_leader_that_wakes_after_ten_minutes_with_its_old_memory_does_no_harm() {
+fn a_leader_that_resumes_after_ten_minutes_with_stale_state_does_no_harm() {
     let quiet = Drama::quiet(2);
     let reference = quiet.play(false).unwrap();
     let mut all = Vec::new();
@@ -112,7 +112,7 @@ fn took(outcome: &Outcome, job: &str) -> SignedDuration {
 }
 
 #[test]
-fn whatever_anybody_does_for_a_minute_the_gang_comes_to_its_end() {
+fn a_gang_ends_after_a_minute_of_any_disturbance() {
     let mut all = Vec::new();
     for what in Move::ALL {
         let gangs = vec![Role { pods: 2, runs: 10, enters: 0 }, Role { pods: 1, runs: 5, enters: 8 }];
@@ -124,11 +124,11 @@ fn whatever_anybody_does_for_a_minute_the_gang_comes_to_its_end() {
 }
 
 #[test]
-fn thirty_gangs_that_come_during_an_outage_are_all_served_after_it() {
+fn thirty_gangs_that_arrive_during_an_outage_all_finish_after_it() {
     let gangs = (0..30).map(|n| Role { pods: 2, runs: 5, enters: n / 3 }).collect();
     let scenes = vec![(0, Scene::Move(Move::ApiServerDown)), (60_000, Scene::Calm)];
     let mut drama = Drama { gangs, scenes, chaos: 61_000, ..Drama::quiet(2) };
-    // The deadlines of dramas are short.
+    // The default deadlines of dramas are too short for this.
     json_patch::merge(
         &mut drama.policy,
         &json!({"deadlines": {"launch": "4m", "register": "8m", "initialize": "10m", "gang": "15m"}}),
@@ -140,7 +140,7 @@ fn thirty_gangs_that_come_during_an_outage_are_all_served_after_it() {
     assert!(last < SignedDuration::from_mins(4), "the last was served after {last:#}");
 }
 
-/// How much later the first of two gangs ends for what happens to the second.
+/// How much later the first of two gangs ends because of what happens to the second.
 fn delay(scenes: Vec<(u64, Scene)>) -> SignedDuration {
     let first = Role { pods: 2, runs: 5, enters: 10 };
     let other = Role { pods: 3, runs: 5, enters: 0 };
@@ -154,11 +154,11 @@ fn delay(scenes: Vec<(u64, Scene)>) -> SignedDuration {
     took(beside, "gang-0") - took(alone, "gang-0")
 }
 
-/// What one gang may be delayed by another.
+/// The longest that one gang may delay another.
 const CONSTANT: SignedDuration = SignedDuration::from_secs(5);
 
 #[test]
-fn a_gang_whose_journal_is_poisoned_all_the_time_delays_no_other() {
+fn a_gang_whose_journal_is_corrupted_all_the_time_delays_no_other() {
     let poison = [
         Move::GarbleJournal,
         Move::ForgeRollback,
@@ -173,10 +173,10 @@ fn a_gang_whose_journal_is_poisoned_all_the_time_delays_no_other() {
 }
 
 #[test]
-fn a_gang_that_never_heals_delays_no_other() {
+fn a_gang_that_never_recovers_delays_no_other() {
     let error = json!({"reason": "Unauthorized", "message": "not allowed"});
     let never = |rule| vec![(0, Scene::Weather(vec![rule]))];
-    // Slot 2 is of the larger gang alone.
+    // Only the larger gang has a slot 2.
     let delayed = delay(never(json!({"slot": "2", "createError": error})));
     assert!(delayed < CONSTANT, "{delayed:#}");
     let delayed = delay(never(json!({"slot": "2", "registrationDelay": "1h"})));
@@ -184,12 +184,12 @@ fn a_gang_that_never_heals_delays_no_other() {
 }
 
 #[test]
-fn a_delay_is_seen_where_there_is_one() {
+fn a_real_delay_is_detected() {
     let delayed = delay(vec![(9_000, Scene::Weather(vec![json!({"launchDelay": "1m"})]))]);
     assert!(delayed > CONSTANT, "{delayed:#}");
 }
 
-/// Plays a drama; how often each step was counted, and how often it was committed.
+/// Plays a drama. Returns how often each step was counted, and how often it was committed.
 fn counted(drama: &Drama) -> (BTreeMap<String, u64>, BTreeMap<String, u64>) {
     let recorder = metrics::recorder().unwrap();
     let handle = recorder.handle();
@@ -209,7 +209,7 @@ fn counted(drama: &Drama) -> (BTreeMap<String, u64>, BTreeMap<String, u64>) {
 }
 
 #[test]
-fn every_committed_step_is_counted_once_and_no_other() {
+fn the_metric_counts_each_committed_step_exactly_once() {
     for way in ways() {
         let (counted, committed) = counted(&way.drama);
         assert!(committed.len() > 3, "{}", way.name);
@@ -225,7 +225,7 @@ fn every_committed_step_is_counted_once_and_no_other() {
 }
 
 #[test]
-fn telemetry_that_finds_its_way_blocked_changes_nothing() {
+fn blocked_telemetry_changes_nothing() {
     for way in ways() {
         let plain = way.drama.play(false).unwrap();
         let traced = Drama { traced: true, ..way.drama.clone() }.play(false).unwrap();

@@ -1,4 +1,4 @@
-//! The real controller in the embedded cluster, under everything that can go wrong.
+//! Plays the real controller in the embedded cluster, under all faults.
 
 #![allow(
     clippy::unwrap_used,
@@ -18,11 +18,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
-/// Random dramas that are played twice.
+/// Seeds of random dramas that are played twice.
 const REPEATED: std::ops::Range<u64> = 0..25;
-/// The other random dramas that are played; `SETU_SEEDS=from..to` chooses others. `just nightly` plays many more.
+/// Seeds of the other random dramas; `SETU_SEEDS=from..to` overrides them. `just nightly` plays many more.
 const SEEDS: std::ops::Range<u64> = 25..150;
-/// Random dramas in which the nodes of a gang may come from several tiers.
+/// Seeds of random dramas in which a gang's nodes may come from several tiers.
 const MIXED: std::ops::Range<u64> = 300..325;
 
 fn seeds() -> std::ops::Range<u64> {
@@ -31,7 +31,7 @@ fn seeds() -> std::ops::Range<u64> {
     chosen.map_or(SEEDS, |(from, to)| from.parse().unwrap()..to.parse().unwrap())
 }
 
-/// Does something with each of these, on all cores. What comes of it is in the order of the input.
+/// Applies a function to each item, on all cores. The results are in the order of the input.
 fn each<I: Sync, T: Send>(all: &[I], does: impl Fn(&I) -> T + Sync) -> Vec<T> {
     let next = AtomicUsize::new(0);
     let done: Mutex<BTreeMap<usize, T>> = Mutex::default();
@@ -51,18 +51,18 @@ fn each<I: Sync, T: Send>(all: &[I], does: impl Fn(&I) -> T + Sync) -> Vec<T> {
     done.into_inner().unwrap().into_values().collect()
 }
 
-fn told(drama: &Drama, outcome: &Outcome) -> String {
+fn describe(drama: &Drama, outcome: &Outcome) -> String {
     let violations: Vec<String> = outcome.violations.iter().take(5).map(ToString::to_string).collect();
     format!("{}\nin the drama:\n{}", violations.join("\n"), serde_yaml::to_string(drama).unwrap())
 }
 
 #[test]
-fn a_gang_that_nothing_happens_to_runs_and_leaves_nothing() {
+fn an_undisturbed_gang_runs_and_leaves_nothing_behind() {
     let outcome = Drama::quiet(4).play(true).unwrap();
     assert!(
         outcome.violations.is_empty(),
         "{}\n{}",
-        told(&Drama::quiet(4), &outcome),
+        describe(&Drama::quiet(4), &outcome),
         outcome.lines.concat()
     );
     println!("{} changes, {} writes of Setu", outcome.changes, outcome.writes);
@@ -77,7 +77,7 @@ fn random_dramas_break_no_invariant_and_come_to_their_end() {
         let outcome = drama.play(false).unwrap();
         let failed = outcome.violations.first().map(|v| {
             println!("seed {seed}: {v}");
-            told(&drama, &outcome)
+            describe(&drama, &outcome)
         });
         (outcome.lives, failed)
     });
@@ -88,7 +88,7 @@ fn random_dramas_break_no_invariant_and_come_to_their_end() {
     assert!(failed.is_empty(), "{} dramas failed, the first: {}", failed.len(), failed[0]);
 }
 
-/// The drama of a seed, with one tier for each of two zones.
+/// The drama of a seed, with one tier in each of two zones.
 fn mixed(seed: u64) -> Drama {
     let mut drama = Drama::of(seed);
     let tier = |zone: &str| serde_json::json!({"name": zone, "zones": [zone]});
@@ -99,24 +99,24 @@ fn mixed(seed: u64) -> Drama {
 }
 
 #[test]
-fn gangs_whose_tiers_may_be_mixed_break_no_invariant_either() {
+fn gangs_with_mixed_tiers_break_no_invariant() {
     let seeds: Vec<u64> = MIXED.collect();
     let failed = each(&seeds, |seed| {
         let drama = mixed(*seed);
         let outcome = drama.play(false).unwrap();
-        outcome.violations.first().map(|_| told(&drama, &outcome))
+        outcome.violations.first().map(|_| describe(&drama, &outcome))
     });
     let failed: Vec<String> = failed.into_iter().flatten().collect();
     assert!(failed.is_empty(), "{} dramas failed, the first: {}", failed.len(), failed[0]);
 }
 
 #[test]
-fn a_seed_repeats_a_run_to_the_last_byte_and_breaks_no_invariant() {
+fn a_seed_reproduces_its_run_byte_for_byte_and_breaks_no_invariant() {
     let seeds: Vec<u64> = REPEATED.collect();
     let differences = each(&seeds, |seed| {
         let [first, second] = [(); 2].map(|()| Drama::of(*seed).play(true).unwrap());
         if !first.violations.is_empty() {
-            return Some(told(&Drama::of(*seed), &first));
+            return Some(describe(&Drama::of(*seed), &first));
         }
         let (one, other) = (first.lines, second.lines);
         assert!(!one.is_empty(), "seed {seed} left no log");
@@ -129,7 +129,7 @@ fn a_seed_repeats_a_run_to_the_last_byte_and_breaks_no_invariant() {
 }
 
 #[test]
-fn every_drama_that_once_went_wrong_goes_well() {
+fn every_drama_that_once_failed_succeeds() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/seeds");
     let files: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|f| f.unwrap().path()).collect();
     assert!(!files.is_empty());
@@ -143,14 +143,14 @@ fn every_drama_that_once_went_wrong_goes_well() {
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 
-/// `SETU_SEEDS=16..17 cargo test --test dramas -- --ignored --nocapture` makes a drama that goes wrong
-/// as small as it can be and shows every change in it.
+/// `SETU_SEEDS=16..17 cargo test --test dramas -- --ignored --nocapture` shrinks a failing drama as far as
+/// possible and shows every change in it.
 #[test]
 #[ignore = "for whoever looks into a seed"]
-fn a_chosen_seed_is_made_small_and_told_in_full() {
+fn a_chosen_seed_is_shrunk_and_shown_in_full() {
     for seed in seeds() {
         let drama = shrink(&Drama::of(seed));
         let outcome = drama.play(true).unwrap();
-        println!("{}{}", outcome.lines.concat(), told(&drama, &outcome));
+        println!("{}{}", outcome.lines.concat(), describe(&drama, &outcome));
     }
 }

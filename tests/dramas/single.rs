@@ -1,5 +1,5 @@
-//! Every fault that can strike a single write, at every write of each way that a gang can go: the run ends
-//! as the one without a fault, and buys no more than it must.
+//! Every fault that can hit a single write, at every write of every way that a gang can go. The run must end
+//! like the one without a fault, and buy no more than necessary.
 
 use super::each;
 use serde_json::{Value, json};
@@ -10,8 +10,8 @@ use setu::sim::moves::Move;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// The faults after which another life, or another answer, has to lead to the same end; and a write that arrives when
-/// nobody expects it any more.
+/// The faults after which a restart, or another answer, must lead to the same end; and a write that arrives
+/// late.
 const WORST: [Fault; 6] = [
     Fault::CrashBefore,
     Fault::CrashAfter,
@@ -21,17 +21,17 @@ const WORST: [Fault; 6] = [
     Fault::Delayed,
 ];
 
-/// How long an attempt may last: `deadlines.gang` of a drama, and the time in which a dead replica is replaced.
+/// The longest attempt: `deadlines.gang` of a drama, plus the time to replace a dead replica.
 const ATTEMPT: Duration = Duration::from_secs(140);
 
-/// A way that a gang can go, and by what it is seen that the run without a fault went it.
+/// A way that a gang can go, and the test that the run without a fault went that way.
 pub struct Way {
     pub name: &'static str,
     pub drama: Drama,
     goes: fn(&Outcome) -> bool,
 }
 
-/// Gangs by their pods, the seconds that these run, and when they come.
+/// Gangs by their pods, the seconds that these run, and when they start.
 fn gangs(all: &[(u32, u64, u64)]) -> Vec<Role> {
     all.iter().map(|&(pods, runs, enters)| Role { pods, runs, enters }).collect()
 }
@@ -123,7 +123,7 @@ pub fn ways() -> Vec<Way> {
     ]
 }
 
-/// In what a run differs from the one without a fault, other than in time.
+/// How a run differs from the one without a fault, apart from time.
 pub fn differs(reference: &Outcome, faulty: &Outcome, drama: &Drama) -> Option<String> {
     let ends = |outcome: &Outcome| -> BTreeMap<String, (bool, bool)> {
         outcome.ends.iter().map(|(job, end)| (job.clone(), (end.finished, end.given_up))).collect()
@@ -131,8 +131,8 @@ pub fn differs(reference: &Outcome, faulty: &Outcome, drama: &Drama) -> Option<S
     if ends(reference) != ends(faulty) {
         return Some(format!("it ends as {:?}, and without the fault as {:?}", faulty.ends, reference.ends));
     }
-    // A fault may cost each gang the attempt that it strikes, as long as that may last, and where time matters
-    // it may come too late to take over what was kept for it.
+    // A fault may cost each gang the attempt that it hits, for as long as that may last. With tight timing the gang
+    // may also be too late to reuse nodes that were kept for it.
     let pods: u32 = drama.gangs.iter().map(|gang| gang.pods).sum();
     let allowed = reference.created + u64::from(pods);
     if faulty.created > allowed {
@@ -146,10 +146,10 @@ pub fn differs(reference: &Outcome, faulty: &Outcome, drama: &Drama) -> Option<S
         .then(|| format!("{:.0} node-seconds serve nobody, {allowed:.0} at most", faulty.wasted))
 }
 
-/// A fault at one write: of which way, which write, which fault.
+/// A fault at one write: the way, the write and the fault.
 type Case = (usize, usize, Fault);
 
-/// Plays each of the cases that is kept, of these faults at every write of every way. Returns those.
+/// Plays these faults at every write of every way, except for cases that `keep` drops. Returns the cases played.
 fn every(faults: &[Fault], keep: impl Fn(&Case) -> bool) -> Vec<Case> {
     let started = Instant::now();
     let ways = ways();
@@ -178,7 +178,7 @@ fn every(faults: &[Fault], keep: impl Fn(&Case) -> bool) -> Vec<Case> {
     cases
 }
 
-/// Plays one in `apart` of these faults at every write of every way, each in its turn.
+/// Plays one in `apart` of these faults at every write of every way, in rotation.
 fn in_turn(faults: &[Fault], apart: usize) {
     let place = |fault: &Fault| faults.iter().position(|known| known == fault);
     let cases = every(faults, |&(way, write, fault)| {
@@ -190,13 +190,13 @@ fn in_turn(faults: &[Fault], apart: usize) {
 }
 
 #[test]
-fn the_worst_that_can_happen_to_any_one_write_of_any_gang_does_not_change_its_end() {
+fn the_worst_faults_at_a_single_write_do_not_change_how_a_gang_ends() {
     in_turn(&WORST, 2);
 }
 
-/// A part of what the next test plays.
+/// Plays a sample of what the next test plays.
 #[test]
-fn what_else_happens_to_one_write_of_any_gang_does_not_change_its_end() {
+fn other_faults_at_a_single_write_do_not_change_how_a_gang_ends() {
     let others: Vec<Fault> = Fault::ALL.into_iter().filter(|fault| !WORST.contains(fault)).collect();
     in_turn(&others, others.len());
 }
@@ -204,12 +204,12 @@ fn what_else_happens_to_one_write_of_any_gang_does_not_change_its_end() {
 /// `just nightly` runs it.
 #[test]
 #[ignore = "takes minutes"]
-fn every_fault_at_every_write_of_every_gang_does_not_change_its_end() {
+fn every_fault_at_every_write_does_not_change_how_a_gang_ends() {
     every(&Fault::ALL, |_| true);
 }
 
 #[test]
-fn an_end_that_is_another_is_seen() {
+fn a_different_end_is_detected() {
     let drama = Drama::quiet(2);
     let reference = drama.play(false).unwrap();
     let cut_short = of(gangs(&[(2, 5, 0)]), vec![moves(5_000, Move::DeleteJob)], &json!({}));

@@ -1,4 +1,4 @@
-//! A page in the place of Karpenter's metrics: what it says, and where it is served.
+//! Serves a metrics page in place of Karpenter's.
 
 #![allow(dead_code, reason = "each test takes what it needs")]
 
@@ -8,7 +8,7 @@ use std::net::TcpListener;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// A line on an offering: `available` or `price_estimate` of an instance type, capacity type and zone.
+/// A metric line of an offering: `available` or `price_estimate` of an instance type, capacity type and zone.
 pub fn offer(metric: &str, [instance_type, kind, zone]: [&str; 3], value: impl Display) -> String {
     format!(
         "karpenter_cloudprovider_instance_type_offering_{metric}{{instance_type=\"{instance_type}\",\
@@ -16,12 +16,12 @@ pub fn offer(metric: &str, [instance_type, kind, zone]: [&str; 3], value: impl D
     )
 }
 
-/// The lines on an offering that is there at this price.
+/// The metric lines of an offering that is available at this price.
 pub fn priced(of: [&str; 3], price: impl Display) -> String {
     offer("available", of, 1) + &offer("price_estimate", of, price)
 }
 
-/// A page that says what stands in it, and how often it was asked for.
+/// A page with settable content that counts its requests.
 #[derive(Clone, Default)]
 pub struct Served {
     page: Arc<Mutex<String>>,
@@ -29,12 +29,12 @@ pub struct Served {
 }
 
 impl Served {
-    /// What it says from now on.
+    /// Sets its content.
     pub fn says(&self, page: String) {
         *self.page.lock().unwrap() = page;
     }
 
-    /// Serves it until the process ends; an empty one is an error of the server. Returns where.
+    /// Serves it until the process ends; an empty page is a server error. Returns the URL.
     pub fn start(&self) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -56,7 +56,7 @@ impl Served {
     }
 }
 
-/// Where this page is served.
+/// The URL of this page.
 pub fn served(page: String) -> String {
     let served = Served::default();
     served.says(page);

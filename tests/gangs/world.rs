@@ -1,5 +1,5 @@
-//! The embedded cluster as tests find it that lead gangs through it in virtual time: one NodePool for GPUs and one for
-//! CPUs, a ClusterQueue with its check, and a LocalQueue `queue`, all named after the test.
+//! The embedded cluster for tests that run gangs in virtual time: a GPU NodePool and a CPU NodePool, a
+//! ClusterQueue with its check, and a LocalQueue `queue`. All are named after the test.
 
 #![allow(dead_code, reason = "each test takes what it needs")]
 
@@ -11,7 +11,7 @@ use setu::sim::api::{User, kinds};
 use setu::sim::cluster::{Cluster, Setu, Start};
 use setu::sim::scenario;
 
-/// When it begins.
+/// When it starts.
 pub const START: &str = "2026-01-01T00:00:00Z";
 
 /// A policy file with these lines.
@@ -32,7 +32,7 @@ pub fn cluster(id: &str, policy: PolicyFile) -> (Cluster, User) {
     (cluster, admin)
 }
 
-/// Has the check name parameters that read like this.
+/// Creates parameters with this spec and makes the check use them.
 pub fn parameters(admin: &User, id: &str, spec: &Value) {
     let object = json!({
         "apiVersion": "setu.kueue.x-k8s.io/v1alpha1", "kind": "ProvisioningParameters",
@@ -43,7 +43,7 @@ pub fn parameters(admin: &User, id: &str, spec: &Value) {
     admin.merge(&kinds::ADMISSION_CHECK, "", id, &json!({"spec": {"parameters": named}})).unwrap();
 }
 
-/// Begins the cloud's weather.
+/// Starts weather in the cloud.
 pub fn weather(admin: &User, rules: &Value) {
     let weather = json!({
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "kube-system", "name": "weather"},
@@ -58,7 +58,7 @@ pub fn calm(admin: &User) {
     admin.merge(&kinds::CONFIG_MAP, "kube-system", "weather", &calm).unwrap();
 }
 
-/// A Job of so many pods with one GPU each, which run for so long, or for ever.
+/// A Job of this many pods with one GPU each, which run for this long, or forever.
 pub fn job(id: &str, name: &str, pods: usize, run_for: Option<&str>) -> Value {
     let limits = json!({"cpu": "1", "nvidia.com/gpu": "1"});
     let annotations = run_for.map_or_else(|| json!({}), |time| json!({RUN_FOR: time}));
@@ -74,7 +74,7 @@ pub fn job(id: &str, name: &str, pods: usize, run_for: Option<&str>) -> Value {
     })
 }
 
-/// A Workload as Kueue makes it for an elastic Job of so many pods, in the place of another slice where that is named.
+/// A Workload as Kueue creates it for an elastic Job of this many pods. It replaces another slice if one is named.
 pub fn slice(id: &str, job: &Value, name: &str, pods: usize, replaces: Option<&str>) -> Value {
     let mut annotations = json!({"kueue.x-k8s.io/elastic-job": "true"});
     if let Some(before) = replaces {
@@ -97,7 +97,7 @@ pub fn slice(id: &str, job: &Value, name: &str, pods: usize, replaces: Option<&s
     })
 }
 
-/// Another installation of Setu, with a controller name and a check of its own.
+/// A second installation of Setu, with a controller name and a check of its own.
 pub fn another_setu(cluster: &mut Cluster, admin: &User) -> Setu {
     let controller_name = "example.com/another";
     let check = json!({

@@ -1,8 +1,7 @@
-//! The real core behind small values: what a replica sees goes in, what it would do comes out.
+//! Runs the real core on small values: a replica's inputs go in, its next writes come out.
 //!
 //! Rule: nothing is decided here. A turn is `Journal::decode` → `step` as in `controllers::gang`, a report is
-//! `verdict::desired`. Results are kept, because the same small
-//! values come again and again.
+//! `verdict::desired`. Results are cached because the same small values recur.
 
 use crate::world::{Claim, Phase, Work};
 use jiff::{SignedDuration, Timestamp};
@@ -36,8 +35,8 @@ fn start() -> Timestamp {
     Timestamp::from_second(1_800_000_000).unwrap()
 }
 
-/// A look is taken either before every deadline or after all of them: each look may find either, which
-/// covers clocks that differ.
+/// The time of a reconcile: before every deadline or after all of them. Any reconcile may get either, which covers
+/// clock skew.
 fn now(late: bool) -> Timestamp {
     if late { start() + SignedDuration::from_hours(24) } else { start() + SignedDuration::from_secs(20) }
 }
@@ -49,7 +48,7 @@ static POLICY: LazyLock<Policy> = LazyLock::new(|| {
     policy
 });
 
-/// What an attempt is judged by while that cannot be read.
+/// The policy of an attempt whose terms cannot be read.
 fn unread() -> Policy {
     unlimited(POLICY.clone())
 }
@@ -91,7 +90,7 @@ static PLAN: LazyLock<Outcome> = LazyLock::new(|| {
     })
 });
 
-/// Every admission that was ever seen, so that a journal can name it by a number.
+/// Every admission seen so far. A journal refers to one by its index.
 static ADMISSIONS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 fn number(admission: &AdmissionId) -> u8 {
@@ -103,7 +102,7 @@ fn number(admission: &AdmissionId) -> u8 {
     u8::try_from(found).unwrap()
 }
 
-/// Where a journal stands.
+/// The state of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
     Validating,
@@ -117,7 +116,7 @@ pub enum Place {
     Released,
 }
 
-/// A journal without what decides nothing: history, times, texts.
+/// A journal without the fields that decide nothing: history, times, texts.
 #[allow(clippy::struct_excessive_bools, reason = "it mirrors the journal's fields")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Kept {
@@ -189,21 +188,21 @@ impl Kept {
         };
         journal.memory.plan = self.planned.then_some(plan);
         journal.memory.pinning = Pinning::Selector;
-        // Through the annotation and back, as every replica reads it.
+        // Encode and decode it, because every replica reads it from the annotation.
         Journal::decode(&journal.encode(), UID, start(), now(true)).unwrap()
     }
 
-    /// Whether it is ever written: a journal of a gang that never held anything is not.
+    /// Whether it is ever written. The journal of a gang that never held anything is not.
     pub fn is_durable(self) -> bool {
         self.begun || self.place == Place::Validating
     }
 
-    /// Whether a node that is lost after admission is to be replaced.
+    /// Whether a node lost after admission is replaced.
     pub fn may_mend(self) -> bool {
         self.slots > 0 && u32::from(self.tries) < POLICY.in_check.limit
     }
 
-    /// Whether this claim is wanted beside these.
+    /// Whether this claim is wanted, given the other claims.
     pub fn wants(self, claim: &Claim, all: &[Claim]) -> bool {
         matches!(self.place, Place::Provisioning | Place::WaitingReady | Place::Approved(_))
             && claim.attempt == self.attempt
@@ -212,7 +211,7 @@ impl Kept {
     }
 }
 
-/// All that one turn depends on.
+/// All inputs of one turn.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Sighting {
     pub journal: Kept,
@@ -232,7 +231,7 @@ pub enum Write {
     Delete(Claim),
 }
 
-/// What one turn came to.
+/// The outcome of one turn.
 #[derive(Clone, Debug)]
 pub enum Turn {
     Still,
@@ -251,7 +250,7 @@ thread_local! {
     static KNOWN: RefCell<Known> = RefCell::default();
 }
 
-/// One pure turn of a look.
+/// One pure turn of a reconcile.
 pub fn turn(seen: &Sighting) -> Turn {
     if let Some(known) = KNOWN.with_borrow(|k| k.turns.get(seen).cloned()) {
         return known;
@@ -261,7 +260,7 @@ pub fn turn(seen: &Sighting) -> Turn {
     turn
 }
 
-/// The verdict a look ends with, if Kueue has to be told another than it knows.
+/// The verdict to write at the end of a reconcile; `None` if the check already has it.
 pub fn report(seen: &Sighting) -> Option<Verdict> {
     if let Some(known) = KNOWN.with_borrow(|k| k.reports.get(seen).copied()) {
         return known;
@@ -278,7 +277,7 @@ pub fn report(seen: &Sighting) -> Option<Verdict> {
     verdict
 }
 
-/// The journal a look starts from, and whether it was made up; `None` if there is nothing to look at.
+/// The journal that a reconcile starts from, and whether it is new; `None` if there is nothing to do.
 pub fn open(work: &Work, claims: &[Claim]) -> Option<(Kept, bool)> {
     if let Some(journal) = work.journal {
         return Some((journal, false));
@@ -287,12 +286,12 @@ pub fn open(work: &Work, claims: &[Claim]) -> Option<(Kept, bool)> {
     opened.map(|(journal, fresh)| (Kept::of(&journal), fresh))
 }
 
-/// Whether quota is reserved and nothing speaks against running.
+/// Whether quota is reserved and nothing prevents the gang from running.
 pub fn is_held(work: &Work) -> bool {
     matches!(known(work).0, Reservation::Held { .. })
 }
 
-/// How the Workload is read, and the number of its admission.
+/// The reservation as read from the Workload, and the number of its admission.
 fn known(work: &Work) -> (Reservation, u8) {
     if let Some(known) = KNOWN.with_borrow(|k| k.works.get(work).cloned()) {
         return known;
@@ -303,7 +302,7 @@ fn known(work: &Work) -> (Reservation, u8) {
     read
 }
 
-/// The number of the admission that stands, as a journal would name it.
+/// The number of the current admission, as a journal refers to it.
 pub fn admission(work: &Work) -> u8 {
     known(work).1
 }
@@ -373,8 +372,8 @@ impl Sighting {
     }
 }
 
-/// What a replica of the model remembers of claims that are gone: nothing before every deadline, and after them that
-/// their nodes had come.
+/// What a replica knows about deleted claims: before every deadline nothing, after all of them that the claims had
+/// launched.
 struct Records {
     late: bool,
 }
@@ -416,12 +415,12 @@ fn view(claim: &Claim, late: bool) -> ClaimView {
     }
 }
 
-/// The name of a claim as a view shows it; claims that share a name differ in their make.
+/// The name of a claim in a view. Claims that share a name differ in `make`.
 fn name(claim: &Claim) -> String {
     format!("{}-{}-{}-{}", claim.attempt, claim.slot, claim.generation, claim.make)
 }
 
-/// Whether the same claim bears the same name whenever it is asked for.
+/// Whether the same claim always gets the same name.
 pub fn names_are_stable() -> bool {
     IDENTITY.claim_name(1, 0) == IDENTITY.claim_name(1, 0)
 }
@@ -431,7 +430,7 @@ fn updates() -> Vec<PodSetUpdate> {
     vec![PodSetUpdate { name: "main".into(), node_selector, ..PodSetUpdate::default() }]
 }
 
-/// The Workload as Kueue would have it.
+/// The Workload as Kueue would write it.
 fn workload(work: &Work) -> Workload {
     let reserved = !matches!(work.phase, Phase::Queued | Phase::Deleted);
     let mut conditions = Vec::new();

@@ -1,8 +1,8 @@
-//! The search: stateright walks every state, and the graph that it walks is kept to see whether from
-//! each state everything can still settle once faults end.
+//! The search. stateright visits every state. The graph it walks is kept, to check that every state can
+//! still settle once faults end.
 //!
-//! stateright's own `eventually` does not see cycles, so that is worked out here: a state is stuck if
-//! no way over moves that are no faults leads to one that is settled.
+//! stateright's own `eventually` does not see cycles, so this is computed here: a state is stuck if no
+//! path without faults leads to a settled state.
 
 use crate::replica::{Fate, Replica};
 use crate::world::{Broken, Budget, Move, World};
@@ -17,7 +17,7 @@ pub type Bug = setu_core::planted::Planted;
 #[cfg(not(feature = "planted-bugs"))]
 pub type Bug = std::convert::Infallible;
 
-/// One step of the whole.
+/// One step of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     Other(Move),
@@ -37,11 +37,11 @@ impl Action {
     }
 }
 
-/// What an exploration came to.
+/// The result of an exploration.
 pub struct Found {
-    /// Properties that do not hold, each with the way there.
+    /// Properties that do not hold, each with the path that breaks it.
     pub violations: Vec<String>,
-    /// A state from which nothing settles any more.
+    /// A state from which no settled state can be reached.
     pub stuck: Option<String>,
 }
 
@@ -64,7 +64,7 @@ fn fingerprint(world: &World) -> u64 {
     hasher.finish()
 }
 
-/// The same with the replicas in an order of their own: which is which makes no difference.
+/// The same world with its replicas in a canonical order: swapping them makes no difference.
 fn ordered(mut world: World) -> World {
     let key = |replica: &Replica| {
         let mut hasher = DefaultHasher::new();
@@ -220,8 +220,8 @@ impl Model for Gangs {
     }
 }
 
-/// Explores the states that this mix of faults leads to, all of them or the first `limit` steps, those
-/// of short ways first.
+/// Explores the states that this mix of faults leads to, breadth first: all of them, or the first `limit`
+/// steps.
 pub fn explore(title: &str, budget: Budget, bug: Option<Bug>, limit: Option<usize>) -> Found {
     let began = Instant::now();
     let graph = Arc::new(Mutex::new(Graph::default()));
@@ -245,7 +245,7 @@ pub fn explore(title: &str, budget: Budget, bug: Option<Bug>, limit: Option<usiz
         stuck.len(),
         began.elapsed()
     );
-    Found { violations, stuck: stuck.first().map(|state| tell_stuck(budget, bug, *state)) }
+    Found { violations, stuck: stuck.first().map(|state| describe_stuck(budget, bug, *state)) }
 }
 
 fn story(option: &[(World, Option<Action>)]) -> String {
@@ -261,14 +261,14 @@ fn story(option: &[(World, Option<Action>)]) -> String {
 }
 
 impl Graph {
-    /// States from which no settled state can be reached over calm steps, those of short ways first.
+    /// States from which calm steps reach no settled state, nearest first.
     fn stuck(&self) -> Vec<u64> {
         let mut before: HashMap<u64, Vec<u64>> = HashMap::new();
         for (from, to) in &self.calm {
             before.entry(*to).or_default().push(*from);
         }
         let settled = self.settled.iter().filter(|(_, s)| **s).map(|(id, _)| *id);
-        // Where the search was cut nothing is known, so nothing is claimed.
+        // Beyond the limit of the search nothing is known, so nothing is reported as stuck.
         let unknown = self.calm.iter().map(|(_, to)| *to).filter(|id| !self.settled.contains_key(id));
         let mut open: Vec<u64> = settled.chain(unknown).collect();
         let mut reached: std::collections::HashSet<u64> = open.iter().copied().collect();
@@ -283,8 +283,8 @@ impl Graph {
     }
 }
 
-/// The shortest way to a state.
-fn tell_stuck(budget: Budget, bug: Option<Bug>, state: u64) -> String {
+/// Describes the shortest path to a stuck state.
+fn describe_stuck(budget: Budget, bug: Option<Bug>, state: u64) -> String {
     let model = Gangs { budget, bug, graph: Arc::default() };
     let mut seen: HashMap<u64, Option<(u64, Action)>> = HashMap::new();
     let mut open = std::collections::VecDeque::from(model.init_states());

@@ -1,9 +1,9 @@
-//! One gang of two slots, two replicas, and everything that may go wrong between two writes, explored
-//! breadth first up to a bound; to the end with `SETU_MODEL=whole`.
+//! Explores one gang of two slots, two replicas, and everything that can go wrong between two writes. The
+//! search is breadth first and bounded; `SETU_MODEL=whole` removes the bound.
 //!
-//! `core` is the real code behind small values, `world` what others do, `replica` the order in which a
-//! replica makes its requests, `explore` the search. Each test explores one mix of faults and prints
-//! how far it came; `SETU_MODEL=large` takes larger mixes, as far as memory and patience last.
+//! `core` runs the real code on small values, `world` is everything but Setu, `replica` makes a replica's
+//! requests in order, `explore` is the search. Each test explores one mix of faults and prints how far it
+//! got; `SETU_MODEL=large` explores larger mixes, as far as memory and patience last.
 
 #![cfg(test)]
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]
@@ -40,26 +40,26 @@ mod world;
 use explore::explore;
 use world::Budget;
 
-/// What every mix starts from.
+/// The budget that every mix starts from.
 fn quiet() -> Budget {
     Budget { reservations: 1, ..Budget::default() }
 }
 
-/// Steps of one exploration that keep `cargo test` short.
+/// The step limit of one exploration, to keep `cargo test` short.
 const STEPS: usize = 250_000;
 
-/// Whether `SETU_MODEL` is one of these.
-fn is_asked_for(any: &[&str]) -> bool {
+/// Whether `SETU_MODEL` is one of these values.
+fn model_is(any: &[&str]) -> bool {
     std::env::var("SETU_MODEL").is_ok_and(|asked| any.contains(&asked.as_str()))
 }
 
-/// How often a second fault may come on top of the first.
+/// How often a second kind of fault may occur as well.
 fn more() -> u8 {
-    u8::from(is_asked_for(&["large"]))
+    u8::from(model_is(&["large"]))
 }
 
 fn holds(title: &str, budget: Budget) {
-    let limit = (!is_asked_for(&["whole", "large"])).then_some(STEPS);
+    let limit = (!model_is(&["whole", "large"])).then_some(STEPS);
     let found = explore(title, budget, None, limit);
     assert!(found.violations.is_empty(), "{title}: {}", found.violations.join("\n"));
     assert_eq!(found.stuck, None, "{title}: from here nothing settles any more");

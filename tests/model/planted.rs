@@ -1,11 +1,11 @@
-//! Bugs on purpose: the model must find each.
+//! Planted bugs: the model must find each one.
 
 use crate::explore::explore;
 use crate::quiet;
 use crate::world::Budget;
 use setu_core::planted::Planted;
 
-/// Steps after which a bug counts as not found.
+/// A bug counts as not found after this many steps.
 const LIMIT: usize = 5_000_000;
 
 fn kills(bug: Planted, budget: Budget) {

@@ -1,73 +1,73 @@
-//! A replica and one look of it, write by write, in the order of `controllers::gang`: the journal, the
-//! claims it speaks of, at last the verdict.
+//! A replica and one reconcile, write by write, in the order of `controllers::gang`: the journal, its
+//! claims, then the verdict.
 //!
-//! Rule: between any two of its requests everything else may happen, each request or its reply may be
-//! lost, and the replica may die.
+//! Rule: between two requests anything else may happen. Each request or its reply may be lost, and the
+//! replica may die.
 
 use crate::core::{self, Kept, Place, Sighting, Turn, Write};
 use crate::world::{Broken, Claim, Past, Phase, World};
 use setu_core::api::workload::Verdict;
 use setu_core::gang::{Freshness, Then};
 
-/// Turns of one look, as the controller bounds them.
+/// The limit of turns in one reconcile, as in the controller.
 const TURNS: usize = 16;
 
 /// One replica.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Replica {
     pub look: Option<Box<Look>>,
-    /// Whether it knows of a write of its own that the old cache does not show.
+    /// Whether it made a write that the old cache does not show.
     pub has_written: bool,
 }
 
-/// A look under way.
+/// A reconcile in progress.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Look {
     seen: Sighting,
     /// The annotation as last read or written.
     stored: Option<Kept>,
     next: Request,
-    /// At some instant since the look began, the cluster's journal was the one it goes by.
+    /// At some instant since the reconcile began, the cluster's journal was the one it uses.
     current: bool,
-    /// At some instant since the look began, no claim existed.
+    /// At some instant since the reconcile began, no claim existed.
     clean: bool,
-    /// The last attempt all nodes of which were ready at some instant since the look began, and under
-    /// which reservation.
+    /// The last attempt whose nodes were all ready at some instant since the reconcile began, and its
+    /// reservation.
     ready: Option<(u8, u8)>,
-    /// The same, if it was so when the look began and whenever it read since.
+    /// The same, if it held when the reconcile began and at every read since.
     ready_before: Option<(u8, u8)>,
     lawful: bool,
 }
 
-/// The request a look makes next.
+/// The next request of a reconcile.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Request {
-    /// Lists the claims past the cache.
+    /// Lists the claims from the API server.
     Read,
-    /// Writes the journal, then runs these.
+    /// Writes the journal, then runs these writes.
     Commit(Vec<Write>),
-    /// Asks whether the journal still stands, then runs these.
+    /// Checks that the journal is unchanged, then runs these writes.
     Confirm { writes: Vec<Write>, failed: bool },
-    /// Runs these, one after the other.
+    /// Runs these writes, one after the other.
     Run { writes: Vec<Write>, failed: bool },
-    /// Writes the journal at the end of a look.
+    /// Writes the journal at the end of a reconcile.
     Settle,
-    /// Tells Kueue.
+    /// Writes the verdict for Kueue.
     Tell(Verdict),
 }
 
-/// What becomes of a request.
+/// The fate of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fate {
     Answered,
     RequestLost,
     ReplyLost,
-    /// The replica dies after the first of the writes that it sends at the same time.
+    /// The replica dies after the first of several concurrent writes.
     DiesAfterOne,
 }
 
 impl Replica {
-    /// Starts a look, with an old cache of the Workload or of the claims where one is given.
+    /// Starts a reconcile, with an old cache of the Workload or of the claims if given.
     pub fn start(
         world: &World,
         old_work: Option<&Past>,
@@ -104,7 +104,7 @@ impl Replica {
 }
 
 impl Look {
-    /// Turns until the next request; `None` if the look is over.
+    /// Takes turns until the next request; `None` if the reconcile is over.
     fn advance(mut self) -> Option<Self> {
         for _ in 0..TURNS {
             match core::turn(&self.seen) {
@@ -127,14 +127,14 @@ impl Look {
             self.next = Request::Settle;
             return Some(self);
         }
-        self.tell()
+        self.report_verdict()
     }
 
     fn is_unsaved(&self) -> bool {
         self.seen.journal.is_durable() && self.stored != Some(self.seen.journal)
     }
 
-    /// What comes before these writes.
+    /// The request that must precede these writes.
     fn before(&self, writes: Vec<Write>) -> Request {
         if planted!(CreateWithoutJournal) {
             return Request::Run { writes, failed: false };
@@ -146,12 +146,12 @@ impl Look {
         }
     }
 
-    fn tell(mut self) -> Option<Self> {
+    fn report_verdict(mut self) -> Option<Self> {
         self.next = Request::Tell(core::report(&self.seen)?);
         Some(self)
     }
 
-    /// Makes the next request; returns the look as it goes on, if it does.
+    /// Makes the next request. Returns the reconcile if it continues.
     pub fn step(mut self, world: &mut World, fate: Fate) -> Option<Self> {
         match std::mem::replace(&mut self.next, Request::Read) {
             Request::Read => self.read(world, fate),
@@ -161,7 +161,7 @@ impl Look {
             Request::Settle => self.settle(world, fate),
             Request::Tell(verdict) => {
                 if fate != Fate::RequestLost && world.work == self.seen.work {
-                    self.told(world, verdict);
+                    self.record_verdict(world, verdict);
                 }
                 None
             }
@@ -178,7 +178,7 @@ impl Look {
         self.advance()
     }
 
-    /// Notes what is true at this instant, for the properties.
+    /// Records what is true at this instant, for the properties.
     fn note(&mut self, world: &World) {
         self.clean |= world.is_clean();
         let ready = world.ready_attempt().map(|attempt| (attempt, world.reservation));
@@ -188,12 +188,12 @@ impl Look {
         }
     }
 
-    /// Writes the journal; returns whether it was written, or `None` if another one stands there.
+    /// Writes the journal. Returns whether it was written, or `None` on a conflict.
     fn write_journal(&mut self, world: &mut World, fate: Fate) -> Option<bool> {
         if fate == Fate::RequestLost {
             return Some(false);
         }
-        // A write that takes back what was approved demands the very Workload that was read.
+        // A write that revokes an approval requires that the whole Workload is unchanged since it was read.
         let revokes = self.revokes();
         if world.work.phase == Phase::Deleted
             || world.work.journal != self.stored
@@ -238,7 +238,7 @@ impl Look {
         let was_up = up.is_some()
             && up == self.ready_before
             && world.ready_attempt() == up.map(|(attempt, _)| attempt);
-        // A gang whose journal a tenant deleted begins with the times that its claims tell.
+        // A gang whose journal a tenant deleted starts with the times from its claims.
         if gives_up && was_up && !world.erased {
             world.breaks(Broken::GivenUpWhileUp);
         }
@@ -279,7 +279,7 @@ impl Look {
         Some(self)
     }
 
-    /// Runs all writes, which a replica sends at the same time; of those that are lost, the first is.
+    /// Runs all writes, which a replica sends concurrently. If one is lost, it is the first.
     fn run(mut self, world: &mut World, fate: Fate, writes: Vec<Write>, failed: bool) -> Option<Self> {
         self.seen.freshness = Freshness::Cached;
         for (n, write) in writes.into_iter().enumerate() {
@@ -299,7 +299,7 @@ impl Look {
         }
     }
 
-    /// Whether dying now may leave a part of its writes behind.
+    /// Whether dying now may leave some of its writes undone.
     pub fn runs_many(&self) -> bool {
         matches!(&self.next, Request::Run { writes, .. } if writes.len() > 1)
     }
@@ -343,12 +343,12 @@ impl Look {
                 && j.wants(&meant, &world.claims)
                 && j.admission == core::admission(&world.work)
         });
-        // Pods that Kueue started while our check was off know of no node of ours, and run elsewhere.
+        // Pods that Kueue started while the check was off do not use our nodes.
         let pods_run = world.pods_run()
             && !world.without_us
             && (approved || wanted && world.home == Some(meant.attempt));
-        // Whose journal a tenant deletes, may get an old one back from a look that began before, or a delete that
-        // was right when it was sent. Who starts anew, though, asks the claims first.
+        // A tenant who deletes the journal may get an old one back from an earlier reconcile, or a delete that was
+        // right when it was sent. A gang that starts over, though, reads the claims first.
         let moved_on = world.work.journal != self.stored;
         let misled = world.erased && (self.seen.journal.attempt > 0 || moved_on);
         match world.claims.iter_mut().find(|c| hit(c)) {
@@ -369,15 +369,15 @@ impl Look {
     }
 
     fn settle(mut self, world: &mut World, fate: Fate) -> Option<Self> {
-        if self.write_journal(world, fate) == Some(true) { self.tell() } else { None }
+        if self.write_journal(world, fate) == Some(true) { self.report_verdict() } else { None }
     }
 
-    fn told(&self, world: &mut World, verdict: Verdict) {
+    fn record_verdict(&self, world: &mut World, verdict: Verdict) {
         let journal = self.seen.journal;
         match verdict {
             Verdict::Ready => {
                 match self.ready {
-                    // Where Kueue has admitted already, the word changes nothing.
+                    // Ready changes nothing once Kueue has admitted.
                     _ if journal.slots == 0 || world.work.phase == Phase::Admitted => {}
                     Some((attempt, reservation)) if attempt == journal.attempt => {
                         if reservation != world.reservation {
@@ -389,9 +389,9 @@ impl Look {
                 world.home = (journal.slots > 0).then_some(journal.attempt);
             }
             Verdict::Retry | Verdict::Rejected => {
-                let said =
+                let recorded =
                     world.work.journal.is_some_and(|j| matches!(j.place, Place::Yielded | Place::Rejected));
-                if !said {
+                if !recorded {
                     world.breaks(Broken::EarlyVerdict);
                 }
                 if world.without_us && world.work.phase == Phase::Admitted {

@@ -1,13 +1,13 @@
-//! The cluster as the model has it: one Workload, its claims, and what Kueue, Karpenter, an
-//! administrator and chance may do to them.
+//! The cluster of the model: one Workload, its claims, and what Kueue, Karpenter, an administrator or
+//! chance may do to them.
 //!
-//! Rule: every move is one commit of the API server. What replicas do is in `replica`.
+//! Rule: every move is one commit of the API server. `replica` has what replicas do.
 
 use crate::core::{self, Kept, Place, SLOTS};
 use crate::replica::Replica;
 use setu_core::api::workload::Verdict;
 
-/// How far Kueue has gone with the Workload.
+/// How far Kueue is with the Workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
     /// No quota.
@@ -28,11 +28,11 @@ pub enum Phase {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Work {
     pub phase: Phase,
-    /// Second of the last reservation.
+    /// The second of the last reservation.
     pub second: u8,
     pub evictions: u8,
     pub active: bool,
-    /// Our entry; absent while the check is not on the Workload.
+    /// Our check's entry; absent while the check is not on the Workload.
     pub entry: Option<Verdict>,
     /// The annotation.
     pub journal: Option<Kept>,
@@ -43,21 +43,21 @@ pub struct Work {
 pub struct Claim {
     pub attempt: u8,
     pub slot: u8,
-    /// Replacement it was made in.
+    /// The replacement round that created it.
     pub generation: u8,
-    /// Stands for its UID: differs between objects that bear the same name one after the other.
+    /// Stands for the UID: differs between objects that had the same name.
     pub make: u8,
     pub ready: bool,
     pub deleting: bool,
 }
 
 impl Claim {
-    /// What a create of this name finds.
+    /// The key that a create looks for.
     pub fn name(self) -> (u8, u8, u8) {
         (self.attempt, self.slot, self.generation)
     }
 
-    /// Whether a later claim has taken its place.
+    /// Whether a later claim has replaced it.
     pub fn is_superseded(self, all: &[Self]) -> bool {
         let later = |c: &Self| !c.deleting && c.generation > self.generation;
         all.iter().any(|c| (c.attempt, c.slot) == (self.attempt, self.slot) && later(c))
@@ -74,15 +74,15 @@ pub struct Past {
 /// How often each thing may still happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Budget {
-    /// Replicas that die in the middle of a look.
+    /// Replicas that die during a reconcile.
     pub crashes: u8,
-    /// Looks that start from an old cache.
+    /// Reconciles that start from an old cache.
     pub stale: u8,
-    /// Looks that start while what an attempt is judged by cannot be read.
+    /// Reconciles that start while the terms of an attempt cannot be read.
     pub unread: u8,
     /// Requests or replies that are lost.
     pub lost: u8,
-    /// Claims that Karpenter, a cloud or a person takes away.
+    /// Claims that Karpenter, a cloud or a user deletes.
     pub losses: u8,
     /// Reservations.
     pub reservations: u8,
@@ -90,7 +90,7 @@ pub struct Budget {
     pub evictions: u8,
     /// Quota that is lost without an eviction.
     pub quota_losses: u8,
-    /// Times the check is taken off the Workload.
+    /// Times the check is removed from the Workload.
     pub delistings: u8,
     /// Times a tenant deletes the journal.
     pub erasures: u8,
@@ -98,7 +98,7 @@ pub struct Budget {
     pub deletions: u8,
 }
 
-/// What must never happen, each with the words of its property.
+/// Violations, each with the text of its property.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Broken {
     DishonestReady,
@@ -143,7 +143,7 @@ impl Broken {
     ];
 }
 
-/// Everything.
+/// The whole state.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct World {
     pub work: Work,
@@ -151,24 +151,24 @@ pub struct World {
     pub replicas: [Replica; 2],
     pub past: Option<Past>,
     pub budget: Budget,
-    /// Number of reservations so far that differ by anything at all.
+    /// The number of distinct reservations so far.
     pub reservation: u8,
-    /// Evictions at the last one.
+    /// Evictions up to the last reservation.
     evictions_before: u8,
-    /// Attempt whose nodes Kueue was told of under this reservation.
+    /// The attempt that was reported Ready under this reservation.
     pub home: Option<u8>,
     /// Whether a tenant has deleted the journal.
     pub erased: bool,
     /// Whether Kueue admitted while our check was off the Workload.
     pub without_us: bool,
-    /// The last attempt that was ever in a journal.
+    /// The highest attempt that was ever in a journal.
     pub announced: u8,
-    /// How many objects have borne each name.
+    /// How many objects have had each name.
     makes: [[[u8; 4]; SLOTS as usize]; 8],
     pub broken: Option<Broken>,
 }
 
-/// What others than replicas do.
+/// What anyone but a replica does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Move {
     Reserve {
@@ -188,12 +188,12 @@ pub enum Move {
     Lose(usize),
     Finalize(usize),
     Sweep(usize),
-    /// From here on a cache may show what is now.
+    /// From here on a cache may show the current state.
     Remember,
 }
 
 impl Move {
-    /// Whether it is no fault: it happens by itself sooner or later.
+    /// Whether it is not a fault: it happens by itself sooner or later.
     pub fn is_calm(self) -> bool {
         !matches!(
             self,
@@ -240,7 +240,7 @@ impl World {
         let (work, budget) = (&self.work, &self.budget);
         let holds = matches!(work.phase, Phase::Reserved | Phase::Admitted);
         let exists = work.phase != Phase::Deleted;
-        let told = matches!(work.entry, Some(Verdict::Retry | Verdict::Rejected));
+        let answered = matches!(work.entry, Some(Verdict::Retry | Verdict::Rejected));
         let listed = work.entry.is_some();
         let may_admit = work.phase == Phase::Reserved && matches!(work.entry, None | Some(Verdict::Ready));
         let can_reserve = work.phase == Phase::Queued && work.active && budget.reservations > 0;
@@ -250,7 +250,7 @@ impl World {
             (can_reserve && work.second > 0, Move::Reserve { same_second: true }),
             (may_admit, Move::Admit),
             (holds && budget.evictions > 0, Move::Evict),
-            (holds && told, Move::ReactToVerdict),
+            (holds && answered, Move::ReactToVerdict),
             (matches!(work.phase, Phase::Evicting { .. }), Move::Release),
             (work.phase == Phase::Reserved && budget.quota_losses > 0, Move::LoseQuota),
             (work.phase == Phase::Admitted && (runs || self.without_us), Move::Finish),
@@ -263,7 +263,7 @@ impl World {
         .into_iter()
         .filter_map(|(possible, action)| possible.then_some(action))
         .collect();
-        // Slots are alike, so the first of those that may go on goes first.
+        // Slots are interchangeable, so only the first candidate moves.
         moves.extend(self.claims.iter().position(|c| c.deleting).map(Move::Finalize));
         moves.extend(self.claims.iter().position(|c| !c.deleting && !c.ready).map(Move::Launch));
         for (n, _) in self.claims.iter().enumerate().filter(|(_, c)| !c.deleting) {
@@ -350,14 +350,14 @@ impl World {
         }
     }
 
-    /// A number for an object that is about to bear this name.
+    /// The number of an object that is about to get this name.
     pub fn next_make(&mut self, attempt: u8, slot: u8, generation: u8) -> u8 {
         let makes = &mut self.makes[usize::from(attempt)][usize::from(slot)][usize::from(generation)];
         *makes += 1;
         *makes
     }
 
-    /// Whether pods of the gang may be running under a reservation that stands.
+    /// Whether pods of the gang may be running under a current reservation.
     pub fn pods_run(&self) -> bool {
         matches!(self.work.phase, Phase::Admitted | Phase::Evicting { ran: true })
     }
@@ -367,7 +367,7 @@ impl World {
         self.claims.is_empty()
     }
 
-    /// The attempt of which every slot has a node that is ready.
+    /// The attempt whose slots all have a ready node.
     pub fn ready_attempt(&self) -> Option<u8> {
         let ready = |attempt: u8| {
             (0..SLOTS).all(|slot| {
@@ -382,7 +382,7 @@ impl World {
         self.broken.get_or_insert(broken);
     }
 
-    /// Whether no replica has anything to do and no deletion is under way.
+    /// Whether no replica has anything to do and no deletion is in progress.
     pub fn is_still(&self) -> bool {
         let idle = self.replicas.iter().all(|r| r.look.is_none());
         let sweeping = self.work.phase == Phase::Deleted && !self.claims.is_empty();
@@ -393,7 +393,7 @@ impl World {
             && [false, true].iter().all(|late| Replica::start(self, None, None, (*late, false)).is_none())
     }
 
-    /// Whether everything is as it may stay: nothing held for nobody, nobody kept waiting by us.
+    /// Whether everything may stay as it is: nothing is held needlessly, and nothing waits for us.
     pub fn is_settled(&self) -> bool {
         if !self.is_still() {
             return false;
