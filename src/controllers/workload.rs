@@ -161,7 +161,7 @@ async fn write_entries(
     // Without nodes, none stood idle.
     let nodes_waited = results.iter().any(|l| l.has_nodes && l.entry.as_ref().is_some_and(is_ready));
     let client = context.client_of(&uid);
-    *workload = match (workload.request_name(), looks.first(), changed.first()) {
+    *workload = match (workload.request_name(), results.first(), changed.first()) {
         (Some(_), Some(look), Some(entry)) => {
             let said = (&look.in_request.details, look.in_request.failure);
             request::apply(client, workload, entry, said, now).await?
