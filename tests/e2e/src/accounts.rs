@@ -1,4 +1,4 @@
-//! Kubeconfigs of ServiceAccounts, so that a test's process has the rights it would have in a cluster.
+//! Kubeconfigs for ServiceAccounts, so that a process under test has the same permissions as in a cluster.
 
 use std::fs;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use crate::Stack;
 const TOKEN_LIFE_SECONDS: i64 = 6 * 3600;
 
 impl Stack {
-    /// Writes a kubeconfig with a token of this ServiceAccount, which must exist.
+    /// Writes a kubeconfig with a token for this ServiceAccount, which must exist.
     pub async fn kubeconfig_of(&self, namespace: &str, account: &str) -> Result<PathBuf> {
         let what = || format!("a token for ServiceAccount {namespace}/{account}");
         let api: Api<ServiceAccount> = Api::namespaced(self.client()?, namespace);
@@ -39,7 +39,7 @@ impl Stack {
         Ok(path)
     }
 
-    /// A client with the rights of this ServiceAccount.
+    /// A client with the permissions of this ServiceAccount.
     pub async fn client_of(&self, namespace: &str, account: &str) -> Result<Client> {
         let kubeconfig = Kubeconfig::read_from(self.kubeconfig_of(namespace, account).await?)?;
         let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;

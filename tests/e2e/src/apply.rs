@@ -1,6 +1,5 @@
-//! Puts objects into the cluster by server-side apply, in an order that works: definitions
-//! and namespaces first. What may still be on its way, a kind that is not served yet or a
-//! webhook that does not answer yet, is tried again until a deadline.
+//! Applies objects with server-side apply, CRDs and namespaces first. Retries until a deadline when
+//! a kind is not served yet or a webhook does not answer yet.
 
 use std::fs;
 use std::path::Path;
@@ -36,7 +35,7 @@ pub async fn yaml(client: &Client, text: &str) -> Result<()> {
     all(client, documents(text)?).await
 }
 
-/// Applies the objects; returns when all are stored and all definitions among them are served.
+/// Applies the objects. Returns when all are stored and all CRDs among them are served.
 pub async fn all(client: &Client, mut objects: Vec<Value>) -> Result<()> {
     objects.sort_by_key(|object| match object.get("kind").and_then(Value::as_str) {
         Some("CustomResourceDefinition") => 0,
@@ -49,8 +48,8 @@ pub async fn all(client: &Client, mut objects: Vec<Value>) -> Result<()> {
     Ok(())
 }
 
-/// Every kind that is served. Groups are announced a moment before their kinds are, so this is asked until
-/// both are there.
+/// All served kinds. The API server lists a group slightly before its kinds, so discovery is retried until both
+/// are there.
 pub async fn kinds(client: &Client) -> Result<Discovery> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -62,7 +61,7 @@ pub async fn kinds(client: &Client) -> Result<Discovery> {
     }
 }
 
-/// Applies one object and returns it as stored; an object without a namespace goes to `default`.
+/// Applies one object and returns the stored one. An object without a namespace is applied to `default`.
 pub async fn one(client: &Client, object: Value) -> Result<DynamicObject> {
     let object: DynamicObject = serde_json::from_value(object).context("reading an object to apply")?;
     let name = object.metadata.name.clone().context("an object to apply has no metadata.name")?;
@@ -85,7 +84,7 @@ async fn attempt(client: &Client, object: &DynamicObject, name: &str) -> Result<
     Ok(api.patch(name, &params, &Patch::Apply(object)).await?)
 }
 
-/// An error unless the API server and its webhooks would let this object be created. Nothing is stored.
+/// Fails unless the API server and its webhooks accept the creation of this object. Nothing is stored.
 pub(crate) async fn would_create(client: &Client, object: Value) -> Result<()> {
     let object: DynamicObject = serde_json::from_value(object).context("reading an object to try")?;
     let dry_run = PostParams { dry_run: true, field_manager: None };
@@ -93,7 +92,7 @@ pub(crate) async fn would_create(client: &Client, object: Value) -> Result<()> {
     tried.map(drop).context("creating an object without storing it")
 }
 
-/// Whether an error goes away by itself once the control plane has caught up.
+/// Whether an error is transient, because the control plane has not caught up yet.
 fn passes(error: &anyhow::Error) -> bool {
     match error.downcast_ref::<kube::Error>() {
         Some(kube::Error::Api(status)) => {
@@ -118,7 +117,7 @@ pub async fn api_for(client: &Client, object: &DynamicObject) -> Result<Api<Dyna
     })
 }
 
-/// The documents of a YAML text as JSON; empty ones are left out.
+/// The documents of a YAML text as JSON, without empty ones.
 pub fn documents(text: &str) -> Result<Vec<Value>> {
     let mut out = Vec::new();
     for document in serde_yaml::Deserializer::from_str(text) {

@@ -1,4 +1,4 @@
-//! What Kueue and Karpenter define, for an API server on which neither runs.
+//! The CRDs of Kueue and Karpenter, for an API server without either controller.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use crate::{Layout, apply};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Installs the CRDs of Kueue and Karpenter, in the versions that are stored and without webhooks; returns when all
-/// are served. An error says which is not, or which file cannot be read.
+/// Installs the CRDs of Kueue and Karpenter, with only their storage versions and without webhooks. Returns when all
+/// are served. The error names the CRD that is not served, or the file that cannot be read.
 pub async fn install(client: &Client) -> Result<()> {
     let mut definitions = Vec::new();
     for file in ["kueue.yaml", "karpenter.yaml"] {

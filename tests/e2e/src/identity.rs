@@ -1,5 +1,5 @@
-//! Who may talk to the API server: one administrator with a random token, programs that go by the names of their
-//! ServiceAccounts, and the key that signs service account tokens. Made anew for every stack, nothing secret is ever stored.
+//! The clients of the API server: one administrator with a random token, programs with the user names of their
+//! ServiceAccounts, and the key that signs service account tokens. Every stack gets new ones; no secret is kept.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -12,38 +12,38 @@ use serde_json::{Value, json};
 
 static ALGORITHM: &EcdsaSigningAlgorithm = &ECDSA_P256_SHA256_FIXED_SIGNING;
 
-/// The DER of a SubjectPublicKeyInfo for P-256 up to the point itself (RFC 5480, section 2).
+/// The DER of a SubjectPublicKeyInfo for P-256, up to the point (RFC 5480, section 2).
 const P256_PUBLIC_KEY_INFO: &[u8] = &[
     0x30, 0x59, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a, 0x86,
     0x48, 0xce, 0x3d, 0x03, 0x01, 0x07, 0x03, 0x42, 0x00,
 ];
 
-/// Who Karpenter is to the API server, as in a real cluster: admission policies judge it by that name.
+/// Karpenter's user name, as in a real cluster: admission policies match on it.
 const KARPENTER: &str = "system:serviceaccount:kube-system:karpenter";
-/// Who Kueue is.
+/// Kueue's user name.
 const KUEUE: &str = "system:serviceaccount:kueue-system:kueue-controller-manager";
 
-/// The files that prove who is who.
+/// The credential files.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
-    /// The administrator's.
+    /// The administrator's kubeconfig.
     pub kubeconfig: PathBuf,
     pub karpenter: PathBuf,
     pub kueue: PathBuf,
     /// The API server's token file.
     pub tokens: PathBuf,
-    /// Private key of the service accounts' issuer.
+    /// The private key of the service account issuer.
     pub issuer_key: PathBuf,
-    /// The same issuer's public key.
+    /// The public key of the same issuer.
     pub issuer_public_key: PathBuf,
-    /// Where the API server puts its self-signed certificate.
+    /// The folder where the API server writes its self-signed certificate.
     pub certificates: PathBuf,
-    /// Where that certificate has the names that webhook servers look for.
+    /// The folder with the same certificate under the file names that webhook servers read.
     pub serving: PathBuf,
 }
 
 impl Identity {
-    /// Writes the files into `folder`. The certificate is there once the API server has started.
+    /// Writes the files into `folder`. The API server creates the certificate when it starts.
     pub(crate) fn create(folder: &Path, api_server: u16) -> Result<Self> {
         let random = SystemRandom::new();
         let identity = Self {
@@ -87,12 +87,12 @@ impl Identity {
         write(file, &serde_yaml::to_string(&kubeconfig).context("writing the kubeconfig as YAML")?)
     }
 
-    /// The API server's certificate with the authority that signed it.
+    /// The API server's certificate, with the CA that signed it.
     pub(crate) fn certificate(&self) -> PathBuf {
         self.certificates.join("apiserver.crt")
     }
 
-    /// The API server makes the files when it starts; the links may be there before.
+    /// Links to the certificate files, which the API server creates later.
     fn link_certificate(&self) -> Result<()> {
         fs::create_dir_all(&self.serving).with_context(|| format!("creating {}", self.serving.display()))?;
         for (name, file) in [("tls.crt", "apiserver.crt"), ("tls.key", "apiserver.key")] {
@@ -113,7 +113,7 @@ impl Identity {
     }
 }
 
-/// What lets the programs do everything but what admission policies refuse.
+/// Lets the programs do everything that admission policies do not deny.
 pub(crate) fn rights() -> Value {
     let users = [KARPENTER, KUEUE];
     let subject = |user| json!({"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": user});

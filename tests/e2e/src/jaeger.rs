@@ -1,5 +1,5 @@
-//! How Jaeger is started: collector, memory and query in one process, OTLP in, JSON out. It takes gRPC in
-//! the clear and HTTP over TLS, with the API server's certificate.
+//! Starts Jaeger with collector, in-memory storage and query in one process: OTLP in, JSON out. It accepts
+//! plaintext gRPC, and HTTP over TLS with the API server's certificate.
 
 use crate::identity::Identity;
 use crate::ports::Ports;
@@ -24,14 +24,14 @@ pub(crate) fn launch(identity: &Identity, ports: Ports) -> Launch {
     Launch::new(Program::Jaeger, arguments)
 }
 
-/// OTLP by gRPC, OTLP by HTTPS, queries.
+/// The addresses for OTLP over gRPC, OTLP over HTTPS, and queries.
 pub(crate) fn addresses(ports: Ports) -> [String; 3] {
     let [grpc, http, query, ..] = ports.jaeger;
     [("http", grpc), ("https", http), ("http", query)]
         .map(|(scheme, port)| format!("{scheme}://127.0.0.1:{port}"))
 }
 
-/// The port on which it says whether it is up.
+/// The port of the health check.
 pub(crate) fn health(ports: Ports) -> u16 {
     let [_, _, _, admin, ..] = ports.jaeger;
     admin

@@ -1,6 +1,6 @@
-//! JobSets and LeaderWorkerSets: how their controllers are started outside the cluster. Their webhooks are
-//! served with the API server's own certificate, so that neither has to make one. The one rule: nothing of
-//! their charts is changed but how the webhooks are reached.
+//! Starts the JobSet and LeaderWorkerSet controllers outside the cluster. Their webhooks use the API server's
+//! certificate, so that neither has to create one. The one rule: only the addresses of the webhooks differ from
+//! the charts.
 
 use std::fs;
 use std::path::Path;
@@ -15,11 +15,11 @@ use crate::ports::Ports;
 use crate::process::{Launch, Program};
 use crate::{Layout, apply};
 
-/// What of a chart is needed where the controller runs outside the cluster, as an administrator.
+/// The kinds that are needed from a chart when the controller runs outside the cluster, as an administrator.
 const TAKEN: [&str; 3] =
     ["CustomResourceDefinition", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"];
 
-/// The ports are those of its probes and of its webhooks.
+/// The ports are those of the probes and the webhooks.
 pub(crate) fn launch(
     program: Program,
     folder: &Path,
@@ -43,7 +43,7 @@ pub(crate) fn launch(
     Ok(Launch::new(program, arguments))
 }
 
-/// The definitions and webhooks of both kinds. The API server has made its certificate before.
+/// The CRDs and webhooks of both kinds. The API server must have created its certificate.
 pub(crate) fn manifests(layout: &Layout, identity: &Identity, ports: Ports) -> Result<Vec<Value>> {
     let certificate = identity.certificate();
     let authority = fs::read(&certificate).with_context(|| format!("reading {}", certificate.display()))?;
@@ -62,7 +62,7 @@ pub(crate) fn manifests(layout: &Layout, identity: &Identity, ports: Ports) -> R
     Ok(objects)
 }
 
-/// Puts an address in the place of every webhook's service, however deep.
+/// Replaces every webhook's service with a URL, at any depth.
 fn point_at(value: &mut Value, port: u16, authority: &Value) {
     match value {
         Value::Object(fields) => {
@@ -80,7 +80,7 @@ fn point_at(value: &mut Value, port: u16, authority: &Value) {
     }
 }
 
-/// An error unless an object of the program's kind would be taken, by its webhooks and by Kueue's.
+/// Fails unless the program's webhooks and Kueue's accept an object of the program's kind.
 pub(crate) async fn taken(program: Program, client: &Client) -> Result<()> {
     let pod =
         json!({"spec": {"restartPolicy": "Never", "containers": [{"name": "probe", "image": "probe"}]}});

@@ -1,5 +1,5 @@
-//! How etcd and the Kubernetes programs are started. All default controllers run: without
-//! the node lifecycle controller no node would lose its not-ready taint.
+//! Starts etcd and the Kubernetes programs. All default controllers run: only the node lifecycle
+//! controller removes the not-ready taint from nodes.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use crate::identity::Identity;
 use crate::ports::Ports;
 use crate::process::{Launch, Program};
 
-/// More than any scenario needs, so that no client-side limit shapes a measurement.
+/// More than any scenario needs, so that client-side rate limits do not affect measurements.
 const CLIENT_RATE: [&str; 2] = ["--kube-api-qps=500", "--kube-api-burst=1000"];
 
 pub(crate) fn etcd(folder: &Path, ports: Ports) -> Launch {
@@ -51,7 +51,7 @@ pub(crate) fn api_server(identity: &Identity, ports: Ports) -> Launch {
 pub(crate) fn controller_manager(identity: &Identity, ports: Ports) -> Launch {
     let mut arguments = client_of_api_server(identity, ports.controller_manager);
     arguments.push("--controllers=*".to_owned());
-    // Each goes by a name of its own, as the garbage collector does whom admission policies let through.
+    // Each controller then has its own user name. Admission policies allow the garbage collector by that name.
     arguments.push("--use-service-account-credentials=true".to_owned());
     arguments.push(format!("--service-account-private-key-file={}", identity.issuer_key.display()));
     Launch::new(Program::ControllerManager, arguments)

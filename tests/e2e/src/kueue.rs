@@ -1,6 +1,6 @@
-//! Kueue outside the cluster with its webhooks working: the API server reaches them over an
-//! ExternalName service on loopback, under the service's own name. The one rule: nothing of
-//! the chart is changed but how its webhooks are reached.
+//! Runs Kueue outside the cluster with working webhooks: the API server reaches them on loopback, through an
+//! ExternalName Service with the original name. The one rule: only the address of the webhooks differs from
+//! the chart.
 
 use std::fs;
 use std::path::Path;
@@ -18,9 +18,9 @@ use crate::{KUEUE_NAMESPACE, Layout, apply, probe};
 
 const WEBHOOK_SERVICE: &str = "kueue-webhook-service";
 const CERTIFICATE_SECRET: &str = "kueue-webhook-server-cert";
-/// What the chart's configuration says of how much Kueue does at a time.
+/// The fields of the chart's configuration that set Kueue's rate and concurrency.
 const PACE: [&str; 2] = ["clientConnection", "controller"];
-/// What would run in the cluster, or needs an API that is not served here.
+/// Kinds that would run in the cluster, or need an API that is not served here.
 const LEFT_OUT: [&str; 2] = ["Deployment", "APIService"];
 
 pub(crate) fn launch(layout: &Layout, folder: &Path, identity: &Identity, ports: Ports) -> Result<Launch> {
@@ -47,13 +47,13 @@ pub(crate) fn launch(layout: &Layout, folder: &Path, identity: &Identity, ports:
     let arguments = [
         format!("--config={}", path.display()),
         format!("--kubeconfig={}", identity.kueue.display()),
-        // An extension API server of its own, which nothing here could reach.
+        // It is a separate extension API server, which nothing here could reach.
         "--feature-gates=VisibilityOnDemand=false".to_owned(),
     ];
     Ok(Launch::new(Program::Kueue, arguments))
 }
 
-/// The configuration that the chart installs.
+/// The configuration in the chart.
 fn shipped_config(layout: &Layout) -> Result<Value> {
     let objects = chart(layout)?;
     let text = objects.iter().find_map(|o| o.pointer("/data/controller_manager_config.yaml")?.as_str());
@@ -61,14 +61,14 @@ fn shipped_config(layout: &Layout) -> Result<Value> {
         .context("reading the chart's configuration")
 }
 
-/// The chart's objects as they are.
+/// The chart's objects, unchanged.
 fn chart(layout: &Layout) -> Result<Vec<Value>> {
     let path = layout.upstream().join("kueue.yaml");
     let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
     apply::documents(&text)
 }
 
-/// The chart's objects with their webhooks pointed at loopback.
+/// The chart's objects with their webhooks redirected to loopback.
 pub(crate) fn manifests(layout: &Layout, ports: Ports) -> Result<Vec<Value>> {
     let mut objects = vec![json!({
         "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": KUEUE_NAMESPACE},
@@ -91,7 +91,7 @@ pub(crate) fn manifests(layout: &Layout, ports: Ports) -> Result<Vec<Value>> {
     Ok(objects)
 }
 
-/// Sets the port in every reference to the webhook service, however deep.
+/// Sets the port in every reference to the webhook service, at any depth.
 fn point_at(value: &mut Value, port: u16) {
     match value {
         Value::Object(fields) => {
@@ -106,7 +106,7 @@ fn point_at(value: &mut Value, port: u16) {
     }
 }
 
-/// Mounts the certificate that Kueue makes for itself, as a kubelet would. Kueue waits for it.
+/// Mounts the certificate that Kueue creates, as a kubelet would. Kueue waits for it.
 pub(crate) async fn mount_certificate(client: &Client, folder: &Path) -> Result<()> {
     let secrets: Api<Secret> = Api::namespaced(client.clone(), KUEUE_NAMESPACE);
     let files = probe::until("Kueue has made its certificate", Duration::from_mins(1), async || {
@@ -121,7 +121,7 @@ pub(crate) async fn mount_certificate(client: &Client, folder: &Path) -> Result<
     Ok(())
 }
 
-/// An error unless Kueue's webhooks answer, the validating ones and the mutating ones.
+/// Fails unless both the validating and the mutating webhooks of Kueue answer.
 pub(crate) async fn webhooks_answer(client: &Client) -> Result<()> {
     let probes = [
         json!({

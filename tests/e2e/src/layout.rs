@@ -1,5 +1,5 @@
-//! Where everything lies: sources beside this crate, outputs in the workspace's `target/e2e`.
-//! The one rule: nothing is ever written into the source tree.
+//! The paths of the harness: sources are in this crate, outputs in the workspace's `target/e2e`.
+//! The one rule: nothing is ever written to the source tree.
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ impl Default for Layout {
 }
 
 impl Layout {
-    /// The layout of the workspace at `root`, for a binary that was moved after it was built.
+    /// The layout of the workspace at `root`, for a binary that was moved after the build.
     pub fn of_workspace(root: &Path) -> Self {
         Self { source: root.join("tests/e2e"), output: root.join("target/e2e") }
     }
@@ -31,18 +31,18 @@ impl Layout {
         self.source.join("programs").join(name)
     }
 
-    /// A manifest of ours.
+    /// One of our manifests.
     pub fn manifest(&self, name: &str) -> PathBuf {
         self.source.join("manifests").join(name)
     }
 
-    /// What `cluster --provider aws` applies: a NodeClass, NodePools, and the queues of the examples.
+    /// The files that `cluster --provider aws` applies: a NodeClass, NodePools, and the queues of the examples.
     pub fn aws_setup(&self) -> Vec<PathBuf> {
         let examples = self.source.join("../../examples/setup");
         vec![self.manifest("aws"), examples.join("crds.yaml"), examples.join("queues.yaml")]
     }
 
-    /// What the cloud sells, in the format of Karpenter's kwok provider.
+    /// The instance types of the cloud, in the format of Karpenter's kwok provider.
     pub fn instance_types(&self) -> PathBuf {
         self.source.join("instance-types.json")
     }
@@ -52,7 +52,7 @@ impl Layout {
         self.output.join("bin")
     }
 
-    /// The folder of manifests that come out of the programs' own modules.
+    /// The folder for the manifests taken from the programs' modules.
     pub fn upstream(&self) -> PathBuf {
         self.output.join("manifests")
     }

@@ -1,12 +1,12 @@
-//! The real control plane for Setu's tests, with no container engine: etcd, Kubernetes,
-//! Kueue, the controllers of JobSets and LeaderWorkerSets, Karpenter and kwok, built from their Go
+//! The real control plane for Setu's tests, without a container engine: etcd, Kubernetes, Kueue,
+//! the JobSet and LeaderWorkerSet controllers, Karpenter and kwok. They are built from their Go
 //! modules and run on loopback.
 //!
-//! [`Stack`] starts them, waits until each really answers and leaves no process behind,
-//! however the test ends. [`apply`] puts objects into it, [`programs`] builds the binaries.
-//! The cloud behind Karpenter obeys the ConfigMap [`WEATHER_NAMESPACE`]/[`WEATHER_NAME`];
-//! its rules are those of `programs/karpenter/weather.go`. With [`Provider::Aws`] it is Karpenter's own AWS provider
-//! instead, in front of a mock of EC2 that fails as a test wants: see [`aws`].
+//! [`Stack`] starts them, waits until each one answers and leaves no process behind, however the test ends.
+//! [`apply`] creates objects in it, [`programs`] builds the binaries.
+//! The ConfigMap [`WEATHER_NAMESPACE`]/[`WEATHER_NAME`] controls the cloud behind Karpenter;
+//! `programs/karpenter/weather.go` defines its rules. [`Provider::Aws`] replaces that cloud with Karpenter's AWS
+//! provider and an EC2 mock that fails on demand: see [`aws`].
 
 mod accounts;
 pub mod apply;
@@ -30,14 +30,14 @@ pub use layout::Layout;
 pub use process::Program;
 pub use stack::{Options, Provider, Scope, Stack};
 
-/// A pod with this annotation runs so long (`5s`, `2m`) and then succeeds; without it, it runs until deleted.
+/// A pod with this annotation runs for that long (`5s`, `2m`) and then succeeds; without it, it runs until deleted.
 pub const RUN_FOR_ANNOTATION: &str = "e2e.setu/run-for";
 
-/// The namespace of the ConfigMap with the cloud's weather.
+/// The namespace of the weather ConfigMap.
 pub const WEATHER_NAMESPACE: &str = "kube-system";
 
-/// The name of the ConfigMap with the cloud's weather.
+/// The name of the weather ConfigMap.
 pub const WEATHER_NAME: &str = "weather";
 
-/// The namespace Kueue takes as its own.
+/// The namespace that Kueue runs in.
 pub const KUEUE_NAMESPACE: &str = "kueue-system";

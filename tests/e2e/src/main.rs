@@ -1,5 +1,5 @@
-//! `setu-e2e`: the control plane of the tests for people. `build` makes the programs,
-//! `cluster` starts them, prints where the kubeconfig is and stays until it is told to end.
+//! `setu-e2e`: the control plane of the tests, for interactive use. `build` builds the programs,
+//! `cluster` starts them, prints the path of the kubeconfig and runs until it gets a signal.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -90,7 +90,7 @@ async fn cluster(options: Options) -> Result<()> {
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
-        // Without it the cluster would only seem to be there.
+        // A cluster that lacks one program would only appear to work.
         broken = stack.broken() => return Err(broken.context("the cluster ends")),
     }
     stack.stop();

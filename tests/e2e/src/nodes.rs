@@ -1,5 +1,5 @@
-//! How the node side is started: kwok, which plays the kubelets, and Karpenter with the
-//! cloud that obeys the weather. kwok looks only after nodes that carry its annotation.
+//! Starts the node side: kwok, which simulates the kubelets, and Karpenter with the weather-controlled
+//! cloud. kwok manages only the nodes that carry its annotation.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ pub(crate) fn kwok(layout: &Layout, folder: &Path, identity: &Identity, ports: P
         format!("--config={}", stages.display()),
         "--manage-all-nodes=false".to_owned(),
         "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake".to_owned(),
-        // Without a lease that is renewed, a node counts as lost after less than a minute.
+        // Without a renewed lease, a node counts as lost in less than a minute.
         "--node-lease-duration-seconds=40".to_owned(),
         "--cidr=10.1.0.0/16".to_owned(),
         "--node-ip=127.0.0.1".to_owned(),
@@ -41,7 +41,7 @@ pub(crate) fn karpenter(layout: &Layout, identity: &Identity, ports: Ports) -> L
     launch
 }
 
-/// What Karpenter is started with whatever its provider.
+/// The settings of Karpenter that do not depend on its provider.
 pub(crate) fn any_karpenter(identity: &Identity, ports: Ports) -> Launch {
     let mut launch = Launch::new(Program::Karpenter, []);
     launch.environment = vec![
@@ -54,7 +54,7 @@ pub(crate) fn any_karpenter(identity: &Identity, ports: Ports) -> Launch {
     launch
 }
 
-/// Karpenter's CRDs, with those of this provider.
+/// The manifest with the CRDs of Karpenter and of this provider.
 pub(crate) fn karpenter_manifests(layout: &Layout, provider: Provider) -> PathBuf {
     layout.upstream().join(match provider {
         Provider::Kwok => "karpenter.yaml",

@@ -1,6 +1,6 @@
-//! Free loopback ports. All of a stack's ports are taken together before any is given back
-//! to the system, so that no two of its programs get the same one. They are none of those that systems give to outgoing
-//! connections, one of which may take a port before the program that it was found for listens there.
+//! Finds free loopback ports. All ports of a stack are bound before any is released, so that no two of its
+//! programs get the same one. Ports in the ephemeral range are excluded: an outgoing connection could take
+//! one before its program listens on it.
 
 use std::net::{Ipv4Addr, TcpListener};
 
@@ -9,14 +9,14 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::process::Program;
 
-/// The lowest port that is looked at.
+/// The lowest port that is tried.
 const FIRST: u16 = 10_000;
-/// How many from there on; Linux gives those from 32768 on to outgoing connections, others from 49152 on.
+/// The size of the range. Ephemeral ports begin at 32768 on Linux and at 49152 on other systems.
 const PORTS: u16 = 22_000;
-/// How many are looked at for each that is needed.
+/// The number of tries for each port.
 const TRIES: usize = 100;
 
-/// The ports of one stack; they stay the same when a program is started again.
+/// The ports of one stack; they stay the same when a program restarts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ports {
     pub etcd: u16,
@@ -32,7 +32,7 @@ pub(crate) struct Ports {
     pub karpenter_health: u16,
     pub karpenter_metrics: u16,
     pub jaeger: [u16; 7],
-    /// Of moto and of the proxy in front of it.
+    /// The ports of moto and of the proxy in front of it.
     pub cloud: [u16; 2],
 }
 
@@ -70,7 +70,7 @@ impl Ports {
         })
     }
 
-    /// Those that a program listens on.
+    /// The ports that a program listens on.
     fn of(&self, program: Program) -> Vec<u16> {
         match program {
             Program::Etcd => vec![self.etcd, self.etcd_peer],
@@ -87,7 +87,7 @@ impl Ports {
         }
     }
 
-    /// An error where another program has one of the ports that this one listens on.
+    /// Fails if another program uses one of the ports of this program.
     pub(crate) fn ensure_free(&self, program: Program) -> Result<()> {
         let taken = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_err();
         match self.of(program).into_iter().find(taken) {
@@ -97,7 +97,7 @@ impl Ports {
     }
 }
 
-/// What is said where another program has a port.
+/// The message for a port that another program uses.
 pub(crate) fn is_taken(who: &str, port: u16) -> String {
     format!(
         "{who} cannot listen on 127.0.0.1:{port}, which another program has taken: start again, for other ports"

@@ -1,5 +1,5 @@
-//! Waiting with a deadline. Every wait says what it waits for, and its error carries the
-//! last reason why that was not so yet.
+//! Waits with a deadline. Every wait names its condition; on timeout, the error includes the last
+//! reason why the condition was not met.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ pub(crate) async fn until<T>(
     }
 }
 
-/// Succeeds when `server` answers `path` with a good status; certificates are not checked.
+/// Succeeds when `server` answers `path` with a success status. Certificates are not verified.
 pub(crate) async fn answers(server: &str, path: &str) -> Result<()> {
     let url = format!("{server}{path}");
     let mut config = Config::new(server.parse().with_context(|| format!("reading the address {server}"))?);

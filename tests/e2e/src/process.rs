@@ -1,5 +1,5 @@
-//! One child process per program, its log file, and the watchdog that ends the children
-//! when the harness dies without having done so, even by SIGKILL.
+//! One child process per program, with its log file. A watchdog kills the children if the harness
+//! dies without doing so, even by SIGKILL.
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -22,24 +22,24 @@ pub enum Program {
     ControllerManager,
     /// kube-scheduler.
     Scheduler,
-    /// kwok, the kubelets.
+    /// kwok, which simulates the kubelets.
     Kwok,
     /// Kueue.
     Kueue,
-    /// The controller of JobSets.
+    /// The JobSet controller.
     JobSet,
-    /// The controller of LeaderWorkerSets.
+    /// The LeaderWorkerSet controller.
     LeaderWorkerSet,
-    /// moto, which plays AWS.
+    /// moto, the AWS mock.
     Moto,
-    /// Karpenter, with the provider that the stack was started with.
+    /// Karpenter, with the stack's provider.
     Karpenter,
-    /// Jaeger, all of it in one.
+    /// Jaeger, all in one.
     Jaeger,
 }
 
 impl Program {
-    /// Its name, which its log has too.
+    /// Its name, which is also the name of its log.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Etcd => "etcd",
@@ -57,11 +57,11 @@ impl Program {
     }
 }
 
-/// How a program is started; the same for every start.
+/// The command of a program; the same for every start.
 #[derive(Clone, Debug)]
 pub(crate) struct Launch {
     pub program: Program,
-    /// Its binary, from the folder of the built programs.
+    /// Its binary, in the folder of the built programs.
     pub binary: String,
     pub arguments: Vec<String>,
     pub environment: Vec<(&'static str, String)>,
@@ -85,8 +85,8 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts the program in its own process group, out of reach of the terminal's Ctrl-C;
-    /// its output is appended to `log`.
+    /// Starts the program in its own process group, so that Ctrl-C in the terminal does not reach it.
+    /// Appends its output to `log`.
     pub(crate) fn start(launch: &Launch, bin: &Path, log: &Path) -> Result<Self> {
         let program = launch.program;
         let output = OpenOptions::new()
@@ -110,7 +110,7 @@ impl Process {
         self.child.id()
     }
 
-    /// An error once the process has ended by itself.
+    /// Fails once the process has exited by itself.
     pub(crate) fn check(&mut self) -> Result<()> {
         match self.child.try_wait().context("asking after a child process")? {
             Some(status) => bail!("{} has ended: {status}", self.program.name()),
@@ -121,13 +121,13 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Either fails only for a process that is gone already.
+        // Both fail only if the process is already gone.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A shell that knows the children and kills them when the pipe to the harness breaks.
+/// A shell that has a list of the children, and kills them when the pipe to the harness breaks.
 pub(crate) struct Watchdog {
     shell: Child,
 }
@@ -158,14 +158,14 @@ impl Watchdog {
     }
 
     pub(crate) fn guard(&mut self, process: u32) -> Result<()> {
-        self.tell(&format!("add {process}\n"))
+        self.send(&format!("add {process}\n"))
     }
 
     pub(crate) fn release(&mut self, process: u32) -> Result<()> {
-        self.tell(&format!("del {process}\n"))
+        self.send(&format!("del {process}\n"))
     }
 
-    fn tell(&mut self, line: &str) -> Result<()> {
+    fn send(&mut self, line: &str) -> Result<()> {
         let pipe = self.shell.stdin.as_mut().context("the watchdog has no pipe")?;
         pipe.write_all(line.as_bytes()).context("telling the watchdog about a process")
     }
@@ -187,7 +187,7 @@ impl Logs {
         self.0.join(format!("{}.log", program.name()))
     }
 
-    /// The last `count` lines; empty when there is no log.
+    /// The last `count` lines; empty if there is no log.
     pub(crate) fn tail(&self, program: Program, count: usize) -> String {
         let text = fs::read(self.path(program)).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
@@ -208,7 +208,7 @@ impl Logs {
         writeln!(log, "--- {what} ---").with_context(|| format!("writing {}", path.display()))
     }
 
-    /// Moves them into a folder of this name, and says where.
+    /// Moves them into a folder of this name, and prints its path.
     pub(crate) fn keep(&self, folder: &Path, name: &OsStr) {
         let kept = folder.join(name);
         match fs::create_dir_all(folder).and_then(|()| fs::rename(&self.0, &kept)) {

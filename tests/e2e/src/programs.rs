@@ -1,6 +1,6 @@
-//! Builds the programs of the control plane from their Go modules and takes the manifests
-//! that those modules carry. A module is built again only when its sources changed; where
-//! the Go toolchain is needed and missing, that is an error, never a skip.
+//! Builds the programs of the control plane from their Go modules, and extracts the manifests in those
+//! modules. A module is rebuilt only when its sources changed. A missing Go toolchain is an error,
+//! never a skip.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -14,21 +14,21 @@ use crate::{Layout, Provider};
 
 const KUBERNETES_VERSION: &str = "v1.36.3";
 
-/// One Go module under `programs/` and what comes out of it.
+/// One Go module under `programs/` and its binaries.
 struct Module {
     name: &'static str,
-    /// Binary and the package it is built from.
+    /// Each binary and the package it is built from.
     binaries: &'static [(&'static str, &'static str)],
 }
 
-/// What renders charts.
+/// Renders charts.
 const HELM: Module = Module { name: "helm", binaries: &[("helm", "helm.sh/helm/v4/cmd/helm")] };
 
-/// What writes the chart's README.
+/// Generates the chart's README.
 const HELM_DOCS: Module =
     Module { name: "helm-docs", binaries: &[("helm-docs", "github.com/norwoodj/helm-docs/cmd/helm-docs")] };
 
-/// What every stack has, in build order: the slowest first, helm before Kueue's manifests are rendered.
+/// The modules of every stack, in build order: the slowest first, and helm before Kueue, whose manifests it renders.
 const MODULES: [Module; 5] = [
     Module {
         name: "k8s",
@@ -42,8 +42,8 @@ const MODULES: [Module; 5] = [
     HELM,
     Module {
         name: "kueue",
-        // In one module, so that the others are of the versions that this Kueue is made for, and most of
-        // their packages are compiled once.
+        // In one module, so that JobSet and LWS have the versions that this Kueue requires, and most shared
+        // packages are compiled once.
         binaries: &[
             ("kueue", "sigs.k8s.io/kueue/cmd/kueue"),
             ("jobset", "sigs.k8s.io/jobset"),
@@ -65,19 +65,19 @@ const fn karpenter(provider: Provider) -> Module {
     }
 }
 
-/// Builds what is missing or out of date; blocks, and waits for another build of the same
-/// programs. Progress goes to standard error.
+/// Builds the programs that are missing or out of date. Blocks, and waits for other builds of the same
+/// programs. Writes its progress to standard error.
 pub fn build(layout: &Layout, provider: Provider) -> Result<()> {
     build_all(layout, MODULES.iter().chain([&karpenter(provider)]))
 }
 
-/// Where helm is, built as `build` does.
+/// The path of helm, which is built if needed.
 pub fn helm(layout: &Layout) -> Result<PathBuf> {
     build_all(layout, [&HELM])?;
     Ok(layout.bin().join("helm"))
 }
 
-/// Where helm-docs is, built as `build` does.
+/// The path of helm-docs, which is built if needed.
 pub fn helm_docs(layout: &Layout) -> Result<PathBuf> {
     build_all(layout, [&HELM_DOCS])?;
     Ok(layout.bin().join("helm-docs"))
@@ -93,7 +93,7 @@ fn build_all<'m>(layout: &Layout, modules: impl IntoIterator<Item = &'m Module>)
     Ok(())
 }
 
-/// Where kubectl is: the one on the PATH, or one that is built from the module of Kubernetes.
+/// The path of kubectl: the one on the PATH, or one built from the Kubernetes module.
 pub fn kubectl(layout: &Layout) -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     if let Some(found) =
@@ -165,7 +165,7 @@ fn fingerprint(folder: &Path, module: &Module) -> Result<String> {
     Ok(format!("{:x}", hash.finalize()))
 }
 
-/// Copies or renders what the stack applies and configures out of the module's own folder.
+/// Copies or renders the manifests of the stack from the module's folder.
 fn take_manifests(layout: &Layout, module: &str) -> Result<()> {
     let source = layout.module(module);
     match module {
@@ -206,7 +206,7 @@ fn take_manifests(layout: &Layout, module: &str) -> Result<()> {
     }
 }
 
-/// A virtual environment of Python with moto, in the versions and with the hashes that its list has.
+/// Creates a Python virtual environment with moto, with the versions and hashes in its list.
 fn install_moto(layout: &Layout) -> Result<()> {
     let folder = layout.bin().join("moto");
     let mut python = Command::new("python3");
@@ -232,7 +232,7 @@ fn module_folder(source: &Path, module: &str) -> Result<PathBuf> {
     Ok(PathBuf::from(folder.trim()))
 }
 
-/// The YAML files of a folder, by name.
+/// The YAML files of a folder, sorted by name.
 pub(crate) fn yaml_files(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?;
     let mut files: Vec<PathBuf> = entries

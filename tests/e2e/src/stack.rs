@@ -1,6 +1,6 @@
-//! One control plane: starts the programs in order, waits until each really answers, stops
-//! and starts single programs for tests, and cleans up. The one rule: when a stack is gone,
-//! its processes are gone; its logs are kept unless [`Stack::stop`] was reached.
+//! One control plane: starts the programs in order, waits until each one answers, stops and starts single
+//! programs for tests, and cleans up. The one rule: when a stack is dropped, its processes are gone.
+//! Its logs are kept unless the test called [`Stack::stop`].
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,8 +20,8 @@ use crate::process::{Launch, Logs, Process, Program, Watchdog};
 use crate::{Layout, apply, aws, jaeger, jobs, kubernetes, kueue, nodes, probe, programs};
 
 const START_LIMIT: Duration = Duration::from_secs(90);
-/// How often it is looked whether all programs still run.
-const LOOK: Duration = Duration::from_secs(1);
+/// How often the stack checks that all programs still run.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Which programs a stack has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,17 +46,17 @@ pub enum Provider {
 /// What to start.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Where sources and outputs are.
+    /// The paths of sources and outputs.
     pub layout: Layout,
-    /// Which programs.
+    /// Which programs to start.
     pub scope: Scope,
-    /// Which cloud.
+    /// Which cloud to use.
     pub provider: Provider,
-    /// Files and folders with YAML to apply once everything runs.
+    /// YAML files and folders to apply once everything runs.
     pub apply: Vec<PathBuf>,
-    /// Whether Jaeger is started too.
+    /// Whether to start Jaeger too.
     pub jaeger: bool,
-    /// Whether the controllers of JobSets and LeaderWorkerSets are started with everything else.
+    /// Whether to start the JobSet and LeaderWorkerSet controllers too.
     pub job_kinds: bool,
 }
 
@@ -71,7 +71,7 @@ pub struct Stack {
     client: Option<Client>,
     provider: Provider,
     cloud: Option<aws::Cloud>,
-    /// Deleted with everything in it when the stack goes; the logs are saved first if it failed.
+    /// Deleted when the stack is dropped; on failure the logs are saved first.
     folder: TempDir,
     outcome: Outcome,
 }
@@ -83,14 +83,14 @@ struct Running {
 
 #[derive(PartialEq, Eq)]
 enum Outcome {
-    /// Not ended by [`Stack::stop`], so the logs are worth reading.
+    /// Not ended by [`Stack::stop`], so the logs are kept.
     Open,
     Stopped,
 }
 
 impl Stack {
-    /// Builds what is not built yet, starts everything and waits until it is ready. The error
-    /// carries the last lines of the log of the program that did not come up.
+    /// Builds what is missing, starts everything and waits until it is ready. If a program does not come up,
+    /// the error includes the last lines of its log.
     pub async fn start(options: Options) -> Result<Self> {
         let (layout, provider) = (options.layout.clone(), options.provider);
         tokio::task::spawn_blocking(move || programs::build(&layout, provider))
@@ -162,7 +162,7 @@ impl Stack {
         let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
             .await
             .context("making a client configuration")?;
-        // A test that takes the API server away wants its answer soon.
+        // A test that stops the API server needs a quick failure.
         config.connect_timeout = Some(Duration::from_secs(5));
         self.client = Some(Client::try_from(config).context("making the stack's client")?);
         Ok(())
@@ -213,7 +213,7 @@ impl Stack {
         &self.identity.kubeconfig
     }
 
-    /// A client of the administrator. It lives in the runtime that started the stack.
+    /// A client with the administrator's permissions. It is bound to the runtime that started the stack.
     pub fn client(&self) -> Result<Client> {
         self.client.clone().context("the API server has not been started")
     }
@@ -228,22 +228,22 @@ impl Stack {
         format!("https://127.0.0.1:{}", self.ports.api_server)
     }
 
-    /// The authority behind every certificate on loopback, as PEM.
+    /// The path of the CA of every certificate on loopback, as PEM.
     pub fn authority(&self) -> PathBuf {
         self.identity.certificate()
     }
 
-    /// Where Jaeger takes traces by gRPC, where by HTTPS, and where it answers queries.
+    /// Jaeger's addresses for traces over gRPC, for traces over HTTPS, and for queries.
     pub fn jaeger(&self) -> [String; 3] {
         jaeger::addresses(self.ports)
     }
 
-    /// The stack's own folder, for files that shall go with it.
+    /// The stack's folder, for files to delete with the stack.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Address at which Karpenter serves its metrics.
+    /// The address of Karpenter's metrics.
     pub fn karpenter_metrics(&self) -> String {
         format!("127.0.0.1:{}", self.ports.karpenter_metrics)
     }
@@ -258,24 +258,24 @@ impl Stack {
         self.logs.tail(program, lines)
     }
 
-    /// The programs that run, with the number of the process of each.
+    /// The running programs, each with its process ID.
     pub async fn processes(&self) -> Vec<(Program, u32)> {
         let running = self.running.lock().await;
         running.processes.iter().map(|(program, process)| (*program, process.id())).collect()
     }
 
-    /// Waits until a program ends that nobody stopped; the error says which.
+    /// Waits until a program exits that was not stopped; the error names it.
     pub async fn broken(&self) -> anyhow::Error {
         loop {
             if let Some(ended) = self.ended().await {
                 return ended;
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// What comes of this work, unless a program ends that nobody stopped: then the error says which, whatever else failed
-    /// because of it.
+    /// Returns the result of this work. If a program exits that was not stopped, the error names that program instead of
+    /// what failed because of it.
     pub async fn unless_broken<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         tokio::select! {
             broken = self.broken() => Err(broken),
@@ -286,13 +286,13 @@ impl Stack {
         }
     }
 
-    /// Which program has ended that nobody stopped, if one has.
+    /// The error for a program that exited without being stopped, if there is one.
     async fn ended(&self) -> Option<anyhow::Error> {
         let mut running = self.running.lock().await;
         running.processes.values_mut().find_map(|process| process.check().err())
     }
 
-    /// Kills a program at once, as a node failure would.
+    /// Kills a program immediately, as a node failure would.
     pub async fn stop_program(&self, program: Program) -> Result<()> {
         let mut running = self.running.lock().await;
         let process = running.processes.remove(&program);
@@ -303,7 +303,7 @@ impl Stack {
         self.logs.mark(program, "stopped by the test")
     }
 
-    /// Starts a program, on the same ports as before, and waits until it is ready.
+    /// Starts a program on the same ports as before, and waits until it is ready.
     pub async fn start_program(&self, program: Program) -> Result<()> {
         {
             let mut running = self.running.lock().await;
@@ -324,7 +324,7 @@ impl Stack {
         let what = format!("{} is ready", program.name());
         let ready = probe::until(&what, START_LIMIT, async || {
             if let Err(ended) = self.check(program).await {
-                // No use in waiting for a process that is gone.
+                // Do not wait for a process that is gone.
                 return Ok(Err(ended));
             }
             self.ready(program).await.map(Ok)
@@ -353,7 +353,7 @@ impl Stack {
             Program::JobSet | Program::LeaderWorkerSet => jobs::taken(program, &self.client()?).await,
             Program::ControllerManager => {
                 probe::answers(&https(ports.controller_manager), "/healthz").await?;
-                // The first thing its controllers make: then they run.
+                // Its controllers create this first, so once it exists they run.
                 let accounts: Api<ServiceAccount> = Api::namespaced(self.client()?, "default");
                 accounts.get("default").await?;
                 Ok(())
@@ -370,7 +370,7 @@ impl Stack {
         anyhow!("{error:#}\nthe last lines of {}'s log:\n{tail}", program.name())
     }
 
-    /// Ends the stack of a test that succeeded: processes and folder go.
+    /// Ends the stack of a test that succeeded, and deletes its folder.
     pub fn stop(mut self) {
         self.outcome = Outcome::Stopped;
     }
@@ -378,14 +378,14 @@ impl Stack {
 
 impl Drop for Stack {
     fn drop(&mut self) {
-        // Before its mock goes, or it complains.
+        // Before the mock stops, or it logs errors.
         self.cloud = None;
         let running = self.running.get_mut();
-        // Karpenter first, the API server after its clients: fewer complaints in the logs.
+        // Karpenter first, the API server after its clients: fewer errors in the logs.
         while let Some((_, process)) = running.processes.pop_last() {
             let id = process.id();
             drop(process);
-            // A watchdog that is gone has nobody left to guard.
+            // If the watchdog is gone, there is nothing to release.
             let _ = running.watchdog.release(id);
         }
         if self.outcome == Outcome::Open {
@@ -410,8 +410,8 @@ mod tests {
         Stack::prepare(layout, Provider::Aws).unwrap()
     }
 
-    /// What a start says where this port is taken, by which none of the programs that it started is left.
-    async fn said_where_taken(port: impl Fn(Ports) -> u16) -> String {
+    /// The error of a start when this port is taken. Checks that no started program is left running.
+    async fn error_when_taken(port: impl Fn(Ports) -> u16) -> String {
         let mut stack = prepared().await;
         let port = port(stack.ports);
         let _taken = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap();
@@ -431,7 +431,7 @@ mod tests {
         "cannot listen on 127.0.0.1:PORT, which another program has taken: start again, for other ports";
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_program_that_dies_ends_what_waits_for_it_in_a_sentence() {
+    async fn a_program_that_dies_fails_the_work_that_waits_for_it() {
         let stack = prepared().await;
         stack.start_program(Program::Moto).await.unwrap();
         let (_, id) = stack.processes().await.remove(0);
@@ -449,11 +449,11 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_port_that_is_taken_is_named_in_a_sentence_and_nothing_is_left_running() {
-        assert_eq!(said_where_taken(|ports| ports.etcd_peer).await, format!("etcd {TAKEN}"));
+    async fn a_taken_port_is_named_in_the_error_and_no_process_is_left() {
+        assert_eq!(error_when_taken(|ports| ports.etcd_peer).await, format!("etcd {TAKEN}"));
         let moto = |ports: Ports| ports.cloud.into_iter().next().unwrap();
-        assert_eq!(said_where_taken(moto).await, format!("moto {TAKEN}"));
+        assert_eq!(error_when_taken(moto).await, format!("moto {TAKEN}"));
         let proxy = |ports: Ports| ports.cloud.into_iter().last().unwrap();
-        assert_eq!(said_where_taken(proxy).await, format!("the proxy before moto {TAKEN}"));
+        assert_eq!(error_when_taken(proxy).await, format!("the proxy before moto {TAKEN}"));
     }
 }

@@ -1,4 +1,4 @@
-//! A cluster in which something is missing: Setu stays up, is not ready, and says what to do.
+//! In a cluster with missing parts, Setu stays up, is not ready, and reports what to do.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 #![allow(dead_code, reason = "the process is shared with the scenarios, which use all of it")]
@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 const POLICY: &str = "{apiVersion: setu.kueue.x-k8s.io/v1alpha1, kind: Policy}";
 
-/// Waits until `/readyz` says all of `words`.
-async fn says(setu: &mut Setu, words: &[&str]) {
+/// Waits until `/readyz` contains all of `words`.
+async fn wait_for_readyz(setu: &mut Setu, words: &[&str]) {
     let deadline = Instant::now() + Duration::from_mins(1);
     loop {
         assert!(setu.ended().unwrap().is_none(), "Setu ended:\n{}", setu.log_tail(20));
@@ -29,7 +29,7 @@ async fn says(setu: &mut Setu, words: &[&str]) {
 }
 
 /// A copy of a kubeconfig without its user, so that requests are anonymous.
-fn nobodys(kubeconfig: &Path, to: &Path) {
+fn without_user(kubeconfig: &Path, to: &Path) {
     let text = std::fs::read_to_string(kubeconfig).unwrap();
     let mut config: serde_json::Value = serde_yaml::from_str(&text).unwrap();
     config["users"][0]["user"] = serde_json::json!({});
@@ -37,21 +37,21 @@ fn nobodys(kubeconfig: &Path, to: &Path) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_installed_or_not_allowed_is_named_with_what_to_do() {
+async fn readyz_names_what_is_missing_or_forbidden_and_the_fix() {
     let stack = Stack::start(Options { scope: Scope::ApiServer, ..Options::default() }).await.unwrap();
     let mut setu =
         Setu::new(stack.kubeconfig(), "e2e.setu/bare", POLICY, &stack.folder().join("bare")).unwrap();
     setu.start(None).unwrap();
-    says(
+    wait_for_readyz(
         &mut setu,
         &["workloads: ", "does not serve workloads: install Kueue", "nodeclaims: install Karpenter"],
     )
     .await;
     let nobody = stack.folder().join("nobody");
-    nobodys(stack.kubeconfig(), &nobody);
+    without_user(stack.kubeconfig(), &nobody);
     let mut setu = Setu::new(&nobody, "e2e.setu/nobody", POLICY, &stack.folder().join("denied")).unwrap();
     setu.start(None).unwrap();
-    says(&mut setu, &["grant this ServiceAccount get, list and watch on nodes"]).await;
+    wait_for_readyz(&mut setu, &["grant this ServiceAccount get, list and watch on nodes"]).await;
     drop(setu);
     stack.stop();
 }

@@ -1,4 +1,4 @@
-//! The reading commands against a real API server, with the rights of those who use them, and kubectl.
+//! The read commands against a real API server, with the permissions of their users, and kubectl.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
@@ -74,7 +74,7 @@ impl World {
             let mut definitions = apply::documents(&text).unwrap();
             definitions.retain(|d| d["kind"] == "CustomResourceDefinition");
             for definition in &mut definitions {
-                // Nobody converts here, and nothing needs it.
+                // No conversion webhook runs here, and none is needed.
                 definition["spec"].as_object_mut().unwrap().remove("conversion");
             }
             apply::all(&client, definitions).await.unwrap();
@@ -112,7 +112,7 @@ impl World {
         self.claims(&uid).await;
     }
 
-    /// Creates the Workload of a Job, with this status; returns its UID.
+    /// Creates the Workload of a Job with this status, and returns its UID.
     async fn workload(&self, namespace: &str, job: &str, status: &Value) -> String {
         let container = json!({"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}});
         let object = json!({
@@ -208,13 +208,13 @@ impl World {
                 self.status("", "Node", "node-0", &ready).await;
             }
         }
-        // A new Node is not ready for anybody until something says so.
+        // A new Node has a not-ready taint, which no controller removes here.
         let nodes: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource("", "v1", "Node"));
         let clear = json!({"spec": {"taints": null}});
         nodes.patch("node-0", &PatchParams::default(), &Patch::Merge(clear)).await.unwrap();
     }
 
-    /// The administrator's kubeconfig, acting as somebody else.
+    /// The administrator's kubeconfig, impersonating another user.
     fn kubeconfig_of(&self, user: &str) -> PathBuf {
         let text = std::fs::read_to_string(self.stack.kubeconfig()).unwrap();
         let mut config: Value = serde_yaml::from_str(&text).unwrap();
@@ -228,7 +228,7 @@ impl World {
         Command::new(binary()).args(arguments).env("KUBECONFIG", self.kubeconfig_of(user)).output().unwrap()
     }
 
-    /// What a command prints that must succeed and have nothing to remark.
+    /// The output of a command, which must succeed without writing to standard error.
     fn prints(&self, user: &str, arguments: &[&str]) -> String {
         let output = self.setu(user, arguments);
         let said = String::from_utf8(output.stderr).unwrap();
@@ -236,7 +236,7 @@ impl World {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// The one line that a command fails with.
+    /// The error output of a command, which must fail with this code.
     fn fails(&self, user: &str, arguments: &[&str], code: i32) -> String {
         let output = self.setu(user, arguments);
         let said = String::from_utf8(output.stderr).unwrap();
@@ -251,7 +251,7 @@ fn binary() -> PathBuf {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_viewer_sees_everything_a_tenant_what_is_his_and_errors_say_what_to_type() {
+async fn viewers_see_all_gangs_tenants_their_own_and_errors_name_the_fix() {
     let world = World::start().await;
     let all = world.prints("viewer", &["inspect", "-A"]);
     assert!(
@@ -302,7 +302,7 @@ async fn a_viewer_sees_everything_a_tenant_what_is_his_and_errors_say_what_to_ty
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_journal_that_was_spoilt_is_made_anew_from_the_claims() {
+async fn a_corrupt_journal_is_rebuilt_from_the_claims() {
     let world = World::start().await;
     let api: Api<DynamicObject> = Api::namespaced_with(
         world.client.clone(),
@@ -323,8 +323,8 @@ async fn a_journal_that_was_spoilt_is_made_anew_from_the_claims() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     };
-    let told = admin(&["repair", "job/train", "-n", "team-a"]);
-    assert!(told.contains("--yes") && journal().await.contains("99"), "{told}");
+    let repair_plan = admin(&["repair", "job/train", "-n", "team-a"]);
+    assert!(repair_plan.contains("--yes") && journal().await.contains("99"), "{repair_plan}");
     admin(&["repair", "job/train", "-n", "team-a", "--yes"]);
     let repaired: Value = serde_json::from_str(&journal().await).unwrap();
     assert_eq!(

@@ -1,4 +1,4 @@
-//! `just cluster`, as it is typed: what it prints leads to a cluster with everything in it, and it ends when told to.
+//! `just cluster` prints the path to a kubeconfig of a complete cluster, and ends on SIGTERM.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What kubectl says with these arguments, and whether it succeeded.
+/// Whether kubectl succeeded with these arguments, and its output.
 fn kubectl(kubeconfig: &str, arguments: &[&str]) -> (bool, String) {
     let mut command = Command::new(programs::kubectl(&Layout::default()).unwrap());
     let output = command.env("KUBECONFIG", kubeconfig).args(arguments).current_dir(root()).output().unwrap();
@@ -16,7 +16,7 @@ fn kubectl(kubeconfig: &str, arguments: &[&str]) -> (bool, String) {
     (output.status.success(), String::from_utf8_lossy(&said).into_owned())
 }
 
-/// Types a line of the README in the shell; what it says, and whether it succeeded.
+/// Runs a line of the README in a shell. Returns whether it succeeded, and its output.
 fn typed(kubeconfig: &str, begins: &str) -> (bool, String) {
     let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
     let line = readme.lines().find(|line| line.starts_with(begins)).unwrap();
@@ -36,7 +36,7 @@ fn root() -> PathBuf {
 }
 
 #[test]
-fn the_cluster_to_play_with_starts_takes_the_manifests_and_ends() {
+fn the_cluster_starts_accepts_the_manifests_and_ends() {
     let justfile = std::fs::read_to_string(root().join("justfile")).unwrap();
     let recipe =
         justfile.lines().find_map(|l| l.strip_prefix("cluster *flags='")?.strip_suffix("':")).unwrap();
@@ -70,7 +70,7 @@ fn the_cluster_to_play_with_starts_takes_the_manifests_and_ends() {
     assert!(term.success() && ended.success(), "{ended}");
 }
 
-/// The number of the process among the children of another whose command line has this in it.
+/// The process ID of the child of `parent` whose command line contains this text.
 fn child(parent: u32, with: &str) -> u32 {
     let is_it = |id: &u32| {
         let line = std::fs::read_to_string(format!("/proc/{id}/cmdline")).unwrap_or_default();
@@ -85,7 +85,7 @@ fn children(parent: u32) -> Vec<u32> {
 }
 
 #[test]
-fn a_cluster_whose_cloud_dies_says_so_and_leaves_nothing_running() {
+fn a_cluster_whose_cloud_dies_reports_it_and_stops_all_processes() {
     let mut cluster = Command::new(env!("CARGO_BIN_EXE_setu-e2e"))
         .args(["cluster", "--provider", "aws"])
         .stdout(Stdio::piped())

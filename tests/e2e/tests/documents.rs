@@ -1,5 +1,5 @@
-//! The commands of the documents that need a cluster, typed as they stand, in the order in which a newcomer
-//! meets them. What no machine can know is filled in: the name of a Workload, and where Setu listens.
+//! Runs the commands in the documents that need a cluster, unchanged, in the order in which a new user reads them.
+//! Only the name of a Workload and the address of Setu are filled in.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 #![allow(dead_code, reason = "the process is shared with the scenarios, which use all of it")]
@@ -19,7 +19,7 @@ use std::process::{Command, Output};
 
 const POLICY: &str = "{apiVersion: setu.kueue.x-k8s.io/v1alpha1, kind: Policy}";
 
-/// What is typed, in this order: the document, and the heading of the section.
+/// The sections whose commands run, in this order, as document and heading.
 const INSTALL: (&str, &str) = ("README.md", "## Install it");
 const FIRST_GANG: (&str, &str) = ("docs/quickstart.md", "## On the real control plane");
 const SECTIONS: [(&str, &str); 7] = [
@@ -32,7 +32,7 @@ const SECTIONS: [(&str, &str); 7] = [
     ("docs/quickstart.md", "## What to try next"),
 ];
 
-/// The job that the documents speak of, in both namespaces that they look for it.
+/// The job in the documents' examples, in both namespaces that they use.
 const TRAIN: &str = r"
 apiVersion: v1
 kind: Namespace
@@ -48,7 +48,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// How lines begin that are not typed here, and why not.
+/// The prefixes of lines that do not run here, each with the reason.
 const ELSEWHERE: [(&str, &str); 48] = [
     ("cargo run --release -- demo", "tests/docs.rs runs it, and with --serve tests/kubectl"),
     ("cargo test", "it is what runs the tests"),
@@ -126,7 +126,7 @@ fn shown(text: &str) -> Vec<String> {
     [of("sh", ""), of("console", "$ ")].concat()
 }
 
-/// The command lines of a section that are typed here.
+/// The command lines of a section that run here.
 fn lines((document, heading): (&str, &str)) -> Vec<String> {
     let text = format!("\n{}", std::fs::read_to_string(root().join(document)).unwrap());
     let (_, rest) = text.split_once(&format!("\n{heading}\n")).unwrap();
@@ -137,7 +137,7 @@ fn lines((document, heading): (&str, &str)) -> Vec<String> {
 }
 
 #[test]
-fn every_command_that_a_document_shows_is_typed_or_it_is_said_why_not() {
+fn every_command_in_the_documents_runs_or_is_listed_as_an_exception() {
     let mut typed: Vec<String> = [INSTALL, FIRST_GANG].into_iter().chain(SECTIONS).flat_map(lines).collect();
     let docs = std::fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
     let top = ["README.md", "CONTRIBUTING.md", "charts/setu/README.md"].map(|file| root().join(file));
@@ -158,7 +158,7 @@ fn every_command_that_a_document_shows_is_typed_or_it_is_said_why_not() {
     }
 }
 
-/// A terminal: a folder in front of the PATH, and the cluster's kubeconfig.
+/// A terminal with an additional folder at the front of the PATH, and the cluster's kubeconfig.
 struct Terminal {
     stack: Stack,
     path: String,
@@ -188,21 +188,21 @@ impl Terminal {
         command.args(["-c", line]).current_dir(root());
         command.env("PATH", &self.path).env("KUBECONFIG", self.stack.kubeconfig());
         command.env("HOME", self.stack.folder());
-        // Those of `setu run` may be taken on this machine.
+        // The default ports of `setu run` may be taken on this machine.
         command.env("SETU_METRICS_BIND_ADDRESS", "127.0.0.1:0");
         command.env("SETU_HEALTH_PROBE_BIND_ADDRESS", "127.0.0.1:0");
         tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
     }
 
-    /// Types a line; it must succeed and say something, or go on saying something where it is to go on.
+    /// Runs a line, which must succeed with output. A watch must produce output until it is stopped.
     async fn types(&mut self, line: &str) -> String {
-        let goes_on =
+        let keeps_running =
             ["--watch", "-w", "setu run"].iter().any(|part| format!("{line} ").contains(&format!("{part} ")));
         let output =
-            if goes_on { self.run(&format!("timeout 5 {line}")).await } else { self.run(line).await };
+            if keeps_running { self.run(&format!("timeout 5 {line}")).await } else { self.run(line).await };
         let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        // 124 is what `timeout` ends with where it had to stop something.
-        let expected = if goes_on { 124 } else { 0 };
+        // `timeout` exits with 124 when it stopped the command.
+        let expected = if keeps_running { 124 } else { 0 };
         assert_eq!(output.status.code(), Some(expected), "{line}\n{out}{err}");
         assert!(!out.is_empty() || line.starts_with("setu run"), "{line} says nothing: {err}");
         self.typed += 1;
@@ -223,8 +223,8 @@ impl Terminal {
     }
 }
 
-/// What helm would say to the README's install line over what kubectl has applied: it refuses what is not its own, and
-/// takes the values that the quickstart names for that. Nothing of it stays.
+/// Runs the README's install line with helm over objects that kubectl applied, without changing anything. Helm refuses
+/// objects it does not own, and accepts the values that the quickstart names for this case.
 async fn helm_over_what_kubectl_applied(terminal: &mut Terminal, install: &str) {
     let quickstart = std::fs::read_to_string(root().join("docs/quickstart.md")).unwrap();
     let (_, section) = quickstart.split_once("\n## Into a cluster of your own\n").unwrap();
@@ -240,13 +240,13 @@ async fn helm_over_what_kubectl_applied(terminal: &mut Terminal, install: &str) 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_newcomer_types_works_as_it_stands() {
+async fn the_documented_commands_work_for_a_new_user() {
     let mut terminal = Terminal::open().await;
     let client = terminal.stack.client().unwrap();
     let [install, wait] = lines(INSTALL).try_into().unwrap();
     helm_over_what_kubectl_applied(&mut terminal, &install).await;
     terminal.types(&install).await;
-    // No kubelet starts containers here, so nobody is to buy nodes for them, and the test starts Setu itself.
+    // No kubelet starts containers here, so the Deployment must not cause nodes, and the test starts Setu itself.
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), KUEUE_NAMESPACE);
     let none = Patch::Merge(json!({"spec": {"replicas": 0}}));
     deployments.patch("setu", &PatchParams::default(), &none).await.unwrap();
@@ -256,7 +256,7 @@ async fn what_a_newcomer_types_works_as_it_stands() {
     setu.start(None).unwrap();
     terminal.types(&wait).await;
 
-    // What `just cluster` does before it says that it is ready.
+    // `just cluster` does this before it reports that it is ready.
     apply::path(&client, &root().join("examples/setup")).await.unwrap();
     for line in lines(FIRST_GANG) {
         let said = terminal.types(&line).await;

@@ -1,5 +1,5 @@
-//! Examples applied as they stand to the real control plane and driven to their end. Nodes that are kept, which need
-//! one more right, are left to the scenarios.
+//! Applies the examples unchanged to the real control plane, and runs them to their end. The scenarios cover kept
+//! nodes, which need one more permission.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 #![allow(dead_code, reason = "the process is shared with the scenarios, which use all of it")]
@@ -21,10 +21,10 @@ use std::time::{Duration, Instant};
 
 const POLICY: &str = "{apiVersion: setu.kueue.x-k8s.io/v1alpha1, kind: Policy}";
 
-/// Kinds of what is submitted; everything else of an example is what that needs.
+/// The kinds that are submitted. They need all other objects of an example.
 const SUBMITTED: [&str; 4] = ["Job", "Pod", "JobSet", "LeaderWorkerSet"];
 
-/// File, number of its pods that run, whether they end by themselves, and what is said of a gang that gets no node.
+/// File, number of running pods, whether they end by themselves, and the message for a gang that gets no node.
 const EXAMPLES: [(&str, usize, bool, &str); 10] = [
     ("gang-of-four.yaml", 4, true, ""),
     ("jobset.yaml", 5, true, ""),
@@ -38,7 +38,7 @@ const EXAMPLES: [(&str, usize, bool, &str); 10] = [
     ("jupyterhub.yaml", 1, true, ""),
 ];
 
-/// One of them has to go on-demand for that.
+/// One example has to fall back to on-demand with this.
 const WEATHER: &str = "{rules: [{nodePool: spot-first, capacityType: spot, capacity: 1}]}";
 
 struct Play {
@@ -67,7 +67,7 @@ impl Play {
         claims.iter().map(|c| c.node_name().unwrap_or_default().to_owned()).collect()
     }
 
-    /// The Node of each pod that runs.
+    /// The Node of each running pod.
     async fn used(&self) -> Vec<String> {
         let pods: Api<Pod> = Api::all(self.client.clone());
         let pods = pods.list(&ListParams::default()).await.unwrap().items;
@@ -75,14 +75,14 @@ impl Play {
         pods.into_iter().filter(runs).filter_map(|p| p.spec?.node_name).collect()
     }
 
-    /// Whether these words are in an Event.
-    async fn is_told(&self, words: &str) -> bool {
+    /// Whether an Event contains these words.
+    async fn event_contains(&self, words: &str) -> bool {
         let events: Api<Event> = Api::all(self.client.clone());
         let events = events.list(&ListParams::default()).await.unwrap().items;
         events.iter().any(|e| e.message.as_ref().is_some_and(|m| m.contains(words)))
     }
 
-    async fn comes_to_its_end(&self, file: &str, pods: usize, ends: bool, refusal: &str) {
+    async fn runs_to_its_end(&self, file: &str, pods: usize, ends: bool, refusal: &str) {
         let text = std::fs::read_to_string(root().join("examples").join(file)).unwrap();
         let objects = apply::documents(&text).unwrap();
         let is_submitted = |object: &Value| SUBMITTED.iter().any(|kind| object["kind"] == *kind);
@@ -109,11 +109,11 @@ impl Play {
                 .await;
         }
         if !refusal.is_empty() {
-            self.until(&format!("{file}: {refusal}"), async |play| play.is_told(refusal).await).await;
+            self.until(&format!("{file}: {refusal}"), async |play| play.event_contains(refusal).await).await;
         }
         for object in stored {
             let api = apply::api_for(&self.client, &object).await.unwrap();
-            // A pod of a group may have gone with the others.
+            // A pod of a group may have been deleted with the others.
             let _ = api.delete(&object.name_any(), &DeleteParams::foreground()).await;
             self.until(&format!("{file} is gone with its nodes"), async |play| {
                 api.get_opt(&object.name_any()).await.unwrap().is_none() && play.nodes().await.is_empty()
@@ -124,7 +124,7 @@ impl Play {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn examples_come_to_their_end_on_the_real_control_plane() {
+async fn examples_run_to_their_end_on_the_real_control_plane() {
     let apply = vec![root().join("examples/setup"), root().join("manifests/rbac.yaml")];
     let stack = Stack::start(Options { apply, job_kinds: true, ..Options::default() }).await.unwrap();
     let kubeconfig = stack.kubeconfig_of(KUEUE_NAMESPACE, "setu").await.unwrap();
@@ -138,7 +138,7 @@ async fn examples_come_to_their_end_on_the_real_control_plane() {
     });
     apply::one(&play.client, weather).await.unwrap();
     for (file, pods, ends, refusal) in EXAMPLES {
-        play.comes_to_its_end(file, pods, ends, refusal).await;
+        play.runs_to_its_end(file, pods, ends, refusal).await;
     }
     drop(play);
     stack.stop();

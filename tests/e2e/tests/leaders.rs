@@ -1,5 +1,5 @@
-//! Several replicas on the real control plane: whatever happens to the one that leads, another takes
-//! over, and each transition of each gang happens exactly once.
+//! Several replicas on the real control plane: whenever the leader fails, another replica takes over, and
+//! each transition of each gang happens exactly once.
 
 #![allow(
     clippy::unwrap_used,
@@ -25,29 +25,29 @@ use serde_json::json;
 use setu_e2e::Program;
 use std::time::{Duration, Instant};
 
-/// Until another replica leads where the one that led was told to end.
+/// Failover time after SIGTERM.
 const AFTER_TERM: Duration = Duration::from_secs(1);
-/// Until another replica leads where the one that led said nothing more: the lease's length and two seconds.
+/// Failover time when the leader stops without notice: the lease duration plus two seconds.
 const AFTER_KILL: Duration = Duration::from_secs(17);
-/// Until a replica that leads has decided something.
+/// The time from a new leader's start to its first decision.
 const FIRST_DECISION: Duration = Duration::from_millis(100);
-/// How much longer is waited for a replica than it may take, so that it can be told how long it took.
+/// How much longer than the limit the test waits, so that a failure can report the actual time.
 const MARGIN: Duration = Duration::from_secs(20);
 
-/// [`FIRST_DECISION`] as it is asserted: `SETU_SLOW` says how many times longer it may take, as where Setu is not
-/// optimized; 1 without it. It is work, while the others are waits.
+/// [`FIRST_DECISION`] times the factor `SETU_SLOW`, for an unoptimized Setu; 1 without it. Only this limit is CPU
+/// work; the others are waits.
 fn first_decision_limit() -> Duration {
     let factor = std::env::var("SETU_SLOW").map_or(1.0, |slow| slow.parse().unwrap());
     FIRST_DECISION.mul_f64(factor)
 }
 
 impl Replicas {
-    /// The name of the replica that holds the lease; empty if nobody does.
+    /// The name of the replica that holds the lease; empty if it has no holder.
     async fn holder(&self) -> String {
         self.holder_of("setu").await
     }
 
-    /// Waits until a replica that `fits` holds the lease, and returns its name and how long it took.
+    /// Waits until a replica that `fits` holds the lease. Returns its name and the time it took.
     async fn until_led(&self, limit: Duration, fits: impl Fn(&str) -> bool) -> (&'static str, Duration) {
         let start = Instant::now();
         loop {
@@ -60,8 +60,8 @@ impl Replicas {
         }
     }
 
-    /// Waits until another replica than `before` leads, and asserts that it took over within `limit` of `since`, by
-    /// its own record in the lease.
+    /// Waits until a replica other than `before` leads. Asserts from its record in the lease that it took over within
+    /// `limit` of `since`.
     async fn another_leads(
         &self,
         before: &str,
@@ -76,7 +76,7 @@ impl Replicas {
         (name, took)
     }
 
-    /// A gang whose nodes do not come yet.
+    /// Submits a gang whose nodes do not come up yet.
     async fn submit(&mut self, job: &str) {
         self.step(json!({"weather": [{"registrationDelay": "1h"}]})).await;
         self.step(json!({"submit": {"name": job, "pods": 2, "gpus": 1, "runFor": "1s"}})).await;
@@ -94,7 +94,7 @@ impl Replicas {
         .await;
     }
 
-    /// Waits until a replica says that it is ready, whether it leads or not.
+    /// Waits until a replica is ready, whether it leads or not.
     async fn until_ready(&self, name: &str) {
         let deadline = Instant::now() + Duration::from_secs(20);
         while !self.all[name].get("probes", "/readyz").is_ok_and(|said| said.starts_with("HTTP/1.1 200")) {
@@ -103,14 +103,14 @@ impl Replicas {
         }
     }
 
-    /// What a replica says of itself in its metrics.
-    fn says_it_leads(&self, name: &str) -> bool {
+    /// Whether a replica's metrics show that it leads.
+    fn reports_leading(&self, name: &str) -> bool {
         let text = self.all[name].get("metrics", "/metrics").unwrap();
         text.lines().any(|l| l == "setu_leader 1")
     }
 }
 
-/// When a replica began to lead, and when it first moved a gang on after that.
+/// The time between a replica's start as leader and its first transition of a gang.
 fn first_decision(log: &str) -> Option<Duration> {
     let at = |line: &str| line.split(' ').next()?.parse::<jiff::Timestamp>().ok();
     let led = log.lines().filter(|l| l.contains("became leader")).filter_map(at).next_back()?;
@@ -126,20 +126,20 @@ async fn whatever_happens_to_the_leader_another_goes_on_and_no_transition_happen
     play.enter("b");
     let (first, _) = play.until_led(Duration::from_secs(20), |_| true).await;
 
-    // Both can take work over at any time, and say so.
+    // Both are ready to take over at any time.
     play.until_ready("a").await;
     play.until_ready("b").await;
 
-    // SIGTERM, with a gang under way.
+    // SIGTERM, with a gang in progress.
     play.submit("terminated").await;
     play.waits("terminated").await;
-    let told = jiff::Timestamp::now();
+    let terminated_at = jiff::Timestamp::now();
     play.all[first].signal("TERM").unwrap();
-    let (second, took) = play.another_leads(first, told, AFTER_TERM).await;
+    let (second, took) = play.another_leads(first, terminated_at, AFTER_TERM).await;
     println!("SIGTERM: another leads after {took:?}");
     play.ends("terminated").await;
 
-    // SIGKILL, with three replicas, a gang under way, and one that comes while nobody leads.
+    // SIGKILL, with three replicas, a gang in progress, and one that arrives while there is no leader.
     play.enter("c");
     play.enter(first);
     play.submit("killed").await;
@@ -156,7 +156,7 @@ async fn whatever_happens_to_the_leader_another_goes_on_and_no_transition_happen
     play.ends("killed").await;
     play.ends("orphan").await;
 
-    // SIGSTOP until another leads, then SIGCONT: two believe in themselves for a moment.
+    // SIGSTOP until another leads, then SIGCONT: for a moment, two replicas believe that they lead.
     play.enter(second);
     play.submit("stopped").await;
     play.waits("stopped").await;
@@ -167,18 +167,18 @@ async fn whatever_happens_to_the_leader_another_goes_on_and_no_transition_happen
     play.all[third].signal("CONT").unwrap();
     play.ends("stopped").await;
     assert_eq!(play.holder().await, fourth);
-    assert!(play.says_it_leads(fourth) && !play.says_it_leads(third));
+    assert!(play.reports_leading(fourth) && !play.reports_leading(third));
 
-    // The API server goes away for longer than a leader may go on without it.
+    // The API server is down for longer than a leader may continue without it.
     play.submit("outage").await;
     play.waits("outage").await;
     play.stack.stop_program(Program::ApiServer).await.unwrap();
     tokio::time::sleep(Duration::from_secs(12)).await;
-    assert!(!play.says_it_leads(fourth));
+    assert!(!play.reports_leading(fourth));
     play.stack.start_program(Program::ApiServer).await.unwrap();
     play.ends("outage").await;
 
-    // Somebody edits the lease, and somebody deletes it.
+    // The lease is edited, then deleted.
     play.submit("edited").await;
     play.waits("edited").await;
     let stranger = Patch::Merge(json!({"spec": {"holderIdentity": "stranger_1"}}));
@@ -189,8 +189,8 @@ async fn whatever_happens_to_the_leader_another_goes_on_and_no_transition_happen
     let (last, took) = play.until_led(Duration::from_secs(5), |_| true).await;
     println!("lease deleted: one of ours leads after {took:?}");
     play.ends("edited").await;
-    let led = play.all.keys().filter(|name| play.says_it_leads(name)).count();
-    assert_eq!((led, play.says_it_leads(last)), (1, true));
+    let led = play.all.keys().filter(|name| play.reports_leading(name)).count();
+    assert_eq!((led, play.reports_leading(last)), (1, true));
 
     for journal in play.world.journals.values() {
         let states: Vec<StateName> = journal.history.iter().map(|s| s.to).collect();
@@ -199,7 +199,7 @@ async fn whatever_happens_to_the_leader_another_goes_on_and_no_transition_happen
     }
     play.left_nothing_and_did_nothing_twice().await;
 
-    // In the end the lease is nobody's.
+    // In the end, the lease has no holder.
     for replica in play.all.values() {
         replica.signal("TERM").unwrap();
     }

@@ -1,4 +1,4 @@
-//! What is said where a program cannot be built, as no registry answers.
+//! The error when a program cannot be built because no registry answers.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -9,10 +9,10 @@ use std::path::Path;
 use std::process::Command;
 use tempfile::TempDir;
 
-/// Nobody listens there.
+/// Nothing listens there.
 const NOWHERE: &str = "http://127.0.0.1:1";
 
-/// A go that builds scripts which do nothing, and whose modules are one folder.
+/// A fake `go` that builds empty scripts and has one folder for all modules.
 const GO: &str = r#"#!/bin/sh
 case $1 in
   list) echo "$MODULE" ;;
@@ -22,7 +22,7 @@ case $1 in
 esac
 "#;
 
-/// What of the modules' folders the build reads.
+/// The files that the build reads from the modules' folders.
 const OF_MODULES: [&str; 5] = [
     "kustomize/stage/node/fast/node-initialize.yaml",
     "kustomize/stage/node/heartbeat-with-lease/node-heartbeat-with-lease.yaml",
@@ -31,7 +31,7 @@ const OF_MODULES: [&str; 5] = [
     "pkg/apis/crds/karpenter.k8s.aws_ec2nodeclasses.yaml",
 ];
 
-/// A workspace in which nothing is built yet.
+/// A workspace in which nothing is built.
 fn workspace() -> TempDir {
     let folder = TempDir::new().unwrap();
     for name in ["aws", "helm", "jaeger", "k8s", "kueue", "kwok"] {
@@ -47,7 +47,7 @@ fn workspace() -> TempDir {
     folder
 }
 
-/// The last line of what `setu-e2e build` says, which fails as a tool did that says this.
+/// Checks that `setu-e2e build` fails with this text from a tool, and returns the last line of its output.
 fn fails(workspace: &Path, environment: &[(&str, &Path)], tool: &str) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_setu-e2e"));
     command.args(["build", "--provider", "aws", "--workspace"]).arg(workspace);
@@ -59,7 +59,7 @@ fn fails(workspace: &Path, environment: &[(&str, &Path)], tool: &str) -> String 
 }
 
 #[test]
-fn go_without_its_proxy_is_told_in_a_sentence() {
+fn a_build_without_goproxy_names_go_in_the_error() {
     let folder = workspace();
     let cache = folder.path().join("modules");
     let said = fails(
@@ -81,7 +81,7 @@ fn go_without_its_proxy_is_told_in_a_sentence() {
 }
 
 #[test]
-fn pip_without_its_index_is_told_in_a_sentence() {
+fn a_build_without_package_index_names_pip_in_the_error() {
     let folder = workspace();
     let (module, tools) = (folder.path().join("module"), folder.path().join("tools"));
     for file in OF_MODULES {

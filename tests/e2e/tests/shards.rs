@@ -1,5 +1,5 @@
-//! Three replicas and four shards on the real control plane: they share the gangs, a dead one's are taken
-//! over, and each transition of each gang happens exactly once.
+//! Three replicas and four shards on the real control plane: the replicas share the gangs, take over those of a
+//! dead replica, and make each transition of each gang exactly once.
 
 #![allow(
     clippy::unwrap_used,
@@ -32,7 +32,7 @@ const SHARDS: usize = 4;
 const JOBS: usize = 8;
 
 impl Replicas {
-    /// Gives Setu the right to every shard's lease, as the chart does with controller.shards=4.
+    /// Gives Setu permission for every shard's lease, as the chart does with controller.shards=4.
     async fn allow_shards(&self) {
         let names: Vec<String> = (0..SHARDS).map(|shard| format!("setu-{shard}")).collect();
         let roles: Api<Role> = Api::namespaced(self.world.client.clone(), KUEUE_NAMESPACE);
@@ -41,7 +41,7 @@ impl Replicas {
         roles.patch("setu-leader-election", &PatchParams::default(), &patch).await.unwrap();
     }
 
-    /// Who holds each shard.
+    /// The holder of each shard.
     async fn holders(&self) -> Vec<String> {
         let mut holders = Vec::new();
         for shard in 0..SHARDS {
@@ -67,7 +67,7 @@ impl Replicas {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn replicas_share_the_gangs_and_a_killed_ones_are_carried_on_without_a_step_made_twice() {
+async fn replicas_share_gangs_and_take_over_those_of_a_killed_one() {
     let mut play = Replicas::start("shards", &["--shards", "4"]).await;
     play.allow_shards().await;
     play.enter("a");

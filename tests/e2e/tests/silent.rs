@@ -1,4 +1,4 @@
-//! Setu on the real control plane, behind a wire whose connections fall silent without an end, as when the machine of
+//! Setu on the real control plane, behind a proxy whose connections go silent without closing, as when the machine of
 //! an API server dies.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
@@ -23,11 +23,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 const ID: &str = "silent";
-/// Nodes register after 20 s, and are given up after 40 s: while nobody tells of them.
+/// Nodes register after 20 s and are given up after 40 s. Both times pass while the connections are silent.
 const POLICY: &str =
     "{apiVersion: setu.kueue.x-k8s.io/v1alpha1, kind: Policy, defaults: {deadlines: {register: 40s}}}";
 
-/// A way to a server. What is connected before [`Wire::falls_silent`] carries nothing from then on, and does not end.
+/// A proxy for a server. After [`Wire::falls_silent`], existing connections carry no data and do not close.
 struct Wire {
     address: SocketAddr,
     silences: watch::Sender<u32>,
@@ -60,7 +60,7 @@ async fn carry(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, heard: watch::Re
     let mut buffer = vec![0; 64 * 1024];
     while let Ok(read) = from.read(&mut buffer).await {
         if *heard.borrow() != begun {
-            // Neither end hears of it.
+            // Neither side notices.
             std::future::pending::<()>().await;
         }
         if read == 0 || to.write_all(buffer.get(..read).unwrap_or_default()).await.is_err() {
@@ -70,7 +70,7 @@ async fn carry(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, heard: watch::Re
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gang_whose_nodes_come_up_while_all_connections_are_silent_is_not_given_up() {
+async fn a_gang_whose_nodes_register_during_silence_is_not_given_up() {
     let mut play = Replicas::start(ID, &[]).await;
     let wire = Wire::to(play.stack.api_server().trim_start_matches("https://").to_owned()).await;
     let direct = play.stack.kubeconfig_of(KUEUE_NAMESPACE, "setu").await.unwrap();

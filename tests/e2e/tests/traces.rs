@@ -1,5 +1,5 @@
-//! A gang's trace as a real Jaeger shows it, although Setu was killed twice on the way; and what happens
-//! once the collector is gone: nothing.
+//! A real Jaeger shows a gang's complete trace although Setu was killed twice. A lost collector does not
+//! affect gangs.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 #![allow(missing_docs, dead_code, reason = "the world is shared with the scenarios, which use all of it")]
@@ -22,8 +22,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_mins(2);
-const LOOK: Duration = Duration::from_millis(50);
-/// The trace that the Job says it was submitted in.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// The trace context that the Job was submitted with.
 const SUBMITTED_IN: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
 async fn world(stack: &Arc<Stack>) -> World<Real> {
@@ -65,7 +65,7 @@ async fn submit(world: &World<Real>, name: &str) {
     world.apply(job).await.unwrap();
 }
 
-/// Waits until the journal of a Job's gang is as wanted.
+/// Waits until the journal of a Job's gang meets a condition.
 async fn until(
     world: &mut World<Real>,
     job: &str,
@@ -81,7 +81,7 @@ async fn until(
             return (workload.clone(), journal);
         }
         assert!(Instant::now() < deadline, "not {what}\n{}", world.theatre.setu.log_tail(25));
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
@@ -89,7 +89,7 @@ fn is_in(state: StateName) -> impl Fn(&Journal) -> bool {
     move |journal| journal.state.name() == state
 }
 
-/// A span as Jaeger tells of it.
+/// A span as Jaeger returns it.
 #[derive(Debug)]
 struct Shown {
     id: String,
@@ -109,7 +109,7 @@ fn tags(all: &Value) -> BTreeMap<String, Value> {
     all.as_array().into_iter().flatten().map(pair).collect()
 }
 
-/// Asks Jaeger for a trace until it has its root.
+/// Queries Jaeger for a trace until it has its root span.
 async fn trace(stack: &Stack, id: &str) -> Vec<Shown> {
     let [_, _, query] = stack.jaeger();
     let client = kube::Client::try_from(kube::Config::new(query.parse().unwrap())).unwrap();
@@ -156,12 +156,12 @@ fn named<'a>(all: &'a [Shown], name: &str) -> Vec<&'a Shown> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_trace_goes_on_over_two_kills_with_every_state_once_and_no_gap() {
+async fn a_trace_has_every_state_once_and_no_gap_after_two_kills() {
     let stack = Arc::new(Stack::start(Options { jaeger: true, ..Options::default() }).await.unwrap());
     let mut world = world(&stack).await;
     let [grpc, https, _] = stack.jaeger();
 
-    // Killed among the writes that follow on the journal's: half of the NodeClaims exist.
+    // Killed during the writes after the journal's: half of the NodeClaims exist.
     world.theatre.setu.environment =
         vec![("SETU_OTLP_ENDPOINT", grpc), ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc".into())];
     world.theatre.setu.start(Some(5)).unwrap();
@@ -172,13 +172,13 @@ async fn a_trace_goes_on_over_two_kills_with_every_state_once_and_no_gap() {
             break status;
         }
         assert!(Instant::now() < deadline, "Setu did not kill itself\n{}", world.theatre.setu.log_tail(25));
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     };
     assert_eq!(ended.signal(), Some(9));
     let (_, at_death) = until(&mut world, "train", "journalled", |_| true).await;
     assert_eq!(at_death.state.name(), StateName::Provisioning);
 
-    // The second goes on there, speaks the other protocol over TLS, and is killed as soon as all claims exist.
+    // The second process continues there, uses the other protocol over TLS, and is killed once all claims exist.
     world.theatre.setu.environment = vec![
         ("OTEL_EXPORTER_OTLP_ENDPOINT", https),
         ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip".into()),
@@ -220,7 +220,7 @@ fn check(all: &[Shown], journal: &Journal) {
     for (state, step) in states.iter().zip(&journal.history) {
         let to = step.at.as_microsecond();
         assert_eq!(state.name, step.from.name());
-        // Jaeger keeps microseconds, so that start and length are each cut.
+        // Jaeger stores microseconds, so start and duration are both truncated.
         assert!(
             (state.start - from).abs() <= 1 && (state.end - to).abs() <= 2,
             "{state:?} is not {from} to {to}"
@@ -252,7 +252,7 @@ fn check(all: &[Shown], journal: &Journal) {
     assert_eq!(all.len(), 1 + 6 + 4 + 12);
 }
 
-/// With the collector gone a gang runs as before; one log line and a metric tell of it.
+/// Without the collector a gang runs as before; one log line and a metric report it.
 async fn without_collector(stack: &Stack, world: &mut World<Real>) {
     stack.stop_program(Program::Jaeger).await.unwrap();
     submit(world, "unseen").await;
@@ -267,7 +267,7 @@ async fn without_collector(stack: &Stack, world: &mut World<Real>) {
             break;
         }
         assert!(Instant::now() < deadline, "no failure was counted");
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     let complaints = world.theatre.setu.log_tail(10_000).matches("spans do not reach the collector").count();
     assert_eq!(complaints, 1);

@@ -1,6 +1,6 @@
-// The cloud under weather: decides on which offering a NodeClaim is launched, keeps
-// count of the live instances and lets the kwok provider do the rest. An instance is
-// counted from before its launch until its end, so capacity is never given twice.
+// The weather-controlled cloud: chooses the offering for a NodeClaim, counts the live
+// instances and delegates the rest to the kwok provider. An instance counts from
+// before its launch until its termination, so capacity is never used twice.
 package main
 
 import (
@@ -39,8 +39,8 @@ type cloud struct {
 	instances map[types.UID]*instance // by the UID of the NodeClaim
 }
 
-// instance is one launched machine. Its Node is written and removed under `mu`, so
-// that no Node appears after the end.
+// instance is one launched machine. Its Node is written and deleted under `mu`, so
+// that no Node appears after the termination.
 type instance struct {
 	place
 	claim        *v1.NodeClaim // as it was at launch
@@ -96,7 +96,7 @@ func (c *cloud) Create(ctx context.Context, claim *v1.NodeClaim) (*v1.NodeClaim,
 	return created, nil
 }
 
-// waitForLaunch blocks as long as the weather delays the offering that would be taken.
+// waitForLaunch blocks while the weather delays the offering that would be chosen.
 func (c *cloud) waitForLaunch(ctx context.Context, claim *v1.NodeClaim, offers []offer) error {
 	start := time.Now()
 	for {
@@ -168,9 +168,9 @@ func (c *cloud) launch(ctx context.Context, launched *instance) (*v1.NodeClaim, 
 	if err != nil {
 		return nil, err
 	}
-	// The provider shares its maps with the Node that is on its way.
+	// The provider shares its maps with the Node that it is still creating.
 	created = created.DeepCopy()
-	// Real clouds report what the machine has, not what was asked of it.
+	// Real clouds report the machine's resources, not the requested ones.
 	created.Status.Capacity = launched.instanceType.Capacity.DeepCopy()
 	created.Status.Allocatable = launched.instanceType.Allocatable().DeepCopy()
 	if launched.neverReady {
@@ -195,8 +195,8 @@ func (c *cloud) release(claim types.UID) *instance {
 	return ended
 }
 
-// end terminates the instance of a claim together with its Node; its capacity is free
-// once that has worked.
+// end terminates the instance of a claim together with its Node. The capacity is free
+// once this has succeeded.
 func (c *cloud) end(ctx context.Context, claim types.UID, nodeName string) error {
 	c.mu.Lock()
 	ended := c.instances[claim]

@@ -1,6 +1,6 @@
-// Karpenter with its kwok provider under weather: the same controllers as the
-// provider's own main, with a cloud in between that can run out of capacity, be
-// slow, fail or hand out broken nodes, as a ConfigMap says while it runs.
+// Karpenter with a weather-controlled kwok provider: the same controllers as in the
+// provider's main, plus a cloud that can run out of capacity, be slow, fail or
+// create broken nodes. A ConfigMap controls it at runtime.
 package main
 
 import (

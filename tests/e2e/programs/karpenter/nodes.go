@@ -1,5 +1,5 @@
-// The Nodes of the cloud's instances: written late or broken as the weather says,
-// never for an instance that has ended, and swept when nothing owns them any more.
+// The Nodes of the cloud's instances. The weather can make them late or broken. They
+// are never written for a terminated instance, and are swept once nothing owns them.
 package main
 
 import (
@@ -24,11 +24,11 @@ import (
 
 const (
 	sweepInterval = time.Second
-	// A Node that no claim names may belong to a launch whose result is not stored yet.
+	// A Node without a claim may belong to a launch whose result is not stored yet.
 	strayAge = 20 * time.Second
 )
 
-// nodeClient is the client of the kwok provider; what it creates are Nodes.
+// nodeClient is the client of the kwok provider; it intercepts the creation of Nodes.
 type nodeClient struct {
 	client.Client
 	cloud *cloud
@@ -42,9 +42,9 @@ func (n *nodeClient) Create(ctx context.Context, object client.Object, opts ...c
 	return n.cloud.join(ctx, node.DeepCopy(), opts...)
 }
 
-// join writes the Node once its registration delay is over, unless its instance ends
-// first. Runs in the goroutine that the kwok provider starts per launch; an error
-// makes that goroutine try again only a few times, so this one tries for itself.
+// join writes the Node after its registration delay, unless its instance is terminated
+// first. It runs in the goroutine that the kwok provider starts per launch. That
+// goroutine retries errors only a few times, so join retries by itself.
 func (c *cloud) join(_ context.Context, node *corev1.Node, opts ...client.CreateOption) error {
 	ctx := c.background
 	launched := c.byClaimName(node.Labels[corev1.LabelHostname])
@@ -89,7 +89,7 @@ func (i *instance) isEnded() bool {
 	return i.ended
 }
 
-// shape makes the Node show the machine, not what was asked of it.
+// shape makes the Node show the machine's resources, not the requested ones.
 func (i *instance) shape(node *corev1.Node, w weather) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -110,7 +110,7 @@ func (i *instance) shape(node *corev1.Node, w weather) {
 	}
 }
 
-// byClaimName is the latest launch for a claim of that name: names come back.
+// byClaimName returns the latest launch for a claim with that name, because names are reused.
 func (c *cloud) byClaimName(name string) *instance {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -123,7 +123,7 @@ func (c *cloud) byClaimName(name string) *instance {
 	return latest
 }
 
-// restore counts the instances of the claims that an earlier process has launched.
+// restore counts the instances of the claims that an earlier process launched.
 func (c *cloud) restore(ctx context.Context) error {
 	claims := &v1.NodeClaimList{}
 	if err := c.live.List(ctx, claims); err != nil {
@@ -154,8 +154,8 @@ func (c *cloud) restore(ctx context.Context) error {
 	return nil
 }
 
-// housekeeping writes the Nodes that an earlier process still owed, and then ends the
-// instances whose claim is gone for as long as the process runs.
+// housekeeping writes the Nodes that an earlier process did not write, and then
+// terminates instances without a claim as long as the process runs.
 func (c *cloud) housekeeping(ctx context.Context) error {
 	if err := c.rejoin(ctx); err != nil {
 		return err
@@ -184,7 +184,7 @@ func (c *cloud) rejoin(ctx context.Context) error {
 		if registered || !candidate.claim.DeletionTimestamp.IsZero() {
 			continue
 		}
-		// The Node may be there already: joining again then changes nothing.
+		// If the Node exists already, joining again changes nothing.
 		if _, err := c.launch(ctx, candidate); err != nil {
 			log.FromContext(ctx).Error(err, "launching again after a restart", "nodeclaim", candidate.claim.Name)
 		}
@@ -192,7 +192,7 @@ func (c *cloud) rejoin(ctx context.Context) error {
 	return nil
 }
 
-// sweep ends instances whose claim is gone and removes Nodes that belong to none.
+// sweep terminates instances whose claim is gone, and deletes Nodes without an owner.
 func (c *cloud) sweep(ctx context.Context) error {
 	suspects, err := c.instancesWithoutClaim(ctx)
 	if err != nil {
@@ -220,7 +220,7 @@ func (c *cloud) instancesWithoutClaim(ctx context.Context) ([]types.UID, error) 
 		if err == nil && claim.UID == uid {
 			continue
 		}
-		// The cache may lag: only the API server's own answer ends an instance.
+		// The cache may lag, so only a live read can terminate an instance.
 		err = c.live.Get(ctx, key, claim)
 		if client.IgnoreNotFound(err) != nil {
 			return nil, err
@@ -232,10 +232,10 @@ func (c *cloud) instancesWithoutClaim(ctx context.Context) ([]types.UID, error) 
 	return gone, nil
 }
 
-// nodesOfInstances returns the provider IDs of the Nodes that instances have written. Their
-// claims may not name them yet: after an outage of the API server that takes a while.
+// nodesOfInstances returns the provider IDs of the Nodes written for instances. Their claims
+// may not have them yet: this takes a while after an outage of the API server.
 func (c *cloud) nodesOfInstances() sets.Set[string] {
-	// An instance that ends holds its own lock when it takes the cloud's, so never both here.
+	// end takes the cloud's lock while it holds an instance's lock, so never hold both here.
 	c.mu.Lock()
 	all := slices.Collect(maps.Values(c.instances))
 	c.mu.Unlock()

@@ -1,6 +1,6 @@
-// Which offerings a NodeClaim could be launched on, cheapest first. Pure: the rule is
-// that of the real providers, a type must fit the claim's requests into its
-// allocatable, and its type, zone and capacity type must meet the requirements.
+// The offerings for a NodeClaim, cheapest first. Pure. The rule is that of the real
+// providers: the claim's requests must fit into the type's allocatable resources, and
+// type, zone and capacity type must meet the requirements.
 package main
 
 import (
@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/utils/resources"
 )
 
-// slotKey names the place of a claim in its gang: an annotation, and a label on claims of earlier versions.
+// slotKey is the key of a claim's slot: an annotation, or a label on claims of earlier versions.
 const slotKey = "setu.kueue.x-k8s.io/slot"
 
 // offer is one instance type in one zone with one capacity type.
@@ -59,8 +59,8 @@ func offersFor(claim *v1.NodeClaim, types []*cloudprovider.InstanceType, w weath
 	return offers
 }
 
-// narrowed is a copy of the claim that only the place itself satisfies. The kwok
-// provider demands the type as `In` and has no answer to a type without an offering.
+// narrowed returns a copy of the claim that only this place satisfies. The kwok provider
+// requires the type as `In`, and cannot handle a type without an offering.
 func narrowed(claim *v1.NodeClaim, p place) *v1.NodeClaim {
 	chosen := map[string]string{
 		corev1.LabelInstanceTypeStable: p.InstanceType,
@@ -80,7 +80,7 @@ func narrowed(claim *v1.NodeClaim, p place) *v1.NodeClaim {
 	return out
 }
 
-// priced are the types with the weather's prices; those it leaves alone are shared.
+// priced returns the types with the weather's prices; unchanged types are shared.
 func priced(types []*cloudprovider.InstanceType, p place, w weather) []*cloudprovider.InstanceType {
 	out := make([]*cloudprovider.InstanceType, 0, len(types))
 	for _, instanceType := range types {

@@ -1,7 +1,7 @@
-// The weather: what a test wants the cloud to do, read from the ConfigMap `weather`
-// in `kube-system`. Each data key holds a YAML document `rules: [...]`; the rules of
-// all keys count together, in the order of the keys. A launch always reads it fresh,
-// so that a rule written before a NodeClaim applies to that NodeClaim.
+// The weather: how a test wants the cloud to behave, read from the ConfigMap `weather`
+// in `kube-system`. Each data key holds a YAML document `rules: [...]`. The rules of all
+// keys are combined, in the order of the keys. A launch always does a fresh read, so
+// that a rule written before a NodeClaim applies to that NodeClaim.
 package main
 
 import (
@@ -23,37 +23,37 @@ import (
 
 var weatherKey = types.NamespacedName{Namespace: "kube-system", Name: "weather"}
 
-// place is what a rule can be limited to: the claim's pool, slot and labels, and the
-// offering it is or would be launched on.
+// place is the scope of a rule: the claim's pool, slot and labels, and its actual or
+// potential offering.
 type place struct {
 	NodePool     string `json:"nodePool,omitempty"`
 	Slot         string `json:"slot,omitempty"`
 	InstanceType string `json:"instanceType,omitempty"`
 	Zone         string `json:"zone,omitempty"`
 	CapacityType string `json:"capacityType,omitempty"`
-	// Of a rule, those that the claim must have among its own.
+	// In a rule, the labels that the claim must have.
 	Labels map[string]string `json:"labels,omitempty"`
 }
 
-// rule is a place with its weather. A matcher that is empty matches everything.
+// rule is a place with its weather. An empty matcher matches everything.
 type rule struct {
 	place `json:",inline"`
 
-	// At most so many live instances in this place.
+	// The maximum number of live instances in this place.
 	Capacity *int `json:"capacity,omitempty"`
-	// A launch takes so long, while the rule stands.
+	// A launch takes this long while the rule exists.
 	LaunchDelay metav1.Duration `json:"launchDelay,omitempty"`
 	// Every launch fails with this condition on the NodeClaim.
 	CreateError *createError `json:"createError,omitempty"`
-	// The Node appears so long after the launch, while the rule stands.
+	// The Node appears this long after the launch while the rule exists.
 	RegistrationDelay metav1.Duration `json:"registrationDelay,omitempty"`
-	// Nobody plays the kubelet of a Node launched under this rule.
+	// A Node launched under this rule has no kubelet.
 	NeverReady bool `json:"neverReady,omitempty"`
-	// The Node shows none of these.
+	// The Node shows zero of these.
 	MissingResources []corev1.ResourceName `json:"missingResources,omitempty"`
-	// The Node shows so much of these, whatever its type has.
+	// The Node shows these amounts instead of those of its type.
 	Shows corev1.ResourceList `json:"shows,omitempty"`
-	// Multiplies the price of the offerings; those of several rules multiply.
+	// A factor on the price of the offerings; the factors of several rules multiply.
 	PriceFactor *float64 `json:"priceFactor,omitempty"`
 }
 
@@ -91,7 +91,7 @@ func (w weather) at(p place) weather {
 	return out
 }
 
-// full is true when one more instance at p would exceed a rule's capacity.
+// full reports whether one more instance at p would exceed a rule's capacity.
 func (w weather) full(p place, live []place) bool {
 	for _, r := range w.at(p) {
 		if r.Capacity == nil {
@@ -147,7 +147,7 @@ func (w weather) missingResources(p place) []corev1.ResourceName {
 	return out
 }
 
-// shows is what the Node shows in place of what its type has; the first rule counts.
+// shows returns the amounts that the Node shows instead of its type's; the first rule wins.
 func (w weather) shows(p place) corev1.ResourceList {
 	out := corev1.ResourceList{}
 	for _, r := range slices.Backward(w.at(p)) {
@@ -166,8 +166,8 @@ func (w weather) priceFactor(p place) float64 {
 	return factor
 }
 
-// station reads the weather and remembers it for `maxAge`, so that a hundred waiting
-// launches cost the API server one read.
+// station reads the weather and caches it for `maxAge`, so that a hundred waiting
+// launches cause one read.
 type station struct {
 	reader client.Reader
 	maxAge time.Duration
@@ -181,14 +181,14 @@ func newStation(reader client.Reader, maxAge time.Duration) *station {
 	return &station{reader: reader, maxAge: maxAge}
 }
 
-// now reads the ConfigMap; where that fails the last known weather stays.
+// now reads the ConfigMap. If this fails, the last known weather stays.
 func (s *station) now(ctx context.Context) weather {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.refresh(ctx)
 }
 
-// recent is the weather of at most `maxAge` ago.
+// recent returns the weather, at most `maxAge` old.
 func (s *station) recent(ctx context.Context) weather {
 	s.mu.Lock()
 	defer s.mu.Unlock()

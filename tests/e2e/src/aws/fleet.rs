@@ -1,6 +1,6 @@
-//! CreateFleet as EC2 answers it: what is asked for is bought offering by offering, the cheapest first, as far as the
-//! rules give it; moto, which knows no shortage, is asked for each part. A call with a client token that has been
-//! answered gets the same answer, and buys nothing more.
+//! CreateFleet as EC2 answers it. Instances are launched offering by offering, the cheapest first, up to the limits of
+//! the rules. moto has no capacity limits, so each part is forwarded to it. A repeated client token gets the same
+//! answer again, and launches nothing.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::xml::{items, parsed};
 const CONFIG: &str = "LaunchTemplateConfigs.";
 const TERMS: &str = "TargetCapacitySpecification.DefaultTargetCapacityType";
 
-/// One of the ways in which a call would take an instance.
+/// One of the overrides in a call.
 #[derive(Clone, Debug)]
 struct Offer {
     instance_type: String,
@@ -24,11 +24,11 @@ struct Offer {
     image: String,
     price: f64,
     template: String,
-    /// The parameters of this offer alone, as moto is asked.
+    /// The parameters of a call to moto for this offer only.
     form: Form,
 }
 
-/// Buys, and answers the XML of CreateFleet.
+/// Launches instances, and returns the XML answer of CreateFleet.
 pub(super) async fn create(shared: &Arc<Shared>, form: &Form) -> Result<String> {
     let token = form.get("ClientToken").cloned().unwrap_or_default();
     if let Some(known) = shared.answered(&token) {
@@ -102,7 +102,7 @@ fn offers(form: &Form) -> Vec<Offer> {
     offers
 }
 
-/// The parameters below a prefix, without it.
+/// The parameters with this prefix, which is removed from their keys.
 fn below(form: &Form, prefix: &str) -> Form {
     let under = form.range(prefix.to_owned()..).take_while(|(key, _)| key.starts_with(prefix));
     under.filter_map(|(key, value)| Some((key.strip_prefix(prefix)?.to_owned(), value.clone()))).collect()
@@ -112,10 +112,10 @@ fn cloned((key, value): (&String, &String)) -> (String, String) {
     (key.clone(), value.clone())
 }
 
-/// Has moto run so many instances of one offer; their ids.
+/// Launches this many instances of one offer in moto, and returns their IDs.
 async fn buy(shared: &Arc<Shared>, offer: &Offer, market: Market, number: usize) -> Result<Vec<String>> {
     let mut form = offer.form.clone();
-    // moto knows no Capacity Block.
+    // moto does not support Capacity Blocks.
     form.insert(TERMS.to_owned(), market.name().to_owned());
     form.insert("TargetCapacitySpecification.TotalTargetCapacity".to_owned(), number.to_string());
     let fields: Vec<(&str, &str)> = form
@@ -168,7 +168,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn the_cheapest_offer_is_asked_for_first_and_alone() {
+    fn offers_are_sorted_by_price_and_each_has_its_own_form() {
         let form: Form = [
             ("LaunchTemplateConfigs.1.LaunchTemplateSpecification.LaunchTemplateName", "one"),
             ("LaunchTemplateConfigs.1.Overrides.1.InstanceType", "dear"),

@@ -1,6 +1,6 @@
-//! The AWS side of a stack: Karpenter's own AWS provider in front of moto, which plays EC2, EKS, IAM, SSM and SQS.
-//! A proxy between the two lets go wrong what a test wants ([`Rule`]) and keeps every call; a registrar makes Nodes of
-//! instances. The one rule: Karpenter is unmodified, so what it asks for is what it would ask EC2 for.
+//! The AWS side of a stack: Karpenter's AWS provider in front of moto, which mocks EC2, EKS, IAM, SSM and SQS.
+//! A proxy between the two injects the faults that a test wants ([`Rule`]) and records every call. A registrar creates
+//! Nodes for instances. The one rule: Karpenter is unmodified, so it makes the same calls as it would to EC2.
 
 mod fleet;
 mod moto;
@@ -37,20 +37,20 @@ pub use reservations::CapacityReservation;
 pub use rules::{Market, Offerings, Refusal, Rule};
 pub use wire::Form;
 
-/// The name of the EKS cluster, of the role, of the instance profile, and the value of the subnets' tag
+/// The name of the EKS cluster, the role and the instance profile, and the value of the subnet tag
 /// `karpenter.sh/discovery`.
 pub const CLUSTER: &str = "setu";
 /// The region.
 pub const REGION: &str = "us-east-1";
-/// The queue that Karpenter reads interruptions from.
+/// The queue from which Karpenter reads interruptions.
 const QUEUE: &str = "setu-interruptions";
 const GPU: &str = "nvidia.com/gpu";
 
-/// An EC2NodeClass that Karpenter can buy with here.
+/// An EC2NodeClass that works here.
 const NODE_CLASS: &str = include_str!("../../manifests/aws/nodeclass.yaml");
 
-/// An object of a scenario, which is written for the kwok provider, as the AWS provider has it: GPU machines are of this
-/// type.
+/// Converts an object of a scenario from the kwok provider to the AWS provider, with this instance type for GPU
+/// machines.
 pub fn provided(object: &Value, instance_type: &str) -> Result<Value> {
     let text = object
         .to_string()
@@ -69,7 +69,7 @@ pub fn provided(object: &Value, instance_type: &str) -> Result<Value> {
     Ok(object)
 }
 
-/// How Karpenter is started with the AWS provider.
+/// The command of Karpenter with the AWS provider.
 pub(crate) fn karpenter(identity: &Identity, ports: Ports) -> Launch {
     let [_, proxy] = ports.cloud;
     let mut launch = any_karpenter(identity, ports);
@@ -90,21 +90,21 @@ pub(crate) fn karpenter(identity: &Identity, ports: Ports) -> Launch {
     launch
 }
 
-/// The port on which Karpenter finds its cloud.
+/// Listens on the port that Karpenter uses as its AWS endpoint.
 pub(crate) async fn listen(ports: Ports) -> Result<TcpListener> {
     let [_, port] = ports.cloud;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await;
     listener.map_err(|_| anyhow!("{}", is_taken("the proxy before moto", port)))
 }
 
-/// The cloud behind the provider, for whoever plays with it. Dropping it ends proxy and registrar.
+/// Controls the cloud behind the provider. Dropping it stops the proxy and the registrar.
 pub struct Cloud {
     shared: Arc<Shared>,
     tasks: [AbortHandle; 2],
 }
 
 impl Cloud {
-    /// Prepares moto, which must answer already, and starts proxy and registrar.
+    /// Prepares moto, which must already answer, and starts the proxy and the registrar.
     pub(crate) async fn start(ports: Ports, listener: TcpListener, client: Client) -> Result<Self> {
         let moto = Moto::new(ports);
         moto.prepare().await.context("preparing moto")?;
@@ -114,32 +114,32 @@ impl Cloud {
         Ok(Self { shared, tasks: [proxy.abort_handle(), registrar.abort_handle()] })
     }
 
-    /// From now on these things go wrong, and no others.
+    /// Replaces the rules for faults.
     pub fn rules(&self, rules: Vec<Rule>) {
         self.shared.set_rules(rules);
     }
 
-    /// From now on there are these capacity reservations, and no others.
+    /// Replaces the capacity reservations.
     pub fn reservations(&self, reservations: Vec<CapacityReservation>) {
         self.shared.set_reservations(reservations);
     }
 
-    /// From now on machines behave like this.
+    /// Sets how machines behave from now on.
     pub fn machines(&self, machines: Machines) {
         self.shared.set_machines(machines);
     }
 
-    /// From now on these families are sold besides [`FAMILIES`]; Karpenter sees it once it is started anew.
+    /// Also sells these families besides [`FAMILIES`]. Karpenter sees them after a restart.
     pub fn sell(&self, families: &[&'static str]) {
         self.shared.sell(families);
     }
 
-    /// The provider's calls so far, in their order.
+    /// The provider's calls so far, in order.
     pub fn calls(&self) -> Vec<Call> {
         self.shared.calls()
     }
 
-    /// How often each action was called, by service and action as IAM policies name them.
+    /// The number of calls by service and action, named as in IAM policies.
     pub fn actions(&self) -> BTreeMap<String, usize> {
         let mut counts = BTreeMap::new();
         for call in self.calls() {
@@ -148,32 +148,32 @@ impl Cloud {
         counts
     }
 
-    /// The instances that run, by the cloud's own list.
+    /// The running instances, as the cloud lists them.
     pub async fn instances(&self) -> Result<Vec<Instance>> {
         self.shared.moto.instances().await
     }
 
-    /// How an instance is paid for; nothing where nobody launched it.
+    /// The market of an instance, if it was launched through the proxy.
     pub fn market_of(&self, id: &str) -> Option<Market> {
         self.shared.launch_of(id).map(|launch| launch.market)
     }
 
-    /// The id of the capacity reservation that an instance was launched into.
+    /// The ID of the capacity reservation that an instance was launched into.
     pub fn reservation_of(&self, id: &str) -> Option<String> {
         self.shared.launch_of(id)?.reservation
     }
 
-    /// The names of the launch templates that there are.
+    /// The names of the existing launch templates.
     pub async fn launch_templates(&self) -> Result<Vec<String>> {
         self.shared.moto.launch_templates().await
     }
 
-    /// Ends instances, as EC2 does where a machine fails.
+    /// Terminates instances, as EC2 does when a machine fails.
     pub async fn end(&self, ids: &[&str]) -> Result<()> {
         self.shared.moto.terminate(ids).await
     }
 
-    /// Tells that EC2 takes a spot instance back soon.
+    /// Sends the warning that EC2 will soon reclaim a spot instance.
     pub async fn interrupt(&self, id: &str) -> Result<()> {
         let now = k8s_openapi::jiff::Timestamp::now();
         let message = json!({

@@ -1,5 +1,5 @@
-//! The mock of EC2, EKS, IAM, SSM and SQS: how it is started, what is made in it before Karpenter starts, and how
-//! the stack asks it past the proxy, so that the stack's own questions count as nobody's calls and meet no fault.
+//! The mock of EC2, EKS, IAM, SSM and SQS: its command, its setup before Karpenter starts, and the stack's own
+//! requests to it. These bypass the proxy, so they are not recorded and no faults apply to them.
 
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
@@ -15,9 +15,9 @@ use super::{CLUSTER, QUEUE, REGION};
 use crate::ports::Ports;
 use crate::process::{Launch, Program};
 
-/// The account that moto plays where nobody signs in.
+/// moto's default account.
 const ACCOUNT: &str = "123456789012";
-/// How many zones the cluster has: the first ones of the region.
+/// The number of zones of the cluster, which uses the first ones of the region.
 const ZONES: usize = 3;
 
 pub(crate) fn launch(ports: Ports) -> Launch {
@@ -28,37 +28,37 @@ pub(crate) fn launch(ports: Ports) -> Launch {
     launch
 }
 
-/// An instance as the cloud knows it.
+/// An instance as the cloud reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instance {
-    /// Its id, `i-…`.
+    /// Its ID, `i-…`.
     pub id: String,
     /// Its type.
     pub instance_type: String,
     /// Its zone.
     pub zone: String,
-    /// Its private name, which its Node has too.
+    /// Its private DNS name, which is also the name of its Node.
     pub name: String,
 }
 
 impl Instance {
-    /// As its Node and its NodeClaim name it.
+    /// The provider ID in its Node and its NodeClaim.
     pub fn provider_id(&self) -> String {
         format!("aws:///{}/{}", self.zone, self.id)
     }
 }
 
-/// What one machine of a type has.
+/// The resources of one machine of a type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Machine {
-    /// As Kubernetes names it.
+    /// The architecture, as Kubernetes names it.
     pub arch: &'static str,
     pub cpus: u64,
     pub memory_mib: u64,
     pub gpus: u64,
 }
 
-/// The way to moto.
+/// A client for moto.
 #[derive(Clone)]
 pub(super) struct Moto {
     address: String,
@@ -72,7 +72,7 @@ impl Moto {
         Self { address: format!("127.0.0.1:{moto}"), client }
     }
 
-    /// Passes a request on as it is, but for where it goes.
+    /// Forwards a request to moto unchanged.
     pub(super) async fn pass(&self, mut request: Request<Full<Bytes>>) -> Result<Response<Bytes>> {
         let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
         *request.uri_mut() =
@@ -83,7 +83,7 @@ impl Moto {
         Ok(Response::from_parts(head, body))
     }
 
-    /// Asks in the query form; the answer is XML.
+    /// Calls an action with the query protocol; the answer is XML.
     pub(super) async fn query(&self, service: &str, action: &str, fields: &[(&str, &str)]) -> Result<String> {
         let about = [("Action", action), ("Version", version(service))];
         let form =
@@ -92,13 +92,13 @@ impl Moto {
         self.ask(service, request, form).await.with_context(|| format!("{service}:{action}"))
     }
 
-    /// Asks SQS; the answer is JSON.
+    /// Calls SQS; the answer is JSON.
     async fn sqs(&self, action: &str, body: &Value) -> Result<Value> {
         let request = Request::post("/").header("x-amz-target", format!("AmazonSQS.{action}"));
         let request = request.header("content-type", "application/x-amz-json-1.0");
-        let said =
+        let reply =
             self.ask("sqs", request, body.to_string()).await.with_context(|| format!("sqs:{action}"))?;
-        serde_json::from_str(&said).with_context(|| format!("reading the answer to sqs:{action}"))
+        serde_json::from_str(&reply).with_context(|| format!("reading the answer to sqs:{action}"))
     }
 
     async fn ask(&self, service: &str, request: http::request::Builder, body: String) -> Result<String> {
@@ -106,13 +106,13 @@ impl Moto {
         let request =
             request.header("authorization", scope).body(Full::from(body)).context("making a request")?;
         let answer = self.pass(request).await?;
-        let said = String::from_utf8_lossy(answer.body()).into_owned();
-        ensure!(answer.status().is_success(), "moto answers {}: {said}", answer.status());
-        Ok(said)
+        let reply = String::from_utf8_lossy(answer.body()).into_owned();
+        ensure!(answer.status().is_success(), "moto answers {}: {reply}", answer.status());
+        Ok(reply)
     }
 
-    /// Makes what has to be there before Karpenter starts: tagged subnets, an instance profile with its role, an EKS
-    /// cluster and a queue of interruptions.
+    /// Creates what Karpenter needs when it starts: tagged subnets, an instance profile with its role, an EKS cluster and
+    /// an interruption queue.
     pub(super) async fn prepare(&self) -> Result<()> {
         let subnets = self.query("ec2", "DescribeSubnets", &[]).await?;
         let mut subnets =
@@ -145,15 +145,15 @@ impl Moto {
         Ok(())
     }
 
-    /// The instances that run or are about to.
+    /// The running and pending instances.
     pub(super) async fn instances(&self) -> Result<Vec<Instance>> {
         let states = [
             ("Filter.1.Name", "instance-state-name"),
             ("Filter.1.Value.1", "running"),
             ("Filter.1.Value.2", "pending"),
         ];
-        let said = self.query("ec2", "DescribeInstances", &states).await?;
-        Ok(items(&parsed(&said)?, "instancesSet", |i| Instance {
+        let reply = self.query("ec2", "DescribeInstances", &states).await?;
+        Ok(items(&parsed(&reply)?, "instancesSet", |i| Instance {
             id: child(i, "instanceId"),
             instance_type: child(i, "instanceType"),
             zone: within(i, "placement").map(|p| child(p, "availabilityZone")).unwrap_or_default(),
@@ -161,38 +161,38 @@ impl Moto {
         }))
     }
 
-    /// The names of the launch templates that Karpenter made.
+    /// The names of the launch templates that Karpenter created.
     pub(super) async fn launch_templates(&self) -> Result<Vec<String>> {
-        let said = self.query("ec2", "DescribeLaunchTemplates", &[]).await?;
-        Ok(items(&parsed(&said)?, "launchTemplates", |t| child(t, "launchTemplateName")))
+        let reply = self.query("ec2", "DescribeLaunchTemplates", &[]).await?;
+        Ok(items(&parsed(&reply)?, "launchTemplates", |t| child(t, "launchTemplateName")))
     }
 
     /// The names of the instance profiles.
     pub(super) async fn instance_profiles(&self) -> Result<Vec<String>> {
-        let said = self.query("iam", "ListInstanceProfiles", &[]).await?;
-        let document = parsed(&said)?;
+        let reply = self.query("iam", "ListInstanceProfiles", &[]).await?;
+        let document = parsed(&reply)?;
         let members = document.descendants().filter(|node| node.has_tag_name("InstanceProfileName"));
         Ok(members.filter_map(|name| name.text().map(str::to_owned)).collect())
     }
 
-    /// Ends instances, as EC2 does where a machine fails.
+    /// Terminates instances, as EC2 does when a machine fails.
     pub(super) async fn terminate(&self, ids: &[&str]) -> Result<()> {
         let keys: Vec<String> = (1..=ids.len()).map(|n| format!("InstanceId.{n}")).collect();
         let fields: Vec<(&str, &str)> = keys.iter().map(String::as_str).zip(ids.iter().copied()).collect();
         self.query("ec2", "TerminateInstances", &fields).await.map(drop)
     }
 
-    /// Puts a message into the queue of interruptions.
+    /// Sends a message to the interruption queue.
     pub(super) async fn interrupt(&self, message: &Value) -> Result<()> {
         let queue = self.sqs("GetQueueUrl", &json!({"QueueName": QUEUE})).await?;
         let body = json!({"QueueUrl": queue.get("QueueUrl"), "MessageBody": message.to_string()});
         self.sqs("SendMessage", &body).await.map(drop)
     }
 
-    /// What a machine of this type has.
+    /// The resources of a machine of this type.
     pub(super) async fn machine(&self, instance_type: &str) -> Result<Machine> {
-        let said = self.query("ec2", "DescribeInstanceTypes", &[("InstanceType.1", instance_type)]).await?;
-        let document = parsed(&said)?;
+        let reply = self.query("ec2", "DescribeInstanceTypes", &[("InstanceType.1", instance_type)]).await?;
+        let document = parsed(&reply)?;
         let number = |tag: &str| -> Result<u64> {
             let found = document.descendants().find(|n| n.has_tag_name(tag)).and_then(|n| n.text());
             found
@@ -211,7 +211,7 @@ impl Moto {
     }
 }
 
-/// The version of a service's query form.
+/// The API version of a service.
 fn version(service: &str) -> &'static str {
     match service {
         "iam" => "2010-05-08",

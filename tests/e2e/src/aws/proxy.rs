@@ -1,5 +1,5 @@
-//! What stands between Karpenter and moto: passes calls on, answers what moto lacks, keeps every call and lets go
-//! wrong what the rules say.
+//! The proxy between Karpenter and moto: forwards calls, answers what moto does not implement, records every call and
+//! injects the faults in the rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,35 +24,35 @@ use super::rules::{self, Market, Offering, Refusal, Rule, Treatment};
 use super::wire::{Form, action, error, form, is_dry_run, list, service, xml};
 use super::xml::retain;
 
-/// The families that are sold where nothing else is said. Karpenter looks at each type for every NodeClaim, and on a
-/// machine that other programs share the nine hundred of a large region would take longer than all else.
+/// The families that are sold by default. Karpenter checks each type for every NodeClaim. On a shared machine, the 900
+/// types of a large region would take longer than everything else.
 pub const FAMILIES: [&str; 6] = ["g4dn", "g5", "g6", "g6e", "m5", "c5"];
 
-/// One call of the provider's.
+/// One call from the provider.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// Service and action, as IAM policies name them: `ec2:CreateFleet`.
+    /// Service and action, named as in IAM policies: `ec2:CreateFleet`.
     pub action: String,
-    /// Its parameters; empty where the service takes others than the query form.
+    /// Its parameters; empty if the service does not use the query protocol.
     pub form: Form,
     /// When it arrived.
     pub at: Instant,
-    /// When its answer was ready, whether or not it then got lost.
+    /// When its answer was ready, even if the answer was then lost.
     pub done: Option<Instant>,
-    /// Whether it was refused with RequestLimitExceeded.
+    /// Whether it failed with RequestLimitExceeded.
     pub throttled: bool,
     /// Whether its answer was lost.
     pub lost: bool,
-    /// Whether it was a dry run, which does nothing and meets no fault.
+    /// Whether it was a dry run, which does nothing and has no faults.
     pub dry_run: bool,
 }
 
-/// How an instance came about.
+/// How an instance was launched.
 #[derive(Clone, Debug)]
 pub(super) struct Launch {
     pub template: String,
     pub market: Market,
-    /// Id of the capacity reservation that it is in.
+    /// The ID of its capacity reservation.
     pub reservation: Option<String>,
     pub at: Instant,
 }
@@ -62,15 +62,15 @@ struct State {
     rules: Vec<Rule>,
     reservations: Vec<CapacityReservation>,
     machines: Machines,
-    /// Families that are sold besides.
+    /// The families that are sold besides [`FAMILIES`].
     sold: Vec<&'static str>,
     calls: Vec<Call>,
     launches: BTreeMap<String, Launch>,
-    /// Answers of CreateFleet, by client token.
+    /// The answers of CreateFleet, by client token.
     answers: BTreeMap<String, String>,
 }
 
-/// What proxy, registrar and tests share.
+/// The state that the proxy, the registrar and the tests share.
 pub(super) struct Shared {
     pub moto: Moto,
     state: Mutex<State>,
@@ -97,7 +97,7 @@ impl Shared {
         self.state().reservations.clone()
     }
 
-    /// How many more instances a reservation takes now, of a launch that says whether it is for a Capacity Block.
+    /// How many more instances a reservation accepts now. `of_block` is whether the launch is for a Capacity Block.
     pub(super) async fn room(&self, id: &str, of_block: bool) -> Result<usize> {
         let all = self.reservations();
         let now = Timestamp::now();
@@ -172,7 +172,7 @@ impl Shared {
         self.template_data(template, "UserData")
     }
 
-    /// Id of the capacity reservation that instances of a launch template are launched into.
+    /// The ID of the capacity reservation that a launch template names.
     pub(super) fn reservation(&self, template: &str) -> Option<String> {
         self.template_data(
             template,
@@ -180,7 +180,7 @@ impl Shared {
         )
     }
 
-    /// Whether the instance profile that a launch template names is there.
+    /// Whether the instance profile that a launch template names exists.
     pub(super) async fn has_profile(&self, template: &str) -> Result<bool> {
         match self.template_data(template, "IamInstanceProfile.Name") {
             Some(name) => Ok(self.moto.instance_profiles().await?.contains(&name)),
@@ -188,7 +188,7 @@ impl Shared {
         }
     }
 
-    /// A parameter of a launch template, from the call that made it.
+    /// A parameter of a launch template, from the call that created it.
     fn template_data(&self, template: &str, key: &str) -> Option<String> {
         let state = self.state();
         let made = state.calls.iter().rev().find(|call| {
@@ -198,7 +198,7 @@ impl Shared {
         made?.form.get(&format!("LaunchTemplateData.{key}")).cloned()
     }
 
-    /// Keeps a call, and says which one it is and what becomes of it.
+    /// Records a call, and returns its index and its faults.
     fn arrived(&self, action: &str, form: &Form) -> (usize, Treatment) {
         let mut state = self.state();
         let (_, name) = action.split_once(':').unwrap_or_default();
@@ -216,14 +216,14 @@ impl Shared {
         }
     }
 
-    /// The spot instances that there were.
+    /// All spot instances ever launched.
     fn spot(&self) -> Vec<String> {
         let state = self.state();
         let spot = state.launches.iter().filter(|(_, launch)| launch.market == Market::Spot);
         spot.map(|(id, _)| id.clone()).collect()
     }
 
-    /// The instances that there were in capacity reservations, with the ids of these.
+    /// All instances ever launched into capacity reservations, each with the ID of its reservation.
     pub(super) fn reserved(&self) -> Vec<(String, String)> {
         let state = self.state();
         let reserved =
@@ -231,7 +231,7 @@ impl Shared {
         reserved.map(|(id, reservation)| (id.clone(), reservation.clone())).collect()
     }
 
-    /// The instances that DescribeInstances does not know yet.
+    /// The instances that DescribeInstances does not return yet.
     fn hidden(&self) -> BTreeSet<String> {
         let state = self.state();
         let lag = rules::lag(&state.rules);
@@ -244,18 +244,18 @@ impl Shared {
 pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>) {
     loop {
         let Ok((stream, _)) = listener.accept().await else {
-            // Out of file descriptors, perhaps; that passes, and nothing else helps.
+            // For example out of file descriptors, which is transient.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
         let shared = Arc::clone(&shared);
         tokio::spawn(async move {
-            // What EC2 was asked for it does, whether or not the caller is still there for the answer.
+            // EC2 executes a call even if the caller no longer waits for the answer.
             let service = service_fn(|request| {
                 let answer = tokio::spawn(answer(Arc::clone(&shared), request));
                 async { answer.await.context("a call was given up")? }
             });
-            // Where the answer fails the connection ends, which is what the provider then sees.
+            // If the answer fails, the provider sees a closed connection.
             let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
         });
     }
@@ -298,7 +298,7 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respo
     Ok(answer)
 }
 
-/// What EC2 says of a dry run: that it would do it, or what is wrong with its launch template.
+/// EC2's answer to a dry run: that the call would succeed, or the error in its launch template.
 async fn tried(shared: &Arc<Shared>, form: &Form) -> Result<Response<Full<Bytes>>> {
     let template = form.get("LaunchTemplate.LaunchTemplateName");
     if let Some(template) = template
@@ -311,7 +311,7 @@ async fn tried(shared: &Arc<Shared>, form: &Form) -> Result<Response<Full<Bytes>
     error(StatusCode::PRECONDITION_FAILED, "DryRunOperation", would)
 }
 
-/// DescribeInstances without the instances that are not known yet, and with security groups.
+/// DescribeInstances without the hidden instances, and with security groups.
 async fn described(
     shared: &Arc<Shared>,
     request: Request<Full<Bytes>>,
@@ -329,7 +329,7 @@ async fn described(
     }
     let mut text = with_groups(&String::from_utf8_lossy(answer.body()));
     for id in shared.spot() {
-        // moto keeps to itself what is spot.
+        // moto does not report which instances are spot.
         let known = format!("<instanceId>{id}</instanceId>");
         let request = format!("<spotInstanceRequestId>sir-{id}</spotInstanceRequestId>");
         text = text.replace(&known, &format!("{known}<instanceLifecycle>spot</instanceLifecycle>{request}"));
@@ -338,8 +338,8 @@ async fn described(
     xml(StatusCode::OK, retain(&text, "instancesSet", "instanceId", |id| !hidden.contains(id))?)
 }
 
-/// moto gives the security groups of an instance to its network interface alone; without them Karpenter takes every
-/// instance for drifted. All instances here have the same.
+/// Copies the security groups of the network interface to the instance, where moto omits them. Without them Karpenter
+/// considers every instance drifted. All instances here have the same groups.
 fn with_groups(text: &str) -> String {
     let groups = text.split_once("<groupSet><item>").and_then(|(_, rest)| rest.split_once("</groupSet>"));
     match groups {
@@ -348,7 +348,7 @@ fn with_groups(text: &str) -> String {
     }
 }
 
-/// A list of instance types without those that are not sold here.
+/// Forwards a call that lists instance types, and removes the types that are not sold here.
 async fn sold(
     shared: &Arc<Shared>,
     request: Request<Full<Bytes>>,
@@ -367,7 +367,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_instance_has_the_groups_of_its_interface() {
+    fn an_instance_gets_the_groups_of_its_network_interface() {
         let text = "<i><n><groupSet><item>g</item></groupSet></n><groupSet/></i>";
         let whole = "<groupSet><item>g</item></groupSet>";
         assert_eq!(with_groups(text), format!("<i><n>{whole}</n>{whole}</i>"));

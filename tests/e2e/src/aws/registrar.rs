@@ -1,6 +1,6 @@
-//! The machines: makes a Node of each running instance, as the kubelet of AL2023 registers it by the user data of its
-//! launch template and a cloud controller completes it, and takes away the Nodes of instances that are gone. kwok
-//! plays the kubelet from there on.
+//! The machines: creates a Node for each running instance, as AL2023's kubelet registers it from the user data of the
+//! launch template and a cloud controller completes it. Deletes the Nodes of instances that are gone. kwok simulates
+//! the kubelet from then on.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,19 +17,19 @@ use super::proxy::Shared;
 use super::user_data::{self, NodeConfig};
 use super::{GPU, REGION};
 
-/// How often instances and Nodes are compared.
+/// How often to compare instances and Nodes.
 const INTERVAL: Duration = Duration::from_millis(300);
-/// How much of a machine's memory its kernel sees; Karpenter reckons with 92.5 %.
+/// The part of a machine's memory that its kernel sees; Karpenter assumes 92.5 %.
 const VISIBLE_PERCENT: u64 = 95;
-/// What the kubelet keeps of the memory, in MiB: a part, a part for each pod, and the threshold of eviction.
+/// The memory that the kubelet reserves, in MiB: a base, an amount per pod, and the eviction threshold.
 const KEPT_MIB: [u64; 3] = [255, 11, 100];
 
-/// When something happens after an instance was launched.
+/// When something happens after the launch of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Comes {
-    /// So long after it.
+    /// This long after it.
     After(Duration),
-    /// Not at all.
+    /// Never.
     Never,
 }
 
@@ -66,16 +66,16 @@ impl Registrar {
         Self { shared, nodes: Api::all(client), types: BTreeMap::new() }
     }
 
-    /// Works until it is aborted; what fails is tried again, and told once.
+    /// Runs until it is aborted. Retries errors, and logs repeated ones only once.
     pub(super) async fn run(mut self) {
-        let mut told = String::new();
+        let mut last_logged = String::new();
         loop {
             if let Err(error) = self.pass().await {
                 let trouble = format!("{error:#}");
-                if trouble != told {
+                if trouble != last_logged {
                     eprintln!("the registrar of the AWS stack: {trouble}");
                 }
-                told = trouble;
+                last_logged = trouble;
             }
             tokio::time::sleep(INTERVAL).await;
         }
@@ -185,8 +185,8 @@ fn amounts(machine: &Machine, max_pods: u64) -> Value {
     })
 }
 
-/// What the kubelet keeps of the CPUs, in thousandths: 6 % of the first, 1 % of the second, 0.5 % of the next two and
-/// 0.25 % of all others.
+/// The CPU that the kubelet reserves, in millicores: 6 % of the first core, 1 % of the second, 0.5 % of the next two
+/// and 0.25 % of all others.
 fn kept_cpu(cpus: u64) -> u64 {
     let shares = [(1, 600), (1, 100), (2, 50), (u64::MAX, 25)];
     let mut left = cpus;
@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_keeps_what_nodeadm_keeps() {
+    fn a_machine_reserves_what_nodeadm_reserves() {
         assert_eq!([1, 2, 4, 16].map(kept_cpu), [60, 70, 80, 110]);
         let amounts = amounts(&Machine { arch: "amd64", cpus: 4, memory_mib: 16384, gpus: 1 }, 58);
         assert_eq!(amounts["allocatable"]["cpu"], "3920m");

@@ -1,4 +1,4 @@
-//! Capacity reservations, On-Demand and Capacity Blocks, which moto lacks.
+//! On-Demand Capacity Reservations and Capacity Blocks, which moto does not implement.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -12,27 +12,27 @@ use super::wire::Form;
 /// The state of a reservation that instances can be launched into.
 pub(super) const ACTIVE: &str = "active";
 
-/// A capacity reservation, which instances are launched into that name it.
+/// A capacity reservation. Only instances that name it are launched into it.
 #[derive(Clone, Debug, Default)]
 pub struct CapacityReservation {
-    /// Its id, `cr-…`.
+    /// Its ID, `cr-…`.
     pub id: String,
-    /// The instance type that it is for.
+    /// Its instance type.
     pub instance_type: String,
     /// Its zone.
     pub zone: String,
-    /// How many instances it is for.
+    /// The number of instances that it holds.
     pub nodes: usize,
     /// Whether it is a Capacity Block.
     pub block: bool,
-    /// When it begins, where it has not begun long ago.
+    /// When it begins; without this it began long ago.
     pub begins: Option<Timestamp>,
-    /// When it ends, where it does.
+    /// When it ends, if it does.
     pub ends: Option<Timestamp>,
 }
 
 impl CapacityReservation {
-    /// What EC2 calls its state at this time.
+    /// Its state at this time, as EC2 names it.
     pub(super) fn state(&self, now: Timestamp) -> &'static str {
         if self.ends.is_some_and(|ends| ends <= now) {
             "expired"
@@ -43,7 +43,7 @@ impl CapacityReservation {
         }
     }
 
-    /// As a member of EC2's list, with room for so many more instances.
+    /// Formats it as a member of EC2's list, with this many available instances.
     fn member(&self, room: usize, now: Timestamp) -> String {
         let Self { id, instance_type, zone, nodes, .. } = self;
         let begins = self.begins.map_or_else(|| "2026-01-01T00:00:00Z".to_owned(), |time| time.to_string());
@@ -64,7 +64,7 @@ impl CapacityReservation {
     }
 }
 
-/// The members of the list of capacity reservations: of the ids and in the states that are asked for, where any are.
+/// The members of the list of capacity reservations, filtered by the IDs and states in the call, if it has any.
 pub(super) async fn described(shared: &Arc<Shared>, form: &Form) -> Result<String> {
     let now = Timestamp::now();
     let ids = values(form, "CapacityReservationId.");
@@ -95,7 +95,7 @@ fn states(form: &Form) -> Vec<&str> {
     filter.map(|filter| values(form, &format!("{filter}Value."))).unwrap_or_default()
 }
 
-/// An answer of DescribeInstances with the reservations that the instances are in.
+/// Adds their reservations to the instances in an answer of DescribeInstances.
 pub(super) fn with_them(mut text: String, shared: &Shared) -> String {
     let all = shared.reservations();
     for (id, reservation) in shared.reserved() {
@@ -104,11 +104,11 @@ pub(super) fn with_them(mut text: String, shared: &Shared) -> String {
         let lifecycle = if block { "<instanceLifecycle>capacity-block</instanceLifecycle>" } else { "" };
         let only =
             "<capacityReservationPreference>capacity-reservations-only</capacityReservationPreference>";
-        let told = format!(
+        let detailed = format!(
             "{known}{lifecycle}<capacityReservationId>{reservation}</capacityReservationId>\
              <capacityReservationSpecification>{only}</capacityReservationSpecification>"
         );
-        text = text.replace(&known, &told);
+        text = text.replace(&known, &detailed);
     }
     text
 }
@@ -128,19 +128,19 @@ mod tests {
         let states = [9, 10, 19, 20].map(|second| block().state(at(second)));
         assert_eq!(states, ["scheduled", "active", "active", "expired"]);
         assert_eq!(CapacityReservation::default().state(at(0)), "active");
-        let told = block().member(3, at(15));
+        let xml = block().member(3, at(15));
         for part in [
             "<startDate>1970-01-01T00:00:10Z</startDate>",
             "<endDateType>limited</endDateType><endDate>1970-01-01T00:00:20Z</endDate>",
             "<reservationType>capacity-block</reservationType>",
             "<availableInstanceCount>3</availableInstanceCount>",
         ] {
-            assert!(told.contains(part), "{told}");
+            assert!(xml.contains(part), "{xml}");
         }
     }
 
     #[test]
-    fn the_filter_by_state_is_read_among_others() {
+    fn the_state_filter_is_found_among_other_filters() {
         let form = |pairs: &[(&str, &str)]| -> Form {
             pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
         };

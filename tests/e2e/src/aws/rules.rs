@@ -1,18 +1,18 @@
-//! What goes wrong in the cloud, and for whom. The one rule: a fault looks to the provider as EC2's own does.
+//! Faults of the cloud, and the calls they apply to. The one rule: the provider sees a fault exactly as EC2 shows it.
 
 use std::time::Duration;
 
-/// How an instance is paid for.
+/// The market that an instance is bought on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Market {
     /// At the list price.
     OnDemand,
-    /// At the price of the moment, until EC2 wants it back.
+    /// At the current spot price, until EC2 reclaims it.
     Spot,
 }
 
 impl Market {
-    /// As CreateFleet and Karpenter's label of the capacity type have it.
+    /// The name in CreateFleet and in Karpenter's capacity type label.
     pub const fn name(self) -> &'static str {
         match self {
             Self::OnDemand => "on-demand",
@@ -21,31 +21,31 @@ impl Market {
     }
 }
 
-/// What may be bought: everything, unless a field narrows it down.
+/// A set of offerings: everything, unless a field restricts it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Offerings {
-    /// Only of this instance type.
+    /// Only this instance type.
     pub instance_type: Option<String>,
     /// Only in this zone.
     pub zone: Option<String>,
-    /// Only on these terms.
+    /// Only on this market.
     pub market: Option<Market>,
 }
 
 impl Offerings {
-    /// Everything of one instance type.
+    /// All offerings of one instance type.
     pub fn of(instance_type: &str) -> Self {
         Self { instance_type: Some(instance_type.to_owned()), ..Self::default() }
     }
 
-    /// The same in one zone.
+    /// Restricts them to one zone.
     #[must_use]
     pub fn in_zone(mut self, zone: &str) -> Self {
         self.zone = Some(zone.to_owned());
         self
     }
 
-    /// The same on these terms.
+    /// Restricts them to one market.
     #[must_use]
     pub fn on(mut self, market: Market) -> Self {
         self.market = Some(market);
@@ -59,27 +59,27 @@ impl Offerings {
     }
 }
 
-/// Why CreateFleet gives no instance of an offering: the codes are EC2's.
+/// Why CreateFleet returns no instance of an offering. The codes are EC2's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// EC2 has none.
+    /// EC2 has no capacity.
     InsufficientInstanceCapacity,
-    /// A fleet's way to say that it got none.
+    /// The fleet could not be fulfilled.
     UnfulfillableCapacity,
-    /// The account's quota of spot instances is used up.
+    /// The account's quota for spot instances is used up.
     MaxSpotInstanceCountExceeded,
-    /// The account's quota of vCPUs is used up.
+    /// The account's quota for vCPUs is used up.
     VcpuLimitExceeded,
-    /// The launches of this offering are throttled, and not the call.
+    /// The launch of this offering is throttled, but not the call.
     RequestLimitExceeded,
     /// The capacity reservation has no room.
     ReservationCapacityExceeded,
-    /// There is no instance profile of the name that the launch template has. Whatever the rules say.
+    /// The launch template names an instance profile that does not exist. This does not depend on the rules.
     NoInstanceProfile,
 }
 
 impl Refusal {
-    /// The code that CreateFleet answers.
+    /// The error code in the answer of CreateFleet.
     pub const fn code(self) -> &'static str {
         match self {
             Self::InsufficientInstanceCapacity => "InsufficientInstanceCapacity",
@@ -92,7 +92,7 @@ impl Refusal {
         }
     }
 
-    /// What CreateFleet says besides, in EC2's words where Karpenter reads them.
+    /// The error message in the answer of CreateFleet, with EC2's wording where Karpenter parses it.
     pub(super) const fn message(self) -> &'static str {
         match self {
             Self::NoInstanceProfile => {
@@ -103,27 +103,26 @@ impl Refusal {
     }
 }
 
-/// One thing that goes wrong. An action is named without its service, as `CreateFleet`.
+/// One fault. Actions are named without the service, for example `CreateFleet`.
 #[derive(Clone, Debug)]
 pub enum Rule {
-    /// CreateFleet gives nothing of these.
+    /// CreateFleet launches none of these.
     Refuse(Offerings, Refusal),
-    /// There is room for so many more of these; whoever asks for more gets what is left, and InsufficientInstanceCapacity.
+    /// There is capacity for this many more of these. Calls for more get the rest, and InsufficientInstanceCapacity.
     Room(Offerings, usize),
-    /// At most so many instances of these run at a time; whoever asks for more gets what is left, and
-    /// InsufficientInstanceCapacity.
+    /// At most this many of these run at a time. Calls for more get the rest, and InsufficientInstanceCapacity.
     AtMost(Offerings, usize),
-    /// So many more calls of this action are refused with RequestLimitExceeded.
+    /// The next calls of this action, up to this many, fail with RequestLimitExceeded.
     Throttle(&'static str, usize),
-    /// So many more calls of this action are done, but the connection ends before the answer.
+    /// The next calls of this action, up to this many, are executed, but the connection closes before the answer.
     LoseAnswer(&'static str, usize),
-    /// Every call of this action waits so long before anything else.
+    /// Every call of this action first waits this long.
     Delay(&'static str, Duration),
-    /// DescribeInstances does not know an instance before so long after its launch.
+    /// DescribeInstances returns an instance only this long after its launch.
     Lag(Duration),
 }
 
-/// What becomes of one call, whatever it asks for.
+/// The faults of one call that depend only on its action.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Treatment {
     pub delay: Duration,
@@ -131,14 +130,14 @@ pub(super) struct Treatment {
     pub lost: bool,
 }
 
-/// What becomes of a call of this action; uses up what is counted.
+/// The faults of a call of this action. Decrements the counters of the rules.
 pub(super) fn treatment(rules: &mut [Rule], action: &str) -> Treatment {
     let mut treatment = Treatment::default();
     for rule in rules {
         match rule {
             Rule::Delay(of, by) if *of == action => treatment.delay += *by,
             Rule::Throttle(of, left) if *of == action => treatment.throttled |= use_up(left),
-            // What is not done has no answer to lose.
+            // A throttled call is not executed, so it has no answer to lose.
             Rule::LoseAnswer(of, left) if *of == action && !treatment.throttled => {
                 treatment.lost |= use_up(left);
             }
@@ -154,10 +153,11 @@ fn use_up(left: &mut usize) -> bool {
     some
 }
 
-/// Instance type, zone and terms.
+/// Instance type, zone and market.
 pub(super) type Offering<'a> = (&'a str, &'a str, Market);
 
-/// How many of the wanted instances of an offering are given beside those that run, and why not all; uses up the room.
+/// How many of the wanted instances of an offering are granted next to the running ones, and why not all. Decrements
+/// the capacity that is left.
 pub(super) fn grant(
     rules: &mut [Rule],
     running: &[Offering],
@@ -190,7 +190,7 @@ pub(super) fn grant(
     (given, (given < wanted).then_some(Refusal::InsufficientInstanceCapacity))
 }
 
-/// How long DescribeInstances lags behind.
+/// How far DescribeInstances lags behind.
 pub(super) fn lag(rules: &[Rule]) -> Duration {
     let lags = rules.iter().filter_map(|rule| match rule {
         Rule::Lag(by) => Some(*by),
@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn room_is_used_up_and_what_is_refused_is_refused_first() {
+    fn room_is_decremented_and_refusals_come_first() {
         let mut rules = [
             Rule::Room(Offerings::of("g5.xlarge"), 3),
             Rule::Refuse(Offerings::default().in_zone("b").on(Market::Spot), Refusal::VcpuLimitExceeded),
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_than_the_most_run_at_a_time() {
+    fn at_most_limits_the_running_instances() {
         let mut rules = [Rule::AtMost(Offerings::of("g5.xlarge").on(Market::Spot), 3)];
         let mut ask =
             |running: &[Offering], market| grant(&mut rules, running, ("g5.xlarge", "a", market), 2);

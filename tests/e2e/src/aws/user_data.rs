@@ -1,4 +1,4 @@
-//! What a machine is told in its user data, read as nodeadm of AL2023 reads it.
+//! Parses the user data of a machine as AL2023's nodeadm does.
 
 use std::collections::BTreeMap;
 
@@ -9,18 +9,18 @@ use k8s_openapi::api::core::v1::Taint;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// The part of a NodeConfig that shapes the Node.
+/// The part of a NodeConfig that affects the Node.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct NodeConfig {
-    /// Labels that the kubelet registers with.
+    /// The labels that the kubelet registers with.
     pub labels: BTreeMap<String, String>,
-    /// Taints that the kubelet registers with.
+    /// The taints that the kubelet registers with.
     pub taints: Vec<Taint>,
-    /// How many pods the kubelet takes.
+    /// The maximum number of pods.
     pub max_pods: u64,
 }
 
-/// Reads the NodeConfig out of a launch template's user data; an error says what it lacks.
+/// Reads the NodeConfig from a launch template's user data. The error names what is missing.
 pub(super) fn read(user_data: &str) -> Result<NodeConfig> {
     let bytes = STANDARD.decode(user_data).context("user data is not base64")?;
     let text = String::from_utf8(bytes).context("user data is not text")?;
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_taints_and_pods_are_read_out_of_the_archive() {
+    fn labels_taints_and_max_pods_are_read_from_the_multipart_text() {
         let text = "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=\"//\"\n\n--//\n\
             Content-Type: application/node.eks.aws\n\n# Karpenter Generated NodeConfig\n\
             apiVersion: node.eks.aws/v1alpha1\nkind: NodeConfig\nspec:\n  kubelet:\n    config:\n      maxPods: 58\n\

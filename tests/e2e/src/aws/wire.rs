@@ -1,4 +1,4 @@
-//! How a call says what it asks for, and how EC2's answers look.
+//! Parses calls to AWS, and formats EC2's answers.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode};
 use http_body_util::Full;
 
-/// The parameters of a call in the query form.
+/// The parameters of a call that uses the query protocol.
 pub type Form = BTreeMap<String, String>;
 
-/// The service that a call is signed for.
+/// The service in a call's signature.
 pub(super) fn service(headers: &HeaderMap) -> String {
     let signed = headers.get("authorization").and_then(|value| value.to_str().ok()).unwrap_or_default();
     let scope = signed.split("Credential=").nth(1).unwrap_or_default();
@@ -25,7 +25,7 @@ pub(super) fn form(headers: &HeaderMap, body: &Bytes) -> Form {
     form_urlencoded::parse(body).into_owned().collect()
 }
 
-/// The action, from the form, the header that JSON calls have, or for EKS from the path.
+/// The action: from the form, from the header of JSON calls, or from the path for EKS.
 pub(super) fn action(head: &http::request::Parts, form: &Form) -> String {
     let target = head.headers.get("x-amz-target").and_then(|value| value.to_str().ok());
     let target = target.and_then(|target| target.split('.').nth(1));

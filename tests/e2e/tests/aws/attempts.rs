@@ -1,4 +1,4 @@
-//! What each attempt of a gang costs: when Setu wrote its NodeClaims, and what the provider asked EC2 for.
+//! Measures each attempt of a gang: when Setu created its NodeClaims, and which calls the provider made to EC2.
 
 use crate::play::Play;
 use anyhow::{Context as _, Result, ensure};
@@ -7,31 +7,31 @@ use setu_e2e::aws::{Call, Form};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// From Setu's first NodeClaim of an attempt to its last: less than a third of the longest window in which the provider
-/// merges calls.
+/// The limit from the first NodeClaim of an attempt to the last: less than a third of the provider's longest batching
+/// window.
 const CREATED: Duration = Duration::from_millis(300);
 
-/// How long the provider waits for another launch before it asks EC2 for those that it has.
+/// How long the provider waits for another launch before it sends a batch to EC2.
 const IDLE: Duration = Duration::from_millis(35);
 
-/// From so many machines on some are bought together even by a Karpenter that is busy.
+/// From this many machines on, even a busy Karpenter batches some launches.
 const MANY: usize = 8;
 
-/// Where CreateFleet names its launch template.
+/// The parameter of CreateFleet with the name of the launch template.
 pub const TEMPLATE: &str = "LaunchTemplateConfigs.1.LaunchTemplateSpecification.LaunchTemplateName";
 const CAPACITY: &str = "TargetCapacitySpecification.TotalTargetCapacity";
 
-/// One attempt of the only gang of a scenario.
+/// One attempt of a scenario's only gang.
 pub struct Attempt {
-    /// How many machines the gang has.
+    /// The number of machines of the gang.
     machines: usize,
-    /// When Setu had created each of its NodeClaims, by its own log.
+    /// When Setu created each of its NodeClaims, from Setu's log.
     creates: Vec<Timestamp>,
-    /// When the first of them was.
+    /// When Setu created the first one.
     begun: Instant,
-    /// The calls that made its launch templates.
+    /// The calls that created its launch templates.
     pub templates: Vec<Call>,
-    /// The calls that bought.
+    /// The calls that launched instances.
     pub fleets: Vec<Call>,
 }
 
@@ -73,12 +73,12 @@ impl Attempt {
         Ok(attempts)
     }
 
-    /// How many machines each call bought.
+    /// The number of machines of each fleet.
     pub fn sizes(&self) -> Vec<usize> {
         self.fleets.iter().filter_map(|call| call.form.get(CAPACITY)?.parse().ok()).collect()
     }
 
-    /// From Setu's first NodeClaim to its last, and the longest pause between two of them.
+    /// The time from the first NodeClaim to the last, and the longest pause between two of them.
     pub fn created(&self) -> Result<[Duration; 2]> {
         let all = self.creates.first().zip(self.creates.last()).context("no NodeClaim was created")?;
         let between = |(a, b): (&Timestamp, &Timestamp)| Duration::try_from(b.duration_since(*a));
@@ -87,19 +87,19 @@ impl Attempt {
         Ok([between(all)?, pauses.into_iter().max().unwrap_or_default()])
     }
 
-    /// When EC2 had answered the last call.
+    /// When EC2 answered the last call.
     pub fn launched(&self) -> Option<Instant> {
         self.fleets.iter().filter_map(|call| call.done).max()
     }
 
-    /// From its first NodeClaim until EC2 had answered its last call.
+    /// The time from its first NodeClaim to EC2's answer to its last call.
     pub fn took(&self) -> Result<Duration> {
         let launched = self.launched().context("nothing was launched")?;
         Ok(launched.saturating_duration_since(self.begun))
     }
 
-    /// Setu wrote all NodeClaims at once, and they are so alike that the provider could buy all
-    /// of them with one launch template and one call. It did not buy each for itself.
+    /// Checks that Setu created all NodeClaims at once, and alike enough for the provider to launch them with one
+    /// launch template and one call. Also checks that the provider batched launches.
     pub fn is_cheap(&self, play: &Play<'_>) -> Result<()> {
         let [created, _] = self.created()?;
         play.within(created, CREATED, "Setu's NodeClaims, from the first to the last,");
@@ -108,7 +108,7 @@ impl Attempt {
         self.has_one_template()?;
         let asked: BTreeSet<_> = self.fleets.iter().map(|call| but_for_size(&call.form)).collect();
         ensure!(asked.len() == 1, "the fleets differ: {asked:?}");
-        // What the provider merges it asks for once it has heard of nothing else for a while.
+        // The provider sends a batch once no new launch arrives for a while.
         let span = self.span_of_fleets();
         let most = usize::try_from(span.as_millis() / IDLE.as_millis())?.saturating_add(2);
         let most = if self.machines < MANY { most } else { most.min(self.machines / 2) };
@@ -118,7 +118,7 @@ impl Attempt {
         Ok(())
     }
 
-    /// All of them were launched from one launch template. It may be the one that Karpenter made as it tried the NodeClass out.
+    /// Checks that all instances use one launch template. Karpenter may have created it when it validated the NodeClass.
     pub fn has_one_template(&self) -> Result<()> {
         ensure!(self.templates.len() <= 1, "{} launch templates, not 1", self.templates.len());
         let named: BTreeSet<Option<&String>> =
@@ -127,14 +127,14 @@ impl Attempt {
         Ok(())
     }
 
-    /// From the first call that bought to the last.
+    /// The time from the first fleet to the last.
     fn span_of_fleets(&self) -> Duration {
         let times = || self.fleets.iter().map(|call| call.at);
         times().min().zip(times().max()).map_or(Duration::ZERO, |(first, last)| last - first)
     }
 }
 
-/// What two calls have in common that the provider would have merged, in whatever order their lists are.
+/// The parameters that two calls share if the provider could have merged them, regardless of list order.
 fn but_for_size(form: &Form) -> Vec<(String, &String)> {
     let parts = form.iter().filter(|(key, _)| !matches!(key.as_str(), CAPACITY | "ClientToken"));
     let mut parts: Vec<(String, &String)> =

@@ -1,4 +1,4 @@
-//! The embedded catalogue beside what Karpenter's provider reckons with.
+//! Compares the embedded catalogue with the values that Karpenter's provider uses.
 
 use crate::play::{Play, Stage};
 use crate::setu::get_whole;
@@ -16,29 +16,27 @@ use setu_e2e::aws::{FAMILIES, REGION};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Families whose types are compared besides those that are sold in every scenario: large accelerators, Neuron, Arm and
-/// AMD.
+/// Families to compare besides those that every scenario sells: large accelerators, Neuron, Arm and AMD.
 const MORE: [&str; 13] =
     ["p3dn", "p4d", "p4de", "p5", "p5en", "p6-b200", "trn1", "trn1n", "inf2", "g5g", "m7g", "c7a", "m5a"];
 
-/// How many types are compared at least.
+/// The minimum number of types to compare.
 const TYPES: usize = 90;
 
-/// The same image as in the manifest, and one for Arm.
+/// The image in the manifest, and one for Arm.
 const IMAGES: [&str; 2] = ["ami-0b301ce3ce347599c", "ami-0e9271c829888680e"];
 
-/// A figure of the catalogue may be off by so many thousandths of the provider's, either way.
+/// The largest relative difference from the provider's value, in thousandths.
 const THOUSANDTHS_OFF: i128 = 1;
 
-/// Karpenter looks once a minute which types there are.
-const TOLD: Duration = Duration::from_mins(2);
+/// Karpenter refreshes its types once a minute.
+const REFRESHED: Duration = Duration::from_mins(2);
 
-/// What only one of the two knows of a machine: how large a NodeClass says that its disk is, and the network interfaces
-/// that Karpenter counts where a NodeClaim asks for them.
+/// Resources that only one side knows: the disk, whose size a NodeClass sets, and the network interfaces, which Karpenter
+/// counts only if a NodeClaim requests them.
 const NOT_COMPARED: [&str; 2] = ["ephemeral-storage", "vpc.amazonaws.com/efa"];
 
-/// What pods may use of a machine and what it costs are in the catalogue what the provider says, for one NodeClaim of
-/// each type.
+/// The catalogue and the provider agree on allocatable resources and prices, for one NodeClaim of each type.
 pub async fn agrees(stage: &Stage) -> Result<()> {
     let cloud = stage.stack.cloud()?;
     cloud.sell(&MORE);
@@ -49,13 +47,13 @@ pub async fn agrees(stage: &Stage) -> Result<()> {
 }
 
 async fn compared_with(stage: &Stage) -> Result<()> {
-    // It would reckon with what the Nodes of scenarios before have shown.
+    // Otherwise it would use the resources of Nodes from earlier scenarios.
     stage.restart_karpenter().await?;
     let mut play = Play::start(stage, "catalogue", "g5.4xlarge", json!({})).await?;
     let images = IMAGES.map(|id| json!({"id": id}));
     play.steps(json!([{"patch": {"kind": "EC2NodeClass", "name": "${id}", "patch": {"spec": {"amiSelectorTerms": images}}}}]))
         .await?;
-    play.until("the EC2NodeClass has both images", TOLD, async |play| {
+    play.until("the EC2NodeClass has both images", REFRESHED, async |play| {
         Ok(play.node_class("/status/amis/1").await?.is_some())
     })
     .await?;
@@ -67,7 +65,7 @@ async fn compared_with(stage: &Stage) -> Result<()> {
     play.steps(json!([{"apply": claims}])).await?;
     let said = launched(&play, &types).await?;
     let page = stage.stack.karpenter_metrics();
-    play.until("Karpenter's metrics have all prices", TOLD, async |_| {
+    play.until("Karpenter's metrics have all prices", REFRESHED, async |_| {
         let prices = prices(&get_whole(&page, "/metrics")?)?;
         Ok(types.iter().all(|name| prices.contains_key(*name)))
     })
@@ -128,7 +126,7 @@ fn compared() -> ListParams {
     ListParams::default().labels("example.com/compared=true")
 }
 
-/// What Karpenter says that pods may use, of each type.
+/// The allocatable resources of each type, as Karpenter reports them.
 async fn launched<'t>(play: &Play<'_>, types: &[&'t str]) -> Result<BTreeMap<&'t str, ResourceList>> {
     let said = async |play: &Play<'_>| -> Result<BTreeMap<&'t str, ResourceList>> {
         let mut said = BTreeMap::new();
@@ -156,7 +154,7 @@ async fn remove(play: &Play<'_>) -> Result<()> {
     .await
 }
 
-/// The price of an hour on demand of each type in billionths, by Karpenter's metrics.
+/// The on-demand price per hour of each type, in billionths, from Karpenter's metrics.
 fn prices(page: &str) -> Result<BTreeMap<String, i128>> {
     let mut prices = BTreeMap::new();
     for line in page.lines().filter(|line| line.contains("instance_type_offering_price_estimate{")) {

@@ -1,4 +1,4 @@
-//! What becomes of a gang where calls and machines fail.
+//! Gangs when calls and machines fail.
 
 use crate::play::{Play, Stage};
 use crate::real::weather;
@@ -8,10 +8,10 @@ use setu_e2e::aws::{Comes, Instance, Machines, Market, Offerings, Refusal, Rule}
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How often the provider asks EC2 before it gives a call up.
+/// The number of tries after which the provider gives up a call.
 const TRIES: usize = 3;
 
-/// Throttled launches end no attempt: the provider tries on, and so the gang waits.
+/// Throttled launches do not end an attempt: the provider retries, and the gang waits.
 pub async fn throttled(stage: &Stage, machines: usize, instance_type: &'static str) -> Result<()> {
     let mut play = Play::start(stage, "throttled", instance_type, json!({})).await?;
     play.cloud.rules(vec![Rule::Throttle("CreateFleet", 4 * TRIES)]);
@@ -26,7 +26,7 @@ pub async fn throttled(stage: &Stage, machines: usize, instance_type: &'static s
     play.end().await
 }
 
-/// Nor does a launch end it that is throttled for longer than the provider tries: Karpenter asks for it anew.
+/// A launch that is throttled beyond the provider's retries does not end it either: Karpenter calls again.
 pub async fn throttled_out(stage: &Stage, instance_type: &'static str) -> Result<()> {
     let mut play = Play::start(stage, "throttled-out", instance_type, json!({})).await?;
     play.cloud.rules(vec![Rule::Throttle("CreateFleet", TRIES + 1)]);
@@ -42,15 +42,15 @@ pub async fn throttled_out(stage: &Stage, instance_type: &'static str) -> Result
     play.end().await
 }
 
-/// The same where a fleet is answered, and says that its launches are throttled: the provider asks again, and takes nothing
-/// for sold out.
+/// The same when the fleet succeeds but its launches are throttled: the provider calls again, and does not mark any
+/// offering as unavailable.
 pub async fn launches_throttled(stage: &Stage, instance_type: &'static str) -> Result<()> {
     let mut play = Play::start(stage, "launches-throttled", instance_type, json!({})).await?;
     play.cloud.rules(vec![Rule::Refuse(Offerings::of(instance_type), Refusal::RequestLimitExceeded)]);
     play.submit("train", 4, None).await?;
     let answered =
         |play: &Play<'_>| play.calls("CreateFleet").iter().filter(|call| call.done.is_some()).count();
-    // Four NodeClaims cannot be asked for in more calls than these without one that is asked for again.
+    // Four NodeClaims need at most four calls, so a fifth call is a retry.
     play.until("the provider has asked again", Duration::from_mins(2), async |play| Ok(answered(play) > 4))
         .await?;
     play.cloud.rules(Vec::new());
@@ -62,7 +62,7 @@ pub async fn launches_throttled(stage: &Stage, instance_type: &'static str) -> R
     play.end().await
 }
 
-/// Weather that the cloud cannot have is refused, and not played as something else.
+/// Weather that EC2 cannot have is rejected.
 pub fn no_such_weather(stage: &Stage) -> Result<()> {
     let cloud = stage.stack.cloud()?;
     for narrowed in [
@@ -78,11 +78,11 @@ pub fn no_such_weather(stage: &Stage) -> Result<()> {
     weather::set(cloud, &[])
 }
 
-/// Instances whose answer never arrived are in the end nobody's, and gone.
+/// Instances whose answer was lost have no owner, and are terminated in the end.
 pub async fn answers_lost(stage: &Stage, machines: usize, instance_type: &'static str) -> Result<()> {
     stage.restart_karpenter().await?;
     let mut play = Play::start(stage, &format!("lost-{machines}"), instance_type, json!({})).await?;
-    // At least one launch that the provider gives up, and then one that it asks for again with its token.
+    // At least one launch that the provider gives up, then one that it retries with its token.
     let fleets = TRIES * machines + 1;
     play.cloud
         .rules(vec![Rule::LoseAnswer("CreateFleet", fleets), Rule::LoseAnswer("TerminateInstances", 1)]);
@@ -91,13 +91,13 @@ pub async fn answers_lost(stage: &Stage, machines: usize, instance_type: &'stati
         .await?;
     play.audit(machines).await?;
     let lost = |action| play.calls(action).iter().filter(|call| call.lost).count();
-    // The gang has given no NodeClaim back, so whatever was ended was nobody's.
+    // The gang released no NodeClaim, so all terminated instances had no owner.
     let found = (lost("CreateFleet"), lost("TerminateInstances"));
     ensure!(found == (fleets, 1), "{found:?} answers were lost, to CreateFleet and to an end");
     play.end().await
 }
 
-/// EC2 answers after Setu has given the launch up: the instances that come of it are ended.
+/// EC2 answers after Setu has given up the launch: the resulting instances are terminated.
 pub async fn answered_late(stage: &Stage, instance_type: &'static str) -> Result<()> {
     let policy = json!({
         "deadlines": {"launch": "5s"},
@@ -119,7 +119,7 @@ pub async fn answered_late(stage: &Stage, instance_type: &'static str) -> Result
     play.end().await
 }
 
-/// A machine that dies before its Node is there is replaced, and so is one that dies after.
+/// A machine that dies before or after its Node exists is replaced.
 pub async fn machines_die(stage: &Stage, instance_type: &'static str) -> Result<()> {
     let policy = json!({
         "deadlines": {"launch": "30s", "register": "40s", "initialize": "60s", "gang": "5m"},
@@ -150,7 +150,7 @@ async fn end_one(play: &Play<'_>) -> Result<()> {
     play.cloud.end(&[&instances.first().context("no instance runs")?.id]).await
 }
 
-/// A spot instance that EC2 takes back is replaced before it is gone.
+/// A spot instance that EC2 reclaims is replaced before it is gone.
 pub async fn interrupted(stage: &Stage, instance_type: &'static str) -> Result<()> {
     let mut play = Play::start(stage, "interrupted", instance_type, json!({})).await?;
     buys_spot(&mut play).await?;
@@ -166,14 +166,14 @@ pub async fn interrupted(stage: &Stage, instance_type: &'static str) -> Result<(
     play.end().await
 }
 
-/// The same before its Node is there: the gang starts on other instances.
+/// The same before its Node exists: the gang starts on other instances.
 pub async fn interrupted_early(stage: &Stage, instance_type: &'static str) -> Result<()> {
     let policy = json!({"retry": {"inCheck": {"limit": 4, "base": "1s", "max": "1s"}}});
     let mut play = Play::start(stage, "interrupted-early", instance_type, policy).await?;
     buys_spot(&mut play).await?;
     play.cloud.machines(Machines { node: Comes::After(Duration::from_secs(8)), ..Machines::default() });
     play.submit("train", 3, None).await?;
-    // Karpenter finds the NodeClaim of a message by its instance.
+    // Karpenter finds the NodeClaim for a message by its instance ID.
     play.until(
         "three instances run, and their NodeClaims know them",
         Duration::from_secs(30),
@@ -191,7 +191,7 @@ pub async fn interrupted_early(stage: &Stage, instance_type: &'static str) -> Re
     play.end().await
 }
 
-/// From now on the NodePool buys spot instances alone.
+/// Restricts the NodePool to spot instances.
 async fn buys_spot(play: &mut Play<'_>) -> Result<()> {
     let requirements = json!([
         {"key": "node.kubernetes.io/instance-type", "operator": "In", "values": [play.instance_type]},
@@ -200,7 +200,7 @@ async fn buys_spot(play: &mut Play<'_>) -> Result<()> {
     play.steps(json!([{"patch": {"kind": "NodePool", "name": "${id}", "patch": {"spec": {"template": {"spec": {"requirements": requirements}}}}}}])).await
 }
 
-/// Tells that EC2 takes one of the spot instances back, and which.
+/// Announces the interruption of one spot instance, and returns it.
 async fn interrupt_one(play: &Play<'_>) -> Result<Instance> {
     let first = play.instances().await?.into_iter().next().context("no instance runs")?;
     ensure!(play.cloud.market_of(&first.id) == Some(Market::Spot), "{first:?} is not spot");
@@ -208,21 +208,21 @@ async fn interrupt_one(play: &Play<'_>) -> Result<Instance> {
     Ok(first)
 }
 
-/// A machine that runs and never registers.
+/// A machine runs but never registers.
 pub async fn no_node(stage: &Stage, instance_type: &'static str) -> Result<()> {
     let without = Machines { node: Comes::Never, ..Machines::default() };
     never_whole(stage, "no-node", instance_type, [without, Machines::default()], "RegistrationTimeout").await
 }
 
-/// A machine whose GPU never comes.
+/// The GPU of a machine never appears.
 pub async fn no_gpu(stage: &Stage, instance_type: &'static str) -> Result<()> {
     let [without, with] = [Comes::Never, Comes::After(Duration::from_secs(2))]
         .map(|devices| Machines { devices, ..Machines::default() });
     never_whole(stage, "no-gpu", instance_type, [without, with], "InitializationTimeout").await
 }
 
-/// Machines that run and never become whole end the attempt at its own deadline with its own reason, and nothing is kept. The
-/// gang runs on those that come after them.
+/// Machines that run but never become ready end the attempt at the matching deadline, with its reason, and are not kept.
+/// The gang runs on the machines of a later attempt.
 async fn never_whole(
     stage: &Stage,
     id: &str,

@@ -1,4 +1,4 @@
-//! The scenarios that are files: which are played here, unchanged, and which are not.
+//! The scenarios from files: which ones run here, unchanged, and which do not.
 
 use crate::play::{SETTLED, Stage, nodes_are_given_up, rights_suffice};
 use crate::real::Real;
@@ -9,10 +9,10 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Where the files are.
+/// The folders of the files.
 const FOLDERS: [&str; 2] = ["../../examples/scenarios", "scenarios"];
 
-/// The files that are played.
+/// The files that run here.
 pub const PLAYED: &[&str] = &[
     "budget",
     "budget-by-list-price",
@@ -58,32 +58,32 @@ pub const PLAYED: &[&str] = &[
     "warm-other-queue",
 ];
 
-/// Why a file, or one run of it, is not played.
+/// Why a file, or one run of it, does not run here.
 #[derive(Clone, Copy, Debug)]
 enum Why {
-    /// It sets the state of the kwok provider's NodeClass, which the AWS provider itself sets for its own.
+    /// It sets the status of the kwok provider's NodeClass. The AWS provider sets that status itself.
     NamesKwok,
-    /// Its weather is none that EC2 has: launches that fail for a reason of the test's own, or hang for good, racks that are
-    /// out, a shortage of one NodePool alone, Nodes that show other sizes, reserved capacity without a reservation.
+    /// EC2 cannot have its weather: launches that hang forever or fail for a made-up reason, failed racks, a shortage in one
+    /// NodePool only, Nodes with other sizes, reserved capacity without a reservation.
     Weather,
-    /// It counts on capacity that Karpenter takes for sold out: for three minutes it does not ask EC2 again for what ran out,
-    /// be it that there is room again, or room for a part.
+    /// It needs capacity that Karpenter considers unavailable. Karpenter does not call EC2 again for three minutes after a
+    /// shortage, even if all or part of the capacity is back.
     Remembered,
-    /// Somebody else's NodeClaim goes so soon that Karpenter has not counted its machine in the NodePool's status. A change of
-    /// that status wakes Setu, which looks again after a minute without one, and the scenario waits less.
+    /// Another owner's NodeClaim is deleted before Karpenter counts its machine in the NodePool's status. Without a change of
+    /// that status, Setu checks again only after a minute, and the scenario waits less.
     NotCounted,
     /// It stops or changes what all scenarios share: the API server, topology-aware scheduling.
     Shared,
-    /// It counts on a machine for each pod, and pods share machines whose size Setu knows.
+    /// It needs one machine per pod, but pods share machines when Setu knows their size.
     SharedMachines,
-    /// It is played once for each of Setu's writes, as `kills.rs` does here.
+    /// It runs once for each of Setu's writes; `kills.rs` does this here.
     Killed,
-    /// It is about a decision of Setu's, Kueue's or the scheduler's in which the provider has no part: what it buys others
-    /// buy here.
+    /// It tests a decision of Setu, Kueue or the scheduler that does not involve the provider. Other files cover what it
+    /// launches.
     NoPart,
 }
 
-/// The files that are not, and the runs of the files that are played but for these.
+/// The files that do not run here, and the skipped runs of those that do.
 const NOT_PLAYED: &[(&str, Why)] = &[
     ("apart-by-host", Why::NoPart),
     ("apart-by-zone", Why::Remembered),
@@ -149,8 +149,8 @@ const NOT_PLAYED: &[(&str, Why)] = &[
     ("zone-spread", Why::NoPart),
 ];
 
-/// Plays a scenario that is a file, after which no instance runs by the cloud's own list, no launch template is left, and
-/// nothing was called that Karpenter's own policy does not allow.
+/// Runs a scenario file. Checks that no instance and no launch template is left in the cloud, and that Karpenter's
+/// documented policy allows all calls.
 pub async fn file(stage: &Stage, name: &str) -> Result<()> {
     for run in runs(name)? {
         play(stage, &run).await.with_context(|| run.title.clone())?;
@@ -159,13 +159,13 @@ pub async fn file(stage: &Stage, name: &str) -> Result<()> {
 }
 
 async fn play(stage: &Stage, run: &Run) -> Result<()> {
-    // It would remember what the one before found sold out.
+    // Otherwise it would remember the unavailable offerings of the previous run.
     stage.restart_karpenter().await?;
     let cloud = stage.stack.cloud()?;
     cloud.rules(Vec::new());
     cloud.reservations(Vec::new());
     cloud.machines(Machines::default());
-    // A scenario that failed may have left some.
+    // A failed scenario may have left some.
     let before = cloud.instances().await?;
     let since = cloud.calls().len();
     let mut real = Real::new(&stage.stack, &stage.shared, run)?;
@@ -197,14 +197,14 @@ fn all_runs(name: &str) -> Result<Vec<Run>> {
     scenario::read_file(file)
 }
 
-/// The runs of a file that are played.
+/// The runs of a file that run here.
 fn runs(name: &str) -> Result<Vec<Run>> {
     let mut runs = all_runs(name)?;
     runs.retain(|run| !NOT_PLAYED.iter().any(|(id, _)| run.id == *id));
     Ok(runs)
 }
 
-/// Each file is played, or it is said why not.
+/// Checks that every file either runs or has a reason not to.
 pub fn all_are_named() -> Result<()> {
     let mut there = BTreeSet::new();
     for folder in folders() {

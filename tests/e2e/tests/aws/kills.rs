@@ -1,5 +1,5 @@
-//! What becomes of a gang where Setu or Karpenter is killed: in the end the cloud runs exactly its machines, and none once
-//! it is over.
+//! Kills Setu or Karpenter: the cloud still ends up with exactly the gang's machines, and with none after the gang
+//! finishes.
 
 use crate::play::{Play, Stage};
 use crate::setu::Setu;
@@ -11,28 +11,28 @@ use setu_e2e::aws::{Offerings, Rule};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How many machines the gangs have.
+/// The number of machines of each gang.
 const MACHINES: usize = 3;
 
 const POLICY: &str = "{apiVersion: setu.kueue.x-k8s.io/v1alpha1, kind: Policy}";
 
-/// What Setu writes for a gang besides Events, which change nothing.
+/// The resources that Setu writes for a gang, without Events, which have no effect.
 const KINDS: [&str; 2] = ["nodeclaims", "workloads"];
 
-/// The types of the machines of gangs that are played at once.
+/// The machine types of the gangs that run at the same time.
 const AT_ONCE: [&str; 4] = ["g5.xlarge", "g5.4xlarge", "g5.8xlarge", "g5.16xlarge"];
 
-/// The zone that has room for all but one, and the one that has room for all.
+/// The zone with room for all machines but one, and the zone with room for all.
 const ZONES: [&str; 2] = ["us-east-1a", "us-east-1b"];
 
-/// A process that dies.
+/// The process to kill.
 #[derive(Clone, Copy, Debug)]
 pub enum Victim {
     Setu,
     Karpenter,
 }
 
-/// Where a process dies while a launch is under way, in the end exactly the admitted gang's instances run.
+/// A process dies during a launch: in the end, exactly the instances of the admitted gang run.
 pub async fn killed(stage: &Stage, victim: Victim, instance_type: &'static str) -> Result<()> {
     let id = format!("killed-{victim:?}").to_lowercase();
     let mut play = Play::start(stage, &id, instance_type, json!({})).await?;
@@ -46,7 +46,7 @@ pub async fn killed(stage: &Stage, victim: Victim, instance_type: &'static str) 
         Victim::Setu => play.steps(json!([{"setu": "kill"}, {"setu": "start"}])).await?,
         Victim::Karpenter => {
             stage.stack.stop_program(Program::Karpenter).await?;
-            // What it asked for is done, and nobody hears the answer.
+            // EC2 executes the call, but Karpenter does not get the answer.
             play.until("instances run", Duration::from_secs(30), async |play| {
                 Ok(!play.instances().await?.is_empty())
             })
@@ -59,10 +59,10 @@ pub async fn killed(stage: &Stage, victim: Victim, instance_type: &'static str) 
     play.end().await
 }
 
-/// Where the replica that leads dies while a launch is under way, the other goes on with the same instances.
+/// The leader dies during a launch: the other replica continues with the same instances.
 pub async fn leader_killed(stage: &Stage, instance_type: &'static str) -> Result<()> {
     let mut play = Play::start(stage, "killed-leader", instance_type, json!({})).await?;
-    // Its place is taken by replicas with a lease.
+    // Replicas with a lease replace it.
     play.steps(json!([{"setu": "kill"}])).await?;
     let controller = controller_name_of(&play.world.id);
     let mut replicas = Vec::new();
@@ -90,8 +90,8 @@ pub async fn leader_killed(stage: &Stage, instance_type: &'static str) -> Result
     play.end().await
 }
 
-/// Wherever Setu is killed after one of its writes of the NodeClaims or of the Workload in the life of a gang that is taken
-/// back once and then admitted. There are as many of them as in the shortest of four such lives.
+/// Setu is killed after each of its writes of NodeClaims and Workloads, for a gang that is rolled back once and then
+/// admitted. The number of kills is the number of writes in the shortest of four such lives.
 pub async fn setu_after_each_write(stage: &Stage) -> Result<()> {
     let whole = lives(stage, AT_ONCE.map(|instance_type| (instance_type, None)).to_vec()).await?;
     let mut kills = Vec::new();
@@ -100,14 +100,14 @@ pub async fn setu_after_each_write(stage: &Stage) -> Result<()> {
         println!("Setu makes {least} writes of {kind} or more in a life");
         kills.extend((1..=least).map(|number| format!("{kind} {number}")));
     }
-    // Each NodeClaim of both attempts is created and deleted, and each transition is a write of the Workload.
+    // Each NodeClaim of both attempts is created and deleted, and each transition writes the Workload.
     ensure!(kills.len() > 4 * MACHINES + 8, "Setu made {} writes only", kills.len());
     let mut shorter = 0;
     for round in kills.chunks(AT_ONCE.len()) {
         let lives_of_round: Vec<_> =
             AT_ONCE.into_iter().zip(round.iter().map(|kill| Some(kill.as_str()))).collect();
         for (life, kill) in lives(stage, lives_of_round).await?.iter().zip(round) {
-            // How often progress is told depends on the time that the nodes take, so a life may have fewer writes.
+            // The number of progress reports depends on how long the nodes take, so a life may have fewer writes.
             let (kind, number) = kill.split_once(' ').context("a kill has a kind and a number")?;
             let made = life.writes.get(kind).copied().unwrap_or_default();
             ensure!(
@@ -123,18 +123,18 @@ pub async fn setu_after_each_write(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// What came of the life of one gang.
+/// The result of one gang's life.
 struct Life {
     id: String,
-    /// Whether Setu was killed in it.
+    /// Whether Setu was killed during it.
     died: bool,
-    /// How many writes of a kind it made where it was not.
+    /// The number of writes by resource, if Setu was not killed.
     writes: BTreeMap<&'static str, u64>,
 }
 
-/// Plays the lives of gangs at once, each with its type and the write after which Setu is killed.
+/// Runs the lives of several gangs at the same time, each with its type and the write after which Setu is killed.
 async fn lives(stage: &Stage, lives: Vec<(&'static str, Option<&str>)>) -> Result<Vec<Life>> {
-    // It would remember what the lives before found sold out.
+    // Otherwise it would remember the unavailable offerings of earlier lives.
     stage.restart_karpenter().await?;
     let mut plays = Vec::new();
     let mut short = Vec::new();
@@ -174,7 +174,7 @@ async fn live(mut play: Play<'_>) -> Result<Life> {
     Ok(Life { id, died, writes })
 }
 
-/// The gang runs in the second zone, and no instance but its own does.
+/// Waits until the gang runs in the second zone, and checks that no other instance runs.
 async fn admitted(play: &mut Play<'_>) -> Result<()> {
     play.steps(json!([{"until": {"job": "train", "admitted": true, "runningOnOwnNodes": MACHINES, "claims": MACHINES, "within": 300}}]))
         .await?;
@@ -187,14 +187,14 @@ async fn admitted(play: &mut Play<'_>) -> Result<()> {
 /// When Karpenter is killed.
 #[derive(Clone, Copy, Debug)]
 enum Moment {
-    /// While EC2 is at work on a fleet.
+    /// While EC2 processes a fleet.
     Unanswered,
-    /// As soon as EC2 has answered.
+    /// Immediately after EC2's answer.
     Answered,
 }
 
-/// After whichever CreateFleet Karpenter is killed, answered or not, in the life of a gang that is taken back once and
-/// then admitted. There are as many of them as in such a life without a kill.
+/// Karpenter is killed after each CreateFleet, before or after the answer, for a gang that is rolled back once and then
+/// admitted. The number of kills is the number of fleets in a life without a kill.
 pub async fn karpenter_after_each_fleet(stage: &Stage) -> Result<()> {
     let mut types = AT_ONCE.into_iter().cycle();
     let mut next = || types.next().unwrap_or(AT_ONCE[0]);
@@ -206,7 +206,7 @@ pub async fn karpenter_after_each_fleet(stage: &Stage) -> Result<()> {
         for moment in [Moment::Unanswered, Moment::Answered] {
             let life = karpenter_after(stage, Some((fleet, moment)), next()).await;
             let life = life.with_context(|| format!("killed after fleet {fleet}, {moment:?}"))?;
-            // How many NodeClaims Karpenter merges depends on its time, so a life may have fewer fleets.
+            // The number of NodeClaims that Karpenter merges depends on timing, so a life may have fewer fleets.
             ensure!(
                 life.died || fleet > ZONES.len(),
                 "Karpenter was not killed after fleet {fleet}, {moment:?}"
@@ -219,7 +219,7 @@ pub async fn karpenter_after_each_fleet(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// What came of a life in which Karpenter may be killed.
+/// The result of a life in which Karpenter may be killed.
 struct Bought {
     died: bool,
     fleets: usize,

@@ -1,4 +1,4 @@
-//! How a gang is bought: with how few calls, and how soon.
+//! Launches of gangs: the number of calls, and the time.
 
 use crate::attempts::Attempt;
 use crate::play::{Play, Stage};
@@ -7,15 +7,15 @@ use serde_json::json;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// From the reservation of quota, or the first NodeClaim of a later attempt, until EC2 has answered that the last instance is
-/// launched.
+/// The limit from the quota reservation, or the first NodeClaim of a later attempt, to EC2's answer for the last
+/// instance.
 pub const LAUNCHED: Duration = Duration::from_secs(2);
 
-/// How long Karpenter may keep a launch template that it has no more use for: a minute in its cache, and up to another
-/// until that is looked through.
+/// How long Karpenter may keep an unused launch template: a minute in its cache, and up to another until the next
+/// cleanup.
 const TEMPLATES_GONE: Duration = Duration::from_mins(3);
 
-/// A gang of so many machines costs one launch template and few fleets, and its NodeClaims are there at once.
+/// A gang of this size needs one launch template and few fleets, and its NodeClaims are all created at once.
 pub async fn few_calls(stage: &Stage, machines: usize, instance_type: &'static str) -> Result<()> {
     stage.restart_karpenter().await?;
     let id = format!("few-{machines}");
@@ -33,7 +33,7 @@ pub async fn few_calls(stage: &Stage, machines: usize, instance_type: &'static s
     play.end().await
 }
 
-/// The NodeClaims are of one EC2NodeClass and one NodePool as both were at one time, so that none drifts before the others.
+/// Checks that all NodeClaims have the same NodeClass hash and NodePool hash, so that none drifts before the others.
 async fn are_alike(play: &Play<'_>) -> Result<()> {
     let claims = play.world.claims().await?;
     for key in ["karpenter.k8s.aws/ec2nodeclass-hash", "karpenter.sh/nodepool-hash"] {
@@ -43,7 +43,7 @@ async fn are_alike(play: &Play<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A gang so large that it is played alone costs one launch template; nothing is asserted of how fast it goes.
+/// A gang so large that it runs alone needs one launch template. Its duration is not asserted.
 pub async fn measured(stage: &Stage, machines: usize, instance_type: &'static str) -> Result<()> {
     let mut play = Play::start(stage, &format!("measured-{machines}"), instance_type, json!({})).await?;
     let reserved = play.submit("train", machines, None).await?;
@@ -56,7 +56,7 @@ pub async fn measured(stage: &Stage, machines: usize, instance_type: &'static st
     play.end().await
 }
 
-/// The attempts of a gang so far, which are printed.
+/// Returns the attempts of a gang so far, and prints them.
 pub fn told(play: &Play<'_>, machines: usize, reserved: Instant) -> Result<Vec<Attempt>> {
     let attempts = Attempt::all(play, machines)?;
     for (number, attempt) in (1..).zip(&attempts) {
@@ -75,7 +75,7 @@ pub fn told(play: &Play<'_>, machines: usize, reserved: Instant) -> Result<Vec<A
     Ok(attempts)
 }
 
-/// Karpenter deletes each launch template soon after its last use, although the NodeClass is still there.
+/// Karpenter deletes each launch template soon after its last use, even while the NodeClass exists.
 pub async fn templates_go(stage: &Stage, instance_type: &'static str) -> Result<()> {
     let mut play = Play::start(stage, "templates", instance_type, json!({})).await?;
     play.submit("train", 2, Some("3s")).await?;

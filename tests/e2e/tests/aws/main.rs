@@ -1,6 +1,6 @@
-//! Gangs on Karpenter's own AWS provider, in front of a cloud that fails as EC2 does. Each scenario ends with an audit
-//! by the cloud's own list. They run one after the other, since they count calls and set the cloud's faults; those that
-//! are ignored make it the long form.
+//! Gangs on Karpenter's AWS provider, in front of a cloud that fails as EC2 does. Each scenario ends with an audit
+//! against the cloud's list of instances. Scenarios run one after the other, because they count calls and set the
+//! cloud's faults. The ignored ones make up the long form.
 
 #![allow(clippy::indexing_slicing, reason = "a test may panic")]
 #![allow(dead_code, missing_docs, reason = "the world is shared with the scenarios, which use all of it")]
@@ -41,24 +41,24 @@ use tokio::runtime::{Handle, Runtime};
 
 type Act = for<'a> fn(&'a Stage) -> LocalBoxFuture<'a, Result<()>>;
 
-/// When a scenario is played.
+/// When a scenario runs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
-    /// At every run.
+    /// In every run.
     Short,
-    /// Where ignored tests are asked for.
+    /// Only when ignored tests are requested.
     Long,
-    /// Where it is asked for by a part of its title: it measures.
+    /// Only when part of its title is requested, because it measures.
     Measure,
 }
 
-/// How often a scenario is played at most.
+/// The maximum number of times to run a scenario.
 const PLAYS: usize = 3;
 
 const SPOT_FIRST: [Market; 2] = [Market::Spot, Market::OnDemand];
 const ON_DEMAND_FIRST: [Market; 2] = [Market::OnDemand, Market::Spot];
 
-/// What runs out in one of them no later one asks for; see [`play::Play::start`].
+/// No scenario requests what ran out in an earlier one; see [`play::Play::start`].
 const SCENARIOS: [(&str, Form, Act); 44] = [
     ("8 machines: one launch template, few fleets", Form::Short, |s| {
         launches::few_calls(s, 8, "g5.xlarge").boxed_local()
@@ -209,7 +209,7 @@ async fn stage(job_kinds: bool) -> Result<Stage> {
     let client = stack.client()?;
     apply::all(&client, vec![serde_json::to_value(ProvisioningParameters::crd())?]).await?;
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    // The second is for gangs whose nodes are kept or handed back.
+    // The second file is for gangs whose nodes are kept or handed back.
     for rights in ["manifests/rbac.yaml", "examples/rbac/setu-hand-back.yaml"] {
         apply::path(&client, &root.join(rights)).await?;
     }
@@ -233,7 +233,7 @@ fn trial(
     Trial::test(title, played).with_ignored_flag(form != Form::Short)
 }
 
-/// Plays a scenario again, at most so often, where all of it came true but times: a machine that others share has bad moments.
+/// Repeats a scenario if only its time limits failed, up to [`PLAYS`] times. A shared machine can be slow at times.
 async fn until_in_time(stage: &Stage, act: impl AsyncFn(&Stage) -> Result<()>) -> Result<()> {
     let mut before = 0;
     loop {

@@ -1,13 +1,13 @@
-//! What becomes of a gang whose EC2NodeClass Karpenter cannot buy with.
+//! Gangs with an EC2NodeClass that is not ready.
 
 use crate::play::{Play, Stage};
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
-/// moto's image for AL2023, as in the manifest.
+/// moto's AL2023 image, as in the manifest.
 const IMAGE: &str = "ami-0b301ce3ce347599c";
 
-/// What a NodeClass lacks.
+/// The part that a NodeClass lacks.
 #[derive(Clone, Copy, Debug)]
 pub enum Lack {
     Subnet,
@@ -17,7 +17,7 @@ pub enum Lack {
 }
 
 impl Lack {
-    /// The fields that lack it, the same as they should be, and what is said of it.
+    /// The broken fields, the correct fields, and the expected message.
     fn fields(self) -> (Value, Value, &'static str) {
         let subnets = |tag: &str| json!({"subnetSelectorTerms": [{"tags": {"karpenter.sh/discovery": tag}}]});
         let images = |term: Value| json!({"amiSelectorTerms": [term]});
@@ -39,16 +39,17 @@ impl Lack {
     }
 }
 
-/// What a NodeClass lacks is told, with its name, and nothing is bought; once it is mended the gang goes on.
+/// The message names the NodeClass and what it lacks, and nothing is bought. Once the NodeClass is fixed, the gang
+/// continues.
 pub async fn not_ready(stage: &Stage, lack: Lack, instance_type: &'static str) -> Result<()> {
     let id = format!("no-{lack:?}").to_lowercase();
     let mut play = Play::start(stage, &id, instance_type, json!({})).await?;
-    let (broken, whole, told) = lack.fields();
+    let (broken, whole, condition) = lack.fields();
     play.steps(change(&broken)).await?;
     play.steps(json!([
         {"submit": {"name": "train", "pods": 2, "gpus": 1, "runFor": "3s"}},
         {"until": {"job": "train", "state": "Validating", "message": "NodeClassReady of EC2NodeClass ${id}: ", "claims": 0, "within": 60}},
-        {"until": {"job": "train", "state": "Validating", "message": told}},
+        {"until": {"job": "train", "state": "Validating", "message": condition}},
         {"holds": {"job": "train", "claims": 0, "within": 3}},
     ]))
     .await?;

@@ -1,4 +1,4 @@
-//! Plain Karpenter beside Setu: the same Job, the same NodePool, the same cloud.
+//! Compares plain Karpenter with Setu: the same Job, the same NodePool, the same cloud.
 
 use crate::play::{Play, Stage};
 use ::setu::api::NodeClaim;
@@ -10,21 +10,21 @@ use setu_e2e::aws::{Offerings, Rule};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// How long a gang that finds room for all but one is watched.
+/// How long to observe a gang with room for all machines but one.
 const SHORT: Duration = Duration::from_mins(2);
 
-/// Who makes NodeClaims for a Job.
+/// Who creates the NodeClaims for a Job.
 #[derive(Clone, Copy, Debug)]
 enum Who {
     Setu,
     Karpenter,
 }
 
-/// Plain Karpenter first, whose actions are what Setu's may be.
+/// Plain Karpenter first: Setu may cause only the actions that plain Karpenter calls.
 const BOTH: [Who; 2] = [Who::Karpenter, Who::Setu];
 
-/// Prints the rows of a table for gangs of these sizes, each with its own type. Setu has one launch template made for each,
-/// and no action called that plain Karpenter does not call.
+/// Prints a table for gangs of these sizes, each with its own type. Checks that Setu causes one launch template for each,
+/// and no action that plain Karpenter does not call.
 pub async fn compare(stage: &Stage, sizes: &[(usize, &'static str)]) -> Result<()> {
     println!(
         "\n| machines | by | calls until all were launched | all launched after the submission | after the reservation |\n|---|---|---|---|---|"
@@ -40,8 +40,8 @@ pub async fn compare(stage: &Stage, sizes: &[(usize, &'static str)]) -> Result<(
     actions.are_karpenters()
 }
 
-/// The same of how many seconds of instances each bills for a gang that cannot run, in its first two minutes: with Setu no
-/// more than with plain Karpenter, and nothing runs at their end.
+/// The same for the billed instance seconds in the first two minutes of a gang that cannot run. Checks that Setu bills no
+/// more than plain Karpenter, and that nothing runs at the end.
 pub async fn compare_short(stage: &Stage, sizes: &[(usize, &'static str)]) -> Result<()> {
     println!("\n| room for | by | instance-seconds | instances at the end | calls |\n|---|---|---|---|---|");
     let mut actions = Actions::default();
@@ -67,7 +67,7 @@ pub async fn compare_short(stage: &Stage, sizes: &[(usize, &'static str)]) -> Re
     actions.are_karpenters()
 }
 
-/// The actions that Karpenter called from its start on, alone and beside Setu.
+/// The actions that Karpenter called since its start, without and with Setu.
 #[derive(Default)]
 struct Actions {
     plain: BTreeSet<String>,
@@ -110,10 +110,10 @@ async fn all(stage: &Stage, who: Who, machines: usize, instance_type: &'static s
     let since = |at: Instant| format!("{:.1} s", launched.saturating_duration_since(at).as_secs_f64());
     end(play, who).await?;
     let reserved = reserved.map(since).unwrap_or_default();
-    Ok(format!("| {machines} | {who:?} | {} | {} | {reserved} |", told(&counts), since(start)))
+    Ok(format!("| {machines} | {who:?} | {} | {} | {reserved} |", formatted(&counts), since(start)))
 }
 
-/// What a gang that cannot run costs.
+/// The cost of a gang that cannot run.
 struct Bill {
     seconds: f64,
     running: usize,
@@ -132,12 +132,12 @@ async fn short(stage: &Stage, who: Who, machines: usize, instance_type: &'static
         looked = Instant::now();
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    let calls = told(&counted(&play, from));
+    let calls = formatted(&counted(&play, from));
     end(play, who).await?;
     Ok(Bill { seconds, running, calls })
 }
 
-/// A Karpenter that remembers nothing, and a world with Setu, who has nothing to do where Karpenter is alone.
+/// Restarts Karpenter and creates a world with Setu, which has nothing to do when Karpenter runs alone.
 async fn begin<'s>(
     stage: &'s Stage,
     who: Who,
@@ -150,7 +150,7 @@ async fn begin<'s>(
     Play::start(stage, &id, instance_type, json!({})).await
 }
 
-/// Returns when quota was reserved, where it has to be.
+/// Returns when quota was reserved, if the Job needs quota.
 async fn submit(play: &mut Play<'_>, who: Who, machines: usize) -> Result<Option<Instant>> {
     match who {
         Who::Setu => play.submit("train", machines, None).await.map(Some),
@@ -161,7 +161,7 @@ async fn submit(play: &mut Play<'_>, who: Who, machines: usize) -> Result<Option
     }
 }
 
-/// The same Job as Setu's, for nodes of the same NodePool, in no queue.
+/// The same Job as Setu's, for nodes of the same NodePool, but in no queue.
 fn without_queue(machines: usize) -> Value {
     let resources = json!({"requests": {"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": "1"}, "limits": {"nvidia.com/gpu": "1"}});
     json!({
@@ -173,7 +173,7 @@ fn without_queue(machines: usize) -> Value {
     })
 }
 
-/// How often each action of EC2's was called since then, those that only read too, but no dry runs.
+/// The number of calls of each EC2 action since `from`: with reads, without dry runs.
 fn counted(play: &Play<'_>, from: usize) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     let calls = play.cloud.calls().into_iter().skip(from).filter(|call| !call.dry_run);
@@ -183,15 +183,15 @@ fn counted(play: &Play<'_>, from: usize) -> BTreeMap<String, usize> {
     counts
 }
 
-fn told(counts: &BTreeMap<String, usize>) -> String {
-    let told: Vec<String> = counts.iter().map(|(action, count)| format!("{action} {count}")).collect();
-    told.join(", ")
+fn formatted(counts: &BTreeMap<String, usize>) -> String {
+    let formatted: Vec<String> = counts.iter().map(|(action, count)| format!("{action} {count}")).collect();
+    formatted.join(", ")
 }
 
 async fn end(mut play: Play<'_>, who: Who) -> Result<()> {
     if matches!(who, Who::Karpenter) {
         play.steps(json!([{"delete": {"kind": "Job", "name": "train"}}])).await?;
-        // By itself Karpenter would take a tenth of them at a time.
+        // Otherwise Karpenter removes only a tenth of them at a time.
         let claims: Api<NodeClaim> = Api::all(play.world.client.clone());
         let ours = ListParams::default().labels(&format!("karpenter.sh/nodepool={}", play.world.id));
         claims.delete_collection(&DeleteParams::default(), &ours).await?;

@@ -1,4 +1,4 @@
-//! One scenario on the AWS stack: its world and Setu, and what the cloud saw of it.
+//! One scenario on the AWS stack: its world, its Setu, and its calls to the cloud.
 
 use crate::real::{Real, Shared};
 use ::setu::api::NodeClaim;
@@ -18,18 +18,18 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long the cloud may take to have what Karpenter wants. Instances that nobody owns are collected once they are half
-/// a minute old, in rounds of ten seconds by a Karpenter that has just started, and of two minutes by one that has run for
-/// some four: scenarios that depend on it start Karpenter anew.
+/// How long the cloud may take to reach the state that Karpenter wants. Karpenter garbage-collects instances without an
+/// owner once they are 30 s old. It does so every 10 s after its start, and every two minutes once it has run for about
+/// four. Scenarios that depend on this restart Karpenter.
 pub const SETTLED: Duration = Duration::from_secs(90);
 
-/// The most that a busy machine lengthens a time that is asserted.
+/// The largest factor by which a busy machine extends an asserted time limit.
 const SLOWEST: f64 = 4.0;
 
-/// Quota of GPUs, more than any scenario asks for.
+/// The GPU quota, more than any scenario requests.
 const GPUS: u32 = 300;
 
-/// What Karpenter's documentation of this version lets its controller do.
+/// The actions that the documentation of this Karpenter version grants its controller.
 const POLICY: [&str; 30] = [
     "ec2:CreateFleet",
     "ec2:CreateLaunchTemplate",
@@ -63,15 +63,15 @@ const POLICY: [&str; 30] = [
     "ssm:GetParameter",
 ];
 
-/// What all scenarios have in common.
+/// What all scenarios share.
 pub struct Stage {
     pub stack: Arc<Stack>,
     pub shared: Shared,
-    /// How often the scenario of now was played before.
+    /// How often the current scenario ran before.
     pub played: AtomicUsize,
 }
 
-/// All of a scenario came true, but some of it took longer than is asserted.
+/// Every expectation of a scenario was met, but some exceeded their time limits.
 #[derive(Debug)]
 pub struct TooSlow(String);
 
@@ -84,34 +84,33 @@ impl fmt::Display for TooSlow {
 impl std::error::Error for TooSlow {}
 
 impl Stage {
-    /// A Karpenter that remembers nothing of what was sold out before.
+    /// Restarts Karpenter, so that it forgets which offerings were unavailable.
     pub async fn restart_karpenter(&self) -> Result<()> {
         self.stack.stop_program(Program::Karpenter).await?;
         self.stack.start_program(Program::Karpenter).await
     }
 }
 
-/// A scenario that is being played.
+/// A running scenario.
 pub struct Play<'a> {
     pub world: World<Real>,
     pub cloud: &'a Cloud,
     pub instance_type: &'static str,
-    /// How many calls there were before it.
+    /// The number of calls before it started.
     since: usize,
     slowness: f64,
-    /// What took too long.
+    /// The operations that exceeded their time limit.
     late: Mutex<Vec<String>>,
 }
 
-/// How many times longer work may take than it is asserted to: `SETU_SLOW` where Setu is not optimized and shares its cores,
-/// 1 without it. Where more programs than that want each processor as a scenario begins, all of them wait for each other;
-/// beyond [`SLOWEST`] a scenario fails.
+/// The factor on asserted time limits: `SETU_SLOW` for an unoptimized Setu on shared cores, 1 without it. If the load per
+/// processor at the start of a scenario is higher, the load is used. The factor is at most [`SLOWEST`].
 fn slowness() -> f64 {
     let slow = std::env::var("SETU_SLOW").ok().and_then(|slow| slow.parse().ok()).unwrap_or(1.0);
     wanting_each_processor().map_or(slow, |wanting| wanting.max(slow)).min(SLOWEST)
 }
 
-/// How many programs wanted each processor in the last minute.
+/// The load average of the last minute, per processor.
 fn wanting_each_processor() -> Option<f64> {
     let processors = std::thread::available_parallelism().ok()?.get();
     let load: f64 = std::fs::read_to_string("/proc/loadavg").ok()?.split(' ').next()?.parse().ok()?;
@@ -119,9 +118,8 @@ fn wanting_each_processor() -> Option<f64> {
 }
 
 impl<'a> Play<'a> {
-    /// A world of this id, with Setu running, in which GPU machines are of this type. Karpenter remembers for
-    /// minutes what a scenario found sold out: those after it ask for another type or on other terms, or start Karpenter
-    /// anew.
+    /// Creates a world with this ID and this type for GPU machines, and starts Setu. Karpenter caches unavailable offerings
+    /// for minutes. Later scenarios therefore use another type or capacity type, or restart Karpenter.
     pub async fn start(
         stage: &'a Stage,
         id: &str,
@@ -131,7 +129,7 @@ impl<'a> Play<'a> {
         Self::start_until(stage, id, instance_type, policy, None).await
     }
 
-    /// The same with a Setu that kills itself right after this write, given as `nodeclaims 3`; the steps start it again.
+    /// The same with a Setu that kills itself right after this write, for example `nodeclaims 3`. The steps restart it.
     pub async fn start_until(
         stage: &'a Stage,
         id: &str,
@@ -144,7 +142,7 @@ impl<'a> Play<'a> {
             0 => id.to_owned(),
             before => format!("{id}-{before}"),
         };
-        // A scenario that failed may have left it dead.
+        // A failed scenario may have left Karpenter stopped.
         if !stage.stack.processes().await.iter().any(|(program, _)| *program == Program::Karpenter) {
             stage.stack.start_program(Program::Karpenter).await?;
         }
@@ -157,7 +155,7 @@ impl<'a> Play<'a> {
         let mut real = Real::new(&stage.stack, &stage.shared, &run)?;
         real.aws_type = Some(instance_type);
         let mut world = World::new(real, &run).await?;
-        // What it is started with again has no such end.
+        // Setu is restarted without the kill.
         let end = kill_after.map(|write| ("SETU_KILL_AFTER_WRITE", write.to_owned()));
         world.theatre.setu.environment.extend(end);
         world.theatre.start_setu(None)?;
@@ -174,31 +172,30 @@ impl<'a> Play<'a> {
         Ok(play)
     }
 
-    /// Holds what took so long to a time, or as many times longer as the machine is slow. The scenario goes on, and fails in the
-    /// end.
+    /// Checks a duration against a limit, times the slowness of the machine. The scenario continues, and fails at its end.
     pub fn within(&self, took: Duration, limit: Duration, what: &str) {
         if took > limit.mul_f64(self.slowness) {
             self.is_late(format!("{what} took {took:?}"));
         }
     }
 
-    /// Notes what shows that something took too long.
+    /// Records that something took too long.
     pub fn is_late(&self, what: String) {
         self.late.lock().unwrap_or_else(PoisonError::into_inner).push(what);
     }
 
-    /// Waits until Karpenter takes the NodePool for ready.
+    /// Waits until Karpenter reports the NodePool as ready.
     pub async fn until_ready(&self) -> Result<()> {
         self.until("the NodePool is ready", SETTLED, async |play| play.node_pool_ready().await).await
     }
 
-    /// Starts Setu anew, so that it remembers nothing, with this in its environment.
+    /// Restarts Setu with this environment variable, so that it has no state in memory.
     pub async fn restart_setu(&mut self, environment: (&'static str, String)) -> Result<()> {
         self.world.theatre.setu.environment.push(environment);
         self.steps(json!([{"setu": "kill"}, {"setu": "start"}])).await
     }
 
-    /// Takes steps of a scenario.
+    /// Runs steps of a scenario.
     pub async fn steps(&mut self, steps: Value) -> Result<()> {
         for each in steps.as_array().context("steps are a list")? {
             let step = step(each.clone())?;
@@ -207,7 +204,7 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
-    /// Waits until something holds of the world and its cloud.
+    /// Waits until a condition on the world and its cloud holds.
     pub async fn until(
         &self,
         what: &str,
@@ -231,14 +228,14 @@ impl<'a> Play<'a> {
         Ok(conditions.into_iter().any(|c| c["type"] == "Ready" && c["status"] == "True"))
     }
 
-    /// What the world's EC2NodeClass has at this place.
+    /// The value of the world's EC2NodeClass at this JSON pointer.
     pub async fn node_class(&self, pointer: &str) -> Result<Option<Value>> {
         let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("karpenter.k8s.aws", "v1", "EC2NodeClass"));
         let classes: Api<DynamicObject> = Api::all_with(self.world.client.clone(), &kind);
         Ok(classes.get(&self.world.id).await?.data.pointer(pointer).cloned())
     }
 
-    /// Submits a Job of so many machines, and returns when its quota was reserved, as seen from outside.
+    /// Submits a Job for this many machines. Returns when its quota was reserved, as the test observed it.
     pub async fn submit(&mut self, job: &str, pods: usize, run_for: Option<&str>) -> Result<Instant> {
         self.steps(
             json!([{"submit": {"name": job, "pods": pods, "gpus": 1, "runFor": run_for, "restarts": 6}}]),
@@ -251,27 +248,27 @@ impl<'a> Play<'a> {
         Ok(Instant::now())
     }
 
-    /// The provider's calls of an action since the start, refused ones too, but no dry runs.
+    /// The provider's calls of an action since the start: with refused calls, without dry runs.
     pub fn calls(&self, action: &str) -> Vec<Call> {
         let all = self.cloud.calls().into_iter().skip(self.since).filter(|call| !call.dry_run);
         all.filter(|call| call.action.strip_prefix("ec2:") == Some(action)).collect()
     }
 
-    /// The launch templates of this world's NodeClass that there are, by the cloud's own list.
+    /// The existing launch templates of this world's NodeClass, as the cloud lists them.
     pub async fn templates(&self) -> Result<Vec<String>> {
         let all = self.cloud.launch_templates().await?;
         let made = made_templates(self.cloud, self.since, &self.world.id);
         Ok(all.into_iter().filter(|name| made.contains(name)).collect())
     }
 
-    /// The instances of this world's type that run, by the cloud's own list.
+    /// The running instances of this world's type, as the cloud lists them.
     pub async fn instances(&self) -> Result<Vec<Instance>> {
         let all = self.cloud.instances().await?;
         Ok(all.into_iter().filter(|instance| instance.instance_type == self.instance_type).collect())
     }
 
-    /// Waits until so many instances run, each with its Node and NodeClaim and none without: by what these name, not only by
-    /// their numbers.
+    /// Waits until this many instances run and Nodes and NodeClaims match them one to one. Compares provider IDs, not just
+    /// counts.
     pub async fn audit(&self, wanted: usize) -> Result<()> {
         let what = format!("{wanted} instances run, and Nodes and NodeClaims are theirs");
         let agree = async |play: &Self| {
@@ -288,7 +285,7 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
-    /// The instances that run, those that the world's Nodes are of, and those that its NodeClaims are of, in order.
+    /// The sorted provider IDs of the running instances, of the world's Nodes and of its NodeClaims.
     async fn named(&self) -> Result<[Vec<String>; 3]> {
         let instances = self.instances().await?.iter().map(Instance::provider_id).collect();
         let mut all = [instances, self.nodes().await?, self.known().await?];
@@ -298,7 +295,7 @@ impl<'a> Play<'a> {
         Ok(all)
     }
 
-    /// The instances that the world's Nodes are of.
+    /// The provider IDs of the world's Nodes.
     pub async fn nodes(&self) -> Result<Vec<String>> {
         let nodes: Api<Node> = Api::all(self.world.client.clone());
         let ours = ListParams::default().labels(&format!("karpenter.sh/nodepool={}", self.world.id));
@@ -306,13 +303,14 @@ impl<'a> Play<'a> {
         Ok(nodes.list(&ours).await?.into_iter().map(of).collect())
     }
 
-    /// The instances that the world's NodeClaims are of; nothing for one that has none yet.
+    /// The provider IDs of the world's NodeClaims; empty for a claim without an instance.
     pub async fn known(&self) -> Result<Vec<String>> {
         let of = |claim: NodeClaim| claim.status.map(|status| status.provider_id).unwrap_or_default();
         Ok(self.world.claims().await?.into_iter().map(of).collect())
     }
 
-    /// Ends everything, after which the cloud has nothing of it. An error of kind [`TooSlow`] where all but times came true.
+    /// Deletes everything, and checks that nothing is left in the cloud. Fails with [`TooSlow`] if only time limits were
+    /// exceeded.
     pub async fn end(mut self) -> Result<()> {
         scenario::nothing_is_left(&mut self.world).await?;
         scenario::paths_are_lawful(&self.world)?;
@@ -324,7 +322,7 @@ impl<'a> Play<'a> {
     }
 }
 
-/// Nothing was called that Karpenter's own policy does not allow.
+/// Checks that Karpenter's documented policy allows all calls.
 pub fn rights_suffice(cloud: &Cloud) -> Result<()> {
     let actions = cloud.actions();
     let more: Vec<&String> = actions.keys().filter(|action| !POLICY.contains(&action.as_str())).collect();
@@ -332,7 +330,7 @@ pub fn rights_suffice(cloud: &Cloud) -> Result<()> {
     Ok(())
 }
 
-/// Takes the NodePools and the NodeClass of a world away, after which no launch template of it is left.
+/// Deletes the NodePools and the NodeClass of a world, and waits until none of its launch templates is left.
 pub async fn nodes_are_given_up(world: &World<Real>, cloud: &Cloud, since: usize) -> Result<()> {
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("karpenter.sh", "v1", "NodePool"));
     let pools: Api<DynamicObject> = Api::all_with(world.client.clone(), &kind);
@@ -359,7 +357,7 @@ pub async fn nodes_are_given_up(world: &World<Real>, cloud: &Cloud, since: usize
     }
 }
 
-/// The launch templates that were made for an EC2NodeClass of this name.
+/// The launch templates created for an EC2NodeClass with this name.
 fn made_templates(cloud: &Cloud, since: usize, class: &str) -> BTreeSet<String> {
     let calls = cloud.calls().into_iter().skip(since);
     let made = calls.filter(|call| {

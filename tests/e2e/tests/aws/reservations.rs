@@ -1,4 +1,4 @@
-//! Gangs whose nodes come from capacity reservations.
+//! Gangs with nodes from capacity reservations.
 
 use crate::attempts::{Attempt, TEMPLATE};
 use crate::play::{Play, Stage};
@@ -9,10 +9,10 @@ use setu_e2e::aws::{Call, CapacityReservation, Instance};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// Karpenter looks for reservations once a minute.
+/// Karpenter checks for reservations once a minute.
 const FOUND: Duration = Duration::from_secs(90);
 
-/// How long after its beginning a tier should say that a Capacity Block opens, as the documentation has it.
+/// The documented delay between the start of a Capacity Block and the `opens` time in a tier.
 const OPENS_LATER: Duration = Duration::from_mins(2);
 
 const ZONE: &str = "us-east-1a";
@@ -24,7 +24,7 @@ fn reservation(id: &str, instance_type: &str, nodes: usize) -> CapacityReservati
     CapacityReservation { id, instance_type, zone, nodes, ..CapacityReservation::default() }
 }
 
-/// A tier of the policy whose nodes come from this reservation, and one that is bought on demand.
+/// A tier that uses this reservation, and an on-demand tier.
 fn tiers(reservation: &Value) -> Value {
     let on_demand = json!([{"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]}]);
     json!([
@@ -33,7 +33,7 @@ fn tiers(reservation: &Value) -> Value {
     ])
 }
 
-/// The NodePool and its EC2NodeClass use this reservation.
+/// Makes the NodePool and its EC2NodeClass use this reservation.
 async fn use_it(play: &mut Play<'_>, reservation: CapacityReservation) -> Result<()> {
     let requirements = json!([
         {"key": "node.kubernetes.io/instance-type", "operator": "In", "values": [play.instance_type]},
@@ -56,14 +56,14 @@ async fn until_found(play: &Play<'_>, id: &str) -> Result<()> {
     .await
 }
 
-/// How many of the world's instances are in this reservation.
+/// The number of the world's instances in this reservation.
 async fn are_in(play: &Play<'_>, id: &str) -> Result<usize> {
     let is_in = |instance: &&Instance| play.cloud.reservation_of(&instance.id).as_deref() == Some(id);
     Ok(play.instances().await?.iter().filter(is_in).count())
 }
 
-/// A gang is launched into a reservation that has room for all of it, and one that finds room for half is on demand as a
-/// whole.
+/// A gang is launched into a reservation with room for all of it. A gang with room for only half is launched on demand
+/// as a whole.
 pub async fn half(stage: &Stage, instance_type: &'static str) -> Result<()> {
     const ID: &str = "cr-setu1";
     let tier = json!({"id": ID, "instanceType": instance_type, "nodes": 4});
@@ -84,8 +84,8 @@ pub async fn half(stage: &Stage, instance_type: &'static str) -> Result<()> {
     play.end().await
 }
 
-/// A reservation with room for three where the tier says four: what was launched into it is taken back, and the whole gang
-/// is on demand.
+/// The reservation has room for three, the tier says four: the launched nodes are rolled back, and the whole gang is
+/// launched on demand.
 pub async fn less_than_said(stage: &Stage, instance_type: &'static str) -> Result<()> {
     const ID: &str = "cr-less";
     let tier = json!({"id": ID, "nodes": 4});
@@ -110,7 +110,7 @@ pub async fn less_than_said(stage: &Stage, instance_type: &'static str) -> Resul
     play.end().await
 }
 
-/// A gang whose Capacity Block has not begun waits, says until when, and buys nothing; then it runs in the block.
+/// A gang waits for its Capacity Block to start, reports until when, and buys nothing. Then it runs in the block.
 pub async fn block_opens(stage: &Stage, instance_type: &'static str) -> Result<()> {
     const ID: &str = "cr-block";
     let second = Timestamp::now().as_second();
@@ -125,8 +125,8 @@ pub async fn block_opens(stage: &Stage, instance_type: &'static str) -> Result<(
     let block = CapacityReservation { block: true, begins, ends, ..reservation(ID, instance_type, 2) };
     use_it(&mut play, block).await?;
     play.submit("train", 2, Some("5s")).await?;
-    let told = format!("ReservationNotOpen: Capacity Block {ID} opens at {opens}");
-    play.steps(json!([{"until": {"job": "train", "state": "Validating", "verdict": "Pending", "message": told, "claims": 0}}])).await?;
+    let waiting_message = format!("ReservationNotOpen: Capacity Block {ID} opens at {opens}");
+    play.steps(json!([{"until": {"job": "train", "state": "Validating", "verdict": "Pending", "message": waiting_message, "claims": 0}}])).await?;
     until_found(&play, ID).await?;
     play.steps(
         json!([{"until": {"job": "train", "admitted": true, "runningOnOwnNodes": 2, "attempt": 1, "within": 180}}]),
@@ -144,13 +144,13 @@ pub async fn block_opens(stage: &Stage, instance_type: &'static str) -> Result<(
     play.end().await
 }
 
-/// The machines are in this Capacity Block, bought as EC2 wants it.
+/// Checks that the machines are in this Capacity Block, and were launched with the parameters that EC2 requires.
 async fn is_in_block(play: &Play<'_>, id: &str, machines: usize) -> Result<()> {
     let of_block = |calls: &[Call], key: &str| {
         calls.iter().all(|call| call.form.get(key).is_some_and(|value| value == "capacity-block"))
     };
     let (fleets, mut templates) = (play.calls("CreateFleet"), play.calls("CreateLaunchTemplate"));
-    // Karpenter makes one too to see whether the EC2NodeClass will do.
+    // Karpenter also creates one to validate the EC2NodeClass.
     let name = |call: &Call, key: &str| call.form.get(key).cloned();
     let used: BTreeSet<Option<String>> = fleets.iter().map(|call| name(call, TEMPLATE)).collect();
     templates.retain(|made| used.contains(&name(made, "LaunchTemplateName")));
@@ -171,8 +171,8 @@ async fn is_in_block(play: &Play<'_>, id: &str, machines: usize) -> Result<()> {
     Ok(())
 }
 
-/// A gang that may run for longer than its Capacity Block lasts is not started, which is told with the block's end; one
-/// that ends before it runs there.
+/// A gang that may outlast its Capacity Block does not start, and its message names the end of the block. A gang that ends
+/// earlier runs in the block.
 pub async fn block_too_short(stage: &Stage, instance_type: &'static str) -> Result<()> {
     const ID: &str = "cr-short";
     let closes = Timestamp::from_second(Timestamp::now().as_second().saturating_add(2 * 3600))?;
@@ -205,12 +205,12 @@ pub async fn block_too_short(stage: &Stage, instance_type: &'static str) -> Resu
     play.end().await
 }
 
-/// A Job of two machines that may run for so many seconds.
+/// A Job with two machines and this time limit in seconds.
 fn bounded(name: &str, seconds: u32) -> Value {
     job(name, json!({"kueue.x-k8s.io/max-exec-time-seconds": seconds.to_string()}), &Value::Null)
 }
 
-/// The same by its pods' own limit.
+/// The same with the limit on its pods.
 fn bounded_by_pods(name: &str, seconds: u32) -> Value {
     job(name, json!({}), &seconds.into())
 }

@@ -1,4 +1,4 @@
-//! What becomes of a gang where the cloud cannot give all of it.
+//! Gangs when the cloud has capacity for only a part of them.
 
 use crate::launches::{LAUNCHED, told};
 use crate::play::{Play, Stage};
@@ -12,21 +12,21 @@ use setu_e2e::aws::{Call, Instance, Market, Offerings, Refusal, Rule};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// From the answer that there is no more until the last instance is told to end: so long, and so long for each machine. It
-/// is Karpenter's time, so nothing lengthens it where Setu is slow.
+/// The limit from the capacity error to the last terminate call: a base, and a time per machine. This is Karpenter's
+/// time, so a slow Setu does not extend it.
 const TAKEN_BACK: [Duration; 2] = [Duration::from_secs(10), Duration::from_millis(500)];
 
-/// The most machines with which Karpenter's Event that tells why comes in time: it writes them one after the other, those
-/// of the machines that it got first, and Setu waits ten seconds for it.
+/// The largest gang for which Karpenter's Event with the reason arrives in time. Karpenter writes Events one by one,
+/// those for launched machines first, and Setu waits ten seconds.
 const TOLD_WHY: usize = 8;
 
-/// A policy with two tiers, told apart by one requirement.
+/// A policy with two tiers that differ in one requirement.
 fn tiers(key: &str, values: [&str; 2]) -> Value {
     let tier = |value| json!({"name": value, "nodePoolName": "${id}", "requirements": [{"key": key, "operator": "In", "values": [value]}]});
     json!({"tiers": values.map(tier), "retry": {"inCheck": {"limit": 4, "base": "1s", "max": "1s"}}})
 }
 
-/// With room for all but one everything is taken back, and nothing runs any more by the cloud's own list.
+/// With room for all machines but one, everything is rolled back, and the cloud lists no running instance.
 pub async fn one_short(stage: &Stage, machines: usize, instance_type: &'static str) -> Result<()> {
     let policy = json!({"retry": {"inCheck": {"limit": 4, "base": "10m", "max": "10m"}}});
     let mut play = Play::start(stage, &format!("short-{machines}"), instance_type, policy).await?;
@@ -57,12 +57,13 @@ pub async fn one_short(stage: &Stage, machines: usize, instance_type: &'static s
     play.end().await
 }
 
-/// Instances that are taken back before DescribeInstances knows them, so that Karpenter believes them gone, end too.
+/// Instances that are rolled back before DescribeInstances returns them, so that Karpenter considers them gone, are
+/// terminated too.
 pub async fn taken_back_unseen(stage: &Stage, instance_type: &'static str) -> Result<()> {
     stage.restart_karpenter().await?;
     let policy = json!({"retry": {"inCheck": {"limit": 4, "base": "10m", "max": "10m"}}});
     let mut play = Play::start(stage, "unseen", instance_type, policy).await?;
-    // Until the rules end, and never before Karpenter asks.
+    // Hides the instances until the rules are cleared.
     let lag = Rule::Lag(Duration::from_mins(10));
     play.cloud.rules(vec![Rule::Room(Offerings::of(instance_type), 3), lag]);
     play.submit("train", 4, None).await?;
@@ -75,7 +76,7 @@ pub async fn taken_back_unseen(stage: &Stage, instance_type: &'static str) -> Re
     play.end().await
 }
 
-/// Where EC2 gives nothing on the first terms, for any of its reasons, the whole gang is on the others.
+/// If EC2 refuses the first capacity type, for any reason, the whole gang is launched with the other.
 pub async fn terms_out(
     stage: &Stage,
     terms: [Market; 2],
@@ -105,8 +106,8 @@ pub async fn terms_out(
     play.end().await
 }
 
-/// The gang was bought twice, each time with few calls, the second time as soon as a first attempt is; and no launch
-/// template was made in vain.
+/// Checks that there were two attempts, each with few calls and one launch template, and that the second launched as
+/// fast as a first attempt.
 fn two_cheap_attempts(play: &Play<'_>, machines: usize, reserved: Instant) -> Result<()> {
     let attempts = told(play, machines, reserved)?;
     ensure!(attempts.len() == 2, "there were {} attempts", attempts.len());
@@ -116,7 +117,7 @@ fn two_cheap_attempts(play: &Play<'_>, machines: usize, reserved: Instant) -> Re
     Ok(())
 }
 
-/// What Karpenter's metrics say is sold out is not asked for, by a Setu that has not seen it itself.
+/// Setu skips offerings that are unavailable in Karpenter's metrics, even if it has not seen the shortage itself.
 pub async fn known_out(stage: &Stage, instance_type: &'static str) -> Result<()> {
     let mut play = Play::start(
         stage,
@@ -172,7 +173,7 @@ pub async fn known_out(stage: &Stage, instance_type: &'static str) -> Result<()>
     play.end().await
 }
 
-/// Where one zone has room for a part of the gang, all of it is in another.
+/// If one zone has room for only a part of the gang, the whole gang runs in another.
 pub async fn zone_out(stage: &Stage, machines: usize, instance_type: &'static str) -> Result<()> {
     let policy = tiers("topology.kubernetes.io/zone", ["us-east-1a", "us-east-1b"]);
     let mut play = Play::start(stage, &format!("zone-out-{machines}"), instance_type, policy).await?;

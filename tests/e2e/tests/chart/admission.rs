@@ -1,6 +1,6 @@
-//! The admission policies, tried by a tenant, by Kueue, by Karpenter and by Setu, each with a token of its
-//! own and more rights than it should have. The programs of the stack go by those names too, so that all they do for a gang
-//! passes the policies, or the gang would not come to its end.
+//! Tests the admission policies as a tenant, Kueue, Karpenter and Setu, each with its own token and more permissions
+//! than it should have. The programs of the stack use the same user names, so a gang only finishes if the policies
+//! allow everything that they do for it.
 
 use crate::install::{ID, Install, NAMESPACE};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use setu::api::{NodeClaim, Workload};
 use setu_e2e::apply;
 
-/// Accounts with every right on Workloads and NodeClaims, so that only the policies stand in the way.
+/// Accounts with all permissions on Workloads and NodeClaims, so that only the policies restrict them.
 const ACCOUNTS: [(&str, &str); 5] = [
     (ID, "tenant"),
     ("kueue-system", "kueue-controller-manager"),
@@ -40,7 +40,7 @@ fn rights() -> Vec<Value> {
     objects
 }
 
-/// Whether the API server refused, with these words.
+/// Checks that the API server refused, with these words.
 fn refused<T: std::fmt::Debug>(answer: Result<T, kube::Error>, words: &str) {
     match answer {
         Err(kube::Error::Api(status)) if status.code == 403 && status.message.contains(words) => {}
@@ -56,7 +56,7 @@ fn annotation(key: &str, value: Option<&str>) -> Patch<Value> {
     Patch::Merge(json!({"metadata": {"annotations": {key: value}}}))
 }
 
-/// Tries the policies on a gang that waits for its nodes.
+/// Tests the policies on a gang that waits for its nodes.
 pub async fn hold(install: &mut Install) {
     let admin = install.stack.client().unwrap();
     apply::all(&admin, rights()).await.unwrap();
@@ -83,7 +83,7 @@ async fn journals_are_setus(install: &Install, workload: &Workload) {
         Api::namespaced(client_of(install, namespace, account).await, ID)
     };
     let tenant = of(ID, "tenant").await;
-    // A policy is in force a moment after it was made.
+    // A policy takes effect shortly after its creation.
     install
         .until("the journal is protected", async || {
             tenant.patch(name, &dry(), &annotation(key, Some("{}"))).await.is_err()
@@ -152,7 +152,7 @@ async fn setu_keeps_its_bounds(install: &Install, claim: &NodeClaim) {
         .unwrap()
         .insert(setu::names::NODEPOOL.to_owned(), "expensive".to_owned());
     refused(setu.create(&creates, &elsewhere).await, "Setu may use the NodePools");
-    // Somebody else's NodeClaim; Karpenter would launch it, so it exists for a moment only.
+    // A NodeClaim of another owner. It is deleted quickly, because Karpenter would launch it.
     let everybodys: Api<NodeClaim> = Api::all(install.stack.client().unwrap());
     let mut foreign = like(claim, "foreign");
     foreign.metadata.labels.as_mut().unwrap().retain(|key, _| key == setu::names::NODEPOOL);
@@ -165,7 +165,7 @@ async fn setu_keeps_its_bounds(install: &Install, claim: &NodeClaim) {
     refused(secrets.list(&ListParams::default()).await, "cannot list resource");
 }
 
-/// The same claim under another name.
+/// A copy of the claim with another name.
 fn like(claim: &NodeClaim, name: &str) -> NodeClaim {
     let mut made = NodeClaim::new(name, claim.spec.clone());
     made.metadata.labels.clone_from(&claim.metadata.labels);

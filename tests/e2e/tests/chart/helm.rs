@@ -1,20 +1,20 @@
-//! The real helm, built with the rest of the control plane.
+//! Runs the real helm, which is built with the control plane.
 
 use setu_e2e::{Layout, programs};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Every part of the chart.
+/// Values that enable every part of the chart.
 pub const EVERYTHING: Option<&str> = Some("ci/everything-values.yaml");
 
-/// The sets of values that are tried, by name.
+/// The tested sets of values, by name.
 pub const SETS: [(&str, Option<&str>); 3] =
     [("default", None), ("ha", Some("values-ha.yaml")), ("everything", EVERYTHING)];
 
-/// A name and a network of its own, which nobody installs here.
+/// Values with a custom name and host network, which no test installs.
 pub const HOST: (&str, Option<&str>) = ("host", Some("ci/host-values.yaml"));
 
-/// Where the chart has its ClusterRole.
+/// The template with the ClusterRole.
 const RIGHTS: &str = "templates/rbac.yaml";
 
 /// The repository's root.
@@ -27,7 +27,7 @@ pub fn chart() -> PathBuf {
     root().join("charts/setu")
 }
 
-/// An older chart, as it was once, under an older number. Each release puts its own in the place of previous.tgz.
+/// An older chart, with an older version number. Each release replaces previous.tgz with its own chart.
 pub fn previous_chart(folder: &Path) -> PathBuf {
     let older = folder.join("previous");
     std::fs::create_dir_all(&older).unwrap();
@@ -39,12 +39,12 @@ pub fn previous_chart(folder: &Path) -> PathBuf {
     let earlier = about.replace("ersion: 0.1.0", "ersion: 0.0.9");
     assert_eq!(earlier.matches("0.0.9").count(), 2, "version and appVersion\n{about}");
     std::fs::write(copy.join("Chart.yaml"), earlier).unwrap();
-    // The controller that runs is today's in every revision, and so are its rights.
+    // Every revision runs the current controller, so it needs the current permissions.
     std::fs::copy(chart().join(RIGHTS), copy.join(RIGHTS)).unwrap();
     copy
 }
 
-/// Helm, with folders of its own.
+/// A helm command with its own folders.
 pub fn command(folder: &Path) -> Command {
     let layout = Layout::default();
     let mut command = Command::new(programs::helm(&layout).unwrap());
@@ -56,20 +56,20 @@ pub fn command(folder: &Path) -> Command {
     command
 }
 
-/// Arguments that choose a set of values, on top of what the chart asks for.
+/// Arguments that select a set of values, in addition to the required values.
 pub fn values(file: Option<&str>) -> Vec<String> {
     let files = [Some("ci/default-values.yaml"), file].into_iter().flatten();
     files.flat_map(|f| ["--values".to_owned(), chart().join(f).display().to_string()]).collect()
 }
 
-/// Runs helm and returns what it printed; it must succeed.
+/// Runs helm, checks that it succeeds, and returns its output.
 pub fn succeed(command: &mut Command) -> String {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{command:?}\n{}", said(&output));
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Everything it said.
+/// Its standard output and standard error.
 pub fn said(output: &Output) -> String {
     [&output.stdout, &output.stderr].map(|b| String::from_utf8_lossy(b).into_owned()).concat()
 }

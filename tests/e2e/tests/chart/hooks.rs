@@ -1,4 +1,4 @@
-//! The chart's hooks: helm makes their pods, and the test does what the kubelet would with them.
+//! The chart's hooks: helm creates their pods, and the test acts as their kubelet.
 
 use crate::helm::said;
 use crate::install::{Install, NAMESPACE};
@@ -12,7 +12,7 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::process::{Command, Output};
 
-/// The one pod with this name in its labels, once helm has made it.
+/// The pod with this name in its labels, once helm has created it.
 async fn pod_of(install: &Install, name: &str) -> Pod {
     let pods: Api<Pod> = Api::namespaced(install.stack.client().unwrap(), NAMESPACE);
     let of_hook = ListParams::default().labels(&format!("app.kubernetes.io/name={name}"));
@@ -22,20 +22,20 @@ async fn pod_of(install: &Install, name: &str) -> Pod {
     pods.list(&of_hook).await.unwrap().items.remove(0)
 }
 
-/// Says of a pod what the kubelet says of one whose containers have ended well.
+/// Sets a pod's phase to Succeeded, as the kubelet would.
 async fn has_succeeded(install: &Install, pod: &Pod) {
     let pods: Api<Pod> = Api::namespaced(install.stack.client().unwrap(), NAMESPACE);
     let succeeded = Patch::Merge(json!({"status": {"phase": "Succeeded"}}));
     pods.patch_status(&pod.name_any(), &PatchParams::default(), &succeeded).await.unwrap();
 }
 
-/// Plays `setu uninstall` as the pre-delete hook, while helm waits for it; it says each of these lines.
+/// Runs `setu uninstall` as the pre-delete hook while helm waits for it. Checks that it prints each of these lines.
 pub async fn uninstall(install: &Install, setu: &Setu, lines: &[&str]) {
     let pod = pod_of(install, "setu-uninstall").await;
     let spec = pod.spec.clone().unwrap();
     let account = spec.service_account_name.unwrap();
     let kubeconfig = install.stack.kubeconfig_of(NAMESPACE, &account).await.unwrap();
-    // The Deployment's pods end when the hook scales it to zero.
+    // The hook scales the Deployment to zero, which ends its pods.
     setu.signal("TERM").unwrap();
     let mut command = Command::new(crate::setu::binary().unwrap());
     command.args(spec.containers[0].args.clone().unwrap()).env("KUBECONFIG", kubeconfig);
@@ -50,7 +50,7 @@ pub async fn uninstall(install: &Install, setu: &Setu, lines: &[&str]) {
     has_succeeded(install, &pod).await;
 }
 
-/// Runs `helm test` against the process that runs.
+/// Runs `helm test` against the running process.
 pub async fn test(install: &Install, setu: &Setu) {
     let mut helm = install.helm(&["test", "setu", "--timeout", "2m"]);
     let tested = tokio::task::spawn_blocking(move || helm.output().unwrap());
@@ -59,7 +59,7 @@ pub async fn test(install: &Install, setu: &Setu) {
     let container = pod.spec.clone().unwrap().containers.remove(0);
     let output = run(&container, &setu.address("metrics").unwrap(), &[]).await;
     assert!(output.status.success(), "{}", said(&output));
-    // Nobody listens there, and what is tried again is not the question.
+    // Nothing listens there, and retries would only take time.
     let output = run(&container, "127.0.0.1:1", &["--retry", "0"]).await;
     assert!(!output.status.success(), "the test cannot fail");
     has_succeeded(install, &pod).await;
@@ -68,7 +68,7 @@ pub async fn test(install: &Install, setu: &Setu) {
     assert!(output.status.success() && told.contains("Succeeded"), "{told}");
 }
 
-/// Runs a container's command here, where every host name leads to this address, as that of a Service would.
+/// Runs a container's command locally, with every host name resolved to this address, like a Service.
 async fn run(container: &Container, address: &str, more: &[&str]) -> Output {
     let program = container.command.clone().unwrap();
     let mut command = Command::new(&program[0]);
@@ -77,8 +77,8 @@ async fn run(container: &Container, address: &str, more: &[&str]) -> Output {
     tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
 }
 
-/// Whether the pod's URL is one of the Service, which leads to the Deployment's pods, and whether
-/// the NetworkPolicy lets this pod in.
+/// Checks that the pod's URL belongs to the Service, that the Service selects the Deployment's pods, and that
+/// the NetworkPolicy admits this pod.
 async fn is_let_through(install: &Install, pod: &Pod) {
     let client = install.stack.client().unwrap();
     let service: Service = Api::namespaced(client.clone(), NAMESPACE).get("setu").await.unwrap();

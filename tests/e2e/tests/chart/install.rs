@@ -1,7 +1,7 @@
-//! The chart's life in the real control plane: installed, changed, rolled back and uninstalled by the real
-//! helm, while Setu runs with the rights of its ServiceAccount and nothing more.
+//! The life of the chart on the real control plane: the real helm installs, upgrades, rolls back and uninstalls
+//! it, while Setu runs with only the permissions of its ServiceAccount.
 //!
-//! No kubelet starts containers here, so the test starts what the pods say, with their arguments.
+//! No kubelet starts containers here, so the test starts the commands of the pods, with their arguments.
 
 use crate::helm::{EVERYTHING, SETS, chart, command, previous_chart, said, succeed, values};
 use crate::real::{Real, Shared};
@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 pub const ID: &str = "chart";
 pub const NAMESPACE: &str = "setu-system";
 
-/// What the chart finds: its namespace under Pod Security's strictest profile, what is mounted with everything on, and the
-/// kinds of the Prometheus Operator, of which only the names matter here.
+/// The objects that exist before the chart: its namespace with the strictest Pod Security profile, what the pods mount
+/// with everything enabled, and the CRDs of the Prometheus Operator, reduced to their names.
 fn surroundings() -> Vec<Value> {
     let kind = |kind: &str, plural: &str| {
         json!({
@@ -65,7 +65,7 @@ impl Install {
         let stack = Arc::new(Stack::start(Options::default()).await.unwrap());
         let client = stack.client().unwrap();
         apply::all(&client, surroundings()).await.unwrap();
-        // The chart brings it too; the world's list of kinds is made before that.
+        // The chart contains the CRD too, but the world lists the kinds before that.
         let crd = serde_json::to_value(::setu::api::ProvisioningParameters::crd()).unwrap();
         let kinds = Arc::new(apply::kinds(&client).await.unwrap());
         assert!(!kinds.has_group(::setu::names::API_GROUP), "{crd}");
@@ -83,7 +83,7 @@ impl Install {
         helm
     }
 
-    /// Installs the chart or changes it, and checks that the API server has made its pods.
+    /// Installs or upgrades the chart, and checks that its pods are created.
     async fn apply(&self, file: Option<&str>) {
         self.apply_chart(&chart(), file, &[]).await;
     }
@@ -94,7 +94,7 @@ impl Install {
             .args(more)
             .args(values(file))
             .args(["--set", &format!("controller.name=e2e.setu/{ID}")]);
-        // Or Karpenter would buy nodes for pods that no kubelet here can start.
+        // Otherwise Karpenter would buy nodes for pods that no kubelet here can start.
         helm.args(["--set", "nodeSelector.nowhere=at-all"]);
         let told = succeed(&mut helm);
         assert!(told.contains("AdmissionCheck is Active"), "no notes in\n{told}");
@@ -104,14 +104,14 @@ impl Install {
             None => "as 2 replicas, of which one acts.",
         };
         assert!(told.contains(acting), "no {acting:?} in\n{told}");
-        // The queues of the example are for a NodePool that this cluster does not have.
+        // The example queues use a NodePool that this cluster does not have.
         let queues = file.is_some_and(|file| file.contains("everything"));
         assert_eq!(told.contains("WARNING: there is no NodePool default"), queues, "{told}");
         let replicas = self.deployment().await.spec.unwrap().replicas.unwrap();
         self.until("the pods are made", async || {
             let pods: Api<Pod> = Api::namespaced(self.stack.client().unwrap(), NAMESPACE);
             let list = pods.list(&ListParams::default().labels("app.kubernetes.io/name=setu")).await.unwrap();
-            // While pods are replaced there may be one more.
+            // There may be one more during a rollout.
             list.items.len() >= replicas.unsigned_abs() as usize
         })
         .await;
@@ -129,7 +129,7 @@ impl Install {
         Api::namespaced(self.stack.client().unwrap(), NAMESPACE).get("setu").await.unwrap()
     }
 
-    /// Starts what the Deployment says, with the rights of its ServiceAccount.
+    /// Starts the command of the Deployment, with the permissions of its ServiceAccount.
     pub async fn run(&self, name: &str) -> Setu {
         let pod = self.deployment().await.spec.unwrap().template.spec.unwrap();
         let maps: Api<ConfigMap> = Api::namespaced(self.stack.client().unwrap(), NAMESPACE);
@@ -138,7 +138,7 @@ impl Install {
         let kubeconfig = self.stack.kubeconfig_of(NAMESPACE, &account).await.unwrap();
         let arguments = pod.containers[0].args.clone().unwrap();
         assert_eq!(arguments[0], "run");
-        // These the test's process is given anyway, with values of its own.
+        // The test's process gets these anyway, with its own values.
         let given = ["--config=", "--controller-name=", "--log-level=", "--log-format="];
         let rest: Vec<&str> = arguments[1..]
             .iter()
@@ -158,14 +158,14 @@ impl Install {
         scenario::take(&mut self.world, &step).await.unwrap_or_else(|e| panic!("{e:#}"));
     }
 
-    /// How many attempts a gang has made.
+    /// The number of attempts of a gang.
     async fn attempts(&mut self, job: &str) -> u64 {
         let workload = self.world.workload(job).await.unwrap().unwrap();
         let journal = &workload.annotations()[&::setu::names::journal_key(ID)];
         serde_json::from_str::<Value>(journal).unwrap()["attempt"].as_u64().unwrap()
     }
 
-    /// A gang from its submission to its end.
+    /// Runs a gang from its submission to its end.
     async fn lead_a_gang(&mut self, job: &str, setu: &Setu) {
         self.step(json!({"submit": {"name": job, "pods": 2, "gpus": 1, "runFor": "2s"}})).await;
         let mut end =
@@ -176,7 +176,7 @@ impl Install {
         ended.unwrap_or_else(|e| panic!("{e:#}\n{}", setu.log_tail(30)));
     }
 
-    /// The chart has given every right that was needed so far.
+    /// Checks that no permission was missing so far.
     fn misses_no_right(setu: &Setu) {
         let log = setu.log();
         for word in ["Forbidden", "forbidden"] {
@@ -190,9 +190,9 @@ impl Install {
 async fn from_install_to_uninstall_setu_does_its_work_with_its_own_rights_and_leaves_nothing_stuck() {
     let mut install = Install::start().await;
     for (name, file) in SETS {
-        // What is installed first is upgraded from an older chart, and rolled back to it; the test hooks are today's.
+        // The first set installs an older chart, which the rollback restores later. Only the current hooks are tested.
         if name == "default" {
-            // Its policies want the labels that its own release wrote, and what runs here is today's.
+            // Its policies require the labels of its own release, but the current controller runs here.
             let more = ["--set", "admissionPolicies.enabled=false"];
             install.apply_chart(&previous_chart(&install.folder), file, &more).await;
         } else {
@@ -223,7 +223,7 @@ async fn from_install_to_uninstall_setu_does_its_work_with_its_own_rights_and_le
     assert_eq!(deployment.labels()["app.kubernetes.io/version"], "0.0.9");
     assert_eq!(deployment.spec.unwrap().replicas, Some(2));
     let setu = install.run("rolled-back").await;
-    // What waited for its node while the release changed goes on, and what ran was not touched by any of it.
+    // The gang that waited during the upgrade continues, and the running gang was not affected.
     install.step(json!({"weather": []})).await;
     install.step(json!({"until": {"job": "crosses", "finished": true, "claims": 0}})).await;
     install
@@ -259,7 +259,7 @@ async fn from_install_to_uninstall_setu_does_its_work_with_its_own_rights_and_le
     }
 }
 
-/// Uninstalls while one gang runs and one waits; the hook says each of these.
+/// Uninstalls while one gang runs and one waits. Checks that the hook prints each of these lines.
 async fn uninstall(install: &mut Install, setu: &Setu, lines: &[&str]) {
     install.step(json!({"weather": []})).await;
     install.step(json!({"submit": {"name": "runs", "pods": 1, "gpus": 1}})).await;
@@ -289,25 +289,25 @@ async fn uninstall(install: &mut Install, setu: &Setu, lines: &[&str]) {
         })
         .await;
 
-    // The gang that waited holds neither nodes nor quota.
+    // The waiting gang holds neither nodes nor quota.
     install.step(json!({"until": {"job": "waits", "claims": 0, "admitted": false}})).await;
     let waits = install.world.workload("waits").await.unwrap().unwrap();
     assert!(!waits.is("QuotaReserved"), "{:?}", waits.status);
 }
 
-/// What ran when Setu went runs on.
+/// Checks that the running gang still runs after the uninstall.
 async fn what_ran_runs_on(install: &mut Install) {
     install
         .step(json!({"holds": {"job": "runs", "admitted": true, "runningOnOwnNodes": 1, "within": 2}}))
         .await;
-    // Its node is Karpenter's now, which takes it away when the pods are gone, and Setu is not there.
+    // Karpenter owns its node now, and removes it without Setu once the pods are gone.
     install.step(json!({"delete": {"kind": "Job", "name": "runs"}})).await;
     install.step(json!({"until": {"allClaims": 0, "within": 180}})).await;
     install.step(json!({"delete": {"kind": "Job", "name": "waits"}})).await;
     install.step(json!({"until": {"gone": {"kind": "Job", "name": "waits"}}})).await;
 }
 
-/// Where values say so, what ran when Setu went has lost its nodes, and nothing tells of Setu any more.
+/// With the matching values, checks that the running gang lost its nodes and no trace of Setu is left.
 async fn what_ran_is_gone(install: &mut Install) {
     install.step(json!({"until": {"allClaims": 0, "nodes": 0}})).await;
     for job in ["runs", "waits"] {

@@ -1,4 +1,4 @@
-//! The chart: what it renders, and what becomes of it in the real control plane.
+//! Tests of the chart: its rendered output, and its life on the real control plane.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! What is read before the chart is installed: its README, and the guide for Argo CD and Flux.
+//! The documents that users read before they install the chart: its README, and the guide for Argo CD and Flux.
 
 use crate::helm::{chart, command, root, succeed};
 use crate::render::{compare, documents, fenced};
@@ -7,7 +7,7 @@ use setu_e2e::{Layout, programs};
 use std::process::Command;
 
 #[test]
-fn the_readme_is_made_from_the_comments_of_the_values_and_its_command_renders() {
+fn the_readme_matches_the_values_and_its_command_renders() {
     let mut docs = Command::new(programs::helm_docs(&Layout::default()).unwrap());
     docs.args(["--dry-run", "--log-level", "warning", "--sort-values-order", "file", "--chart-search-root"]);
     let made = succeed(docs.arg(chart()));
@@ -27,7 +27,7 @@ fn the_readme_is_made_from_the_comments_of_the_values_and_its_command_renders() 
 }
 
 #[test]
-fn the_values_of_the_guide_for_argo_cd_and_flux_are_the_charts() {
+fn the_values_in_the_gitops_guide_are_those_of_the_chart() {
     let text = std::fs::read_to_string(root().join("docs/gitops.md")).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let mut rendered = 0;
@@ -50,7 +50,7 @@ fn the_values_of_the_guide_for_argo_cd_and_flux_are_the_charts() {
 }
 
 #[test]
-fn no_object_depends_on_what_the_cluster_has() {
+fn no_object_depends_on_the_cluster_state() {
     let templates = std::fs::read_dir(chart().join("templates")).unwrap().map(|e| e.unwrap().path());
     for file in templates.filter(|file| file.is_file() && !file.ends_with("NOTES.txt")) {
         let text = std::fs::read_to_string(&file).unwrap();

@@ -1,5 +1,5 @@
-//! What the chart renders without a cluster: compared with committed files, and refused where the
-//! values are wrong.
+//! Renders the chart without a cluster: the output is compared with committed files, and wrong values are
+//! refused.
 
 use crate::helm::{EVERYTHING, HOST, SETS, chart, command, root, said, succeed, values};
 use ::setu::policy::PolicyFile;
@@ -9,7 +9,7 @@ use setu_e2e::Layout;
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// The chart with a set of values, without the long CRD.
+/// The chart rendered with a set of values, without the long CRD.
 fn rendered(file: Option<&str>, more: &[&str]) -> String {
     let folder = tempfile::tempdir().unwrap();
     let mut helm = command(folder.path());
@@ -17,13 +17,13 @@ fn rendered(file: Option<&str>, more: &[&str]) -> String {
     succeed(helm.args(values(file)).args(["--set", "crds.enabled=false"]).args(more))
 }
 
-/// The objects of a text.
+/// The objects in a YAML text.
 pub fn documents(text: &str) -> Vec<Value> {
     let all = serde_yaml::Deserializer::from_str(text).map(|d| Value::deserialize(d).unwrap());
     all.filter(|d| !d.is_null()).collect()
 }
 
-/// Compares what was made with what is committed, or commits it.
+/// Compares the output with the committed file, or rewrites the file.
 pub fn compare(path: &Path, made: &str) {
     if std::env::var_os("SETU_REGENERATE").is_some() {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -42,7 +42,7 @@ fn golden(name: &str) -> std::path::PathBuf {
 }
 
 #[test]
-fn helm_finds_nothing_to_complain_of() {
+fn helm_lint_has_no_findings() {
     let folder = tempfile::tempdir().unwrap();
     for (_, file) in SETS.into_iter().chain([HOST]) {
         succeed(command(folder.path()).args(["lint", "--strict"]).arg(chart()).args(values(file)));
@@ -50,14 +50,14 @@ fn helm_finds_nothing_to_complain_of() {
 }
 
 #[test]
-fn what_is_rendered_is_what_was_reviewed() {
+fn the_rendered_objects_match_the_golden_files() {
     for (name, file) in SETS.into_iter().chain([HOST]) {
         compare(&golden(&format!("{name}.yaml")), &rendered(file, &[]));
     }
 }
 
 #[test]
-fn the_crd_is_rendered_as_it_is_and_is_kept() {
+fn the_crd_is_rendered_unchanged_and_kept_on_uninstall() {
     let folder = tempfile::tempdir().unwrap();
     let mut helm = command(folder.path());
     let text = succeed(
@@ -73,7 +73,7 @@ fn the_crd_is_rendered_as_it_is_and_is_kept() {
     assert_eq!(crd["spec"], documents(&from_code).remove(0)["spec"]);
 }
 
-/// Every role with its rules, one line a rule.
+/// Every role with its rules, one line per rule.
 fn rights(text: &str) -> String {
     let list = |value: &Value| -> String {
         let items: Vec<&str> = value.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
@@ -114,7 +114,7 @@ fn the_rights_are_those_that_were_reviewed() {
 }
 
 #[test]
-fn a_right_comes_only_with_its_feature() {
+fn a_permission_is_granted_only_with_its_feature() {
     let bare = rights(&rendered(
         None,
         &[
@@ -138,7 +138,7 @@ fn a_right_comes_only_with_its_feature() {
         let with = rights(&rendered(None, &["--set", &format!("controller.extraArgs={{{flag}}}")]));
         assert!(with.contains("topologies: get,list,watch"), "{with}");
     }
-    // There may be NodeClaims from before: the hook deletes them, and the policies let Karpenter end them.
+    // There may be older NodeClaims: the hook deletes them, and the policies allow Karpenter to terminate them.
     let off = rendered(None, &["--set", "karpenter.enabled=false"]);
     assert_eq!(rights(&off).matches("nodeclaims: list,patch,delete").count(), 1, "{}", rights(&off));
     let keeps = "generic-garbage-collector\",\"system:kube-controller-manager\",\"system:serviceaccount:kube-system:karpenter\"]";
@@ -151,7 +151,7 @@ fn a_right_comes_only_with_its_feature() {
 }
 
 #[test]
-fn wrong_values_are_refused_with_the_place_and_the_reason() {
+fn wrong_values_are_refused_with_path_and_reason() {
     let folder = tempfile::tempdir().unwrap();
     for (set, words) in [
         ("replicaCount=two", "'/replicaCount': got string, want integer"),
@@ -208,7 +208,7 @@ fn wrong_values_are_refused_with_the_place_and_the_reason() {
     }
 }
 
-/// What helm says once it has installed the chart with these values; it asks no cluster.
+/// The notes of an install with these values, without a cluster.
 fn notes(set: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let mut helm = command(folder.path());
@@ -218,7 +218,7 @@ fn notes(set: &str) -> String {
 }
 
 #[test]
-fn the_notes_name_the_check_only_where_the_chart_makes_one() {
+fn the_notes_name_the_check_only_if_the_chart_creates_it() {
     let (with, without) = (notes("replicaCount=2"), notes("admissionCheck.enabled=false"));
     for words in
         ["AdmissionCheck is Active", "admissioncheck/karpenter-provision", "[{name: karpenter-provision}]"]
@@ -226,13 +226,13 @@ fn the_notes_name_the_check_only_where_the_chart_makes_one() {
         assert!(with.contains(words) && !without.contains(words), "{words}\n{with}\n{without}");
     }
     assert!(without.contains("the chart makes none"), "{without}");
-    // Without a cluster nobody knows which NodePools there are.
+    // Without a cluster, the NodePools are unknown.
     let queues = notes("exampleQueues.enabled=true");
     assert!(queues.contains("queue-name: setu-example") && !queues.contains("WARNING"), "{queues}");
 }
 
 #[test]
-fn the_notes_name_everybody_who_may_change_nodeclaims() {
+fn the_notes_list_who_may_change_nodeclaims() {
     for (set, who) in [
         ("replicaCount=2", "changed by members of system:masters."),
         ("admissionPolicies.keepers={a,b}", "changed by members of system:masters and a, b."),
@@ -245,7 +245,7 @@ fn the_notes_name_everybody_who_may_change_nodeclaims() {
 }
 
 #[test]
-fn the_notes_say_how_to_name_a_group_of_ones_own_until_one_is_named() {
+fn the_notes_show_how_to_set_break_glass_groups_until_one_is_set() {
     let line = "--set 'admissionPolicies.breakGlassGroups={system:masters,GROUP}'";
     for (set, told) in [
         ("replicaCount=2", true),
@@ -259,7 +259,7 @@ fn the_notes_say_how_to_name_a_group_of_ones_own_until_one_is_named() {
 }
 
 #[test]
-fn replicas_and_hook_stay_off_karpenters_nodes_unless_told_otherwise() {
+fn replicas_and_hook_avoid_karpenter_nodes_by_default() {
     let pods = |set: &str| -> Vec<Value> {
         let all = documents(&rendered(None, &["--set", set]));
         let own = all.into_iter().filter(|d| d["kind"] == "Deployment" || d["kind"] == "Job");
@@ -286,7 +286,7 @@ fn replicas_and_hook_stay_off_karpenters_nodes_unless_told_otherwise() {
 }
 
 #[test]
-fn a_name_of_its_own_and_the_nodes_network_reach_every_pod() {
+fn custom_name_and_host_network_apply_to_every_pod() {
     let all = documents(&rendered(HOST.1, &[]));
     let of = |kind: &str| all.iter().find(|d| d["kind"] == kind).unwrap();
     for pod in [of("Deployment"), of("Job")] {
@@ -312,7 +312,7 @@ fn a_name_of_its_own_and_the_nodes_network_reach_every_pod() {
 }
 
 #[test]
-fn more_objects_are_rendered_from_values_and_from_text() {
+fn extra_objects_are_rendered_from_values_and_from_text() {
     let all = documents(&rendered(EVERYTHING, &[]));
     for name in ["setu-extra", "setu-text"] {
         let map = all.iter().find(|d| d["metadata"]["name"] == name).unwrap();
@@ -324,7 +324,7 @@ fn more_objects_are_rendered_from_values_and_from_text() {
 }
 
 #[test]
-fn roles_are_aggregated_only_where_the_values_say_so() {
+fn roles_are_aggregated_only_if_the_values_enable_it() {
     let labels = |more: &[&str]| -> String {
         let roles = documents(&rendered(None, more)).into_iter().filter(|d| d["kind"] == "ClusterRole");
         roles.map(|role| role["metadata"]["labels"].to_string()).collect()
@@ -340,7 +340,7 @@ fn roles_are_aggregated_only_where_the_values_say_so() {
 }
 
 #[test]
-fn every_key_of_a_policy_may_be_a_value_of_the_chart() {
+fn every_policy_key_can_be_a_chart_value() {
     let text = std::fs::read_to_string(root().join("examples/policy.yaml")).unwrap();
     let policy = PolicyFile::parse(&text).unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -350,7 +350,7 @@ fn every_key_of_a_policy_may_be_a_value_of_the_chart() {
     let map = documents(&rendered).into_iter().find(|d| d["kind"] == "ConfigMap").unwrap();
     let text = map["data"]["policy.yaml"].as_str().unwrap();
     assert_eq!(PolicyFile::parse(text).unwrap(), policy);
-    // What Setu takes for a key that is not given, helm takes too.
+    // Helm accepts missing keys just as Setu does.
     let none = self::rendered(
         None,
         &["--set", "policy.defaults.retry=null,policy.defaults.custody=null,policy.guards.gangNodes=null"],
@@ -363,7 +363,7 @@ fn every_key_of_a_policy_may_be_a_value_of_the_chart() {
 }
 
 #[test]
-fn helm_test_is_there_only_with_the_service_it_asks() {
+fn helm_test_exists_only_with_the_service() {
     let pods = |more: &[&str]| {
         let all = documents(&rendered(None, more));
         all.iter().filter(|d| d["kind"] == "Pod").count()
@@ -372,7 +372,7 @@ fn helm_test_is_there_only_with_the_service_it_asks() {
 }
 
 #[test]
-fn an_alert_links_to_its_runbook_where_it_is_said_where_that_lies_and_else_names_it() {
+fn an_alert_links_to_its_runbook_if_the_base_url_is_set() {
     let told = |annotation: &str, more: &[&str]| -> Vec<Option<String>> {
         let all = documents(&rendered(None, &[&["--set", "prometheusRule.enabled=true"], more].concat()));
         let rule = all.into_iter().find(|d| d["kind"] == "PrometheusRule").unwrap();
@@ -393,7 +393,7 @@ fn an_alert_links_to_its_runbook_where_it_is_said_where_that_lies_and_else_names
 }
 
 #[test]
-fn a_policy_given_as_text_needs_the_same_rights_as_one_given_as_values() {
+fn a_text_policy_needs_the_same_permissions_as_values() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("policy.yaml");
     let set = format!("policy={}", file.display());
@@ -416,7 +416,7 @@ fn a_policy_given_as_text_needs_the_same_rights_as_one_given_as_values() {
             "rbac.handBack=true",
         ]));
     }
-    // What else is wrong with a text Setu says, with line and column.
+    // Helm accepts other errors in the text; Setu reports them with line and column.
     for body in ["defaults: {custody: Warm}", "defaults: [1]", "checks: x"] {
         std::fs::write(&file, format!("kind: Policy\n{body}\n")).unwrap();
         succeed(
@@ -426,7 +426,7 @@ fn a_policy_given_as_text_needs_the_same_rights_as_one_given_as_values() {
 }
 
 #[test]
-fn policy_as_text_reaches_the_file_unchanged() {
+fn a_text_policy_is_rendered_unchanged() {
     let text = "# comments stay\napiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\ndefaults: {gates: {capacity: Off}}\n";
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("policy.yaml");
@@ -436,21 +436,21 @@ fn policy_as_text_reaches_the_file_unchanged() {
     assert_eq!(map["data"]["policy.yaml"], text);
 }
 
-/// What stands between fences of this kind, and in between.
+/// The contents of the fenced blocks of this kind.
 pub fn fenced<'t>(text: &'t str, kind: &str) -> Vec<&'t str> {
     let fence = format!("```{kind}\n");
     text.split(fence.as_str()).skip(1).filter_map(|rest| rest.split("```").next()).collect()
 }
 
 #[test]
-fn what_the_guides_of_the_clouds_install_is_rendered_with_their_policies_and_every_value_they_name() {
+fn the_install_commands_of_the_cloud_guides_render() {
     let bin = Layout::default().bin();
     for guide in ["eks", "gke", "aks"] {
         let text = std::fs::read_to_string(root().join(format!("docs/{guide}.md"))).unwrap();
         let install = fenced(&text, "sh").into_iter().find(|body| body.starts_with("helm install")).unwrap();
         let policy = fenced(&text, "yaml").into_iter().find(|body| body.contains("kind: Policy\n")).unwrap();
         let mut line = install.trim().replacen("helm install", "helm template", 1);
-        // What is named in passing is typed behind it.
+        // Appends the `--set` flags that the text mentions.
         for named in text.split("`--set ").skip(1).filter_map(|rest| rest.split('`').next()) {
             write!(line, " --set {named}").unwrap();
         }
@@ -458,7 +458,7 @@ fn what_the_guides_of_the_clouds_install_is_rendered_with_their_policies_and_eve
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("policy.yaml"), policy).unwrap();
         std::os::unix::fs::symlink(root().join("charts"), folder.path().join("charts")).unwrap();
-        // Builds helm where it is missing.
+        // Builds helm if it is missing.
         drop(command(folder.path()));
         let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
         let mut bash = std::process::Command::new("bash");
@@ -471,7 +471,7 @@ fn what_the_guides_of_the_clouds_install_is_rendered_with_their_policies_and_eve
 }
 
 #[test]
-fn a_collector_with_an_authority_of_its_own_is_set_up_as_the_document_says() {
+fn a_collector_with_a_private_ca_renders_as_documented() {
     let text = std::fs::read_to_string(root().join("docs/operations.md")).unwrap();
     let (_, traces) = text.split_once("\n## Traces\n").unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -492,7 +492,7 @@ fn a_collector_with_an_authority_of_its_own_is_set_up_as_the_document_says() {
     assert_eq!(named(&container["volumeMounts"], "policy")["mountPath"], "/etc/setu");
 }
 
-/// The files under `manifests/` and the templates they come from.
+/// The files in `manifests/` and the templates they come from.
 const MANIFESTS: [(&str, &[&str]); 4] = [
     ("rbac.yaml", &["serviceaccount", "rbac"]),
     ("deployment.yaml", &["policy", "deployment", "service", "pdb", "networkpolicy"]),
@@ -500,13 +500,13 @@ const MANIFESTS: [(&str, &[&str]); 4] = [
     ("admission-policies.yaml", &["admission-policies"]),
 ];
 
-/// Lines that speak of helm, which has no part in these files.
-fn speaks_of_helm(line: &str) -> bool {
+/// Whether a line belongs to helm, which does not create these files.
+fn belongs_to_helm(line: &str) -> bool {
     ["helm.sh/chart:", "app.kubernetes.io/managed-by: Helm", "# Source:"].iter().any(|w| line.contains(w))
 }
 
 #[test]
-fn the_manifests_are_the_chart_without_helm() {
+fn the_manifests_match_the_chart_without_helm_labels() {
     let folder = tempfile::tempdir().unwrap();
     for (file, templates) in MANIFESTS {
         let mut made = String::from("# Rendered from charts/setu by `just generate`.\n");
@@ -521,7 +521,7 @@ fn the_manifests_are_the_chart_without_helm() {
                 &format!("templates/{template}.yaml"),
             ]);
             let text = succeed(&mut helm);
-            for line in text.lines().filter(|line| !line.is_empty() && !speaks_of_helm(line)) {
+            for line in text.lines().filter(|line| !line.is_empty() && !belongs_to_helm(line)) {
                 writeln!(made, "{line}").unwrap();
             }
         }
@@ -530,7 +530,7 @@ fn the_manifests_are_the_chart_without_helm() {
 }
 
 #[test]
-fn kustomize_takes_every_manifest() {
+fn kustomize_lists_every_manifest() {
     let folder = root().join("manifests");
     let text = std::fs::read_to_string(folder.join("kustomization.yaml")).unwrap();
     let kustomization = documents(&text).remove(0);
@@ -547,7 +547,7 @@ fn kustomize_takes_every_manifest() {
 }
 
 #[test]
-fn the_alert_of_idle_cost_fires_above_what_the_values_say() {
+fn the_idle_cost_alert_uses_the_threshold_in_the_values() {
     let expression = |more: &[&str]| {
         let all = documents(&rendered(None, &[&["--set", "prometheusRule.enabled=true"], more].concat()));
         let rule = all.into_iter().find(|d| d["kind"] == "PrometheusRule").unwrap();

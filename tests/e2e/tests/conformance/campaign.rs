@@ -1,5 +1,5 @@
-//! Plays many sequences on two servers at once and shrinks those that tell them apart. The rule: one
-//! smallest sequence for each sort of difference, however many sequences found it.
+//! Runs many sequences on two servers in parallel, and shrinks those that show a difference. The rule: one
+//! smallest sequence for each sort of difference, even if many sequences found it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,14 +20,14 @@ use crate::server::Server;
 use crate::shrink;
 use crate::step::Sequence;
 
-/// Sequences that are under way at the same time.
+/// Sequences that run at the same time.
 const AT_ONCE: usize = 12;
-/// Tries to make one failing sequence smaller.
+/// The maximum number of tries to shrink one failing sequence.
 const SHRINKS: u32 = 300;
-/// Sorts of difference that are shrunk; who has more has enough to do.
+/// The maximum number of sorts of difference to shrink.
 const SORTS: usize = 25;
 
-/// Two servers that should answer alike.
+/// Two servers that should give the same answers.
 #[derive(Clone)]
 pub struct Pair {
     pub left: Server,
@@ -38,20 +38,20 @@ pub struct Pair {
 /// Many sequences on a pair.
 pub struct Campaign {
     pub pair: Pair,
-    /// First letter of its namespaces; those of other campaigns have others.
+    /// The first letter of its namespaces, unique to the campaign.
     pub letter: char,
-    /// Where shrunk sequences are written.
+    /// The folder for shrunk sequences.
     pub keep: Option<PathBuf>,
     pub seed: u64,
     pub count: u32,
 }
 
-/// What came out.
+/// The result of a campaign.
 pub struct Report {
     pub played: u32,
     pub requests: u64,
     pub took: Duration,
-    /// By sort: how often, the smallest sequence, and how it ends.
+    /// The differences found, by sort.
     pub differences: BTreeMap<String, Found>,
 }
 
@@ -62,7 +62,7 @@ pub struct Found {
 }
 
 impl Pair {
-    /// Plays a sequence on both. Namespaces must be new and of the same length, so that nothing sorts differently.
+    /// Runs a sequence on both. Their namespaces must be new and have the same length, so that the sort order is the same.
     pub fn play(&self, sequence: &Sequence, name: &str) -> Result<Option<Difference>> {
         let (left, right) = (format!("{name}l"), format!("{name}r"));
         let (one, other) = (self.left.anew(), self.right.anew());
@@ -141,7 +141,7 @@ impl Campaign {
         }
     }
 
-    /// Everything random about one sequence.
+    /// The random generator for one sequence.
     fn random(&self, index: u32) -> TestRng {
         let mut seed = [0; 32];
         seed[..8].copy_from_slice(&self.seed.to_le_bytes());
@@ -149,7 +149,7 @@ impl Campaign {
         TestRng::from_seed(RngAlgorithm::ChaCha, &seed)
     }
 
-    /// The smallest sequence found that shows the same sort of difference.
+    /// Finds the smallest sequence with the same sort of difference.
     fn shrink(
         &self,
         mut smallest: Sequence,
@@ -159,7 +159,7 @@ impl Campaign {
         let sort = shown.sort();
         smallest.steps.truncate(shown.step + 1);
         let (mut tries, mut at) = (0, 0);
-        // The list of smaller forms is made anew after each success; `at` keeps what was tried in vain.
+        // The list of smaller forms is rebuilt after each success; `at` skips those already tried without success.
         while tries < SHRINKS
             && let Some(smaller) = shrink::smaller(&smallest, at)
         {

@@ -1,4 +1,4 @@
-//! Compares two transcripts of one sequence, answer by answer, and says where they first part.
+//! Compares two transcripts of one sequence, answer by answer, and returns their first difference.
 
 use std::fmt;
 
@@ -7,20 +7,20 @@ use serde_json::Value;
 use crate::mask::Mask;
 use crate::play::Transcript;
 
-/// The first place where two servers disagree.
+/// The first difference between two servers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
-    /// Which step.
+    /// The index of the step.
     pub step: usize,
     pub request: String,
-    /// Where in the answer, as a JSON pointer.
+    /// The place in the answer, as a JSON pointer.
     pub place: String,
     pub left: String,
     pub right: String,
 }
 
 impl Difference {
-    /// What the difference is of, whatever objects it was found with.
+    /// The sort of the difference, independent of object names.
     pub fn sort(&self) -> String {
         let mut words = self.request.split(' ');
         let method = words.next().unwrap_or_default();
@@ -44,7 +44,7 @@ impl fmt::Display for Difference {
     }
 }
 
-/// The first difference, or none.
+/// The first difference, if there is one.
 pub fn first_difference(left: &Transcript, right: &Transcript) -> Option<Difference> {
     let (mut left_mask, mut right_mask) = (Mask::new(left), Mask::new(right));
     for (step, (one, other)) in left.answers.iter().zip(&right.answers).enumerate() {

@@ -1,5 +1,5 @@
-//! Generates sequences: a few objects of one or two kinds, every verb upon them, and one request in
-//! ten that is wrong. Smaller choices stand first, because shrinking goes there.
+//! Generates sequences: a few objects of one or two kinds, with every verb, and with one wrong request in
+//! ten. Simpler choices come first, because proptest shrinks towards them.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -16,7 +16,7 @@ pub const JSON: &str = "application/json-patch+json";
 pub const APPLY: &str = "application/apply-patch+yaml";
 pub const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
 
-/// Sequences of about five to twenty-five requests.
+/// Generates sequences of about five to 25 requests.
 pub fn sequence() -> impl Strategy<Value = Sequence> {
     let kinds = subsequence(ALL.iter().collect::<Vec<_>>(), 1..=2);
     kinds.prop_flat_map(|kinds| {
@@ -67,7 +67,7 @@ pub fn key(kind: &Kind, name: &str) -> String {
     format!("{}/{name}", kind.plural)
 }
 
-/// A change of metadata that anybody may make.
+/// A valid change of metadata.
 fn lawful_metadata() -> impl Strategy<Value = Value> {
     select(vec![
         json!({"labels": {"app": "a"}}),
@@ -87,7 +87,7 @@ fn lawful_metadata() -> impl Strategy<Value = Value> {
     ])
 }
 
-/// A change of metadata that is refused or ignored.
+/// A change of metadata that the server refuses or ignores.
 fn odd_metadata(kind: &Kind, name: &str) -> impl Strategy<Value = Value> + use<> {
     let key = key(kind, name);
     let mut odd = vec![
@@ -114,7 +114,7 @@ fn odd_metadata(kind: &Kind, name: &str) -> impl Strategy<Value = Value> + use<>
         json!({"managedFields": null}),
     ];
     if kind.custom {
-        // A built-in kind takes these in one way when it is created and in another when it is changed.
+        // Built-in kinds treat these differently on create and on update.
         odd.extend([
             json!({"ownerReferences": [
                 {"apiVersion": "v1", "kind": "ConfigMap", "name": "o", "uid": "1", "controller": true},
@@ -129,7 +129,7 @@ fn odd_metadata(kind: &Kind, name: &str) -> impl Strategy<Value = Value> + use<>
     select(odd)
 }
 
-/// A merge patch of anything in the object, and whether it goes to the status.
+/// A merge patch of any part of the object, with the subresource it applies to.
 fn change(kind: &'static Kind, name: &str) -> BoxedStrategy<(Value, &'static str)> {
     let metadata = lawful_metadata().prop_map(|metadata| (json!({"metadata": metadata}), ""));
     let odd = odd_metadata(kind, name).prop_map(|metadata| (json!({"metadata": metadata}), ""));
@@ -182,7 +182,7 @@ fn creates(kind: &'static Kind, name: &'static str) -> BoxedStrategy<Step> {
     ];
     (metadata, more, options())
         .prop_map(move |(metadata, more, options)| {
-            // One fault at a time: which of several is told first is nobody's promise.
+            // One fault at a time, because the order of several errors is undefined.
             let mut metadata = if more.is_null() { metadata } else { json!({}) };
             if let Some(fields) = metadata.as_object_mut() {
                 fields.remove("resourceVersion");
@@ -205,7 +205,7 @@ fn creates(kind: &'static Kind, name: &'static str) -> BoxedStrategy<Step> {
 
 fn updates(kind: &'static Kind, name: &'static str) -> BoxedStrategy<Step> {
     if matches!(kind.name, "Lease" | "Event") {
-        // A PUT creates one that is not there, which nobody here asks for.
+        // A PUT of a missing object would create it, which is not tested here.
         return patches(kind, name);
     }
     let version = prop_oneof![
@@ -238,7 +238,7 @@ fn updates(kind: &'static Kind, name: &'static str) -> BoxedStrategy<Step> {
         .boxed()
 }
 
-/// Merges like a merge patch, but a null stays: the result is a patch itself.
+/// Merges like a merge patch but keeps nulls, so that the result is a patch too.
 fn merge_keeping_null(into: &mut Value, from: &Value) {
     match (into, from) {
         (Value::Object(into), Value::Object(from)) => {
@@ -302,7 +302,7 @@ fn applies(kind: &'static Kind, name: &'static str) -> BoxedStrategy<Step> {
     let mut contents = vec![json!({})];
     contents.extend(kind.changes().into_iter().filter(states));
     let main = (select(contents), whole).prop_map(move |(change, whole)| {
-        // Others would lack what their schema requires as soon as their one manager states it no longer.
+        // Other kinds would lose fields that their schema requires once their only manager stops applying them.
         let whole = whole || !matches!(kind.name, "Workload" | "LocalQueue" | "ConfigMap");
         let mut body = if whole { kind.base() } else { json!({}) };
         json_patch::merge(&mut body, &change);
@@ -323,7 +323,7 @@ fn applies(kind: &'static Kind, name: &'static str) -> BoxedStrategy<Step> {
             body["kind"] = base["kind"].clone();
             merge_keeping_null(&mut body, &json!({"metadata": {"name": kind.named(name)}}));
             merge_keeping_null(&mut body, &json!({"metadata": metadata}));
-            // An apply that states nothing is none: each has at least this label.
+            // An empty apply has no effect, so each has at least this label.
             merge_keeping_null(&mut body, &json!({"metadata": {"labels": {"applied": "yes"}}}));
             Step {
                 request: format!("PATCH {}{of}?{manager}{force}", path(kind, name)),
@@ -335,8 +335,8 @@ fn applies(kind: &'static Kind, name: &'static str) -> BoxedStrategy<Step> {
         .boxed()
 }
 
-/// Whether a value says something everywhere: an apply states what shall be, and a null or an empty list
-/// in it means one thing to a typed kind and another to a custom one.
+/// Whether a value has no null and no empty list. In an apply, built-in and custom kinds treat these
+/// differently.
 fn states(value: &Value) -> bool {
     match value {
         Value::Null => false,

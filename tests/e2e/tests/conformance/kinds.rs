@@ -1,5 +1,5 @@
-//! The kinds that sequences are about: a valid object of each, what may be changed in it, and what
-//! may not. Only fields that either server keeps as they were given.
+//! The kinds in sequences: a valid object of each, with valid and invalid changes. Only fields that both
+//! servers store unchanged.
 
 use serde_json::{Value, json};
 
@@ -11,9 +11,9 @@ pub struct Kind {
     pub name: &'static str,
     pub plural: &'static str,
     pub namespaced: bool,
-    /// Served by a CustomResourceDefinition.
+    /// Whether a CustomResourceDefinition defines it.
     pub custom: bool,
-    /// Has a status subresource.
+    /// Whether it has a status subresource.
     pub status: bool,
 }
 
@@ -47,12 +47,12 @@ pub static ALL: [Kind; 7] = [
     kind("/apis/coordination.k8s.io/v1", "Lease", "leases"),
 ];
 
-/// The last word of a collection in a request's path.
+/// The plural name of the kind in a request's path.
 pub fn plural_of(path: &str) -> &'static str {
     of_path(path).map_or("", |kind| kind.plural)
 }
 
-/// The kind that a request's path is about.
+/// The kind in a request's path.
 pub fn of_path(path: &str) -> Option<&'static Kind> {
     ALL.iter().find(|kind| {
         path.strip_prefix(kind.root).is_some_and(|rest| rest.split('/').any(|part| part == kind.plural))
@@ -66,7 +66,7 @@ impl Kind {
         format!("{}{namespace}/{}", self.root, self.plural)
     }
 
-    /// A name as it stands in a path or an object.
+    /// A name as used in a path or an object.
     pub fn named(&self, name: &str) -> String {
         if self.namespaced { name.to_owned() } else { format!("{{here}}-{name}") }
     }
@@ -110,7 +110,7 @@ impl Kind {
         }
     }
 
-    /// Merge patches of the main resource, lawful and not.
+    /// Merge patches of the main resource, valid and invalid.
     pub fn changes(&self) -> Vec<Value> {
         match self.name {
             "Workload" => vec![
@@ -161,7 +161,7 @@ impl Kind {
         }
     }
 
-    /// Merge patches of the status, lawful and not.
+    /// Merge patches of the status, valid and invalid.
     pub fn statuses(&self) -> Vec<Value> {
         let condition = |kind: &str, status: &str| {
             json!({

@@ -1,8 +1,8 @@
-//! The embedded API server against the real one: the same requests to both, the answers compared.
+//! Compares the embedded API server with the real one: sends the same requests to both and compares the answers.
 //!
-//! Kept sequences, each the smallest that once told the two apart, run first; then generated ones.
-//! `SETU_SEQUENCES` says how many (2,000), `SETU_SEED` which (a number). A sequence that tells them
-//! apart is shrunk and written to `tests/e2e/conformance/`.
+//! Kept sequences run first; each is the smallest that once showed a difference. Generated ones follow:
+//! `SETU_SEQUENCES` sets their number (2,000), `SETU_SEED` the random seed. A sequence that shows a
+//! difference is shrunk and written to `tests/e2e/conformance/`.
 
 #![allow(clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]
 #![allow(missing_docs, reason = "the format is described where it is declared")]
@@ -29,15 +29,15 @@ use setu_e2e::{Options, Scope, Stack, definitions};
 use step::Sequence;
 use tokio::runtime::Runtime;
 
-/// Sequences that the embedded server is compared with the real one for.
+/// The number of sequences that compare the embedded server with the real one.
 const SEQUENCES: u32 = 2_000;
 
-/// Sequences that the real server is compared with itself for: what differs then is a fault of the mask.
+/// The number of sequences that compare the real server with itself. A difference there is a bug in the mask.
 const WITH_ITSELF: u32 = 100;
 
 fn main() -> Result<()> {
     let mut arguments = Arguments::from_args();
-    // In their order: what was a difference once is the first to be one again.
+    // In order: past differences are the most likely to return.
     arguments.test_threads = Some(1);
     let runtime = Arc::new(Runtime::new()?);
     let stack = runtime.block_on(Stack::start(Options { scope: Scope::ApiServer, ..Options::default() }))?;

@@ -1,5 +1,5 @@
-//! Takes out of an answer what may differ between two right answers: identifiers and versions become
-//! the order in which they were first seen, times go. The rule: what is masked is listed here, with why.
+//! Masks what may differ between two correct answers: UIDs and versions are replaced by the order in which they
+//! were first seen, and times are removed. The rule: everything that is masked is listed here, with the reason.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 
 use crate::play::Transcript;
 
-/// Masks the answers of one transcript, in their order.
+/// Masks the answers of one transcript, in order.
 pub struct Mask {
     here: String,
     uids: Vec<String>,
-    /// Versions in the order they were seen, with what each is called.
+    /// The versions seen so far, each with its replacement name.
     versions: BTreeMap<u64, String>,
     generated: Vec<String>,
 }
@@ -34,7 +34,7 @@ impl Mask {
                     self.metadata(metadata, list);
                 }
                 if fields.contains_key("priority") && fields.contains_key("format") {
-                    // Columns are described at length for who reads the raw answer; nobody does.
+                    // Long column descriptions are for readers of the raw answer only.
                     fields.remove("description");
                 }
                 if let Some(Value::Array(cells)) = fields.get_mut("cells") {
@@ -61,7 +61,7 @@ impl Mask {
 
     fn metadata(&mut self, metadata: &mut serde_json::Map<String, Value>, list: bool) {
         if let Some(Value::String(version)) = metadata.get_mut("resourceVersion") {
-            // A list is as new as the newest write to anything, by anyone.
+            // The version of a list depends on all writes to the server.
             *version = if list { "newest".to_owned() } else { self.version(version) };
         }
         if let Some(Value::String(token)) = metadata.get_mut("continue")
@@ -77,17 +77,17 @@ impl Mask {
         }
         if let Some(Value::Array(managers)) = metadata.get_mut("managedFields") {
             for manager in managers.iter_mut() {
-                // An apply that changed nothing may be one that never happened.
+                // Servers may ignore an apply that changes nothing.
                 if let Some(manager) = manager.as_object_mut() {
                     manager.remove("time");
                 }
             }
-            // Their order follows their times, and those depend on when the second turns.
+            // They are sorted by time in seconds, so their order depends on timing.
             managers.sort_by_cached_key(ToString::to_string);
         }
     }
 
-    /// A name for a version that tells its place among those seen before.
+    /// The replacement name of a version, with its place among those seen before.
     fn version(&mut self, text: &str) -> String {
         let Ok(number) = text.parse::<u64>() else { return text.to_owned() };
         let count = self.versions.len();
@@ -131,14 +131,14 @@ fn mask_time(time: &mut Value) {
     }
 }
 
-/// A server that found a schema broken adds that it did not go on to the rules; there is no news in it.
+/// Removes the cause that says rules were not checked because the schema failed, and puts the causes in a fixed order.
 fn mask_unchecked(status: &mut serde_json::Map<String, Value>) {
     let Some(Value::Object(details)) = status.get_mut("details") else { return };
     let Some(Value::Array(causes)) = details.get_mut("causes") else { return };
     causes.retain(|cause| cause.get("field").is_none_or(|field| field != "<nil>"));
-    // The same fault is told as often as it happens to be looked for.
+    // A server may report the same fault several times.
     causes.dedup();
-    // Nor are conflicts told in any order.
+    // Conflicts have no fixed order.
     causes.sort_by_cached_key(ToString::to_string);
     let faults: Vec<String> = causes.iter().map(ToString::to_string).collect();
     let mut at = 0;
@@ -149,28 +149,28 @@ fn mask_unchecked(status: &mut serde_json::Map<String, Value>) {
     if let Some(Value::String(message)) = status.get_mut("message")
         && let Some(end) = message.find(" is invalid: ").or_else(|| message.find(" conflict"))
     {
-        // The rest repeats the causes.
+        // The rest of the message repeats the causes.
         message.truncate(end);
     }
 }
 
-/// Versions in a message are of no number that both servers could share.
+/// Masks the resource versions in a message, which differ between servers, and other server-specific text.
 fn mask_message(status: &mut serde_json::Map<String, Value>) {
     let Some(Value::String(message)) = status.get_mut("message") else { return };
     if let Some(end) = message.find(" (must be of type").filter(|_| message.contains("is missing in")) {
-        // The rest repeats the request.
+        // The rest of the message repeats the request.
         message.truncate(end);
     }
     if message.starts_with("unable to parse requirement") || message.starts_with("found '") {
-        // Each server's own parser says what it stumbled over.
+        // The text depends on each server's parser.
         "a label selector that cannot be read".clone_into(message);
     }
     if let (Some(start), Some(end)) = (message.find("StorageError"), message.find("Precondition failed")) {
-        // Where etcd keeps the object is the real server's own affair.
+        // Only the real server has an etcd key.
         message.replace_range(start..end, "");
     }
     if let Some(end) = message.find("continue key is not valid") {
-        // The rest is what a parser says of random bytes.
+        // The rest is a parser's error about random bytes.
         message.truncate(end);
     }
     if !message.to_lowercase().replace(' ', "").contains("resourceversion") {
@@ -179,7 +179,7 @@ fn mask_message(status: &mut serde_json::Map<String, Value>) {
     let mut out = String::new();
     for character in message.chars() {
         let alone = out.ends_with(' ') || out.ends_with('(') || out.ends_with('#');
-        // The value of a missing version is given as a number too, and always the same one.
+        // A missing version is reported as a number too, but always as the same one.
         let missing = out.ends_with("Invalid value: ");
         match character {
             '0'..='9' if out.ends_with('#') => {}
@@ -190,7 +190,7 @@ fn mask_message(status: &mut serde_json::Map<String, Value>) {
     *message = out;
 }
 
-/// A cell of a table that tells an age: each server was asked at its own moment.
+/// Masks a table cell with an age, because the servers answer at different times.
 fn mask_age(cell: &mut Value) {
     let age = |text: &str| {
         text.strip_suffix('s')
@@ -219,7 +219,7 @@ fn find_generated(text: &str) -> Option<usize> {
     })
 }
 
-/// Generated names end at random, so their order among themselves is no one's promise.
+/// Sorts objects with generated names, whose random suffixes give no fixed order.
 fn sort_generated(items: &mut [Value]) {
     let generated = |item: &Value| {
         let metadata = item.get("metadata").or_else(|| item.pointer("/object/metadata"));

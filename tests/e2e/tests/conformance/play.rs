@@ -1,5 +1,5 @@
-//! Plays a sequence on a server and writes down every answer. The rule: nothing waits for time; a
-//! watch is read until an object made for just that comes by.
+//! Runs a sequence on a server and records every answer. The rule: nothing waits for a fixed time; a
+//! watch is read until a sentinel object arrives.
 
 use anyhow::{Context as _, Result, anyhow};
 use futures::StreamExt as _;
@@ -12,10 +12,10 @@ use crate::kinds::{self, Kind};
 use crate::server::{Reply, Server};
 use crate::step::{Memory, Sequence, Step};
 
-/// After this long without it, the last event of a watch is missing.
+/// How long to wait for the last event of a watch before it counts as missing.
 const WATCH_LIMIT: Duration = Duration::from_secs(10);
 
-/// What a server answered to one step.
+/// A server's answer to one step.
 #[derive(Debug)]
 pub struct Answer {
     pub step: Step,
@@ -23,7 +23,7 @@ pub struct Answer {
     pub body: Value,
 }
 
-/// All that a server answered to a sequence played in namespace `here`.
+/// A server's answers to a sequence in namespace `here`.
 #[derive(Debug)]
 pub struct Transcript {
     pub here: String,
@@ -36,7 +36,7 @@ struct Open {
     lines: BoxStream<'static, Result<Value>>,
 }
 
-/// Plays the sequence in the namespace `here`, which must be new.
+/// Runs the sequence in the namespace `here`, which must be new.
 pub async fn play(server: &Server, sequence: &Sequence, here: &str) -> Result<Transcript> {
     let mut player =
         Player { server, memory: Memory::new(here), answers: Vec::new(), open: Vec::new(), sentinels: 0 };
@@ -74,7 +74,7 @@ impl Player<'_> {
         Ok(())
     }
 
-    /// A request of the harness itself, not written down.
+    /// Sends a request of the harness, which is not recorded.
     async fn ask(&self, method: Method, target: &str, body: Option<&Value>) -> Result<(u16, Value)> {
         let content =
             if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" };
@@ -88,7 +88,7 @@ impl Player<'_> {
 
     async fn step(&mut self, step: &Step) -> Result<()> {
         if let (Some(_), Some(kind)) = (step.query("resourceVersion"), kinds::of_path(step.path())) {
-            // A read from the cache; after a consistent list the cache is as new as everything else.
+            // This step reads from the cache. A consistent list first brings the cache up to date.
             self.ask(Method::GET, &self.memory.fill(&kind.collection()), None).await?;
         }
         let request = step.request(&self.memory)?;
@@ -104,7 +104,7 @@ impl Player<'_> {
         Ok(())
     }
 
-    /// A list of cluster-scoped objects shows those of the sequences that run beside this one.
+    /// Removes the objects of parallel sequences from a list of cluster-scoped objects.
     fn without_others(&self, mut body: Value) -> Value {
         let here = &self.memory.here;
         let ours = |item: &Value| {
@@ -121,7 +121,7 @@ impl Player<'_> {
         body
     }
 
-    /// Reads a watch to its end: up to an object that is created now and that its filter lets pass.
+    /// Reads a watch up to a sentinel, which is created now and passes the watch's filter.
     async fn drain(
         &mut self,
         step: Step,
@@ -150,14 +150,14 @@ impl Player<'_> {
                 events.push(line);
                 return Ok(events);
             }
-            // Only the first table of a watch names the columns, whosever row it has.
+            // Only the first table of a watch has the columns, even if its row is another sequence's.
             if let Some(named) =
                 line.pointer_mut("/object/columnDefinitions").filter(|named| !named.is_null())
             {
                 columns = named.take();
             }
             if line.get("type").is_some_and(|kind| kind == "BOOKMARK") && self.concerns_us(&line) {
-                // Its object is empty but for the version, and servers write that as they like.
+                // Its object has only a version, which servers format differently.
                 line = json!({"type": "BOOKMARK"});
                 events.push(line);
                 continue;
@@ -183,7 +183,7 @@ impl Player<'_> {
         !name.contains("zz-") && (namespace == self.memory.here || name.starts_with(&self.memory.here))
     }
 
-    /// Creates an object that passes the filter of the watch, and returns the text only it has.
+    /// Creates an object that passes the filter of the watch, and returns its unique mark.
     async fn sentinel(&mut self, kind: &Kind, step: &Step) -> Result<String> {
         self.sentinels += 1;
         let here = &self.memory.here;

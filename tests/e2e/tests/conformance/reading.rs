@@ -1,4 +1,4 @@
-//! Generates requests that read: single objects, lists, watches; and requests that no client should make.
+//! Generates reads (single objects, lists and watches) and requests that no client should make.
 
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -83,7 +83,7 @@ pub fn lists(kind: &'static Kind) -> BoxedStrategy<Step> {
     let accept = prop_oneof![4 => Just(None), 1 => Just(Some(TABLE.to_owned()))];
     (selector, page, version, accept)
         .prop_map(move |(selector, page, version, accept)| {
-            // A page ends where it is full, and what a selector leaves of the rest is not looked at.
+            // A page with a selector is not tested: the server stops at a full page, without checking the rest.
             let question =
                 if page.is_empty() { format!("{selector}{version}") } else { page[1..].to_owned() };
             Step { request: format!("GET {}?{question}", kind.collection()), accept, ..Step::default() }
@@ -120,7 +120,7 @@ pub fn watches(kind: &'static Kind, name: &'static str) -> BoxedStrategy<Step> {
         .boxed()
 }
 
-/// Requests that no client of the kind should make.
+/// Requests that no client should make for the kind.
 pub fn odd(kind: &'static Kind) -> Vec<Step> {
     let collection = kind.collection();
     let one = path(kind, "a");

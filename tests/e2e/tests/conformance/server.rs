@@ -1,5 +1,5 @@
-//! The servers that are compared, behind one way to send a request: the real one over HTTPS, the
-//! embedded one by a call.
+//! One interface to the servers under comparison: the real one over HTTPS, the embedded one by function
+//! calls.
 
 use anyhow::{Context as _, Result, bail};
 use futures::{StreamExt as _, TryStreamExt as _, stream::BoxStream};
@@ -12,7 +12,7 @@ use setu::clock::Clock;
 use setu::sim::api::{Answer, ApiServer, Caller, Options};
 use std::time::Duration;
 
-/// Longer than any single answer of a healthy server takes.
+/// Longer than any answer of a healthy server takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A server to compare.
@@ -22,7 +22,7 @@ pub enum Server {
     Embedded(ApiServer),
 }
 
-/// What a server answers.
+/// A server's answer.
 pub enum Reply {
     Whole {
         code: u16,
@@ -33,7 +33,7 @@ pub enum Reply {
 }
 
 impl Server {
-    /// An embedded server with a past, so that there are versions too old for it.
+    /// An embedded server after a compaction, so that some versions are too old.
     pub fn embedded() -> Self {
         let clock = Clock::wall();
         let server = ApiServer::new(Options { seed: 1, clock, replicas: 1, history: 10_000 });
@@ -41,7 +41,7 @@ impl Server {
         Self::Embedded(server)
     }
 
-    /// The server for one more sequence: the same real one, or a new embedded one.
+    /// The server for the next sequence: the same real one, or a new embedded one.
     pub fn anew(&self) -> Self {
         match self {
             Self::Real(client) => Self::Real(client.clone()),

@@ -1,19 +1,19 @@
-//! The smaller forms of a sequence: without a step, without a part of a request. They are numbered,
-//! the likeliest to do first, so that who tries them can go on where it was.
+//! The smaller forms of a sequence: without one step, or without one part of a request. They are numbered,
+//! the most promising first, so that a caller can continue where it stopped.
 
 use serde_json::Value;
 
 use crate::step::{Sequence, Step};
 
-/// Deeper parts of a body are left as they are.
+/// Deeper parts of a body are not removed.
 const DEPTH: usize = 4;
 
-/// The smaller form with this number, or none if there are no more.
+/// The smaller form with this number, if there is one.
 pub fn smaller(sequence: &Sequence, number: usize) -> Option<Sequence> {
     let steps = sequence.steps.len();
     if number < steps {
         let mut shorter = sequence.clone();
-        // From the end, since what a step does the later ones build upon.
+        // From the end, because later steps depend on earlier ones.
         shorter.steps.remove(steps - 1 - number);
         return Some(shorter);
     }
@@ -37,7 +37,7 @@ fn simpler(step: &Step) -> Vec<Step> {
     }
     if let Some((target, query)) = step.request.split_once('?') {
         let pairs: Vec<&str> = query.split('&').filter(|pair| !pair.is_empty()).collect();
-        // A watch that is none any more would only be another request.
+        // Without these a watch would become a different request.
         let optional = (0..pairs.len())
             .filter(|at| !["watch=", "timeoutSeconds="].iter().any(|keep| pairs[*at].starts_with(keep)));
         for at in optional {
@@ -59,7 +59,7 @@ fn simpler(step: &Step) -> Vec<Step> {
     out
 }
 
-/// Every part of a value as a JSON pointer, the outer before the inner.
+/// Collects JSON pointers to all parts of a value, outer ones first.
 fn parts(value: &Value, place: &str, depth: usize, out: &mut Vec<String>) {
     if depth == 0 {
         return;

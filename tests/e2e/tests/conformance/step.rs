@@ -1,5 +1,5 @@
-//! A sequence of requests as it is generated, kept and read: plain HTTP, with placeholders for what
-//! only an answer can tell. The rule: a sequence means the same on every server and in every namespace.
+//! A sequence of requests, as generated and stored: plain HTTP, with placeholders for values that only answers
+//! contain. The rule: a sequence means the same on every server and in every namespace.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,11 @@ use http::{Request, header};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// Some requests, one after the other, by one user.
+/// Consecutive requests by one user.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sequence {
-    /// What the sequence is kept for.
+    /// Why the sequence is kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub about: Option<String>,
     pub steps: Vec<Step>,
@@ -24,33 +24,33 @@ pub struct Sequence {
 pub struct Step {
     /// Method, path and query.
     pub request: String,
-    /// Content type; JSON where there is a body and nothing else is said.
+    /// Content type; JSON by default if there is a body.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accept: Option<String>,
-    /// The object, as last seen, that the body is merged into.
+    /// The object to merge the body into, as last seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub like: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body: Option<Value>,
-    /// A body that is no JSON.
+    /// A body that is not JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    /// The status code of the answer, where a kept sequence is about it.
+    /// The expected status code, if a kept sequence tests it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<u16>,
 }
 
-/// More than all annotations of an object may have together.
+/// More bytes than all annotations of an object may have together.
 const TOO_MUCH: usize = 262_200;
 
-/// What one server has answered so far.
+/// What is known from one server's answers so far.
 #[derive(Debug, Default)]
 pub struct Memory {
     /// The namespace, and the prefix of cluster-scoped names.
     pub here: String,
-    /// The version before the first step.
+    /// The resource version before the first step.
     pub start: String,
     list: String,
     next: Option<String>,
@@ -86,7 +86,7 @@ impl Step {
         self.method() == "GET" && matches!(self.query("watch"), Some("true" | "1"))
     }
 
-    /// The request as it is sent, given what is known.
+    /// The request to send, with the placeholders replaced.
     pub fn request(&self, memory: &Memory) -> Result<Request<Vec<u8>>> {
         let mut request = Request::builder()
             .method(self.method())
@@ -121,7 +121,7 @@ impl Memory {
         Self { here: here.to_owned(), start: "1".to_owned(), ..Self::default() }
     }
 
-    /// Takes in an answer to a request for `path`.
+    /// Records an answer to a request for `path`.
     pub fn learn(&mut self, path: &str, answer: &Value) {
         let plural = crate::kinds::plural_of(path);
         if let Some(items) = answer.get("items").and_then(Value::as_array) {
@@ -141,7 +141,7 @@ impl Memory {
         let name = name.strip_prefix(&format!("{}-", self.here)).unwrap_or(name);
         let key = format!("{plural}/{name}");
         let mut object = object.clone();
-        // Items of a list do not say what they are.
+        // Items of a list have no kind and apiVersion.
         let kind = list.get("kind").and_then(Value::as_str).and_then(|kind| kind.strip_suffix("List"));
         if let (Some(kind), Some(fields)) = (kind, object.as_object_mut()) {
             fields.entry("kind").or_insert_with(|| json!(kind));
@@ -176,7 +176,7 @@ impl Memory {
         }
     }
 
-    /// The text with its placeholders replaced; braces around anything else stay.
+    /// The text with its placeholders replaced. Other braces stay.
     pub fn fill(&self, text: &str) -> String {
         let mut out = String::with_capacity(text.len());
         let mut rest = text;

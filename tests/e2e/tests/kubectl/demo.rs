@@ -1,4 +1,4 @@
-//! The ordinary kubectl on the cluster that `setu demo --serve` serves: Setu answers what people do.
+//! Runs an ordinary kubectl against the cluster of `setu demo --serve`, in which Setu reacts to the changes.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::{PATIENCE, text};
 
-/// A demo that is served, and a kubectl that knows nothing else.
+/// A served demo, and a kubectl without other configuration.
 struct Demo {
     address: String,
     kubectl: PathBuf,
@@ -40,14 +40,14 @@ impl Demo {
             }
         });
         let address = address.await.expect("the demo does not serve");
-        // Nobody else reads what it tells, and it must not wait for that.
+        // Drains the output, so that the demo does not block.
         tokio::spawn(async move { while lines.next_line().await.is_ok_and(|line| line.is_some()) {} });
         let kubectl = programs::kubectl(&setu_e2e::Layout::default()).unwrap();
         Self { address, kubectl, home: TempDir::new().unwrap(), _setu: setu }
     }
 
-    /// What kubectl prints; it must succeed.
-    async fn says(&self, arguments: &[&str]) -> String {
+    /// The output of kubectl, which must succeed.
+    async fn prints(&self, arguments: &[&str]) -> String {
         let mut command = Command::new(&self.kubectl);
         command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."));
         command.env("HOME", self.home.path()).env("KUBECONFIG", "/dev/null").stdin(Stdio::null());
@@ -59,8 +59,8 @@ impl Demo {
         out
     }
 
-    /// What it prints within some seconds, where it goes on until it is stopped.
-    async fn says_for_a_while(&self, arguments: &[&str]) -> String {
+    /// The output within five seconds of a kubectl command that runs until it is stopped.
+    async fn prints_for_a_while(&self, arguments: &[&str]) -> String {
         let mut command = Command::new("timeout");
         command.arg("5").arg(&self.kubectl).args(["--server", &self.address]).args(arguments);
         command.env("HOME", self.home.path()).env("KUBECONFIG", "/dev/null").stdin(Stdio::null());
@@ -69,11 +69,11 @@ impl Demo {
         text(&output.stdout)
     }
 
-    /// Asks until the answer is as wanted, and returns it.
+    /// Repeats a command until its output meets a condition, and returns the output.
     async fn until(&self, arguments: &[&str], wanted: impl Fn(&str) -> bool) -> String {
         let deadline = Instant::now() + 2 * PATIENCE;
         loop {
-            let said = self.says(arguments).await;
+            let said = self.prints(arguments).await;
             if wanted(&said) {
                 return said;
             }
@@ -83,7 +83,7 @@ impl Demo {
     }
 }
 
-/// What docs/quickstart.md has people type, without the address.
+/// The arguments of the kubectl commands in docs/quickstart.md, without the address.
 fn shown_in_quickstart() -> [String; 3] {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/quickstart.md");
     let text = std::fs::read_to_string(file).unwrap();
@@ -94,35 +94,35 @@ fn shown_in_quickstart() -> [String; 3] {
 const WORKLOADS: [&str; 4] = ["get", "workloads", "-n", "default"];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gang_that_is_applied_gets_its_nodes_and_one_that_is_deleted_gives_them_back() {
+async fn an_applied_gang_gets_nodes_and_a_deleted_gang_releases_them() {
     let demo = Demo::start().await;
     let lines = shown_in_quickstart();
-    let [look, apply, watch] = lines.each_ref().map(|line| line.split(' ').collect::<Vec<_>>());
-    demo.says(&apply).await;
+    let [listing, apply, watch] = lines.each_ref().map(|line| line.split(' ').collect::<Vec<_>>());
+    demo.prints(&apply).await;
     let of_workload = |path: &'static str| [&WORKLOADS[..], &["-o", path]].concat();
     let state = of_workload("jsonpath={.items[0].status.admissionChecks[0].state}");
     demo.until(&[&WORKLOADS[..], &["-o", "name"]].concat(), |said| !said.is_empty()).await;
     demo.until(&state, |said| said == "Ready").await;
-    assert!(demo.says(&look).await.contains("nodeclaim"), "{look:?}");
-    let told = demo.says_for_a_while(&watch).await;
-    assert!(told.contains("GangReady"), "{told}");
-    let uid = demo.says(&of_workload("jsonpath={.items[0].metadata.uid}")).await;
+    assert!(demo.prints(&listing).await.contains("nodeclaim"), "{listing:?}");
+    let watched = demo.prints_for_a_while(&watch).await;
+    assert!(watched.contains("GangReady"), "{watched}");
+    let uid = demo.prints(&of_workload("jsonpath={.items[0].metadata.uid}")).await;
     let selector = format!("setu.kueue.x-k8s.io/workload-uid={uid}");
     let claims = ["get", "nodeclaims", "-l", selector.as_str(), "-o", "name"];
-    assert_eq!(demo.says(&claims).await.lines().count(), 4);
+    assert_eq!(demo.prints(&claims).await.lines().count(), 4);
 
-    let name = demo.says(&of_workload("jsonpath={.items[0].metadata.name}")).await;
+    let name = demo.prints(&of_workload("jsonpath={.items[0].metadata.name}")).await;
     let journal = "gang.setu.kueue.x-k8s.io/karpenter-provision";
     let forged = format!("{journal}=nonsense");
-    demo.says(&["annotate", "workload", &name, "-n", "default", "--overwrite", &forged]).await;
+    demo.prints(&["annotate", "workload", &name, "-n", "default", "--overwrite", &forged]).await;
     let annotation = of_workload(
         r"jsonpath={.items[0].metadata.annotations.gang\.setu\.kueue\.x-k8s\.io/karpenter-provision}",
     );
     demo.until(&annotation, |said| said.contains(r#""state":"Approved""#)).await;
-    assert_eq!(demo.says(&claims).await.lines().count(), 4, "the nodes are still the gang's");
+    assert_eq!(demo.prints(&claims).await.lines().count(), 4, "the nodes are still the gang's");
 
-    demo.says(&["delete", "job", "gang-of-four"]).await;
+    demo.prints(&["delete", "job", "gang-of-four"]).await;
     demo.until(&claims, str::is_empty).await;
-    let all = demo.says(&["get", "nodes", "-l", selector.as_str(), "-o", "name"]).await;
+    let all = demo.prints(&["get", "nodes", "-l", selector.as_str(), "-o", "name"]).await;
     assert_eq!(all, "");
 }

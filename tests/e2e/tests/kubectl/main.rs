@@ -1,4 +1,4 @@
-//! The ordinary kubectl on the embedded API server: what people will type, and what they should see.
+//! Runs an ordinary kubectl against the embedded API server, and checks what users see.
 
 #![allow(
     clippy::unwrap_used,
@@ -25,15 +25,15 @@ use tokio::process::{Child, ChildStdout, Command};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// Longer than any kubectl needs for one answer.
+/// Longer than any kubectl command takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// An embedded server behind a port, and kubectl that knows no other.
+/// An embedded server on a port, and a kubectl that knows no other server.
 struct Served {
     server: ApiServer,
     address: String,
     kubectl: PathBuf,
-    /// kubectl's own cache of what a server serves.
+    /// The folder of kubectl's discovery cache.
     home: TempDir,
     stop: CancellationToken,
     serving: JoinHandle<std::io::Result<()>>,
@@ -64,8 +64,8 @@ impl Served {
         output.await.unwrap_or_else(|_| panic!("kubectl {arguments:?} does not end")).unwrap()
     }
 
-    /// What kubectl prints; it must succeed and complain about nothing.
-    async fn says(&self, arguments: &[&str]) -> String {
+    /// The output of kubectl, which must succeed.
+    async fn prints(&self, arguments: &[&str]) -> String {
         let output = self.output(arguments).await;
         let (out, err) = (text(&output.stdout), text(&output.stderr));
         if std::env::var_os("SETU_SHOW").is_some() {
@@ -85,7 +85,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// The table of a `kubectl get`, with every age of some seconds as `AGE`.
+/// The table of a `kubectl get`, with ages in seconds replaced by `AGE`.
 fn ageless(table: &str) -> String {
     let age = |word: &str| {
         word.strip_suffix('s').is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
@@ -98,7 +98,7 @@ fn ageless(table: &str) -> String {
     table.lines().map(line).collect::<Vec<_>>().join("\n").trim().to_owned()
 }
 
-/// A gang that has one of its two nodes.
+/// Creates a gang with one of its two nodes.
 fn half_a_gang(server: &ApiServer) {
     let admin = server.user("admin");
     let create = |kind, object: Value| admin.create(kind, object).unwrap();
@@ -159,9 +159,9 @@ fn event(server: &ApiServer, name: &str, reason: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_served_is_found_under_the_names_of_a_real_cluster() {
+async fn api_resources_have_the_names_of_a_real_cluster() {
     let served = Served::start().await;
-    let kinds = served.says(&["api-resources", "--no-headers"]).await;
+    let kinds = served.prints(&["api-resources", "--no-headers"]).await;
     let kinds: Vec<String> = kinds.lines().map(ageless).collect();
     for kind in [
         "workloads kwl,kueueworkload,kueueworkloads kueue.x-k8s.io/v1beta2 true Workload",
@@ -174,8 +174,8 @@ async fn what_is_served_is_found_under_the_names_of_a_real_cluster() {
     ] {
         assert!(kinds.iter().any(|line| line == kind), "{kind:?} is not among {kinds:#?}");
     }
-    assert!(served.says(&["version"]).await.contains("Server Version: v1.36"));
-    assert_eq!(served.says(&["get", "--raw", "/readyz"]).await, "ok");
+    assert!(served.prints(&["version"]).await.contains("Server Version: v1.36"));
+    assert_eq!(served.prints(&["get", "--raw", "/readyz"]).await, "ok");
     served.stop().await;
 }
 
@@ -183,7 +183,7 @@ async fn what_is_served_is_found_under_the_names_of_a_real_cluster() {
 async fn tables_have_the_columns_of_a_real_cluster() {
     let served = Served::start().await;
     half_a_gang(&served.server);
-    let table = served.says(&["get", "workloads,nodeclaims,nodes", "-A"]).await;
+    let table = served.prints(&["get", "workloads,nodeclaims,nodes", "-A"]).await;
     assert_eq!(
         ageless(&table),
         "NAMESPACE NAME QUEUE RESERVED IN ADMITTED FINISHED AGE\n\
@@ -196,13 +196,13 @@ async fn tables_have_the_columns_of_a_real_cluster() {
          NAMESPACE NAME STATUS ROLES AGE VERSION\n\
          node/node-0 Ready <none> AGE v1.36.3"
     );
-    let wide = served.says(&["get", "nodeclaim", "train-0", "-o", "wide"]).await;
+    let wide = served.prints(&["get", "nodeclaim", "train-0", "-o", "wide"]).await;
     assert_eq!(
         ageless(&wide),
         "NAME TYPE CAPACITY ZONE NODE READY AGE IMAGEID ID NODEPOOL NODECLASS DRIFTED\n\
          train-0 g5.4xlarge on-demand zone-a node-0 True AGE default"
     );
-    let yaml = served.says(&["get", "workload", "train", "-o", "yaml"]).await;
+    let yaml = served.prints(&["get", "workload", "train", "-o", "yaml"]).await;
     for line in ["apiVersion: kueue.x-k8s.io/v1beta2", "kind: Workload", "  queueName: team-a"] {
         assert!(yaml.lines().any(|found| found == line), "{line:?} is not in\n{yaml}");
     }
@@ -232,7 +232,7 @@ async fn the_columns_show_the_gangs_of_the_chart_and_of_the_demo() {
     ]}});
     admin.merge_status(&kinds::WORKLOAD, "default", "demo", &message).unwrap();
     let table =
-        served.says(&["get", "workloads", "-A", "-o", "custom-columns-file=examples/columns.txt"]).await;
+        served.prints(&["get", "workloads", "-A", "-o", "custom-columns-file=examples/columns.txt"]).await;
     assert_eq!(
         ageless(&table),
         "NAMESPACE WORKLOAD QUEUE STATE PROGRESS\n\
@@ -244,23 +244,25 @@ async fn the_columns_show_the_gangs_of_the_chart_and_of_the_demo() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn objects_are_changed_and_deleted_as_people_are_used_to() {
+async fn objects_are_changed_and_deleted_as_on_a_real_cluster() {
     let served = Served::start().await;
     half_a_gang(&served.server);
     let admin = served.server.user("admin");
     let workload = || admin.get(&kinds::WORKLOAD, "default", "train").unwrap();
 
-    served.says(&["annotate", "workload", "train", "note=first"]).await;
-    served.says(&["annotate", "workload", "train", "note=second", "--overwrite"]).await;
+    served.prints(&["annotate", "workload", "train", "note=first"]).await;
+    served.prints(&["annotate", "workload", "train", "note=second", "--overwrite"]).await;
     assert_eq!(workload()["metadata"]["annotations"]["note"], "second");
-    served.says(&["label", "workloads", "--all", "-A", "team-"]).await;
+    served.prints(&["label", "workloads", "--all", "-A", "team-"]).await;
     assert_eq!(workload()["metadata"].get("labels"), None);
-    served.says(&["patch", "workload", "train", "--type=merge", "-p", r#"{"spec":{"active":false}}"#]).await;
+    served
+        .prints(&["patch", "workload", "train", "--type=merge", "-p", r#"{"spec":{"active":false}}"#])
+        .await;
     assert_eq!(workload()["spec"]["active"], false);
     let json = r#"[{"op":"test","path":"/spec/active","value":false},{"op":"remove","path":"/spec/active"}]"#;
-    served.says(&["patch", "workload", "train", "--type=json", "-p", json]).await;
-    served.says(&["label", "node", "node-0", "pool=gpu"]).await;
-    assert_eq!(served.says(&["get", "nodes", "-l", "pool=gpu", "-o", "name"]).await, "node/node-0\n");
+    served.prints(&["patch", "workload", "train", "--type=json", "-p", json]).await;
+    served.prints(&["label", "node", "node-0", "pool=gpu"]).await;
+    assert_eq!(served.prints(&["get", "nodes", "-l", "pool=gpu", "-o", "name"]).await, "node/node-0\n");
 
     let hold = json!({"metadata": {"finalizers": ["example.org/hold"]}});
     admin.merge(&kinds::WORKLOAD, "default", "train", &hold).unwrap();
@@ -276,33 +278,33 @@ async fn objects_are_changed_and_deleted_as_people_are_used_to() {
     admin.merge(&kinds::WORKLOAD, "default", "train", &json!({"metadata": {"finalizers": null}})).unwrap();
     assert!(tokio::time::timeout(PATIENCE, waiting.wait()).await.unwrap().unwrap().success());
     assert!(admin.get(&kinds::WORKLOAD, "default", "train").is_none());
-    served.says(&["delete", "nodeclaims", "--all"]).await;
+    served.prints(&["delete", "nodeclaims", "--all"]).await;
     assert!(admin.list(&kinds::NODE_CLAIM).is_empty());
     served.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_examples_apply_and_apply_again() {
+async fn the_examples_can_be_applied_twice() {
     let served = Served::start().await;
     let setup = ["apply", "-f", "examples/setup"];
-    let first = served.says(&[&setup[..], &["--validate=false"]].concat()).await;
+    let first = served.prints(&[&setup[..], &["--validate=false"]].concat()).await;
     assert!(first.lines().count() > 5 && first.lines().all(|line| line.ends_with(" created")), "{first}");
-    let again = served.says(&setup).await;
+    let again = served.prints(&setup).await;
     assert!(again.lines().all(|line| line.ends_with(" unchanged")), "{again}");
-    let gang = served.says(&["apply", "--validate=false", "-f", "examples/gang-of-four.yaml"]).await;
+    let gang = served.prints(&["apply", "--validate=false", "-f", "examples/gang-of-four.yaml"]).await;
     assert_eq!(gang, "job.batch/gang-of-four created\n");
-    assert_eq!(served.says(&["diff", "-f", "examples/gang-of-four.yaml"]).await, "");
+    assert_eq!(served.prints(&["diff", "-f", "examples/gang-of-four.yaml"]).await, "");
     let side = served
-        .says(&["apply", "--server-side", "-f", "examples/setup/queues.yaml", "--force-conflicts"])
+        .prints(&["apply", "--server-side", "-f", "examples/setup/queues.yaml", "--force-conflicts"])
         .await;
     assert!(side.contains("clusterqueue.kueue.x-k8s.io/training serverside-applied"), "{side}");
-    let jobs = served.says(&["get", "jobs", "-A", "-o", "wide"]).await;
+    let jobs = served.prints(&["get", "jobs", "-A", "-o", "wide"]).await;
     assert!(ageless(&jobs).contains("default gang-of-four Running 0/4 AGE train busybox"), "{jobs}");
     served.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn describe_tells_of_an_object_and_its_events() {
+async fn describe_shows_an_object_and_its_events() {
     let served = Served::start().await;
     half_a_gang(&served.server);
     served
@@ -310,19 +312,19 @@ async fn describe_tells_of_an_object_and_its_events() {
         .user("setu")
         .create(&kinds::EVENT, event(&served.server, "train.1", "Provisioning"))
         .unwrap();
-    let described = ageless(&served.says(&["describe", "workload", "train"]).await);
+    let described = ageless(&served.prints(&["describe", "workload", "train"]).await);
     for line in
         ["Name: train", "Namespace: default", "Labels: team=a", "Queue Name: team-a", "Kind: Workload"]
     {
         assert!(described.lines().any(|found| found == line), "{line:?} is not in\n{described}");
     }
     assert!(described.ends_with("Normal Provisioning AGE setu 2 NodeClaims were created"), "{described}");
-    let node = served.says(&["describe", "node", "node-0"]).await;
+    let node = served.prints(&["describe", "node", "node-0"]).await;
     assert!(node.contains("Kubelet Version:"), "{node}");
     served.stop().await;
 }
 
-/// Lines of a kubectl that goes on until it is dropped.
+/// The lines of a kubectl that runs until it is dropped.
 struct Following {
     lines: Lines<BufReader<ChildStdout>>,
     _kubectl: Child,
@@ -342,7 +344,7 @@ impl Following {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_shows_changes_as_they_come() {
+async fn a_watch_shows_changes_immediately() {
     let served = Served::start().await;
     half_a_gang(&served.server);
     let admin = served.server.user("admin");
@@ -366,13 +368,13 @@ async fn a_watch_shows_changes_as_they_come() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn events_are_found_by_the_object_that_they_are_about() {
+async fn events_are_found_by_their_object() {
     let served = Served::start().await;
     half_a_gang(&served.server);
     let admin = served.server.user("admin");
     admin.create(&kinds::EVENT, event(&served.server, "train.1", "Provisioning")).unwrap();
     assert_eq!(
-        ageless(&served.says(&["events", "--for", "workload/train"]).await),
+        ageless(&served.prints(&["events", "--for", "workload/train"]).await),
         "LAST SEEN TYPE REASON OBJECT MESSAGE\n\
          AGE Normal Provisioning Workload/train 2 NodeClaims were created"
     );
@@ -383,7 +385,7 @@ async fn events_are_found_by_the_object_that_they_are_about() {
         ("involvedObject.apiVersion=batch/v1", ""),
         ("source=kueue", ""),
     ] {
-        assert_eq!(served.says(&by(fields)).await, found, "{fields}");
+        assert_eq!(served.prints(&by(fields)).await, found, "{fields}");
     }
     served.stop().await;
 }
@@ -406,7 +408,7 @@ async fn waiting_for_a_condition_ends_when_it_holds() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_there_is_said_in_the_words_of_a_real_cluster() {
+async fn missing_objects_give_the_errors_of_a_real_cluster() {
     let served = Served::start().await;
     for (arguments, said) in [
         (&["get", "pod", "nonsense"][..], "Error from server (NotFound): pods \"nonsense\" not found"),

@@ -1,5 +1,5 @@
-//! Every scenario of `examples/scenarios/` and of `tests/e2e/scenarios/`, which the embedded cluster cannot
-//! play, on the real control plane: one cluster for all, a corner of it for each, several at a time.
+//! Runs all scenarios of `examples/scenarios/` and of `tests/e2e/scenarios/` on the real control plane. The embedded
+//! cluster cannot run the latter. All share one cluster, each has its own world, and several run at a time.
 
 #![allow(
     clippy::indexing_slicing,
@@ -27,13 +27,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime::{Handle, Runtime};
 
-/// Scenarios that run at the same time. Most of their time is waiting for others' timers.
+/// Scenarios that run at the same time. They mostly wait for timers of other programs.
 const AT_ONCE: usize = 7;
 
-/// Lives of one killed scenario that are led at the same time.
+/// Killed runs of one scenario that run at the same time.
 const KILLS_AT_ONCE: usize = 2;
 
-/// Setu is killed after every third of its writes, and after each of them where ignored tests are asked for.
+/// Setu is killed after every third write, or after every write when ignored tests are requested.
 const KILLS_APART: usize = 3;
 
 fn main() -> Result<()> {
@@ -75,7 +75,7 @@ fn main() -> Result<()> {
     conclusion.exit()
 }
 
-/// What the API server serves, once it serves our own kind too.
+/// The kinds that the API server serves, once they include ours.
 async fn kinds_with_ours(stack: &Stack) -> Result<Discovery> {
     let deadline = Instant::now() + Duration::from_secs(30);
     loop {
@@ -105,7 +105,7 @@ async fn play(stack: &Arc<Stack>, shared: &Shared, run: &Run, apart: usize) -> R
         return Ok(());
     }
     anyhow::ensure!(writes > 4, "Setu made {writes} writes only, so there is nothing to kill it after");
-    // Each scenario begins elsewhere, so that the first and the last write have their turn.
+    // Each scenario starts at a different offset, so that the first and last writes are covered too.
     let kills = (1..=writes).skip(run.title.len() % apart).step_by(apart);
     let kills = kills.map(|write| killed_after(write, stack, shared, run));
     stream::iter(kills).buffer_unordered(KILLS_AT_ONCE).try_collect().await

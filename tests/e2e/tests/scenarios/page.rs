@@ -1,4 +1,4 @@
-//! A page of Karpenter's metrics, as a scenario sets it.
+//! Serves a Karpenter metrics page that a scenario sets.
 
 use anyhow::Result;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -11,7 +11,7 @@ pub struct Page {
     said: Arc<Mutex<Said>>,
 }
 
-/// The page, and how often it was read as it is or was.
+/// The page, and how often any version of it was read.
 #[derive(Default)]
 struct Said {
     page: String,
@@ -30,26 +30,26 @@ impl Page {
         let served = Arc::clone(&said);
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                // Whoever hangs up reads it again.
+                // A client that disconnects will read it again.
                 let _ = answer(stream, &served);
             }
         });
         Ok(Self { address, said })
     }
 
-    /// Where it is.
+    /// Its URL.
     pub fn url(&self) -> String {
         format!("http://{}/metrics", self.address)
     }
 
-    /// Sets the page. Returns how often it was read before.
+    /// Sets the page, and returns the number of reads so far.
     pub fn set(&self, page: &str) -> u64 {
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         page.clone_into(&mut said.page);
         said.reads
     }
 
-    /// How often it was read.
+    /// The number of reads so far.
     pub fn reads(&self) -> u64 {
         self.said.lock().unwrap_or_else(PoisonError::into_inner).reads
     }

@@ -1,4 +1,4 @@
-//! The theatre of the real control plane: one cluster for all scenarios, one `setu` process for each.
+//! The `Theatre` for the real control plane: one cluster for all scenarios, one `setu` process for each.
 
 #[path = "page.rs"]
 mod page;
@@ -25,23 +25,23 @@ pub struct Real {
     kinds: Arc<Discovery>,
     /// The process under test.
     pub setu: Setu,
-    /// Karpenter's metrics page, where the scenario has one.
+    /// Karpenter's metrics page, if the scenario has one.
     page: Option<Page>,
-    /// With the AWS provider, the instance type that takes the place of the world's.
+    /// With the AWS provider, the instance type that replaces the world's.
     pub aws_type: Option<&'static str>,
 }
 
-/// What all runs in one cluster share.
+/// What all runs in a cluster share.
 #[derive(Clone)]
 pub struct Shared {
-    /// What the API server serves.
+    /// The kinds that the API server serves.
     pub kinds: Arc<Discovery>,
-    /// What Setu reaches it with.
+    /// Setu's kubeconfig.
     pub kubeconfig: Arc<Path>,
 }
 
 impl Real {
-    /// Prepares a run's process; it is not started yet.
+    /// Prepares the process of a run without starting it.
     pub fn new(stack: &Arc<Stack>, shared: &Shared, run: &Run) -> Result<Self> {
         let folder = stack.folder().join("scenarios").join(&run.id);
         let arguments: Vec<&str> = run.scenario.arguments.iter().map(String::as_str).collect();
@@ -52,8 +52,8 @@ impl Real {
             &folder,
         )?
         .with(&arguments);
-        let says = run.scenario.steps.iter().any(|step| matches!(step, Step::KarpenterSays(_)));
-        let page = if says { Some(Page::serve()?) } else { None };
+        let needs_page = run.scenario.steps.iter().any(|step| matches!(step, Step::KarpenterSays(_)));
+        let page = if needs_page { Some(Page::serve()?) } else { None };
         let url = page.as_ref().map(Page::url);
         let setu = match &url {
             Some(url) => setu.with(&["--karpenter-metrics", url]),
@@ -64,10 +64,10 @@ impl Real {
     }
 }
 
-/// What Setu says once the API server answers again.
+/// What Setu logs once the API server answers again.
 const IS_BACK: &str = "the API server answers again";
 
-/// The lines up to that one, without what is logged for those who look for a mistake.
+/// The lines up to that one, without debug lines.
 fn until_it_is_back(log: &str) -> Vec<String> {
     let mut told = Vec::new();
     for line in log.lines().filter(|line| !line.contains(" DEBUG ")) {
@@ -79,8 +79,8 @@ fn until_it_is_back(log: &str) -> Vec<String> {
     told
 }
 
-/// Whether these lines tell of an outage of so many seconds, at its begin, at its end alone.
-fn told_of_outage(told: &[String], seconds: u64) -> Result<()> {
+/// Checks that the log has exactly two lines about an outage of this many seconds: one at its start, one at its end.
+fn check_outage_lines(told: &[String], seconds: u64) -> Result<()> {
     let [begin, end] = told else { bail!("an outage is told of in two lines: {told:#?}") };
     let lasted = end.rsplit_once("seconds=").and_then(|(_, lasted)| lasted.trim().parse::<u64>().ok());
     let range = seconds..=seconds.saturating_add(30);
@@ -117,7 +117,7 @@ impl Theatre for Real {
     async fn karpenter_says(&mut self, page: &str) -> Result<()> {
         let served = self.page.as_ref().context("nobody serves the page")?;
         let before = served.set(page);
-        // Setu reads it each minute.
+        // Setu reads it once a minute.
         let deadline = Instant::now() + Duration::from_secs(90);
         while served.reads() == before {
             ensure!(Instant::now() < deadline, "Setu does not read Karpenter's metrics page");
@@ -132,7 +132,7 @@ impl Theatre for Real {
         found.map(|(resource, capabilities)| (resource, capabilities.scope))
     }
 
-    /// Several scenarios share its cores, and the embedded cluster shows what is prompt.
+    /// Several scenarios share the cores. The tests on the embedded cluster check promptness.
     fn patience(&self) -> u64 {
         2
     }
@@ -180,6 +180,6 @@ impl Theatre for Real {
             ensure!(Instant::now() < deadline, "Setu does not say that the API server is back:\n{log}");
             tokio::time::sleep(Duration::from_millis(200)).await;
         };
-        told_of_outage(&told, seconds)
+        check_outage_lines(&told, seconds)
     }
 }

@@ -1,5 +1,5 @@
-//! Several replicas of Setu in one world on the real control plane, each a process with the rights that
-//! users give it.
+//! Several replicas of Setu in one world on the real control plane. Each is a process with the permissions
+//! of a real installation.
 
 use crate::real::{Real, Shared};
 use crate::setu::Setu;
@@ -25,7 +25,7 @@ pub struct Replicas {
 }
 
 impl Replicas {
-    /// A world of this id in which no node comes up yet, and no replica that is started with these arguments.
+    /// Starts a world with this ID, in which nodes do not register, without replicas. Later ones get these arguments.
     pub async fn start(id: &str, arguments: &'static [&'static str]) -> Self {
         let stack = Arc::new(Stack::start(Options::default()).await.unwrap());
         let client = stack.client().unwrap();
@@ -43,7 +43,7 @@ impl Replicas {
         Self { world, stack, all: BTreeMap::new(), kubeconfig, arguments }
     }
 
-    /// Starts a replica on a host of this name.
+    /// Starts a replica on a host with this name.
     pub fn enter(&mut self, name: &'static str) {
         let folder = self.stack.folder().join(&self.world.id).join(name);
         let controller = controller_name_of(&self.world.id);
@@ -57,7 +57,7 @@ impl Replicas {
         Api::namespaced(self.world.client.clone(), KUEUE_NAMESPACE)
     }
 
-    /// The name of the replica that holds a lease; empty if nobody does.
+    /// The name of the replica that holds a lease; empty if it has no holder.
     pub async fn holder_of(&self, lease: &str) -> String {
         let lease = self.leases().get_opt(lease).await.unwrap_or_default();
         let holder = lease.and_then(|l| l.spec?.holder_identity).unwrap_or_default();
@@ -70,13 +70,13 @@ impl Replicas {
         tails.collect()
     }
 
-    /// Takes one step of a scenario.
+    /// Runs one step of a scenario.
     pub async fn step(&mut self, step: Value) {
         let step: Step = serde_json::from_value(step).unwrap();
         scenario::take(&mut self.world, &step).await.unwrap_or_else(|e| panic!("{e:#}\n{}", self.logs()));
     }
 
-    /// The transitions that the logs tell of, by Workload and number, with the replicas that committed them.
+    /// The transitions in the logs, by Workload and number, with the replicas that committed them.
     pub fn committed(&self) -> BTreeMap<(String, String), Vec<String>> {
         let mut all: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
         for (name, replica) in &self.all {
@@ -91,7 +91,7 @@ impl Replicas {
         all
     }
 
-    /// No transition was made twice, every history is a path of the chart, and nothing is left behind.
+    /// Checks that no transition happened twice, every history is a valid path, and nothing is left behind.
     pub async fn left_nothing_and_did_nothing_twice(&mut self) {
         for ((workload, seq), by) in self.committed() {
             assert_eq!(by.len(), 1, "transition {seq} of {workload} was made by {by:?}");
@@ -103,7 +103,7 @@ impl Replicas {
         scenario::nothing_is_left(&mut self.world).await.unwrap();
     }
 
-    /// Ends the replicas, and then the control plane.
+    /// Stops the replicas, then the control plane.
     pub fn end(self) {
         let Self { world, stack, all, .. } = self;
         drop((world, all));

@@ -1,5 +1,5 @@
-//! What the scenarios' Setu may do: what the manifests and examples/rbac give it and nothing else, behind the admission policies.
-//! Scenarios whose gangs hand nodes back or keep them run it under a second account, which has what users add for that.
+//! The permissions of the scenarios' Setu: only those in the manifests and examples/rbac, with the admission policies.
+//! Scenarios that hand back or keep nodes use a second account, which has the permissions that users add for that.
 
 use crate::real::Shared;
 use anyhow::{Context as _, Result, ensure};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 const PLAIN: &str = "setu";
 const HANDS_BACK: &str = "setu-hand-back";
 
-/// How each of the two accounts reaches the cluster.
+/// The two accounts.
 #[derive(Clone)]
 pub struct Accounts {
     plain: Shared,
@@ -37,7 +37,7 @@ fn subjects(object: &mut Value) -> Option<&mut Vec<Value>> {
     object.get_mut("subjects").and_then(Value::as_array_mut)
 }
 
-/// The policies with the second account wherever the first is named.
+/// The policies, with the second account added wherever they name the first.
 fn policies() -> Result<String> {
     let user = |account: &str| format!("\"system:serviceaccount:{KUEUE_NAMESPACE}:{account}\"");
     let text = read("manifests/admission-policies.yaml")?;
@@ -47,10 +47,10 @@ fn policies() -> Result<String> {
 }
 
 impl Accounts {
-    /// Makes both, with their rights and the policies.
+    /// Creates both accounts, with their permissions and the policies.
     pub async fn make(stack: &Stack, kinds: Discovery) -> Result<Self> {
         let account = json!({"kind": "ServiceAccount", "name": HANDS_BACK, "namespace": KUEUE_NAMESPACE});
-        // One scenario has the flag that needs the second.
+        // The second file is for the scenario with the TAS compatibility flag.
         let mut objects = documents("manifests/rbac.yaml")?;
         objects.append(&mut documents("examples/rbac/setu-tas-compat.yaml")?);
         for subjects in objects.iter_mut().filter_map(subjects) {
@@ -77,7 +77,7 @@ impl Accounts {
         })
     }
 
-    /// What this run's Setu goes by.
+    /// The account of this run's Setu.
     pub fn of(&self, run: &Run) -> &Shared {
         let release = run.scenario.policy.pointer("/custody/release").and_then(Value::as_str);
         match release {

@@ -1,4 +1,4 @@
-//! The process under test: `setu run`, one for each scenario, under a controller name of its own.
+//! The process under test: one `setu run` for each scenario, with its own controller name.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
@@ -10,14 +10,14 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 
-/// How to start Setu, and the process once started.
+/// The command that starts Setu, and its process once started.
 pub struct Setu {
     binary: PathBuf,
     kubeconfig: PathBuf,
     controller_name: String,
     policy: PathBuf,
     log: PathBuf,
-    /// What it finds in its environment from the next start on.
+    /// Its environment variables, from the next start on.
     pub environment: Vec<(&'static str, String)>,
     arguments: Vec<String>,
     host: String,
@@ -25,7 +25,7 @@ pub struct Setu {
 }
 
 impl Setu {
-    /// Prepares a process; `folder` keeps its policy file and its log.
+    /// Prepares a process. `folder` will contain its policy file and its log.
     pub fn new(kubeconfig: &Path, controller_name: &str, policy: &str, folder: &Path) -> Result<Self> {
         std::fs::create_dir_all(folder)?;
         let policy_file = folder.join("policy.yaml");
@@ -50,14 +50,14 @@ impl Setu {
         self
     }
 
-    /// The same on a host of this name.
+    /// The same on a host with this name.
     #[must_use]
     pub fn on(mut self, host: &str) -> Self {
         host.clone_into(&mut self.host);
         self
     }
 
-    /// Starts it. With `kill_after` it kills itself right after that write.
+    /// Starts it. With `kill_after`, it kills itself right after that write.
     pub fn start(&mut self, kill_after: Option<u64>) -> Result<()> {
         let log = File::options().create(true).append(true).open(&self.log)?;
         let mut command = Command::new(&self.binary);
@@ -86,7 +86,7 @@ impl Setu {
         Ok(())
     }
 
-    /// How it ended, if it has.
+    /// Its exit status, if it has exited.
     pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
         Ok(match &mut self.child {
             Some(child) => child.try_wait()?,
@@ -94,7 +94,7 @@ impl Setu {
         })
     }
 
-    /// Sends it a signal by its name, such as `TERM`.
+    /// Sends it a signal by name, for example `TERM`.
     pub fn signal(&self, name: &str) -> Result<()> {
         let id = self.child.as_ref().context("Setu does not run")?.id().to_string();
         let status = Command::new("kill").args(["-s", name, &id]).status().context("starting kill")?;
@@ -110,17 +110,17 @@ impl Setu {
         }
     }
 
-    /// The number of its process.
+    /// Its process ID.
     pub fn id(&self) -> Option<u32> {
         self.child.as_ref().map(Child::id)
     }
 
-    /// Writes it has made so far, from its own metrics.
+    /// The number of its writes so far, from its metrics.
     pub fn writes(&self) -> Result<u64> {
         self.writes_like("")
     }
 
-    /// The same of one kind, as in `nodeclaims`.
+    /// The same for one resource, for example `nodeclaims`.
     pub fn writes_of(&self, kind: &str) -> Result<u64> {
         self.writes_like(&format!("resource=\"{kind}\""))
     }
@@ -133,15 +133,15 @@ impl Setu {
         Ok(lines.filter_map(|l| l.rsplit(' ').next()?.parse::<u64>().ok()).sum())
     }
 
-    /// Where one of its two servers listens, from its log.
+    /// The address of one of its two servers, from its log.
     pub fn address(&self, server: &str) -> Result<String> {
         let log = std::fs::read_to_string(&self.log)?;
         let line = format!("what=\"{server}\" address=\"");
-        let told = log.lines().rev().find_map(|l| l.split(&line).nth(1)?.split('"').next());
-        told.map(str::to_owned).context("Setu has not said where it listens")
+        let found = log.lines().rev().find_map(|l| l.split(&line).nth(1)?.split('"').next());
+        found.map(str::to_owned).context("Setu has not said where it listens")
     }
 
-    /// What it answers on one of its two servers, head included.
+    /// The answer of one of its two servers, with the headers.
     pub fn get(&self, server: &str, path: &str) -> Result<String> {
         get(&self.address(server)?, path)
     }
@@ -165,12 +165,12 @@ impl Drop for Setu {
     }
 }
 
-/// What a server at this address answers, head included.
+/// The answer of the server at this address, with the headers.
 pub fn get(address: &str, path: &str) -> Result<String> {
     asked(address, path, "HTTP/1.1")
 }
 
-/// The same of a server that would answer in chunks, which may end amid a line.
+/// The same without chunked encoding, whose chunks may end in the middle of a line.
 pub fn get_whole(address: &str, path: &str) -> Result<String> {
     asked(address, path, "HTTP/1.0")
 }
@@ -183,7 +183,7 @@ fn asked(address: &str, path: &str, version: &str) -> Result<String> {
     Ok(text)
 }
 
-/// The binary, built with fail points before the tests are.
+/// The binary with fail points, which is built before the tests.
 pub fn binary() -> Result<PathBuf> {
     let path = match std::env::var_os("SETU_BIN") {
         Some(path) => PathBuf::from(path),

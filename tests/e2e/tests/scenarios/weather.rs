@@ -1,4 +1,4 @@
-//! The weather of a scenario, as EC2 has it.
+//! Converts a scenario's weather to faults of EC2.
 
 use ::setu::api::duration::Span;
 use anyhow::{Context as _, Result, anyhow, ensure};
@@ -7,7 +7,7 @@ use serde_json::Value;
 use setu_e2e::aws::{Cloud, Comes, Machines, Market, Offerings, Rule};
 use std::time::Duration;
 
-/// A rule of the weather. Only one world is played at a time, so its NodePool says nothing.
+/// A rule of the weather. Only one world runs at a time, so its NodePool is ignored.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Written {
@@ -21,7 +21,7 @@ struct Written {
     registration_delay: Option<Span>,
 }
 
-/// From now on the cloud is as bad as this; an error names what it cannot be.
+/// Sets the weather of the cloud. The error names a rule that EC2 cannot have.
 pub fn set(cloud: &Cloud, weather: &[Value]) -> Result<()> {
     let (rules, machines) = read(weather)?;
     cloud.rules(rules);
@@ -29,7 +29,7 @@ pub fn set(cloud: &Cloud, weather: &[Value]) -> Result<()> {
     Ok(())
 }
 
-/// What goes wrong, and how machines behave.
+/// The faults, and how machines behave.
 fn read(written: &[Value]) -> Result<(Vec<Rule>, Machines)> {
     let (mut rules, mut machines) = (Vec::new(), Machines::default());
     for value in written {

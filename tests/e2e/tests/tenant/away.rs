@@ -1,4 +1,4 @@
-//! What a tenant does while nobody acts, which whoever acts next finds done.
+//! What a tenant changes while Setu is away, and Setu finds when it is back.
 
 use crate::forging::{annotation, with};
 use crate::stage::{PODS, Stage, TENANT, job};
@@ -9,7 +9,7 @@ use setu::api::{NodeClaim, Workload};
 use setu::names;
 use setu_e2e::apply;
 
-/// A10, A24: while Setu is away one Workload is deleted, and the journal of another forged.
+/// A10, A24: while Setu is away, one Workload is deleted, and the journal of another is forged.
 pub async fn while_setu_is_away(stage: &mut Stage) {
     for name in ["stays", "goes"] {
         apply::one(&stage.tenant, job(TENANT, name)).await.unwrap();

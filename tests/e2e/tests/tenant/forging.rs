@@ -1,5 +1,5 @@
-//! What a tenant does that may write the metadata of Workloads: with the admission policies in force, and
-//! with nothing but Setu's own distrust in the way.
+//! Attacks by a tenant that may write the metadata of Workloads: first with the admission policies, then
+//! with only Setu's own checks.
 
 use crate::stage::{NEIGHBOURS, PODS, POLICIES, Stage, TENANT};
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicyBinding;
@@ -9,16 +9,16 @@ use serde_json::{Value, json};
 use setu::api::Workload;
 use setu::names;
 
-/// Most bytes that the API server takes as the annotations of one object.
+/// The maximum total size of one object's annotations, in bytes.
 const ANNOTATIONS_LIMIT: usize = 256 * 1024;
 const JUNK: &str = "example.com/junk";
 
-/// A patch that writes an annotation, or takes it off.
+/// A patch that writes or removes an annotation.
 pub fn annotation(key: &str, value: Option<&str>) -> Patch<Value> {
     Patch::Merge(json!({"metadata": {"annotations": {key: value}}}))
 }
 
-/// Whether the API server refused, with these words.
+/// Checks that the API server refused, with these words.
 fn refused<T: std::fmt::Debug>(answer: Result<T, kube::Error>, words: &str) {
     match answer {
         Err(kube::Error::Api(status)) if status.message.contains(words) => {}
@@ -30,7 +30,7 @@ async fn own(stage: &Stage) -> Workload {
     stage.workload(TENANT, "own").await.unwrap()
 }
 
-/// A1 to A9 with the policies: nothing reaches a journal. Labels and pod sets.
+/// A1 to A9 with the policies: no forgery reaches a journal. Also labels and pod sets.
 pub async fn behind_the_policies(stage: &mut Stage) {
     let api: Api<Workload> = Api::namespaced(stage.writer.clone(), TENANT);
     let workload = own(stage).await;
@@ -38,8 +38,8 @@ pub async fn behind_the_policies(stage: &mut Stage) {
     let key = names::journal_key(TENANT);
     refused(api.patch(&name, &really, &annotation(&key, Some("{}"))).await, "written by Setu alone");
     refused(api.patch(&name, &really, &annotation(&key, None)).await, "removed by Setu alone");
-    let told = annotation(&names::state_key(TENANT), Some("Approved"));
-    refused(api.patch(&name, &really, &told).await, "written by Setu alone");
+    let forged_state = annotation(&names::state_key(TENANT), Some("Approved"));
+    refused(api.patch(&name, &really, &forged_state).await, "written by Setu alone");
     let mut copy = workload.clone();
     copy.metadata = serde_json::from_value(json!({
         "name": "copy", "namespace": TENANT, "annotations": {&key: workload.annotations()[&key]},
@@ -59,7 +59,7 @@ pub async fn behind_the_policies(stage: &mut Stage) {
     let more: Patch<()> = Patch::Json(serde_json::from_value(more).unwrap());
     assert!(api.patch(&name, &really, &more).await.is_err(), "Kueue lets nobody change what it reserved for");
 
-    // The Job stays, so Kueue makes another Workload.
+    // The Job stays, so Kueue creates another Workload.
     api.delete(&name, &DeleteParams::default()).await.unwrap();
     let before = workload.uid();
     stage
@@ -80,7 +80,7 @@ pub fn with(journal: &str, fields: &Value) -> String {
     journal.to_string()
 }
 
-/// A1 to A13 and A21 where the policies are switched off.
+/// A1 to A13 and A21 without the policies.
 pub async fn without_the_policies(stage: &mut Stage) {
     let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(stage.admin.clone());
     for name in POLICIES {
@@ -97,7 +97,7 @@ pub async fn without_the_policies(stage: &mut Stage) {
     stage.until("the policies are off", async |_| api.patch(&name, &dry, &forge).await.is_ok()).await;
     let known = own(stage).await.annotations().clone();
     let others = known.iter().filter(|(k, _)| **k != key).map(|(k, v)| k.len() + v.len());
-    // Room for no journal; what Setu and Kueue say besides may be a little longer by then.
+    // Leaves no room for a journal. The other annotations of Setu and Kueue may grow a little by then.
     let junk = "x".repeat(ANNOTATIONS_LIMIT - JUNK.len() - others.sum::<usize>() - 256);
     let garbled = format!("{{\"version\":1,\"state\":{}", "[".repeat(500));
     let most = json!({"attempt": u32::MAX, "seq": u64::MAX, "slots": u32::MAX});

@@ -1,5 +1,4 @@
-//! Every NodeClaim there ever was, as a watch told of it, so that one which comes and goes between two
-//! looks is judged too.
+//! Records every NodeClaim that a watch reports, so that short-lived ones between two checks are judged too.
 
 use crate::stage::NEIGHBOURS;
 use futures::TryStreamExt as _;
@@ -13,17 +12,17 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// What is remembered of a NodeClaim.
+/// What the ledger records of a NodeClaim.
 #[derive(Clone, Debug)]
 pub struct Bought {
     /// `namespace/name` of its Workload.
     pub workload: String,
     pub node_pool: String,
-    /// Its Workload's UID, its attempt, generation and slot.
+    /// Its Workload UID, attempt, generation and slot.
     pub place: [String; 4],
-    /// What decides which machine it becomes, and so its price.
+    /// The fields that decide its machine, and therefore its price.
     pub shape: Value,
-    /// Whether its deletion was ever asked for.
+    /// Whether its deletion was ever requested.
     pub deleted: bool,
 }
 
@@ -31,18 +30,18 @@ pub struct Bought {
 #[derive(Clone, Default)]
 pub struct Ledger {
     bought: Arc<Mutex<BTreeMap<String, Bought>>>,
-    /// How the Workloads begin that are not asked about any more: a watch may tell of their end later.
+    /// Name prefixes of Workloads that are over. They are ignored, because a watch may report their deletion late.
     over: Arc<Mutex<Vec<String>>>,
 }
 
 impl Ledger {
-    /// Begins to watch.
+    /// Starts the watch.
     pub fn keep(client: Client) -> Self {
         let ledger = Self::default();
         let kept = ledger.clone();
         tokio::spawn(async move {
             let api: Api<NodeClaim> = Api::all(client);
-            // Where a watch breaks off, the next begins with everything there is.
+            // After a broken watch, the next one starts with all existing objects.
             loop {
                 if let Ok(events) = api.watch(&WatchParams::default(), "0").await {
                     let mut events = pin!(events);
@@ -79,7 +78,7 @@ impl Ledger {
         self.bought.lock().unwrap().insert(claim.uid().unwrap(), bought);
     }
 
-    /// Those of the Workloads of one namespace.
+    /// The NodeClaims of one namespace's Workloads, without those that are over.
     pub fn of(&self, namespace: &str) -> Vec<Bought> {
         let prefix = format!("{namespace}/");
         let over = self.over.lock().unwrap();
@@ -89,14 +88,14 @@ impl Ledger {
         self.bought.lock().unwrap().values().filter(asked).cloned().collect()
     }
 
-    /// A Job of the neighbours is over, and its nodes are given back.
+    /// Records that a Job of the neighbours is over and its nodes were released.
     pub fn is_over(&self, job: &str) {
         self.over.lock().unwrap().push(format!("{NEIGHBOURS}/job-{job}-"));
     }
 
-    /// Nothing was ever bought from another NodePool than this, of another shape than the first, in
-    /// another place than a gang of so many pods has, or for a place that had its node at the time. Who takes a
-    /// journal away takes the count of attempts with it, so that a place may be filled again once it is empty.
+    /// Checks that every NodeClaim was in this NodePool, had the same shape as the first, had a slot of a gang with this
+    /// many pods, and did not duplicate a node of its slot. Deleting a journal also deletes its attempt count, so an
+    /// empty slot may be filled again.
     pub fn is_as_honest_gangs_would_have_it(&self, node_pool: &str, pods: usize) {
         let all: Vec<Bought> = self.bought.lock().unwrap().values().cloned().collect();
         let mut places = BTreeSet::new();

@@ -1,5 +1,5 @@
-//! What a tenant may submit: Jobs that ask for more than they get, Jobs that come and go, and pods that
-//! want to be where they should not.
+//! Attacks by what a tenant may submit: Jobs that request more than they may get, Jobs that come and go, and
+//! pods that target nodes of others.
 
 use crate::stage::{NEIGHBOURS, PODS, Stage, TENANT, job};
 use k8s_openapi::api::batch::v1::Job;
@@ -11,14 +11,14 @@ use setu::api::workload::Verdict;
 use setu::names;
 use setu_e2e::apply;
 
-/// Rounds of the tenant who submits and deletes.
+/// How often the tenant submits and deletes a Job.
 const ROUNDS: usize = 6;
-/// Jobs of the tenant who submits all at once; the queue has room for them and for the neighbours.
+/// The number of Jobs that the tenant submits at once. The queue has room for them and for the neighbours.
 const MANY_JOBS: usize = 40;
-/// More than `guards.gangNodes` is by default, each on a node of its own.
+/// More than the default of `guards.gangNodes`, each on its own node.
 const TINY_PODS: usize = 300;
 
-/// A6, A16, A20: annotations and labels that are read by nobody, or closed; selectors beyond the NodePool.
+/// A6, A16, A20: annotations and labels that are ignored or not allowed, and selectors outside the NodePool.
 pub async fn jobs_that_ask_for_more(stage: &mut Stage) {
     let victim = stage.gang_label("waits").await;
     let mut greedy = job(TENANT, "greedy");
@@ -45,7 +45,7 @@ pub async fn jobs_that_ask_for_more(stage: &mut Stage) {
         ("elsewhere", json!({names::NODEPOOL: "expensive"}), "asks for karpenter.sh/nodepool [expensive]"),
         ("larger", json!({names::INSTANCE_TYPE: "p5.48xlarge"}), "asks for node.kubernetes.io/instance-type"),
         ("beside", json!({names::GANG: victim}), "asks for setu.kueue.x-k8s.io/gang"),
-        // No flavor of the queue has this label, so Kueue reserves nothing and Setu is not asked.
+        // No flavor of the queue has this label, so Kueue reserves nothing and Setu is not involved.
         ("flavored", json!({"pool": "expensive"}), ""),
     ] {
         let mut asks = job(TENANT, name);
@@ -59,7 +59,7 @@ pub async fn jobs_that_ask_for_more(stage: &mut Stage) {
             })
             .await;
         stage.nobody_is_harmed(name).await;
-        // What Setu refuses gives its quota back.
+        // A gang that Setu refuses releases its quota.
         let verdict = if said.is_empty() { Verdict::Pending } else { Verdict::Retry };
         let is_out = async |s: &Stage| {
             let workload = s.workload(TENANT, name).await.unwrap();
@@ -72,7 +72,8 @@ pub async fn jobs_that_ask_for_more(stage: &mut Stage) {
     stage.until("its claims are gone", async |s| s.claims(TENANT).await.len() == PODS).await;
 }
 
-/// A14: a gang with the name of the neighbours', and two whose names differ only at the end of what a label holds.
+/// A14: a gang with the same name as the neighbours' gang, and two whose names differ only at the length limit of
+/// labels.
 pub async fn jobs_with_names_of_others(stage: &mut Stage) {
     let long = "x".repeat(62);
     let names = ["waits".to_owned(), format!("{long}a"), format!("{long}b")];
@@ -96,7 +97,7 @@ pub async fn jobs_with_names_of_others(stage: &mut Stage) {
     stage.nobody_was_harmed("gangs with names of others that went").await;
 }
 
-/// A19: very many Jobs at once, and a gang of the neighbours that comes after them.
+/// A19: very many Jobs at once, and a gang of the neighbours that arrives later.
 pub async fn very_many_jobs(stage: &mut Stage) {
     let names: Vec<String> = (0..MANY_JOBS).map(|n| format!("many-{n}")).collect();
     for name in &names {
@@ -122,7 +123,7 @@ pub async fn very_many_jobs(stage: &mut Stage) {
     stage.nobody_was_harmed("very many Jobs").await;
 }
 
-/// A17: more tiny pods than a gang may have nodes.
+/// A17: more tiny pods than the maximum number of nodes of a gang.
 pub async fn a_job_of_tiny_pods(stage: &mut Stage) {
     let mut swarm = job(TENANT, "swarm");
     for key in ["parallelism", "completions"] {
@@ -131,7 +132,7 @@ pub async fn a_job_of_tiny_pods(stage: &mut Stage) {
     swarm["spec"]["template"]["spec"]["containers"][0]["resources"] =
         json!({"requests": {"cpu": "1m", "memory": "1Mi"}});
     apply::one(&stage.tenant, swarm).await.unwrap();
-    // The administrator may allow more later, so it is asked for again, and buys nothing meanwhile.
+    // The administrator may raise the limit later, so the gang is retried, and buys nothing until then.
     let refused = json!({"job": "swarm", "state": "Yielded", "claims": 0, "event": "GangRetrying"});
     stage.play.step(json!({"until": refused})).await;
     stage.nobody_was_harmed("a Job of tiny pods").await;
@@ -148,7 +149,7 @@ pub async fn jobs_that_come_and_go(stage: &mut Stage) {
             stage.until("it has claims", async |s| s.claims(TENANT).await.len() > PODS).await;
         }
         for suspend in [false, true, false] {
-            // Kueue suspends it again; that it has changed meanwhile is no harm.
+            // Kueue suspends it again; a conflict is harmless.
             let _ = jobs.patch("loop", &patches, &Patch::Merge(json!({"spec": {"suspend": suspend}}))).await;
         }
         jobs.delete("loop", &DeleteParams::background()).await.unwrap();
@@ -171,7 +172,7 @@ fn pod(name: &str, spec: &Value) -> Value {
     })
 }
 
-/// A26: pods outside of any queue that tolerate every taint, on nodes that are in use.
+/// A26: pods in no queue that tolerate every taint, on nodes in use.
 pub async fn pods_on_nodes_of_others(stage: &mut Stage) {
     let runs = stage.gang_label("runs").await;
     let claims = stage.claims(NEIGHBOURS).await;
@@ -189,7 +190,7 @@ pub async fn pods_on_nodes_of_others(stage: &mut Stage) {
     }
 }
 
-/// A26: such a pod takes the device of a node before the gang that the node was made for is told to run.
+/// A26: such a pod takes the device of a node before the node's gang is admitted.
 pub async fn a_pod_is_first(stage: &Stage, job: &str) {
     let selector = json!({"nodeSelector": {names::GANG: stage.gang_label(job).await}});
     apply::one(&stage.tenant, pod("first", &selector)).await.unwrap();

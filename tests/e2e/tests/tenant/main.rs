@@ -1,5 +1,5 @@
-//! A tenant against Setu on the real control plane, with tokens of its own. A name such as A16 is an
-//! attack of docs/security.md.
+//! A tenant with its own tokens attacks Setu on the real control plane. Names such as A16 refer to the attacks
+//! in docs/security.md.
 
 #![allow(
     clippy::unwrap_used,
@@ -50,7 +50,7 @@ async fn whatever_a_tenant_does_others_keep_their_nodes_and_nobody_gets_another_
     honest_gangs_are_served(stage).await;
 }
 
-/// The gang that waited all the while, on whose nodes the tenant's pod is first, and one that comes now.
+/// Checks that the waiting gang runs, although a pod of the tenant takes a device of its nodes first, and a new gang too.
 async fn honest_gangs_are_served(mut stage: Stage) {
     loads::a_pod_is_first(&stage, "waits").await;
     stage.play.step(json!({"weather": []})).await;

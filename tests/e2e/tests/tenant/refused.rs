@@ -1,4 +1,4 @@
-//! What the API server refuses whoever has a tenant's usual rights.
+//! What the API server refuses to a tenant with the usual permissions.
 
 use crate::stage::{NEIGHBOURS, Stage, TENANT, job};
 use http::{Method, Request};
@@ -6,7 +6,7 @@ use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 use setu_e2e::apply;
 
-/// Sends a request and returns the code of a refusal, or nothing.
+/// Sends a request, and returns the status code if it is refused.
 async fn refusal(client: &Client, method: Method, path: &str, body: &Value) -> Option<u16> {
     let kind = if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" };
     let request = Request::builder().method(method).uri(path).header("content-type", kind);
@@ -18,7 +18,7 @@ async fn refusal(client: &Client, method: Method, path: &str, body: &Value) -> O
     }
 }
 
-/// A1, A15, A25, A28, and whatever else needs rights that no tenant has.
+/// A1, A15, A25, A28, and other requests that need permissions no tenant has.
 pub async fn what_is_not_the_tenants(stage: &mut Stage) {
     apply::one(&stage.tenant, job(TENANT, "own")).await.unwrap();
     stage.until("the tenant's gang waits", async |s| s.claims(TENANT).await.len() == 2).await;
@@ -55,7 +55,7 @@ pub async fn what_is_not_the_tenants(stage: &mut Stage) {
         let code = refusal(&stage.tenant, method.clone(), &path, body).await;
         assert_eq!(code, Some(403), "{method} {path}");
     }
-    // The one that may write Workloads still may not say what became of them.
+    // The account that may write Workloads still may not write their status.
     let status = format!("{workloads}/{own}/status");
     assert_eq!(refusal(&stage.writer, change.clone(), &status, &ready).await, Some(403));
     assert_eq!(refusal(&stage.writer, delete, &format!("{claims}/{claim}"), &any).await, Some(403));

@@ -1,5 +1,5 @@
-//! The cluster of the play: a tenant in one namespace, honest neighbours in another, one queue for both, and
-//! a NodePool that nobody is to get.
+//! The cluster of the test: a tenant in one namespace, honest neighbours in another, one queue for both, and
+//! a NodePool that no gang may use.
 
 use crate::ledger::Ledger;
 use crate::replicas::Replicas;
@@ -17,16 +17,16 @@ use std::time::{Duration, Instant};
 pub const TENANT: &str = "tenant";
 pub const NEIGHBOURS: &str = "neighbours";
 pub const POLICIES: [&str; 3] = ["setu-journal", "setu-nodeclaims", "setu-bounds"];
-/// Pods of every gang here.
+/// The number of pods of every gang.
 pub const PODS: usize = 2;
 
 pub struct Stage {
     pub play: Replicas,
     pub ledger: Ledger,
     pub admin: Client,
-    /// Has the rights that Kubernetes and Kueue mean for tenants.
+    /// Has the permissions that Kubernetes and Kueue intend for tenants.
     pub tenant: Client,
-    /// May also do everything to Workloads of its namespace.
+    /// May also do everything with Workloads in its namespace.
     pub writer: Client,
 }
 
@@ -55,7 +55,7 @@ fn surroundings() -> Vec<Value> {
                 "requirements": [
                     {"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["p5.48xlarge"]},
                 ],
-                // Or Karpenter itself would buy for pods that ask for it.
+                // Otherwise Karpenter would buy nodes for pods that select this pool.
                 "taints": [{"key": "reserved", "effect": "NoExecute"}],
             }}},
         }),
@@ -72,7 +72,7 @@ fn surroundings() -> Vec<Value> {
     ]
 }
 
-/// A Job of [`PODS`] pods with a GPU each, which run until they are deleted.
+/// A Job of [`PODS`] pods with one GPU each, which run until they are deleted.
 pub fn job(namespace: &str, name: &str) -> Value {
     json!({
         "apiVersion": "batch/v1", "kind": "Job",
@@ -93,7 +93,7 @@ pub fn job(namespace: &str, name: &str) -> Value {
 }
 
 impl Stage {
-    /// Two gangs of the neighbours: `runs` runs, and `waits` waits for its nodes.
+    /// Starts two gangs of the neighbours: `runs` runs, and `waits` waits for its nodes.
     pub async fn set() -> Self {
         let mut play = Replicas::start(TENANT, &[]).await;
         let admin = play.stack.client().unwrap();
@@ -120,7 +120,7 @@ impl Stage {
         self.play.step(json!({"weather": [{"registrationDelay": "1h"}]})).await;
     }
 
-    /// Takes a step of a scenario with the rights of the tenant.
+    /// Runs a step of a scenario with the tenant's permissions.
     pub async fn as_tenant(&mut self, step: Value) {
         let admin = std::mem::replace(&mut self.play.world.client, self.tenant.clone());
         self.play.step(step).await;
@@ -142,13 +142,13 @@ impl Stage {
         api.list(&ListParams::default()).await.unwrap().items.into_iter().find(owned)
     }
 
-    /// What the check of a neighbours' gang says.
+    /// The check message of a neighbours' gang.
     pub async fn said_of(&self, job: &str) -> String {
         let workload = self.workload(NEIGHBOURS, job).await;
         workload.and_then(|w| Some(w.check(TENANT)?.message.clone())).unwrap_or_default()
     }
 
-    /// How many pods of a Job run.
+    /// The number of running pods of a Job.
     pub async fn running(&self, namespace: &str, job: &str) -> usize {
         let api: Api<Pod> = Api::namespaced(self.admin.clone(), namespace);
         let pods = api.list(&ListParams::default().labels(&format!("job-name={job}"))).await.unwrap();
@@ -164,7 +164,7 @@ impl Stage {
         all.into_iter().filter(|c| c.annotation(names::WORKLOAD).starts_with(&prefix)).collect()
     }
 
-    /// Nobody's nodes went away, nothing was bought that should not have been, and Setu is up.
+    /// Checks that the neighbours lost no nodes, no NodeClaim breaks the rules of the ledger, and Setu is up.
     pub async fn nobody_was_harmed(&mut self, by: &str) {
         println!("after {by}");
         assert_eq!(self.running(NEIGHBOURS, "runs").await, PODS, "{by}");
@@ -178,7 +178,7 @@ impl Stage {
         }
     }
 
-    /// The same, after Setu has had the time to do something about it.
+    /// The same, repeated while Setu has time to react.
     pub async fn nobody_is_harmed(&mut self, by: &str) {
         for _ in 0..6 {
             tokio::time::sleep(Duration::from_millis(250)).await;
@@ -186,7 +186,7 @@ impl Stage {
         }
     }
 
-    /// The label by which the nodes of a Job's gang are known.
+    /// The label of the nodes of a Job's gang.
     pub async fn gang_label(&self, job: &str) -> String {
         let uid = self.workload(NEIGHBOURS, job).await.unwrap().uid().unwrap();
         let claims = self.claims(NEIGHBOURS).await;

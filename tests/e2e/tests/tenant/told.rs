@@ -1,4 +1,4 @@
-//! What a tenant is told of the cloud, and what operators are shown of a tenant's words.
+//! What a tenant can read about the cloud, and what operators see of a tenant's text.
 
 use crate::stage::{PODS, Stage, TENANT, job};
 use k8s_openapi::api::core::v1::Event;
@@ -7,10 +7,10 @@ use serde_json::json;
 use setu::api::Workload;
 use setu_e2e::apply;
 
-/// Part of what the cloud says when it refuses.
+/// Part of the cloud's error message.
 const ACCOUNT: &str = "123456789012";
 
-/// Everything that the tenant may read about gangs.
+/// Everything about gangs that the tenant may read.
 async fn read_by_the_tenant(stage: &Stage) -> String {
     let all = ListParams::default();
     let workloads: Api<Workload> = Api::namespaced(stage.tenant.clone(), TENANT);
@@ -19,7 +19,7 @@ async fn read_by_the_tenant(stage: &Stage) -> String {
     json!([workloads.items, events.items]).to_string()
 }
 
-/// A22: the cloud refuses with words about its accounts; they stay on the NodeClaim.
+/// A22: the cloud's error message names an account; the message stays on the NodeClaim.
 pub async fn a_launch_that_is_refused(stage: &mut Stage) {
     let words = format!("account {ACCOUNT} may not run instances in subnet-0abc");
     let refusal = json!({"createError": {"reason": "Unauthorized", "message": words}});
@@ -28,7 +28,7 @@ pub async fn a_launch_that_is_refused(stage: &mut Stage) {
     stage.play.step(json!({"until": {"job": "unlucky", "message": "Unauthorized"}})).await;
     let claims = json!(stage.claims(TENANT).await).to_string();
     assert!(claims.contains(ACCOUNT), "nobody could tell it: {claims}");
-    // Once while it is waited for, and once when it has failed.
+    // Once while Setu waits, and once after the failure.
     for state in ["Provisioning", "RollingBack"] {
         stage.play.step(json!({"until": {"job": "unlucky", "wentThrough": [state]}})).await;
         let told = read_by_the_tenant(stage).await;
@@ -40,8 +40,8 @@ pub async fn a_launch_that_is_refused(stage: &mut Stage) {
     stage.nobody_was_harmed("a launch that was refused").await;
 }
 
-/// A21: no name that a tenant chose is a label of a metric, and no text of a tenant drives the terminal of
-/// whoever reads the log.
+/// A21: no name that a tenant chose becomes a metric label, and no text of a tenant controls the terminal of
+/// a log reader.
 pub fn names_make_no_labels_and_texts_no_commands(stage: &Stage) {
     let setu = &stage.play.all["setu"];
     let metrics = setu.get("metrics", "/metrics").unwrap();

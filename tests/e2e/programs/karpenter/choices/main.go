@@ -1,6 +1,6 @@
-// What Karpenter buys by itself: its own scheduler chooses instance types for the pods of
-// random gangs, on random NodePools, from the EC2 types of Setu's catalogue. Cases and
-// choices go to the output as JSON lines; the same catalogue gives the same lines.
+// Prints what plain Karpenter buys: its scheduler chooses instance types for the pods of
+// random gangs, on random NodePools, from the EC2 types in Setu's catalogue. Cases and
+// choices are printed as JSON lines; the same catalogue gives the same lines.
 //
 // Usage: choices TYPES.json.gz CASES
 package main
@@ -55,27 +55,27 @@ type catalogue struct {
 	} `json:"aws"`
 }
 
-// podSet is a number of equal pods.
+// podSet is a number of identical pods.
 type podSet struct {
 	Pods     int               `json:"pods"`
 	Requests map[string]string `json:"requests"`
 }
 
-// pool is a NodePool, in what a choice depends on.
+// pool is a NodePool, reduced to the fields that a choice depends on.
 type pool struct {
 	Name         string                           `json:"name"`
 	Weight       int32                            `json:"weight"`
 	Requirements []corev1.NodeSelectorRequirement `json:"requirements"`
 }
 
-// node is a node of a choice.
+// node is one node in a choice.
 type node struct {
 	Pool  string `json:"pool"`
 	Pods  int    `json:"pods"`
 	Price int64  `json:"price"` // of the cheapest type that is allowed, in millionths an hour
 }
 
-// line is one case and what Karpenter chooses; no nodes if a pod has no place.
+// line is one case and Karpenter's choice; it has no nodes if a pod cannot be placed.
 type line struct {
 	Pools []pool   `json:"pools"`
 	Sets  []podSet `json:"sets"`
@@ -123,7 +123,7 @@ func run() error {
 	return nil
 }
 
-// read gives the instance types that have a price on demand, and the keys of their labels.
+// read returns the instance types with an on-demand price, and the keys of their labels.
 func read(path string) ([]*cloudprovider.InstanceType, []string, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -178,7 +178,7 @@ func read(path string) ([]*cloudprovider.InstanceType, []string, error) {
 	return found, all.AWS.Keys, nil
 }
 
-// draw makes a case.
+// draw creates a random case.
 func draw(random *rand.Rand) line {
 	is := func(key string, operator corev1.NodeSelectorOperator, values ...string) corev1.NodeSelectorRequirement {
 		return corev1.NodeSelectorRequirement{Key: key, Operator: operator, Values: values}
@@ -239,8 +239,8 @@ func draw(random *rand.Rand) line {
 	return made
 }
 
-// choose lets Karpenter's scheduler place the pods of a case, and prices the nodes as its provider launches them: on the
-// cheapest type that is allowed.
+// choose lets Karpenter's scheduler place the pods of a case. It prices each node as the provider launches it: on the
+// cheapest allowed type.
 func choose(ctx context.Context, instanceTypes []*cloudprovider.InstanceType, of line) ([]node, error) {
 	var pools []*v1.NodePool
 	offered := map[string][]*cloudprovider.InstanceType{}
