@@ -24,6 +24,9 @@ struct Stage {
     admin: User,
 }
 
+/// The class of another autoscaler.
+const FOREIGN: &str = "check-capacity.autoscaling.x-k8s.io";
+
 impl Stage {
     /// A queue whose only check is Kueue's own, for this class.
     fn new(class: &str, defaults: &str) -> Self {
@@ -70,6 +73,15 @@ impl Stage {
         self.admin.list(&kinds::PROVISIONING_REQUEST)
     }
 
+    fn claim_names(&self) -> Vec<String> {
+        self.claims().iter().map(|claim| claim["metadata"]["name"].to_string()).collect()
+    }
+
+    fn journal(&self) -> String {
+        let journal = &self.request()["metadata"]["annotations"][names::journal_key(ID)];
+        journal.as_str().unwrap_or_default().to_owned()
+    }
+
     fn request(&self) -> Value {
         self.requests().first().map(|request| (**request).clone()).unwrap_or_default()
     }
@@ -78,6 +90,21 @@ impl Stage {
         let request = self.request();
         let all = request["status"]["conditions"].as_array().cloned().unwrap_or_default();
         all.into_iter().find(|condition| condition["type"] == kind).unwrap_or_default()
+    }
+
+    /// Finishes the Workload, as Kueue does when its Job is done.
+    fn finish(&self) {
+        let name = self.workload().unwrap()["metadata"]["name"].as_str().unwrap().to_owned();
+        let finished = json!({"status": {"conditions": [{
+            "type": "Finished", "status": "True", "reason": "Succeeded", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }]}});
+        self.admin.merge_status(&kinds::WORKLOAD, ID, &name, &finished).unwrap();
+    }
+
+    fn delete_request(&self) {
+        let name = self.request()["metadata"]["name"].as_str().unwrap().to_owned();
+        self.admin.delete(&kinds::PROVISIONING_REQUEST, ID, &name, Preconditions::default()).unwrap();
     }
 
     async fn until(&self, what: &str, seconds: u64, mut holds: impl FnMut(&Self) -> bool) {
@@ -113,10 +140,133 @@ async fn a_gang_is_provisioned_for_the_request_and_its_nodes_go_when_the_job_fin
     assert!(pods.iter().all(|pod| pod["spec"]["nodeSelector"][names::GANG] == details["gang"]), "{pods:#?}");
     assert!(request["metadata"]["annotations"][names::journal_key(ID)].is_string());
     assert_eq!(stage.workload().unwrap()["metadata"]["annotations"].get(names::journal_key(ID)), None);
-    let name = stage.workload().unwrap()["metadata"]["name"].as_str().unwrap().to_owned();
-    let finished = json!({"status": {"conditions": [{
-        "type": "Finished", "status": "True", "reason": "Succeeded", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
-    }]}});
-    stage.admin.merge_status(&kinds::WORKLOAD, ID, &name, &finished).unwrap();
+    stage.finish();
     stage.until("no node is left", 60, |s| s.claims().is_empty()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_of_other_classes_are_left_alone() {
+    let stage = Stage::new(FOREIGN, "{}");
+    stage.job("gang");
+    stage.until("the request exists", 60, |s| !s.requests().is_empty()).await;
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    let request = stage.request();
+    assert!(stage.claims().is_empty());
+    assert_eq!((request.get("status"), request["metadata"].get("annotations")), (None, None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shortage_is_retried_within_one_request() {
+    let stage =
+        Stage::new(names::REQUEST_CLASS, "{retry: {inCheck: {limit: 20, base: 10s, max: 10s}}}");
+    world::weather(&stage.admin, &json!([{"capacity": 1}]));
+    stage.job("gang");
+    stage.until("it backs off", 300, |s| s.journal().contains("\"state\":\"BackingOff\"")).await;
+    world::calm(&stage.admin);
+    stage.until("it is admitted", 300, |s| s.is("Admitted")).await;
+    assert_eq!((stage.requests().len(), stage.claims().len()), (1, 2));
+    assert!(stage.request()["metadata"]["name"].as_str().unwrap().ends_with("-1"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_cannot_be_met_fails_and_the_next_one_is_served() {
+    let defaults = "{retry: {inCheck: {limit: 0}, yield: {base: 1s, max: 1s}}}";
+    let stage = Stage::new(names::REQUEST_CLASS, defaults);
+    world::weather(&stage.admin, &json!([{"capacity": 1}]));
+    stage.job("gang");
+    stage.until("the request fails", 300, |s| s.condition("Failed")["status"] == "True").await;
+    let message = stage.condition("Failed")["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("capacity"), "{message}");
+    assert!(stage.claims().is_empty(), "everything is taken back first");
+    world::calm(&stage.admin);
+    stage.until("it is admitted", 600, |s| s.is("Admitted")).await;
+    assert!(stage.request()["metadata"]["name"].as_str().unwrap().ends_with("-2"));
+    assert_eq!((stage.requests().len(), stage.claims().len()), (1, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_deleted_by_hand_takes_no_nodes_from_a_running_gang() {
+    let stage = Stage::new(names::REQUEST_CLASS, "{}");
+    stage.job("gang");
+    stage.until("it is admitted", 120, |s| s.is("Admitted")).await;
+    stage.delete_request();
+    tokio::time::sleep(Duration::from_mins(20)).await;
+    assert_eq!(stage.claims().len(), 2);
+    stage.finish();
+    stage.until("no node is left", 60, |s| s.claims().is_empty()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_deleted_before_admission_leaves_no_nodes() {
+    let stage = Stage::new(names::REQUEST_CLASS, "{}");
+    world::weather(&stage.admin, &json!([{"launchDelay": "3m"}]));
+    stage.job("gang");
+    stage.until("its claims exist", 60, |s| s.claims().len() == 2).await;
+    let gang = stage.claims()[0]["metadata"]["labels"][names::WORKLOAD_UID].clone();
+    stage.delete_request();
+    let of_first =
+        |s: &Stage| s.claims().iter().all(|c| c["metadata"]["labels"][names::WORKLOAD_UID] != gang);
+    stage.until("they are gone", 60, of_first).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_evicted_workload_gives_its_nodes_back() {
+    let stage = Stage::new(names::REQUEST_CLASS, "{}");
+    stage.job("gang");
+    stage.until("it is admitted", 120, |s| s.is("Admitted")).await;
+    let name = stage.workload().unwrap()["metadata"]["name"].as_str().unwrap().to_owned();
+    stage.admin.merge(&kinds::WORKLOAD, ID, &name, &json!({"spec": {"active": false}})).unwrap();
+    stage
+        .until("no node and no request is left", 120, |s| s.claims().is_empty() && s.requests().is_empty())
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_leader_goes_on_with_the_request() {
+    let mut stage = Stage::new(names::REQUEST_CLASS, "{}");
+    stage.job("gang");
+    stage.until("its claims exist", 60, |s| s.claims().len() == 2).await;
+    let before = stage.claim_names();
+    stage.setu.kill();
+    stage.setu = stage.cluster.start_setu(&Start { options: SERVED, ..Start::default() });
+    stage.until("it is admitted", 120, |s| s.is("Admitted")).await;
+    assert_eq!(stage.claim_names(), before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_request_for_the_same_workload_gets_no_nodes() {
+    let stage = Stage::new(names::REQUEST_CLASS, "{}");
+    stage.job("gang");
+    stage.until("it is admitted", 120, |s| s.is("Admitted")).await;
+    let mut copy = stage.request();
+    let metadata = &copy["metadata"];
+    copy["metadata"] = json!({
+        "name": "copy", "namespace": ID, "ownerReferences": metadata["ownerReferences"],
+        "annotations": {(names::journal_key(ID)): metadata["annotations"][names::journal_key(ID)]},
+    });
+    copy.as_object_mut().unwrap().remove("status");
+    stage.admin.create(&kinds::PROVISIONING_REQUEST, copy).unwrap();
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    assert_eq!(stage.claims().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_booking_expires_when_the_gang_is_not_admitted_in_time() {
+    let stage = Stage::new(names::REQUEST_CLASS, "{deadlines: {admit: 2m}}");
+    let check = json!({
+        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": "other"},
+        "spec": {"controllerName": "e2e.setu/nobody"},
+    });
+    stage.admin.create(&kinds::ADMISSION_CHECK, check).unwrap();
+    let active = json!({"status": {"conditions": [{
+        "type": "Active", "status": "True", "reason": "Active", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }]}});
+    stage.admin.merge_status(&kinds::ADMISSION_CHECK, "", "other", &active).unwrap();
+    let checks =
+        json!({"spec": {"admissionChecksStrategy": {"admissionChecks": [{"name": ID}, {"name": "other"}]}}});
+    stage.admin.merge(&kinds::CLUSTER_QUEUE, "", ID, &checks).unwrap();
+    stage.job("gang");
+    stage.until("it is provisioned", 120, |s| s.condition("Provisioned")["status"] == "True").await;
+    stage.until("the booking expires", 300, |s| s.condition("BookingExpired")["status"] == "True").await;
+    assert!(stage.claims().is_empty());
 }

@@ -5,7 +5,8 @@
 
 use super::Failure;
 use crate::api::{
-    AdmissionCheck, ClusterQueue, LocalQueue, Node, NodeClaim, Pod, ProvisioningParameters, Workload,
+    AdmissionCheck, ClusterQueue, LocalQueue, Node, NodeClaim, Pod, ProvisioningParameters,
+    ProvisioningRequest, Workload,
 };
 use crate::clock::Clock;
 use crate::cluster::client;
@@ -13,6 +14,7 @@ use crate::cluster::guard::Guarded;
 use crate::cluster::watch::provider_of;
 use crate::error::root_of;
 use crate::gang::notice::VALIDATED;
+use crate::gang::request::{as_workload, check_of};
 use crate::names;
 use crate::plan::market::Market;
 use crate::policy::Settings;
@@ -190,8 +192,9 @@ impl Cluster {
         let ours = ListParams::default().labels(&format!("{}={}", names::MANAGED_BY, names::SETU));
         let of_gangs = ListParams::default().labels(names::GANG);
         let client = || self.client.clone();
-        let (workloads, checks, claims, nodes, parameters, local_queues, cluster_queues) = tokio::join!(
+        let (workloads, requests, checks, claims, nodes, parameters, local_queues, cluster_queues) = tokio::join!(
             list::<Workload>("workloads", self.scope.workloads(&self.client), &all),
+            list::<ProvisioningRequest>("provisioningrequests", self.scope.workloads(&self.client), &all),
             list::<AdmissionCheck>("admissionchecks", Api::all(client()), &all),
             list::<NodeClaim>("nodeclaims", Api::all(client()), &ours),
             list::<Node>("nodes", Api::all(client()), &of_gangs),
@@ -205,6 +208,8 @@ impl Cluster {
         objects.checks = objects.or_note(checks);
         objects.claims = objects.or_note(claims);
         objects.nodes = objects.or_note(nodes);
+        // Most clusters serve none.
+        objects.add_requests(&requests.unwrap_or_default());
         // Without them, the deadlines of single phases are not shown. That needs no note.
         objects.parameters = parameters.unwrap_or_default();
         // Without them, the holders of the quota that a Workload waits for are not shown.
@@ -243,6 +248,25 @@ impl Cluster {
 }
 
 impl ClusterObjects {
+    /// Adds the ProvisioningRequests of Setu's class, as Workloads.
+    fn add_requests(&mut self, requests: &[ProvisioningRequest]) {
+        let is_provisioning = |name: &str| {
+            let is_its = |c: &&AdmissionCheck| c.metadata.name.as_deref() == Some(name);
+            let found = self.checks.iter().flatten().find(is_its);
+            found.is_none_or(|check| check.spec.controller_name == names::PROVISIONING_REQUEST)
+        };
+        let seen = |request: &ProvisioningRequest| {
+            let owner = request
+                .workload()
+                .and_then(|(_, uid)| self.workloads.iter().find(|w| w.metadata.uid.as_deref() == Some(uid)));
+            let check = owner.and_then(|owner| check_of(request, owner, is_provisioning));
+            as_workload(request, owner.zip(check))
+        };
+        let ours = requests.iter().filter(|r| r.spec.provisioning_class_name == names::REQUEST_CLASS);
+        let seen: Vec<Workload> = ours.map(seen).collect();
+        self.workloads.extend(seen);
+    }
+
     fn or_note<T>(&mut self, read: Result<Vec<T>, Refusal>) -> Option<Vec<T>> {
         read.map_err(|refusal| self.notes.push(refusal.to_string())).ok()
     }

@@ -24,9 +24,13 @@ pub fn matches<'w>(workloads: &'w [Workload], wanted: &str) -> Vec<&'w Workload>
     let by_name = |w: &&Workload| {
         ["", "workload", "workloads", "wl"].contains(&kind.to_lowercase().as_str()) && w.name_any() == name
     };
-    let found: Vec<&Workload> = workloads.iter().filter(by_name).collect();
+    let of_request = |w: &&Workload| {
+        ["", "provisioningrequest", "provisioningrequests", "provreq"].contains(&kind.to_lowercase().as_str())
+            && w.request_name() == Some(name)
+    };
+    let found: Vec<&Workload> = workloads.iter().filter(|w| by_name(w) || of_request(w)).collect();
     if !found.is_empty() {
-        return found;
+        return with_requests(workloads, found);
     }
     let of_kind = |owner: &str| {
         let plural = format!("{}s", owner.to_lowercase());
@@ -35,7 +39,20 @@ pub fn matches<'w>(workloads: &'w [Workload], wanted: &str) -> Vec<&'w Workload>
     let by_owner = |w: &&Workload| {
         w.metadata.owner_references.iter().flatten().any(|o| o.name == name && of_kind(&o.kind))
     };
-    workloads.iter().filter(by_owner).collect()
+    with_requests(workloads, workloads.iter().filter(by_owner).collect())
+}
+
+/// The same Workloads with the ProvisioningRequests that they own.
+fn with_requests<'w>(workloads: &'w [Workload], mut found: Vec<&'w Workload>) -> Vec<&'w Workload> {
+    let owned = |w: &&Workload| {
+        let owners = || w.metadata.owner_references.iter().flatten();
+        let is_owner = |owner: &&Workload| owners().any(|o| Some(&o.uid) == owner.metadata.uid.as_ref());
+        w.request_name().is_some() && found.iter().any(is_owner)
+    };
+    let requests: Vec<&Workload> = workloads.iter().filter(owned).collect();
+    found.extend(requests);
+    found.dedup_by_key(|w| &w.metadata.uid);
+    found
 }
 
 /// Names similar to the wanted one, most similar first.

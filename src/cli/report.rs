@@ -126,7 +126,10 @@ pub fn gangs(objects: &ClusterObjects) -> Vec<GangReport> {
 
 /// The gangs of one Workload: one for each check of Setu's that it lists or has a journal of.
 pub fn gangs_of(objects: &ClusterObjects, workload: &Workload) -> Vec<GangReport> {
-    let listed = workload.checks().iter().map(|c| c.name.as_str()).filter(|c| is_ours(objects, c));
+    // Setu answers a request, whoever the check of its Workload names.
+    let is_request = workload.request_name().is_some();
+    let listed = workload.checks().iter().map(|c| c.name.as_str());
+    let listed = listed.filter(|c| is_request || is_ours(objects, c));
     let journalled = workload.annotations().keys().filter_map(|key| key.strip_prefix(names::JOURNAL_PREFIX));
     let mut checks: Vec<&str> = listed.chain(journalled).collect();
     if checks.is_empty() && Standing::of(workload) == Standing::Queued {

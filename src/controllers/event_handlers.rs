@@ -97,6 +97,7 @@ impl Context {
 
     /// Wakes all parameters after checks changed: their status lists the checks that use them.
     pub fn checks_touched(&self) {
+        self.see_requests();
         for parameters in self.stores.parameters.state() {
             let _ = self.wake.parameters.send(ObjectRef::from_obj(&*parameters));
         }

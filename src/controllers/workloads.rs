@@ -127,6 +127,13 @@ impl Context {
         }
     }
 
+    /// Sees every request anew: everything has been listed, or checks have changed.
+    pub fn see_requests(&self) {
+        for request in self.stores.requests.objects.those(|_| true) {
+            self.see(&request);
+        }
+    }
+
     /// The Workload with this UID was touched: its requests are seen anew, and so are the claims of requests that are gone.
     pub(super) fn see_requests_of(&self, owner: &str) {
         if !self.options.provisioning_requests {

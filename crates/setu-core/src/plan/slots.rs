@@ -8,6 +8,7 @@ mod bounds;
 mod choice;
 pub mod fit;
 mod made;
+mod pinning;
 mod types;
 
 use super::claim::Draft;
@@ -16,13 +17,12 @@ use super::offering;
 use super::packing::{Batch, Filled, Kind, Misfit, pack};
 use super::shapes::{Known, Shape, Sources, devices_per_node, known};
 use super::{Cluster, Obstacle, ObstacleReason, Plan, Request, Share, Slot, daemons, lifetime, resources};
-use crate::api::parameters::Pinning;
 use crate::api::pod::ResourceList;
 use crate::names;
 use crate::words::few;
 use bounds::Ceiling;
 use fit::Lack;
-use k8s_openapi::api::core::v1::{Taint, Toleration};
+use k8s_openapi::api::core::v1::Taint;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use made::Made;
 use std::cell::OnceCell;
@@ -41,7 +41,7 @@ pub fn plan(
     let deadlines = &request.policy.deadlines;
     let older = deadlines.gang.0.saturating_add(deadlines.admit.0);
     notes.extend(lifetime::notes(request.workload, demand, drafts, older));
-    let pinning = pinning(cluster, request, demand, drafts, &mut notes);
+    let pinning = pinning::of(cluster, request, demand, drafts, &mut notes);
     let mut families = families(cluster, request, demand, drafts);
     notes.extend(families.iter().filter_map(|family| fit::note(request, family)));
     let Made { mut slots, facts, notes: more } = Made::of(cluster, request, &mut families, pinning)?;
@@ -65,54 +65,6 @@ pub fn plan(
         cost: Arc::default(),
         passed_over: Arc::default(),
     })
-}
-
-fn all_tolerate(demand: &[PodSetDemand<'_>], gang: &str) -> bool {
-    let taint = daemons::gang_taint(gang);
-    let tolerates = |wanted: &PodSetDemand<'_>| {
-        let tolerations: Vec<Toleration> = wanted.tolerations().cloned().collect();
-        daemons::tolerates(&tolerations, &taint)
-    };
-    demand.iter().all(tolerates)
-}
-
-fn pinning(
-    cluster: &Cluster<'_>,
-    request: &Request<'_>,
-    demand: &[PodSetDemand<'_>],
-    drafts: &[Draft],
-    notes: &mut Vec<String>,
-) -> Pinning {
-    let may_taint = matches!(request.policy.pinning, Pinning::Auto | Pinning::SelectorAndTaint);
-    // Kueue adds no tolerations to the pods of a ProvisioningRequest.
-    if may_taint && request.workload.request_name().is_some() && !all_tolerate(demand, request.gang) {
-        notes.push(format!(
-            "the nodes get no taint: their ResourceFlavors have no toleration for {}",
-            names::GANG
-        ));
-        return Pinning::Selector;
-    }
-    let excluded = daemons::kept_off_by_taint(drafts.iter(), cluster, request.gang);
-    let names = excluded.join(", ");
-    match request.policy.pinning {
-        // Kueue adds only the selector to the pods that an elastic Job gets while it runs.
-        Pinning::Auto | Pinning::SelectorAndTaint if request.workload.replaces().is_some() => {
-            Pinning::Selector
-        }
-        Pinning::Auto if excluded.is_empty() => Pinning::SelectorAndTaint,
-        Pinning::Auto => {
-            notes.push(format!("the nodes get no taint: DaemonSets {names} would not run on them"));
-            Pinning::Selector
-        }
-        Pinning::SelectorAndTaint if !excluded.is_empty() => {
-            notes.push(format!(
-                "DaemonSets {names} do not tolerate taint {} and stay off the nodes",
-                names::GANG
-            ));
-            Pinning::SelectorAndTaint
-        }
-        fixed => fixed,
-    }
 }
 
 /// Pod sets whose nodes are identical.

@@ -1,0 +1,57 @@
+//! How the pods of a gang find their nodes, and whether a taint keeps others off them.
+
+use crate::api::parameters::Pinning;
+use crate::names;
+use crate::plan::claim::Draft;
+use crate::plan::demand::PodSetDemand;
+use crate::plan::{Cluster, Request, daemons};
+use k8s_openapi::api::core::v1::Toleration;
+
+/// The pinning of a plan. `notes` gets what is to be said against it.
+pub fn of(
+    cluster: &Cluster<'_>,
+    request: &Request<'_>,
+    demand: &[PodSetDemand<'_>],
+    drafts: &[Draft],
+    notes: &mut Vec<String>,
+) -> Pinning {
+    let may_taint = matches!(request.policy.pinning, Pinning::Auto | Pinning::SelectorAndTaint);
+    // Kueue adds no tolerations to the pods of a ProvisioningRequest.
+    if may_taint && request.workload.request_name().is_some() && !all_tolerate(demand, request.gang) {
+        notes.push(format!(
+            "the nodes get no taint: their ResourceFlavors have no toleration for {}",
+            names::GANG
+        ));
+        return Pinning::Selector;
+    }
+    let excluded = daemons::kept_off_by_taint(drafts.iter(), cluster, request.gang);
+    let names = excluded.join(", ");
+    match request.policy.pinning {
+        // Kueue adds only the selector to the pods that an elastic Job gets while it runs.
+        Pinning::Auto | Pinning::SelectorAndTaint if request.workload.replaces().is_some() => {
+            Pinning::Selector
+        }
+        Pinning::Auto if excluded.is_empty() => Pinning::SelectorAndTaint,
+        Pinning::Auto => {
+            notes.push(format!("the nodes get no taint: DaemonSets {names} would not run on them"));
+            Pinning::Selector
+        }
+        Pinning::SelectorAndTaint if !excluded.is_empty() => {
+            notes.push(format!(
+                "DaemonSets {names} do not tolerate taint {} and stay off the nodes",
+                names::GANG
+            ));
+            Pinning::SelectorAndTaint
+        }
+        fixed => fixed,
+    }
+}
+
+fn all_tolerate(demand: &[PodSetDemand<'_>], gang: &str) -> bool {
+    let taint = daemons::gang_taint(gang);
+    let tolerates = |wanted: &PodSetDemand<'_>| {
+        let tolerations: Vec<Toleration> = wanted.tolerations().cloned().collect();
+        daemons::tolerates(&tolerations, &taint)
+    };
+    demand.iter().all(tolerates)
+}
