@@ -5,6 +5,7 @@
 #[path = "gangs/world.rs"]
 mod world;
 
+use serde::Deserialize;
 use serde_json::{Value, json};
 use setu::controllers::context::Options;
 use setu::names;
@@ -33,20 +34,14 @@ impl Stage {
         let (mut cluster, admin) = world::cluster(ID, world::policy(&format!("defaults: {defaults}")));
         // The name of a check's controller cannot be changed, so the check is made anew.
         admin.delete(&kinds::ADMISSION_CHECK, "", ID, Preconditions::default()).unwrap();
-        let config = json!({
-            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ProvisioningRequestConfig", "metadata": {"name": ID},
-            "spec": {
-                "provisioningClassName": class,
-                "podSetUpdates": {"nodeSelector": [{"key": names::GANG, "valueFromProvisioningClassDetail": "gang"}]},
-            },
-        });
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/provisioning-requests/check.yaml");
+        let text = std::fs::read_to_string(path).unwrap();
+        let mut objects = serde_yaml::Deserializer::from_str(&text).map(|d| Value::deserialize(d).unwrap());
+        let (mut config, mut check) = (objects.next().unwrap(), objects.next().unwrap());
+        assert_eq!(config["spec"]["provisioningClassName"], names::REQUEST_CLASS);
+        config["spec"]["provisioningClassName"] = json!(class);
+        check["metadata"]["name"] = json!(ID);
         admin.create(&kinds::PROVISIONING_REQUEST_CONFIG, config).unwrap();
-        let parameters =
-            json!({"apiGroup": "kueue.x-k8s.io", "kind": "ProvisioningRequestConfig", "name": ID});
-        let check = json!({
-            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": ID},
-            "spec": {"controllerName": names::PROVISIONING_REQUEST, "parameters": parameters},
-        });
         admin.create(&kinds::ADMISSION_CHECK, check).unwrap();
         let setu = cluster.start_setu(&Start { options: SERVED, ..Start::default() });
         Self { cluster, setu, admin }
@@ -157,8 +152,7 @@ async fn requests_of_other_classes_are_left_alone() {
 
 #[tokio::test(start_paused = true)]
 async fn a_shortage_is_retried_within_one_request() {
-    let stage =
-        Stage::new(names::REQUEST_CLASS, "{retry: {inCheck: {limit: 20, base: 10s, max: 10s}}}");
+    let stage = Stage::new(names::REQUEST_CLASS, "{retry: {inCheck: {limit: 20, base: 10s, max: 10s}}}");
     world::weather(&stage.admin, &json!([{"capacity": 1}]));
     stage.job("gang");
     stage.until("it backs off", 300, |s| s.journal().contains("\"state\":\"BackingOff\"")).await;
@@ -268,5 +262,20 @@ async fn a_booking_expires_when_the_gang_is_not_admitted_in_time() {
     stage.job("gang");
     stage.until("it is provisioned", 120, |s| s.condition("Provisioned")["status"] == "True").await;
     stage.until("the booking expires", 300, |s| s.condition("BookingExpired")["status"] == "True").await;
+    assert!(stage.claims().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_no_workload_controls_fails_with_a_sentence() {
+    let stage = Stage::new(names::REQUEST_CLASS, "{}");
+    let request = json!({
+        "apiVersion": "autoscaling.x-k8s.io/v1", "kind": "ProvisioningRequest", "metadata": {"name": "alone", "namespace": ID},
+        "spec": {"provisioningClassName": names::REQUEST_CLASS, "podSets": [{"count": 1, "podTemplateRef": {"name": "pods"}}]},
+    });
+    stage.admin.create(&kinds::PROVISIONING_REQUEST, request).unwrap();
+    stage.until("it fails", 60, |s| s.condition("Failed")["status"] == "True").await;
+    let message = stage.condition("Failed")["message"].as_str().unwrap().to_owned();
+    assert!(message.starts_with("no Workload controls this request"), "{message}");
+    tokio::time::sleep(Duration::from_mins(1)).await;
     assert!(stage.claims().is_empty());
 }

@@ -8,6 +8,7 @@ use super::memory::{CacheLag, lock};
 use super::others::Others;
 use super::queue::{Action, Key};
 use super::refused;
+use super::workloads::refuse_without_owner;
 use crate::api::workload::{CheckState, Verdict};
 use crate::api::{Workload, condition};
 use crate::effects::{request, verdict};
@@ -68,6 +69,7 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
     let mut workload = (*workload).clone();
     let others = Others::of(&workload, &context);
     if checks.is_empty() {
+        refuse_without_owner(&context, &workload).await?;
         refused::queue(&context, &mut workload, &results, others).await?;
         finalizer::let_go(&context, &workload, &results, others).await?;
         context.of_gangs.waiting.served(&key, began);

@@ -5,14 +5,15 @@
 
 use super::context::Context;
 use super::summary::WorkloadSummary;
+use crate::api::workload::{CheckState, Verdict};
 use crate::api::{ProvisioningRequest, Workload};
 use crate::cluster::guard::Guarded;
 use crate::cluster::lock;
 use crate::cluster::store::{Keeping, News, Store, StoreEntry, Writer};
 use crate::cluster::watch::Listed;
-use crate::effects::call;
+use crate::effects::{call, request};
 use crate::error::Error;
-use crate::gang::request::{as_workload, check_of, name_as_workload};
+use crate::gang::request::{Details, as_workload, check_of, name_as_workload, owner_ref};
 use crate::names;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
@@ -116,6 +117,29 @@ fn is_ours(request: &ProvisioningRequest) -> bool {
 
 fn has_ended(request: &ProvisioningRequest) -> bool {
     ["Failed", "BookingExpired"].iter().any(|kind| request.is(kind))
+}
+
+/// Fails a request that no Workload controls: nobody has admitted its pods.
+///
+/// # Errors
+/// The request could not be answered.
+pub(super) async fn refuse_without_owner(context: &Context, seen: &Workload) -> Result<(), Error> {
+    if seen.request_name().is_none() || owner_ref(seen).is_some() || seen.is("Failed") {
+        return Ok(());
+    }
+    let entry = CheckState {
+        name: String::new(),
+        state: Verdict::Rejected,
+        last_transition_time: context.now(),
+        message:
+            "no Workload controls this request; Setu serves requests that Kueue's provisioning check makes"
+                .to_owned(),
+        requeue_after_seconds: None,
+        pod_set_updates: Vec::new(),
+    };
+    let client = context.client_of(seen.metadata.uid.as_deref().unwrap_or_default());
+    request::apply(client, seen, &entry, (&Details::default(), None), context.now()).await?;
+    Ok(())
 }
 
 impl Context {
