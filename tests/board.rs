@@ -161,7 +161,7 @@ impl Fake {
                 StateName::BackingOff => format!("attempt {} starts", self.attempt + 1),
                 StateName::Validating => "the NodeClaims of all nodes are created at once".into(),
                 StateName::WaitingReady => {
-                    "once all nodes are ready Kueue is told Ready, and the pods start".into()
+                    "once all nodes are ready the check becomes Ready, and the pods start".into()
                 }
                 StateName::Rejected => {
                     "nothing by itself: change the Job, delete it and create it again".into()

@@ -156,7 +156,7 @@ fn policy_values_that_allow_no_gang_any_node_are_refused() {
     for (body, words) in [
         ("guards: {perLocalQueue: {nodes: 0}}", "guards.perLocalQueue.nodes: lets no gang have a node"),
         ("defaults: {gates: {budget: {maxNodes: 0}}}", "budget.maxNodes: lets no gang have a node"),
-        ("defaults: {gates: {placement: {namespaces: {matchLabels: {a b: c}}}}}", "is no label key"),
+        ("defaults: {gates: {placement: {namespaces: {matchLabels: {a b: c}}}}}", "is not a label key"),
         (
             "defaults: {packing: {shapes: [{instanceType: '', allocatable: {cpu: 1}}]}}",
             "instanceType: is empty",
@@ -165,7 +165,7 @@ fn policy_values_that_allow_no_gang_any_node_are_refused() {
             "defaults: {retry: {compat: Setu}, strategy: {bufferTime: 12m}}",
             "not shorter than deadlines.gang, 10m",
         ),
-        ("defaults: {deadlines: {gang: 1M}}", "M is no unit: write ms, s, m, h, d or w"),
+        ("defaults: {deadlines: {gang: 1M}}", "M is not a unit: write ms, s, m, h, d or w"),
     ] {
         let file = File::policy("bounds", body);
         refused(&["policy", "check", file.path()], words);
@@ -325,7 +325,7 @@ fn a_demo_that_cannot_start_says_why_in_one_line() {
     };
     one_line(&["demo", "--scenario", "nowhere.yaml"], "--scenario nowhere.yaml is no file");
     one_line(&["demo", "--scenario", "./shortag.yaml"], "is no file; did you mean shortage?");
-    one_line(&["demo", "--scenario", "shortag"], "is the name of no scenario; did you mean shortage?");
+    one_line(&["demo", "--scenario", "shortag"], "is not the name of a scenario; did you mean shortage?");
     one_line(&["demo", "--scenario", "zzz"], "`setu demo --scenario list` shows the names");
     let broken = File::new("broken-scenario", "title: t\nsteps:\n- submti: {name: job}\n");
     one_line(&["demo", "--scenario", broken.path()], broken.path());
@@ -338,7 +338,7 @@ fn a_demo_that_cannot_start_says_why_in_one_line() {
         ("title: t\nsteps: [{apply: [{kind: Nix, metadata: {name: n}}]}]\n", "serves no kind Nix"),
         ("title: t\nsteps: [{apply: [{metadata: {name: n}}]}]\n", "an object without kind or name"),
         ("title: t\nsteps: [{patch: {kind: Nix, name: n, patch: {}}}]\n", "step 1 of \"t\": patch Nix n: "),
-        ("title: t\nsteps: [{submit: {name: Bad_Name, pods: 1}}]\n", "\"Bad_Name\" is no name: it must"),
+        ("title: t\nsteps: [{submit: {name: Bad_Name, pods: 1}}]\n", "\"Bad_Name\" is not a name: it must"),
         ("title: t\nsteps: [{until: {job: nobody, within: 5}}]\n", "until nobody: no step submits nobody"),
         ("title: t\nsteps: [{until: {state: Nonsense}}]\n", "unknown variant `Nonsense`"),
         ("title: t\nsteps: [{submit: {name: a, pods: 1, runFor: soon}}]\n", "expected number at 0"),

@@ -102,7 +102,7 @@ fn setu_refuses_what_the_rules_cannot_express() {
         ("gates: {budget: {prices: {p5: {spott: '1'}}}}", "karpenter.sh/capacity-type"),
         ("gates: {placement: {namespaces: {matchLabel: {}}}}", "did you mean matchLabels?"),
         ("deadlines: {gang: 99999999999999999999h}", "spec.deadlines.gang"),
-        ("deadlines: {gang: 0s, launch: 0s}", "spec.deadlines.launch: is no time at all"),
+        ("deadlines: {gang: 0s, launch: 0s}", "spec.deadlines.launch: is zero"),
     ] {
         let message = by_setu(&yaml(text)).unwrap_err();
         assert!(message.contains(words), "{text}: {message}");

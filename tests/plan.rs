@@ -111,12 +111,12 @@ fn the_table_shows_slots_gates_and_every_tier() {
     for words in [
         "1 node: 1 from NodePool gpu-nodepool as p4d.24xlarge or 1 other type, tier spot, at most 27.45 USD an hour",
         "p4d.24xlarge, p4de.24xlarge",
-        "packing.mode PerPod would take 4 nodes, 87.84 USD an hour instead of 21.96 to 27.45: dearer",
+        "packing.mode PerPod would take 4 nodes, 87.84 USD an hour instead of 21.96 to 27.45: more expensive",
         "Note: prices as known from the catalogue of ",
         "4×main",
         "capacity   allow",
         "readiness  unknown  NodePool gpu-nodepool has no status here",
-        "quota      unknown  Kueue has not told yet how much of cpu",
+        "quota      unknown  Kueue has not reported yet how much of cpu",
         "*  spot",
         "tier on-demand, at most 27.45 USD an hour",
         "packed into shape p4d.24xlarge as known from the catalogue of ",
@@ -359,7 +359,7 @@ fn whatever_makes_the_check_inactive_prevents_planning() {
     let parameters = "---\napiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: ProvisioningParameters\nmetadata: {name: par}\n";
     let missing = Scratch::new("missing", check);
     let invalid = Scratch::new("invalid", &format!("{check}{parameters}spec: {{deadlines: {{gang: 0s}}}}\n"));
-    for (objects, words) in [(&missing, "which are not to be found"), (&invalid, "is no time at all")] {
+    for (objects, words) in [(&missing, "which were not found"), (&invalid, "is zero")] {
         let output = plan(&["-f", objects.path(), "-f", &job]);
         let message = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{message}");

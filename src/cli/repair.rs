@@ -52,7 +52,7 @@ impl Args {
         let objects = find::read(&cluster, &self.workload).await?;
         if objects.claims.is_none() {
             return Err(Failure::Failed(
-                "you may not list nodeclaims, and a journal cannot be made anew without them".to_owned(),
+                "you may not list nodeclaims, and a journal cannot be rebuilt without them".to_owned(),
             ));
         }
         // Fails with a hint about what to type if there is no such gang.
@@ -122,7 +122,7 @@ fn in_words(workload: &Workload, repairs: &[Repair], doing: bool) -> String {
 async fn write(client: &Client, workload: &Workload, repairs: Vec<Repair>) -> Result<(), Failure> {
     for Repair { check, old, new, .. } in repairs {
         let Ok(journal) = new else { continue };
-        let headline = message::headline(&journal, "the journal was made anew");
+        let headline = message::headline(&journal, "the journal was rebuilt");
         let text = journal.encode();
         let entry = Entry {
             check: &check,

@@ -379,8 +379,6 @@ fn unanswered(objects: &ClusterObjects, report: &GangReport) -> String {
         _ if report.waiting(objects.now).is_some_and(|waits| waits < JUST_NOW) => {
             format!("quota was reserved just now; check {check} is about to be answered")
         }
-        _ => format!(
-            "nobody has answered check {check} yet; does `setu run` run, with this --controller-name?"
-        ),
+        _ => format!("check {check} has no answer yet; is `setu run` running with this --controller-name?"),
     }
 }

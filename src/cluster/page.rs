@@ -38,7 +38,7 @@ pub enum PageError {
     #[error("no answer within {} s", LONGEST.as_secs())]
     TooSlow,
     /// It is not text.
-    #[error("the page is no text")]
+    #[error("the page is not text")]
     NoText,
 }
 
@@ -118,7 +118,7 @@ mod tests {
             ("/nothing", "the answer was 404 Not Found"),
             ("/broken", "the answer was 500 Internal Server Error"),
             ("/huge", "the page is larger than 32 MiB"),
-            ("/binary", "the page is no text"),
+            ("/binary", "the page is not text"),
         ] {
             assert_eq!(read(path).await.unwrap_err().to_string(), words);
         }

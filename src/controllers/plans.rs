@@ -244,7 +244,7 @@ pub fn updates(
 ) -> Result<Vec<PodSetUpdate>, Obstacle> {
     let name = request.workload.admission().map_or("", |a| a.cluster_queue.as_str());
     let queue = context.stores.plan.queues.get(&ObjectRef::new(name)).ok_or_else(|| {
-        Obstacle::new(ObstacleReason::QueueUnknown, format!("ClusterQueue {name} is not to be found"))
+        Obstacle::new(ObstacleReason::QueueUnknown, format!("ClusterQueue {name} was not found"))
     })?;
     let pod_sets = plan::demand::pinned(Some(&queue), request);
     if pod_sets.is_empty() {

@@ -49,9 +49,9 @@ pub async fn sweep(context: &Context, stop: &CancellationToken) {
                 refused = Some(Instant::now());
             }
             Err(error) if context.is_quiet_about(&error) => {
-                tracing::debug!(error = %error, "could not look for stray Nodes");
+                tracing::debug!(error = %error, "could not list stray Nodes");
             }
-            Err(error) => tracing::warn!(error = %error, "could not look for stray Nodes"),
+            Err(error) => tracing::warn!(error = %error, "could not list stray Nodes"),
         }
     }
 }

@@ -24,7 +24,7 @@ pub fn runs(scenario: &str) -> Result<Vec<Run>, Failure> {
         return Ok(runs);
     }
     let is_path = scenario.contains('/') || path.extension().is_some_and(|e| e == "yaml");
-    let what = if is_path { "is no file" } else { "is the name of no scenario" };
+    let what = if is_path { "is no file" } else { "is not the name of a scenario" };
     let names: Vec<&str> = scenario::names().collect();
     let near = nearest(path.file_stem().and_then(|s| s.to_str()).unwrap_or(scenario), &names);
     let near = near.map_or_else(String::new, |name| format!("; did you mean {name}?"));

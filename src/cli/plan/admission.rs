@@ -100,7 +100,7 @@ fn queue_of<'a>(objects: &'a Objects, workload: &Workload) -> Result<Option<&'a 
                 crate::names::QUEUE
             ))),
             _ => Err(Failure::Invalid(format!(
-                "LocalQueue {:?} of the Workload is not to be found, so its ClusterQueue is not known; give it with -f, or \
+                "LocalQueue {:?} of the Workload was not found, so its ClusterQueue is not known; give it with -f, or \
                  submit to one that exists",
                 workload.spec.queue_name
             ))),

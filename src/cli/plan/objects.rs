@@ -131,7 +131,7 @@ impl Objects {
             other => {
                 let name = value.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
                 self.unused.push(format!(
-                    "{other} {name} in {} says nothing of nodes, and is not used",
+                    "{other} {name} in {} has no effect on a plan, and is ignored",
                     path.display()
                 ));
             }
@@ -186,8 +186,7 @@ impl Objects {
             Failure::Invalid(format!("check {check} names ProvisioningParameters {name}, {why}"))
         };
         let object = self.parameters.iter().find(|p| p.metadata.name.as_ref() == Some(name));
-        let object =
-            object.ok_or_else(|| refused("which are not to be found; give them with -f".to_owned()))?;
+        let object = object.ok_or_else(|| refused("which were not found; give them with -f".to_owned()))?;
         let read = parameters::read(object);
         read.map(Some).map_err(|fault| refused(format!("which cannot be used: {fault}")))
     }

@@ -26,7 +26,7 @@ const NAMESPACE_LIMIT: usize = 63;
 pub fn check(run: &Run) -> Result<()> {
     let id = &run.id;
     let fits = is_name(id) && !id.contains('.') && id.len() <= NAMESPACE_LIMIT;
-    ensure!(fits, "{id:?}, made from the names of the file and its choices, is no name of a namespace");
+    ensure!(fits, "{id:?}, made from the names of the file and its choices, is not a name of a namespace");
     let steps = &run.scenario.steps;
     let owners: BTreeSet<&str> = steps.iter().flat_map(owners).collect();
     for (index, step) in steps.iter().enumerate() {
@@ -90,6 +90,6 @@ fn served(kind: &str) -> Result<()> {
 }
 
 fn named(name: &str, id: &str) -> Result<()> {
-    ensure!(is_name(&filled(name, id)), "{name:?} is no name: {FORM}");
+    ensure!(is_name(&filled(name, id)), "{name:?} is not a name: {FORM}");
     Ok(())
 }

@@ -61,7 +61,7 @@ macro_rules! catalog {
 
 catalog! {
     PROCESSED = counter("setu_workloads_processed_total", &["result"],
-        "Gangs that came to a verdict: approved, yielded or rejected");
+        "Gangs with a verdict: approved, yielded or rejected");
     ATTEMPTS = counter("setu_gang_provisioning_attempts_total", &["result"],
         "Attempts to provision a gang that ended: success or rollback");
     RETRIES = counter("setu_retry_attempts_total", &["operation", "attempt"],
@@ -84,13 +84,13 @@ catalog! {
     PROVISIONED = histogram("setu_nodeclaim_provisioning_duration_seconds", &["nodepool", "result"], NODES,
         "Time from creating a NodeClaim until its node was ready or its attempt was given up");
     CLAIMS = gauge("setu_active_nodeclaims", &["nodepool", "state"],
-        "NodeClaims of Setu that exist, by how far they have come; stuck are those that have been going, or could not be deleted, for ten minutes");
+        "NodeClaims of Setu, by phase; stuck are those that have been deleting, or could not be deleted, for ten minutes");
     HELD = gauge("setu_held_nodes", &["nodepool", "state"],
         "Nodes by what they are held for: gathering for the rest of the gang, idle although the gang is ready, used, leaving, warm for a next gang, stray without a NodeClaim, or unknown");
     COST = gauge("setu_node_cost_per_hour", &["nodepool", "capacity_type", "state"],
         "What launched nodes with a known price cost an hour, at most, by what they are held for, as in setu_held_nodes");
     UNPRICED = gauge("setu_nodes_without_price", &["nodepool", "capacity_type"],
-        "Launched nodes of which no price is known, and which setu_node_cost_per_hour leaves out");
+        "Launched nodes without a known price, which setu_node_cost_per_hour leaves out");
     STALL = counter("setu_karpenter_stall_seconds_total", &[],
         "Seconds in which some NodeClaim of Setu had no provider ID; Karpenter's own provisioning stands still then");
     WASTED = counter("setu_wasted_node_seconds_total", &["reason"],
@@ -100,7 +100,7 @@ catalog! {
     KEPT_WARM = counter("setu_warm_node_seconds_total", &["nodepool", "result"],
         "Seconds that nodes were kept for a next gang, until one took them over (reused) or they went without (unused)");
     SWEPT = counter("setu_orphans_swept_total", &["reason"],
-        "NodeClaims deleted because nobody wants them: their Workload is gone, their hold ran out, every slice of their elastic Job is over, their gang finished, the AdmissionCheck that it waited for was deleted, or no gang took them over in the time they were kept");
+        "NodeClaims deleted because they are no longer needed: their Workload is gone, their hold ran out, every slice of their elastic Job is over, their gang finished, the AdmissionCheck that it waited for was deleted, or no gang took them over in the time they were kept");
     CAPACITY = counter("setu_capacity_validation_total", &["nodepool", "result"],
         "Comparisons of a gang's demand with the limits of a NodePool");
     QUOTA = counter("setu_quota_check_total", &["queue", "result"],

@@ -112,7 +112,11 @@ fn http_tls(settings: &Settings) -> Result<rustls::ClientConfig, BadSetting> {
     use rustls::pki_types::pem::PemObject as _;
     use rustls::pki_types::{CertificateDer, PrivateKeyDer};
     let bad = |path: &Path, e: &dyn Display| {
-        BadSetting::new("the file", &path.display().to_string(), format!("is no PEM that can be used: {e}"))
+        BadSetting::new(
+            "the file",
+            &path.display().to_string(),
+            format!("is not a PEM that can be used: {e}"),
+        )
     };
     let certificates = |path: &Path| {
         let all = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);

@@ -139,13 +139,13 @@ fn sampler(env: &impl Fn(&str) -> Option<String>) -> Result<Sampler, BadSetting>
             let text = env(name).unwrap_or_else(|| "1.0".to_owned());
             match text.parse::<f64>() {
                 Ok(ratio) if (0.0..=1.0).contains(&ratio) => Ok(Sampler::TraceIdRatioBased(ratio)),
-                _ => Err(BadSetting::new(name, &text, "is no share; write a number from 0.0 to 1.0")),
+                _ => Err(BadSetting::new(name, &text, "is not a share; write a number from 0.0 to 1.0")),
             }
         }
         _ => Err(BadSetting::new(
             name,
             &value,
-            "is no sampler; use always_on, always_off or traceidratio, also with parentbased_ before it",
+            "is not a sampler; use always_on, always_off or traceidratio, also with parentbased_ before it",
         )),
     }
 }

@@ -112,7 +112,7 @@ impl std::str::FromStr for Price {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let bad = || format!("{text:?} is no price such as \"98.32\"");
+        let bad = || format!("{text:?} is not a price such as \"98.32\"");
         let (whole, rest) = text.split_once('.').unwrap_or((text, "0"));
         let digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
         if !digits(whole) || !digits(rest) || rest.len() > 6 {
@@ -152,7 +152,7 @@ impl<'de> Deserialize<'de> for Currency {
         let text = Cow::<str>::deserialize(deserializer)?;
         let code = <[u8; 3]>::try_from(text.as_bytes()).ok();
         let code = code.filter(|code| code.iter().all(u8::is_ascii_uppercase));
-        code.map(Self).ok_or_else(|| D::Error::custom(format!("{text:?} is no currency code such as USD")))
+        code.map(Self).ok_or_else(|| D::Error::custom(format!("{text:?} is not a currency code such as USD")))
     }
 }
 

@@ -60,7 +60,7 @@ pub enum SpanError {
     #[error("{0}")]
     Form(DurationError),
     /// A policy has no spans in months, years or units below a millisecond.
-    #[error("{0} is no unit: write ms, s, m, h, d or w")]
+    #[error("{0} is not a unit: write ms, s, m, h, d or w")]
     Unit(String),
 }
 
@@ -129,9 +129,12 @@ mod tests {
         }
         assert_eq!(
             "5 lunches".parse::<Span>().unwrap_err().to_string(),
-            "lunches is no unit: write ms, s, m, h, d or w"
+            "lunches is not a unit: write ms, s, m, h, d or w"
         );
-        assert_eq!("1M".parse::<Span>().unwrap_err().to_string(), "M is no unit: write ms, s, m, h, d or w");
+        assert_eq!(
+            "1M".parse::<Span>().unwrap_err().to_string(),
+            "M is not a unit: write ms, s, m, h, d or w"
+        );
     }
 
     #[test]

@@ -136,10 +136,10 @@ impl NodePool {
             return Some(format!("NodePool {name} is being deleted"));
         }
         if self.is_unseen() {
-            return Some(format!("NodePool {name} was edited and Karpenter has not looked at it yet"));
+            return Some(format!("NodePool {name} was edited and Karpenter has not reconciled it yet"));
         }
         let Some(ready) = condition::find(self.conditions(), "Ready") else {
-            return Some(format!("NodePool {name} is not ready yet: Karpenter has not looked at it"));
+            return Some(format!("NodePool {name} is not ready yet: Karpenter has not reconciled it"));
         };
         if ready.status == "True" {
             return None;

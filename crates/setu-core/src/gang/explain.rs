@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const SLOTS_LISTED: u32 = 1024;
 
 /// The next step of a gang that waits for an obstacle to clear.
-pub const WHEN_THAT_CHANGES: &str = "it is looked at again as soon as that changes";
+pub const WHEN_THAT_CHANGES: &str = "it is checked again as soon as that changes";
 
 /// The state of a gang, what it waits for, and what happens next.
 #[derive(Serialize, Clone, Debug, PartialEq, Eq)]
@@ -216,7 +216,7 @@ pub(super) fn next_after(journal: &Journal) -> String {
     let words = match &journal.state {
         State::Validating => "the NodeClaims of all nodes are created at once",
         State::Provisioning => "the nodes come up",
-        State::WaitingReady => "once all nodes are ready Kueue is told Ready, and the pods start",
+        State::WaitingReady => "once all nodes are ready the check becomes Ready, and the pods start",
         State::RollingBack { then } => after_rollback(*then),
         State::BackingOff { .. } => {
             return format!("attempt {} starts", journal.memory.attempt.saturating_add(1));

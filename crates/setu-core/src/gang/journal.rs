@@ -178,7 +178,7 @@ fn is_zero(number: &u32) -> bool {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum JournalError {
     /// It is larger than any journal.
-    #[error("it has {0} bytes, more than the {READ_LIMIT} that are looked at")]
+    #[error("it has {0} bytes, more than the {READ_LIMIT} that are read")]
     TooLarge(usize),
     /// It was written by a newer release.
     #[error("journal of a newer release (version {0}); this release leaves it alone")]

@@ -46,7 +46,7 @@ pub(super) fn sentence(attempt: &Attempt<'_>) -> String {
                 )
             }
             _ if snapshot.claims.iter().any(|c| !c.stuck) => {
-                format!("waiting for {} of an earlier attempt to go", claims(snapshot))
+                format!("waiting for {} of an earlier attempt to be deleted", claims(snapshot))
             }
             _ => "working out which nodes are needed".to_owned(),
         },

@@ -321,7 +321,7 @@ mod tests {
         }
         assert!(
             reported["GangWaiting"]
-                .ends_with("Next: once all nodes are ready Kueue is told Ready, and the pods start")
+                .ends_with("Next: once all nodes are ready the check becomes Ready, and the pods start")
         );
         assert!(reported["NodeClaimFailed"].contains("Next: all nodes are given back; after that, "));
         assert!(reported["GangReady"].contains("its pods start"));

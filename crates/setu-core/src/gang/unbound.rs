@@ -36,7 +36,7 @@ impl UnboundPods {
     pub fn text(&self, since: &str) -> String {
         let verb = if self.pods == 1 { "is" } else { "are" };
         let reason = match self.reason.as_str() {
-            "" => "no scheduler has said why",
+            "" => "the scheduler has not reported a reason",
             words => words.trim_end_matches('.'),
         };
         let pods = counted(self.of, "pod");
@@ -241,7 +241,7 @@ mod tests {
         let found = admitted().find(&[changed("/status/conditions", json!([]))], at(300)).unwrap();
         assert_eq!(
             found.text("5m"),
-            "1 of 4 pods is not bound to a node since 5m: no scheduler has said why"
+            "1 of 4 pods is not bound to a node since 5m: the scheduler has not reported a reason"
         );
     }
 

@@ -67,7 +67,7 @@ pub fn desired(
         let goes = *phase == AdmissionPhase::Reserved && matches!(journal.state, State::RollingBack { .. });
         return match entry.state {
             Verdict::Ready if goes => {
-                pending("takes Ready back: it was said of an earlier reservation".to_owned())
+                pending("takes Ready back: it belonged to an earlier reservation".to_owned())
             }
             // The nodes of the last attempt are deleted before the next one, and that may take a while.
             Verdict::Pending if goes => pending(message::explain(journal, snapshot)),

@@ -58,7 +58,7 @@ impl PodSetDemand<'_> {
 pub fn demand<'a>(cluster: &Cluster<'a>, request: &Request<'a>) -> Result<Vec<PodSetDemand<'a>>, Outcome> {
     let queue = queue(cluster, request).map_err(Outcome::Wait)?;
     if let Some(check) = sent_away(cluster, queue, request.workload) {
-        let why = format!("check {check} sends the pods to another cluster, where their nodes are made");
+        let why = format!("check {check} sends the pods to another cluster, where their nodes are created");
         return Err(Outcome::NothingNeeded(why));
     }
     let covered = covered(Some(queue), request.workload, request.check, request.our_checks);
@@ -360,7 +360,7 @@ mod tests {
         world.all_checks = check(names::MULTIKUEUE);
         assert_eq!(
             nothing(&world),
-            "check away sends the pods to another cluster, where their nodes are made"
+            "check away sends the pods to another cluster, where their nodes are created"
         );
         // Here it is on no queue, or on flavors that the Workload was not given.
         world.queue = Some(queue(&json!([{"name": "prov"}, {"name": "away", "onFlavors": ["remote"]}])));

@@ -77,8 +77,7 @@ impl Machine {
 /// A page without offerings.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the page has no {AVAILABLE}; name the metrics endpoint of a Karpenter that tells offerings there, as the one for AWS does from \
-     1.0 on"
+    "the page has no {AVAILABLE}; name the metrics endpoint of a Karpenter that reports offerings, as its AWS provider does from 1.0 on"
 )]
 pub struct NoOffers;
 

@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Message prefix if each option is closed for a different reason.
-pub const NO_TIER: &str = "no tier will do";
+pub const NO_TIER: &str = "no tier can be used";
 /// Most options whose obstacles are listed.
 const SHOWN: usize = 4;
 

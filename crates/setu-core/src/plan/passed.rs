@@ -60,7 +60,7 @@ pub struct Shortage {
 impl Shortage {
     /// The obstacle for nodes that Karpenter's metrics mark as out of capacity.
     pub fn obstacle(&self) -> Obstacle {
-        let message = format!("{}; nothing is asked for until they show some", self.words);
+        let message = format!("{}; nothing is requested until they show capacity", self.words);
         Obstacle { until: self.told_until, ..Obstacle::new(ObstacleReason::CapacityShort, message) }
     }
 }

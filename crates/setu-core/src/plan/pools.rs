@@ -264,7 +264,7 @@ mod tests {
         let who = "the template of NodePool gpu states a requirement on karpenter.kwok.sh/instance-cpu that cannot be read";
         assert_eq!(asks("Gt", "many"), format!("{who}: Gt takes one whole number, not many"));
         let operators = "write In, NotIn, Exists, DoesNotExist, Gt, Gte, Lt or Lte";
-        assert_eq!(asks("Above", "4"), format!("{who}: Above is no operator; {operators}"));
+        assert_eq!(asks("Above", "4"), format!("{who}: Above is not an operator; {operators}"));
         for (taint, words) in [
             (json!({"key": "team", "value": "ml", "effect": "NoSchedule"}), "taint team=ml:NoSchedule of"),
             (json!({"key": "team", "value": "", "effect": "NoSchedule"}), "taint team:NoSchedule of"),
@@ -308,7 +308,7 @@ mod tests {
         }
         let mut world = world(&[("gpu", json!({"metadata": {"generation": 2}}))]);
         world.policy.node_class_gate = Gate::Off;
-        let expected = "NodePool gpu was edited and Karpenter has not looked at it yet";
+        let expected = "NodePool gpu was edited and Karpenter has not reconciled it yet";
         assert_eq!(world.obstacle(), (ObstacleReason::NodePoolEdited, expected.to_owned()));
     }
 

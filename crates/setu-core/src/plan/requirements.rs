@@ -61,7 +61,7 @@ fn unreadable(asked: &Requirement) -> Clash {
         let stated = if values.is_empty() { "none".to_owned() } else { values.join(" ") };
         format!("{operator} takes one whole number, not {stated}")
     } else {
-        format!("{operator} is no operator; write In, NotIn, Exists, DoesNotExist, Gt, Gte, Lt or Lte")
+        format!("{operator} is not an operator; write In, NotIn, Exists, DoesNotExist, Gt, Gte, Lt or Lte")
     };
     Clash { key: key.clone(), asked, offered: String::new() }
 }

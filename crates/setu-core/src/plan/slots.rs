@@ -279,7 +279,7 @@ impl Site<'_> {
         let unlisted = !self.request.policy.shapes.is_empty() && !self.family.known.is_bounded;
         unlisted.then(|| {
             format!(
-                "NodePool {} lists no instance types, so nobody knows whether the stated shapes are among them; list {} in \
+                "NodePool {} lists no instance types, so it is not known whether the stated shapes are among them; list {} in \
                  NodePool or tier",
                 self.family.draft.node_pool,
                 names::INSTANCE_TYPE
@@ -661,8 +661,7 @@ mod tests {
         assert_eq!(
             world.provisioned().notes,
             [
-                "each pod gets a node of its own: NodePool gpu lists no instance types, so nobody knows whether the stated \
-              shapes are among them; list node.kubernetes.io/instance-type in NodePool or tier"
+                "each pod gets a node of its own: NodePool gpu lists no instance types, so it is not known whether the stated shapes are among them; list node.kubernetes.io/instance-type in NodePool or tier"
             ]
         );
     }

@@ -240,7 +240,7 @@ fn places(
                 )
             };
             let message = format!(
-                "all nodes are to share {key}, but what NodePool {pools} offers and the pods ask for {why}"
+                "all nodes must share {key}, but what NodePool {pools} offers and the pods ask for {why}"
             );
             all.push((String::new(), Err(Obstacle::new(ObstacleReason::RequirementsClash, message))));
         }
@@ -346,8 +346,7 @@ mod tests {
         let Outcome::Wait(obstacle) = planned(&world, &market) else { panic!("asked for") };
         let until = jiff::Timestamp::UNIX_EPOCH + super::super::offering::REMEMBERED;
         assert_eq!((obstacle.reason, obstacle.until), (ObstacleReason::CapacityShort, Some(until)));
-        let words = "no tier will do: spot: out of capacity by Karpenter's metrics: p5 (spot capacity in a zone); nothing is asked \
-                     for until they show some; on-demand: out of capacity by Karpenter's metrics: p5 (on-demand";
+        let words = "no tier can be used: spot: out of capacity by Karpenter's metrics: p5 (spot capacity in a zone); nothing is requested until they show capacity; on-demand: out of capacity by Karpenter's metrics: p5 (on-demand";
         assert!(obstacle.message.starts_with(words), "{}", obstacle.message);
         // On-demand was seen to run out, and Karpenter's metrics say nothing of it, so it is tried again.
         let Outcome::Provision(plan) = planned(&world, &page(1)) else { panic!("no plan") };
@@ -399,7 +398,7 @@ mod tests {
         world.pools.clear();
         world.pools.push(pool("other", &json!({})));
         let message = world.obstacle().1;
-        let spot = "no tier will do: spot: tier spot asks for topology.kubernetes.io/zone [x], but NodePool other offers [a b]";
+        let spot = "no tier can be used: spot: tier spot asks for topology.kubernetes.io/zone [x], but NodePool other offers [a b]";
         assert!(
             message.starts_with(spot) && message.contains("on-demand: NodePool gpu does not exist"),
             "{message}"

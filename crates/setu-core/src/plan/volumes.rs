@@ -147,10 +147,10 @@ impl Reader<'_> {
             )));
         }
         if claim.metadata.deletion_timestamp.is_some() {
-            return Err(self.not_ready(&format!("{what} is being deleted; make the claim anew")));
+            return Err(self.not_ready(&format!("{what} is being deleted; recreate the claim")));
         }
         if claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Lost") {
-            return Err(self.unusable(&format!("{what} has lost its volume; make the claim anew")));
+            return Err(self.unusable(&format!("{what} has lost its volume; recreate the claim")));
         }
         if let Some(volume) = volume_of(claim) {
             return self.volume(volume, claim, name, &what);

@@ -116,7 +116,7 @@ impl Findings {
         for (index, name) in spec.managed_resources.iter().flatten().enumerate() {
             if name.is_empty() || name.contains(char::is_whitespace) {
                 let at = at.key("managedResources").index(index);
-                self.add(&at, format!("{name:?} is no resource such as nvidia.com/gpu"));
+                self.add(&at, format!("{name:?} is not a resource such as nvidia.com/gpu"));
             }
         }
         self.shapes(at, spec);
@@ -146,7 +146,7 @@ impl Findings {
         for (index, tier) in tiers.iter().enumerate() {
             let at = at.index(index);
             if tier.name.is_empty() || !requirements::is_label_value(&tier.name) {
-                let words = format!("{:?} is no name of letters, digits, - and _", tier.name);
+                let words = format!("{:?} is not a name of letters, digits, - and _", tier.name);
                 self.add(&at.key("name"), words);
             }
             if tiers.iter().take(index).any(|t| t.name == tier.name) {
@@ -306,7 +306,7 @@ impl Findings {
     fn amounts(&mut self, at: &Path, amounts: &ResourceList) {
         for (name, amount) in amounts {
             if Amount::parse(&amount.0).is_none_or(|a| a < Amount::default()) {
-                let words = format!("{:?} is no amount such as 8, 1500m or 2000Gi", amount.0);
+                let words = format!("{:?} is not an amount such as 8, 1500m or 2000Gi", amount.0);
                 self.add(&at.key(name), words);
             }
         }
@@ -315,20 +315,20 @@ impl Findings {
     fn capacity_type(&mut self, at: &Path, value: &str) {
         if !CAPACITY_TYPES.contains(&value) {
             let known = CAPACITY_TYPES.join(", ");
-            self.add(at, format!("{value:?} is no value of {}: {known}", names::CAPACITY_TYPE));
+            self.add(at, format!("{value:?} is not a value of {}: {known}", names::CAPACITY_TYPE));
         }
     }
 
     fn label_key(&mut self, at: &Path, key: &str) {
         if !requirements::is_label_key(key) {
-            self.add(at, format!("{key:?} is no label key such as topology.kubernetes.io/zone"));
+            self.add(at, format!("{key:?} is not a label key such as topology.kubernetes.io/zone"));
         }
     }
 
     fn object_name(&mut self, at: &Path, name: &str) {
         let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.".contains(c);
         if name.is_empty() || name.len() > 253 || !name.chars().all(good) {
-            self.add(at, format!("{name:?} is no name of an object: lower case letters, digits, - and ."));
+            self.add(at, format!("{name:?} is not a name of an object: lower case letters, digits, - and ."));
         }
     }
 
@@ -340,7 +340,7 @@ impl Findings {
 
     fn positive(&mut self, at: &Path, span: Option<Span>) {
         if span == Some(Span::default()) {
-            self.add(at, "is no time at all; write one such as 90s");
+            self.add(at, "is zero; write one such as 90s");
         }
     }
 }

@@ -328,7 +328,7 @@ checks:
             "5:1: gaurds: unknown key; did you mean guards?",
             "7:15: defaults.deadlines.lunch: unknown key; did you mean launch?",
             "7:36: defaults.deadlines.register: \"soon\" is not a valid duration such as 90s or 15m: expected number at 0",
-            "7:42: defaults.deadlines.gang: is no time at all; write one such as 90s",
+            "7:42: defaults.deadlines.gang: is zero; write one such as 90s",
             "9:5: defaults.tiers[0]: key name is missing",
             "11:20: defaults.tiers[1].launchTimeout: found 90, expected a string with a duration such as 90s or 15m; add the unit",
             "13:26: defaults.tiers[1].requirements[0].operator: \"Inn\" is not known; did you mean In?",

@@ -50,7 +50,7 @@ fn max_wait(policy: &mut Policy, open: &JobOverrides, value: &str) -> Result<(),
     let span: Span =
         value.parse().map_err(|_| "its value is not a valid duration such as 90s or 15m".to_owned())?;
     if span > bounds.max || span == Span::default() {
-        return Err(format!("its value has to be more than nothing and at most {}", bounds.max));
+        return Err(format!("its value must be more than zero and at most {}", bounds.max));
     }
     policy.deadlines.gang = span;
     Ok(())
@@ -66,7 +66,7 @@ fn choice(
     let values: Vec<String> = value.split(',').map(|v| v.trim().to_owned()).collect();
     if !values.iter().all(|v| bounds.values.contains(v)) {
         return Err(format!(
-            "its value has to be one or several, with commas, of {}",
+            "its value must be one or more of {}, separated by commas",
             bounds.values.join(", ")
         ));
     }

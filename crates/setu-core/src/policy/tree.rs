@@ -252,9 +252,9 @@ impl<'t> Reader<'t> {
             Some(Ok(event)) => Ok(event),
             Some(Err(error)) => {
                 let place = Place { line: error.marker().line(), column: error.marker().col() + 1 };
-                Err(problem(place, format!("no YAML: {}", error.info())))
+                Err(problem(place, format!("not YAML: {}", error.info())))
             }
-            None => Err(problem(Place { line: 1, column: 1 }, "no YAML: it ends too early")),
+            None => Err(problem(Place { line: 1, column: 1 }, "not YAML: it ends too early")),
         }
     }
 
@@ -272,7 +272,7 @@ impl<'t> Reader<'t> {
                     let first = self.next()?;
                     found = Some(self.node(first, 0)?);
                 }
-                _ => return Err(problem(range.into(), "no YAML: something stands outside the document")),
+                _ => return Err(problem(range.into(), "not YAML: something stands outside the document")),
             }
         }
         if found.is_none() {
@@ -291,7 +291,7 @@ impl<'t> Reader<'t> {
         let (value, anchor) = match event {
             Event::Alias(anchor) => {
                 let Some((node, size)) = self.anchors.get(&anchor).cloned() else {
-                    return Err(problem(place, "an alias inside the very thing it stands for"));
+                    return Err(problem(place, "an alias inside the value that it refers to"));
                 };
                 self.count(size, place)?;
                 return Ok(node);
@@ -299,7 +299,7 @@ impl<'t> Reader<'t> {
             Event::Scalar(text, style, anchor, tag) => (scalar(&text, style, tag.as_deref()), anchor),
             Event::SequenceStart(anchor, _) => (self.list(depth)?, anchor),
             Event::MappingStart(anchor, _) => (self.map(depth)?, anchor),
-            _ => return Err(problem(place, "no YAML: a value is missing")),
+            _ => return Err(problem(place, "not YAML: a value is missing")),
         };
         let node = Rc::new(Node { place, value });
         if anchor > 0 {
@@ -341,7 +341,7 @@ impl<'t> Reader<'t> {
                     let is_merge = text == "<<" && style == ScalarStyle::Plain;
                     (text.into_owned(), is_merge)
                 }
-                _ => return Err(problem(place, "a key has to be text")),
+                _ => return Err(problem(place, "a key must be text")),
             };
             let next = self.next()?;
             let node = self.node(next, depth + 1)?;

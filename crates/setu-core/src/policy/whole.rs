@@ -54,18 +54,18 @@ pub fn faults(policy: &Policy) -> Vec<Finding> {
     if policy.mixed_tiers {
         let at = root.key("mixedTiers");
         if policy.colocation.as_ref().is_some_and(|c| c.mode == ColocationMode::Required) {
-            let message =
-                "does not go with colocation.mode Required: another tier may have room elsewhere alone";
+            let message = "cannot be combined with colocation.mode Required: another tier may have room elsewhere alone";
             found.push((at.clone(), message.to_owned()));
         }
         if policy.packing == PackingMode::Fill {
-            let message = "does not go with packing.mode Fill: a node of another tier may hold other pods";
+            let message =
+                "cannot be combined with packing.mode Fill: a node of another tier may hold other pods";
             found.push((at, message.to_owned()));
         }
     }
     if policy.packing == PackingMode::Fill && policy.readiness.allocatable != Allocatable::Exact {
         let message =
-            "has to be Exact with packing.mode Fill: a node that does not hold its pods would count as ready";
+            "must be Exact with packing.mode Fill: a node that does not hold its pods would count as ready";
         found.push((root.key("readiness").key("allocatable"), message.to_owned()));
     }
     let tiers = u32::try_from(policy.tiers.len()).unwrap_or_default().max(1);
@@ -140,11 +140,11 @@ mod tests {
             ),
             (
                 "defaults: {mixedTiers: true, colocation: {mode: Required}}",
-                "defaults.mixedTiers: does not go with colocation.mode Required",
+                "defaults.mixedTiers: cannot be combined with colocation.mode Required",
             ),
             (
                 "defaults: {mixedTiers: true}\nchecks: {c: {packing: {mode: Fill}}}",
-                "checks.c: mixedTiers does not go with packing.mode Fill",
+                "checks.c: mixedTiers cannot be combined with packing.mode Fill",
             ),
             (
                 "defaults: {retry: {compat: Setu}, strategy: {bufferTime: 12m}}",
@@ -156,11 +156,11 @@ mod tests {
             ),
             (
                 "defaults: {packing: {mode: Fill}, readiness: {allocatable: Devices}}",
-                "defaults.readiness.allocatable: has to be Exact with packing.mode Fill",
+                "defaults.readiness.allocatable: must be Exact with packing.mode Fill",
             ),
             (
                 "defaults: {readiness: {allocatable: None}}\nchecks: {c: {packing: {mode: Fill}}}",
-                "checks.c: readiness.allocatable has to be Exact with packing.mode Fill",
+                "checks.c: readiness.allocatable must be Exact with packing.mode Fill",
             ),
             (
                 "defaults: {capacityTypes: [spot], tiers: [{name: t, reservations: [{id: cr-1, nodes: 1}]}]}",

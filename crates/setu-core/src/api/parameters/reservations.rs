@@ -92,7 +92,7 @@ impl fmt::Display for CapacityReservation {
 /// Parses a point in time.
 fn time<'de, D: Deserializer<'de>>(written: D) -> Result<Option<Timestamp>, D::Error> {
     let Some(text) = Option::<String>::deserialize(written)? else { return Ok(None) };
-    let bad = |_| D::Error::custom(format!("{text:?} is no time such as 2026-12-01T08:00:00Z"));
+    let bad = |_| D::Error::custom(format!("{text:?} is not a time such as 2026-12-01T08:00:00Z"));
     text.parse().map(Some).map_err(bad)
 }
 

@@ -20,9 +20,9 @@ impl Cost {
         let which = match order {
             (Equal, Equal) => return self.clause(),
             (Less | Equal, Less | Equal) => "cheaper",
-            (Greater | Equal, Greater | Equal) => "dearer",
-            (Less, Greater) => "cheaper at the least price, and dearer at the most",
-            (Greater, Less) => "dearer at the least price, and cheaper at the most",
+            (Greater | Equal, Greater | Equal) => "more expensive",
+            (Less, Greater) => "cheaper at the lowest price, and more expensive at the highest",
+            (Greater, Less) => "more expensive at the lowest price, and cheaper at the highest",
         };
         format!(", {} {} an hour instead of {}: {which}", self.range(), self.currency, other.range())
     }
@@ -48,14 +48,14 @@ mod tests {
             (
                 "4.02",
                 "65.16",
-                ", 4.02 to 65.16 USD an hour instead of 5.68 to 16.29: cheaper at the least price, and dearer at the most",
+                ", 4.02 to 65.16 USD an hour instead of 5.68 to 16.29: cheaper at the lowest price, and more expensive at the highest",
             ),
             ("4", "4", ", 4 USD an hour instead of 5.68 to 16.29: cheaper"),
-            ("5.68", "20", ", 5.68 to 20 USD an hour instead of 5.68 to 16.29: dearer"),
+            ("5.68", "20", ", 5.68 to 20 USD an hour instead of 5.68 to 16.29: more expensive"),
             (
                 "6",
                 "7",
-                ", 6 to 7 USD an hour instead of 5.68 to 16.29: dearer at the least price, and cheaper at the most",
+                ", 6 to 7 USD an hour instead of 5.68 to 16.29: more expensive at the lowest price, and cheaper at the highest",
             ),
             ("5.68", "16.29", ", at most 16.29 USD an hour"),
         ] {

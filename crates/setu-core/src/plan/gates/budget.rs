@@ -59,7 +59,7 @@ fn of_resources(policy: &Policy, plan: &Plan, most: &ResourceList) -> Report {
     let bounded: ResourceList = total.into_iter().filter(|(key, _)| most.contains_key(key)).collect();
     let short = first_short(&bounded, most);
     let Some(key) = short.or_else(|| bounded.keys().next().map(String::as_str)) else {
-        let words = "the gang takes nothing that gates.budget.maxResources bounds";
+        let words = "the gang requests nothing that gates.budget.maxResources limits";
         let report = Report::of(Gate::Budget, "").allow(words);
         return Unknown::of(&all, most, |_| false).qualify(report, plan.is_of_kwok(), policy.unknown);
     };
@@ -157,7 +157,7 @@ mod tests {
     fn a_bound_on_a_resource_that_the_gang_does_not_take_is_reported_as_such() {
         let plan = world(&json!({"maxResources": {"example.com/nic": 4}})).provisioned();
         let report = plan.reports.iter().find(|r| r.gate == Gate::Budget).unwrap();
-        assert_eq!(report.message, "the gang takes nothing that gates.budget.maxResources bounds");
+        assert_eq!(report.message, "the gang requests nothing that gates.budget.maxResources limits");
     }
 
     #[test]
@@ -171,7 +171,10 @@ mod tests {
             world.pools = vec![pool("gpu", &json!({"spec": {"template": {"spec": spec}}}))];
             let (reason, message) = world.obstacle();
             assert_eq!(reason, ObstacleReason::AmountUnknown);
-            assert!(message.contains("nobody says how much ephemeral-storage 2 nodes may have"), "{message}");
+            assert!(
+                message.contains("it is not known how much ephemeral-storage 2 nodes may have"),
+                "{message}"
+            );
             world.policy.unknown = crate::api::parameters::Unknown::Warn;
             let plan = world.provisioned();
             let report = plan.reports.iter().find(|r| r.gate == Gate::Budget).unwrap();

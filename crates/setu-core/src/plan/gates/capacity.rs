@@ -465,7 +465,8 @@ mod tests {
             let mut world = of(group, name, &json!({resource: "500", "cpu": "500"}));
             let (reason, message) = world.obstacle();
             assert_eq!(reason, ObstacleReason::AmountUnknown, "{resource} of {name}");
-            let words = format!("nobody says how much {resource} 2 nodes may have, so it cannot be compared");
+            let words =
+                format!("it is not known how much {resource} 2 nodes may have, so it cannot be compared");
             assert!(message.contains(&words), "{message}");
             let survey = crate::plan::survey(&world.cluster(), &world.request()).unwrap();
             let report = survey[0].reports.iter().find(|r| r.gate == Gate::Capacity).unwrap();
@@ -723,7 +724,7 @@ mod tests {
         let mut world = of("example.com/foo");
         let (reason, message) = world.obstacle();
         assert_eq!(reason, ObstacleReason::AmountUnknown, "{message}");
-        assert!(message.contains("nobody says how much example.com/foo 2 nodes may have"), "{message}");
+        assert!(message.contains("it is not known how much example.com/foo 2 nodes may have"), "{message}");
         world.policy.unknown = parameters::Unknown::Warn;
         assert!(world.provisioned().notes[0].contains("how much example.com/foo"));
         world.policy.unknown = parameters::Unknown::Wait;

@@ -339,7 +339,7 @@ mod tests {
         let mut world = on("g6.xlarge");
         let obstacle = refused(outcome(&world, &disk, Vec::new()));
         assert_eq!(obstacle.reason, ObstacleReason::AmountUnknown);
-        let words = "nobody says how much ephemeral-storage 2 nodes may have";
+        let words = "it is not known how much ephemeral-storage 2 nodes may have";
         assert!(obstacle.message.contains(words), "{}", obstacle.message);
         world.policy.unknown = crate::api::parameters::Unknown::Warn;
         assert!(matches!(outcome(&world, &disk, Vec::new()), Outcome::Provision(_)));

@@ -80,7 +80,7 @@ fn of_resource(
 ) -> Report {
     let Some(reserved) = queue.reserved(flavor, &quota.name) else {
         return report
-            .answer(Answer::Unknown, format!("Kueue has not told yet how much of {what} is reserved"));
+            .answer(Answer::Unknown, format!("Kueue has not reported yet how much of {what} is reserved"));
     };
     let (total, nominal) = (amount(reserved), amount(&quota.nominal_quota));
     let show = |amount: Amount| shown(&[(quota.name.clone(), amount.into())].into(), &quota.name);
@@ -262,7 +262,8 @@ pub(super) mod tests {
         silent.status = None;
         let world = world(vec![silent]);
         let report = gpus(&world);
-        let expected = "Kueue has not told yet how much of nvidia.com/gpu in ResourceFlavor gpu is reserved";
+        let expected =
+            "Kueue has not reported yet how much of nvidia.com/gpu in ResourceFlavor gpu is reserved";
         assert_eq!((report.answer, report.message.as_str()), (Answer::Unknown, expected));
         assert_eq!(world.provisioned().slots.len(), 2);
     }

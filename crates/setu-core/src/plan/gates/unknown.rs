@@ -56,7 +56,7 @@ impl<'b> Unknown<'b> {
             )
         } else {
             format!(
-                "nobody says how much {amounts} {} may have, so it cannot be compared; state it of their instance types under \
+                "it is not known how much {amounts} {} may have, so it cannot be compared; state it of their instance types under \
                  packing.shapes{or_warn}",
                 counted(self.nodes, "node"),
             )

@@ -64,7 +64,7 @@ impl Site<'_> {
         let unread = unread.map_or_else(String::new, |field| format!(", as {field} is not read"));
         (!names.is_empty()).then(|| {
             format!(
-                "pods of pod set {} ask for {DISK}{share}: nobody knows how much of it nodes of NodePool {} have until they were \
+                "pods of pod set {} ask for {DISK}{share}: it is not known how much of it nodes of NodePool {} have until one was \
                  seen{unread}, and Karpenter launches nothing where it is too little; state it under packing.shapes",
                 names.join(" and "),
                 self.family.draft.node_pool

@@ -153,7 +153,7 @@ impl Site<'_> {
         let more = values.iter().filter(|value| !found.contains_key(*value)).count();
         if found.len().saturating_add(more) >= least {
             let message = format!(
-                "{asks}, and Karpenter's metrics hold {} for out of capacity; nothing is asked for until they show some",
+                "{asks}, and Karpenter's metrics hold {} for out of capacity; nothing is requested until they show capacity",
                 few(out.into_iter())
             );
             let until = self.cluster.market.map(|market| market.seen + REMEMBERED);

@@ -67,7 +67,7 @@ pub fn misspelt(name: &str, what: &str) -> Option<String> {
 fn of_price(price: Price, name: &str) -> Option<String> {
     if price.micros == 0 {
         return Some(
-            "0 is no price: the nodes count for nothing; leave it out where it is not known".to_owned(),
+            "0 is not a price: the nodes would cost nothing; leave it out where it is not known".to_owned(),
         );
     }
     if let Some(Listed::Usual(list)) = catalogue::all().find_map(|catalogue| catalogue.price(name, None)) {
@@ -125,7 +125,7 @@ mod tests {
     fn only_odd_prices_and_multipliers_are_reported() {
         let price = |name: &str, price: &str| json!({"prices": {name: {"on-demand": price}}});
         for (budget, words) in [
-            (price("p5.48xlarge", "0"), Some("0 is no price")),
+            (price("p5.48xlarge", "0"), Some("0 is not a price")),
             (price("p5.48xlarge", "99999999"), Some("99999999 is more than 10 times the list price")),
             (price("Standard_ND96isr", "99999999"), Some("an hour is more than any machine costs")),
             (price("p5.84xlarge", "98"), Some("knows no instance type p5.84xlarge")),
