@@ -16,10 +16,10 @@ fn kubectl(kubeconfig: &str, arguments: &[&str]) -> (bool, String) {
     (output.status.success(), String::from_utf8_lossy(&said).into_owned())
 }
 
-/// Runs a line of the README in a shell. Returns whether it succeeded, and its output.
+/// Runs a line of the install options in a shell. Returns whether it succeeded, and its output.
 fn typed(kubeconfig: &str, begins: &str) -> (bool, String) {
-    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
-    let line = readme.lines().find(|line| line.starts_with(begins)).unwrap();
+    let options = std::fs::read_to_string(root().join("docs/install.md")).unwrap();
+    let line = options.lines().find(|line| line.starts_with(begins)).unwrap();
     let kubectl = programs::kubectl(&Layout::default()).unwrap();
     let path = [kubectl.parent().unwrap().to_owned()].into_iter();
     let path =

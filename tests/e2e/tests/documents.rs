@@ -23,7 +23,7 @@ const POLICY: &str = "{apiVersion: setu.kueue.x-k8s.io/v1alpha1, kind: Policy}";
 const INSTALL: (&str, &str) = ("README.md", "## Install it");
 const FIRST_GANG: (&str, &str) = ("docs/quickstart.md", "## On the real control plane");
 const SECTIONS: [(&str, &str); 7] = [
-    ("README.md", "## How a gang lives"),
+    ("docs/states.md", "## Read the state"),
     ("README.md", "## Why is my job waiting?"),
     ("docs/see.md", "## All gangs"),
     ("docs/see.md", "## As a kubectl plugin"),
