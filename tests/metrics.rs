@@ -275,13 +275,13 @@ fn every_alert_has_a_test_that_it_fires_and_one_that_it_does_not() {
 #[test]
 fn every_alert_has_a_runbook() {
     let rules: serde_json::Value = serde_yaml::from_str(&read("charts/setu/rules/setu.yaml")).unwrap();
-    let runbooks = read("docs/operations.md");
+    let runbooks = read("docs/runbooks.md");
     let alerts = rules["groups"][0]["rules"].as_array().unwrap();
     assert!(alerts.len() > 7);
     for alert in alerts {
         let name = alert["alert"].as_str().unwrap();
         assert!(runbooks.contains(&format!("\n## {name}\n")), "{name} has no section");
-        let link = format!("docs/operations.md#{}", name.to_lowercase());
+        let link = format!("docs/runbooks.md#{}", name.to_lowercase());
         assert_eq!(alert["annotations"]["runbook_url"], link);
     }
 }

@@ -385,7 +385,7 @@ fn an_alert_links_to_its_runbook_if_the_base_url_is_set() {
     let none = |all: &[Option<String>]| all.iter().all(Option::is_none);
     let (links, names) = (told("runbook_url", &[]), told("runbook", &[]));
     assert!(links.len() > 7 && none(&links), "{links:?}");
-    assert!(begins(&names, "docs/operations.md#setu"), "{names:?}");
+    assert!(begins(&names, "docs/runbooks.md#setu"), "{names:?}");
     let base = ["--set", "prometheusRule.runbookBase=https://git.example.com/"];
     let (links, names) = (told("runbook_url", &base), told("runbook", &base));
     assert!(begins(&links, "https://git.example.com/docs/"), "{links:?}");
