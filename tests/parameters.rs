@@ -93,8 +93,8 @@ fn setu_refuses_what_the_rules_cannot_express() {
     for (text, words) in [
         ("retry: {inCheck: {base: 10s, max: 5s}}", "shorter than base"),
         ("retry: {inCheck: {base: 10ms}}", "least wait"),
-        ("deadlines: {launch: 0s}", "no time at all"),
-        ("packing: {shapes: [{instanceType: a, allocatable: {cpu: many}}]}", "no amount"),
+        ("deadlines: {launch: 0s}", "is zero"),
+        ("packing: {shapes: [{instanceType: a, allocatable: {cpu: many}}]}", "not an amount"),
         (
             "nodeSelectorRequirements: [{key: kubernetes.io/hostname, operator: Exists}]",
             "no NodeClaim may ask",

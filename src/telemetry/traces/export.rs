@@ -391,7 +391,7 @@ mod tests {
             settings.authorities = None;
             settings.identity = Some((broken.clone(), broken.clone()));
             let error = start(&settings).map(|_| ()).unwrap_err().to_string();
-            assert!(error.contains("cannot be used") || error.contains("no PEM"), "{error}");
+            assert!(error.contains("cannot be used") || error.contains("not a PEM"), "{error}");
         }
     }
 

@@ -362,7 +362,7 @@ checks:
             problems[0].to_string()
         };
         assert_eq!(one(""), "1:1: the file is empty");
-        assert!(one("a: [").contains("no YAML"));
+        assert!(one("a: [").contains("not YAML"));
         assert_eq!(one("[]"), "1:1: found a list, expected a map");
         assert_eq!(one(&format!("{HEAD}---\na: b")), "3:1: a second document; a policy is one document");
         assert_eq!(one(&format!("{HEAD}kind: Policy")), "3:1: duplicate key kind; remove one");

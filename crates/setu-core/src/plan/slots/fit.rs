@@ -567,7 +567,7 @@ mod tests {
         }
         scratch.policy.packing = PackingMode::PerPod;
         let words = "pods of pod set main ask for ephemeral-storage: it is not known how much of it nodes of NodePool cpu have until \
-                    they were seen, as spec.blockDeviceMappings of its EC2NodeClass is not read";
+                    one was seen, as spec.blockDeviceMappings of its EC2NodeClass is not read";
         let notes = scratch.provisioned().notes;
         assert!(notes.iter().any(|note| note.starts_with(words)), "{notes:?}");
         scratch.policy.packing = PackingMode::Auto;
