@@ -279,3 +279,26 @@ async fn a_request_that_no_workload_controls_fails_with_a_sentence() {
     tokio::time::sleep(Duration::from_mins(1)).await;
     assert!(stage.claims().is_empty());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_failed_gets_no_nodes_when_quota_is_reserved_again() {
+    let stage = Stage::new(names::REQUEST_CLASS, "{retry: {inCheck: {limit: 0}}}");
+    world::weather(&stage.admin, &json!([{"capacity": 1}]));
+    stage.job("gang");
+    stage.until("the request fails", 300, |s| s.condition("Failed")["status"] == "True").await;
+    let failed = stage.request();
+    stage.until("it is deleted", 300, |s| s.request()["metadata"]["uid"] != failed["metadata"]["uid"]).await;
+    world::calm(&stage.admin);
+    // A Kueue that does not clean up leaves the old request beside the new one.
+    let mut old = failed.clone();
+    old["metadata"] = json!({
+        "name": "old", "namespace": ID, "ownerReferences": failed["metadata"]["ownerReferences"],
+        "annotations": failed["metadata"]["annotations"],
+    });
+    stage.admin.create(&kinds::PROVISIONING_REQUEST, old).unwrap();
+    let status = json!({"status": failed["status"]});
+    stage.admin.merge_status(&kinds::PROVISIONING_REQUEST, ID, "old", &status).unwrap();
+    stage.until("it is admitted", 600, |s| s.is("Admitted")).await;
+    tokio::time::sleep(Duration::from_mins(2)).await;
+    assert_eq!(stage.claims().len(), 2);
+}

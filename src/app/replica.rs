@@ -104,7 +104,7 @@ async fn loops(feeds: Feeds, context: &Arc<Context>, stop: &CancellationToken) {
     // An object that is not listed yet would count as missing.
     let opened = async {
         context.gates.opened().await;
-        context.see_requests();
+        context.mirror_requests();
         context.wait_for_begun(|uid| context.acts_for(uid));
     };
     let workloads = queue::work(

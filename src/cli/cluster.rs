@@ -255,7 +255,7 @@ impl ClusterObjects {
             let found = self.checks.iter().flatten().find(is_its);
             found.is_none_or(|check| check.spec.controller_name == names::PROVISIONING_REQUEST)
         };
-        let seen = |request: &ProvisioningRequest| {
+        let mirror = |request: &ProvisioningRequest| {
             let owner = request
                 .workload()
                 .and_then(|(_, uid)| self.workloads.iter().find(|w| w.metadata.uid.as_deref() == Some(uid)));
@@ -263,8 +263,8 @@ impl ClusterObjects {
             as_workload(request, owner.zip(check))
         };
         let ours = requests.iter().filter(|r| r.spec.provisioning_class_name == names::REQUEST_CLASS);
-        let seen: Vec<Workload> = ours.map(seen).collect();
-        self.workloads.extend(seen);
+        let mirrors: Vec<Workload> = ours.map(mirror).collect();
+        self.workloads.extend(mirrors);
     }
 
     fn or_note<T>(&mut self, read: Result<Vec<T>, Refusal>) -> Option<Vec<T>> {

@@ -73,7 +73,7 @@ impl Context {
         let object = ObjectRef::from_obj(workload);
         self.of_gangs.waiting.note(Key::of(workload));
         let uid = workload.uid().unwrap_or_default();
-        self.see_requests_of(&uid);
+        self.mirror_requests_of(&uid);
         if workload.line() != uid {
             self.wake_claims_of_slices(workload);
         }
@@ -97,7 +97,7 @@ impl Context {
 
     /// Wakes all parameters after checks changed: their status lists the checks that use them.
     pub fn checks_touched(&self) {
-        self.see_requests();
+        self.mirror_requests();
         for parameters in self.stores.parameters.state() {
             let _ = self.wake.parameters.send(ObjectRef::from_obj(&*parameters));
         }

@@ -1,6 +1,6 @@
-//! The Workloads of both front-ends: Kueue's own, and ProvisioningRequests of Setu's class, which are seen as Workloads.
+//! The Workloads of both front-ends: Kueue's own, and ProvisioningRequests of Setu's class, mirrored as Workloads.
 //!
-//! Rule: a request is seen anew whenever it or the Workload that owns it changes. Of several requests for one check of a Workload
+//! Rule: a request is mirrored again whenever it or the Workload that owns it changes. Of several requests for one check of a Workload
 //! the first that has not ended counts, so that nobody gets the same nodes twice.
 
 use super::context::Context;
@@ -59,8 +59,8 @@ pub struct Requests {
     objects: Store<ProvisioningRequest, RequestSummary>,
     /// Whether they were listed; never where requests are not served.
     pub listed: Listed,
-    /// Keeps them as Workloads.
-    seen: Mutex<Writer<Workload, WorkloadSummary>>,
+    /// Writes their mirrors.
+    mirrors: Mutex<Writer<Workload, WorkloadSummary>>,
 }
 
 /// What is at hand of each request.
@@ -98,16 +98,7 @@ impl Requests {
     ) -> (Self, Workloads) {
         let keeping = Keeping { summary: WorkloadSummary::of, index: |_: &WorkloadSummary| "", packed: true };
         let (of_requests, writer) = Writer::new(keeping);
-        (Self { objects, listed, seen: Mutex::new(writer) }, Workloads { of_kueue, of_requests })
-    }
-
-    /// Whether this is the first request for a check that has not ended.
-    fn is_first(&self, request: &ProvisioningRequest) -> bool {
-        let Some((_, owner)) = request.workload() else { return false };
-        let order =
-            |r: &ProvisioningRequest| (r.metadata.creation_timestamp.clone().map(|t| t.0), r.name_any());
-        let same = |other: &Arc<ProvisioningRequest>| !has_ended(other) && order(other) < order(request);
-        !self.objects.of(owner).iter().any(same)
+        (Self { objects, listed, mirrors: Mutex::new(writer) }, Workloads { of_kueue, of_requests })
     }
 }
 
@@ -123,8 +114,8 @@ fn has_ended(request: &ProvisioningRequest) -> bool {
 ///
 /// # Errors
 /// The request could not be answered.
-pub(super) async fn refuse_without_owner(context: &Context, seen: &Workload) -> Result<(), Error> {
-    if seen.request_name().is_none() || owner_ref(seen).is_some() || seen.is("Failed") {
+pub(super) async fn refuse_without_owner(context: &Context, mirror: &Workload) -> Result<(), Error> {
+    if mirror.request_name().is_none() || owner_ref(mirror).is_some() || mirror.is("Failed") {
         return Ok(());
     }
     let entry = CheckState {
@@ -137,34 +128,34 @@ pub(super) async fn refuse_without_owner(context: &Context, seen: &Workload) -> 
         requeue_after_seconds: None,
         pod_set_updates: Vec::new(),
     };
-    let client = context.client_of(seen.metadata.uid.as_deref().unwrap_or_default());
-    request::apply(client, seen, &entry, (&Details::default(), None), context.now()).await?;
+    let client = context.client_of(mirror.metadata.uid.as_deref().unwrap_or_default());
+    request::apply(client, mirror, &entry, (&Details::default(), None), context.now()).await?;
     Ok(())
 }
 
 impl Context {
-    /// A ProvisioningRequest was touched: it and the others for the same Workload are seen anew.
+    /// A ProvisioningRequest was touched: it and the others for the same Workload are mirrored again.
     pub fn request_touched(&self, request: &ProvisioningRequest) {
-        self.see(&ObjectRef::from_obj(request));
+        self.mirror(&ObjectRef::from_obj(request));
         if let Some((_, owner)) = request.workload() {
-            self.see_requests_of(owner);
+            self.mirror_requests_of(owner);
         }
     }
 
-    /// Sees every request anew: everything has been listed, or checks have changed.
-    pub fn see_requests(&self) {
+    /// Mirrors every request again, after everything has been listed or a check has changed.
+    pub fn mirror_requests(&self) {
         for request in self.stores.requests.objects.those(|_| true) {
-            self.see(&request);
+            self.mirror(&request);
         }
     }
 
-    /// The Workload with this UID was touched: its requests are seen anew, and so are the claims of requests that are gone.
-    pub(super) fn see_requests_of(&self, owner: &str) {
+    /// The Workload with this UID was touched: its requests are mirrored again, and the claims of deleted requests are reconciled.
+    pub(super) fn mirror_requests_of(&self, owner: &str) {
         if !self.options.provisioning_requests {
             return;
         }
         for request in self.stores.requests.objects.of(owner) {
-            self.see(&ObjectRef::from_obj(&*request));
+            self.mirror(&ObjectRef::from_obj(&*request));
         }
         for claim in self.stores.claims.those(|claim| claim.owner == owner) {
             // Fails only while the process ends.
@@ -172,13 +163,12 @@ impl Context {
         }
     }
 
-    fn see(&self, object: &ObjectRef<ProvisioningRequest>) {
+    fn mirror(&self, object: &ObjectRef<ProvisioningRequest>) {
         let namespace = object.namespace.as_deref().unwrap_or_default();
         let name = ObjectRef::new(&name_as_workload(&object.name)).within(namespace);
         let event = match self.stores.requests.objects.get(object).filter(|request| is_ours(request)) {
             Some(request) => {
-                let owner = request.workload().filter(|_| self.stores.requests.is_first(&request));
-                let owner = owner.and_then(|(name, uid)| {
+                let owner = request.workload().and_then(|(name, uid)| {
                     let found = self.stores.workloads.get(&ObjectRef::new(name).within(namespace))?;
                     (found.metadata.uid.as_deref() == Some(uid)).then_some(found)
                 });
@@ -189,7 +179,7 @@ impl Context {
                 None => return,
             },
         };
-        let news = lock(&self.stores.requests.seen).take(event);
+        let news = lock(&self.stores.requests.mirrors).take(event);
         for news in news {
             if let News::Moved(workload) = news {
                 self.workload_touched(&workload);
@@ -199,9 +189,25 @@ impl Context {
     }
 
     fn as_workload(&self, request: &ProvisioningRequest, owner: Option<&Workload>) -> Workload {
-        let check =
-            owner.and_then(|owner| check_of(request, owner, |check| self.is_answered_by_requests(check)));
+        let check = owner.and_then(|owner| self.served_for(request, owner));
         as_workload(request, owner.zip(check))
+    }
+
+    /// The check that a request is served for. None if the request has ended before its Workload was admitted, or if an earlier
+    /// one for the same check has not.
+    fn served_for<'w>(&self, request: &ProvisioningRequest, owner: &'w Workload) -> Option<&'w str> {
+        let check_of = |request: &ProvisioningRequest| {
+            check_of(request, owner, |check| self.is_answered_by_requests(check))
+        };
+        let check = check_of(request)?;
+        let has_ended = |request: &ProvisioningRequest| has_ended(request) && !owner.is("Admitted");
+        let order =
+            |r: &ProvisioningRequest| (r.metadata.creation_timestamp.clone().map(|t| t.0), r.name_any());
+        let comes_first = |other: &Arc<ProvisioningRequest>| {
+            order(other) < order(request) && !has_ended(other) && check_of(other) == Some(check)
+        };
+        let others = self.stores.requests.objects.of(owner.metadata.uid.as_deref().unwrap_or_default());
+        (!has_ended(request) && !others.iter().any(comes_first)).then_some(check)
     }
 
     /// Whether Kueue has a check answered by ProvisioningRequests.

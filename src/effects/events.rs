@@ -180,7 +180,7 @@ async fn send(api: &Api<Event>, event: &Event) {
     }
 }
 
-/// The object that a Workload is: itself, or the ProvisioningRequest that is seen as one.
+/// The object that a Workload is: itself, or the ProvisioningRequest that is mirrored as one.
 fn reference_to(workload: &Workload) -> ObjectReference {
     let object = workload.object_ref(&());
     match workload.request_name() {

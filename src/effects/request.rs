@@ -13,37 +13,37 @@ use kube::api::{ObjectMeta, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
-fn api(client: &Client, seen: &Workload) -> Api<ProvisioningRequest> {
-    Api::namespaced(client.clone(), &seen.namespace().unwrap_or_default())
+fn api(client: &Client, mirror: &Workload) -> Api<ProvisioningRequest> {
+    Api::namespaced(client.clone(), &mirror.namespace().unwrap_or_default())
 }
 
 /// Commits a journal, and returns the request as a Workload as it is afterwards.
 ///
 /// # Errors
 /// [`Error::Conflict`] if the request has changed since it was read.
-pub async fn write_journal(client: &Client, seen: &Workload, entry: &Entry<'_>) -> Result<Workload, Error> {
-    let name = seen.request_name().unwrap_or_default();
+pub async fn write_journal(client: &Client, mirror: &Workload, entry: &Entry<'_>) -> Result<Workload, Error> {
+    let name = mirror.request_name().unwrap_or_default();
     let patch = json!({"metadata": {
-        "uid": seen.uid(),
-        "resourceVersion": seen.resource_version(),
+        "uid": mirror.uid(),
+        "resourceVersion": mirror.resource_version(),
         "annotations": {
             (names::journal_key(entry.check)): entry.journal,
             (names::state_key(entry.check)): entry.headline,
         },
     }});
-    let (api, params, patch) = (api(client, seen), patch_params(), Patch::Merge(&patch));
+    let (api, params, patch) = (api(client, mirror), patch_params(), Patch::Merge(&patch));
     let action = "writing the journal of ProvisioningRequest";
-    let written = write(action, &seen.full_name(), api.patch(name, &params, &patch)).await?;
-    Ok(after_write(seen.clone(), &written))
+    let written = write(action, &mirror.full_name(), api.patch(name, &params, &patch)).await?;
+    Ok(after_write(mirror.clone(), &written))
 }
 
 /// Metadata of the request as it is now.
 ///
 /// # Errors
 /// It is gone, or could not be read.
-pub async fn metadata(client: &Client, seen: &Workload, action: &'static str) -> Result<ObjectMeta, Error> {
-    let name = seen.request_name().unwrap_or_default();
-    Ok(call(action, &seen.full_name(), api(client, seen).get_metadata(name)).await?.metadata)
+pub async fn metadata(client: &Client, mirror: &Workload, action: &'static str) -> Result<ObjectMeta, Error> {
+    let name = mirror.request_name().unwrap_or_default();
+    Ok(call(action, &mirror.full_name(), api(client, mirror).get_metadata(name)).await?.metadata)
 }
 
 /// Applies this state of the check, and returns the request as a Workload as it is afterwards. `details` stand in the status once
@@ -53,13 +53,13 @@ pub async fn metadata(client: &Client, seen: &Workload, action: &'static str) ->
 /// [`Error::Conflict`] if the request has changed since it was read.
 pub async fn apply(
     client: &Client,
-    seen: &Workload,
+    mirror: &Workload,
     entry: &CheckState,
     (details, failure): (&Details, Option<FailureClass>),
     now: Timestamp,
 ) -> Result<Workload, Error> {
-    let name = seen.request_name().unwrap_or_default();
-    let conditions = conditions(entry, failure, seen.conditions(), now).into_iter().map(|condition| {
+    let name = mirror.request_name().unwrap_or_default();
+    let conditions = conditions(entry, failure, mirror.conditions(), now).into_iter().map(|condition| {
         json!({
             "type": condition.type_, "status": condition.status, "reason": condition.reason, "message": condition.message,
             "lastTransitionTime": whole_seconds(condition.last_transition_time.0),
@@ -73,17 +73,17 @@ pub async fn apply(
         "apiVersion": format!("{}/v1", names::AUTOSCALING_GROUP),
         "kind": "ProvisioningRequest",
         "metadata": {
-            "namespace": seen.namespace(),
+            "namespace": mirror.namespace(),
             "name": name,
-            "uid": seen.uid(),
-            "resourceVersion": seen.resource_version(),
+            "uid": mirror.uid(),
+            "resourceVersion": mirror.resource_version(),
         },
         "status": status,
     });
     let params = PatchParams::apply(names::FIELD_MANAGER).force();
-    let (of, patch) = (seen.full_name(), Patch::Apply(&body));
+    let (of, patch) = (mirror.full_name(), Patch::Apply(&body));
     let written =
-        write("answering ProvisioningRequest", &of, api(client, seen).patch_status(name, &params, &patch))
+        write("answering ProvisioningRequest", &of, api(client, mirror).patch_status(name, &params, &patch))
             .await?;
-    Ok(after_write(seen.clone(), &written))
+    Ok(after_write(mirror.clone(), &written))
 }

@@ -10,7 +10,7 @@ pub const CONTROLLER_NAME: &str = "setu.kueue.x-k8s.io/provisioning";
 pub const PROVISIONING_REQUEST: &str = "kueue.x-k8s.io/provisioning-request";
 /// Class of the ProvisioningRequests that Setu serves.
 pub const REQUEST_CLASS: &str = "atomic.setu.kueue.x-k8s.io";
-/// Start of the name under which a ProvisioningRequest is seen as a Workload.
+/// Start of the name under which a ProvisioningRequest is mirrored as a Workload.
 pub const REQUEST_PREFIX: &str = "provisioningrequest/";
 /// Start of the parameters of a ProvisioningRequest by which a job asks for what the policy opens under `jobOverrides`. Kueue
 /// copies them from [`JOB_OVERRIDE_PREFIX`].

@@ -198,7 +198,7 @@ impl Workload {
         format!("{}/{}", of(&self.metadata.namespace), of(&self.metadata.name))
     }
 
-    /// Name of the ProvisioningRequest that is seen as this Workload; `None` for a Workload of Kueue's.
+    /// Name of the ProvisioningRequest that is mirrored as this Workload; `None` for a Workload of Kueue's.
     pub fn request_name(&self) -> Option<&str> {
         self.metadata.name.as_deref()?.strip_prefix(names::REQUEST_PREFIX)
     }

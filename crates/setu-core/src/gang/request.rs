@@ -1,6 +1,6 @@
-//! The second front-end: a ProvisioningRequest of Setu's class, seen as a Workload.
+//! The second front-end: a ProvisioningRequest of Setu's class, mirrored as a Workload.
 //!
-//! Kueue's own provisioning check makes such a request when quota is reserved, and reads its conditions. The request is seen as
+//! Kueue's own provisioning check makes such a request when quota is reserved, and reads its conditions. The request is mirrored as
 //! the Workload that owns it: the same pods, admission and conditions, under the request's own name, UID and annotations, with
 //! the request's conditions as the state of the check. So the gang of a request is planned, stepped and reported like any other.
 //! Only what is written back differs: the journal goes into the request's annotations, and the verdict into its conditions.
@@ -28,7 +28,7 @@ pub fn name_as_workload(request: &str) -> String {
     format!("{}{request}", names::REQUEST_PREFIX)
 }
 
-/// `namespace/name/UID` of the Workload that owns the request which is seen as this Workload.
+/// `namespace/name/UID` of the Workload that owns the request that is mirrored as this Workload.
 pub fn owner_ref(workload: &Workload) -> Option<String> {
     workload.request_name()?;
     let owner = workload.metadata.owner_references.iter().flatten().find(|o| o.controller == Some(true))?;
@@ -62,12 +62,12 @@ pub fn check_of<'w>(
 /// A request as a Workload. Without the Workload that owns it, nothing is reserved for it.
 pub fn as_workload(request: &ProvisioningRequest, owner: Option<(&Workload, &str)>) -> Workload {
     let name = request.metadata.name.as_deref().unwrap_or_default();
-    let mut seen =
+    let mut mirror =
         owner.map_or_else(|| Workload::new("", WorkloadSpec::default()), |(workload, _)| workload.clone());
-    let of_job = seen.metadata.annotations.take().unwrap_or_default();
-    seen.metadata = request.metadata.clone();
-    seen.metadata.name = Some(name_as_workload(name));
-    let annotations = seen.metadata.annotations.get_or_insert_default();
+    let of_job = mirror.metadata.annotations.take().unwrap_or_default();
+    mirror.metadata = request.metadata.clone();
+    mirror.metadata.name = Some(name_as_workload(name));
+    let annotations = mirror.metadata.annotations.get_or_insert_default();
     annotations.retain(|key, _| !key.starts_with(names::JOB_OVERRIDE_PREFIX));
     annotations.extend(of_job.into_iter().filter(|(key, _)| key.starts_with(names::JOB_OVERRIDE_PREFIX)));
     let stated = |(key, value): (&String, &String)| {
@@ -75,28 +75,28 @@ pub fn as_workload(request: &ProvisioningRequest, owner: Option<(&Workload, &str
         Some((format!("{}{key}", names::JOB_OVERRIDE_PREFIX), value.clone()))
     };
     annotations.extend(request.spec.parameters.iter().filter_map(stated));
-    let status = seen.status.get_or_insert_default();
+    let status = mirror.status.get_or_insert_default();
     status.conditions.retain(|condition| OF_WORKLOAD.contains(&condition.type_.as_str()));
     status.admission_checks.retain(|entry| owner.is_some_and(|(_, check)| entry.name == check));
-    answered(&mut seen, request);
-    seen
+    answered(&mut mirror, request);
+    mirror
 }
 
 /// The same Workload after its request was written.
-pub fn after_write(mut seen: Workload, request: &ProvisioningRequest) -> Workload {
+pub fn after_write(mut mirror: Workload, request: &ProvisioningRequest) -> Workload {
     let annotations = request.metadata.annotations.clone().unwrap_or_default();
-    seen.metadata.resource_version.clone_from(&request.metadata.resource_version);
-    seen.metadata.annotations.get_or_insert_default().extend(annotations);
-    if let Some(status) = &mut seen.status {
+    mirror.metadata.resource_version.clone_from(&request.metadata.resource_version);
+    mirror.metadata.annotations.get_or_insert_default().extend(annotations);
+    if let Some(status) = &mut mirror.status {
         status.conditions.retain(|condition| OF_WORKLOAD.contains(&condition.type_.as_str()));
     }
-    answered(&mut seen, request);
-    seen
+    answered(&mut mirror, request);
+    mirror
 }
 
 /// Puts the request's conditions into the Workload, also as the state of its check.
-fn answered(seen: &mut Workload, request: &ProvisioningRequest) {
-    let Some(status) = &mut seen.status else { return };
+fn answered(mirror: &mut Workload, request: &ProvisioningRequest) {
+    let Some(status) = &mut mirror.status else { return };
     status.conditions.extend(request.conditions().iter().cloned());
     for entry in &mut status.admission_checks {
         *entry = state(&entry.name, request);
