@@ -59,14 +59,7 @@ impl Feeds {
         let serves_requests = parts.options.provisioning_requests;
         let topologies = (parts.options.tas_compat || serves_requests)
             .then(|| watch::<Topology>("topologies", Api::all(client.clone()), all(), open));
-        let requests = serves_requests.then(|| {
-            let api = Api::all(client.clone());
-            watch_keeping("provisioningrequests", api, all(), open, workloads::keeping())
-        });
-        let (requests, of_requests) = match requests {
-            Some(watched) => ((watched.store, watched.listed), Some(watched.touched)),
-            None => (workloads::none(), None),
-        };
+        let (requests, of_requests) = workloads::watch(client, serves_requests.then_some(&gates));
         let (requests, all_workloads) = Requests::new(requests, workloads.store);
         let (plan, changes) = PlanStores::watch(client, &gates);
         let claims = Keeping { summary: ClaimSummary::of, index: ClaimSummary::workload_uid, packed: true };

@@ -10,14 +10,14 @@ use crate::api::{ProvisioningRequest, Workload};
 use crate::cluster::guard::Guarded;
 use crate::cluster::lock;
 use crate::cluster::store::{Keeping, News, Store, StoreEntry, Writer};
-use crate::cluster::watch::Listed;
+use crate::cluster::watch::{Gates, Listed, Touched, watch_keeping};
 use crate::effects::{call, request};
 use crate::error::Error;
 use crate::gang::request::{Details, as_workload, check_of, name_as_workload, owner_ref};
 use crate::names;
 use kube::runtime::reflector::ObjectRef;
-use kube::runtime::watcher::Event;
-use kube::{Api, ResourceExt};
+use kube::runtime::watcher::{Config, Event};
+use kube::{Api, Client, ResourceExt};
 use std::sync::{Arc, Mutex};
 
 /// Every Workload, of whichever front-end.
@@ -80,20 +80,26 @@ impl RequestSummary {
     }
 }
 
-/// How requests are kept.
-pub const fn keeping() -> Keeping<ProvisioningRequest, RequestSummary> {
-    Keeping { summary: RequestSummary::of, index: RequestSummary::owner, packed: true }
-}
+/// The requests, and whether they were listed.
+type ListedRequests = (Store<ProvisioningRequest, RequestSummary>, Listed);
+/// Changes of requests.
+type RequestChanges = Touched<ProvisioningRequest, RequestSummary>;
 
-/// No requests.
-pub fn none() -> (Store<ProvisioningRequest, RequestSummary>, Listed) {
-    (Writer::new(keeping()).0, Listed::default())
+/// Watches every request if gates are given, and none otherwise.
+pub fn watch(client: &Client, gates: Option<&Gates>) -> (ListedRequests, Option<RequestChanges>) {
+    let keeping = Keeping { summary: RequestSummary::of, index: RequestSummary::owner, packed: true };
+    if gates.is_none() {
+        return ((Writer::new(keeping).0, Listed::default()), None);
+    }
+    let (api, all) = (Api::all(client.clone()), Config::default());
+    let watched = watch_keeping("provisioningrequests", api, all, gates, keeping);
+    ((watched.store, watched.listed), Some(watched.touched))
 }
 
 impl Requests {
     /// Requests that are kept here, and the Workloads together with those of Kueue.
     pub fn new(
-        (objects, listed): (Store<ProvisioningRequest, RequestSummary>, Listed),
+        (objects, listed): ListedRequests,
         of_kueue: Store<Workload, WorkloadSummary>,
     ) -> (Self, Workloads) {
         let keeping = Keeping { summary: WorkloadSummary::of, index: |_: &WorkloadSummary| "", packed: true };
@@ -164,6 +170,8 @@ impl Context {
     }
 
     fn mirror(&self, object: &ObjectRef<ProvisioningRequest>) {
+        // Held while the objects are read, too: another task may see the request deleted meanwhile, and its mirror would come back.
+        let mut mirrors = lock(&self.stores.requests.mirrors);
         let namespace = object.namespace.as_deref().unwrap_or_default();
         let name = ObjectRef::new(&name_as_workload(&object.name)).within(namespace);
         let event = match self.stores.requests.objects.get(object).filter(|request| is_ours(request)) {
@@ -179,7 +187,8 @@ impl Context {
                 None => return,
             },
         };
-        let news = lock(&self.stores.requests.mirrors).take(event);
+        let news = mirrors.take(event);
+        drop(mirrors);
         for news in news {
             if let News::Moved(workload) = news {
                 self.workload_touched(&workload);

@@ -65,10 +65,12 @@ pub async fn apply(
             "lastTransitionTime": whole_seconds(condition.last_transition_time.0),
         })
     });
-    let mut status = json!({"conditions": conditions.collect::<Vec<Value>>()});
-    if entry.state == Verdict::Ready {
-        status["provisioningClassDetails"] = json!(details.in_status());
-    }
+    let conditions: Vec<Value> = conditions.collect();
+    let status = if entry.state == Verdict::Ready {
+        json!({"conditions": conditions, "provisioningClassDetails": details.in_status()})
+    } else {
+        json!({"conditions": conditions})
+    };
     let body = json!({
         "apiVersion": format!("{}/v1", names::AUTOSCALING_GROUP),
         "kind": "ProvisioningRequest",

@@ -123,29 +123,28 @@ fn answer(
     workload: &Value,
     now: Timestamp,
 ) {
-    let said = |kind| condition(request, kind).map_or("", |c| text(c, "/message")).to_owned();
+    let message = |kind| condition(request, kind).map_or("", |c| text(c, "/message")).to_owned();
+    let is_provisioned = is(request, "Provisioned");
     let failed = ["Failed", "BookingExpired"].into_iter().find(|kind| is(request, kind));
+    let failed = failed.filter(|kind| *kind == "Failed" || !is(workload, "Admitted"));
     match failed {
-        Some("BookingExpired") if is(workload, "Admitted") => {}
-        Some(kind) if attempt > RETRIES => become_(entry, "Rejected", &said(kind), now),
-        Some(kind) => {
-            if attempt > number(entry, "/retryCount") {
-                become_(entry, "Retry", &format!("Retrying after failure: {}", said(kind)), now);
-                set(entry, &["requeueAfterSeconds"], json!(BACKOFF << (attempt - 1).clamp(0, 8)));
-            }
+        Some(kind) if attempt > RETRIES => set_state(entry, "Rejected", &message(kind), now),
+        Some(kind) if attempt > number(entry, "/retryCount") => {
+            set_state(entry, "Retry", &format!("Retrying after failure: {}", message(kind)), now);
+            set(entry, &["requeueAfterSeconds"], json!(BACKOFF << (attempt - 1).clamp(0, 8)));
         }
-        None if is(request, "Provisioned") => {
-            if text(entry, "/state") != "Ready" {
-                become_(entry, "Ready", &said("Provisioned"), now);
-                set(entry, &["podSetUpdates"], updates(request, config, workload));
-            }
+        None if is_provisioned && text(entry, "/state") != "Ready" => {
+            set_state(entry, "Ready", &message("Provisioned"), now);
+            set(entry, &["podSetUpdates"], updates(request, config, workload));
         }
-        None if is(request, "Accepted") => become_(entry, "Pending", &said("Provisioned"), now),
-        None => {}
+        None if is(request, "Accepted") && !is_provisioned => {
+            set_state(entry, "Pending", &message("Provisioned"), now);
+        }
+        _ => {}
     }
 }
 
-fn become_(entry: &mut Value, state: &str, message: &str, now: Timestamp) {
+fn set_state(entry: &mut Value, state: &str, message: &str, now: Timestamp) {
     if text(entry, "/state") != state {
         set(entry, &["state"], json!(state));
         set(entry, &["lastTransitionTime"], json!(seconds(now)));
