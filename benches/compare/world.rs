@@ -10,9 +10,8 @@ use futures::{StreamExt as _, stream};
 use kube::api::{DeleteParams, DynamicObject, ListParams, PatchParams, PostParams};
 use kube::{Api, Client, CustomResourceExt as _, ResourceExt as _};
 use serde_json::{Value, json};
-use setu_e2e::{KUEUE_NAMESPACE, Layout, Options, Program, Stack, apply};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use setu_e2e::{KUEUE_NAMESPACE, Options, Stack, apply, requests};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// The name of the namespace, NodePool, flavor and ClusterQueue.
@@ -29,19 +28,6 @@ pub struct World {
 
 const POLICY: &str = "{apiVersion: setu.kueue.x-k8s.io/v1alpha1, kind: Policy, \
     guards: {gangNodes: 1000, claimsInFlight: 100000, createsPerMinute: 100000}}";
-
-/// The CRD of ProvisioningRequests, from the module that Kueue is built with.
-fn provisioning_requests() -> Result<PathBuf> {
-    let module = "k8s.io/autoscaler/cluster-autoscaler/apis";
-    let output = Command::new("go")
-        .args(["list", "-m", "-f", "{{.Dir}}", module])
-        .current_dir(Layout::default().module("kueue"))
-        .env("GOWORK", "off")
-        .output()
-        .context("starting go")?;
-    let folder = String::from_utf8(output.stdout)?;
-    Ok(Path::new(folder.trim()).join("config/crd/autoscaling.x-k8s.io_provisioningrequests.yaml"))
-}
 
 fn queue(name: &str, flavor: &str, check: Option<&str>) -> Vec<Value> {
     let checks: Vec<Value> = check.iter().map(|c| json!({"name": c})).collect();
@@ -65,22 +51,10 @@ fn queue(name: &str, flavor: &str, check: Option<&str>) -> Vec<Value> {
     ]
 }
 
-fn check(name: &str, controller: &str, parameters: Option<Value>) -> Value {
-    let mut spec = json!({"controllerName": controller});
-    if let Some(parameters) = parameters {
-        spec["parameters"] = parameters;
-    }
-    json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": name}, "spec": spec})
-}
-
 impl World {
     pub async fn start() -> Result<Self> {
-        let stack = Stack::start(Options::default()).await?;
+        let stack = Stack::start(Options { provisioning_requests: true, ..Options::default() }).await?;
         let client = stack.client()?;
-        apply::path(&client, &provisioning_requests()?).await?;
-        // Kueue starts that controller only if the kind is already served when Kueue starts.
-        stack.stop_program(Program::Kueue).await?;
-        stack.start_program(Program::Kueue).await?;
         let crd = serde_json::to_value(::setu::api::ProvisioningParameters::crd())?;
         apply::all(&client, vec![crd]).await?;
         apply::path(&client, &Path::new(env!("CARGO_MANIFEST_DIR")).join("../../manifests/rbac.yaml"))
@@ -99,14 +73,11 @@ impl World {
             // Karpenter has no part in what a stand-in grants.
             "metadata": {"name": "compare-nowhere"}, "spec": {"nodeLabels": {"pool": "nowhere"}},
         }));
+        objects.extend(requests::check("compare-kueue", "stand-in.example.com", None));
         objects.push(json!({
-            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ProvisioningRequestConfig",
-            "metadata": {"name": ID}, "spec": {"provisioningClassName": "stand-in.example.com"},
+            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck",
+            "metadata": {"name": "compare-poller"}, "spec": {"controllerName": "e2e.poller/compare"},
         }));
-        let parameters =
-            json!({"apiGroup": "kueue.x-k8s.io", "kind": "ProvisioningRequestConfig", "name": ID});
-        objects.push(check("compare-kueue", "kueue.x-k8s.io/provisioning-request", Some(parameters)));
-        objects.push(check("compare-poller", "e2e.poller/compare", None));
         objects.extend(queue("kueue", "compare-nowhere", Some("compare-kueue")));
         objects.extend(queue("poller", ID, Some("compare-poller")));
         objects.extend(queue("plain", ID, None));

@@ -23,6 +23,7 @@ mod ports;
 mod probe;
 mod process;
 pub mod programs;
+pub mod requests;
 mod stack;
 pub mod titles;
 

@@ -66,7 +66,16 @@ async fn run(arguments: Arguments) -> Result<()> {
             if apply.is_empty() && provider == Provider::Aws {
                 apply = layout.aws_setup();
             }
-            cluster(Options { layout, scope, provider, apply, jaeger, job_kinds: true }).await
+            cluster(Options {
+                layout,
+                scope,
+                provider,
+                apply,
+                jaeger,
+                job_kinds: true,
+                provisioning_requests: false,
+            })
+            .await
         }
     }
 }

@@ -17,7 +17,7 @@ use tokio::sync::Mutex;
 use crate::identity::{self, Identity};
 use crate::ports::Ports;
 use crate::process::{Launch, Logs, Process, Program, Watchdog};
-use crate::{Layout, apply, aws, jaeger, jobs, kubernetes, kueue, nodes, probe, programs};
+use crate::{Layout, apply, aws, jaeger, jobs, kubernetes, kueue, nodes, probe, programs, requests};
 
 const START_LIMIT: Duration = Duration::from_secs(90);
 /// How often the stack checks that all programs still run.
@@ -58,6 +58,8 @@ pub struct Options {
     pub jaeger: bool,
     /// Whether to start the JobSet and LeaderWorkerSet controllers too.
     pub job_kinds: bool,
+    /// Whether ProvisioningRequests are served, so that Kueue's own provisioning check works.
+    pub provisioning_requests: bool,
 }
 
 /// A running control plane.
@@ -99,7 +101,7 @@ impl Stack {
         let mut stack = Self::prepare(options.layout, provider)?;
         stack.start_api_server().await?;
         if options.scope == Scope::Full {
-            stack.start_everything_else(options.job_kinds).await?;
+            stack.start_everything_else(options.job_kinds, options.provisioning_requests).await?;
         }
         if options.jaeger {
             stack.start_program(Program::Jaeger).await?;
@@ -168,7 +170,7 @@ impl Stack {
         Ok(())
     }
 
-    async fn start_everything_else(&mut self, job_kinds: bool) -> Result<()> {
+    async fn start_everything_else(&mut self, job_kinds: bool, requests: bool) -> Result<()> {
         let client = self.client()?;
         let mut objects = kueue::manifests(&self.layout, self.ports)?;
         if job_kinds {
@@ -177,6 +179,9 @@ impl Stack {
         let definitions = async {
             apply::one(&client, identity::rights()).await?;
             apply::path(&client, &nodes::karpenter_manifests(&self.layout, self.provider)).await?;
+            if requests {
+                requests::install(&self.layout, &client).await?;
+            }
             apply::all(&client, objects).await
         };
         tokio::try_join!(
@@ -416,7 +421,7 @@ mod tests {
         let port = port(stack.ports);
         let _taken = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap();
         let started = match stack.start_api_server().await {
-            Ok(()) => stack.start_everything_else(false).await,
+            Ok(()) => stack.start_everything_else(false, false).await,
             failed => failed,
         };
         let processes = stack.processes().await;

@@ -1,0 +1,249 @@
+//! Gangs of ProvisioningRequests on the real control plane: Kueue's own provisioning check makes the requests, and Setu
+//! serves those of its class.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
+#![allow(dead_code, missing_docs, reason = "the process is shared with the scenarios, which use all of it")]
+
+#[path = "scenarios/setu.rs"]
+mod setu;
+#[path = "requests/stage.rs"]
+mod stage;
+
+use ::setu::names;
+use serde_json::{Value, json};
+use stage::{Queue, Seen, Stage, condition, is, name};
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+const FOREIGN_CLASS: &str = "check-capacity.autoscaling.x-k8s.io";
+const MANY: usize = 50;
+
+/// What nodes do that do not come up until the weather is calm again.
+fn late() -> Value {
+    json!([{"registrationDelay": "1h"}])
+}
+
+fn calm() -> Value {
+    json!([])
+}
+
+/// Checks that these pods run on the nodes of their gang, one on each, and that the request names it.
+fn run_on_their_own_nodes(seen: &Seen, queue: &Queue, pods: usize) {
+    let request = &seen.requests[0];
+    let details = &request["status"]["provisioningClassDetails"];
+    let gang = &details["gang"];
+    assert_eq!(details, &json!({"gang": gang, "nodePool": queue.id, "count": pods.to_string()}));
+    assert!(gang.as_str().is_some_and(|gang| !gang.is_empty()), "{request:#}");
+    let selected: Vec<&Value> = seen.pods.iter().map(|p| &p["spec"]["nodeSelector"][names::GANG]).collect();
+    assert_eq!(selected, vec![gang; pods]);
+    let made: Vec<&Value> = seen.claims.iter().map(|c| &c["metadata"]["labels"][names::GANG]).collect();
+    assert_eq!(made, vec![gang; pods]);
+    let used: BTreeSet<&str> = seen.pods.iter().filter_map(|p| p["spec"]["nodeName"].as_str()).collect();
+    let nodes: BTreeSet<&str> = seen.claims.iter().filter_map(|c| c["status"]["nodeName"].as_str()).collect();
+    assert_eq!((used.len(), &used), (pods, &nodes));
+    let exist: BTreeSet<&str> = seen.nodes.iter().map(name).collect();
+    assert_eq!(exist, nodes, "no other node was bought");
+}
+
+async fn a_gang_gets_its_nodes_and_they_go_with_the_job(stage: &Stage) {
+    let queue = stage.queue("gang", names::REQUEST_CLASS).await;
+    queue.weather(&late()).await;
+    queue.submit(vec![queue.job("train", 4, None)]).await;
+    let waits =
+        |s: &Seen| s.claims.len() == 4 && condition(&s.requests[0], "Provisioned")["status"] == "False";
+    let seen = stage.until(&queue, ("the request is answered", 60), waits).await;
+    assert!(is(&seen.requests[0], "Accepted"));
+    let message = condition(&seen.requests[0], "Provisioned")["message"].as_str().unwrap().to_owned();
+    let request = format!("provisioningrequest/{}", name(&seen.requests[0]));
+    for object in [request.as_str(), "job/train"] {
+        let told = stage.told(&["explain", object, "-n", queue.id]);
+        assert!(told.contains("0/4 nodes ready"), "{told}");
+    }
+    assert!(message.contains("0/4 nodes ready"), "{message}");
+
+    queue.weather(&calm()).await;
+    let runs = |s: &Seen| s.all_are(1, "Admitted") && s.runs(4);
+    let seen = stage.until(&queue, ("it runs", 90), runs).await;
+    assert!(is(&seen.requests[0], "Provisioned"));
+    run_on_their_own_nodes(&seen, &queue, 4);
+    assert!(!seen.journal(queue.id).is_empty(), "{:#?}", seen.requests);
+    assert_eq!(seen.workloads[0]["metadata"]["annotations"].get(names::journal_key(queue.id)), None);
+    for arguments in [&["explain", request.as_str()][..], &["explain", "job/train"], &["inspect"]] {
+        stage.told(&[arguments, &["-n", queue.id]].concat());
+    }
+    stage.clear(&queue).await;
+}
+
+async fn a_shortage_is_retried_within_the_request(stage: &Stage) {
+    let queue = stage.queue("short", names::REQUEST_CLASS).await;
+    queue.weather(&json!([{"capacity": 2}])).await;
+    queue.submit(vec![queue.job("train", 4, None)]).await;
+    let backs_off = |s: &Seen| s.journal(queue.id).contains("\"state\":\"BackingOff\"");
+    let before = stage.until(&queue, ("it backs off", 90), backs_off).await;
+    stage.told(&["explain", "job/train", "-n", queue.id]);
+    assert!(!is(&before.workloads[0], "Admitted"));
+    queue.weather(&calm()).await;
+    let runs = |s: &Seen| s.all_are(1, "Admitted") && s.runs(4);
+    let after = stage.until(&queue, ("it runs", 120), runs).await;
+    run_on_their_own_nodes(&after, &queue, 4);
+    assert_eq!(after.requests.len(), 1);
+    assert_eq!(after.requests[0]["metadata"]["uid"], before.requests[0]["metadata"]["uid"]);
+    assert_eq!(condition(&after.requests[0], "Failed"), Value::Null);
+    stage.clear(&queue).await;
+}
+
+async fn kueue_asks_again_when_a_request_fails(stage: &Stage) {
+    let queue = stage.queue("failing", names::REQUEST_CLASS).await;
+    let soon = json!({"spec": {"retryStrategy": {"backoffBaseSeconds": 5, "backoffMaxSeconds": 5}}});
+    queue.patch("ProvisioningRequestConfig", queue.id, &soon).await;
+    queue.weather(&json!([{"capacity": 1}])).await;
+    queue.submit(vec![queue.job("train", 2, None)]).await;
+    let failed = |s: &Seen| s.requests.iter().any(|request| is(request, "Failed"));
+    let seen = stage.until(&queue, ("the first request fails", 90), failed).await;
+    assert_eq!(seen.claims.len(), 0, "everything is taken back first");
+    let message = condition(&seen.requests[0], "Failed")["message"].to_string();
+    assert!(message.contains("InsufficientCapacity"), "{message}");
+    let request = name(&seen.requests[0]).to_owned();
+    queue.weather(&calm()).await;
+    let runs = |s: &Seen| s.all_are(1, "Admitted") && s.runs(2);
+    let seen = stage.until(&queue, ("it runs", 120), runs).await;
+    run_on_their_own_nodes(&seen, &queue, 2);
+    assert_ne!(name(&seen.requests[0]), request);
+    stage.clear(&queue).await;
+}
+
+async fn an_evicted_workload_gives_its_nodes_back(stage: &Stage) {
+    let queue = stage.queue("evicted", names::REQUEST_CLASS).await;
+    queue.submit(vec![queue.job("train", 2, None)]).await;
+    let runs = |s: &Seen| s.all_are(1, "Admitted") && s.runs(2);
+    let seen = stage.until(&queue, ("it runs", 90), runs).await;
+    let workload = name(&seen.workloads[0]).to_owned();
+    queue.patch("Workload", &workload, &json!({"spec": {"active": false}})).await;
+    let gone = |s: &Seen| s.claims.is_empty() && s.requests.is_empty() && s.nodes.is_empty();
+    let seen = stage.until(&queue, ("no node and no request is left", 60), gone).await;
+    assert!(is(&seen.workloads[0], "Evicted") && !is(&seen.workloads[0], "Admitted"));
+    queue.patch("Workload", &workload, &json!({"spec": {"active": true}})).await;
+    stage.until(&queue, ("it runs again", 90), runs).await;
+    stage.clear(&queue).await;
+}
+
+async fn a_killed_setu_goes_on_with_the_same_claims(stage: &mut Stage) {
+    let queue = stage.queue("killed", names::REQUEST_CLASS).await;
+    queue.weather(&late()).await;
+    queue.submit(vec![queue.job("train", 3, Some("1s"))]).await;
+    let before = stage.until(&queue, ("its claims exist", 60), |s| s.claims.len() == 3).await;
+    stage.setu.kill();
+    queue.weather(&calm()).await;
+    stage.setu.start(None).unwrap();
+    let admitted = |s: &Seen| s.all_are(1, "Admitted") && s.claims.len() == 3;
+    let after = stage.until(&queue, ("it is admitted", 90), admitted).await;
+    assert_eq!(after.claim_uids(), before.claim_uids());
+    assert_eq!(after.requests[0]["metadata"]["uid"], before.requests[0]["metadata"]["uid"]);
+    let over = |s: &Seen| s.all_are(1, "Finished") && s.claims.is_empty() && s.requests.is_empty();
+    stage.until(&queue, ("its nodes go when it has finished", 60), over).await;
+    stage.clear(&queue).await;
+}
+
+async fn many_jobs_at_once_all_run(stage: &Stage) {
+    let queue = stage.queue("many", names::REQUEST_CLASS).await;
+    let submitted = Instant::now();
+    queue.submit((0..MANY).map(|i| queue.job(&format!("job-{i}"), 1, Some("1s"))).collect()).await;
+    stage.until(&queue, ("all are admitted", 240), |s| s.all_are(MANY, "Admitted")).await;
+    println!("{MANY} Jobs: all admitted after {:?}", submitted.elapsed());
+    let over = |s: &Seen| s.all_are(MANY, "Finished") && s.claims.is_empty() && s.requests.is_empty();
+    stage.until(&queue, ("all have finished and nothing is left", 120), over).await;
+    println!("{MANY} Jobs: nothing left after {:?}", submitted.elapsed());
+    stage.clear(&queue).await;
+}
+
+/// A flavor with a topology, and a NodePool in two zones.
+async fn with_topology(stage: &Stage) -> Queue {
+    let queue = stage.queue("topology", names::REQUEST_CLASS).await;
+    // No level of hosts: Kueue takes the host name for the Node's name and evicts what runs on a Node that it does not find.
+    // With Karpenter's kwok provider the host name is that of the NodeClaim.
+    let levels = json!([{"nodeLabel": names::ZONE}]);
+    queue
+        .apply(json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Topology",
+            "metadata": {"name": queue.id}, "spec": {"levels": levels},
+        }))
+        .await;
+    queue
+        .apply(json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor",
+            "metadata": {"name": "placed"},
+            "spec": {"nodeLabels": {"pool": queue.id}, "topologyName": queue.id},
+        }))
+        .await;
+    let requirement = |key: &str, values: &[&str]| json!({"key": key, "operator": "In", "values": values});
+    let requirements = json!([
+        requirement(names::INSTANCE_TYPE, &["g5.4xlarge"]),
+        requirement(names::CAPACITY_TYPE, &["on-demand"]),
+        requirement(names::ZONE, &["us-east-1a", "us-east-1b"]),
+    ]);
+    let patch = json!({"spec": {"template": {"spec": {"requirements": requirements}}}});
+    queue.patch("NodePool", queue.id, &patch).await;
+    let resource = |name: &str, quota: &str| json!({"name": name, "nominalQuota": quota});
+    let resources = [resource("cpu", "100"), resource("memory", "1000Gi"), resource("nvidia.com/gpu", "100")];
+    let group = json!({
+        "coveredResources": ["cpu", "memory", "nvidia.com/gpu"],
+        "flavors": [{"name": "placed", "resources": resources}],
+    });
+    queue.patch("ClusterQueue", queue.id, &json!({"spec": {"resourceGroups": [group]}})).await;
+    queue
+}
+
+async fn pods_are_placed_by_topology_from_zero_nodes(stage: &Stage) {
+    let queue = with_topology(stage).await;
+    let mut job = queue.job("train", 3, None);
+    let required = json!({"kueue.x-k8s.io/podset-required-topology": names::ZONE});
+    job["spec"]["template"]["metadata"]["annotations"] = required;
+    assert!(queue.look().await.nodes.is_empty());
+    queue.submit(vec![job]).await;
+    let runs = |s: &Seen| s.all_are(1, "Admitted") && s.runs(3);
+    let seen = stage.until(&queue, ("it runs", 120), runs).await;
+    run_on_their_own_nodes(&seen, &queue, 3);
+    let zones: BTreeSet<&str> =
+        seen.nodes.iter().filter_map(|n| n["metadata"]["labels"][names::ZONE].as_str()).collect();
+    assert_eq!(zones.len(), 1, "{zones:?}");
+    let assigned = &seen.workloads[0]["status"]["admission"]["podSetAssignments"][0];
+    assert_eq!(assigned["delayedTopologyRequest"], "Ready");
+    assert!(assigned["topologyAssignment"].is_object(), "{assigned:#}");
+    // Kueue evicts within moments what it finds placed wrongly.
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let later = queue.look().await;
+    assert!(runs(&later), "{later:#?}");
+    assert_eq!(later.claim_uids(), seen.claim_uids());
+    stage.clear(&queue).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn setu_serves_the_requests_of_kueues_own_check() {
+    let began = Instant::now();
+    let told = |what: &str| println!("{:>5.1} s: {what}", began.elapsed().as_secs_f64());
+    let mut stage = Stage::set().await;
+    told("the control plane runs");
+    let foreign = stage.queue("foreign", FOREIGN_CLASS).await;
+    foreign.submit(vec![foreign.job("train", 2, None)]).await;
+    a_gang_gets_its_nodes_and_they_go_with_the_job(&stage).await;
+    told("a gang came and went");
+    a_killed_setu_goes_on_with_the_same_claims(&mut stage).await;
+    told("a killed Setu went on");
+    many_jobs_at_once_all_run(&stage).await;
+    told("many Jobs came and went");
+    // They mostly wait, and each has a queue of its own. Last, because gangs take turns for a while after a shortage.
+    tokio::join!(
+        a_shortage_is_retried_within_the_request(&stage),
+        kueue_asks_again_when_a_request_fails(&stage),
+        an_evicted_workload_gives_its_nodes_back(&stage),
+        pods_are_placed_by_topology_from_zero_nodes(&stage),
+    );
+    told("gangs were short of nodes, failed, evicted and placed by topology");
+
+    let seen = foreign.look().await;
+    assert_eq!((seen.requests.len(), seen.claims.len(), seen.nodes.len()), (1, 0, 0));
+    let request = &seen.requests[0];
+    assert_eq!((request.get("status"), request["metadata"].get("annotations")), (None, None));
+    stage.clear(&foreign).await;
+    stage.end();
+}
