@@ -14,6 +14,7 @@ use crate::controllers::board::Holder;
 use crate::gang::explain::WHEN_THAT_CHANGES;
 use crate::gang::journal::{JournalError, Step};
 use crate::gang::notice::NEXT;
+use crate::gang::request::own_check;
 use crate::gang::terms::vouched;
 use crate::gang::verdict::is_kept_out;
 use crate::gang::{
@@ -126,10 +127,13 @@ pub fn gangs(objects: &ClusterObjects) -> Vec<GangReport> {
 
 /// The gangs of one Workload: one for each check of Setu's that it lists or has a journal of.
 pub fn gangs_of(objects: &ClusterObjects, workload: &Workload) -> Vec<GangReport> {
-    // Setu answers a request, whoever the check of its Workload names.
-    let is_request = workload.request_name().is_some();
-    let listed = workload.checks().iter().map(|c| c.name.as_str());
-    let listed = listed.filter(|c| is_request || is_ours(objects, c));
+    // Setu answers a request, although the check is Kueue's.
+    let of_request = workload.request_name().and_then(|_| own_check(workload)).map(|check| &check.name);
+    let is_answered = |check: &&str| match of_request {
+        Some(own) => own == check,
+        None => is_ours(objects, check),
+    };
+    let listed = workload.checks().iter().map(|c| c.name.as_str()).filter(is_answered);
     let journalled = workload.annotations().keys().filter_map(|key| key.strip_prefix(names::JOURNAL_PREFIX));
     let mut checks: Vec<&str> = listed.chain(journalled).collect();
     if checks.is_empty() && Standing::of(workload) == Standing::Queued {
@@ -189,7 +193,12 @@ pub fn report(objects: &ClusterObjects, workload: &Workload, check: &str) -> Gan
         why: String::new(),
         why_quotes_kueue: false,
         kueue_says: standing.in_kueues_words(workload),
-        other_checks: workload.checks().iter().filter(|c| is_foreign(objects, c)).map(other).collect(),
+        other_checks: workload
+            .checks()
+            .iter()
+            .filter(|c| c.name != check && is_foreign(objects, c))
+            .map(other)
+            .collect(),
         told: entry.map(|c| c.message.clone()).unwrap_or_default(),
         gang,
         cost: prices.hourly(&cost),

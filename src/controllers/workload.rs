@@ -14,6 +14,7 @@ use crate::api::{Workload, condition};
 use crate::effects::{request, verdict};
 use crate::error::{Class, Error};
 use crate::gang::identity::gang_id;
+use crate::gang::request::own_check;
 use crate::names;
 use crate::telemetry::metrics;
 use jiff::{SignedDuration, Timestamp};
@@ -120,7 +121,7 @@ async fn current(cached: Arc<Workload>, context: &Context) -> Result<Option<Arc<
 fn our_checks(workload: &Workload, context: &Context) -> Vec<String> {
     if workload.request_name().is_some() {
         // Kueue answers that check, by what the request says.
-        return workload.checks().iter().map(|c| c.name.clone()).collect();
+        return own_check(workload).map(|check| check.name.clone()).into_iter().collect();
     }
     let listed = workload.checks().iter().map(|c| c.name.as_str());
     let journalled = workload.annotations().keys().filter_map(|key| key.strip_prefix(names::JOURNAL_PREFIX));
@@ -165,7 +166,7 @@ async fn write_entries(
     let client = context.client_of(&uid);
     *workload = match (workload.request_name(), results.first(), changed.first()) {
         (Some(_), Some(look), Some(entry)) => {
-            let said = (&look.in_request.details, look.in_request.failure);
+            let said = (&look.in_request.details, look.in_request.failure.as_ref());
             request::apply(client, workload, entry, said, now).await?
         }
         _ => verdict::apply(client, workload, &entries).await?,

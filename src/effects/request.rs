@@ -5,7 +5,7 @@ use crate::api::{ProvisioningRequest, Workload};
 use crate::effects::journal::Entry;
 use crate::effects::{call, patch_params, whole_seconds, write};
 use crate::error::Error;
-use crate::gang::FailureClass;
+use crate::gang::Failure;
 use crate::gang::request::{Details, after_write, conditions};
 use crate::names;
 use jiff::Timestamp;
@@ -55,7 +55,7 @@ pub async fn apply(
     client: &Client,
     mirror: &Workload,
     entry: &CheckState,
-    (details, failure): (&Details, Option<FailureClass>),
+    (details, failure): (&Details, Option<&Failure>),
     now: Timestamp,
 ) -> Result<Workload, Error> {
     let name = mirror.request_name().unwrap_or_default();

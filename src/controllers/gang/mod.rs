@@ -29,8 +29,8 @@ use crate::gang::loss::Loss;
 use crate::gang::open::{is_possible, opened, rebuilt};
 use crate::gang::request::{Details, owner_ref};
 use crate::gang::{
-    Event, FailureClass, Freshness, GangIdentity, Journal, Moved, PodCheck, Refusal, Reservation, Rules,
-    State, Step, step, verdict,
+    Event, Failure, Freshness, GangIdentity, Journal, Moved, PodCheck, Refusal, Reservation, Rules, State,
+    Step, step, verdict,
 };
 use crate::names;
 use crate::plan::{Outcome, strategy};
@@ -89,7 +89,7 @@ pub struct InRequest {
     /// Its nodes.
     pub details: Details,
     /// Why the last attempt failed.
-    pub failure: Option<FailureClass>,
+    pub failure: Option<Failure>,
 }
 
 /// The result of reconciling a gang.

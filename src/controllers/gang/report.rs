@@ -292,10 +292,7 @@ impl Gang<'_> {
         node_pools.sort();
         node_pools.dedup();
         let details = Details { gang: self.pin.clone(), node_pools, nodes: self.journal.memory.slots };
-        InRequest {
-            details,
-            failure: self.journal.memory.last_failure.as_ref().map(|failure| failure.reason),
-        }
+        InRequest { details, failure: self.journal.memory.last_failure.clone() }
     }
 
     pub(super) fn count_ready(&self) {

@@ -51,9 +51,10 @@ impl GangIdentity {
         let hash = digest(&hashed, 10);
         #[cfg(feature = "planted-bugs")]
         let hash = if planted!(RandomClaimNames) { format!("{:010}", crate::planted::salt()) } else { hash };
+        let name = self.workload.strip_prefix(names::REQUEST_PREFIX).unwrap_or(&self.workload);
         let tail = format!("-{hash}-{slot}");
         let room = CLAIM_NAME_LIMIT.saturating_sub(names::CLAIM_PREFIX.len() + tail.len());
-        format!("{}{}{tail}", names::CLAIM_PREFIX, dns_label(&self.workload, room))
+        format!("{}{}{tail}", names::CLAIM_PREFIX, dns_label(name, room))
     }
 
     /// Whether a claim was made for this gang.

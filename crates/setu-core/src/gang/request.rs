@@ -7,7 +7,7 @@
 //!
 //! Rule: pods and counts come from the Workload that Kueue admitted. A request that no Workload controls has none.
 
-use super::failure::FailureClass;
+use super::failure::{Failure, FailureClass};
 use crate::api::workload::{CheckState, Verdict, WorkloadSpec};
 use crate::api::{ProvisioningRequest, Workload, condition};
 use crate::names;
@@ -77,7 +77,11 @@ pub fn as_workload(request: &ProvisioningRequest, owner: Option<(&Workload, &str
     annotations.extend(request.spec.parameters.iter().filter_map(stated));
     let status = mirror.status.get_or_insert_default();
     status.conditions.retain(|condition| OF_WORKLOAD.contains(&condition.type_.as_str()));
-    status.admission_checks.retain(|entry| owner.is_some_and(|(_, check)| entry.name == check));
+    match owner {
+        // The check that the request answers comes first.
+        Some((_, check)) => status.admission_checks.sort_by_key(|entry| entry.name != check),
+        None => status.admission_checks.clear(),
+    }
     answered(&mut mirror, request);
     mirror
 }
@@ -94,11 +98,16 @@ pub fn after_write(mut mirror: Workload, request: &ProvisioningRequest) -> Workl
     mirror
 }
 
+/// The check that a mirrored request answers.
+pub fn own_check(mirror: &Workload) -> Option<&CheckState> {
+    mirror.checks().first()
+}
+
 /// Puts the request's conditions into the Workload, also as the state of its check.
 fn answered(mirror: &mut Workload, request: &ProvisioningRequest) {
     let Some(status) = &mut mirror.status else { return };
     status.conditions.extend(request.conditions().iter().cloned());
-    for entry in &mut status.admission_checks {
+    if let Some(entry) = status.admission_checks.first_mut() {
         *entry = state(&entry.name, request);
     }
 }
@@ -172,7 +181,7 @@ impl Details {
 /// attempt failed.
 pub fn conditions(
     entry: &CheckState,
-    failure: Option<FailureClass>,
+    failure: Option<&Failure>,
     before: &[Condition],
     now: Timestamp,
 ) -> Vec<Condition> {
@@ -187,14 +196,19 @@ pub fn conditions(
             observed_generation: None,
         }
     };
-    let message = entry.message.as_str();
+    // What the gang's own check would say of quota and of the next attempt is Kueue's decision here.
+    let message = match failure {
+        Some(failure) if entry.state == Verdict::Retry => failure.to_string(),
+        _ => entry.message.clone(),
+    };
+    let message = message.as_str();
     let accepted =
         condition("Accepted", "True", "Accepted", "Setu provides the nodes of the whole gang or none");
     let provisioned = |status, reason| condition("Provisioned", status, reason, message);
     match entry.state {
         Verdict::Pending => vec![accepted, provisioned("False", "GangNotReady")],
         Verdict::Ready => vec![accepted, provisioned("True", "GangReady")],
-        Verdict::Retry if failure == Some(FailureClass::NotAdmitted) => {
+        Verdict::Retry if failure.is_some_and(|failure| failure.reason == FailureClass::NotAdmitted) => {
             let expired = condition("BookingExpired", "True", "NotAdmitted", message);
             vec![accepted, provisioned("False", "BookingExpired"), expired]
         }
