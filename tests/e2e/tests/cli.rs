@@ -258,7 +258,7 @@ async fn viewers_see_all_gangs_tenants_their_own_and_errors_name_the_fix() {
         all.lines().any(|l| l.contains("job-train-1a2b3") && l.contains("WaitingReady") && l.contains("1/2")),
         "{all}"
     );
-    assert!(all.contains("team-b") && all.contains("nobody has answered check"), "{all}");
+    assert!(all.contains("team-b") && all.contains("check karpenter-provision has no answer yet"), "{all}");
     assert!(!all.contains('\u{1b}'), "no colour without a terminal");
     let listed: Value =
         serde_json::from_str(&world.prints("viewer", &["inspect", "-n", "team-a", "-o", "json"])).unwrap();
