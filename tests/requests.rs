@@ -316,3 +316,36 @@ async fn with_last_check_nodes_are_created_only_after_other_checks_are_ready() {
     tokio::time::sleep(Duration::from_mins(5)).await;
     assert!(stage.claims().is_empty());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_owns_itself_gets_no_nodes() {
+    let stage = Stage::new(names::REQUEST_CLASS, "{}");
+    let request = json!({
+        "apiVersion": "autoscaling.x-k8s.io/v1", "kind": "ProvisioningRequest",
+        "metadata": {"name": "own", "namespace": ID, "finalizers": ["example.com/stays"]},
+        "spec": {"provisioningClassName": names::REQUEST_CLASS},
+    });
+    let created = stage.admin.create(&kinds::PROVISIONING_REQUEST, request).unwrap();
+    let owner = json!({
+        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "name": "own", "controller": true,
+        "uid": created["metadata"]["uid"],
+    });
+    let patch = json!({"metadata": {"ownerReferences": [owner]}});
+    let _ = stage.admin.merge(&kinds::PROVISIONING_REQUEST, ID, "own", &patch);
+    stage.job("gang");
+    stage.until("others go on", 120, |s| s.is("Admitted")).await;
+    assert_eq!(stage.claims().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_waits_for_a_finalizer_takes_no_nodes_from_a_running_gang() {
+    let stage = Stage::new(names::REQUEST_CLASS, "{}");
+    stage.job("gang");
+    stage.until("it is admitted", 120, |s| s.is("Admitted")).await;
+    let name = stage.request()["metadata"]["name"].as_str().unwrap().to_owned();
+    let held = json!({"metadata": {"finalizers": ["example.com/stays"]}});
+    stage.admin.merge(&kinds::PROVISIONING_REQUEST, ID, &name, &held).unwrap();
+    stage.delete_request();
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    assert_eq!(stage.claims().len(), 2);
+}

@@ -260,7 +260,7 @@ impl ClusterObjects {
                 .workload()
                 .and_then(|(_, uid)| self.workloads.iter().find(|w| w.metadata.uid.as_deref() == Some(uid)));
             let check = owner.and_then(|owner| check_of(request, owner, is_provisioning));
-            as_workload(request, owner.zip(check))
+            as_workload(request, owner.map(|owner| (owner, check)))
         };
         let ours = requests.iter().filter(|r| r.spec.provisioning_class_name == names::REQUEST_CLASS);
         let mirrors: Vec<Workload> = ours.map(mirror).collect();

@@ -217,8 +217,8 @@ async fn orphaned_now(
 async fn owner_runs(context: &Context, claim: &NodeClaim) -> Result<bool, Error> {
     let Some((namespace, name, uid)) = owner_of(claim) else { return Ok(false) };
     let owner = context.read_owner(namespace, name, uid).await?;
-    let ends = |owner: &Workload| ["Finished", "Evicted"].iter().any(|kind| owner.is(kind));
-    Ok(owner.is_some_and(|owner| owner.is("Admitted") && !ends(&owner)))
+    // Of an evicted Workload, Kueue clears Admitted once its pods are gone.
+    Ok(owner.is_some_and(|owner| owner.is("Admitted") && !owner.is("Finished")))
 }
 
 /// Whether the check that a claim was made for exists, read past the cache.

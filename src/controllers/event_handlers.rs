@@ -73,7 +73,10 @@ impl Context {
         let object = ObjectRef::from_obj(workload);
         self.of_gangs.waiting.note(Key::of(workload));
         let uid = workload.uid().unwrap_or_default();
-        self.mirror_requests_of(&uid);
+        // A request owns no requests, whatever a tenant writes.
+        if workload.request_name().is_none() {
+            self.mirror_requests_of(&uid);
+        }
         if workload.line() != uid {
             self.wake_claims_of_slices(workload);
         }

@@ -198,8 +198,7 @@ impl Context {
     }
 
     fn as_workload(&self, request: &ProvisioningRequest, owner: Option<&Workload>) -> Workload {
-        let check = owner.and_then(|owner| self.served_for(request, owner));
-        as_workload(request, owner.zip(check))
+        as_workload(request, owner.map(|owner| (owner, self.served_for(request, owner))))
     }
 
     /// The check that a request is served for. None if the request has ended before its Workload was admitted, or if an earlier
@@ -209,14 +208,14 @@ impl Context {
             check_of(request, owner, |check| self.is_answered_by_requests(check))
         };
         let check = check_of(request)?;
-        let has_ended = |request: &ProvisioningRequest| has_ended(request) && !owner.is("Admitted");
         let order =
             |r: &ProvisioningRequest| (r.metadata.creation_timestamp.clone().map(|t| t.0), r.name_any());
         let comes_first = |other: &Arc<ProvisioningRequest>| {
             order(other) < order(request) && !has_ended(other) && check_of(other) == Some(check)
         };
         let others = self.stores.requests.objects.of(owner.metadata.uid.as_deref().unwrap_or_default());
-        (!has_ended(request) && !others.iter().any(comes_first)).then_some(check)
+        let is_over = has_ended(request) && !owner.is("Admitted");
+        (!is_over && !others.iter().any(comes_first)).then_some(check)
     }
 
     /// Whether Kueue has a check answered by ProvisioningRequests.

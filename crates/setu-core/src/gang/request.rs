@@ -55,18 +55,26 @@ pub fn check_of<'w>(
     // Kueue names a request WORKLOAD-CHECK-ATTEMPT, and shortens what is too long.
     let name = request.metadata.name.as_deref().unwrap_or_default();
     let rest = name.strip_prefix(workload.metadata.name.as_deref().unwrap_or_default()).unwrap_or_default();
-    let named = checks.iter().find(|check| rest.starts_with(&format!("-{check}-")));
+    let is_attempt = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_digit());
+    let named = checks.iter().find(|check| rest.strip_prefix(&format!("-{check}-")).is_some_and(is_attempt));
     named.or_else(|| checks.first().filter(|_| checks.len() == 1)).copied()
 }
 
-/// A request as a Workload. Without the Workload that owns it, nothing is reserved for it.
-pub fn as_workload(request: &ProvisioningRequest, owner: Option<(&Workload, &str)>) -> Workload {
+/// A request as a Workload, with the check that it is served for. Without the Workload that owns it, nothing is reserved for it.
+pub fn as_workload(request: &ProvisioningRequest, owner: Option<(&Workload, Option<&str>)>) -> Workload {
     let name = request.metadata.name.as_deref().unwrap_or_default();
     let mut mirror =
         owner.map_or_else(|| Workload::new("", WorkloadSpec::default()), |(workload, _)| workload.clone());
+    let of_owner = mirror.metadata.clone();
     let of_job = mirror.metadata.annotations.take().unwrap_or_default();
     mirror.metadata = request.metadata.clone();
     mirror.metadata.name = Some(name_as_workload(name));
+    if mirror.is("Admitted") {
+        // A request that is being deleted takes nothing from what runs.
+        mirror.metadata.deletion_timestamp = of_owner.deletion_timestamp;
+        mirror.metadata.finalizers = of_owner.finalizers;
+    }
+    mirror.metadata.finalizers.get_or_insert_default().retain(|finalizer| finalizer != names::FINALIZER);
     let annotations = mirror.metadata.annotations.get_or_insert_default();
     annotations.retain(|key, _| !key.starts_with(names::JOB_OVERRIDE_PREFIX));
     annotations.extend(of_job.into_iter().filter(|(key, _)| key.starts_with(names::JOB_OVERRIDE_PREFIX)));
@@ -79,8 +87,8 @@ pub fn as_workload(request: &ProvisioningRequest, owner: Option<(&Workload, &str
     status.conditions.retain(|condition| OF_WORKLOAD.contains(&condition.type_.as_str()));
     match owner {
         // The check that the request answers comes first.
-        Some((_, check)) => status.admission_checks.sort_by_key(|entry| entry.name != check),
-        None => status.admission_checks.clear(),
+        Some((_, Some(check))) => status.admission_checks.sort_by_key(|entry| entry.name != check),
+        Some((_, None)) | None => status.admission_checks.clear(),
     }
     answered(&mut mirror, request);
     mirror
