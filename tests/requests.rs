@@ -112,6 +112,16 @@ impl Stage {
         self.admin.merge(&kinds::CLUSTER_QUEUE, "", ID, &checks).unwrap();
     }
 
+    /// Creates a request of Setu's class that no Workload controls.
+    fn create_request(&self, metadata: &Value) -> Arc<Value> {
+        let pods = json!({"count": 1, "podTemplateRef": {"name": "pods"}});
+        let request = json!({
+            "apiVersion": "autoscaling.x-k8s.io/v1", "kind": "ProvisioningRequest", "metadata": metadata,
+            "spec": {"provisioningClassName": names::REQUEST_CLASS, "podSets": [pods]},
+        });
+        self.admin.create(&kinds::PROVISIONING_REQUEST, request).unwrap()
+    }
+
     fn delete_request(&self) {
         let name = self.request()["metadata"]["name"].as_str().unwrap().to_owned();
         self.admin.delete(&kinds::PROVISIONING_REQUEST, ID, &name, Preconditions::default()).unwrap();
@@ -272,11 +282,7 @@ async fn a_booking_expires_when_the_gang_is_not_admitted_in_time() {
 #[tokio::test(start_paused = true)]
 async fn a_request_that_no_workload_controls_fails_with_a_sentence() {
     let stage = Stage::new(names::REQUEST_CLASS, "{}");
-    let request = json!({
-        "apiVersion": "autoscaling.x-k8s.io/v1", "kind": "ProvisioningRequest", "metadata": {"name": "alone", "namespace": ID},
-        "spec": {"provisioningClassName": names::REQUEST_CLASS, "podSets": [{"count": 1, "podTemplateRef": {"name": "pods"}}]},
-    });
-    stage.admin.create(&kinds::PROVISIONING_REQUEST, request).unwrap();
+    stage.create_request(&json!({"name": "alone", "namespace": ID}));
     stage.until("it fails", 60, |s| s.condition("Failed")["status"] == "True").await;
     let message = stage.condition("Failed")["message"].as_str().unwrap().to_owned();
     assert!(message.starts_with("no Workload controls this request"), "{message}");
@@ -320,12 +326,8 @@ async fn with_last_check_nodes_are_created_only_after_other_checks_are_ready() {
 #[tokio::test(start_paused = true)]
 async fn a_request_that_owns_itself_gets_no_nodes() {
     let stage = Stage::new(names::REQUEST_CLASS, "{}");
-    let request = json!({
-        "apiVersion": "autoscaling.x-k8s.io/v1", "kind": "ProvisioningRequest",
-        "metadata": {"name": "own", "namespace": ID, "finalizers": ["example.com/stays"]},
-        "spec": {"provisioningClassName": names::REQUEST_CLASS},
-    });
-    let created = stage.admin.create(&kinds::PROVISIONING_REQUEST, request).unwrap();
+    let metadata = json!({"name": "own", "namespace": ID, "finalizers": ["example.com/stays"]});
+    let created = stage.create_request(&metadata);
     let owner = json!({
         "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "name": "own", "controller": true,
         "uid": created["metadata"]["uid"],

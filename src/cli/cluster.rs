@@ -262,7 +262,7 @@ impl ClusterObjects {
             let check = owner.and_then(|owner| check_of(request, owner, is_provisioning));
             as_workload(request, owner.map(|owner| (owner, check)))
         };
-        let ours = requests.iter().filter(|r| r.spec.provisioning_class_name == names::REQUEST_CLASS);
+        let ours = requests.iter().filter(|request| request.is_of_setus_class());
         let mirrors: Vec<Workload> = ours.map(mirror).collect();
         self.workloads.extend(mirrors);
     }

@@ -74,13 +74,17 @@ impl Context {
         self.of_gangs.waiting.note(Key::of(workload));
         let uid = workload.uid().unwrap_or_default();
         // A request owns no requests, whatever a tenant writes.
-        if workload.request_name().is_none() {
+        let may_own_requests = workload.request_name().is_none();
+        if may_own_requests {
             self.mirror_requests_of(&uid);
         }
         if workload.line() != uid {
             self.wake_claims_of_slices(workload);
         }
         let gone = self.stores.workloads.entry(&object).is_none_or(|current| current.uid != uid);
+        if may_own_requests && (gone || !workload.is("Admitted") || workload.is("Finished")) {
+            self.wake_claims_of_requests(&uid);
+        }
         if !gone || !self.gates.closed().is_empty() {
             return;
         }

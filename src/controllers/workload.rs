@@ -165,9 +165,9 @@ async fn write_entries(
     let nodes_waited = results.iter().any(|l| l.has_nodes && l.entry.as_ref().is_some_and(is_ready));
     let client = context.client_of(&uid);
     *workload = match (workload.request_name(), results.first(), changed.first()) {
-        (Some(_), Some(look), Some(entry)) => {
-            let said = (&look.in_request.details, look.in_request.failure.as_ref());
-            request::apply(client, workload, entry, said, now).await?
+        (Some(_), Some(result), Some(entry)) => {
+            let reason = (&result.in_request.details, result.in_request.failure.as_ref());
+            request::apply(client, workload, entry, reason, now).await?
         }
         _ => verdict::apply(client, workload, &entries).await?,
     };

@@ -1,7 +1,7 @@
 //! The Workloads of both front-ends: Kueue's own, and ProvisioningRequests of Setu's class, mirrored as Workloads.
 //!
-//! Rule: a request is mirrored again whenever it or the Workload that owns it changes. Of several requests for one check of a Workload
-//! the first that has not ended counts, so that nobody gets the same nodes twice.
+//! Rule: a request is mirrored again whenever it or the Workload that owns it changes. Of several requests for one check of a
+//! Workload only the first that has not ended is served, so that no nodes are bought twice.
 
 use super::context::Context;
 use super::summary::WorkloadSummary;
@@ -53,9 +53,9 @@ impl Workloads {
     }
 }
 
-/// The ProvisioningRequests of Setu's class.
+/// ProvisioningRequests, and the mirrors of those of Setu's class.
 pub struct Requests {
-    /// Every request of any class, found by the UID of the Workload that owns it.
+    /// Every request; those of Setu's class are found by the UID of the Workload that owns them.
     objects: Store<ProvisioningRequest, RequestSummary>,
     /// Whether they were listed; never where requests are not served.
     pub listed: Listed,
@@ -71,7 +71,7 @@ pub struct RequestSummary {
 
 impl RequestSummary {
     fn of(request: &ProvisioningRequest) -> Self {
-        let owner = request.workload().filter(|_| is_ours(request));
+        let owner = request.workload().filter(|_| request.is_of_setus_class());
         Self { owner: owner.map_or_else(String::new, |(_, uid)| uid.to_owned()) }
     }
 
@@ -108,10 +108,6 @@ impl Requests {
     }
 }
 
-fn is_ours(request: &ProvisioningRequest) -> bool {
-    request.spec.provisioning_class_name == names::REQUEST_CLASS
-}
-
 fn has_ended(request: &ProvisioningRequest) -> bool {
     ["Failed", "BookingExpired"].iter().any(|kind| request.is(kind))
 }
@@ -143,8 +139,9 @@ impl Context {
     /// A ProvisioningRequest was touched: it and the others for the same Workload are mirrored again.
     pub fn request_touched(&self, request: &ProvisioningRequest) {
         self.mirror(&ObjectRef::from_obj(request));
-        if let Some((_, owner)) = request.workload() {
-            self.mirror_requests_of(owner);
+        let others = request.workload().map(|(_, owner)| self.stores.requests.objects.of(owner));
+        for other in others.into_iter().flatten().filter(|other| other.metadata.uid != request.metadata.uid) {
+            self.mirror(&ObjectRef::from_obj(&*other));
         }
     }
 
@@ -155,13 +152,17 @@ impl Context {
         }
     }
 
-    /// The Workload with this UID was touched: its requests are mirrored again, and the claims of deleted requests are reconciled.
+    /// A Workload of Kueue's was touched: its requests are mirrored again.
     pub(super) fn mirror_requests_of(&self, owner: &str) {
-        if !self.options.provisioning_requests {
-            return;
-        }
         for request in self.stores.requests.objects.of(owner) {
             self.mirror(&ObjectRef::from_obj(&*request));
+        }
+    }
+
+    /// A Workload of Kueue's has stopped running: the claims of its requests are reconciled, also where the request is gone.
+    pub(super) fn wake_claims_of_requests(&self, owner: &str) {
+        if !self.options.provisioning_requests {
+            return;
         }
         for claim in self.stores.claims.those(|claim| claim.owner == owner) {
             // Fails only while the process ends.
@@ -174,20 +175,24 @@ impl Context {
         let mut mirrors = lock(&self.stores.requests.mirrors);
         let namespace = object.namespace.as_deref().unwrap_or_default();
         let name = ObjectRef::new(&name_as_workload(&object.name)).within(namespace);
-        let event = match self.stores.requests.objects.get(object).filter(|request| is_ours(request)) {
-            Some(request) => {
-                let owner = request.workload().and_then(|(name, uid)| {
-                    let found = self.stores.workloads.get(&ObjectRef::new(name).within(namespace))?;
-                    (found.metadata.uid.as_deref() == Some(uid)).then_some(found)
-                });
-                Event::Apply(self.as_workload(&request, owner.as_deref()))
-            }
-            None => match self.stores.workloads.get(&name) {
-                Some(last) => Event::Delete((*last).clone()),
-                None => return,
-            },
-        };
-        let news = mirrors.take(event);
+        let last = self.stores.workloads.get(&name);
+        let next = self.stores.requests.objects.get(object).filter(|request| request.is_of_setus_class());
+        let next = next.map(|request| {
+            let owner = request.workload().and_then(|(name, uid)| {
+                let found = self.stores.workloads.get(&ObjectRef::new(name).within(namespace))?;
+                (found.metadata.uid.as_deref() == Some(uid)).then_some(found)
+            });
+            self.as_workload(&request, owner.as_deref())
+        });
+        if last.as_deref() == next.as_ref() {
+            return;
+        }
+        // Another request may have taken the name.
+        let is_another =
+            |last: &Arc<Workload>| next.as_ref().is_none_or(|next| next.metadata.uid != last.metadata.uid);
+        let gone = last.filter(is_another).map(|last| Event::Delete((*last).clone()));
+        let events = gone.into_iter().chain(next.map(Event::Apply));
+        let news: Vec<News<Workload>> = events.flat_map(|event| mirrors.take(event)).collect();
         drop(mirrors);
         for news in news {
             if let News::Moved(workload) = news {

@@ -17,13 +17,12 @@ pub mod requeued;
 pub mod verdict;
 pub mod warm;
 
-use crate::api::Workload;
 use crate::cluster::write_limiter;
 use crate::error::Error;
 use crate::names;
 use jiff::Timestamp;
-use kube::api::{Patch, PatchParams};
-use kube::{Api, ResourceExt};
+use kube::api::{ObjectMeta, Patch, PatchParams};
+use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::fmt::Debug;
@@ -70,17 +69,17 @@ where
     }
 }
 
-/// Body of a server-side apply of a Workload's status. It names UID and resourceVersion, so that it never changes another
-/// Workload, or a state that was not read.
-fn status_of(workload: &Workload, status: &Value) -> Value {
+/// Body of a server-side apply of an object's status. It names UID and resourceVersion, so that it never changes another
+/// object, or a state that was not read.
+fn status_of<K: Resource<DynamicType = ()>>(name: &str, metadata: &ObjectMeta, status: &Value) -> Value {
     json!({
-        "apiVersion": "kueue.x-k8s.io/v1beta2",
-        "kind": "Workload",
+        "apiVersion": K::api_version(&()),
+        "kind": K::kind(&()),
         "metadata": {
-            "namespace": workload.namespace(),
-            "name": workload.name_any(),
-            "uid": workload.uid(),
-            "resourceVersion": workload.resource_version(),
+            "namespace": metadata.namespace,
+            "name": name,
+            "uid": metadata.uid,
+            "resourceVersion": metadata.resource_version,
         },
         "status": status,
     })

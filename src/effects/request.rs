@@ -3,7 +3,7 @@
 use crate::api::workload::{CheckState, Verdict};
 use crate::api::{ProvisioningRequest, Workload};
 use crate::effects::journal::Entry;
-use crate::effects::{call, patch_params, whole_seconds, write};
+use crate::effects::{call, patch_params, status_of, whole_seconds, write};
 use crate::error::Error;
 use crate::gang::Failure;
 use crate::gang::request::{Details, after_write, conditions};
@@ -71,17 +71,7 @@ pub async fn apply(
     } else {
         json!({"conditions": conditions})
     };
-    let body = json!({
-        "apiVersion": format!("{}/v1", names::AUTOSCALING_GROUP),
-        "kind": "ProvisioningRequest",
-        "metadata": {
-            "namespace": mirror.namespace(),
-            "name": name,
-            "uid": mirror.uid(),
-            "resourceVersion": mirror.resource_version(),
-        },
-        "status": status,
-    });
+    let body = status_of::<ProvisioningRequest>(name, &mirror.metadata, &status);
     let params = PatchParams::apply(names::FIELD_MANAGER).force();
     let (of, patch) = (mirror.full_name(), Patch::Apply(&body));
     let written =

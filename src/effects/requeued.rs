@@ -64,7 +64,7 @@ fn body(workload: &Workload, queueing: Queueing, now: Timestamp) -> Value {
         "lastTransitionTime": whole_seconds(now),
         "observedGeneration": workload.metadata.generation,
     });
-    status_of(workload, &json!({ "conditions": [condition] }))
+    status_of::<Workload>(&workload.name_any(), &workload.metadata, &json!({ "conditions": [condition] }))
 }
 
 #[cfg(test)]

@@ -16,9 +16,9 @@ use serde_json::{Value, json};
 /// # Errors
 /// [`Error::Conflict`] if the Workload has changed since it was read.
 pub async fn apply(client: &Client, workload: &Workload, entries: &[CheckState]) -> Result<Workload, Error> {
-    let params = PatchParams::apply(names::FIELD_MANAGER).force();
     let api: Api<Workload> = Api::namespaced(client.clone(), &workload.namespace().unwrap_or_default());
     let name = workload.name_any();
+    let params = PatchParams::apply(names::FIELD_MANAGER).force();
     let body = body(workload, entries);
     let (of, patch) = (workload.full_name(), Patch::Apply(&body));
     write("writing the verdict of Workload", &of, api.patch_status(&name, &params, &patch)).await
@@ -38,7 +38,7 @@ fn body(workload: &Workload, entries: &[CheckState]) -> Value {
             })
         })
         .collect();
-    status_of(workload, &json!({ "admissionChecks": entries }))
+    status_of::<Workload>(&workload.name_any(), &workload.metadata, &json!({ "admissionChecks": entries }))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Cluster Autoscaler's ProvisioningRequest: a demand for capacity, as Kueue's own provisioning check writes it.
 
 use super::condition;
+use crate::names;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube_derive::CustomResource;
 use serde::{Deserialize, Serialize};
@@ -50,6 +51,11 @@ impl ProvisioningRequest {
     /// Whether the condition of this type is True.
     pub fn is(&self, condition_type: &str) -> bool {
         condition::is_true(self.conditions(), condition_type)
+    }
+
+    /// Whether Setu is to serve it.
+    pub fn is_of_setus_class(&self) -> bool {
+        self.spec.provisioning_class_name == names::REQUEST_CLASS
     }
 
     /// Name and UID of the Workload that controls it, if one does.

@@ -75,16 +75,15 @@ pub fn as_workload(request: &ProvisioningRequest, owner: Option<(&Workload, Opti
         mirror.metadata.finalizers = of_owner.finalizers;
     }
     mirror.metadata.finalizers.get_or_insert_default().retain(|finalizer| finalizer != names::FINALIZER);
-    let annotations = mirror.metadata.annotations.get_or_insert_default();
-    annotations.retain(|key, _| !key.starts_with(names::JOB_OVERRIDE_PREFIX));
+    let mut annotations: BTreeMap<String, String> = own_annotations(request).collect();
     annotations.extend(of_job.into_iter().filter(|(key, _)| key.starts_with(names::JOB_OVERRIDE_PREFIX)));
     let stated = |(key, value): (&String, &String)| {
         let key = key.strip_prefix(names::REQUEST_PARAMETER_PREFIX)?;
         Some((format!("{}{key}", names::JOB_OVERRIDE_PREFIX), value.clone()))
     };
     annotations.extend(request.spec.parameters.iter().filter_map(stated));
+    mirror.metadata.annotations = Some(annotations);
     let status = mirror.status.get_or_insert_default();
-    status.conditions.retain(|condition| OF_WORKLOAD.contains(&condition.type_.as_str()));
     match owner {
         // The check that the request answers comes first.
         Some((_, Some(check))) => status.admission_checks.sort_by_key(|entry| entry.name != check),
@@ -96,14 +95,16 @@ pub fn as_workload(request: &ProvisioningRequest, owner: Option<(&Workload, Opti
 
 /// The same Workload after its request was written.
 pub fn after_write(mut mirror: Workload, request: &ProvisioningRequest) -> Workload {
-    let annotations = request.metadata.annotations.clone().unwrap_or_default();
     mirror.metadata.resource_version.clone_from(&request.metadata.resource_version);
-    mirror.metadata.annotations.get_or_insert_default().extend(annotations);
-    if let Some(status) = &mut mirror.status {
-        status.conditions.retain(|condition| OF_WORKLOAD.contains(&condition.type_.as_str()));
-    }
+    mirror.metadata.annotations.get_or_insert_default().extend(own_annotations(request));
     answered(&mut mirror, request);
     mirror
+}
+
+/// A request's annotations but those by which a Job states overrides: a request has parameters for that.
+fn own_annotations(request: &ProvisioningRequest) -> impl Iterator<Item = (String, String)> {
+    let all = request.metadata.annotations.clone().unwrap_or_default().into_iter();
+    all.filter(|(key, _)| !key.starts_with(names::JOB_OVERRIDE_PREFIX))
 }
 
 /// The check that a mirrored request answers.
@@ -114,6 +115,7 @@ pub fn own_check(mirror: &Workload) -> Option<&CheckState> {
 /// Puts the request's conditions into the Workload, also as the state of its check.
 fn answered(mirror: &mut Workload, request: &ProvisioningRequest) {
     let Some(status) = &mut mirror.status else { return };
+    status.conditions.retain(|condition| OF_WORKLOAD.contains(&condition.type_.as_str()));
     status.conditions.extend(request.conditions().iter().cloned());
     if let Some(entry) = status.admission_checks.first_mut() {
         *entry = state(&entry.name, request);
@@ -200,7 +202,7 @@ pub fn conditions(
             status: status.to_owned(),
             reason: reason.to_owned(),
             message: message.chars().take(MESSAGE_LIMIT).collect(),
-            last_transition_time: last.map_or(Time(whole(now)), |last| last.last_transition_time.clone()),
+            last_transition_time: last.map_or(Time(now), |last| last.last_transition_time.clone()),
             observed_generation: None,
         }
     };
@@ -226,9 +228,4 @@ pub fn conditions(
             vec![accepted, provisioned("False", failing.reason()), failed]
         }
     }
-}
-
-/// `metav1.Time` has no fractions.
-fn whole(time: Timestamp) -> Timestamp {
-    Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
