@@ -697,6 +697,16 @@ mod tests {
     }
 
     #[test]
+    fn the_source_of_an_estimate_says_so() {
+        let source = aws().source_of_estimates();
+        let date = aws().date();
+        let words = "(estimates, by how prices of regions differed on 2025-05-28)";
+        assert_eq!(source.to_string(), format!("the catalogue of {date} {words}"));
+        let shown = serde_json::to_value(&source).unwrap();
+        assert_eq!(shown, json!({"kind": "catalogue", "date": date, "estimatedBy": "2025-05-28"}));
+    }
+
+    #[test]
     fn a_price_is_of_the_region_or_says_that_it_is_an_estimate_or_of_another() {
         let dollars = |micros| Price { micros };
         for (name, region, listed) in [
