@@ -3,9 +3,9 @@
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use setu::api::quantity::Amount;
 use setu::gang::journal::{JournalError, WRITE_LIMIT};
 use setu::gang::{GangIdentity, Journal};
-use setu::plan::quantity::Amount;
 use setu::policy::{PolicyFile, Settings};
 
 /// A check of one kind of input.

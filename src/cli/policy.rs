@@ -6,6 +6,7 @@ use super::render;
 use crate::api::RawParameters;
 use crate::api::parameters::ProvisioningParametersSpec;
 use crate::names;
+use crate::plan::policy_warnings;
 use crate::policy::{PolicyFile, reference, schema, show};
 use clap::{Subcommand, ValueEnum};
 use kube::api::TypeMeta;
@@ -108,7 +109,7 @@ fn check(files: &[PathBuf]) -> Result<(), Failure> {
 fn warn(path: &std::path::Path) {
     // The file was read just now. If it has changed or gone since, that is not worth a warning.
     let text = std::fs::read_to_string(path).unwrap_or_default();
-    for problem in PolicyFile::warnings(&text) {
+    for problem in policy_warnings::of_text(&text) {
         render::remark(&format!("{}:{problem} (warning)", path.display()));
     }
 }

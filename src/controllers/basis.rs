@@ -1,7 +1,7 @@
 //! Inputs of plans that change by themselves: as known now, and as known when each gang was planned.
 
 use crate::plan::market::Market;
-use crate::plan::shapes::Shape;
+use crate::plan::shape::Shape;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

@@ -5,7 +5,7 @@
 //! early and buys nothing. If no nodes are given back, the wait ends by its time.
 
 use crate::api::{Workload, condition};
-use crate::plan::Reservation;
+use crate::plan::PoolReservation;
 use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,7 +27,7 @@ struct Waiting {
 impl CapacityReturns {
     /// Makes a gang wait until as many nodes of the same NodePools are given back as were reserved for it. A gang that
     /// already waits starts over.
-    pub fn wait(&mut self, gang: &str, workload: &Workload, reserved: &[Reservation]) {
+    pub fn wait(&mut self, gang: &str, workload: &Workload, reserved: &[PoolReservation]) {
         let waiting = Waiting {
             since: condition::since(workload.conditions(), "QuotaReserved").unwrap_or(Timestamp::MAX),
             workload: ObjectRef::from_obj(workload),
@@ -80,8 +80,8 @@ mod tests {
         .unwrap()
     }
 
-    fn nodes(node_pool: &str, nodes: u32) -> Reservation {
-        Reservation {
+    fn nodes(node_pool: &str, nodes: u32) -> PoolReservation {
+        PoolReservation {
             gang: String::new(),
             node_pool: node_pool.into(),
             nodes,

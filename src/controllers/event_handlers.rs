@@ -6,7 +6,7 @@ use super::queue::Key;
 use crate::api::{Node, NodeClaim, Workload};
 use crate::gang::identity::pin;
 use crate::names;
-use crate::plan::shapes::Shape;
+use crate::plan::shape::Shape;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 

@@ -7,8 +7,7 @@ use crate::api::{NodeClaim, Workload};
 use crate::gang::identity::gang_of;
 use crate::names;
 use crate::plan::ObstacleReason;
-use crate::plan::gates::guards::{Created, Traffic};
-use crate::plan::gates::local_queue::Held;
+use crate::plan::gates::traffic::{Created, HeldNodes, Traffic};
 use jiff::{SignedDuration, Timestamp};
 use kube::runtime::reflector::ObjectRef;
 
@@ -40,7 +39,7 @@ pub fn of(
         if claim.gang != gang && !claim.is_deleting() && !pages.is_entered(&claim.gang) {
             traffic.in_flight += u32::from(!claim.is_initialized);
             if same_queue {
-                traffic.queue.extend(claim.object().map(Held::of_claim));
+                traffic.queue.extend(claim.object().map(HeldNodes::of_claim));
             }
         }
         let made = claim.created.unwrap_or(now);

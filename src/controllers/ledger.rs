@@ -11,13 +11,12 @@ use super::memory::lock;
 use super::refused::Refused;
 use crate::api::Workload;
 use crate::gang::OptionPosition;
-use crate::plan::gates::guards::Created;
-use crate::plan::gates::local_queue::Held;
+use crate::plan::gates::traffic::{Created, HeldNodes};
 use crate::plan::market::Market;
 use crate::plan::offering::{Offering, REMEMBERED};
-use crate::plan::shapes::Shape;
+use crate::plan::shape::Shape;
 use crate::plan::sightings::Sightings;
-use crate::plan::{ObstacleReason, Plan, Reservation};
+use crate::plan::{ObstacleReason, Plan, PoolReservation};
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -83,8 +82,8 @@ struct Short {
 /// An accepted plan whose nodes do not all exist yet.
 #[derive(Debug)]
 struct Entry {
-    reservations: Vec<Reservation>,
-    held: Vec<Held>,
+    reservations: Vec<PoolReservation>,
+    held: Vec<HeldNodes>,
     offerings: BTreeSet<Offering>,
     option_index: u32,
     basis: Basis,
@@ -132,7 +131,7 @@ impl LedgerPages {
     }
 
     /// What all other gangs are about to create.
-    pub fn others(&self, gang: &str) -> Vec<Reservation> {
+    pub fn others(&self, gang: &str) -> Vec<PoolReservation> {
         self.entries.iter().filter(|(id, _)| *id != gang).flat_map(|(_, e)| e.reservations.clone()).collect()
     }
 
@@ -145,7 +144,7 @@ impl LedgerPages {
         let basis = self.bases.keep(gang, shapes, market.is_some());
         let entry = Entry {
             reservations: plan.reservations(gang),
-            held: Held::of_plan(plan),
+            held: plan.held(),
             offerings: plan.offerings(),
             option_index: plan.option_index,
             basis,
@@ -185,7 +184,7 @@ impl LedgerPages {
     }
 
     /// Nodes entered by all other gangs, or by those of one LocalQueue.
-    pub fn held_by_others(&self, gang: &str, queue: Option<&str>) -> impl Iterator<Item = &Held> {
+    pub fn held_by_others(&self, gang: &str, queue: Option<&str>) -> impl Iterator<Item = &HeldNodes> {
         let others = self
             .entries
             .iter()
@@ -511,7 +510,7 @@ mod tests {
             labels: BTreeMap::new(),
             node_pool: "gpu".into(),
             nodes: 1,
-            accelerators: crate::plan::shapes::Accelerators::Told,
+            accelerators: crate::plan::shape::Accelerators::Told,
             source: crate::plan::source::Source::Node {
                 name: instance_type.into(),
                 seen: Timestamp::UNIX_EPOCH,

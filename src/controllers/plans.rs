@@ -15,10 +15,10 @@ use crate::gang::notice::Notice;
 use crate::names;
 use crate::plan::catalogue;
 use crate::plan::resources::Defaults;
-use crate::plan::shapes::Shape;
+use crate::plan::shape::Shape;
 use crate::plan::volumes::Storage;
 use crate::plan::{
-    self, Cluster, Edited, Obstacle, ObstacleReason, OptionSelection, Outcome, Request, Reservation,
+    self, Cluster, Edited, Obstacle, ObstacleReason, OptionSelection, Outcome, PoolReservation, Request,
 };
 use crate::policy::overrides::{self, Ignored};
 use crate::policy::{Limits, Policy};
@@ -231,7 +231,7 @@ fn warn_if_outdated(pools: &[Arc<NodePool>], now: Timestamp) {
 }
 
 /// Claims without those of gangs that count with what they are about to create, these among it.
-fn not_reserved(claims: &[NodeClaim], reserved: &[Reservation]) -> Vec<NodeClaim> {
+fn not_reserved(claims: &[NodeClaim], reserved: &[PoolReservation]) -> Vec<NodeClaim> {
     let gangs: BTreeSet<&str> = reserved.iter().map(|r| r.gang.as_str()).collect();
     claims.iter().filter(|claim| !gangs.contains(gang_of(claim).as_str())).cloned().collect()
 }
@@ -332,7 +332,7 @@ mod tests {
             });
             serde_json::from_value(claim).unwrap()
         };
-        let reserved = Reservation {
+        let reserved = PoolReservation {
             gang: gang_id("later", "prov"),
             node_pool: "gpu".into(),
             nodes: 1,

@@ -1,7 +1,7 @@
 //! The instance types of the embedded cloud, and their prices by zone and capacity type.
 
 use super::weather::Place;
-use crate::plan::quantity::Amount;
+use crate::api::quantity::Amount;
 use std::collections::BTreeMap;
 
 /// An instance type.

@@ -5,12 +5,12 @@
 
 use super::objects::Objects;
 use crate::api::pod::ResourceList;
+use crate::api::quantity::Amount;
 use crate::api::queue::ResourceGroup;
 use crate::api::workload::{Admission, PodSet, PodSetAssignment, WorkloadStatus};
 use crate::api::{ClusterQueue, ResourceFlavor, Workload};
 use crate::cli::Failure;
 use crate::names;
-use crate::plan::quantity::Amount;
 use crate::plan::resources::{self, Defaults};
 use k8s_openapi::api::core::v1::LimitRange;
 use serde_json::json;

@@ -4,9 +4,9 @@
 
 use crate::api::NodePool;
 use crate::api::node_claim::NodeClassRef;
-use crate::plan::quantity::Amount;
+use crate::api::quantity::Amount;
 use crate::plan::resources::{amount, shown};
-use crate::plan::shapes::DISK;
+use crate::plan::shape::DISK;
 use crate::plan::{Plan, Slot};
 use crate::words::few;
 use serde_json::Value;

@@ -15,9 +15,8 @@ use crate::cli::cluster::{Connection, VIEWER};
 use crate::cli::{Failure, find};
 use crate::controllers::{parameters, storage};
 use crate::names;
-use crate::plan::gates::guards::Traffic;
-use crate::plan::gates::local_queue::Held;
-use crate::plan::shapes::Shape;
+use crate::plan::gates::traffic::{HeldNodes, Traffic};
+use crate::plan::shape::Shape;
 use crate::plan::sightings::Sightings;
 use crate::plan::volumes::{Found, Storage};
 use crate::plan::{Request, demand};
@@ -241,7 +240,7 @@ impl Objects {
         let of_queue = others.iter().filter(|claim| is_of_queue(claim));
         Traffic {
             in_flight: u32::try_from(in_flight).unwrap_or(u32::MAX),
-            queue: of_queue.map(|claim| Held::of_claim(Arc::clone(claim))).collect(),
+            queue: of_queue.map(|claim| HeldNodes::of_claim(Arc::clone(claim))).collect(),
             ..Traffic::default()
         }
     }

@@ -7,7 +7,7 @@ use crate::cli::Failure;
 use crate::plan::cost::Prices;
 use crate::plan::gates::Report;
 use crate::plan::outcome::NO_TIER;
-use crate::plan::passed::PassedOver;
+use crate::plan::passed_over::PassedOver;
 use crate::plan::resources::{amount, is_accelerator, is_device, is_positive, shown};
 use crate::plan::{Obstacle, Outcome, Plan, Slot, Surveyed};
 use crate::words::few;

@@ -20,7 +20,7 @@ use crate::gang::{Explanation, Journal, StateName, message, notice, verdict};
 use crate::names;
 use crate::plan::cost::Cost;
 use crate::plan::gates::{Answer, Gate};
-use crate::plan::passed::PassedOver;
+use crate::plan::passed_over::PassedOver;
 use crate::plan::{Obstacle, ObstacleReason, Outcome};
 use crate::telemetry::metrics::{self, Checked, Counted};
 use jiff::Timestamp;

@@ -1,7 +1,7 @@
 //! The scheduler: binds each waiting pod to a node that fits.
 
 use super::machines::has_ended;
-use crate::plan::quantity::Amount;
+use crate::api::quantity::Amount;
 use crate::sim::api::{User, kinds};
 use crate::sim::values::{flag, is, is_going, list, map, name, text, with_condition};
 use jiff::Timestamp;

@@ -17,7 +17,9 @@ pub mod node_pool;
 pub mod parameters;
 pub mod pod;
 pub mod provisioning_request;
+pub mod quantity;
 pub mod queue;
+pub mod requirements;
 pub mod workload;
 
 pub use admission_check::AdmissionCheck;

@@ -12,7 +12,7 @@ use super::snapshot::Snapshot;
 use super::state::{State, StateName};
 use super::unbound::UnboundPods;
 use crate::plan::cost::Cost;
-use crate::plan::passed::{self, PassedOver};
+use crate::plan::passed_over::{self, PassedOver};
 use crate::plan::{ObstacleReason, Outcome};
 use crate::words::{counted, to_the_second};
 
@@ -90,7 +90,7 @@ pub fn of_step(journal: &Journal, words: &str, cost: &Cost, passed_over: &[Passe
                     "{} needed{}, and nothing is in the way{}{NEXT}all NodeClaims are created at once",
                     counted(memory.slots, "node"),
                     cost.clause(),
-                    passed::clause(passed_over)
+                    passed_over::clause(passed_over)
                 ),
             ),
             Notice::new("GangProvisioning", text),

@@ -2,11 +2,11 @@
 //!
 //! Rule: from each set of alternative terms, one is chosen so that everything can be met together.
 
-use super::requirements::{Clash, Requirements, Values, is_well_known, normalized};
-use super::volumes::joined;
 use crate::api::node_claim::Requirement;
 use crate::api::pod::PodSpec;
+use crate::api::requirements::{Clash, Requirements, Values, is_well_known, normalized};
 use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm};
+use std::collections::BTreeSet;
 
 /// Narrows a node's requirements to those of a pod: its node selector, and the first term of its required node affinity that can
 /// be met.
@@ -31,6 +31,19 @@ pub(super) fn selected(node: &Requirements, spec: &PodSpec) -> Result<Requiremen
 
 /// The field that selects Nodes by name.
 pub const NODE_NAME: &str = "metadata.name";
+
+/// The label keys that a pod selects on.
+pub fn keys(spec: &PodSpec) -> impl Iterator<Item = &str> {
+    let terms = spec
+        .affinity
+        .iter()
+        .filter_map(|a| {
+            a.node_affinity.as_ref()?.required_during_scheduling_ignored_during_execution.as_ref()
+        })
+        .flat_map(|selector| &selector.node_selector_terms);
+    let expressions = terms.flat_map(|term| term.match_expressions.iter().flatten()).map(|e| e.key.as_str());
+    spec.node_selector.keys().map(String::as_str).chain(expressions).map(normalized)
+}
 
 /// The terms of a pod's required node affinity; its node must meet one of them. Terms that name Nodes are skipped because the
 /// name of a new node is not known. Empty terms are skipped because they match no node.
@@ -59,6 +72,23 @@ pub(super) fn affinity_terms(spec: &PodSpec) -> Result<Vec<Vec<NodeSelectorRequi
         });
     }
     Ok(joined(terms))
+}
+
+/// Merges terms that only list values of the same label into one term with all values.
+pub(super) fn joined(terms: Vec<Vec<NodeSelectorRequirement>>) -> Vec<Vec<NodeSelectorRequirement>> {
+    let mut values = BTreeSet::new();
+    let mut key = None;
+    for term in &terms {
+        let [only] = term.as_slice() else { return terms };
+        let same = key.get_or_insert_with(|| normalized(&only.key).to_owned()) == normalized(&only.key);
+        if only.operator != "In" || !same {
+            return terms;
+        }
+        values.extend(only.values.iter().flatten().cloned());
+    }
+    let Some(key) = key else { return terms };
+    let values = Some(values.into_iter().collect());
+    vec![vec![NodeSelectorRequirement { key, operator: "In".to_owned(), values }]]
 }
 
 /// Most combinations that are kept from one choice to the next.

@@ -17,11 +17,11 @@
 
 mod capacity;
 
-use super::requirements::{Requirements, Values};
-use super::shapes::{ACCELERATOR_NAMES, Accelerators, Shape, is_of_machine};
+use super::shape::{ACCELERATOR_NAMES, Accelerators, Shape, is_of_machine};
 use super::source::Source;
 use crate::api::amount::Price;
 use crate::api::pod::ResourceList;
+use crate::api::requirements::{Requirements, Values};
 use crate::names;
 use flate2::read::GzDecoder;
 use jiff::civil::Date;

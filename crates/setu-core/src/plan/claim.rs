@@ -4,17 +4,17 @@
 //! requirement key becomes a concrete label, and the NodePool is the owner.
 
 use super::affinity::{affinity_terms, selected, undefined, with_one_of_each};
-use super::daemons::{gang_taint, tolerates};
 use super::demand::PodSetDemand;
 use super::misspelt::misspelt;
-use super::requirements::{
-    Clash, Requirements, Values, is_label_value, is_reserved, is_well_known, normalized,
-};
+use super::taints::{gang_taint, tolerates};
 use super::volumes::Reach;
 use super::{Obstacle, ObstacleReason, Request};
 use crate::api::node_claim::{NodeClaimSpec, NodeClassRef, Requirement, ResourceRequests};
-use crate::api::parameters::{Pinning, Tier};
+use crate::api::parameters::{CapacityReservation, CapacityType, Pinning, Tier};
 use crate::api::pod::{PodSpec, ResourceList};
+use crate::api::requirements::{
+    Clash, Requirements, Values, is_label_value, is_reserved, is_well_known, normalized,
+};
 use crate::api::{NodeClaim, NodePool};
 use crate::names;
 use k8s_openapi::api::core::v1::{Taint, Toleration};
@@ -131,6 +131,28 @@ impl Draft {
         })?;
         held.defined.insert(normalized(key).to_owned());
         Ok(held)
+    }
+
+    /// The same draft, held to what launches into the capacity reservations of its tier.
+    ///
+    /// # Errors
+    /// What the NodePool does not offer.
+    pub fn held_to_reservations(self, tier: &Tier) -> Result<Self, Obstacle> {
+        if tier.reservations.is_empty() {
+            return Ok(self);
+        }
+        let who = format!("tier {}, whose nodes come from reservations,", tier.name);
+        let held = self.held_to(names::CAPACITY_TYPE, CapacityType::Reserved.value(), &who)?;
+        let all = |value: fn(&CapacityReservation) -> Option<String>| {
+            tier.reservations.iter().map(value).collect::<Option<Vec<String>>>()
+        };
+        let asked = [
+            (names::RESERVATION_ID, all(|one| Some(one.id.clone()))),
+            (names::INSTANCE_TYPE, all(|one| one.instance_type.clone())),
+            (names::ZONE, all(|one| one.zone.clone())),
+        ];
+        let mut asked = asked.into_iter().filter_map(|(key, values)| Some((key, Values::of(&values?))));
+        asked.try_fold(held, |held, (key, values)| held.narrowed(key, &values, &who))
     }
 
     /// Whether the NodePool, the policy or a flavor asks for a label, rather than pods alone.

@@ -9,22 +9,19 @@ mod unpriced;
 
 pub use unpriced::Unpriced;
 
-use super::Plan;
 use super::catalogue::{self, Listed, region_of};
 use super::market::Market;
-use super::requirements::{Requirements, Values};
 use super::source::Source;
 use crate::api::NodeClaim;
 use crate::api::amount::{Currency, Money, Price};
-use crate::api::parameters::Budget;
+use crate::api::parameters::{Budget, CAPACITY_TYPES};
+use crate::api::requirements::{Requirements, Values};
 use crate::names;
 use crate::words::counted;
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 const ON_DEMAND: &str = "on-demand";
-/// Every capacity type.
-const KINDS: [&str; 3] = ["reserved", "spot", ON_DEMAND];
 
 /// Where prices come from.
 #[derive(Clone, Copy, Debug)]
@@ -139,7 +136,7 @@ impl Wanted<'_> {
             return (listed.clone(), false);
         }
         let allowed = |kind: &&str| asked.is_none_or(|asked| asked.allows(kind));
-        let kinds: BTreeSet<String> = KINDS.into_iter().filter(allowed).map(str::to_owned).collect();
+        let kinds: BTreeSet<String> = CAPACITY_TYPES.into_iter().filter(allowed).map(str::to_owned).collect();
         let is_open = kinds.contains(ON_DEMAND);
         (kinds, is_open)
     }
@@ -222,7 +219,7 @@ impl Prices<'_> {
     pub fn cheapest(&self, instance_type: &str, requirements: &Requirements, group: &str) -> Option<Price> {
         let wanted = Wanted { requirements, group };
         let allowed = requirements.get(names::CAPACITY_TYPE);
-        let kinds = KINDS.into_iter().filter(|kind| allowed.is_none_or(|v| v.allows(kind)));
+        let kinds = CAPACITY_TYPES.into_iter().filter(|kind| allowed.is_none_or(|v| v.allows(kind)));
         kinds.filter_map(|kind| self.range(instance_type, kind, &wanted)).map(|range| range.least).min()
     }
 
@@ -273,11 +270,6 @@ impl Prices<'_> {
             spread.missing.insert(Unpriced::OpenType);
         }
         spread
-    }
-
-    /// The cost of all nodes of a plan.
-    pub fn of_plan(&self, plan: &Plan) -> Cost {
-        self.of_nodes(plan.groups().into_iter().map(|(slot, count)| (&*slot.template, count)))
     }
 
     /// The cost of `count` nodes of each of these claims.

@@ -3,47 +3,19 @@
 //! Rule: in doubt, a DaemonSet belongs on the node. If the taint keeps the device plugin off, the node never gets ready. A
 //! DaemonSet that was not counted takes the room of the gang's pods.
 
-use super::affinity::constrained;
+use super::affinity::{constrained, keys};
 use super::claim::Draft;
-use super::requirements::{Values, is_reserved, is_well_known, normalized};
 use super::resources::{self, Defaults};
+use super::taints::{gang_taint, tolerates};
 use super::{Cluster, Obstacle};
 use crate::api::parameters::Pinning;
 use crate::api::pod::{PodSpec, ResourceList};
+use crate::api::requirements::{Values, is_reserved, is_well_known};
 use crate::api::{DaemonSet, NodePool};
-use crate::names;
-use k8s_openapi::api::core::v1::{Taint, Toleration};
+use k8s_openapi::api::core::v1::Taint;
 
 /// Prefix of labels that only nodes set up by hand get.
 const NODE_ROLE_PREFIX: &str = "node-role.kubernetes.io/";
-
-/// The taint that keeps other pods off the gang's nodes.
-pub fn gang_taint(gang: &str) -> Taint {
-    Taint {
-        key: names::GANG.to_owned(),
-        value: Some(gang.to_owned()),
-        effect: "NoSchedule".to_owned(),
-        time_added: None,
-    }
-}
-
-/// Whether pods with these tolerations may run despite this taint.
-pub fn tolerates(tolerations: &[Toleration], taint: &Taint) -> bool {
-    if taint.effect == "PreferNoSchedule" {
-        return true;
-    }
-    tolerations.iter().any(|t| {
-        let effect = t.effect.as_deref().unwrap_or_default();
-        let key = t.key.as_deref().unwrap_or_default();
-        let operator = t.operator.as_deref().unwrap_or_default();
-        let exists = operator == "Exists";
-        let equal = matches!(operator, "" | "Equal")
-            && t.value.as_deref().unwrap_or_default() == taint.value.as_deref().unwrap_or_default();
-        let value_fits = exists || equal;
-        let key_fits = key == taint.key || (key.is_empty() && exists);
-        (effect.is_empty() || effect == taint.effect) && key_fits && value_fits
-    })
-}
 
 /// Names of the DaemonSets that run, or may run later, on one of these nodes and do not tolerate the gang's taint.
 pub fn kept_off_by_taint<'a>(
@@ -124,19 +96,6 @@ fn may_belong(spec: &PodSpec, draft: &Draft, taints: &[Taint], cluster: &Cluster
     belongs(spec, &later, taints)
 }
 
-/// The label keys that a pod selects on.
-pub fn keys(spec: &PodSpec) -> impl Iterator<Item = &str> {
-    let terms = spec
-        .affinity
-        .iter()
-        .filter_map(|a| {
-            a.node_affinity.as_ref()?.required_during_scheduling_ignored_during_execution.as_ref()
-        })
-        .flat_map(|selector| &selector.node_selector_terms);
-    let expressions = terms.flat_map(|term| term.match_expressions.iter().flatten()).map(|e| e.key.as_str());
-    spec.node_selector.keys().map(String::as_str).chain(expressions).map(normalized)
-}
-
 fn defines(pool: &NodePool, key: &str) -> bool {
     let template = &pool.spec.template;
     template.metadata.labels.contains_key(key) || template.spec.requirements.iter().any(|r| r.key == key)
@@ -148,6 +107,7 @@ mod tests {
     use super::*;
     use crate::api::parameters::PackingMode;
     use crate::api::parameters::Pinning;
+    use crate::names;
     use serde_json::{Value, json};
 
     fn pinned(daemons: &[Value]) -> (Pinning, Vec<String>) {

@@ -2,16 +2,15 @@
 //!
 //! Rule: counts come from the admission, never from `resourceUsage`, which covers quota alone.
 
-use super::affinity::{NODE_NAME, constrained};
+use super::affinity::{NODE_NAME, constrained, keys};
 use super::apart::shuns_itself;
-use super::daemons::keys;
-use super::requirements::{Requirements, Values};
 use super::resources::{self, Defaults};
 use super::volumes::{self, Reach};
 use super::{Cluster, Obstacle, ObstacleReason, Outcome, Request};
 use super::{devices, runtime};
 use crate::api::pod::{PodSpec, ResourceList};
 use crate::api::queue::CheckRule;
+use crate::api::requirements::{Requirements, Values};
 use crate::api::workload::PodSet;
 use crate::api::{ClusterQueue, ResourceFlavor, Workload};
 use crate::names;

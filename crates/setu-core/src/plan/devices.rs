@@ -63,7 +63,7 @@ mod tests {
     use super::super::fixtures::{World, object, pod_set};
     use super::*;
     use crate::api::Node;
-    use crate::plan::shapes::Shape;
+    use crate::plan::shape::Shape;
     use jiff::Timestamp;
     use serde_json::json;
     use std::sync::Arc;

@@ -5,9 +5,9 @@
 use super::demand::{self, PodSetDemand};
 use super::market::Market;
 use super::offering::Offering;
-use super::shapes::Shape;
+use super::shape::Shape;
 use super::volumes::Storage;
-use super::{Cluster, OptionSelection, Outcome, Request, Reservation};
+use super::{Cluster, OptionSelection, Outcome, PoolReservation, Request};
 use crate::api::{
     AdmissionCheck, ClusterQueue, Cohort, DaemonSet, DeviceClass, LocalQueue, NodeClaim, NodePool,
     ResourceFlavor, Workload,
@@ -91,7 +91,7 @@ pub struct World {
     pub pools: Vec<Arc<NodePool>>,
     pub daemon_sets: Vec<Arc<DaemonSet>>,
     pub claims: Vec<NodeClaim>,
-    pub reserved: Vec<Reservation>,
+    pub reserved: Vec<PoolReservation>,
     pub workload: Workload,
     pub checks: Vec<String>,
     pub policy: Policy,

@@ -1,11 +1,11 @@
 //! What a plan is made from: the cluster at one instant, and the Workload to plan for.
 
 use super::cost::Prices;
-use super::gates::guards::Traffic;
+use super::gates::traffic::Traffic;
 use super::market::Market;
 use super::offering::Offering;
-use super::reserved::Reservation;
-use super::shapes::Shape;
+use super::reserved::PoolReservation;
+use super::shape::Shape;
 use super::volumes::Storage;
 use crate::api::{
     AdmissionCheck, ClusterQueue, Cohort, DaemonSet, DeviceClass, LocalQueue, NodeClaim, NodePool,
@@ -47,7 +47,7 @@ pub struct Cluster<'a> {
     /// Claims that are kept for the gang's LocalQueue, and that it may take over.
     pub warm: &'a [NodeClaim],
     /// What other gangs are about to create.
-    pub reserved: &'a [Reservation],
+    pub reserved: &'a [PoolReservation],
     /// Shapes of nodes learnt from those seen.
     pub shapes: &'a [Shape],
     /// What Karpenter's own metrics say of offerings, where they are read.

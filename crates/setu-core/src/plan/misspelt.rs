@@ -3,7 +3,7 @@
 //! Rule: only a key within two edits of a known one counts as misspelt. A key that resembles none may belong to a newer provider.
 
 use super::catalogue;
-use super::requirements::{Requirements, WELL_KNOWN};
+use crate::api::requirements::{Requirements, WELL_KNOWN};
 use crate::names;
 use strsim::damerau_levenshtein;
 
@@ -36,7 +36,7 @@ mod tests {
     use super::super::ObstacleReason;
     use super::super::fixtures::{World, patched, pool};
     use super::*;
-    use crate::plan::requirements::Values;
+    use crate::api::requirements::Values;
     use serde_json::{Value, json};
 
     fn meant(key: &str, group: &str) -> Option<String> {

@@ -27,14 +27,15 @@ mod obstacle;
 pub mod offering;
 pub mod outcome;
 pub mod packing;
-pub mod passed;
+mod passed;
+pub mod passed_over;
+pub mod policy_warnings;
 pub mod pools;
-pub mod quantity;
-pub mod requirements;
 pub mod reservations;
 mod reserved;
 pub mod resources;
 pub mod runtime;
+pub mod shape;
 pub mod shapes;
 pub mod sightings;
 pub mod slots;
@@ -56,8 +57,9 @@ pub use input::{Cluster, Edited, OptionSelection, Request};
 use k8s_openapi::api::core::v1::Toleration;
 pub use obstacle::{Obstacle, ObstacleReason};
 pub use outcome::{Most, Outcome, Plan, Share, Slot};
-use passed::{PassedOver, Shortage};
-pub use reserved::Reservation;
+use passed::Shortage;
+use passed_over::PassedOver;
+pub use reserved::PoolReservation;
 use std::sync::Arc;
 use tiers::ProvisioningOption;
 use topology::Topology;
@@ -224,7 +226,7 @@ fn gated(
 
 /// The plan with what its nodes cost.
 fn priced(cluster: &Cluster<'_>, request: &Request<'_>, plan: Plan) -> Plan {
-    Plan { cost: Arc::new(cluster.prices(request.policy).of_plan(&plan)), ..plan }
+    Plan { cost: Arc::new(cluster.prices(request.policy).of_nodes(plan.claims())), ..plan }
 }
 
 /// The plan of one option, whatever the gates say.
@@ -308,12 +310,12 @@ mod tests {
         let updates = pod_set_updates(&plan.pod_sets(), "g1", plan.pinning);
         assert_eq!(updates.len(), 2);
         assert_eq!(updates[0].node_selector, [(names::GANG.to_owned(), "g1".to_owned())].into());
-        assert!(daemons::tolerates(&updates[0].tolerations, &daemons::gang_taint("g1")));
-        assert!(!daemons::tolerates(&updates[0].tolerations, &daemons::gang_taint("g2")));
+        assert!(taints::tolerates(&updates[0].tolerations, &taints::gang_taint("g1")));
+        assert!(!taints::tolerates(&updates[0].tolerations, &taints::gang_taint("g2")));
         assert!(pod_set_updates(&plan.pod_sets(), "g1", Pinning::Selector)[0].tolerations.is_empty());
         assert!(pod_set_updates(&plan.pod_sets(), "g1", Pinning::None).is_empty());
         let taken_over = pod_set_updates(&plan.pod_sets(), "g1", Pinning::Auto);
-        assert!(daemons::tolerates(&taken_over[0].tolerations, &daemons::gang_taint("g1")));
+        assert!(taints::tolerates(&taken_over[0].tolerations, &taints::gang_taint("g1")));
     }
 
     #[test]

@@ -1,6 +1,5 @@
-//! What blocks a plan: its kind, and how long it lasts.
+//! What blocks a plan: its kind, the gate that found it, and how long it lasts.
 
-use super::gates::Gate;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -18,6 +17,43 @@ pub struct Obstacle {
     pub gate: Option<(Gate, String)>,
     /// Whether the message covers several options.
     pub is_of_several: bool,
+}
+
+/// The gates, each a condition that must hold before anything is bought.
+#[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(rename_all = "camelCase")]
+pub enum Gate {
+    /// Where gangs may run.
+    Placement,
+    /// Readiness of the NodePools and their NodeClasses.
+    Readiness,
+    /// Opening times and free room of the tier's capacity reservations.
+    Reservations,
+    /// How large a gang may be.
+    Size,
+    /// What a gang may cost.
+    Budget,
+    /// Limits for the whole controller and for one LocalQueue.
+    Guards,
+    /// Limits of the NodePools.
+    Capacity,
+    /// Quota of the ClusterQueue. A diagnostic.
+    Quota,
+}
+
+impl fmt::Display for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Placement => "placement",
+            Self::Readiness => "readiness",
+            Self::Reservations => "reservations",
+            Self::Size => "size",
+            Self::Budget => "budget",
+            Self::Guards => "guards",
+            Self::Capacity => "capacity",
+            Self::Quota => "quota",
+        })
+    }
 }
 
 /// Kinds of obstacles.

@@ -5,10 +5,10 @@
 //! leaves the type open, the NodePool stands for it, with all machine requirements: a shortage of one family says nothing about
 //! another.
 
-use super::requirements::{Requirements, normalized};
-use super::shapes::is_of_machine;
+use super::shape::is_of_machine;
 use crate::api::NodeClaim;
 use crate::api::node_claim::Requirement;
+use crate::api::requirements::{Requirements, normalized};
 use crate::digest::hex_digest;
 use crate::names;
 use crate::policy::Policy;

@@ -2,17 +2,20 @@
 
 use super::cost::Cost;
 use super::gates::Report;
+use super::gates::traffic::HeldNodes;
 use super::obstacle::{Obstacle, ObstacleReason};
 use super::offering::{Offering, is_short};
-use super::passed::PassedOver;
-use super::shapes::{Shape, Untold};
+use super::passed_over::PassedOver;
+use super::reserved::PoolReservation;
+use super::shape::{Shape, Untold};
+use super::{reservations, resources};
 use crate::api::NodeClaim;
 use crate::api::parameters::Pinning;
 use crate::api::pod::ResourceList;
 use crate::names;
 use crate::words::counted;
 use jiff::Timestamp;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Message prefix if each option is closed for a different reason.
@@ -156,6 +159,21 @@ impl Slot {
         asked.filter(|r| r.key == names::INSTANCE_TYPE && r.operator == "In").flat_map(|r| &r.values)
     }
 
+    /// What so many nodes like it take from its NodePool.
+    fn reservation(&self, gang: &str, nodes: u32) -> PoolReservation {
+        let ids = reservations::ids(&self.template);
+        PoolReservation {
+            gang: gang.to_owned(),
+            node_pool: self.node_pool.clone(),
+            nodes,
+            most: resources::times(&self.most.resources, nodes),
+            or_more: if self.most.or_more { nodes } else { 0 },
+            counted: self.most.counted.iter().cloned().collect(),
+            untold: self.most.untold.clone(),
+            drawn: BTreeMap::from_iter((!ids.is_empty()).then_some((ids, nodes))),
+        }
+    }
+
     /// Whether its claim exists already and is not one that the plan would create.
     fn is_kept(&self) -> bool {
         self.template.metadata.name.as_deref().is_some_and(|name| !name.is_empty())
@@ -231,6 +249,34 @@ impl Plan {
             }
         }
         groups
+    }
+
+    /// The claim of each group of identical slots, with the number of nodes.
+    pub fn claims(&self) -> impl Iterator<Item = (&NodeClaim, u32)> {
+        self.groups().into_iter().map(|(slot, count)| (&*slot.template, count))
+    }
+
+    /// What this plan takes from each NodePool.
+    pub fn reservations(&self, gang: &str) -> Vec<PoolReservation> {
+        let mut all: Vec<PoolReservation> = Vec::new();
+        for (slot, count) in self.groups() {
+            let taken = slot.reservation(gang, count);
+            match all.iter_mut().find(|r| r.node_pool == slot.node_pool) {
+                Some(known) => known.add(taken),
+                None => all.push(taken),
+            }
+        }
+        all
+    }
+
+    /// All its nodes, as they count for the guards.
+    pub fn held(&self) -> Vec<HeldNodes> {
+        let held = |(slot, nodes): (&Slot, u32)| HeldNodes {
+            nodes,
+            resources: resources::times(&slot.most.resources, nodes),
+            claim: Arc::clone(&slot.template),
+        };
+        self.groups().into_iter().map(held).collect()
     }
 
     /// Names of the pod sets that get nodes.

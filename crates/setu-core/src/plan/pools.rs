@@ -6,9 +6,9 @@
 use super::claim::Draft;
 use super::demand::PodSetDemand;
 use super::gates::readiness;
-use super::passed::PassedOver;
+use super::passed_over::PassedOver;
 use super::slots::fit::{self, Suits};
-use super::{Cluster, Obstacle, ObstacleReason, Request, reservations};
+use super::{Cluster, Obstacle, ObstacleReason, Request};
 use crate::api::NodePool;
 use crate::api::parameters::Tier;
 use crate::policy::preset::asks_for_accelerator;
@@ -140,7 +140,7 @@ fn draft(
         );
         return Err(Obstacle::new(ObstacleReason::NodePoolNotReady, message));
     }
-    let draft = reservations::held(Draft::new(pool, request, tier, wanted)?, tier)?;
+    let draft = Draft::new(pool, request, tier, wanted)?.held_to_reservations(tier)?;
     // A static pool stays unusable.
     match (pool.spec.replicas, pool.unusable()) {
         (Some(_), Some(fault)) => Err(Obstacle::new(ObstacleReason::StaticNodePool, fault)),

@@ -1,37 +1,13 @@
-//! Capacity reservations of a tier: what they require of its nodes, and which nodes take room in them.
+//! The room in the capacity reservations of a tier, and which nodes take it.
 //!
 //! Rule: a node counts for the reservation in its label. Before launch, it counts for the first reservation with room that its
 //! claim may launch into.
 
-use super::Obstacle;
-use super::claim::Draft;
-use super::requirements::{Requirements, Values};
 use crate::api::NodeClaim;
-use crate::api::parameters::{CapacityReservation, CapacityType, Tier};
+use crate::api::parameters::{CapacityReservation, Tier};
+use crate::api::requirements::Requirements;
 use crate::names;
 use std::collections::BTreeSet;
-
-/// Holds the draft to what launches into the reservations of its tier.
-///
-/// # Errors
-/// What the NodePool does not offer.
-pub fn held(draft: Draft, tier: &Tier) -> Result<Draft, Obstacle> {
-    if tier.reservations.is_empty() {
-        return Ok(draft);
-    }
-    let who = format!("tier {}, whose nodes come from reservations,", tier.name);
-    let held = draft.held_to(names::CAPACITY_TYPE, CapacityType::Reserved.value(), &who)?;
-    let all = |value: fn(&CapacityReservation) -> Option<String>| {
-        tier.reservations.iter().map(value).collect::<Option<Vec<String>>>()
-    };
-    let asked = [
-        (names::RESERVATION_ID, all(|one| Some(one.id.clone()))),
-        (names::INSTANCE_TYPE, all(|one| one.instance_type.clone())),
-        (names::ZONE, all(|one| one.zone.clone())),
-    ];
-    let mut asked = asked.into_iter().filter_map(|(key, values)| Some((key, Values::of(&values?))));
-    asked.try_fold(held, |held, (key, values)| held.narrowed(key, &values, &who))
-}
 
 /// Ids of the reservations that the node of a claim may launch into, or of the one that it is in. Empty if it uses none.
 pub fn ids(claim: &NodeClaim) -> BTreeSet<String> {

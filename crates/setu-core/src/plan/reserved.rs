@@ -1,14 +1,13 @@
 //! What a planned gang is about to take from each NodePool. It counts for other gangs before its nodes exist.
 
-use super::outcome::Plan;
-use super::shapes::Untold;
-use super::{reservations, resources};
+use super::resources;
+use super::shape::Untold;
 use crate::api::pod::ResourceList;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a gang is about to create in one NodePool.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Reservation {
+pub struct PoolReservation {
     /// The gang.
     pub gang: String,
     /// The NodePool.
@@ -27,43 +26,19 @@ pub struct Reservation {
     pub drawn: BTreeMap<BTreeSet<String>, u32>,
 }
 
-impl Plan {
-    /// What this plan takes from each NodePool.
-    pub fn reservations(&self, gang: &str) -> Vec<Reservation> {
-        let mut all: Vec<Reservation> = Vec::new();
-        for (slot, count) in self.groups() {
-            let most = resources::times(&slot.most.resources, count);
-            let or_more = if slot.most.or_more { count } else { 0 };
-            let counted: BTreeSet<String> = slot.most.counted.iter().cloned().collect();
-            let untold = slot.most.untold.clone();
-            let ids = reservations::ids(&slot.template);
-            let drawn = BTreeMap::from_iter((!ids.is_empty()).then_some((ids, count)));
-            match all.iter_mut().find(|r| r.node_pool == slot.node_pool) {
-                Some(r) => {
-                    r.nodes = r.nodes.saturating_add(count);
-                    r.most = resources::sum(&r.most, &most);
-                    r.untold.extend(untold);
-                    for (ids, nodes) in drawn {
-                        let all = r.drawn.entry(ids).or_default();
-                        *all = all.saturating_add(nodes);
-                    }
-                    if or_more > 0 {
-                        r.counted = if r.or_more > 0 { &r.counted & &counted } else { counted };
-                        r.or_more = r.or_more.saturating_add(or_more);
-                    }
-                }
-                None => all.push(Reservation {
-                    gang: gang.to_owned(),
-                    node_pool: slot.node_pool.clone(),
-                    nodes: count,
-                    most,
-                    or_more,
-                    counted,
-                    untold,
-                    drawn,
-                }),
-            }
+impl PoolReservation {
+    /// Adds nodes that the same gang is about to create in the same NodePool.
+    pub fn add(&mut self, more: Self) {
+        self.nodes = self.nodes.saturating_add(more.nodes);
+        self.most = resources::sum(&self.most, &more.most);
+        self.untold.extend(more.untold);
+        for (ids, nodes) in more.drawn {
+            let all = self.drawn.entry(ids).or_default();
+            *all = all.saturating_add(nodes);
         }
-        all
+        if more.or_more > 0 {
+            self.counted = if self.or_more > 0 { &self.counted & &more.counted } else { more.counted };
+            self.or_more = self.or_more.saturating_add(more.or_more);
+        }
     }
 }

@@ -4,8 +4,8 @@
 //! sidecars, plus overhead. A limit without a request counts as a request. Lists are validated before they are added, because
 //! arithmetic treats unreadable amounts as zero.
 
-use super::quantity::Amount;
 use crate::api::pod::{Container, PodSpec, ResourceList};
+use crate::api::quantity::Amount;
 use crate::policy::preset::ACCELERATORS;
 use k8s_openapi::api::core::v1::{LimitRange, ResourceRequirements};
 use k8s_openapi::api::node::v1::RuntimeClass;

@@ -5,7 +5,7 @@
 //! not repeated unchanged, and an unhealthy node is dropped in time.
 
 use super::resources;
-use super::shapes::Shape;
+use super::shape::Shape;
 use super::source::Source;
 use jiff::{SignedDuration, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};

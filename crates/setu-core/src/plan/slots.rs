@@ -15,7 +15,8 @@ use super::claim::Draft;
 use super::demand::PodSetDemand;
 use super::offering;
 use super::packing::{Batch, Filled, Kind, Misfit, pack};
-use super::shapes::{Known, Shape, Sources, devices_per_node, known};
+use super::shape::Shape;
+use super::shapes::{Known, Sources, devices_per_node, known};
 use super::{Cluster, Obstacle, ObstacleReason, Plan, Request, Share, Slot, daemons, lifetime, resources};
 use crate::api::pod::ResourceList;
 use crate::names;
@@ -493,7 +494,7 @@ mod tests {
             labels: std::collections::BTreeMap::new(),
             node_pool: "gpu".into(),
             nodes: 2,
-            accelerators: super::super::shapes::Accelerators::Told,
+            accelerators: super::super::shape::Accelerators::Told,
             source: Source::Node { name: "n1".into(), seen: jiff::Timestamp::UNIX_EPOCH },
         }
     }

@@ -1,15 +1,44 @@
-//! Taints that a Node has and its NodeClaim does not state: set by its user data or by its provider.
+//! The taint of a gang, which pods tolerate a taint, and taints that a Node has and its NodeClaim does not state: set by its user
+//! data or by its provider.
 //!
-//! Rule: such a taint is none to a gang whose pods all name it in a toleration. A blanket toleration speaks of no taint
+//! Rule: a taint that is not stated is none to a gang whose pods all name it in a toleration. A blanket toleration speaks of no taint
 //! in particular, and what Kubernetes and Karpenter say of a node by taints passes, whoever tolerates it.
 
-use super::daemons::tolerates;
 use super::demand::demand;
 use super::{Cluster, Request};
+use crate::names;
 use k8s_openapi::api::core::v1::{Taint, Toleration};
 
 /// Prefixes of taints that say that a node is not fit now, or is on its way out.
 const PASSING: [&str; 3] = ["node.kubernetes.io/", "node.cloudprovider.kubernetes.io/", "karpenter.sh/"];
+
+/// The taint that keeps other pods off the gang's nodes.
+pub fn gang_taint(gang: &str) -> Taint {
+    Taint {
+        key: names::GANG.to_owned(),
+        value: Some(gang.to_owned()),
+        effect: "NoSchedule".to_owned(),
+        time_added: None,
+    }
+}
+
+/// Whether pods with these tolerations may run despite this taint.
+pub fn tolerates(tolerations: &[Toleration], taint: &Taint) -> bool {
+    if taint.effect == "PreferNoSchedule" {
+        return true;
+    }
+    tolerations.iter().any(|t| {
+        let effect = t.effect.as_deref().unwrap_or_default();
+        let key = t.key.as_deref().unwrap_or_default();
+        let operator = t.operator.as_deref().unwrap_or_default();
+        let exists = operator == "Exists";
+        let equal = matches!(operator, "" | "Equal")
+            && t.value.as_deref().unwrap_or_default() == taint.value.as_deref().unwrap_or_default();
+        let value_fits = exists || equal;
+        let key_fits = key == taint.key || (key.is_empty() && exists);
+        (effect.is_empty() || effect == taint.effect) && key_fits && value_fits
+    })
+}
 
 /// Whether a taint may stay for as long as the node.
 pub fn may_stay(taint: &Taint) -> bool {

@@ -6,7 +6,7 @@
 
 use super::claim::Draft;
 use super::demand::PodSetDemand;
-use super::passed::{self, PassedOver};
+use super::passed_over::{self, PassedOver};
 use super::pools::{self, Candidates};
 use super::topology::{Portion, Topology};
 use super::{Cluster, Obstacle, ObstacleReason, Request};
@@ -125,7 +125,7 @@ impl ProvisioningOption {
         if obstacle.reason != ObstacleReason::TooLarge {
             return obstacle;
         }
-        let message = format!("{}{}", obstacle.message, passed::clause(&self.passed_over));
+        let message = format!("{}{}", obstacle.message, passed_over::clause(&self.passed_over));
         Obstacle { message, ..obstacle }
     }
 }

@@ -11,9 +11,9 @@ mod constraints;
 use self::constraints::Reader;
 use super::claim::Draft;
 use super::demand::PodSetDemand;
-use super::requirements::{Values, normalized};
 use super::{Cluster, Obstacle, ObstacleReason, Plan, Request};
 use crate::api::NodeClaim;
+use crate::api::requirements::{Values, normalized};
 use crate::names;
 use std::collections::BTreeSet;
 

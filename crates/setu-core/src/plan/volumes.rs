@@ -3,7 +3,7 @@
 //! Sources: `spec.nodeAffinity` of the PersistentVolume that a claim is bound to, and `allowedTopologies` of the StorageClass of
 //! a claim that is bound when its pod is scheduled.
 
-use super::requirements::normalized;
+use super::affinity::joined;
 use super::{Obstacle, ObstacleReason, Outcome};
 use crate::api::Workload;
 use crate::api::pod::Volume;
@@ -311,23 +311,6 @@ fn allowed(term: &TopologySelectorTerm) -> Vec<NodeSelectorRequirement> {
             values: Some(e.values.clone()),
         };
     expressions.map(expression).collect()
-}
-
-/// Merges terms that only list values of the same label into one term with all values.
-pub(super) fn joined(terms: Vec<Vec<NodeSelectorRequirement>>) -> Vec<Vec<NodeSelectorRequirement>> {
-    let mut values = BTreeSet::new();
-    let mut key = None;
-    for term in &terms {
-        let [only] = term.as_slice() else { return terms };
-        let same = key.get_or_insert_with(|| normalized(&only.key).to_owned()) == normalized(&only.key);
-        if only.operator != "In" || !same {
-            return terms;
-        }
-        values.extend(only.values.iter().flatten().cloned());
-    }
-    let Some(key) = key else { return terms };
-    let values = Some(values.into_iter().collect());
-    vec![vec![NodeSelectorRequirement { key, operator: "In".to_owned(), values }]]
 }
 
 #[cfg(test)]

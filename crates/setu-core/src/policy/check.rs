@@ -6,27 +6,17 @@ use super::Policy;
 use super::decode::decode;
 use super::file::PolicyFile;
 use super::reserved;
-use super::tree::{self, Path};
+use super::tree::{self, Finding, Path};
 use super::whole::{self, LEAST_WAIT};
 use crate::api::duration::Span;
 use crate::api::node_claim::Requirement;
-use crate::api::parameters::{Backoff, Compat, Custody, Gates, ProvisioningParametersSpec, Release, Tier};
+use crate::api::parameters::{
+    Backoff, CAPACITY_TYPES, Compat, Custody, Gates, ProvisioningParametersSpec, Release, Tier,
+};
 use crate::api::pod::ResourceList;
+use crate::api::quantity::Amount;
+use crate::api::requirements::{self, Values};
 use crate::names;
-use crate::plan::quantity::Amount;
-use crate::plan::requirements::{self, Values};
-
-/// Capacity types that Karpenter knows.
-pub(super) const CAPACITY_TYPES: [&str; 3] = ["on-demand", "reserved", "spot"];
-
-/// A value that cannot be used, and why.
-pub type Finding = (Path, String);
-
-/// Findings in one line.
-pub fn in_words(found: &[Finding]) -> String {
-    let text: Vec<String> = found.iter().map(|(path, message)| format!("{path}: {message}")).collect();
-    text.join("; ")
-}
 
 /// All problems of a file.
 pub fn file(file: &PolicyFile) -> Vec<Finding> {

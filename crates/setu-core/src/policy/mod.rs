@@ -1,6 +1,6 @@
 //! The policy that a gang runs under: built-in defaults, the file, the command line and the parameters.
 //!
-//! `file` has the types of the file (read by `tree` and `decode`, checked by `check`). `settings` has the layers and
+//! `file` has the types of the file (read by `read`, `tree` and `decode`, checked by `check`). `settings` has the layers and
 //! `resolve` merges them. `preset` has the cloud providers, and `show` prints where each value comes from. This module has
 //! the result, in which every value is present. What a tenant writes reaches it only through `overrides`.
 
@@ -9,6 +9,7 @@ mod decode;
 pub mod file;
 pub mod overrides;
 pub mod preset;
+pub mod read;
 pub mod reference;
 mod reserved;
 mod resolve;
@@ -16,7 +17,6 @@ pub mod schema;
 pub mod settings;
 pub mod show;
 pub mod tree;
-mod warnings;
 pub mod whole;
 
 use crate::api::duration::Span;
@@ -29,10 +29,9 @@ use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-pub use file::{FileError, PolicyFile};
+pub use file::PolicyFile;
 pub use preset::NodeClassDefaults;
 pub use settings::Settings;
-pub use warnings::{absurd_money, oversized};
 
 /// Every value that decides how a gang is provisioned.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,10 +1,9 @@
 //! Checks the capacity reservations of a tier. `check` calls it for each tier that a layer states.
 
-use super::check::Finding;
-use super::tree::Path;
+use super::tree::{Finding, Path};
 use crate::api::parameters::{CapacityReservation, CapacityType, Tier};
+use crate::api::requirements::{Requirements, Values, is_label_value};
 use crate::names;
-use crate::plan::requirements::{Requirements, Values, is_label_value};
 use crate::words::to_the_second;
 
 /// Their problems, by path from the tier.

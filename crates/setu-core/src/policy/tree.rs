@@ -115,6 +115,15 @@ impl fmt::Display for Problem {
     }
 }
 
+/// A value that cannot be used, and why.
+pub type Finding = (Path, String);
+
+/// Findings in one line.
+pub fn in_words(found: &[Finding]) -> String {
+    let text: Vec<String> = found.iter().map(|(path, message)| format!("{path}: {message}")).collect();
+    text.join("; ")
+}
+
 /// A value and its place.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {

@@ -2,8 +2,8 @@
 //!
 //! Rule: written only for NodePools with limits, since nothing reads it otherwise.
 
+use crate::api::quantity::Amount;
 use crate::names;
-use crate::plan::quantity::Amount;
 use crate::sim::api::User;
 use crate::sim::api::kinds;
 use crate::sim::values::{is_going, label, map};

@@ -1,7 +1,7 @@
 //! Quota: which ClusterQueues are active, what each Workload is assigned, and which ones are preempted.
 
 use super::{checks, conditions, holds_quota, order, set_status, topology};
-use crate::plan::quantity::Amount;
+use crate::api::quantity::Amount;
 use crate::sim::api::User;
 use crate::sim::api::kinds;
 use crate::sim::values::{condition, is, is_going, list, map, name, number, text, with_condition};

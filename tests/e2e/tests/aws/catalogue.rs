@@ -3,9 +3,9 @@
 use crate::play::{Play, Stage};
 use crate::setu::get_whole;
 use ::setu::api::pod::ResourceList;
+use ::setu::api::quantity::Amount;
+use ::setu::api::requirements::Requirements;
 use ::setu::plan::catalogue::{self, Catalogue, Listed};
-use ::setu::plan::quantity::Amount;
-use ::setu::plan::requirements::Requirements;
 use ::setu::plan::resources::amount;
 use anyhow::{Context as _, Result, bail, ensure};
 use kube::Api;

@@ -12,7 +12,9 @@ mod strict;
 
 pub use custody::{Allocatable, Custody, NodeConditionWanted, OnNodeLost, Pinning, Readiness, Release};
 pub use gates::{Budget, Gate, Gates, Placement, Prices, Unknown};
-pub use nodes::{CapacityType, Colocation, ColocationMode, Packing, PackingMode, Shape, Tier};
+pub use nodes::{
+    CAPACITY_TYPES, CapacityType, Colocation, ColocationMode, Packing, PackingMode, Shape, Tier,
+};
 pub use reservations::{CapacityReservation, ReservationType};
 pub use retry::{Backoff, Compat, OnExhausted, Retry};
 

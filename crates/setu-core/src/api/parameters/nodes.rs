@@ -38,6 +38,9 @@ pub struct Tier {
     pub zones: Vec<String>,
 }
 
+/// The capacity types that Karpenter knows.
+pub const CAPACITY_TYPES: [&str; 3] = ["on-demand", "reserved", "spot"];
+
 /// How the provider sells a node: the value of its label `karpenter.sh/capacity-type`.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "kebab-case")]

@@ -5,13 +5,14 @@ use super::unknown::Unknown;
 use super::{Answer, Gate, Report};
 use crate::api::node_claim::NodeClaimSpec;
 use crate::api::pod::ResourceList;
+use crate::api::quantity::Amount;
+use crate::api::requirements::Requirements;
 use crate::api::{NodeClaim, NodePool};
 use crate::names;
-use crate::plan::quantity::Amount;
-use crate::plan::requirements::Requirements;
 use crate::plan::resources::{amount, first_short, is_device, max, minus, shown, sum, times};
-use crate::plan::shapes::{Known, Shape, Sources, known};
-use crate::plan::{Cluster, ObstacleReason, Plan, Request, Reservation, Slot, warm};
+use crate::plan::shape::Shape;
+use crate::plan::shapes::{Known, Sources, known};
+use crate::plan::{Cluster, ObstacleReason, Plan, PoolReservation, Request, Slot, warm};
 use crate::policy::Policy;
 use crate::words::counted;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -80,7 +81,7 @@ enum Whose {
     },
 }
 
-fn allowed(report: Report, pool: &NodePool, wanted: &Reservation, policy: &Policy) -> Report {
+fn allowed(report: Report, pool: &NodePool, wanted: &PoolReservation, policy: &Policy) -> Report {
     let more = format!("{} of NodePool {}", counted(wanted.nodes, "more node"), wanted.node_pool);
     let Some(limits) = pool.spec.limits.as_ref().filter(|limits| !limits.is_empty()) else {
         return report.allow(format!("{more}, which has no limits"));
@@ -94,7 +95,7 @@ fn over_limit(
     cluster: &Cluster<'_>,
     taken_over: &BTreeSet<&str>,
     pool: &NodePool,
-    wanted: &Reservation,
+    wanted: &PoolReservation,
     (request, plan): (&Request<'_>, &Plan),
 ) -> Option<Over> {
     let limits = pool.spec.limits.as_ref().filter(|l| !l.is_empty())?;
@@ -129,7 +130,7 @@ fn in_use(
     cluster: &Cluster<'_>,
     taken_over: &BTreeSet<&str>,
     pool: &NodePool,
-    wanted: &Reservation,
+    wanted: &PoolReservation,
     request: &Request<'_>,
 ) -> ResourceList {
     let uid = request.workload.metadata.uid.as_deref().unwrap_or_default();
@@ -149,12 +150,17 @@ fn in_use(
 }
 
 /// Groups of identical slots on a NodePool, with the size of each group.
-fn groups<'p>(plan: &'p Plan, wanted: &Reservation) -> Vec<(&'p Slot, u32)> {
+fn groups<'p>(plan: &'p Plan, wanted: &PoolReservation) -> Vec<(&'p Slot, u32)> {
     plan.groups().into_iter().filter(|(slot, _)| slot.node_pool == wanted.node_pool).collect()
 }
 
 /// The least of a resource that the gang's nodes on a NodePool count with: each node as its smallest possible type.
-fn least(key: &str, wanted: &Reservation, plan: &Plan, (cluster, policy): (&Cluster<'_>, &Policy)) -> Amount {
+fn least(
+    key: &str,
+    wanted: &PoolReservation,
+    plan: &Plan,
+    (cluster, policy): (&Cluster<'_>, &Policy),
+) -> Amount {
     if key == NODES {
         return amount(&with_nodes(&ResourceList::new(), wanted.nodes), NODES);
     }
@@ -190,7 +196,7 @@ fn holds(shape: &Shape, requests: &ResourceList) -> bool {
 /// The remedy where the gang alone exceeds the limits. Smaller types help if the pods ask for less.
 fn remedy(
     limits: &ResourceList,
-    wanted: &Reservation,
+    wanted: &PoolReservation,
     plan: &Plan,
     (cluster, policy): (&Cluster<'_>, &Policy),
 ) -> String {
@@ -244,7 +250,7 @@ pub(super) fn most_of(claim: &NodeClaim, cluster: &Cluster<'_>, policy: &Policy)
 }
 
 /// Whether a claim stays and belongs to another Workload. Slices share a gang's label.
-fn counts(claim: &NodeClaim, wanted: &Reservation, uid: &str) -> bool {
+fn counts(claim: &NodeClaim, wanted: &PoolReservation, uid: &str) -> bool {
     claim.metadata.deletion_timestamp.is_none()
         && (claim.label(names::GANG) != wanted.gang || claim.label(names::WORKLOAD_UID) != uid)
 }
@@ -763,7 +769,7 @@ mod tests {
     #[test]
     fn reservations_of_other_gangs_count_and_those_of_this_gang_do_not() {
         let mut world = world(&json!({"nodes": "3"}));
-        let reserved = |gang: &str, node_pool: &str, nodes| Reservation {
+        let reserved = |gang: &str, node_pool: &str, nodes| PoolReservation {
             gang: gang.into(),
             node_pool: node_pool.into(),
             nodes,

@@ -4,11 +4,11 @@
 //! A queue or cohort has its nominal quota plus what those below it lend. It keeps back what it does not lend, and passes usage
 //! beyond that on to its parent. Rule: a borrower stays within its `borrowingLimit` at each step up, and the root cannot borrow.
 
-use super::quota::amount;
+use crate::api::quantity::Amount;
 use crate::api::queue::{ResourceQuota, quota_of};
 use crate::api::{ClusterQueue, Cohort};
 use crate::plan::Cluster;
-use crate::plan::quantity::Amount;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Why a queue cannot borrow what it needs.
@@ -197,6 +197,11 @@ fn from_top<'a>(below: &BTreeMap<&'a str, Vec<&'a str>>, top: &'a str) -> Vec<(&
         order.push((name, children));
     }
     order
+}
+
+/// The amount of a quantity, or zero if it cannot be read.
+pub(super) fn amount(quantity: &Quantity) -> Amount {
+    Amount::parse(&quantity.0).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -1,34 +1,8 @@
 //! Limits of the whole controller. They bound the cost of a bug in the retries.
 
-use super::local_queue::Held;
 use super::{Answer, Gate, Report};
 use crate::plan::{Cluster, ObstacleReason, Plan};
 use jiff::Timestamp;
-
-/// What happens beside this gang.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Traffic {
-    /// Claims that exist or are about to be created and whose nodes are not ready.
-    pub in_flight: u32,
-    /// When to check that again.
-    pub recheck_at: Option<Timestamp>,
-    /// Claims created within a minute.
-    pub last_minute: Created,
-    /// Nodes held, or about to be held, for other gangs of the same LocalQueue, and nodes kept for it. Empty unless a guard is
-    /// per LocalQueue.
-    pub queue: Vec<Held>,
-    /// Claims created for gangs of the same LocalQueue within an hour.
-    pub queue_last_hour: Created,
-}
-
-/// Claims created within a span of time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Created {
-    /// How many.
-    pub claims: u32,
-    /// When the oldest of them stops counting.
-    pub frees_at: Option<Timestamp>,
-}
 
 /// One report for each guard.
 pub fn ask(cluster: &Cluster<'_>, plan: &Plan) -> Vec<Report> {
@@ -70,6 +44,7 @@ pub fn ask(cluster: &Cluster<'_>, plan: &Plan) -> Vec<Report> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::traffic::{Created, HeldNodes, Traffic};
     use super::*;
     use crate::api::pod::ResourceList;
     use crate::plan::fixtures::World;
@@ -98,7 +73,8 @@ mod tests {
             ..Guards::default()
         };
         let template = Arc::clone(&World::new().provisioned().slots[0].template);
-        let held = |nodes| vec![Held { nodes, resources: ResourceList::new(), claim: Arc::clone(&template) }];
+        let held =
+            |nodes| vec![HeldNodes { nodes, resources: ResourceList::new(), claim: Arc::clone(&template) }];
         let full = |claims| Traffic {
             in_flight: claims,
             recheck_at: later,

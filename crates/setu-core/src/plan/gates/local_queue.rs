@@ -4,60 +4,27 @@
 //! as the gang's.
 
 use super::capacity::most_of;
-use super::guards::Created;
+use super::traffic::{Created, HeldNodes};
 use super::unknown::Unknown;
 use super::{Answer, Gate, Report};
-use crate::api::NodeClaim;
 use crate::api::amount::{Money, Price};
 use crate::api::pod::ResourceList;
 use crate::plan::cost::Prices;
 use crate::plan::resources::{self, shown, sum};
 use crate::plan::{Cluster, ObstacleReason, Plan, Request, warm};
 use jiff::Timestamp;
-use std::sync::Arc;
 
-/// Identical nodes that are held or about to be held.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Held {
-    /// How many.
-    pub nodes: u32,
-    /// The resources of all of them, or the known most that they may have.
-    pub resources: ResourceList,
-    /// The claim that each was, or will be, requested with.
-    pub claim: Arc<NodeClaim>,
-}
-
-impl Held {
-    /// The node of a claim that exists.
-    pub fn of_claim(claim: Arc<NodeClaim>) -> Self {
-        let known = claim.status.as_ref().map(|status| resources::max(&status.allocatable, &status.capacity));
-        let asked = &claim.spec.resources.requests;
-        let resources = known.map_or_else(|| asked.clone(), |known| resources::max(asked, &known));
-        Self { nodes: 1, resources, claim }
-    }
-
-    /// The same, where a node that has not launched counts with its largest possible type.
-    fn with_most(&self, cluster: &Cluster<'_>, request: &Request<'_>) -> Self {
-        let most = resources::times(&most_of(&self.claim, cluster, request.policy), self.nodes);
-        Self { resources: resources::max(&self.resources, &most), ..self.clone() }
-    }
-
-    /// All nodes of a plan.
-    pub fn of_plan(plan: &Plan) -> Vec<Self> {
-        let held = |(slot, nodes): (&crate::plan::Slot, u32)| Self {
-            nodes,
-            resources: resources::times(&slot.most.resources, nodes),
-            claim: Arc::clone(&slot.template),
-        };
-        plan.groups().into_iter().map(held).collect()
-    }
+/// The held nodes, where one that has not launched counts with its largest possible type.
+fn with_most(held: &HeldNodes, cluster: &Cluster<'_>, request: &Request<'_>) -> HeldNodes {
+    let most = resources::times(&most_of(&held.claim, cluster, request.policy), held.nodes);
+    HeldNodes { resources: resources::max(&held.resources, &most), ..held.clone() }
 }
 
 /// What a gang is compared with.
 struct Asked<'a> {
     queue: &'a str,
-    others: Vec<Held>,
-    own: Vec<Held>,
+    others: Vec<HeldNodes>,
+    own: Vec<HeldNodes>,
     recheck_at: Option<Timestamp>,
 }
 
@@ -69,16 +36,16 @@ pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Rep
     let bounds = &guards.per_local_queue;
     let kept = warm::of_plan(plan, cluster.warm);
     let taken_over =
-        |held: &&Held| kept.values().any(|claim| claim.metadata.name == held.claim.metadata.name);
+        |held: &&HeldNodes| kept.values().any(|claim| claim.metadata.name == held.claim.metadata.name);
     // Nodes still to be created already count with the most. Prices need only their claims.
-    let with_most = |held: &Held| match &bounds.max_resources {
-        Some(_) if held.claim.metadata.name.is_some() => held.with_most(cluster, request),
+    let counted = |held: &HeldNodes| match &bounds.max_resources {
+        Some(_) if held.claim.metadata.name.is_some() => with_most(held, cluster, request),
         _ => held.clone(),
     };
     let asked = Asked {
         queue: &request.workload.spec.queue_name,
-        others: traffic.queue.iter().filter(|held| !taken_over(held)).map(with_most).collect(),
-        own: Held::of_plan(plan),
+        others: traffic.queue.iter().filter(|held| !taken_over(held)).map(counted).collect(),
+        own: plan.held(),
         recheck_at: traffic.recheck_at,
     };
     let nodes = bounds.nodes.map(|most| asked.nodes(most));
@@ -158,7 +125,7 @@ impl Asked<'_> {
     }
 
     fn resources(&self, most: &ResourceList) -> Report {
-        let total = |all: &mut dyn Iterator<Item = &Held>| {
+        let total = |all: &mut dyn Iterator<Item = &HeldNodes>| {
             all.fold(ResourceList::new(), |total, held| sum(&total, &held.resources))
         };
         let mut own = total(&mut self.own.iter());
@@ -186,7 +153,7 @@ impl Asked<'_> {
 
     fn money(&self, prices: Prices<'_>, most: Price) -> Report {
         let shown = |price: Price| Money { price, currency: prices.currency() }.to_string();
-        let cost = |all: &mut dyn Iterator<Item = &Held>| {
+        let cost = |all: &mut dyn Iterator<Item = &HeldNodes>| {
             prices.of_nodes(all.map(|held| (&*held.claim, held.nodes)))
         };
         let (own, used) = (cost(&mut self.own.iter()), cost(&mut self.others.iter()));
@@ -221,13 +188,14 @@ impl Asked<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::guards::Traffic;
+    use super::super::traffic::Traffic;
     use super::*;
     use crate::names;
     use crate::plan::fixtures::{World, object, patched, pool};
     use crate::plan::{Obstacle, Outcome, plan};
     use crate::policy::file::{Guards, QueueGuards};
     use serde_json::{Value, json};
+    use std::sync::Arc;
 
     /// A gang of two nodes of one GPU each, of a type with prices.
     fn world() -> World {
@@ -242,7 +210,7 @@ mod tests {
         world
     }
 
-    fn held(name: &str, change: &Value) -> Held {
+    fn held(name: &str, change: &Value) -> HeldNodes {
         let claim = json!({
             "metadata": {"name": name, "labels": {(names::INSTANCE_TYPE): "p5", (names::CAPACITY_TYPE): "spot"}},
             "spec": {
@@ -250,10 +218,10 @@ mod tests {
                 "resources": {"requests": {"nvidia.com/gpu": "1"}},
             },
         });
-        Held::of_claim(Arc::new(object(patched(claim, change))))
+        HeldNodes::of_claim(Arc::new(object(patched(claim, change))))
     }
 
-    fn outcome(world: &World, bounds: &QueueGuards, queue: Vec<Held>) -> Outcome {
+    fn outcome(world: &World, bounds: &QueueGuards, queue: Vec<HeldNodes>) -> Outcome {
         let guards = Guards { per_local_queue: bounds.clone(), ..Guards::default() };
         let traffic = Traffic { queue, recheck_at: Some(Timestamp::UNIX_EPOCH), ..Traffic::default() };
         let cluster = Cluster { guards: Some(&guards), traffic: Some(&traffic), ..world.cluster() };
@@ -391,7 +359,8 @@ mod tests {
         let mut kept = (*world.provisioned().slots[0].template).clone();
         kept.metadata.name = Some("kept".to_owned());
         let guards = Guards { per_local_queue: gpus("2"), ..Guards::default() };
-        let traffic = Traffic { queue: vec![Held::of_claim(Arc::new(kept.clone()))], ..Traffic::default() };
+        let traffic =
+            Traffic { queue: vec![HeldNodes::of_claim(Arc::new(kept.clone()))], ..Traffic::default() };
         let warm = [kept];
         let cluster = Cluster { guards: Some(&guards), traffic: Some(&traffic), ..world.cluster() };
         assert!(matches!(plan(&cluster, &world.request()), Outcome::Wait(_)));

@@ -3,15 +3,14 @@
 //! Usage over the nominal quota is borrowed within a tree of cohorts ([`cohorts`]). The gate also reports a LocalQueue that is
 //! deleted or points to another ClusterQueue.
 
-use super::cohorts::{self, Item, Short};
+use super::cohorts::{self, Item, Short, amount};
 use super::{Answer, Gate, Report};
 use crate::api::ClusterQueue;
+use crate::api::quantity::Amount;
 use crate::api::queue::{ResourceQuota, quota_of};
 use crate::names;
-use crate::plan::quantity::Amount;
 use crate::plan::resources::shown;
 use crate::plan::{Cluster, ObstacleReason, Request};
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::collections::BTreeSet;
 
 /// One report for the LocalQueue, and one for each resource of each flavor of the gang's admission.
@@ -119,11 +118,6 @@ fn why(short: &Short, own: Amount, show: impl Fn(Amount) -> String) -> String {
             format!("{} borrowed, and the others in cohort {root} lend {} at most", show(own), show(*most))
         }
     }
-}
-
-/// The amount of a quantity, or zero if it cannot be read.
-pub(super) fn amount(quantity: &Quantity) -> Amount {
-    Amount::parse(&quantity.0).unwrap_or_default()
 }
 
 #[cfg(test)]

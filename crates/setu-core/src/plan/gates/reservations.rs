@@ -153,7 +153,7 @@ fn are(all: &[CapacityReservation]) -> String {
 mod tests {
     use super::*;
     use crate::plan::fixtures::{World, object, patched, pod_set, pool};
-    use crate::plan::{OptionSelection, Outcome, Reservation, survey};
+    use crate::plan::{OptionSelection, Outcome, PoolReservation, survey};
     use serde_json::{Value, json};
     use std::collections::BTreeMap;
 
@@ -286,7 +286,7 @@ mod tests {
         );
         world.claims.clear();
         let plan = world.provisioned();
-        let other = Reservation { gang: "g2".to_owned(), ..plan.reservations("g2").remove(0) };
+        let other = PoolReservation { gang: "g2".to_owned(), ..plan.reservations("g2").remove(0) };
         assert_eq!(other.drawn, BTreeMap::from([(["cr-1".to_owned(), "cr-2".to_owned()].into(), 4)]));
         world.reserved = vec![other];
         assert!(world.obstacle().1.contains("have room for 0 of 4 nodes, as 4 of 4 are in use"));

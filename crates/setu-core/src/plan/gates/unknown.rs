@@ -6,7 +6,7 @@ use super::{Answer, Report};
 use crate::api::parameters;
 use crate::api::pod::ResourceList;
 use crate::plan::resources::is_device;
-use crate::plan::{ObstacleReason, Reservation};
+use crate::plan::{ObstacleReason, PoolReservation};
 use crate::words::{counted, few};
 
 /// Bounded amounts that are unknown for some of the nodes.
@@ -21,12 +21,13 @@ pub struct Unknown<'b> {
 impl<'b> Unknown<'b> {
     /// The keys of `bounds` that are unknown for what a plan takes. Nodes of unknown type matter only for keys that `asked`
     /// accepts: the gang may ignore bounds on resources that it does not take.
-    pub fn of(taken: &[Reservation], bounds: &'b ResourceList, asked: impl Fn(&str) -> bool) -> Self {
-        let is_open = |r: &Reservation, key: &String| r.or_more > 0 && !r.counted.contains(key) && asked(key);
+    pub fn of(taken: &[PoolReservation], bounds: &'b ResourceList, asked: impl Fn(&str) -> bool) -> Self {
+        let is_open =
+            |r: &PoolReservation, key: &String| r.or_more > 0 && !r.counted.contains(key) && asked(key);
         let unknown = |key: &&String| {
             taken.iter().any(|r| r.untold.iter().any(|untold| untold.covers(key)) || is_open(r, key))
         };
-        let sum = |of: fn(&Reservation) -> u32| taken.iter().map(of).fold(0, u32::saturating_add);
+        let sum = |of: fn(&PoolReservation) -> u32| taken.iter().map(of).fold(0, u32::saturating_add);
         Self {
             amounts: bounds.keys().filter(unknown).map(String::as_str).collect(),
             or_more: sum(|r| r.or_more),

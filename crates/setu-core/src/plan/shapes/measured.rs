@@ -1,9 +1,10 @@
 //! Shapes from the machine size in Karpenter's metrics.
 
-use super::{Accelerators, Shape, Sources};
+use super::Sources;
 use crate::api::pod::ResourceList;
 use crate::plan::catalogue::Catalogue;
 use crate::plan::resources;
+use crate::plan::shape::{Accelerators, Shape};
 use crate::plan::source::Source;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::collections::BTreeMap;

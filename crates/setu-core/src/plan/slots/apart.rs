@@ -2,7 +2,7 @@
 
 use super::{Batch, Filled, Kind, Misfit, pack, resources};
 use crate::api::pod::ResourceList;
-use crate::plan::shapes::Shape;
+use crate::plan::shape::Shape;
 use std::sync::Arc;
 
 /// Packs all pods. Pods without accelerators go to nodes without accelerators where such nodes hold them.

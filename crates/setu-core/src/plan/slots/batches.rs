@@ -6,7 +6,7 @@ use crate::plan::apart::shun;
 use crate::plan::demand::PodSetDemand;
 use crate::plan::packing::{Batch, Filled, Kind, Misfit};
 use crate::plan::resources;
-use crate::plan::shapes::DISK;
+use crate::plan::shape::DISK;
 
 impl Site<'_> {
     /// The pods of all sets, ready for packing.

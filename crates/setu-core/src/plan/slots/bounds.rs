@@ -6,14 +6,13 @@
 //! help either, the gates report what the gang would take.
 
 use super::Site;
-use super::types::most_money;
-use crate::api::amount::Money;
+use crate::api::amount::{Money, Price};
 use crate::api::parameters::Gate;
 use crate::api::pod::ResourceList;
 use crate::names;
-use crate::plan::Slot;
 use crate::plan::gates::capacity::limit;
 use crate::plan::resources::{amount, shown};
+use crate::plan::{Cluster, Request, Slot};
 use crate::words::few;
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
@@ -183,6 +182,12 @@ impl Group<'_> {
         let is_out = |(nth, _): &(usize, &String)| !left.contains(nth);
         self.types.iter().enumerate().filter(is_out).map(|(_, name)| name.as_str())
     }
+}
+
+/// The lowest bound on what a gang may cost an hour, if there is any.
+pub(super) fn most_money(cluster: &Cluster<'_>, request: &Request<'_>) -> Option<Price> {
+    let of_queue = cluster.guards.and_then(|guards| guards.per_local_queue.max_hourly_cost);
+    request.policy.budget.max_hourly_cost.into_iter().chain(of_queue).min()
 }
 
 /// Every bound on the resources and the cost of these nodes together.

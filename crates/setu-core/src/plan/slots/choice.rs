@@ -11,7 +11,7 @@ use crate::plan::demand::PodSetDemand;
 use crate::plan::offering::REMEMBERED;
 use crate::plan::packing::Kind;
 use crate::plan::resources::{amount, first_short};
-use crate::plan::shapes::Shape;
+use crate::plan::shape::Shape;
 use crate::plan::{Obstacle, ObstacleReason, resources};
 use crate::words::few;
 use std::collections::{BTreeMap, BTreeSet};

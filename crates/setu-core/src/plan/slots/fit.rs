@@ -3,11 +3,12 @@
 use super::{Family, of_draft, resources};
 use crate::api::parameters::{Allocatable, PackingMode};
 use crate::api::pod::ResourceList;
+use crate::api::requirements::Values;
 use crate::names;
 use crate::plan::claim::Draft;
 use crate::plan::demand::PodSetDemand;
-use crate::plan::requirements::Values;
-use crate::plan::shapes::{Known, Sources, is_of_machine, known};
+use crate::plan::shape::is_of_machine;
+use crate::plan::shapes::{Known, Sources, known};
 use crate::plan::{Cluster, Obstacle, ObstacleReason, Request, Slot};
 use crate::policy::Policy;
 use crate::words::few;
@@ -246,7 +247,7 @@ mod tests {
     use crate::api::parameters::PackingMode;
     use crate::names;
     use crate::plan::fixtures::{World, market, offer, patched, pod_set, pool};
-    use crate::plan::passed::PassedOver;
+    use crate::plan::passed_over::PassedOver;
     use crate::plan::{Cluster, ObstacleReason, Outcome, Plan};
     use crate::policy::file::Guards;
     use serde_json::{Value, json};
@@ -361,7 +362,7 @@ mod tests {
         });
         let node = crate::plan::fixtures::object(node);
         seen.shapes =
-            crate::plan::shapes::Shape::of_node(&node, jiff::Timestamp::UNIX_EPOCH).into_iter().collect();
+            crate::plan::shape::Shape::of_node(&node, jiff::Timestamp::UNIX_EPOCH).into_iter().collect();
         assert_eq!(
             types(&seen.provisioned()),
             [plain],

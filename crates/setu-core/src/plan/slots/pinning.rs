@@ -4,7 +4,7 @@ use crate::api::parameters::Pinning;
 use crate::names;
 use crate::plan::claim::Draft;
 use crate::plan::demand::PodSetDemand;
-use crate::plan::{Cluster, Request, daemons};
+use crate::plan::{Cluster, Request, daemons, taints};
 use k8s_openapi::api::core::v1::Toleration;
 
 /// The pinning of a plan. `notes` gets what is to be said against it.
@@ -48,10 +48,10 @@ pub fn of(
 }
 
 fn all_tolerate(demand: &[PodSetDemand<'_>], gang: &str) -> bool {
-    let taint = daemons::gang_taint(gang);
+    let taint = taints::gang_taint(gang);
     let tolerates = |wanted: &PodSetDemand<'_>| {
         let tolerations: Vec<Toleration> = wanted.tolerations().cloned().collect();
-        daemons::tolerates(&tolerations, &taint)
+        taints::tolerates(&tolerations, &taint)
     };
     demand.iter().all(tolerates)
 }

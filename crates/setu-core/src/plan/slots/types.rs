@@ -1,26 +1,22 @@
 //! Which instance types the nodes of a slot may be of, and what the largest of them has.
 
 use super::Site;
-use super::bounds::Measure;
+use super::bounds::{Measure, most_money};
 use crate::api::amount::Price;
 use crate::api::parameters::Gate;
 use crate::api::pod::ResourceList;
 use crate::names;
+use crate::plan::catalogue::Catalogue;
 use crate::plan::cost::{Prices, times};
 use crate::plan::packing::Kind;
-use crate::plan::shapes::{Shape, devices_per_node};
-use crate::plan::{Cluster, Most, Request, Slot, resources};
+use crate::plan::shape::Shape;
+use crate::plan::shapes::devices_per_node;
+use crate::plan::{Most, Slot, resources};
 use crate::policy::file::QueueGuards;
 use crate::words::{counted, few};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// The lowest bound on what a gang may cost an hour, if there is any.
-pub(super) fn most_money(cluster: &Cluster<'_>, request: &Request<'_>) -> Option<Price> {
-    let of_queue = cluster.guards.and_then(|guards| guards.per_local_queue.max_hourly_cost);
-    request.policy.budget.max_hourly_cost.into_iter().chain(of_queue).min()
-}
 
 impl Site<'_> {
     /// The lowest price, by which types are compared.
@@ -231,8 +227,8 @@ impl Site<'_> {
         let holding = || shapes().filter(|_| listed).filter(may_be);
         let mut most =
             holding().fold(requests.clone(), |most, shape| resources::max(&most, &shape.counts_with()));
-        let catalogue = self.family.known.catalogue;
-        let untold = holding().flat_map(|shape| shape.untold(catalogue)).collect();
+        let listed_devices = self.family.known.catalogue.map(Catalogue::resources);
+        let untold = holding().flat_map(|shape| shape.untold(listed_devices)).collect();
         let is_known = |name: &String| shapes().any(|shape| shape.instance_type == *name);
         let or_more = if types.is_empty() { self.family.known.others } else { !types.iter().all(is_known) };
         let mut counted = None;

@@ -6,11 +6,11 @@
 use super::{Constraint, Rule, refused};
 use crate::api::parameters::Pinning;
 use crate::api::pod::PodSpec;
+use crate::api::requirements::normalized;
 use crate::api::workload::PodSet;
 use crate::names;
 use crate::plan::apart::{may_select, surely_selects};
 use crate::plan::demand::PodSetDemand;
-use crate::plan::requirements::normalized;
 use crate::plan::volumes::claims_of_set;
 use crate::plan::{Cluster, Obstacle, Request};
 use k8s_openapi::api::core::v1::{PodAffinityTerm, TopologySpreadConstraint};

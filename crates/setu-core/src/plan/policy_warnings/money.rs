@@ -1,10 +1,9 @@
 //! Prices and multipliers that are probably mistakes.
 
-use super::super::check::{CAPACITY_TYPES, Finding};
-use super::super::tree::Path;
 use crate::api::amount::{Currency, Price};
-use crate::api::parameters::Budget;
+use crate::api::parameters::{Budget, CAPACITY_TYPES};
 use crate::plan::catalogue::{self, Catalogue, Listed};
+use crate::policy::tree::{Finding, Path};
 
 /// API group of the provider whose instance types are all in the catalogue.
 const EC2: &str = "karpenter.k8s.aws";

@@ -67,7 +67,7 @@ fn unreadable(asked: &Requirement) -> Clash {
 }
 
 /// Label keys that every provider sets at launch.
-pub(super) const WELL_KNOWN: [&str; 9] = [
+pub const WELL_KNOWN: [&str; 9] = [
     names::NODEPOOL,
     names::ZONE,
     names::ZONE_ID,

@@ -1,20 +1,23 @@
-//! Finds probable mistakes in a valid file: limits of phases and tiers that exceed the gang's, shapes larger than their instance
+//! Finds probable mistakes in a valid policy, most of them by the catalogue: limits of phases and tiers that exceed the gang's, shapes larger than their instance
 //! type or of an unknown one, and absurd prices.
 
 mod money;
 
-use super::Policy;
-use super::check::Finding;
-use super::file::PolicyFile;
-use super::tree::Path;
+use super::catalogue;
+use super::shape::DISK;
 use crate::api::parameters::{Budget, ProvisioningParametersSpec, Shape};
-use crate::plan::catalogue;
-use crate::plan::quantity::Amount;
-use crate::plan::shapes::DISK;
+use crate::api::quantity::Amount;
+use crate::policy::file::PolicyFile;
+use crate::policy::tree::{Finding, Path, Problem};
+use crate::policy::{Policy, read};
 use std::fmt;
 
-/// All warnings for a file.
-pub fn warnings(file: &PolicyFile) -> Vec<Finding> {
+/// All warnings for the text of a valid policy file, in its order.
+pub fn of_text(text: &str) -> Vec<Problem> {
+    read::located(text, of_file)
+}
+
+fn of_file(file: &PolicyFile) -> Vec<Finding> {
     let defaults = Policy::default().overlaid(&file.defaults);
     let at = Path::default().key("defaults");
     let mut found = unreachable(&at, &file.defaults, &defaults);
@@ -127,4 +130,66 @@ fn unreachable(at: &Path, spec: &ProvisioningParametersSpec, policy: &Policy) ->
             (deadlines.key("gang"), message)
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &str = "apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\n";
+
+    #[test]
+    fn a_phase_limit_longer_than_the_gangs_is_a_warning() {
+        let warnings = |body: &str| {
+            let found = of_text(&format!("{HEAD}{body}"));
+            found.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        let long = "defaults:\n  deadlines: {launch: 30m}\n";
+        PolicyFile::parse(&format!("{HEAD}{long}")).unwrap();
+        assert_eq!(
+            warnings(long),
+            [
+                "4:15: defaults.deadlines.launch: 30m is longer than deadlines.gang, 15m, which ends the attempt first"
+            ]
+        );
+        let short = "defaults: {deadlines: {register: 8m}}\nchecks:\n  c:\n    deadlines: {gang: 9m}\n";
+        assert_eq!(
+            warnings(short),
+            [
+                "6:17: checks.c.deadlines.gang: 9m is shorter than deadlines.initialize, 10m, which never comes into play"
+            ]
+        );
+        let tier = "defaults:\n  tiers:\n  - {name: a, nodePoolName: g, launchTimeout: 15m}\n  - {name: b, nodePoolName: g, launchTimeout: 16m}\n";
+        assert_eq!(
+            warnings(tier),
+            [
+                "6:32: defaults.tiers[1].launchTimeout: 16m is longer than deadlines.gang, 15m, which ends the attempt first"
+            ]
+        );
+        let short = "defaults:\n  deadlines: {gang: 30m}\n  tiers: [{name: a, nodePoolName: g, launchTimeout: 16m}]\nchecks:\n  c:\n    deadlines: {gang: 15m}\n";
+        assert_eq!(
+            warnings(short),
+            [
+                "8:17: checks.c.deadlines.gang: 15m is shorter than tiers[0].launchTimeout, 16m, which never comes into play"
+            ]
+        );
+        let none = warnings(
+            "defaults: {deadlines: {launch: 5m, initialize: 15m}}\nchecks: {c: {custody: {pinning: Auto}}}\n",
+        );
+        assert!(none.is_empty(), "{none:?}");
+    }
+
+    #[test]
+    fn a_shape_larger_than_its_instance_type_is_a_warning() {
+        let shape = |memory: &str| {
+            let allocatable = format!("allocatable: {{memory: {memory}, nvidia.com/gpu: 8}}");
+            format!(
+                "{HEAD}defaults: {{packing: {{shapes: [{{instanceType: p5.48xlarge, {allocatable}}}]}}}}\n"
+            )
+        };
+        let [found] = of_text(&shape("2000Gi")).try_into().unwrap();
+        assert!(found.message.starts_with("2000Gi is more than the 1938410Mi that pods can use"), "{found}");
+        assert_eq!(found.path.to_string(), "defaults.packing.shapes[0].allocatable.memory");
+        assert_eq!(of_text(&shape("1800Gi")), []);
+    }
 }

@@ -1,0 +1,129 @@
+//! What a gate answers, with figures, and the obstacle that a closed gate is.
+
+use crate::api::parameters;
+use crate::plan::cost::Cost;
+use crate::plan::obstacle::{Gate, Obstacle, ObstacleReason};
+use jiff::Timestamp;
+use serde::Serialize;
+use std::fmt;
+
+/// What a gate answers.
+#[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub enum Answer {
+    /// Nothing stands in the way.
+    Allow,
+    /// There is nothing to compare with yet.
+    Unknown,
+    /// Something stands in the way, and the policy lets it pass.
+    Warn,
+    /// Not until something changes.
+    Wait,
+    /// Not with the current policy and Workload.
+    Refuse,
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Allow => "allow",
+            Self::Unknown => "unknown",
+            Self::Warn => "warn",
+            Self::Wait => "wait",
+            Self::Refuse => "refuse",
+        })
+    }
+}
+
+/// One gate's answer about one subject.
+#[derive(Serialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    /// The gate.
+    pub gate: Gate,
+    /// The NodePool, tier or ClusterQueue that the report is about. Empty if it is about the whole gang.
+    pub subject: String,
+    /// The answer.
+    pub answer: Answer,
+    /// The figures, in a sentence.
+    pub message: String,
+    #[serde(skip)]
+    reason: ObstacleReason,
+    #[serde(skip)]
+    until: Option<Timestamp>,
+    /// Whether the policy waits until an unknown amount is known.
+    #[serde(skip)]
+    pub(super) is_awaited: bool,
+    /// Whether the message says that the prices belong to a default region.
+    #[serde(skip)]
+    pub tells_of_place: bool,
+}
+
+impl Report {
+    pub(super) fn of(gate: Gate, subject: impl Into<String>) -> Self {
+        Self {
+            gate,
+            subject: subject.into(),
+            answer: Answer::Allow,
+            message: String::new(),
+            reason: ObstacleReason::NotAllowed,
+            until: None,
+            is_awaited: false,
+            tells_of_place: false,
+        }
+    }
+
+    pub(super) fn allow(self, message: impl Into<String>) -> Self {
+        self.answer(Answer::Allow, message)
+    }
+
+    pub(super) fn answer(mut self, answer: Answer, message: impl Into<String>) -> Self {
+        self.answer = answer;
+        self.message = message.into();
+        self
+    }
+
+    /// Turns an allow into a warning if the cost uses the prices of a region that is not configured.
+    pub(super) fn by_prices_of(self, cost: &Cost) -> Self {
+        match cost.unplaced() {
+            Some(why) if self.answer == Answer::Allow => {
+                let message = format!("{}, {why}", self.message);
+                Self { tells_of_place: true, ..self }.answer(Answer::Warn, message)
+            }
+            _ => self,
+        }
+    }
+
+    pub(super) fn because(mut self, reason: ObstacleReason) -> Self {
+        self.reason = reason;
+        self
+    }
+
+    pub(super) fn until(mut self, until: Option<Timestamp>) -> Self {
+        self.until = until;
+        self
+    }
+
+    /// Downgrades a closed report to a warning unless the policy enforces the gate.
+    pub(super) fn with_force_of(mut self, gate: parameters::Gate) -> Self {
+        if gate != parameters::Gate::Enforce && self.is_closed() {
+            self.answer = Answer::Warn;
+        }
+        self
+    }
+
+    /// Whether the report keeps the plan from being bought.
+    pub fn is_closed(&self) -> bool {
+        matches!(self.answer, Answer::Wait | Answer::Refuse)
+            || (self.answer == Answer::Unknown && self.is_awaited)
+    }
+
+    pub(super) fn obstacle(&self) -> Obstacle {
+        let until = self.until;
+        Obstacle {
+            until,
+            gate: Some((self.gate, self.subject.clone())),
+            ..Obstacle::new(self.reason, &self.message)
+        }
+    }
+}
