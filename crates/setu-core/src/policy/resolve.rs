@@ -1,14 +1,11 @@
 //! Merges the layers of a policy, and states a policy as one layer.
 //!
 //! Rule: layers merge field by field, and the later layer wins; lists and maps are replaced as a whole. A layer that states
-//! `tiers` cancels an earlier `nodePoolName`, and vice versa.
+//! `tiers` cancels an earlier `nodePoolName`, and vice versa. A new field is one row of [`fields!`].
 
-use super::{Colocation, Limits, Pace, Policy, Readiness};
+use super::{Colocation, Limits, Pace, Policy};
 use crate::api::duration::Span;
-use crate::api::parameters::{
-    self, Backoff, Budget, ColocationMode, Compat, Custody, Deadlines, Gates, OnExhausted, Packing,
-    Placement, ProvisioningParametersSpec, Retry, Strategy,
-};
+use crate::api::parameters::{self, ColocationMode, Compat, OnExhausted, ProvisioningParametersSpec};
 use crate::names;
 
 /// Paths of maps that are replaced as a whole: the administrator chooses their keys, they are not fields.
@@ -26,9 +23,93 @@ fn set<T: Clone>(value: &mut T, stated: Option<&T>) {
     }
 }
 
-fn set_some<T: Clone>(value: &mut Option<T>, stated: Option<&T>) {
-    if let Some(stated) = stated {
-        *value = Some(stated.clone());
+fn some<T: Clone>(value: &T) -> Option<T> {
+    Some(value.clone())
+}
+
+/// Merges and states the fields of a table. Each row names the place of a field in a layer, and in the policy.
+macro_rules! fields {
+    (
+        always { $([$($group:ident).*] $stated:ident => $($own:ident).+,)* }
+        optional { $([$($opt_group:ident).*] $opt_stated:ident => $($opt_own:ident).+,)* }
+    ) => {
+        impl Policy {
+            fn overlay(&mut self, layer: &ProvisioningParametersSpec) {
+                $({
+                    let group = Some(layer)$(.and_then(|group| group.$group.as_ref()))*;
+                    set(&mut self.$($own).+, group.and_then(|group| group.$stated.as_ref()));
+                })*
+                $({
+                    let group = Some(layer)$(.and_then(|group| group.$opt_group.as_ref()))*;
+                    if let Some(stated) = group.and_then(|group| group.$opt_stated.as_ref()) {
+                        self.$($opt_own).+ = some(stated);
+                    }
+                })*
+            }
+
+            fn state(&self, layer: &mut ProvisioningParametersSpec) {
+                $({
+                    let group = &mut *layer;
+                    $(let group = group.$group.get_or_insert_default();)*
+                    group.$stated = some(&self.$($own).+);
+                })*
+                $(if let Some(value) = &self.$($opt_own).+ {
+                    let group = &mut *layer;
+                    $(let group = group.$opt_group.get_or_insert_default();)*
+                    group.$opt_stated = some(value);
+                })*
+            }
+        }
+    };
+}
+
+fields! {
+    always {
+        [] capacity_types => capacity_types,
+        [] mixed_tiers => mixed_tiers,
+        [] node_selector_requirements => requirements,
+        [] managed_resources => managed_resources,
+        [strategy] kind => strategy,
+        [strategy] buffer_time => buffer_time,
+        [packing] mode => packing,
+        [packing] shapes => shapes,
+        [deadlines] launch => deadlines.launch,
+        [deadlines] register => deadlines.register,
+        [deadlines] initialize => deadlines.initialize,
+        [deadlines] gang => deadlines.gang,
+        [deadlines] admit => deadlines.admit,
+        [retry.in_check] limit => in_check.limit,
+        [retry.in_check] base => in_check.base,
+        [retry.in_check] max => in_check.max,
+        [retry.yielding] limit => yielding.limit,
+        [retry.yielding] base => yielding.base,
+        [retry.yielding] max => yielding.max,
+        [retry] on_exhausted => on_exhausted,
+        [retry] compat => compat,
+        [readiness] node_labels => readiness.node_labels,
+        [readiness] node_conditions => readiness.node_conditions,
+        [readiness] allocatable => readiness.allocatable,
+        [custody] pinning => pinning,
+        [custody] on_node_lost => on_node_lost,
+        [custody] release => release,
+        [custody] warm_for => warm_for,
+        [custody] hold_limit => hold_limit,
+        [custody] do_not_repair => do_not_repair,
+        [gates] capacity => capacity_gate,
+        [gates] unknown => unknown,
+        [gates] quota => quota_gate,
+        [gates] node_class => node_class_gate,
+    }
+    optional {
+        [gates.budget] max_nodes => budget.max_nodes,
+        [gates.budget] max_resources => budget.max_resources,
+        [gates.budget] currency => budget.currency,
+        [gates.budget] max_hourly_cost => budget.max_hourly_cost,
+        [gates.budget] prices => budget.prices,
+        [gates.budget] multiplier => budget.multiplier,
+        [gates.placement] namespaces => placement.namespaces,
+        [gates.placement] zones => placement.zones,
+        [gates.placement] flavors => placement.flavors,
     }
 }
 
@@ -46,43 +127,10 @@ impl Policy {
                 self.node_pool = None;
             }
         }
-        set(&mut self.capacity_types, spec.capacity_types.as_ref());
-        set(&mut self.mixed_tiers, spec.mixed_tiers.as_ref());
-        set(&mut self.requirements, spec.node_selector_requirements.as_ref());
-        set(&mut self.managed_resources, spec.managed_resources.as_ref());
-        if let Some(stated) = &spec.strategy {
-            set(&mut self.strategy, stated.kind.as_ref());
-            set(&mut self.buffer_time, stated.buffer_time.as_ref());
-        }
-        if let Some(stated) = &spec.packing {
-            set(&mut self.packing, stated.mode.as_ref());
-            set(&mut self.shapes, stated.shapes.as_ref());
-        }
         if let Some(stated) = &spec.colocation {
             self.colocate(stated);
         }
-        if let Some(stated) = &spec.deadlines {
-            self.deadlines.overlay(stated);
-        }
-        if let Some(stated) = &spec.retry {
-            self.retry(stated);
-        }
-        if let Some(stated) = &spec.readiness {
-            set(&mut self.readiness.node_labels, stated.node_labels.as_ref());
-            set(&mut self.readiness.node_conditions, stated.node_conditions.as_ref());
-            set(&mut self.readiness.allocatable, stated.allocatable.as_ref());
-        }
-        if let Some(stated) = &spec.custody {
-            set(&mut self.pinning, stated.pinning.as_ref());
-            set(&mut self.on_node_lost, stated.on_node_lost.as_ref());
-            set(&mut self.release, stated.release.as_ref());
-            set(&mut self.warm_for, stated.warm_for.as_ref());
-            set(&mut self.hold_limit, stated.hold_limit.as_ref());
-            set(&mut self.do_not_repair, stated.do_not_repair.as_ref());
-        }
-        if let Some(stated) = &spec.gates {
-            self.gates(stated);
-        }
+        self.overlay(spec);
         self
     }
 
@@ -92,33 +140,6 @@ impl Policy {
         let key = stated.topology_key.clone().or(old.map(|c| c.topology_key));
         let topology_key = key.unwrap_or_else(|| names::ZONE.to_owned());
         self.colocation = (mode != ColocationMode::None).then_some(Colocation { topology_key, mode });
-    }
-
-    fn retry(&mut self, stated: &Retry) {
-        self.in_check.overlay(stated.in_check.as_ref());
-        self.yielding.overlay(stated.yielding.as_ref());
-        set(&mut self.on_exhausted, stated.on_exhausted.as_ref());
-        set(&mut self.compat, stated.compat.as_ref());
-    }
-
-    fn gates(&mut self, stated: &Gates) {
-        set(&mut self.capacity_gate, stated.capacity.as_ref());
-        set(&mut self.unknown, stated.unknown.as_ref());
-        set(&mut self.quota_gate, stated.quota.as_ref());
-        set(&mut self.node_class_gate, stated.node_class.as_ref());
-        if let Some(budget) = &stated.budget {
-            set_some(&mut self.budget.max_nodes, budget.max_nodes.as_ref());
-            set_some(&mut self.budget.max_resources, budget.max_resources.as_ref());
-            set_some(&mut self.budget.currency, budget.currency.as_ref());
-            set_some(&mut self.budget.max_hourly_cost, budget.max_hourly_cost.as_ref());
-            set_some(&mut self.budget.prices, budget.prices.as_ref());
-            set_some(&mut self.budget.multiplier, budget.multiplier.as_ref());
-        }
-        if let Some(placement) = &stated.placement {
-            set_some(&mut self.placement.namespaces, placement.namespaces.as_ref());
-            set_some(&mut self.placement.zones, placement.zones.as_ref());
-            set_some(&mut self.placement.flavors, placement.flavors.as_ref());
-        }
     }
 
     /// This policy with the values that `compat` sets.
@@ -144,87 +165,17 @@ impl Policy {
     pub fn stated(&self) -> ProvisioningParametersSpec {
         let named = self.tiers.is_empty();
         let colocation = self.colocation.as_ref();
-        ProvisioningParametersSpec {
+        let mut layer = ProvisioningParametersSpec {
             node_pool_name: self.node_pool.clone().filter(|_| named),
-            node_selector_requirements: Some(self.requirements.clone()),
             tiers: Some(self.tiers.clone()).filter(|_| !named),
-            capacity_types: Some(self.capacity_types.clone()),
-            mixed_tiers: Some(self.mixed_tiers),
-            strategy: Some(Strategy { kind: Some(self.strategy), buffer_time: Some(self.buffer_time) }),
-            managed_resources: Some(self.managed_resources.clone()),
-            packing: Some(Packing { mode: Some(self.packing), shapes: Some(self.shapes.clone()) }),
             colocation: Some(parameters::Colocation {
                 topology_key: colocation.map(|c| c.topology_key.clone()),
                 mode: Some(colocation.map_or(ColocationMode::None, |c| c.mode)),
             }),
-            deadlines: Some(self.deadlines.stated()),
-            retry: Some(Retry {
-                in_check: Some(self.in_check.stated()),
-                yielding: Some(self.yielding.stated()),
-                on_exhausted: Some(self.on_exhausted),
-                compat: Some(self.compat),
-            }),
-            readiness: Some(self.readiness.stated()),
-            custody: Some(Custody {
-                pinning: Some(self.pinning),
-                on_node_lost: Some(self.on_node_lost),
-                release: Some(self.release),
-                warm_for: Some(self.warm_for),
-                hold_limit: Some(self.hold_limit),
-                do_not_repair: Some(self.do_not_repair),
-            }),
-            gates: Some(Gates {
-                capacity: Some(self.capacity_gate),
-                unknown: Some(self.unknown),
-                quota: Some(self.quota_gate),
-                node_class: Some(self.node_class_gate),
-                budget: Some(self.budget.clone()).filter(|b| *b != Budget::default()),
-                placement: Some(self.placement.clone()).filter(|p| *p != Placement::default()),
-            }),
-        }
-    }
-}
-
-impl Limits {
-    fn overlay(&mut self, stated: &Deadlines) {
-        set(&mut self.launch, stated.launch.as_ref());
-        set(&mut self.register, stated.register.as_ref());
-        set(&mut self.initialize, stated.initialize.as_ref());
-        set(&mut self.gang, stated.gang.as_ref());
-        set(&mut self.admit, stated.admit.as_ref());
-    }
-
-    fn stated(&self) -> Deadlines {
-        Deadlines {
-            launch: Some(self.launch),
-            register: Some(self.register),
-            initialize: Some(self.initialize),
-            gang: Some(self.gang),
-            admit: Some(self.admit),
-        }
-    }
-}
-
-impl Pace {
-    fn overlay(&mut self, stated: Option<&Backoff>) {
-        let Some(stated) = stated else { return };
-        set(&mut self.limit, stated.limit.as_ref());
-        set(&mut self.base, stated.base.as_ref());
-        set(&mut self.max, stated.max.as_ref());
-    }
-
-    fn stated(&self) -> Backoff {
-        Backoff { limit: Some(self.limit), base: Some(self.base), max: Some(self.max) }
-    }
-}
-
-impl Readiness {
-    fn stated(&self) -> parameters::Readiness {
-        parameters::Readiness {
-            node_labels: Some(self.node_labels.clone()),
-            node_conditions: Some(self.node_conditions.clone()),
-            allocatable: Some(self.allocatable),
-        }
+            ..ProvisioningParametersSpec::default()
+        };
+        self.state(&mut layer);
+        layer
     }
 }
 
