@@ -1,7 +1,11 @@
 //! What can go wrong when acting on the cluster, and what to do about it.
 //!
-//! Each error names the action and the object, keeps its cause, and knows its class.
+//! Each error names the action and the object, has its cause as `source`, and knows its class. [`Error::in_full`]
+//! shows all of it in one line.
 
+use std::error::Error as StdError;
+use std::fmt;
+use std::iter::successors;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,14 +13,15 @@ use std::time::Duration;
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// The API server answered with an error, or could not be reached.
-    #[error("{action} {object}: {}", in_words(cause))]
+    #[error("{action} {object}")]
     Api {
         /// What was being done, as in "creating NodeClaim".
         action: &'static str,
         /// Name of the object, with its namespace if it has one.
         object: String,
-        /// What came back. It is not a `source`, or a printed chain of errors would have it twice.
-        cause: Arc<kube::Error>,
+        /// What came back.
+        #[source]
+        cause: FailedCall,
     },
     /// The API server did not answer in time; the write may have happened anyway.
     #[error("{action} {object}: no answer within {limit:?}")]
@@ -36,6 +41,17 @@ pub enum Error {
         /// Name of the object, with its namespace if it has one.
         object: String,
     },
+}
+
+/// Why a call to the API server failed. The client's own causes are part of its text, so it has no `source`.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{}", in_words(.0))]
+pub struct FailedCall(Arc<kube::Error>);
+
+impl AsRef<kube::Error> for FailedCall {
+    fn as_ref(&self) -> &kube::Error {
+        &self.0
+    }
 }
 
 /// What to do about an error.
@@ -60,13 +76,24 @@ pub fn in_words(error: &kube::Error) -> String {
     }
 }
 
-/// The innermost cause of an error, which is what a user can act on.
-pub fn root_of(error: &dyn std::error::Error) -> String {
-    let mut cause = error;
-    while let Some(deeper) = cause.source() {
-        cause = deeper;
+/// An error and its causes in one line.
+struct Chain<'a>(&'a (dyn StdError + 'static));
+
+impl fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self.0, f)?;
+        causes(self.0).try_for_each(|cause| write!(f, ": {cause}"))
     }
-    cause.to_string()
+}
+
+/// The innermost cause of an error, which is what a user can act on.
+pub fn root_of(error: &(dyn StdError + 'static)) -> String {
+    causes(error).last().unwrap_or(error).to_string()
+}
+
+/// The causes of an error, outermost first.
+fn causes<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
+    successors(error.source(), |&cause| cause.source())
 }
 
 /// Whether the API server gave no answer: it could not be reached, or a proxy answered in its place.
@@ -79,9 +106,14 @@ pub fn is_unanswered(error: &kube::Error) -> bool {
 }
 
 impl Error {
+    /// The error with its cause, in one line.
+    pub fn in_full(&self) -> impl fmt::Display {
+        Chain(self)
+    }
+
     /// Whether the API server could not be reached. A timeout does not count: it may be the fault of that call alone.
     pub fn is_unanswered(&self) -> bool {
-        matches!(self, Self::Api { cause, .. } if is_unanswered(cause))
+        matches!(self, Self::Api { cause, .. } if is_unanswered(cause.as_ref()))
     }
 
     /// Wraps an error of the API server; a lost race becomes [`Error::Conflict`].
@@ -91,7 +123,7 @@ impl Error {
             kube::Error::Api(status) if status.code == 409 && !status.is_already_exists() => {
                 Self::Conflict { action, object }
             }
-            _ => Self::Api { action, object, cause: Arc::new(cause) },
+            _ => Self::Api { action, object, cause: FailedCall(Arc::new(cause)) },
         }
     }
 
@@ -150,7 +182,9 @@ mod tests {
     fn a_cause_appears_once_in_an_error_chain() {
         let cause = kube::Error::LinesCodecMaxLineLengthExceeded;
         let text = cause.to_string();
-        let error = anyhow::Error::new(Error::api("creating NodeClaim", "c", cause));
+        let error = Error::api("creating NodeClaim", "c", cause);
+        assert_eq!(error.in_full().to_string(), format!("creating NodeClaim c: {text}"));
+        let error = anyhow::Error::new(error);
         assert_eq!(format!("{error:#}").matches(&text).count(), 1, "{error:#}");
     }
 }

@@ -28,7 +28,8 @@ pub async fn refuse_two_writers(client: &Client) -> Result<(), AppError> {
 async fn serves_provisioning_requests(client: &Client) -> Result<bool, AppError> {
     let failed = |e: crate::error::Error| {
         AppError::Failed(format!(
-            "cannot tell whether ProvisioningRequests are served, which --tas-compat needs: {e}"
+            "cannot tell whether ProvisioningRequests are served, which --tas-compat needs: {}",
+            e.in_full()
         ))
     };
     let groups =

@@ -1,24 +1,24 @@
 //! Starts one watch per kind and passes its changes to the loops that need them.
 
-use super::replica::Parts;
-use crate::api::{AdmissionCheck, Cohort, LocalQueue, Namespace, NodePool, RawParameters, Topology};
+use crate::api::{AdmissionCheck, DaemonSet, Node, NodeClaim, NodePool, RawParameters, Workload};
 use crate::cluster::lease::Shards;
 use crate::cluster::outage::Outage;
-use crate::cluster::store::{Keeping, Object};
+use crate::cluster::store::{Keeping, Object, Store};
 use crate::cluster::watch::{Gates, Touched, watch, watch_keeping};
 use crate::controllers::Context;
-use crate::controllers::context::{Optional, Stores, Wakers};
+use crate::controllers::context::{Optional, Options, Parts, Stores, Wakers};
 use crate::controllers::plan_kinds::{PlanChanges, PlanStores};
 use crate::controllers::queue::Key;
 use crate::controllers::summary::{ClaimSummary, WorkloadSummary};
-use crate::controllers::workloads::{self, Requests};
+use crate::controllers::workloads::{self, Requests, Workloads};
 use crate::names;
 use futures::stream::{self, BoxStream, StreamExt};
-use k8s_openapi::api::core::v1::{Event, LimitRange};
-use kube::Api;
+use k8s_openapi::api::core::v1::Event;
+use kube::{Api, Client};
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Config;
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -45,106 +45,181 @@ pub struct Feeds {
 impl Feeds {
     /// Starts every watch.
     pub fn start(parts: Parts, shards: Shards, outage: Outage) -> (Self, Arc<Context>) {
-        let client = &parts.client;
-        let gates = Gates::default();
-        let all = Config::default;
-        let ours = || Config::default().labels(&format!("{}={}", names::MANAGED_BY, names::SETU));
-        let of_gangs = || Config::default().labels(names::GANG);
-        let open = Some(&gates);
+        let (client, options, gates) = (parts.client.clone(), parts.options, Gates::default());
+        let plans = Plans::default();
+        let mut watches = Watches { client, gates: gates.clone(), reactions: Vec::new() };
+        let (stores, changes) = watches.start(options, &plans);
+        let (wake, woken) = wakers();
+        let context = Arc::new(Context::new(parts, shards, stores, (gates, wake, outage)));
+        let of_plans = Arc::clone(&context);
+        tokio::spawn(at_most_every(PACE, plans.0.subscribe(), move || of_plans.next_turn()));
+        watches.reactions.into_iter().for_each(|start| start(&context));
+        let feeds = Self {
+            workloads: wakes(changes.workloads, woken.workloads, &context, Context::workload_touched),
+            checks: wakes(changes.checks, woken.checks, &context, |context, _| context.checks_touched()),
+            claims: wakes(changes.claims, woken.claims, &context, Context::claim_touched),
+            parameters: wakes(changes.parameters, woken.parameters, &context, parameters_touched),
+        };
+        (feeds, context)
+    }
+}
+
+/// The changes of the kinds that are reconciled.
+struct Changes {
+    workloads: Touched<Workload, WorkloadSummary>,
+    checks: Touched<AdmissionCheck>,
+    claims: Touched<NodeClaim, ClaimSummary>,
+    parameters: Touched<RawParameters>,
+}
+
+/// Objects to reconcile for another reason than a change.
+struct Woken {
+    workloads: UnboundedReceiver<ObjectRef<Workload>>,
+    checks: UnboundedReceiver<ObjectRef<AdmissionCheck>>,
+    claims: UnboundedReceiver<ObjectRef<NodeClaim>>,
+    parameters: UnboundedReceiver<ObjectRef<RawParameters>>,
+}
+
+fn wakers() -> (Wakers, Woken) {
+    let (workload, workloads) = unbounded_channel();
+    let (check, checks) = unbounded_channel();
+    let (claim, claims) = unbounded_channel();
+    let (parameters, woken) = unbounded_channel();
+    (Wakers { workload, claim, check, parameters }, Woken { workloads, checks, claims, parameters: woken })
+}
+
+/// Starts to act on the changes of a kind.
+type Reaction = Box<dyn FnOnce(&Arc<Context>)>;
+
+/// Starts watches, and keeps what follows from their changes until there is a context.
+struct Watches {
+    client: Client,
+    gates: Gates,
+    reactions: Vec<Reaction>,
+}
+
+impl Watches {
+    /// Watches every kind.
+    fn start(&mut self, options: Options, plans: &Plans) -> (Stores, Changes) {
+        let (client, gates) = (self.client.clone(), self.gates.clone());
+        let (all, open) = (Config::default, Some(&gates));
         // Kinds with thousands of objects are kept packed.
         let workloads = Keeping { summary: WorkloadSummary::of, index: |_| "", packed: true };
         let workloads = watch_keeping("workloads", Api::all(client.clone()), all(), open, workloads);
-        let checks = watch::<AdmissionCheck>("admissionchecks", Api::all(client.clone()), all(), open);
-        // Without permission to read them nothing starts, so they are watched only where they count.
-        let serves_requests = parts.options.provisioning_requests;
-        let topologies = (parts.options.tas_compat || serves_requests)
-            .then(|| watch::<Topology>("topologies", Api::all(client.clone()), all(), open));
-        let (requests, of_requests) = workloads::watch(client, serves_requests.then_some(&gates));
-        let (requests, all_workloads) = Requests::new(requests, workloads.store);
-        let (plan, changes) = PlanStores::watch(client, &gates);
+        let checks = watch("admissionchecks", Api::all(client.clone()), all(), open);
+        // Without permission to read these two nothing starts, so they are watched only where they count.
+        let serves_requests = options.provisioning_requests;
+        let topologies = (options.tas_compat || serves_requests)
+            .then(|| self.required("topologies", all(), |_, _| {}))
+            .unwrap_or_default();
+        let (requests, all_workloads) = self.requests(serves_requests, workloads.store);
+        let plan = self.plan_kinds(plans);
+        let ours = all().labels(&format!("{}={}", names::MANAGED_BY, names::SETU));
         let claims = Keeping { summary: ClaimSummary::of, index: ClaimSummary::workload_uid, packed: true };
-        let claims = watch_keeping("nodeclaims", Api::all(client.clone()), ours(), open, claims);
-        let nodes = Keeping { packed: true, ..Keeping::default() };
-        let nodes = watch_keeping("nodes", Api::all(client.clone()), of_gangs(), open, nodes);
-        let limit_ranges = watch::<LimitRange>("limitranges", Api::all(client.clone()), all(), open);
-        let local_queues = watch::<LocalQueue>("localqueues", Api::all(client.clone()), all(), None);
-        let cohorts = watch::<Cohort>("cohorts", Api::all(client.clone()), all(), None);
-        let namespaces = watch::<Namespace>("namespaces", Api::all(client.clone()), all(), None);
-        let parameters =
-            watch::<RawParameters>("provisioningparameters", Api::all(client.clone()), all(), None);
-        // Karpenter reports a claim that found no capacity only in an Event.
-        let warnings = Config::default().fields("involvedObject.kind=NodeClaim,type=Warning");
-        let warnings = watch::<Event>("events", Api::namespaced(client.clone(), "default"), warnings, open);
+        let claims = watch_keeping("nodeclaims", Api::all(client.clone()), ours, open, claims);
+        let nodes = self.nodes();
+        let limit_ranges = self.required("limitranges", all(), plans.on_change());
+        let local_queues = self.optional("localqueues", plans.on_change());
+        let cohorts = self.optional("cohorts", plans.on_change());
+        let namespaces = self.optional("namespaces", plans.on_change());
+        let parameters = watch("provisioningparameters", Api::all(client), all(), None);
+        self.warnings();
         let stores = Stores {
             plan,
             workloads: all_workloads,
             requests: Arc::new(requests),
             checks: checks.store,
-            topologies: topologies.as_ref().map(|watched| watched.store.clone()).unwrap_or_default(),
+            topologies,
             claims: claims.store,
-            nodes: nodes.store,
-            limit_ranges: limit_ranges.store,
-            local_queues: Optional { store: local_queues.store, listed: local_queues.listed },
-            cohorts: Optional { store: cohorts.store, listed: cohorts.listed },
-            namespaces: Optional { store: namespaces.store, listed: namespaces.listed },
+            nodes,
+            limit_ranges,
+            local_queues,
+            cohorts,
+            namespaces,
             parameters: parameters.store,
         };
-        let (wake_workload, wake_workloads) = unbounded_channel();
-        let (wake_claim, wake_claims) = unbounded_channel();
-        let (wake_check, wake_checks) = unbounded_channel();
-        let (wake_parameter, wake_parameters) = unbounded_channel();
-        let wake = Wakers {
-            workload: wake_workload,
-            claim: wake_claim,
-            check: wake_check,
-            parameters: wake_parameter,
+        let changes = Changes {
+            workloads: workloads.touched,
+            checks: checks.touched,
+            claims: claims.touched,
+            parameters: parameters.touched,
         };
-        let context = Arc::new(Context::new(parts, shards, stores, (gates, wake, outage)));
-        let plans = Plans::default();
-        let of_plans = Arc::clone(&context);
-        tokio::spawn(at_most_every(PACE, plans.0.subscribe(), move || of_plans.next_turn()));
+        (stores, changes)
+    }
+
+    /// Watches a kind that must be listed before anything is reconciled.
+    fn required<K: Object + Debug + Send + Sync + 'static>(
+        &mut self,
+        kind: &'static str,
+        config: Config,
+        act: impl FnMut(&Context, &K) + Send + 'static,
+    ) -> Store<K> {
+        let watched = watch(kind, Api::all(self.client.clone()), config, Some(&self.gates));
+        self.react(watched.touched, act);
+        watched.store
+    }
+
+    /// Watches a kind that the controller can do without.
+    fn optional<K: Object + Debug + Send + Sync + 'static>(
+        &mut self,
+        kind: &'static str,
+        act: impl FnMut(&Context, &K) + Send + 'static,
+    ) -> Optional<K> {
+        let watched = watch(kind, Api::all(self.client.clone()), Config::default(), None);
+        self.react(watched.touched, act);
+        Optional { store: watched.store, listed: watched.listed }
+    }
+
+    /// Watches requests if they are served, and joins the Workloads of both front-ends.
+    fn requests(
+        &mut self,
+        are_served: bool,
+        of_kueue: Store<Workload, WorkloadSummary>,
+    ) -> (Requests, Workloads) {
+        let (requests, changes) = workloads::watch(&self.client, are_served.then_some(&self.gates));
+        if let Some(changes) = changes {
+            self.react(changes, Context::request_touched);
+        }
+        Requests::new(requests, of_kueue)
+    }
+
+    /// Watches what plans are made from.
+    fn plan_kinds(&mut self, plans: &Plans) -> PlanStores {
+        let (stores, changes) = PlanStores::watch(&self.client, &self.gates);
         let PlanChanges { pools, queues, flavors, runtime_classes, device_classes, daemon_sets } = changes;
-        spawn(pools, &context, plans.on_pool_change());
-        spawn(queues, &context, plans.on_change());
-        spawn(flavors, &context, plans.on_change());
-        spawn(runtime_classes, &context, plans.on_change());
-        spawn(device_classes, &context, plans.on_change());
-        spawn(local_queues.touched, &context, plans.on_change());
-        spawn(cohorts.touched, &context, plans.on_change());
-        spawn(namespaces.touched, &context, plans.on_change());
-        if let Some(requests) = of_requests {
-            spawn(requests, &context, Context::request_touched);
-        }
-        if let Some(topologies) = topologies {
-            spawn(topologies.touched, &context, |_, _| {});
-        }
-        let mut generations = BTreeMap::new();
-        let by_daemons = plans.clone();
-        spawn(daemon_sets, &context, move |context, set| {
-            // Its status changes with every node, and that does not matter.
-            let exists = context.stores.plan.daemon_sets.get(&ObjectRef::from_obj(set)).is_some();
-            let generation = exists.then_some(set.metadata.generation);
-            if generations.insert(Key::of(set), generation) != Some(generation) {
-                by_daemons.may_change();
-            }
-        });
-        spawn(limit_ranges.touched, &context, plans.on_change());
-        spawn(nodes.touched, &context, |context, node| {
-            context.node_touched(node);
-        });
-        spawn(warnings.touched, &context, |context, event| {
-            warned(context, event);
-        });
-        let [of_workloads, of_claims, of_checks, of_parameters] = [(); 4].map(|()| Arc::clone(&context));
-        let feeds = Self {
-            workloads: wakes(workloads.touched, wake_workloads, move |w| of_workloads.workload_touched(w)),
-            checks: wakes(checks.touched, wake_checks, move |_| of_checks.checks_touched()),
-            claims: wakes(claims.touched, wake_claims, move |c| of_claims.claim_touched(c)),
-            parameters: wakes(parameters.touched, wake_parameters, move |p| {
-                parameters_touched(&of_parameters, p);
-            }),
-        };
-        (feeds, context)
+        self.react(pools, plans.on_pool_change());
+        self.react(queues, plans.on_change());
+        self.react(flavors, plans.on_change());
+        self.react(runtime_classes, plans.on_change());
+        self.react(device_classes, plans.on_change());
+        self.react(daemon_sets, plans.on_daemon_change());
+        stores
+    }
+
+    /// Watches the Nodes of gangs.
+    fn nodes(&mut self) -> Store<Node> {
+        let keeping = Keeping { packed: true, ..Keeping::default() };
+        let of_gangs = Config::default().labels(names::GANG);
+        let (api, gates) = (Api::all(self.client.clone()), Some(&self.gates));
+        let watched = watch_keeping("nodes", api, of_gangs, gates, keeping);
+        self.react(watched.touched, Context::node_touched);
+        watched.store
+    }
+
+    /// Watches the Events on NodeClaims: Karpenter reports a claim that found no capacity only there.
+    fn warnings(&mut self) {
+        let of_claims = Config::default().fields("involvedObject.kind=NodeClaim,type=Warning");
+        let api = Api::namespaced(self.client.clone(), "default");
+        let watched = watch("events", api, of_claims, Some(&self.gates));
+        self.react(watched.touched, warned);
+    }
+
+    fn react<K: Object + Send + Sync + 'static, G: Send + Sync + 'static>(
+        &mut self,
+        changes: Touched<K, G>,
+        act: impl FnMut(&Context, &K) + Send + 'static,
+    ) {
+        self.reactions.push(Box::new(|context| spawn(changes, context, act)));
     }
 }
 
@@ -152,11 +227,13 @@ impl Feeds {
 fn wakes<K: Object + Send + Sync + 'static, G: Send + Sync + 'static>(
     touched: Touched<K, G>,
     woken: UnboundedReceiver<ObjectRef<K>>,
-    note: impl Fn(&K) + Send + 'static,
+    context: &Arc<Context>,
+    note: impl Fn(&Context, &K) + Send + 'static,
 ) -> Wakes {
+    let context = Arc::clone(context);
     let touched = stream::unfold(touched, |mut t| async move { t.recv().await.map(|object| (object, t)) });
     let touched = touched.map(move |object| {
-        note(&object);
+        note(&context, &object);
         Key::of(&*object)
     });
     let woken = stream::unfold(woken, |mut w| async move { w.recv().await.map(|object| (object, w)) });
@@ -189,6 +266,19 @@ impl Plans {
     fn on_change<K>(&self) -> impl FnMut(&Context, &K) + Send + use<K> {
         let plans = self.clone();
         move |_, _| plans.may_change()
+    }
+
+    /// Signals for every DaemonSet whose generation has changed: its status changes with every node, and that does not
+    /// matter.
+    fn on_daemon_change(&self) -> impl FnMut(&Context, &DaemonSet) + Send + use<> {
+        let (plans, mut generations) = (self.clone(), BTreeMap::new());
+        move |context, set| {
+            let exists = context.stores.plan.daemon_sets.get(&ObjectRef::from_obj(set)).is_some();
+            let generation = exists.then_some(set.metadata.generation);
+            if generations.insert(Key::of(set), generation) != Some(generation) {
+                plans.may_change();
+            }
+        }
     }
 
     /// Signals for every NodePool, except one that was edited and that Karpenter has not reconciled yet: nothing can be

@@ -125,7 +125,7 @@ pub async fn groups_that_matter(client: &Client, settings: &Settings) -> Vec<Str
     match crate::effects::call("listing API groups of", "the cluster", client.list_api_groups()).await {
         Ok(list) => list.groups.into_iter().map(|g| g.name).collect(),
         Err(error) => {
-            tracing::warn!(error = %error, "cannot tell which NodeClass the cluster serves");
+            tracing::warn!(error = %error.in_full(), "cannot tell which NodeClass the cluster serves");
             settings.served_groups.clone()
         }
     }

@@ -165,9 +165,9 @@ async fn reconcile_parameters(key: Key, context: &Arc<Context>) -> Action {
 
 fn retry(context: &Context, (kind, key): (&str, &Key), error: &crate::error::Error) -> Action {
     if context.is_quiet_about(error) {
-        tracing::debug!(kind, name = key.name, error = %error, "failed to reconcile");
+        tracing::debug!(kind, name = key.name, error = %error.in_full(), "failed to reconcile");
     } else {
-        tracing::warn!(kind, name = key.name, error = %error, "failed to reconcile");
+        tracing::warn!(kind, name = key.name, error = %error.in_full(), "failed to reconcile");
     }
     Action::requeue(RETRY)
 }

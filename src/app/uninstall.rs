@@ -150,7 +150,7 @@ fn sorted(
 /// still write.
 pub async fn stop(client: &Client, namespace: &str, name: &str, limit: Duration) -> Result<(), String> {
     let scaled = deployment::scale_to_zero(client, namespace, name).await;
-    let Some(selector) = scaled.map_err(|e| e.to_string())? else { return Ok(()) };
+    let Some(selector) = scaled.map_err(|e| e.in_full().to_string())? else { return Ok(()) };
     if selector.is_empty() {
         return Err(format!(
             "the scale of Deployment {namespace}/{name} does not say which pods are its own"
@@ -160,7 +160,7 @@ pub async fn stop(client: &Client, namespace: &str, name: &str, limit: Duration)
     let its = ListParams::default().labels(&selector);
     let deadline = Instant::now() + limit;
     loop {
-        let left = call("listing Pods", name, pods.list_metadata(&its)).await.map_err(|e| e.to_string())?;
+        let left = call("listing Pods", name, pods.list_metadata(&its)).await.map_err(|e| e.in_full().to_string())?;
         let left: Vec<String> = left.items.iter().map(ResourceExt::name_any).collect();
         if left.is_empty() {
             return Ok(());
@@ -190,7 +190,7 @@ pub async fn carry_out(
         handed_back.extend(plan.hand_back.iter().filter_map(ResourceExt::uid));
         pass(client, plan, nodes, limit).await?;
         sleep(POLL).await;
-        plan = self::plan(client, controller_name, nodes).await.map_err(|e| e.to_string())?;
+        plan = self::plan(client, controller_name, nodes).await.map_err(|e| e.in_full().to_string())?;
         // They keep our label, so they are found here again.
         plan.hand_back.retain(|claim| claim.uid().is_none_or(|uid| !handed_back.contains(&uid)));
         if plan.is_done() {
@@ -212,7 +212,7 @@ async fn pass(client: &Client, plan: Plan, nodes: Nodes, limit: Duration) -> Res
         message: "Setu was uninstalled: take this check out of the ClusterQueues that name it".to_owned(),
     };
     let now = Timestamp::now();
-    let text = |e: Error| e.to_string();
+    let text = |e: Error| e.in_full().to_string();
     // Checks become inactive first, or Kueue would reserve again the quota that is released here.
     for check in &plan.checks {
         active::report(client, check, &inactive, now).await.map_err(text)?;
@@ -234,7 +234,7 @@ async fn pass(client: &Client, plan: Plan, nodes: Nodes, limit: Duration) -> Res
     let targets: BTreeMap<String, String> =
         plan.delete.iter().map(|c| (c.name_any(), c.uid().unwrap_or_default())).collect();
     let (_, failed) = claims::delete_all(client, targets.clone().into_iter().collect(), |_, _| ()).await;
-    failed.map_or(Ok(()), |e| Err(e.to_string()))?;
+    failed.map_or(Ok(()), |e| Err(e.in_full().to_string()))?;
     until_gone(client, &targets, limit).await?;
     // Last of all, because a finalizer means that there may still be nodes.
     let annotations = if nodes == Nodes::Delete { Annotations::Remove } else { Annotations::Keep };
@@ -288,7 +288,7 @@ async fn until_gone(
     let ours = ListParams::default().labels(&format!("{}={}", names::MANAGED_BY, names::SETU));
     let deadline = Instant::now() + limit;
     loop {
-        let list = list("listing NodeClaims", &api, &ours).await.map_err(|e| e.to_string())?;
+        let list = list("listing NodeClaims", &api, &ours).await.map_err(|e| e.in_full().to_string())?;
         let left: Vec<String> = list
             .unwrap_or_default()
             .into_iter()

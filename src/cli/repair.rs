@@ -4,6 +4,7 @@ use super::cluster::{ClusterObjects, Connection};
 use super::{Failure, find, report};
 use crate::api::Workload;
 use crate::effects::journal::{Entry, Guard, commit};
+use crate::error::Error;
 use crate::gang::journal::JournalError;
 use crate::gang::message;
 use crate::gang::repair::rebuilt;
@@ -132,7 +133,7 @@ async fn write(client: &Client, workload: &Workload, repairs: Vec<Repair>) -> Re
             guard: Guard::Journal,
         };
         let failed =
-            |e| Failure::Failed(format!("{e}. Run the command again if somebody else has written it"));
+            |e: Error| Failure::Failed(format!("{}. Run the command again if somebody else has written it", e.in_full()));
         commit(client, workload, &entry).await.map_err(failed)?;
     }
     Ok(())

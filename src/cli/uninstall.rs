@@ -60,7 +60,7 @@ impl Args {
         }
         let plan = uninstall::plan(&client, &self.controller_name, nodes)
             .await
-            .map_err(|e| Failure::Failed(e.to_string()))?;
+            .map_err(|e| Failure::Failed(e.in_full().to_string()))?;
         super::print(&in_words(&plan, self.yes));
         if self.yes {
             uninstall::carry_out(&client, &self.controller_name, plan, nodes, self.timeout)

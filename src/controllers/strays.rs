@@ -44,14 +44,14 @@ pub async fn sweep(context: &Context, stop: &CancellationToken) {
             Ok(()) => refused = None,
             Err(error) if error.is_forbidden() => {
                 if refused.is_none() {
-                    tracing::warn!(error = %error, "stray Nodes stay: Setu may not delete Nodes");
+                    tracing::warn!(error = %error.in_full(), "stray Nodes stay: Setu may not delete Nodes");
                 }
                 refused = Some(Instant::now());
             }
             Err(error) if context.is_quiet_about(&error) => {
-                tracing::debug!(error = %error, "could not list stray Nodes");
+                tracing::debug!(error = %error.in_full(), "could not list stray Nodes");
             }
-            Err(error) => tracing::warn!(error = %error, "could not list stray Nodes"),
+            Err(error) => tracing::warn!(error = %error.in_full(), "could not list stray Nodes"),
         }
     }
 }
@@ -85,9 +85,9 @@ async fn sweep_once(context: &Context) -> Result<(), Error> {
 fn log_remaining_stray(context: &Context, node: &Node, error: &Error) {
     let node = node.name_any();
     if context.is_quiet_about(error) {
-        tracing::debug!(node, error = %error, "a stray Node stays for now");
+        tracing::debug!(node, error = %error.in_full(), "a stray Node stays for now");
     } else {
-        tracing::warn!(node, error = %error, "a stray Node stays for now");
+        tracing::warn!(node, error = %error.in_full(), "a stray Node stays for now");
     }
 }
 

@@ -224,12 +224,12 @@ pub fn on_error(workload: &Workload, error: &Error, context: &Context) -> Action
         if matches!(error, Error::Conflict { object: of, .. } if *of == object) {
             context.of_gangs.own_writes.refused(workload);
         }
-        tracing::debug!(workload = object, error = %error, "lost a write race, reconciling again");
+        tracing::debug!(workload = object, error = %error.in_full(), "lost a write race, reconciling again");
         return Action::requeue(AFTER_CONFLICT).pausing(pause);
     }
     if error.is_gone(&object) {
         // The watch is about to show it, or has just shown it.
-        tracing::debug!(workload = object, error = %error, "the Workload is gone");
+        tracing::debug!(workload = object, error = %error.in_full(), "the Workload is gone");
         return Action::requeue(LAST_RETRY);
     }
     let mut failures = lock(&context.of_gangs.failures);
@@ -237,9 +237,9 @@ pub fn on_error(workload: &Workload, error: &Error, context: &Context) -> Action
     *count = count.saturating_add(1);
     let wait = FIRST_RETRY.saturating_mul(2_u32.saturating_pow(count.saturating_sub(1))).min(LAST_RETRY);
     if context.is_quiet_about(error) {
-        tracing::debug!(workload = object, error = %error, retry_in = ?wait, "failed to reconcile");
+        tracing::debug!(workload = object, error = %error.in_full(), retry_in = ?wait, "failed to reconcile");
     } else {
-        tracing::warn!(workload = object, error = %error, retry_in = ?wait, "failed to reconcile");
+        tracing::warn!(workload = object, error = %error.in_full(), retry_in = ?wait, "failed to reconcile");
     }
     Action::requeue(wait).pausing(pause)
 }

@@ -175,7 +175,7 @@ async fn send(api: &Api<Event>, event: &Event) {
         Err(error) if error.code() == Some(409) => {}
         Err(error) => {
             metrics::event_unpublished(Unpublished::Failed);
-            tracing::debug!(event = name, error = %error, "an event was not published");
+            tracing::debug!(event = name, error = %error.in_full(), "an event was not published");
         }
     }
 }

@@ -57,7 +57,7 @@ impl LetGo {
         match answer {
             Ok(()) => {}
             Err(Kept::Forbidden(error)) => {
-                tracing::warn!(nodeclaim = claim.name_any(), error = %error, "not allowed to release a NodeClaim");
+                tracing::warn!(nodeclaim = claim.name_any(), error = %error.in_full(), "not allowed to release a NodeClaim");
                 self.forbidden.push(claim);
             }
             Err(Kept::Failed(error)) => self.failed = self.failed.or(Some(error)),

@@ -83,7 +83,7 @@ impl Gang<'_> {
         }
         self.tier = super::view::tier_of(&self.observed.claims);
         if let Some(error) = created.refused {
-            tracing::warn!(workload = self.identity.workload_ref(), error = %error, "a NodeClaim was refused");
+            tracing::warn!(workload = self.identity.workload_ref(), error = %error.in_full(), "a NodeClaim was refused");
             self.create_refused = Some(reason_of(&error).to_owned());
             return Ok(());
         }
@@ -171,7 +171,7 @@ impl Gang<'_> {
             if error.class() != Class::Refused && !is_given_up {
                 return Err(error);
             }
-            tracing::warn!(workload = self.identity.workload_ref(), error = %error, "cannot delete a NodeClaim");
+            tracing::warn!(workload = self.identity.workload_ref(), error = %error.in_full(), "cannot delete a NodeClaim");
         }
         self.observed.claims.retain(|c| !gone.contains(&c.name_any()));
         for claim in self.observed.claims.iter_mut().filter(|c| names.contains(&c.name_any())) {

@@ -283,7 +283,7 @@ impl Gang<'_> {
         self.inputs.grounds = Some(match read {
             // Nodes are not held for what cannot be read.
             Err(error) if self.journal.state == State::Provisioning && self.is_overdue(workload) => {
-                tracing::warn!(workload = self.identity.workload_ref(), error = %error, "ended by what the caches show");
+                tracing::warn!(workload = self.identity.workload_ref(), error = %error.in_full(), "ended by what the caches show");
                 Grounds::cached(self.context, workload)
             }
             read => read?,

@@ -31,7 +31,7 @@ impl Gang<'_> {
             Ok(pods) => admitted.check(&last, &pods, now),
             Err(error) if error.code() == Some(403) => last.forbidden(),
             Err(error) => {
-                tracing::debug!(workload = self.identity.workload_ref(), error = %error, "could not check a gang's pods");
+                tracing::debug!(workload = self.identity.workload_ref(), error = %error.in_full(), "could not check a gang's pods");
                 last.again(now)
             }
         }

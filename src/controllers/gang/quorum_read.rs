@@ -126,7 +126,7 @@ impl Gang<'_> {
 fn permitted(pods: Result<Vec<Pod>, Error>) -> Result<Option<Vec<Pod>>, Error> {
     match pods {
         Err(error) if error.code() == Some(403) => {
-            tracing::warn!(error = %error, "could not list other pods on a gang's nodes");
+            tracing::warn!(error = %error.in_full(), "could not list other pods on a gang's nodes");
             Ok(None)
         }
         pods => pods.map(Some),

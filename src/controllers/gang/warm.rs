@@ -79,7 +79,7 @@ impl Gang<'_> {
                 }
                 Ok(None) => others.push(wanted),
                 Err(error) if error.is_forbidden() => {
-                    tracing::warn!(error = %error, "a kept NodeClaim may not be taken over, and another is made");
+                    tracing::warn!(error = %error.in_full(), "a kept NodeClaim may not be taken over, and another is made");
                     others.push(wanted);
                 }
                 Err(error) => first = first.and(Err(error)),
