@@ -17,12 +17,13 @@ use crate::cluster::client;
 use crate::cluster::lease;
 use crate::cluster::page::Page;
 use crate::controllers::Context;
-use crate::controllers::context::Options;
+use crate::controllers::context::{Options, Parts};
 use crate::policy::Settings;
 use crate::telemetry::traces::{self, Exporting, Traces};
 use crate::telemetry::{Telemetry, metrics};
+use kube::Client;
 use metrics_exporter_prometheus::PrometheusHandle;
-use replica::{Parts, Replica};
+use replica::Replica;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -73,13 +74,7 @@ pub enum AppError {
 pub async fn run(config: Config) -> Result<(), AppError> {
     let stop = CancellationToken::new();
     let handle = metrics::install().map_err(|e| AppError::Failed(format!("starting metrics: {e}")))?;
-    let kube_config = kube::Config::infer().await.map_err(|e| {
-        AppError::Invalid(format!(
-            "cannot reach a cluster: {e}. Set KUBECONFIG to a kubeconfig file, or run in a pod with a ServiceAccount"
-        ))
-    })?;
-    let client = client::connect(kube_config)
-        .map_err(|e| AppError::Invalid(format!("the kubeconfig cannot be used: {e}")))?;
+    let client = connect().await?;
     if config.options.tas_compat {
         compat::refuse_two_writers(&client).await?;
     }
@@ -109,15 +104,7 @@ pub async fn run(config: Config) -> Result<(), AppError> {
         health = health.merge(board::router(Arc::clone(&context)));
     }
     tokio::spawn(server::serve(health_server, health, stop.clone()));
-    if let Some(watched) = watched {
-        tokio::spawn(reload::follow(watched, Arc::clone(&context), stop.clone()));
-    }
-    if let Some(page) = config.karpenter_metrics {
-        let mut follower = market::Follower::new(page, Arc::clone(&context));
-        // Gangs that another replica began are planned again as soon as this one leads, and must get the same plan.
-        follower.read().await;
-        tokio::spawn(follower.follow(stop.clone()));
-    }
+    follow(watched, config.karpenter_metrics, &context, &stop).await;
     tokio::spawn(gauges(context, handle));
     tracing::info!(controller_name = config.controller_name, version = env!("CARGO_PKG_VERSION"), "started");
     let signals = tokio::spawn(signals(stop.clone()));
@@ -131,6 +118,34 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     signals.abort();
     tracing::info!("stopped");
     Ok(())
+}
+
+/// The client of the cluster that the environment names.
+async fn connect() -> Result<Client, AppError> {
+    let config = kube::Config::infer().await.map_err(|e| {
+        AppError::Invalid(format!(
+            "cannot reach a cluster: {e}. Set KUBECONFIG to a kubeconfig file, or run in a pod with a ServiceAccount"
+        ))
+    })?;
+    client::connect(config).map_err(|e| AppError::Invalid(format!("the kubeconfig cannot be used: {e}")))
+}
+
+/// Takes over every new policy file and every new page of Karpenter's metrics until `stop`.
+async fn follow(
+    policy: Option<reload::Watched>,
+    market: Option<Page>,
+    context: &Arc<Context>,
+    stop: &CancellationToken,
+) {
+    if let Some(file) = policy {
+        tokio::spawn(reload::follow(file, Arc::clone(context), stop.clone()));
+    }
+    if let Some(page) = market {
+        let mut follower = market::Follower::new(page, Arc::clone(context));
+        // Gangs that another replica began are planned again as soon as this one leads, and must get the same plan.
+        follower.read().await;
+        tokio::spawn(follower.follow(stop.clone()));
+    }
 }
 
 /// Starts the export of traces, if a collector is configured. A failure costs only the traces.

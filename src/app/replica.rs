@@ -5,7 +5,7 @@ use crate::cluster::lease::{Elector, Shards};
 use crate::cluster::outage::Outage;
 use crate::cluster::time::timed;
 use crate::controllers::claims::{MissingChecks, Suspects, Sweeper};
-pub use crate::controllers::context::Parts;
+use crate::controllers::context::Parts;
 use crate::controllers::queue::{self, Action, Key, Limits};
 use crate::controllers::{Context, admission_check, claims, parameters, strays, workload};
 use crate::telemetry::metrics;

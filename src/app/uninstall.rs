@@ -160,7 +160,9 @@ pub async fn stop(client: &Client, namespace: &str, name: &str, limit: Duration)
     let its = ListParams::default().labels(&selector);
     let deadline = Instant::now() + limit;
     loop {
-        let left = call("listing Pods", name, pods.list_metadata(&its)).await.map_err(|e| e.in_full().to_string())?;
+        let left = call("listing Pods", name, pods.list_metadata(&its))
+            .await
+            .map_err(|e| e.in_full().to_string())?;
         let left: Vec<String> = left.items.iter().map(ResourceExt::name_any).collect();
         if left.is_empty() {
             return Ok(());

@@ -132,8 +132,9 @@ async fn write(client: &Client, workload: &Workload, repairs: Vec<Repair>) -> Re
             headline: &headline,
             guard: Guard::Journal,
         };
-        let failed =
-            |e: Error| Failure::Failed(format!("{}. Run the command again if somebody else has written it", e.in_full()));
+        let failed = |e: Error| {
+            Failure::Failed(format!("{}. Run the command again if somebody else has written it", e.in_full()))
+        };
         commit(client, workload, &entry).await.map_err(failed)?;
     }
     Ok(())

@@ -25,9 +25,12 @@ pub struct Page {
 /// Why a page was not read.
 #[derive(Debug, thiserror::Error)]
 pub enum PageError {
-    /// There was no answer, or only a part of it.
-    #[error("{0}")]
-    Unanswered(String),
+    /// There was no answer.
+    #[error("{}", root_of(.0))]
+    Unanswered(#[source] hyper_util::client::legacy::Error),
+    /// There was only a part of an answer.
+    #[error(transparent)]
+    BrokenOff(Box<dyn std::error::Error + Send + Sync>),
     /// The answer was not a page.
     #[error("the answer was {0}")]
     Status(http::StatusCode),
@@ -72,8 +75,7 @@ impl Page {
     }
 
     async fn answer(&self) -> Result<String, PageError> {
-        let unanswered = |e: hyper_util::client::legacy::Error| PageError::Unanswered(root_of(&e));
-        let answer = self.client.get(self.url.clone()).await.map_err(unanswered)?;
+        let answer = self.client.get(self.url.clone()).await.map_err(PageError::Unanswered)?;
         if !answer.status().is_success() {
             return Err(PageError::Status(answer.status()));
         }
@@ -81,7 +83,7 @@ impl Page {
             if e.is::<http_body_util::LengthLimitError>() {
                 PageError::TooLarge
             } else {
-                PageError::Unanswered(e.to_string())
+                PageError::BrokenOff(e)
             }
         })?;
         String::from_utf8(body.to_bytes().into()).map_err(|_| PageError::NoText)

@@ -45,7 +45,11 @@ pub enum Guard {
 /// [`Error::Conflict`] if the annotation is no longer `old`, or the Workload is another one.
 pub async fn commit(client: &Client, workload: &Workload, entry: &Entry<'_>) -> Result<Workload, Error> {
     if workload.request_name().is_some() {
-        return request::write_journal(client, workload, entry).await;
+        let annotations = json!({
+            (names::journal_key(entry.check)): entry.journal,
+            (names::state_key(entry.check)): entry.headline,
+        });
+        return request::write_journal(client, workload, annotations).await;
     }
     let api: Api<Workload> = Api::namespaced(client.clone(), &workload.namespace().unwrap_or_default());
     let name = workload.name_any();

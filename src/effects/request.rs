@@ -2,7 +2,6 @@
 
 use crate::api::workload::{CheckState, Verdict};
 use crate::api::{ProvisioningRequest, Workload};
-use crate::effects::journal::Entry;
 use crate::effects::{call, patch_params, status_of, whole_seconds, write};
 use crate::error::Error;
 use crate::gang::Failure;
@@ -17,19 +16,20 @@ fn api(client: &Client, mirror: &Workload) -> Api<ProvisioningRequest> {
     Api::namespaced(client.clone(), &mirror.namespace().unwrap_or_default())
 }
 
-/// Commits a journal, and returns the request as a Workload as it is afterwards.
+/// Commits a journal as these annotations, and returns the request as a Workload as it is afterwards.
 ///
 /// # Errors
 /// [`Error::Conflict`] if the request has changed since it was read.
-pub async fn write_journal(client: &Client, mirror: &Workload, entry: &Entry<'_>) -> Result<Workload, Error> {
+pub async fn write_journal(
+    client: &Client,
+    mirror: &Workload,
+    annotations: Value,
+) -> Result<Workload, Error> {
     let name = mirror.request_name().unwrap_or_default();
     let patch = json!({"metadata": {
         "uid": mirror.uid(),
         "resourceVersion": mirror.resource_version(),
-        "annotations": {
-            (names::journal_key(entry.check)): entry.journal,
-            (names::state_key(entry.check)): entry.headline,
-        },
+        "annotations": annotations,
     }});
     let (api, params, patch) = (api(client, mirror), patch_params(), Patch::Merge(&patch));
     let action = "writing the journal of ProvisioningRequest";

@@ -25,6 +25,7 @@ pub const DEFAULT: &str =
 )]
 pub struct BadLevel {
     level: String,
+    #[source]
     cause: tracing_subscriber::filter::ParseError,
 }
 

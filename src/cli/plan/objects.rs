@@ -164,7 +164,9 @@ impl Objects {
         list_if_served(&client, &mut self.parameters).await?;
         list_if_served(&client, &mut self.device_classes).await?;
         if let Some(workload) = &self.workload {
-            let read = storage::read(&client, workload).await.map_err(|e| Failure::Failed(e.in_full().to_string()))?;
+            let read = storage::read(&client, workload)
+                .await
+                .map_err(|e| Failure::Failed(e.in_full().to_string()))?;
             merge(&mut self.storage.claims, read.claims);
             merge(&mut self.storage.volumes, read.volumes);
             merge(&mut self.storage.classes, read.classes);

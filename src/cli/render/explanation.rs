@@ -1,6 +1,7 @@
 //! `setu explain`: what a gang waits for, what happens next and when, and its last failure.
 
-use super::{BOLD, DIM, clean, moment, paint, painted_state, span};
+use super::table::painted_state;
+use super::{BOLD, DIM, clean, moment, paint, span};
 use crate::cli::report::GangReport;
 use crate::cli::standing::Standing;
 use crate::gang::StateName;

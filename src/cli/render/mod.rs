@@ -8,7 +8,6 @@ pub mod summary;
 pub mod table;
 pub mod waterfall;
 
-use crate::cli::report::GangReport;
 use crate::gang::StateName;
 use anstyle::{AnsiColor, Style};
 use jiff::{SignedDuration, Timestamp};
@@ -38,11 +37,6 @@ pub fn terminal_width() -> Option<usize> {
 /// Text in a style.
 pub fn paint(style: Style, text: &str) -> String {
     format!("{style}{text}{style:#}")
-}
-
-/// The state of a gang in the style of that state.
-pub fn painted_state(report: &GangReport) -> String {
-    paint(style_of(report.gang.as_ref().map(|gang| gang.state)), &report.state())
 }
 
 /// Style of a state, by what it means for the user who waits.

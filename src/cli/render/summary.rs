@@ -1,7 +1,7 @@
 //! `setu top`: what gangs hold and waste, by NodePool, and which gangs wait longest.
 
-use super::table::{nodes, priced_by, table};
-use super::{BOLD, clean, paint, painted_state, span};
+use super::table::{nodes, painted_state, priced_by, table};
+use super::{BOLD, clean, paint, span};
 use crate::api::NodeClaim;
 use crate::api::amount::Sums;
 use crate::cli::cluster::ClusterObjects;

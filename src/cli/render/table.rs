@@ -1,6 +1,6 @@
 //! `setu inspect`: one line for each gang.
 
-use super::{clean, painted_state, span};
+use super::{clean, paint, span, style_of};
 use crate::cli::known::PricedBy;
 use crate::cli::report::GangReport;
 use jiff::Timestamp;
@@ -77,6 +77,11 @@ pub fn priced_by(all: impl Iterator<Item = PricedBy>) -> Option<String> {
     let all: BTreeSet<String> = all.map(|by| by.to_string()).collect();
     let all: Vec<String> = all.into_iter().collect();
     (!all.is_empty()).then(|| format!("PER HOUR is by {}", all.join(" and ")))
+}
+
+/// The state of a gang in the style of that state.
+pub fn painted_state(report: &GangReport) -> String {
+    paint(style_of(report.gang.as_ref().map(|gang| gang.state)), &report.state())
 }
 
 /// Ready and total nodes, if the gang wants nodes.

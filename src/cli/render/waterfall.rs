@@ -4,7 +4,8 @@
 //! conditions, which Kubernetes keeps in whole seconds. The duration shown for a node ends when it is
 //! initialized.
 
-use super::{BOLD, DIM, clean, paint, painted_state, span, style_of};
+use super::table::painted_state;
+use super::{BOLD, DIM, clean, paint, span, style_of};
 use crate::cli::report::GangReport;
 use crate::gang::explain::{Phase, SlotView};
 use crate::gang::{StateName, journal::Step};

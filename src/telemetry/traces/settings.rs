@@ -44,6 +44,17 @@ pub enum Transport {
     Http,
 }
 
+impl Transport {
+    /// The address that spans are sent to at this URL.
+    fn endpoint(self, url: &str) -> String {
+        match (self, url.trim_end_matches('/')) {
+            (Self::Grpc, _) => url.to_owned(),
+            (Self::Http, whole) if whole.ends_with(TRACES_PATH) => whole.to_owned(),
+            (Self::Http, base) => format!("{base}{TRACES_PATH}"),
+        }
+    }
+}
+
 /// A setting that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{name} {value:?} {what}")]
@@ -87,15 +98,8 @@ impl Settings {
                 "is not a valid URL; write http://host:4317 or https://…",
             ));
         }
-        let transport = match first(["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"]) {
-            None if uri.port_u16() == Some(4317) => Transport::Grpc,
-            None => Transport::Http,
-            Some((name, value)) => match value.as_str() {
-                "grpc" => Transport::Grpc,
-                "http/protobuf" => Transport::Http,
-                _ => return Err(BadSetting::new(name, &value, "is not spoken; use grpc or http/protobuf")),
-            },
-        };
+        let protocol = first(["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"]);
+        let transport = transport(protocol, uri.port_u16())?;
         let path = |names| first(names).map(|(_, path)| PathBuf::from(path));
         let certificate =
             path(["OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE", "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE"]);
@@ -109,11 +113,7 @@ impl Settings {
         };
         let size = |name, default| Ok(usize::try_from(number(name, default)?).unwrap_or(usize::MAX));
         Ok(Some(Self {
-            endpoint: flag.map(|flag| match (transport, flag.trim_end_matches('/')) {
-                (Transport::Grpc, _) => flag.to_owned(),
-                (Transport::Http, whole) if whole.ends_with(TRACES_PATH) => whole.to_owned(),
-                (Transport::Http, base) => format!("{base}{TRACES_PATH}"),
-            }),
+            endpoint: flag.map(|url| transport.endpoint(url)),
             transport,
             tls: uri.scheme_str() == Some("https"),
             sampler: sampler(&env)?,
@@ -124,6 +124,19 @@ impl Settings {
             authorities: path(["OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "OTEL_EXPORTER_OTLP_CERTIFICATE"]),
             identity: certificate.zip(key),
         }))
+    }
+}
+
+/// The transport that a variable names; without one, that of the port.
+fn transport(named: Option<(&str, String)>, port: Option<u16>) -> Result<Transport, BadSetting> {
+    match named {
+        None if port == Some(4317) => Ok(Transport::Grpc),
+        None => Ok(Transport::Http),
+        Some((name, value)) => match value.as_str() {
+            "grpc" => Ok(Transport::Grpc),
+            "http/protobuf" => Ok(Transport::Http),
+            _ => Err(BadSetting::new(name, &value, "is not spoken; use grpc or http/protobuf")),
+        },
     }
 }
 

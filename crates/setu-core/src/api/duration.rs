@@ -57,7 +57,7 @@ const UNITS: [&str; 26] = [
 #[derive(Debug, thiserror::Error)]
 pub enum SpanError {
     /// It has a wrong form.
-    #[error("{0}")]
+    #[error(transparent)]
     Form(DurationError),
     /// A policy has no spans in months, years or units below a millisecond.
     #[error("{0} is not a unit: write ms, s, m, h, d or w")]

@@ -17,6 +17,7 @@ pub enum FileError {
         /// The file.
         path: PathBuf,
         /// The system's error.
+        #[source]
         cause: std::io::Error,
     },
     /// The file is no valid policy.
