@@ -12,7 +12,7 @@ check:
     cargo clippy --workspace --all-targets -- -D warnings
     cargo test
 
-# All that CI runs before a change lands; needs Go, a C compiler and Python, and installs promtool and chromium
+# All that CI runs before a change lands; needs Go, a C compiler, Python and npm, and installs promtool and chromium
 ci:
     bash .ci/run
 
@@ -52,6 +52,10 @@ fuzz target:
 # `python3 .ci/image --help`
 image *flags:
     python3 .ci/image {{ flags }}
+
+# The docs site as target/site/book, with every link checked; needs mdBook (`cargo install mdbook --locked --version 0.5.4`) and npm
+site *flags:
+    python3 .ci/site {{ flags }}
 
 # A static binary for any Linux of this architecture; needs musl-gcc (apt install musl-tools)
 static:
