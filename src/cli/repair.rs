@@ -1,19 +1,17 @@
 //! `setu repair`: rebuilds a gang's journal from its NodeClaims and its Workload.
 
 use super::cluster::{ClusterObjects, Connection};
+use super::gang_objects::GangObjects;
 use super::{Failure, find, report};
 use crate::api::Workload;
 use crate::effects::journal::{Entry, Guard, commit};
 use crate::error::Error;
+use crate::gang::Journal;
 use crate::gang::journal::JournalError;
 use crate::gang::message;
-use crate::gang::repair::rebuilt;
-use crate::gang::{ClaimView, GangIdentity, Journal};
-use crate::names;
-use crate::policy::Policy;
 use crate::telemetry::logs;
 use crate::words::counted;
-use kube::{Client, ResourceExt};
+use kube::Client;
 
 /// Makes the journal of a gang anew from the labels of its NodeClaims and the state of its Workload.
 ///
@@ -73,29 +71,17 @@ impl Args {
 }
 
 fn repair(objects: &ClusterObjects, workload: &Workload, check: &str) -> Repair {
-    let identity = GangIdentity {
-        namespace: workload.namespace().unwrap_or_default(),
-        workload: workload.name_any(),
-        uid: workload.uid().unwrap_or_default(),
-        check: check.to_owned(),
-    };
-    let policy = Policy::default();
-    let own = objects.claims.iter().flatten().filter(|c| identity.made(c));
-    let claims: Vec<ClaimView> = own.map(|c| ClaimView::of(c, None, &policy, objects.now, None)).collect();
-    let old = workload.annotations().get(&names::journal_key(check)).cloned();
-    let created = workload.metadata.creation_timestamp.as_ref().map_or(objects.now, |t| t.0);
-    let read = old.as_deref().map(|text| Journal::decode(text, &identity.uid, created, objects.now));
-    let says = match &read {
+    let gang = GangObjects::of(objects, workload, check);
+    let says = match gang.journal() {
         None => "there is none".to_owned(),
         Some(Ok(journal)) => gist(journal),
         Some(Err(error @ JournalError::Newer(_))) => error.to_string(),
         Some(Err(error)) => format!("it cannot be read: {error}"),
     };
-    let known = read.and_then(Result::ok);
-    let new = rebuilt(workload, &identity, &claims, known.as_ref(), objects.now).map_err(|ending| {
+    let new = gang.rebuilt().map_err(|ending| {
         format!("Kueue is taking the Workload down ({ending:?}); try again when its pods are gone")
     });
-    Repair { check: check.to_owned(), old, says, new }
+    Repair { check: check.to_owned(), old: gang.annotation().map(str::to_owned), says, new }
 }
 
 fn gist(journal: &Journal) -> String {
@@ -144,6 +130,7 @@ async fn write(client: &Client, workload: &Workload, repairs: Vec<Repair>) -> Re
 mod tests {
     use super::*;
     use crate::api::NodeClaim;
+    use crate::names;
     use serde_json::json;
 
     #[test]

@@ -4,23 +4,20 @@
 //! gates, short capacity) is taken from the messages it left on the Workload.
 
 use super::cluster::ClusterObjects;
+use super::gang_objects::GangObjects;
 use super::known::HourlyCost;
 use super::queued;
 use super::render::span;
 use super::standing::Standing;
 use crate::api::workload::{CheckState, Verdict};
-use crate::api::{Node, NodeClaim, Pod, Workload, condition};
+use crate::api::{NodeClaim, Workload, condition};
 use crate::controllers::board::Holder;
 use crate::gang::explain::WHEN_THAT_CHANGES;
 use crate::gang::journal::{JournalError, Step};
 use crate::gang::notice::NEXT;
 use crate::gang::request::own_check;
-use crate::gang::terms::vouched;
-use crate::gang::verdict::is_kept_out;
-use crate::gang::{
-    AdmittedPods, ClaimView, Explanation, GangIdentity, Journal, Outlook, Refusal, Reservation, Snapshot,
-    StateName, UnboundPods,
-};
+use crate::gang::state::Nodes;
+use crate::gang::{Explanation, Journal, State, StateName, UnboundPods};
 use crate::names;
 use crate::words::counted;
 use jiff::{SignedDuration, Timestamp};
@@ -155,61 +152,56 @@ fn is_ours(objects: &ClusterObjects, check: &str) -> bool {
 
 /// The report of a Workload under one check. The check is empty for a Workload that has none yet.
 pub fn report(objects: &ClusterObjects, workload: &Workload, check: &str) -> GangReport {
+    let of_gang = GangObjects::of(objects, workload, check);
     let entry = workload.check(check);
-    let journal = journal(objects, workload, check);
-    let gang = match &journal {
-        Some(Ok(journal)) => Some(explained(objects, workload, check, journal)),
-        _ => None,
-    };
-    let journal_fault = match &journal {
-        Some(Err(fault @ JournalError::Newer(_))) => Some(fault.to_string()),
-        Some(Err(fault)) => Some(format!("its journal cannot be read: {fault}")),
-        _ => None,
-    };
-    let journal = journal.and_then(Result::ok);
+    let journal = of_gang.journal().and_then(Result::ok);
     let standing = Standing::of(workload);
-    let reserved = workload.is("QuotaReserved");
     let cluster_queue = queued::cluster_queue(objects, workload);
     let uid = workload.metadata.uid.as_deref().unwrap_or_default();
     let prices = objects.prices_of(check);
-    let of_gang = |claim: &&NodeClaim| claim.label(names::WORKLOAD_UID) == uid;
-    let cost = prices.cost(objects.claims.iter().flatten().filter(of_gang));
+    let of_workload = |claim: &&NodeClaim| claim.label(names::WORKLOAD_UID) == uid;
+    let cost = prices.cost(objects.claims.iter().flatten().filter(of_workload));
+    let others = workload.checks().iter().filter(|c| c.name != check && is_foreign(objects, c));
     let mut report = GangReport {
         namespace: workload.namespace().unwrap_or_default(),
         workload: workload.name_any(),
         owner: workload.owner(),
         queue: workload.spec.queue_name.clone(),
         cluster_queue: cluster_queue.to_owned(),
-        quota_held_by: if standing == Standing::Queued {
-            queued::holders(objects, cluster_queue)
-        } else {
-            Vec::new()
-        },
+        quota_held_by: Vec::new(),
         check: check.to_owned(),
         verdict: entry.map(|c| c.state),
         standing,
-        created: workload.metadata.creation_timestamp.as_ref().map_or(objects.now, |t| t.0),
-        reserved: condition::since(workload.conditions(), "QuotaReserved").filter(|_| reserved),
+        created: of_gang.created(),
+        reserved: condition::since(workload.conditions(), "QuotaReserved")
+            .filter(|_| workload.is("QuotaReserved")),
         why: String::new(),
         why_quotes_kueue: false,
         kueue_says: standing.in_kueues_words(workload),
-        other_checks: workload
-            .checks()
-            .iter()
-            .filter(|c| c.name != check && is_foreign(objects, c))
-            .map(other)
-            .collect(),
+        other_checks: others.map(other).collect(),
         told: entry.map(|c| c.message.clone()).unwrap_or_default(),
-        gang,
+        gang: journal.map(|journal| explained(&of_gang, journal)),
         cost: prices.hourly(&cost),
         no_price: cost.unpaid(),
-        planned: journal.as_ref().and_then(|journal| planned(objects, workload, journal)),
-        trace_id: journal.as_ref().and_then(|j| j.trace_id()).map(str::to_owned),
-        history: journal.map_or_else(Vec::new, |j| j.history),
+        planned: journal.and_then(|journal| planned(objects, workload, journal)),
+        trace_id: journal.and_then(|j| j.trace_id()).map(str::to_owned),
+        history: journal.map_or_else(Vec::new, |j| j.history.clone()),
     };
+    if standing == Standing::Queued {
+        report.quota_held_by = queued::holders(objects, cluster_queue);
+    }
+    let journal_fault = journal_fault(&of_gang);
     report.why_quotes_kueue = journal_fault.is_none() && quotes_kueue(&report);
     report.why = journal_fault.unwrap_or_else(|| why(objects, &report));
     report
+}
+
+/// Why the gang's journal cannot be used, if that is so.
+fn journal_fault(gang: &GangObjects<'_>) -> Option<String> {
+    match gang.journal()?.err()? {
+        fault @ JournalError::Newer(_) => Some(fault.to_string()),
+        fault => Some(format!("its journal cannot be read: {fault}")),
+    }
 }
 
 /// The text of the Event about the last accepted plan, without its announcement of the next step.
@@ -233,62 +225,23 @@ fn other(check: &CheckState) -> OtherCheck {
     OtherCheck { name: check.name.clone(), verdict: check.state, message: check.message.clone() }
 }
 
-fn journal(
-    objects: &ClusterObjects,
-    workload: &Workload,
-    check: &str,
-) -> Option<Result<Journal, JournalError>> {
-    let text = workload.annotations().get(&names::journal_key(check))?;
-    let created = workload.metadata.creation_timestamp.as_ref().map_or(objects.now, |t| t.0);
-    let uid = workload.metadata.uid.as_deref().unwrap_or_default();
-    Some(Journal::decode(text, uid, created, objects.now))
-}
-
-fn explained(objects: &ClusterObjects, workload: &Workload, check: &str, journal: &Journal) -> Explanation {
-    let identity = GangIdentity {
-        namespace: workload.namespace().unwrap_or_default(),
-        workload: workload.name_any(),
-        uid: workload.uid().unwrap_or_default(),
-        check: check.to_owned(),
-    };
-    let policy = objects.policy(check);
-    let own = |c: &&NodeClaim| identity.made(c);
-    let claims: Vec<NodeClaim> = objects.claims.iter().flatten().filter(own).cloned().collect();
-    let tier = journal.memory.option.tier;
-    let policy = match vouched(journal, &claims) {
-        Some(terms) => terms.over(policy, tier),
-        None => policy,
-    };
-    let mut views: Vec<ClaimView> = claims
-        .iter()
-        .map(|claim| ClaimView::of(claim, node_of(objects, claim), &policy, objects.now, None))
-        .collect();
-    views.sort_by_key(|view| view.slot);
-    let reservation = Reservation::of(workload, check);
-    let verdict = workload.check(check).map(|entry| entry.state).unwrap_or_default();
-    let unbound = unbound_pods(objects, workload, check).filter(|_| journal.memory.slots > 0);
-    let snapshot = Snapshot {
-        reported: verdict,
-        claims: &views,
-        refusal: is_kept_out(journal, &reservation, verdict)
-            .then_some(Refusal { until: objects.now, again_at: objects.now }),
-        outlook: Outlook { unbound: unbound.as_ref(), ..Outlook::default() },
-        ..Snapshot::of(objects.now, &reservation, &policy)
-    };
-    let mut explanation = Explanation::of(journal, &snapshot, &claims);
+/// The explanation of a gang, with the controller's own words where only the controller knows.
+fn explained(gang: &GangObjects<'_>, journal: &Journal) -> Explanation {
+    let objects = gang.objects;
+    let mut explanation = gang.explain(journal);
     if objects.claims.is_none() {
         explanation.nodes.clear();
     }
     let known = |at: &Timestamp| *at < objects.now + SignedDuration::from_hours(50 * 365 * 24);
     explanation.nodes.iter_mut().for_each(|node| node.until = node.until.filter(known));
     explanation.otherwise = explanation.otherwise.filter(|o| known(&o.at));
-    let needs_plan = match explanation.state {
-        StateName::Validating => true,
-        StateName::Approved => explanation.slots == 0,
-        StateName::Yielded => snapshot.refusal.is_some(),
+    let needs_plan = match journal.state {
+        State::Validating | State::Approved { nodes: Nodes::Unneeded } => true,
+        State::Approved { .. } => false,
+        State::Yielded => gang.is_kept_out(journal),
         _ => objects.claims.is_none(),
     };
-    let word = word_of_controller(workload, check, journal);
+    let word = word_of_controller(gang, journal);
     if explanation.state == StateName::Validating {
         // Whether the wait for a plan ends depends on the obstacle, which the controller's own message states.
         explanation.otherwise = None;
@@ -302,25 +255,13 @@ fn explained(objects: &ClusterObjects, workload: &Workload, check: &str, journal
     explanation
 }
 
-/// Unbound pods of an admitted gang, if pods were read.
-fn unbound_pods(objects: &ClusterObjects, workload: &Workload, check: &str) -> Option<UnboundPods> {
-    let namespace = workload.namespace();
-    let pods = objects.pods.as_ref()?.iter().filter(|pod| pod.metadata.namespace == namespace);
-    let pods: Vec<Pod> = pods.cloned().collect();
-    AdmittedPods::of(workload, check)?.find(&pods, objects.now)
-}
-
 /// The controller's last message: that of the check, or the text of the state annotation.
-fn word_of_controller<'w>(workload: &'w Workload, check: &str, journal: &Journal) -> Option<&'w str> {
+fn word_of_controller<'w>(gang: &GangObjects<'w>, journal: &Journal) -> Option<&'w str> {
+    let (workload, check) = (gang.workload, &gang.identity.check);
     let entry = workload.check(check).map(|c| c.message.as_str());
     let state = format!("{}: ", journal.state.name());
     let note = || workload.annotations().get(&names::state_key(check))?.strip_prefix(&state);
     entry.filter(|m| !m.is_empty()).or_else(note)
-}
-
-fn node_of<'s>(objects: &'s ClusterObjects, claim: &NodeClaim) -> Option<&'s Node> {
-    let name = claim.node_name()?;
-    objects.nodes.iter().flatten().find(|node| node.metadata.name.as_deref() == Some(name))
 }
 
 /// The gang, unless it is Released: one that holds nodes or is about to.
@@ -351,15 +292,14 @@ fn why(objects: &ClusterObjects, report: &GangReport) -> String {
             let parts = [Some(note("quota is not reserved")), held];
             parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
         }
-        (Standing::Admitted, Some(gang)) if gang.state == StateName::Approved => match gang.slots {
-            0 => format!("admitted; {}", gang.sentence),
-            nodes => {
-                let held = format!("admitted; {} held for it", counted(nodes, "node"));
-                let now = objects.now;
-                let unbound = |u: &UnboundPods| u.text(&span(now.duration_since(u.since)));
-                gang.unbound_pods.as_ref().map_or(held.clone(), |u| format!("{held}; {}", unbound(u)))
-            }
-        },
+        (Standing::Admitted, Some(gang)) if gang.state == StateName::Approved && gang.wants_nodes() => {
+            let held = format!("admitted; {} held for it", counted(gang.slots, "node"));
+            let unbound = |u: &UnboundPods| u.text(&span(objects.now.duration_since(u.since)));
+            gang.unbound_pods.as_ref().map_or(held.clone(), |u| format!("{held}; {}", unbound(u)))
+        }
+        (Standing::Admitted, Some(gang)) if gang.state == StateName::Approved => {
+            format!("admitted; {}", gang.sentence)
+        }
         (Standing::Reserved, Some(gang)) if gang.state == StateName::Approved => {
             let open = report.other_checks.iter().map(|c| format!("{} ({:?})", c.name, c.verdict));
             let open: Vec<String> = open.collect();

@@ -6,13 +6,12 @@
 use super::objects::Objects;
 use crate::api::pod::ResourceList;
 use crate::api::quantity::Amount;
-use crate::api::queue::ResourceGroup;
+use crate::api::queue::{FlavorQuotas, ResourceGroup, ResourceQuota};
 use crate::api::workload::{Admission, PodSet, PodSetAssignment, WorkloadStatus};
 use crate::api::{ClusterQueue, ResourceFlavor, Workload};
 use crate::cli::Failure;
 use crate::names;
 use crate::plan::resources::{self, Defaults};
-use k8s_openapi::api::core::v1::LimitRange;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -55,25 +54,11 @@ pub fn admit(
     }
     let queue = found.cloned().unwrap_or_else(|| made_up(check.unwrap_or(names::DEFAULT_CHECK)));
     let is_guess = workload.admission().is_none();
-    let namespace = workload.metadata.namespace.clone().unwrap_or_default();
-    let limit_ranges = objects.limit_ranges_of(&namespace);
     if is_guess {
-        let assignments: Result<Vec<PodSetAssignment>, Failure> = workload
-            .spec
-            .pod_sets
-            .iter()
-            .map(|set| {
-                let assigned =
-                    assign((objects, &limit_ranges), &queue.spec.resource_groups, &flavors, flavor, set)?;
-                Ok(PodSetAssignment {
-                    name: set.name.clone(),
-                    flavors: assigned,
-                    ..PodSetAssignment::default()
-                })
-            })
-            .collect();
+        let choice = FlavorChoice { groups: &queue.spec.resource_groups, flavors: &flavors, named: flavor };
+        let pod_set_assignments = choice.assign_all(objects, &workload)?;
         let cluster_queue = queue.metadata.name.clone().unwrap_or_default();
-        let admission = Admission { cluster_queue, pod_set_assignments: assignments? };
+        let admission = Admission { cluster_queue, pod_set_assignments };
         workload.status.get_or_insert_with(WorkloadStatus::default).admission = Some(admission);
     }
     let mut our_checks = our_checks(objects, &queue, check, controller_name);
@@ -149,88 +134,109 @@ fn made_up(check: &str) -> ClusterQueue {
     ClusterQueue::new("none", serde_json::from_value(strategy).unwrap_or_default())
 }
 
-/// Assigns a flavor to each resource that the pods request.
-fn assign(
-    (objects, limit_ranges): (&Objects, &[Arc<LimitRange>]),
-    groups: &[ResourceGroup],
-    flavors: &[Arc<ResourceFlavor>],
-    named: Option<&str>,
-    set: &PodSet,
-) -> Result<BTreeMap<String, String>, Failure> {
-    let defaults = Defaults { limit_ranges, runtime_classes: &objects.runtime_classes };
-    let each = resources::of_pod(&set.template.spec, defaults)
-        .map_err(|e| Failure::Invalid(format!("pod set {}: {e}", set.name)))?;
-    let total = resources::times(&each, u32::try_from(set.count).unwrap_or(0));
-    let fits = |name: &str| {
-        let labels =
-            flavors.iter().find(|f| f.metadata.name.as_deref() == Some(name)).map(|f| &f.spec.node_labels);
-        let asked = &set.template.spec.node_selector;
-        labels
-            .is_some_and(|labels| asked.iter().all(|(key, value)| labels.get(key).is_none_or(|v| v == value)))
-    };
-    let mut assigned = BTreeMap::new();
-    let covered_anywhere =
-        |key: &str| groups.iter().flat_map(|g| &g.flavors).flat_map(|f| &f.resources).any(|q| q.name == key);
-    if let Some(key) = total.keys().find(|key| *key != "pods" && !groups.is_empty() && !covered_anywhere(key))
-    {
-        return Err(Failure::Failed(format!(
-            "pod set {} requests {key}, which no resource group of the ClusterQueue covers: Kueue would never reserve \
-             quota for it",
-            set.name
-        )));
-    }
-    if let Some(name) = named.or(if groups.is_empty() { first(flavors) } else { None }) {
-        assigned.extend(total.keys().filter(|key| *key != "pods").map(|key| (key.clone(), name.to_owned())));
-        return Ok(assigned);
-    }
-    for group in groups {
-        let enough = |flavor: &&crate::api::queue::FlavorQuotas| {
-            let quota =
-                |q: &crate::api::queue::ResourceQuota| Amount::parse(&q.nominal_quota.0).unwrap_or_default();
-            fits(&flavor.name)
-                && flavor.resources.iter().all(|q| resources::amount(&total, &q.name) <= quota(q))
-        };
-        let covered = group.flavors.iter().flat_map(|f| &f.resources).any(|q| total.contains_key(&q.name));
-        let Some(flavor) = group.flavors.iter().find(enough) else {
-            if covered {
-                return Err(Failure::Failed(no_flavor(group, &total, fits, &set.name)));
-            }
-            continue;
-        };
-        let keys = flavor.resources.iter().map(|q| &q.name).filter(|key| total.contains_key(*key));
-        assigned.extend(keys.map(|key| (key.clone(), flavor.name.clone())));
-    }
-    Ok(assigned)
+/// What Kueue may choose flavors from.
+struct FlavorChoice<'a> {
+    /// Of the ClusterQueue; none if it is not known.
+    groups: &'a [ResourceGroup],
+    flavors: &'a [Arc<ResourceFlavor>],
+    /// The flavor that the user names.
+    named: Option<&'a str>,
 }
 
-/// Why each flavor of a group cannot take a pod set.
-fn no_flavor(
-    group: &ResourceGroup,
-    total: &ResourceList,
-    fits: impl Fn(&str) -> bool,
-    pod_set: &str,
-) -> String {
-    let why = |flavor: &crate::api::queue::FlavorQuotas| {
-        if !fits(&flavor.name) {
-            return format!("{} has other labels than its node selector asks for", flavor.name);
+impl FlavorChoice<'_> {
+    /// Assigns flavors to every pod set.
+    fn assign_all(&self, objects: &Objects, workload: &Workload) -> Result<Vec<PodSetAssignment>, Failure> {
+        let limit_ranges =
+            &objects.limit_ranges_of(workload.metadata.namespace.as_deref().unwrap_or_default());
+        let defaults = Defaults { limit_ranges, runtime_classes: &objects.runtime_classes };
+        let assignment = |set: &PodSet| {
+            let each = resources::of_pod(&set.template.spec, defaults)
+                .map_err(|e| Failure::Invalid(format!("pod set {}: {e}", set.name)))?;
+            let total = resources::times(&each, u32::try_from(set.count).unwrap_or(0));
+            let flavors = self.assign(set, &total)?;
+            Ok(PodSetAssignment { name: set.name.clone(), flavors, ..PodSetAssignment::default() })
+        };
+        workload.spec.pod_sets.iter().map(assignment).collect()
+    }
+
+    /// Assigns a flavor to each resource that the pods request in total.
+    fn assign(&self, set: &PodSet, total: &ResourceList) -> Result<BTreeMap<String, String>, Failure> {
+        let covered = |key: &str| self.groups.iter().any(|group| covers(group, key));
+        let uncovered = total.keys().find(|key| *key != "pods" && !covered(key));
+        if let Some(key) = uncovered.filter(|_| !self.groups.is_empty()) {
+            return Err(Failure::Failed(format!(
+                "pod set {} requests {key}, which no resource group of the ClusterQueue covers: Kueue would never reserve \
+                 quota for it",
+                set.name
+            )));
         }
-        let quota: ResourceList =
-            flavor.resources.iter().map(|q| (q.name.clone(), q.nominal_quota.clone())).collect();
-        let asked: ResourceList = total
-            .iter()
-            .filter(|(key, _)| quota.contains_key(*key))
-            .map(|(k, v)| (k.clone(), v.clone()))
-            .collect();
-        let short = resources::first_short(&asked, &quota).unwrap_or_default();
-        let (asked, quota) = (resources::shown(&asked, short), resources::shown(&quota, short));
-        format!("{} has a nominal quota of {quota} {short} and it requests {asked}", flavor.name)
-    };
-    let why: Vec<String> = group.flavors.iter().map(why).collect();
-    format!(
-        "no flavor of the ClusterQueue takes pod set {pod_set}: {}. Ask for less, have the quota raised, or plan for a \
-         flavor of your choice with --flavor",
-        why.join("; ")
-    )
+        let only = if self.groups.is_empty() { first(self.flavors) } else { None };
+        if let Some(name) = self.named.or(only) {
+            let keys = total.keys().filter(|key| *key != "pods");
+            return Ok(keys.map(|key| (key.clone(), name.to_owned())).collect());
+        }
+        let mut assigned = BTreeMap::new();
+        for group in self.groups {
+            match group.flavors.iter().find(|flavor| self.suits(flavor, set) && has_quota(flavor, total)) {
+                Some(flavor) => {
+                    let keys =
+                        flavor.resources.iter().map(|q| &q.name).filter(|key| total.contains_key(*key));
+                    assigned.extend(keys.map(|key| (key.clone(), flavor.name.clone())));
+                }
+                None if total.keys().any(|key| covers(group, key)) => {
+                    return Err(Failure::Failed(self.no_flavor(group, total, set)));
+                }
+                None => {}
+            }
+        }
+        Ok(assigned)
+    }
+
+    /// Whether the labels of a flavor suit the pods' node selector.
+    fn suits(&self, flavor: &FlavorQuotas, set: &PodSet) -> bool {
+        let known = self.flavors.iter().find(|f| f.metadata.name.as_ref() == Some(&flavor.name));
+        known.is_some_and(|known| {
+            let differs = |(key, value)| known.spec.node_labels.get(key).is_some_and(|label| label != value);
+            !set.template.spec.node_selector.iter().any(differs)
+        })
+    }
+
+    /// Why each flavor of a group cannot take a pod set.
+    fn no_flavor(&self, group: &ResourceGroup, total: &ResourceList, set: &PodSet) -> String {
+        let why = |flavor: &FlavorQuotas| {
+            if !self.suits(flavor, set) {
+                return format!("{} has other labels than its node selector asks for", flavor.name);
+            }
+            let quota: ResourceList =
+                flavor.resources.iter().map(|q| (q.name.clone(), q.nominal_quota.clone())).collect();
+            let asked: ResourceList = total
+                .iter()
+                .filter(|(key, _)| quota.contains_key(*key))
+                .map(|(k, v)| (k.clone(), v.clone()))
+                .collect();
+            let short = resources::first_short(&asked, &quota).unwrap_or_default();
+            let (asked, quota) = (resources::shown(&asked, short), resources::shown(&quota, short));
+            format!("{} has a nominal quota of {quota} {short} and it requests {asked}", flavor.name)
+        };
+        let why: Vec<String> = group.flavors.iter().map(why).collect();
+        format!(
+            "no flavor of the ClusterQueue takes pod set {}: {}. Ask for less, have the quota raised, or plan for a \
+             flavor of your choice with --flavor",
+            set.name,
+            why.join("; ")
+        )
+    }
+}
+
+/// Whether a group has quota of a resource.
+fn covers(group: &ResourceGroup, key: &str) -> bool {
+    group.flavors.iter().flat_map(|f| &f.resources).any(|q| q.name == key)
+}
+
+/// Whether the nominal quota of a flavor is enough for these resources.
+fn has_quota(flavor: &FlavorQuotas, total: &ResourceList) -> bool {
+    let quota = |q: &ResourceQuota| Amount::parse(&q.nominal_quota.0).unwrap_or_default();
+    flavor.resources.iter().all(|q| resources::amount(total, &q.name) <= quota(q))
 }
 
 fn first(flavors: &[Arc<ResourceFlavor>]) -> Option<&str> {

@@ -1,6 +1,7 @@
 //! `setu plan`: what Setu would create for a Workload, and why; in the cluster's terms or from files alone.
 
 mod admission;
+mod inputs;
 mod manifest;
 mod node_class;
 mod objects;
@@ -14,12 +15,13 @@ use crate::api::NodePool;
 use crate::api::parameters::{Gate, PackingMode};
 use crate::gang::identity::pin;
 use crate::plan::catalogue;
-use crate::plan::market::Market;
 use crate::plan::policy_warnings::{absurd_money, oversized};
-use crate::plan::{self, Cluster, Edited, Obstacle, OptionSelection, Outcome, Plan, Request};
-use crate::policy::Policy;
+use crate::plan::{self, Cluster, Obstacle, OptionSelection, Outcome, Plan, Request};
 use crate::policy::overrides::{self, Ignored};
+use crate::policy::{Policy, Settings};
 use crate::words::counted;
+use admission::Admitted;
+use inputs::Inputs;
 use jiff::Timestamp;
 use objects::Objects;
 use std::collections::BTreeSet;
@@ -63,6 +65,43 @@ impl Args {
     /// Plans and prints.
     pub async fn run(self) -> Result<(), Failure> {
         let settings = self.policy.settings()?;
+        let objects = self.objects().await?;
+        let (check, flavor) = (self.check.as_deref(), self.flavor.as_deref());
+        let admitted = admission::admit(&objects, check, flavor, &self.connection.controller_name)?;
+        let policy = policy_of(&admitted, &objects, &settings)?;
+        // By its label a gang's own nodes are known, which do not count as another's.
+        let gang = pin(&admitted.workload, &admitted.check);
+        let request = Request {
+            workload: &admitted.workload,
+            check: &admitted.check,
+            our_checks: &admitted.our_checks,
+            gang: &gang,
+            policy: &policy,
+            selection: OptionSelection::From(0),
+        };
+        let market = self.karpenter.market().await?;
+        let inputs = Inputs::of(&objects, &request, market);
+        let cluster = inputs.cluster(&objects, &admitted, &settings.file.guards);
+        let outcome = plan::plan(&cluster, &request);
+        if self.node_claims {
+            if let Some(plan) = outcome.plan() {
+                print(&show::node_claims(plan)?);
+            }
+        } else {
+            let options = plan::survey(&cluster, &request).unwrap_or_default();
+            let mut view = show::View::new(&admitted, cluster.prices(&policy), &outcome, &options);
+            view.add_notes(otherwise(&cluster, &request, &outcome));
+            view.add_notes(oversized(&policy.shapes).iter().map(ToString::to_string));
+            view.add_notes(absurd_money(&policy.budget));
+            view.add_notes(outdated(&objects.node_pools, cluster.now));
+            view.add_notes(node_class::notes(&objects.node_classes, &objects.node_pools, outcome.plan()));
+            print(&if self.output == Format::Json { super::json(&view)? } else { view.table() });
+        }
+        ending(outcome, self.node_claims)
+    }
+
+    /// The objects of the files, completed from the cluster unless the files have NodePools.
+    async fn objects(&self) -> Result<Objects, Failure> {
         let mut objects = Objects::read(&self.files)?;
         objects.unused.iter().for_each(|unused| render::remark(unused));
         if objects.node_pools.is_empty() {
@@ -74,83 +113,24 @@ impl Args {
                     .to_owned(),
             ));
         }
-        let (check, flavor) = (self.check.as_deref(), self.flavor.as_deref());
-        let admitted = admission::admit(&objects, check, flavor, &self.connection.controller_name)?;
-        let parameters = objects.parameters_of(&admitted.check)?;
-        let policy = settings.policy(&admitted.check, parameters.as_ref());
-        super::usable(&admitted.check, &policy)?;
-        let annotations = admitted.workload.metadata.annotations.clone().unwrap_or_default();
-        let (mut policy, ignored) = overrides::apply(policy, &settings.file.job_overrides, &annotations);
-        for Ignored { key, why } in ignored {
-            render::remark(&format!("annotation {key} is ignored: {why}"));
-        }
-        if admitted.queue_is_made_up {
-            policy.quota_gate = Gate::Off;
-        }
-        let namespace = admitted.workload.metadata.namespace.clone().unwrap_or_default();
-        let labels = objects.labels_of(&namespace);
-        let pool_claims: Vec<_> = objects.node_claims.iter().map(|c| (**c).clone()).collect();
-        let shapes = objects.shapes();
-        let traffic = objects.traffic(&admitted.workload);
-        let predecessors = objects.predecessors(&admitted.workload);
-        // By its label a gang's own nodes are known, which do not count as another's.
-        let gang = pin(&admitted.workload, &admitted.check);
-        let request = Request {
-            workload: &admitted.workload,
-            check: &admitted.check,
-            our_checks: &admitted.our_checks,
-            gang: &gang,
-            policy: &policy,
-            selection: OptionSelection::From(0),
-        };
-        let settled = objects.settled(&request);
-        let market = self.karpenter.market().await?;
-        let short = market.as_ref().map(Market::short);
-        let cluster = Cluster {
-            cluster_queue: Some(&admitted.queue),
-            checks: &objects.checks,
-            flavors: &admitted.flavors,
-            node_pools: &objects.node_pools,
-            daemon_sets: &objects.daemon_sets,
-            limit_ranges: &objects.limit_ranges_of(&namespace),
-            runtime_classes: &objects.runtime_classes,
-            device_classes: &objects.device_classes,
-            storage: Some(&objects.storage_of(&namespace)),
-            pool_claims: &pool_claims,
-            warm: &[],
-            kept: &[],
-            reserved: &[],
-            shapes: &shapes,
-            market: market.as_ref(),
-            short: short.as_ref(),
-            cluster_queues: &objects.cluster_queues,
-            cohorts: &objects.cohorts,
-            local_queues: Some(&objects.local_queues),
-            namespace_labels: Some(&labels),
-            guards: Some(&settings.file.guards),
-            traffic: Some(&traffic),
-            predecessors: &predecessors,
-            settled: settled.as_deref(),
-            edited: Edited::Awaited,
-            now: Timestamp::now(),
-        };
-        let outcome = plan::plan(&cluster, &request);
-        let options = plan::survey(&cluster, &request).unwrap_or_default();
-        if self.node_claims {
-            if let Some(plan) = outcome.plan() {
-                print(&show::node_claims(plan)?);
-            }
-        } else {
-            let mut view = show::View::new(&admitted, cluster.prices(&policy), &outcome, &options);
-            view.add_notes(otherwise(&cluster, &request, &outcome));
-            view.add_notes(oversized(&policy.shapes).iter().map(ToString::to_string));
-            view.add_notes(absurd_money(&policy.budget));
-            view.add_notes(outdated(&objects.node_pools, cluster.now));
-            view.add_notes(node_class::notes(&objects.node_classes, &objects.node_pools, outcome.plan()));
-            print(&if self.output == Format::Json { super::json(&view)? } else { view.table() });
-        }
-        ending(outcome, self.node_claims)
+        Ok(objects)
     }
+}
+
+/// The policy that counts for the Workload, with its own overrides.
+fn policy_of(admitted: &Admitted, objects: &Objects, settings: &Settings) -> Result<Policy, Failure> {
+    let parameters = objects.parameters_of(&admitted.check)?;
+    let policy = settings.policy(&admitted.check, parameters.as_ref());
+    super::usable(&admitted.check, &policy)?;
+    let annotations = admitted.workload.metadata.annotations.clone().unwrap_or_default();
+    let (mut policy, ignored) = overrides::apply(policy, &settings.file.job_overrides, &annotations);
+    for Ignored { key, why } in ignored {
+        render::remark(&format!("annotation {key} is ignored: {why}"));
+    }
+    if admitted.queue_is_made_up {
+        policy.quota_gate = Gate::Off;
+    }
+    Ok(policy)
 }
 
 /// What the same way would take with the other ways of packing, where that makes a difference. Where a budget or limit is in the

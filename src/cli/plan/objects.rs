@@ -87,55 +87,56 @@ impl Objects {
         match kind.as_str() {
             "List" => {
                 let items = value.get_mut("items").map(Value::take);
-                for item in items.iter().filter_map(Value::as_array).flatten() {
-                    self.take(item.clone(), path)?;
-                }
+                items
+                    .iter()
+                    .filter_map(Value::as_array)
+                    .flatten()
+                    .try_for_each(|i| self.take(i.clone(), path))
+            }
+            "Workload" | "Job" | "JobSet" | "Pod" if self.workload.is_some() => {
+                Err("there is more than one Workload, Job, JobSet or Pod; plan them one by one".to_owned())
             }
             "Workload" | "Job" | "JobSet" | "Pod" => {
-                if self.workload.is_some() {
-                    return Err("there is more than one Workload, Job, JobSet or Pod; plan them one by one"
-                        .to_owned());
-                }
                 self.workload = Some(manifest::workload(value)?);
+                Ok(())
             }
-            "NodePool" => {
-                assume_ready(&mut value);
-                push(&mut self.node_pools, value)?;
-            }
-            "NodeClaim" => push(&mut self.node_claims, value)?,
-            "Node" => push(&mut self.nodes, value)?,
-            "ResourceFlavor" => {
-                // It may be written without one, which Kueue adds.
-                let _ = value.as_object_mut().map(|flavor| flavor.entry("spec").or_insert_with(|| json!({})));
-                push(&mut self.flavors, value)?;
-            }
-            "ClusterQueue" => push(&mut self.cluster_queues, value)?,
-            "LocalQueue" => push(&mut self.local_queues, value)?,
-            "Cohort" => push(&mut self.cohorts, value)?,
-            "AdmissionCheck" => push(&mut self.checks, value)?,
-            "ProvisioningParameters" => push(&mut self.parameters, value)?,
-            "DaemonSet" => push(&mut self.daemon_sets, value)?,
-            "LimitRange" => push(&mut self.limit_ranges, value)?,
-            "RuntimeClass" => push(&mut self.runtime_classes, value)?,
-            "DeviceClass" => push(&mut self.device_classes, value)?,
-            "PersistentVolumeClaim" => push(&mut self.volume_claims, value)?,
-            "PersistentVolume" => note(&mut self.storage.volumes, value)?,
-            "StorageClass" => note(&mut self.storage.classes, value)?,
-            "Namespace" => push(&mut self.namespaces, value)?,
-            "Policy" => return Err(format!("this is a policy; give it with --config {}", path.display())),
-            "" if value.is_null() => {}
-            "" => return Err("it has no kind".to_owned()),
-            // NodePools come with them.
-            other if other.ends_with("NodeClass") => self.node_classes.push(NodeClass::new(value)),
+            "NodePool" => push(&mut self.node_pools, assumed_ready(value)),
+            "NodeClaim" => push(&mut self.node_claims, value),
+            "Node" => push(&mut self.nodes, value),
+            "ResourceFlavor" => push(&mut self.flavors, with_spec(value)),
+            "ClusterQueue" => push(&mut self.cluster_queues, value),
+            "LocalQueue" => push(&mut self.local_queues, value),
+            "Cohort" => push(&mut self.cohorts, value),
+            "AdmissionCheck" => push(&mut self.checks, value),
+            "ProvisioningParameters" => push(&mut self.parameters, value),
+            "DaemonSet" => push(&mut self.daemon_sets, value),
+            "LimitRange" => push(&mut self.limit_ranges, value),
+            "RuntimeClass" => push(&mut self.runtime_classes, value),
+            "DeviceClass" => push(&mut self.device_classes, value),
+            "PersistentVolumeClaim" => push(&mut self.volume_claims, value),
+            "PersistentVolume" => note(&mut self.storage.volumes, value),
+            "StorageClass" => note(&mut self.storage.classes, value),
+            "Namespace" => push(&mut self.namespaces, value),
+            "Policy" => Err(format!("this is a policy; give it with --config {}", path.display())),
+            "" if value.is_null() => Ok(()),
+            "" => Err("it has no kind".to_owned()),
             other => {
-                let name = value.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
-                self.unused.push(format!(
-                    "{other} {name} in {} has no effect on a plan, and is ignored",
-                    path.display()
-                ));
+                self.take_other(other, value, path);
+                Ok(())
             }
         }
-        Ok(())
+    }
+
+    /// Notes an object that no plan depends on.
+    fn take_other(&mut self, kind: &str, value: Value, path: &Path) {
+        // NodePools come with them.
+        if kind.ends_with("NodeClass") {
+            self.node_classes.push(NodeClass::new(value));
+            return;
+        }
+        let name = value.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+        let file = path.display();
+        self.unused.push(format!("{kind} {name} in {file} has no effect on a plan, and is ignored"));
     }
 
     /// Reads from the cluster what the files do not hold.
@@ -314,14 +315,23 @@ fn merge<K>(all: &mut BTreeMap<String, Found<K>>, more: BTreeMap<String, Found<K
     }
 }
 
+/// A ResourceFlavor may be written without a spec, which Kueue adds.
+fn with_spec(mut flavor: Value) -> Value {
+    if let Some(fields) = flavor.as_object_mut() {
+        fields.entry("spec").or_insert_with(|| json!({}));
+    }
+    flavor
+}
+
 /// A NodePool that was never in a cluster has no status; it is taken for usable.
-fn assume_ready(pool: &mut Value) {
+fn assumed_ready(mut pool: Value) -> Value {
     if pool.get("status").is_none()
         && let Some(fields) = pool.as_object_mut()
     {
         let ready = json!({"type": "Ready", "status": "True", "reason": ASSUMED, "message": "", "lastTransitionTime": "1970-01-01T00:00:00Z"});
         fields.insert("status".to_owned(), json!({"conditions": [ready]}));
     }
+    pool
 }
 
 fn failed(what: &str, error: &kube::Error) -> Failure {

@@ -12,7 +12,7 @@ use crate::plan::resources::{amount, is_accelerator, is_device, is_positive, sho
 use crate::plan::{Obstacle, Outcome, Plan, Slot, Surveyed};
 use crate::words::few;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use tabled::builder::Builder;
 use tabled::settings::{Padding, Style};
@@ -96,32 +96,8 @@ impl View {
     pub fn new(admitted: &Admitted, prices: Prices<'_>, outcome: &Outcome, ways: &[Surveyed]) -> Self {
         let plan = outcome.plan();
         let metadata = &admitted.workload.metadata;
-        let mut flavors: Vec<String> = admitted
-            .workload
-            .admission()
-            .into_iter()
-            .flat_map(|a| &a.pod_set_assignments)
-            .flat_map(|psa| psa.flavors.values().cloned())
-            .collect();
-        flavors.sort();
-        flavors.dedup();
-        // The table of options shows the obstacle of each option.
-        let in_words = |o: &Obstacle, is_short: bool| {
-            let message = if is_short && o.is_of_several { NO_TIER } else { &o.message };
-            format!("{}: {message}", o.reason)
-        };
-        let comes_to = |is_short: bool| match outcome {
-            Outcome::Provision(plan) => plan.summary(),
-            Outcome::NothingNeeded(why) => format!("no node is needed: {why}"),
-            Outcome::Wait(o) => format!("would wait, {}", in_words(o, is_short)),
-            Outcome::Refuse(o) => format!("would be refused, {}", in_words(o, is_short)),
-            Outcome::Never(o) => format!("would be rejected, {}", in_words(o, is_short)),
-        };
-        let obstacle = match outcome {
-            Outcome::Wait(o) | Outcome::Refuse(o) | Outcome::Never(o) => Some(o.message.clone()),
-            Outcome::Provision(_) | Outcome::NothingNeeded(_) => None,
-        };
         let nearest = || ways.iter().find(|w| w.plan.is_ok()).map_or(&[][..], |w| &w.reports);
+        let is_chosen = |n: usize| plan.is_some_and(|p| usize::try_from(p.option_index) == Ok(n));
         Self {
             workload: format!(
                 "{}/{}",
@@ -130,11 +106,17 @@ impl View {
             ),
             check: admitted.check.clone(),
             cluster_queue: admitted.queue.metadata.name.clone().unwrap_or_default(),
-            flavors,
+            flavors: flavors(admitted),
             flavors_are_guessed: admitted.is_guess,
-            outcome: comes_to(false),
-            short_outcome: comes_to(ways.len() > 1),
-            obstacle,
+            outcome: in_words(outcome, |obstacle| &obstacle.message),
+            // The table of options shows the obstacle of each option.
+            short_outcome: in_words(outcome, |obstacle| {
+                if ways.len() > 1 && obstacle.is_of_several { NO_TIER } else { &obstacle.message }
+            }),
+            obstacle: match outcome {
+                Outcome::Wait(o) | Outcome::Refuse(o) | Outcome::Never(o) => Some(o.message.clone()),
+                Outcome::Provision(_) | Outcome::NothingNeeded(_) => None,
+            },
             provisions: plan.is_some(),
             slots: plan
                 .map_or_else(Vec::new, |plan| plan.groups().iter().map(|g| Group::of(g, prices)).collect()),
@@ -143,24 +125,8 @@ impl View {
             prices_from: plan.map_or_else(Vec::new, sources),
             gates: plan.map_or_else(|| nearest().to_vec(), |plan| plan.reports.to_vec()),
             passed_over: plan.map_or_else(|| of_ways(ways), |plan| plan.passed_over.to_vec()),
-            notes: plan.map_or_else(Vec::new, |plan| {
-                let lack = (plan.cost.not_known() > 0).then(|| plan.cost.lack());
-                let mut notes: Vec<String> =
-                    plan.facts.iter().chain(&plan.notes).cloned().chain(lack).collect();
-                // A gate that compared these prices says so itself.
-                let is_shown = plan.reports.iter().any(|report| report.tells_of_place);
-                notes.extend(plan.cost.unplaced().filter(|_| !is_shown));
-                let from = sources(plan).join(" and ");
-                notes.extend((!from.is_empty()).then(|| format!("prices as known from {from}")));
-                notes
-            }),
-            ways: ways
-                .iter()
-                .enumerate()
-                .map(|(n, option)| {
-                    OptionRow::of(option, plan.is_some_and(|p| usize::try_from(p.option_index) == Ok(n)))
-                })
-                .collect(),
+            notes: plan.map_or_else(Vec::new, notes),
+            ways: (0..).zip(ways).map(|(n, option)| OptionRow::of(option, is_chosen(n))).collect(),
         }
     }
 
@@ -205,6 +171,37 @@ impl View {
         }
         if self.notes.is_empty() { text } else { text + "\n" }
     }
+}
+
+/// The flavors that the pods are assigned, each once.
+fn flavors(admitted: &Admitted) -> Vec<String> {
+    let assignments = admitted.workload.admission().into_iter().flat_map(|a| &a.pod_set_assignments);
+    let flavors: BTreeSet<&String> = assignments.flat_map(|assignment| assignment.flavors.values()).collect();
+    flavors.into_iter().cloned().collect()
+}
+
+/// An outcome in one sentence, with these words for its obstacle.
+fn in_words<'o>(outcome: &'o Outcome, message: impl Fn(&'o Obstacle) -> &'o str) -> String {
+    let of = |o: &'o Obstacle| format!("{}: {}", o.reason, message(o));
+    match outcome {
+        Outcome::Provision(plan) => plan.summary(),
+        Outcome::NothingNeeded(why) => format!("no node is needed: {why}"),
+        Outcome::Wait(o) => format!("would wait, {}", of(o)),
+        Outcome::Refuse(o) => format!("would be refused, {}", of(o)),
+        Outcome::Never(o) => format!("would be rejected, {}", of(o)),
+    }
+}
+
+/// What a plan says of itself, and where its prices come from.
+fn notes(plan: &Plan) -> Vec<String> {
+    let lack = (plan.cost.not_known() > 0).then(|| plan.cost.lack());
+    let mut notes: Vec<String> = plan.facts.iter().chain(&plan.notes).cloned().chain(lack).collect();
+    // A gate that compared these prices says so itself.
+    let is_shown = plan.reports.iter().any(|report| report.tells_of_place);
+    notes.extend(plan.cost.unplaced().filter(|_| !is_shown));
+    let from = sources(plan).join(" and ");
+    notes.extend((!from.is_empty()).then(|| format!("prices as known from {from}")));
+    notes
 }
 
 /// Sources of a plan's prices, for display.

@@ -17,54 +17,8 @@ const NODES_LISTED: usize = 16;
 /// The full explanation of one gang.
 pub fn explain(report: &GangReport, now: Timestamp) -> String {
     let mut text = String::new();
-    let mut line = |label: &str, value: &str| {
+    for (label, value) in facts(report, now) {
         let _ = writeln!(text, "{}{value}", paint(DIM, &format!("{label:LABEL$}")));
-    };
-    let name = format!("{}/{}", clean(&report.namespace), clean(&report.workload));
-    let owner = if report.owner.is_empty() { String::new() } else { format!("  ({})", clean(&report.owner)) };
-    line("Workload", &format!("{}{owner}", paint(BOLD, &name)));
-    let granted = if report.cluster_queue.is_empty() {
-        String::new()
-    } else {
-        format!(" → {}", clean(&report.cluster_queue))
-    };
-    line("Queue", &format!("{}{granted}", clean(&report.queue)));
-    let verdict = report.verdict.map_or_else(|| "not asked yet".to_owned(), |v| format!("{v:?}"));
-    if !report.check.is_empty() {
-        line("Check", &format!("{}: {verdict}", clean(&report.check)));
-    }
-    match &report.gang {
-        Some(gang) => {
-            let since = span(now.duration_since(gang.since));
-            let tier = match (&gang.tier_name, gang.tier) {
-                (Some(name), _) => format!(", tier {}", clean(name)),
-                (None, 0) => String::new(),
-                (None, number) => format!(", tier {number}"),
-            };
-            let attempt = match (gang.state, gang.attempt) {
-                (StateName::Validating, 0) => String::new(),
-                (StateName::Validating, last) => format!(", after attempt {last}"),
-                (_, current) => format!(", attempt {current}{tier}"),
-            };
-            line("State", &format!("{} for {since}{attempt}", painted_state(report)));
-            if gang.wants_nodes() {
-                let created = if gang.created < gang.slots {
-                    format!(", {} created", gang.created)
-                } else {
-                    String::new()
-                };
-                let cost = match (report.cost, &report.no_price) {
-                    (Some(cost), _) => format!(", {} an hour by {}", cost.money(), cost.priced_by),
-                    (None, Some(lack)) => format!(", {}", clean(lack)),
-                    (None, None) => String::new(),
-                };
-                line("Nodes", &format!("{}/{} ready{created}{cost}", gang.ready, gang.slots));
-            }
-        }
-        None => line("State", &painted_state(report)),
-    }
-    if let Some(plan) = &report.planned {
-        line("Plan", &clean(plan));
     }
     waits(&mut text, report);
     if let Some(gang) = &report.gang {
@@ -72,6 +26,62 @@ pub fn explain(report: &GangReport, now: Timestamp) -> String {
         what_next(&mut text, report, gang, now);
     }
     text
+}
+
+/// The lines at the top, each with its label.
+fn facts(report: &GangReport, now: Timestamp) -> Vec<(&'static str, String)> {
+    let name = format!("{}/{}", clean(&report.namespace), clean(&report.workload));
+    let owner = if report.owner.is_empty() { String::new() } else { format!("  ({})", clean(&report.owner)) };
+    let granted = if report.cluster_queue.is_empty() {
+        String::new()
+    } else {
+        format!(" → {}", clean(&report.cluster_queue))
+    };
+    let mut facts = vec![
+        ("Workload", format!("{}{owner}", paint(BOLD, &name))),
+        ("Queue", format!("{}{granted}", clean(&report.queue))),
+    ];
+    if !report.check.is_empty() {
+        let verdict = report.verdict.map_or_else(|| "not asked yet".to_owned(), |v| format!("{v:?}"));
+        facts.push(("Check", format!("{}: {verdict}", clean(&report.check))));
+    }
+    let state = painted_state(report);
+    match &report.gang {
+        Some(gang) => {
+            let since = span(now.duration_since(gang.since));
+            facts.push(("State", format!("{state} for {since}{}", attempt(gang))));
+            if gang.wants_nodes() {
+                facts.push(("Nodes", nodes_and_cost(report, gang)));
+            }
+        }
+        None => facts.push(("State", state)),
+    }
+    facts.extend(report.planned.as_ref().map(|plan| ("Plan", clean(plan))));
+    facts
+}
+
+fn attempt(gang: &Explanation) -> String {
+    let tier = match (&gang.tier_name, gang.tier) {
+        (Some(name), _) => format!(", tier {}", clean(name)),
+        (None, 0) => String::new(),
+        (None, number) => format!(", tier {number}"),
+    };
+    match (gang.state, gang.attempt) {
+        (StateName::Validating, 0) => String::new(),
+        (StateName::Validating, last) => format!(", after attempt {last}"),
+        (_, current) => format!(", attempt {current}{tier}"),
+    }
+}
+
+fn nodes_and_cost(report: &GangReport, gang: &Explanation) -> String {
+    let created =
+        if gang.created < gang.slots { format!(", {} created", gang.created) } else { String::new() };
+    let cost = match (report.cost, &report.no_price) {
+        (Some(cost), _) => format!(", {} an hour by {}", cost.money(), cost.priced_by),
+        (None, Some(lack)) => format!(", {}", clean(lack)),
+        (None, None) => String::new(),
+    };
+    format!("{}/{} ready{created}{cost}", gang.ready, gang.slots)
 }
 
 fn heading(text: &mut String, words: &str) {

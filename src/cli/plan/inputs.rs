@@ -1,0 +1,87 @@
+//! What a plan is made from besides the objects themselves: what follows from them for one Workload, and the market.
+
+use super::admission::Admitted;
+use super::objects::Objects;
+use crate::api::{NodeClaim, Workload};
+use crate::plan::gates::traffic::Traffic;
+use crate::plan::market::Market;
+use crate::plan::offering::Offering;
+use crate::plan::shape::Shape;
+use crate::plan::volumes::Storage;
+use crate::plan::{Cluster, Edited, Request};
+use crate::policy::file::Guards;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::LimitRange;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// What follows from the objects for one Workload.
+pub struct Inputs {
+    namespace_labels: BTreeMap<String, String>,
+    limit_ranges: Vec<Arc<LimitRange>>,
+    storage: Storage,
+    pool_claims: Vec<NodeClaim>,
+    shapes: Vec<Shape>,
+    traffic: Traffic,
+    predecessors: Vec<Arc<Workload>>,
+    settled: Option<String>,
+    market: Option<Market>,
+    short: Option<BTreeSet<Offering>>,
+}
+
+impl Inputs {
+    /// Derives them.
+    pub fn of(objects: &Objects, request: &Request<'_>, market: Option<Market>) -> Self {
+        let workload = request.workload;
+        let namespace = workload.metadata.namespace.as_deref().unwrap_or_default();
+        Self {
+            namespace_labels: objects.labels_of(namespace),
+            limit_ranges: objects.limit_ranges_of(namespace),
+            storage: objects.storage_of(namespace),
+            pool_claims: objects.node_claims.iter().map(|c| (**c).clone()).collect(),
+            shapes: objects.shapes(),
+            traffic: objects.traffic(workload),
+            predecessors: objects.predecessors(workload),
+            settled: objects.settled(request),
+            short: market.as_ref().map(Market::short),
+            market,
+        }
+    }
+
+    /// The cluster as the planner takes it.
+    pub fn cluster<'a>(
+        &'a self,
+        objects: &'a Objects,
+        admitted: &'a Admitted,
+        guards: &'a Guards,
+    ) -> Cluster<'a> {
+        Cluster {
+            cluster_queue: Some(&admitted.queue),
+            checks: &objects.checks,
+            flavors: &admitted.flavors,
+            node_pools: &objects.node_pools,
+            daemon_sets: &objects.daemon_sets,
+            limit_ranges: &self.limit_ranges,
+            runtime_classes: &objects.runtime_classes,
+            device_classes: &objects.device_classes,
+            storage: Some(&self.storage),
+            pool_claims: &self.pool_claims,
+            warm: &[],
+            kept: &[],
+            reserved: &[],
+            shapes: &self.shapes,
+            market: self.market.as_ref(),
+            short: self.short.as_ref(),
+            cluster_queues: &objects.cluster_queues,
+            cohorts: &objects.cohorts,
+            local_queues: Some(&objects.local_queues),
+            namespace_labels: Some(&self.namespace_labels),
+            guards: Some(guards),
+            traffic: Some(&self.traffic),
+            predecessors: &self.predecessors,
+            settled: self.settled.as_deref(),
+            edited: Edited::Awaited,
+            now: Timestamp::now(),
+        }
+    }
+}
