@@ -16,8 +16,6 @@ use kube::{Api, ResourceExt};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How soon to reconcile again if something is not known yet.
-pub(super) const CATCH_UP: Duration = Duration::from_millis(500);
 /// How often a check is reconciled without a change.
 const SAFETY_NET: Duration = Duration::from_mins(10);
 

@@ -94,37 +94,37 @@ mod tests {
     }
 
     /// Names of the Workloads whose wait ends as these nodes are given back, one by one.
-    fn served(given_back: &mut CapacityReturns, nodes: &[(&str, &str)]) -> Vec<Option<String>> {
-        nodes.iter().map(|(pool, from)| given_back.take(pool, from).map(|w| w.name)).collect()
+    fn served(capacity_returns: &mut CapacityReturns, nodes: &[(&str, &str)]) -> Vec<Option<String>> {
+        nodes.iter().map(|(pool, from)| capacity_returns.take(pool, from).map(|w| w.name)).collect()
     }
 
     #[test]
     fn gangs_are_served_in_the_order_of_their_quota_reservations() {
-        let mut given_back = CapacityReturns::default();
-        given_back.wait("late", &workload("late", "2026-01-01T00:00:09Z"), &[nodes("gpu", 1)]);
-        given_back.wait(
+        let mut capacity_returns = CapacityReturns::default();
+        capacity_returns.wait("late", &workload("late", "2026-01-01T00:00:09Z"), &[nodes("gpu", 1)]);
+        capacity_returns.wait(
             "early",
             &workload("early", "2026-01-01T00:00:01Z"),
             &[nodes("gpu", 1), nodes("cpu", 1)],
         );
-        assert!(!given_back.is_enough("early"));
+        assert!(!capacity_returns.is_enough("early"));
         let all = served(
-            &mut given_back,
+            &mut capacity_returns,
             &[("gpu", "x"), ("other", "x"), ("cpu", "x"), ("gpu", "x"), ("gpu", "x")],
         );
         assert_eq!(all, [None, None, Some("early".into()), Some("late".into()), None]);
-        assert!(given_back.is_enough("early") && given_back.is_enough("late"));
+        assert!(capacity_returns.is_enough("early") && capacity_returns.is_enough("late"));
     }
 
     #[test]
     fn a_gangs_own_nodes_do_not_count_and_a_new_shortage_starts_over() {
-        let mut given_back = CapacityReturns::default();
+        let mut capacity_returns = CapacityReturns::default();
         let mine = workload("mine", "2026-01-01T00:00:00Z");
-        given_back.wait("mine", &mine, &[nodes("gpu", 2)]);
-        assert_eq!(served(&mut given_back, &[("gpu", "mine"), ("gpu", "x")]), [None, None]);
-        given_back.wait("mine", &mine, &[nodes("gpu", 2)]);
-        assert_eq!(served(&mut given_back, &[("gpu", "x"), ("gpu", "x")]), [None, Some("mine".into())]);
-        given_back.forget("mine");
-        assert!(!given_back.is_enough("mine") && given_back.take("gpu", "x").is_none());
+        capacity_returns.wait("mine", &mine, &[nodes("gpu", 2)]);
+        assert_eq!(served(&mut capacity_returns, &[("gpu", "mine"), ("gpu", "x")]), [None, None]);
+        capacity_returns.wait("mine", &mine, &[nodes("gpu", 2)]);
+        assert_eq!(served(&mut capacity_returns, &[("gpu", "x"), ("gpu", "x")]), [None, Some("mine".into())]);
+        capacity_returns.forget("mine");
+        assert!(!capacity_returns.is_enough("mine") && capacity_returns.take("gpu", "x").is_none());
     }
 }

@@ -1,29 +1,24 @@
 //! What the controllers share: the client, the stores, the policy and the replica's memory.
 
 use super::board::{Acting, Around, Board, BoardSnapshot, Holder, Queued};
-use super::forget::OfGangs;
 use super::grounds;
-use super::leadership;
 use super::ledger::Remembered;
 use super::memory::ClaimTombstones;
 use super::meters::Stall;
-use super::plan_kinds::PlanStores;
 use super::policies::Parameters;
 use super::policies::Policies;
 use super::queue::Key;
-use super::summary::ClaimSummary;
+use super::remembered::OfGangs;
+use super::stores::Stores;
 use super::waiting::Waiting;
-use super::workloads::{Requests, Workloads};
-use crate::api::{
-    AdmissionCheck, Cohort, LocalQueue, Namespace, Node, NodeClaim, RawParameters, Topology, Workload,
-};
+use crate::api::{AdmissionCheck, Node, NodeClaim, RawParameters, Workload};
 use crate::clock::Clock;
 use crate::cluster::batched::Batched;
+use crate::cluster::fence::fenced;
 use crate::cluster::joined::Joined;
-use crate::cluster::lease::{self, Shards};
+use crate::cluster::lease::{self, Leadership, Shards};
 use crate::cluster::outage::Outage;
-use crate::cluster::store::{Object, Store};
-use crate::cluster::watch::{Gates, Listed};
+use crate::cluster::watch::Gates;
 use crate::cluster::write_limiter::WriteLimiter;
 use crate::effects::events::Publisher;
 use crate::error::Error;
@@ -32,58 +27,12 @@ use crate::plan::market::Market;
 use crate::policy::Settings;
 use crate::telemetry::Telemetry;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::LimitRange;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Client, ResourceExt};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::mpsc::UnboundedSender;
-
-/// Every watched kind.
-#[derive(Clone)]
-pub struct Stores {
-    /// Workloads of both front-ends.
-    pub workloads: Workloads,
-    /// ProvisioningRequests; empty without [`Options::provisioning_requests`].
-    pub requests: Arc<Requests>,
-    /// What plans are made from.
-    pub plan: PlanStores,
-    /// AdmissionChecks.
-    pub checks: Store<AdmissionCheck>,
-    /// Topologies of flavors; empty without [`Options::tas_compat`].
-    pub topologies: Store<Topology>,
-    /// NodeClaims of ours, also found by the UID of their Workload.
-    pub claims: Store<NodeClaim, ClaimSummary>,
-    /// Nodes of ours.
-    pub nodes: Store<Node>,
-    /// LimitRanges.
-    pub limit_ranges: Store<LimitRange>,
-    /// ProvisioningParameters; empty while their CRD is not installed.
-    pub parameters: Store<RawParameters>,
-    /// LocalQueues.
-    pub local_queues: Optional<LocalQueue>,
-    /// Cohorts.
-    pub cohorts: Optional<Cohort>,
-    /// Namespaces.
-    pub namespaces: Optional<Namespace>,
-}
-
-/// A kind that the controller can do without.
-#[derive(Clone)]
-pub struct Optional<K> {
-    /// The objects read so far.
-    pub store: Store<K>,
-    /// Whether all of them were read.
-    pub listed: Listed,
-}
-
-impl<K: Object> Optional<K> {
-    /// Every object, or `None` if they cannot be read.
-    pub fn all(&self) -> Option<Vec<Arc<K>>> {
-        self.listed.is_done().then(|| self.store.state())
-    }
-}
 
 /// How the reconcilers wake each other.
 #[derive(Clone)]
@@ -184,7 +133,7 @@ impl Context {
         (gates, wake, outage): (Gates, Wakers, Outage),
     ) -> Self {
         let writes = WriteLimiter::default();
-        let (clients, for_any) = leadership::clients(&writes.heeding(&parts.client), &shards);
+        let (clients, for_any) = clients(&writes.heeding(&parts.client), &shards);
         let client = clients.first().unwrap_or(&parts.client).clone();
         Self {
             events: Publisher::new(for_any, writes.clone(), &parts.telemetry),
@@ -363,4 +312,17 @@ impl Context {
     pub fn turns(&self) -> u64 {
         self.turns.load(Ordering::SeqCst)
     }
+}
+
+/// One fenced client for each shard, and one that writes while any shard is led.
+fn clients(client: &Client, shards: &Shards) -> (Vec<Client>, Client) {
+    if shards.first().is_sole() {
+        return (vec![client.clone()], client.clone());
+    }
+    let of_shard = |leadership: &Leadership| {
+        let leadership = leadership.clone();
+        fenced(client, move || leadership.leads())
+    };
+    let all = shards.clone();
+    (shards.all().map(of_shard).collect(), fenced(client, move || all.any_led()))
 }

@@ -75,8 +75,12 @@ impl Context {
         let gone = left || claim.metadata.deletion_timestamp.is_some();
         // A node that was never ready says nothing about capacity, and one that was handed back runs on.
         if left && claim.metadata.deletion_timestamp.is_some() && claim.is("Initialized") {
-            let served =
-                self.of_gangs.ledger.open().given_back.take(claim.label(names::NODEPOOL), &gang_of(claim));
+            let served = self
+                .of_gangs
+                .ledger
+                .open()
+                .capacity_returns
+                .take(claim.label(names::NODEPOOL), &gang_of(claim));
             if let Some(workload) = served {
                 self.wake_workload(workload);
             }

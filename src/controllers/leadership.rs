@@ -5,8 +5,7 @@
 use super::context::Context;
 use super::summary::WorkloadSummary;
 use crate::api::Workload;
-use crate::cluster::fence::fenced;
-use crate::cluster::lease::{Leadership, Shards, shard_of};
+use crate::cluster::lease::shard_of;
 use crate::gang::identity::gang_id;
 use crate::gang::{Journal, State};
 use crate::names;
@@ -79,25 +78,4 @@ impl Context {
         let begun = journals.filter(|_| workload.is("QuotaReserved")).filter(is_begun);
         begun.map(|(check, _)| gang_id(uid, check)).collect()
     }
-}
-
-/// The ids of all gangs of a Workload, by its checks and its journals.
-pub(super) fn gangs_of(workload: &Workload) -> impl Iterator<Item = String> {
-    let uid = workload.metadata.uid.as_deref().unwrap_or_default();
-    let listed = workload.checks().iter().map(|c| c.name.as_str());
-    let journalled = workload.annotations().keys().filter_map(|key| key.strip_prefix(names::JOURNAL_PREFIX));
-    listed.chain(journalled).map(move |check| gang_id(uid, check))
-}
-
-/// One fenced client for each shard, and one that writes while any shard is led.
-pub(super) fn clients(client: &Client, shards: &Shards) -> (Vec<Client>, Client) {
-    if shards.first().is_sole() {
-        return (vec![client.clone()], client.clone());
-    }
-    let of_shard = |leadership: &Leadership| {
-        let leadership = leadership.clone();
-        fenced(client, move || leadership.leads())
-    };
-    let all = shards.clone();
-    (shards.all().map(of_shard).collect(), fenced(client, move || all.any_led()))
 }

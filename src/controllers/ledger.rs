@@ -61,7 +61,7 @@ pub struct LedgerPages {
     /// Claims created in the last hour: when, for which LocalQueue and how many; the oldest first.
     created: Vec<(Timestamp, String, u32)>,
     /// Nodes that others gave back, for gangs that ran short of them.
-    pub given_back: CapacityReturns,
+    pub capacity_returns: CapacityReturns,
     /// Refused gangs.
     pub refused: Refused,
     /// The gates' last answer about each gang since it moved, as counted; `None` if they let it pass.
@@ -236,8 +236,8 @@ impl LedgerPages {
 
     /// Forgets everything about a gang. Returns whether others may now have their turn.
     pub fn forget(&mut self, gang: &str) -> bool {
-        self.went_on(gang, None);
-        self.given_back.forget(gang);
+        self.note_option(gang, None);
+        self.capacity_returns.forget(gang);
         self.refused.forget(gang);
         self.strike(gang)
     }
@@ -248,7 +248,7 @@ impl LedgerPages {
             entries,
             options,
             bases,
-            given_back,
+            capacity_returns,
             refused,
             answers,
             awaited,
@@ -266,7 +266,7 @@ impl LedgerPages {
             ("bases", bases.count()),
             ("answers", answers.len()),
             ("awaited", awaited.len()),
-            ("given back", given_back.count()),
+            ("given back", capacity_returns.count()),
             ("refused", refused.count()),
         ]
     }
@@ -278,7 +278,7 @@ impl LedgerPages {
     }
 
     /// Records the option that a gang has reached, or that it is over.
-    pub fn went_on(&mut self, gang: &str, option: Option<OptionPosition>) {
+    pub fn note_option(&mut self, gang: &str, option: Option<OptionPosition>) {
         self.answers.remove(gang);
         if let Some(option) = option {
             self.options.insert(gang.to_owned(), option);
@@ -330,7 +330,7 @@ impl LedgerPages {
     /// Makes a gang that ran short wait until others give back as many nodes as its entered plan has.
     pub fn await_nodes(&mut self, gang: &str, workload: &Workload) {
         if let Some(entry) = self.entries.get(gang) {
-            self.given_back.wait(gang, workload, &entry.reservations);
+            self.capacity_returns.wait(gang, workload, &entry.reservations);
         }
     }
 
@@ -528,7 +528,7 @@ mod tests {
         pages.strike("a");
         assert!(pages.accepted("a").is_none());
         assert_eq!(["a", "c"].map(|gang| shapes(&pages, gang).len()), [0, 1]);
-        pages.went_on("a", None);
+        pages.note_option("a", None);
         assert_eq!(pages.frozen("a"), None);
     }
 
@@ -581,7 +581,7 @@ mod tests {
         let limit = Some(ObstacleReason::LimitExceeded);
         assert!(pages.note_answer("a", limit) && !pages.note_answer("a", limit));
         assert!(pages.note_answer("a", None) && !pages.note_answer("a", None));
-        pages.went_on("a", Some(OptionPosition::default()));
+        pages.note_option("a", Some(OptionPosition::default()));
         assert!(pages.note_answer("a", None) && pages.note_answer("b", None));
     }
 
@@ -589,9 +589,9 @@ mod tests {
     fn a_gangs_option_is_forgotten_with_the_gang() {
         let mut pages = LedgerPages::default();
         let option = OptionPosition { tier: 1, index: 3, count: 4 };
-        pages.went_on("a", Some(option));
+        pages.note_option("a", Some(option));
         assert_eq!((pages.option("a"), pages.option("b")), (Some(option), None));
-        pages.went_on("a", None);
+        pages.note_option("a", None);
         assert_eq!(pages.option("a"), None);
     }
 }

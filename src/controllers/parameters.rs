@@ -11,6 +11,10 @@ use crate::names;
 use crate::policy::{check, tree};
 use kube::ResourceExt;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How soon to reconcile again while the checks are not listed yet.
+const CATCH_UP: Duration = Duration::from_millis(500);
 
 /// Whether a reference names an object of our kind.
 pub fn is_ours(reference: &ParametersRef) -> bool {
@@ -42,7 +46,7 @@ pub async fn reconcile(object: Arc<RawParameters>, context: Arc<Context>) -> Res
     }
     if !context.gates.closed().is_empty() {
         // It is not known yet which checks exist.
-        return Ok(Action::requeue(super::admission_check::CATCH_UP));
+        return Ok(Action::requeue(CATCH_UP));
     }
     let report = Report { fault: read(&object).err(), checks: used_by(&context, &object.name_any()) };
     parameters::report(&context.client, &object.metadata, object.conditions(), &report, context.now())

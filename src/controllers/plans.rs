@@ -23,7 +23,7 @@ use crate::plan::{
 use crate::policy::overrides::{self, Ignored};
 use crate::policy::{Limits, Policy};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{LimitRange, Taint};
+use k8s_openapi::api::core::v1::Taint;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use std::collections::{BTreeMap, BTreeSet};
@@ -113,8 +113,8 @@ pub fn of_topology(context: &Context, policy: &Arc<Policy>, workload: &Workload,
 
 /// NodeClaims as the API server has them, where a plan depends on others than the gang's.
 #[derive(Clone, Copy, Debug)]
-pub struct Known<'a> {
-    /// Those of the NodePools that must be known.
+pub struct ReadInputs<'a> {
+    /// Those of the NodePools that must be read.
     pub claims: &'a [NodeClaim],
     /// Those that the gang may take over.
     pub warm: &'a [NodeClaim],
@@ -136,13 +136,13 @@ pub fn outcome(
     request: &Request<'_>,
     gang: &str,
     pages: &mut LedgerPages,
-    known: Known<'_>,
+    read: ReadInputs<'_>,
 ) -> Outcome {
     let workload = request.workload;
     let now = context.now();
     // One that was read before it went would be remembered for good.
     let is_there = |claim: &&NodeClaim| context.stores.claims.entry(&ObjectRef::from_obj(*claim)).is_some();
-    for claim in known.claims.iter().filter(is_there) {
+    for claim in read.claims.iter().filter(is_there) {
         if let Some(shape) = Shape::of_claim(claim)
             && pages.sightings().note(shape, now)
         {
@@ -158,11 +158,11 @@ pub fn outcome(
     };
     let frozen = accepted.as_ref().map(|accepted| accepted.basis.clone()).or_else(began);
     let Basis { shapes, market } = frozen.unwrap_or_else(|| pages.basis(now));
-    let shapes = known.shapes.map_or(shapes, Arc::from);
+    let shapes = read.shapes.map_or(shapes, Arc::from);
     let short = pages.short(now);
     let reserved = pages.others(gang);
-    let counted = not_reserved(known.claims, &reserved);
-    let grounds = known.grounds.cloned().unwrap_or_else(|| Grounds::cached(context, workload));
+    let counted = not_reserved(read.claims, &reserved);
+    let grounds = read.grounds.cloned().unwrap_or_else(|| Grounds::cached(&context.stores, workload));
     let granted = workload.admission().map(|admission| admission.cluster_queue.as_str());
     let queue = grounds
         .cluster
@@ -184,10 +184,10 @@ pub fn outcome(
         limit_ranges: &grounds.limit_ranges,
         runtime_classes: &grounds.cluster.runtime_classes,
         device_classes: &grounds.cluster.device_classes,
-        storage: known.storage,
+        storage: read.storage,
         pool_claims: &counted,
-        warm: known.warm,
-        kept: known.kept,
+        warm: read.warm,
+        kept: read.kept,
         reserved: &reserved,
         shapes: &shapes,
         market: market.as_deref(),
@@ -200,7 +200,7 @@ pub fn outcome(
         traffic: Some(&traffic),
         predecessors: &predecessors,
         settled: settled.as_deref(),
-        edited: known.edited,
+        edited: read.edited,
         now,
     };
     let outcome = plan::plan(&cluster, request);
@@ -257,12 +257,12 @@ pub fn updates(
     Ok(updates)
 }
 
-/// What a pod takes from its node, of each pod set that is held to the gang's nodes; nothing where that is not known.
+/// What a pod takes from its node, of each pod set that is held to the gang's nodes; nothing where that is not read.
 pub fn each(context: &Context, request: &Request<'_>) -> Vec<ResourceList> {
     let queue = queue_of(context, request.workload);
     let held = plan::demand::pinned(queue.as_deref(), request);
     let defaults = Defaults {
-        limit_ranges: &limit_ranges(context, request.workload),
+        limit_ranges: &context.stores.limit_ranges_of(request.workload),
         runtime_classes: &context.stores.plan.runtime_classes.state(),
     };
     let sets = request.workload.spec.pod_sets.iter().filter(|set| held.contains(&set.name));
@@ -281,7 +281,7 @@ pub fn tolerated(context: &Context, request: &Request<'_>, taints: Vec<Taint>) -
     let flavors = context.stores.plan.flavors.state();
     let cluster = Cluster {
         checks: &context.stores.checks.state(),
-        limit_ranges: &limit_ranges(context, request.workload),
+        limit_ranges: &context.stores.limit_ranges_of(request.workload),
         runtime_classes: &context.stores.plan.runtime_classes.state(),
         ..Cluster::with(queue.as_deref(), &flavors, &[])
     };
@@ -306,12 +306,6 @@ pub fn settled(context: &Context, request: &Request<'_>) -> Option<String> {
     claims.retain(|c| c.pin == request.gang && c.workload_uid != own && !c.node_name.is_empty());
     let nodes = claims.iter().filter_map(|claim| context.stores.nodes.get(&ObjectRef::new(&claim.node_name)));
     nodes.filter_map(|node| node.metadata.labels.as_ref()?.get(key).cloned()).min()
-}
-
-/// The LimitRanges of a Workload's namespace, as the caches show them.
-pub fn limit_ranges(context: &Context, workload: &Workload) -> Vec<Arc<LimitRange>> {
-    let namespace = workload.namespace();
-    context.stores.limit_ranges.state().into_iter().filter(|r| r.metadata.namespace == namespace).collect()
 }
 
 #[cfg(test)]

@@ -8,19 +8,13 @@
 //!
 //! Rule: a hint, which may be lost at any time; then the gang is tried once more.
 
-use super::context::Context;
-use super::gang::Reconciled;
-use super::others::Others;
-use crate::api::{ClusterQueue, Workload};
-use crate::effects::requeued::{self, Queueing};
-use crate::error::Error;
+use crate::api::Workload;
 use crate::gang::Refusal;
 use crate::names;
 use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
-use kube::{Resource, ResourceExt};
 use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 /// How long quota is held that Kueue reserved before it saw Retry again; doubles each time.
@@ -44,10 +38,10 @@ struct Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Causes {
     /// Digest of what Kueue reserves by. If it changes, the next reservation may have a plan.
-    reserved: u64,
+    pub reserved: u64,
     /// Digest of what plans are made from. It changes all the time, so it ends no refusal until a plan shows that it
     /// helps.
-    planned: u64,
+    pub planned: u64,
 }
 
 impl Refused {
@@ -112,113 +106,15 @@ impl Refused {
     }
 
     /// The Workloads of the gangs that were refused for causes other than these.
-    fn outdated(&self, causes: impl Fn(&Workload) -> Causes) -> Vec<ObjectRef<Workload>> {
+    pub fn outdated(&self, causes: impl Fn(&Workload) -> Causes) -> Vec<ObjectRef<Workload>> {
         let outdated = self.0.values().filter(|entry| entry.causes != causes(&entry.workload));
         outdated.map(|entry| ObjectRef::from_obj(&*entry.workload)).collect()
     }
 }
 
-impl Context {
-    /// The current causes that a refusal of this gang may be due to.
-    pub(super) fn causes_of_refusal(&self, workload: &Workload) -> Causes {
-        Causes { reserved: self.reserved_by(workload), planned: self.planned_from() }
-    }
-
-    /// A digest of what Kueue reserves by for this Workload.
-    fn reserved_by(&self, workload: &Workload) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        let stores = &self.stores;
-        let namespace = workload.namespace().unwrap_or_default();
-        let local_queue = ObjectRef::new(&workload.spec.queue_name).within(&namespace);
-        let local_queue = stores.local_queues.store.get(&local_queue);
-        // If Setu may not read LocalQueues, any queue may be the gang's.
-        let is_its = |queue: &ClusterQueue| {
-            let name = queue.metadata.name.as_deref();
-            local_queue.as_ref().is_none_or(|local| name == Some(&local.spec.cluster_queue))
-        };
-        let queues: Vec<_> = stores.plan.queues.state().into_iter().filter(|queue| is_its(queue)).collect();
-        let groups = queues.iter().flat_map(|queue| &queue.spec.resource_groups);
-        let flavors = groups.flat_map(|group| &group.flavors);
-        let flavors = flavors.filter_map(|flavor| stores.plan.flavors.get(&ObjectRef::new(&flavor.name)));
-        by_generation(flavors, &mut hasher);
-        if queues.iter().any(|queue| !queue.spec.cohort_name.is_empty()) {
-            by_generation(stores.cohorts.store.state(), &mut hasher);
-        }
-        by_generation(queues, &mut hasher);
-        by_generation(local_queue, &mut hasher);
-        hasher.finish()
-    }
-
-    /// A digest of what plans are made from.
-    fn planned_from(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        (self.policies.revision(), self.better_offers()).hash(&mut hasher);
-        let stores = &self.stores;
-        by_generation(stores.plan.pools.state(), &mut hasher);
-        by_generation(stores.plan.daemon_sets.state(), &mut hasher);
-        by_version(&stores.limit_ranges.state(), &mut hasher);
-        by_version(&stores.plan.runtime_classes.state(), &mut hasher);
-        by_version(&stores.plan.device_classes.state(), &mut hasher);
-        by_version(&stores.namespaces.store.state(), &mut hasher);
-        hasher.finish()
-    }
-
-    /// Wakes the refused gangs whose causes have changed.
-    pub(super) fn wake_refused(&self) {
-        let refused = &self.of_gangs.ledger.open().refused;
-        if refused.count() == 0 {
-            return;
-        }
-        let planned = self.planned_from();
-        let outdated = refused.outdated(|workload| Causes { reserved: self.reserved_by(workload), planned });
-        for workload in outdated {
-            self.wake_workload(workload);
-        }
-    }
-}
-
-/// Takes a Workload out of Kueue's queue, or puts it back, as its gangs' reconciles require. Runs after its checks are
-/// written, so that their old state does not get it refused at once.
-pub(super) async fn queue(
-    context: &Context,
-    workload: &mut Workload,
-    results: &[Reconciled],
-    others: Others,
-) -> Result<(), Error> {
-    if workload.request_name().is_some() {
-        // Kueue queues the Workload that owns it.
-        return Ok(());
-    }
-    let is_kept_out = results.iter().any(|result| result.queueing == Queueing::KeptOut);
-    let wanted = if is_kept_out { Queueing::KeptOut } else { Queueing::Allowed };
-    // Another Setu that keeps it out also puts it back.
-    let may_write = is_kept_out || !others.may_refuse;
-    if may_write && wanted != Queueing::of(workload) {
-        let client = context.client_of(workload.metadata.uid.as_deref().unwrap_or_default());
-        *workload = requeued::apply(client, workload, wanted, context.now()).await?;
-        context.of_gangs.own_writes.note(workload);
-    }
-    Ok(())
-}
-
 /// The annotations that override the policy for a Workload. They do not count in its generation.
 fn overrides(workload: &Workload) -> impl Iterator<Item = (&String, &String)> {
     workload.annotations().iter().filter(|(key, _)| key.starts_with(names::JOB_OVERRIDE_PREFIX))
-}
-
-/// Hashes objects whose status does not matter for a refusal.
-fn by_generation<K: Resource>(all: impl IntoIterator<Item = Arc<K>>, hasher: &mut DefaultHasher) {
-    let mut sorted: Vec<_> = all.into_iter().map(|o| (o.uid(), o.meta().generation)).collect();
-    sorted.sort();
-    sorted.hash(hasher);
-}
-
-/// Hashes objects that have no generation, or whose labels count.
-fn by_version<K: Resource>(all: &[Arc<K>], hasher: &mut DefaultHasher) {
-    let mut sorted: Vec<_> =
-        all.iter().map(|o| (o.namespace(), o.name_any(), o.resource_version())).collect();
-    sorted.sort();
-    sorted.hash(hasher);
 }
 
 #[cfg(test)]

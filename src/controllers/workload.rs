@@ -5,10 +5,10 @@ use super::context::Context;
 use super::finalizer;
 use super::gang::{Gang, LeftAlone, Reconciled};
 use super::memory::{CacheLag, lock};
+use super::mirrors::refuse_without_owner;
 use super::others::Others;
 use super::queue::{Action, Key};
-use super::refused;
-use super::workloads::refuse_without_owner;
+use super::queueing;
 use crate::api::workload::{CheckState, Verdict};
 use crate::api::{Workload, condition};
 use crate::effects::{request, verdict};
@@ -71,7 +71,7 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
     let others = Others::of(&workload, &context);
     if checks.is_empty() {
         refuse_without_owner(&context, &workload).await?;
-        refused::queue(&context, &mut workload, &results, others).await?;
+        queueing::settle(&context, &mut workload, &results, others).await?;
         finalizer::let_go(&context, &workload, &results, others).await?;
         context.of_gangs.waiting.served(&key, began);
         return Ok(Action::await_change());
@@ -90,7 +90,7 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
     let later =
         write_entries(&context, &mut workload, &results, context.of_gangs.waiting.since(&key)).await?;
     if !left_alone {
-        refused::queue(&context, &mut workload, &results, others).await?;
+        queueing::settle(&context, &mut workload, &results, others).await?;
     }
     let let_go =
         if left_alone { None } else { finalizer::let_go(&context, &workload, &results, others).await? };

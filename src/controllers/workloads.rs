@@ -3,21 +3,14 @@
 //! Rule: a request is mirrored again whenever it or the Workload that owns it changes. Of several requests for one check of a
 //! Workload only the first that has not ended is served, so that no nodes are bought twice.
 
-use super::context::Context;
 use super::summary::WorkloadSummary;
-use crate::api::workload::{CheckState, Verdict};
 use crate::api::{ProvisioningRequest, Workload};
-use crate::cluster::guard::Guarded;
-use crate::cluster::lock;
-use crate::cluster::store::{Keeping, News, Store, StoreEntry, Writer};
+use crate::cluster::store::{Keeping, Store, StoreEntry, Writer};
 use crate::cluster::watch::{Gates, Listed, Touched, watch_keeping};
-use crate::effects::{call, request};
-use crate::error::Error;
-use crate::gang::request::{Details, as_workload, check_of, name_as_workload, owner_ref};
 use crate::names;
 use kube::runtime::reflector::ObjectRef;
-use kube::runtime::watcher::{Config, Event};
-use kube::{Api, Client, ResourceExt};
+use kube::runtime::watcher::Config;
+use kube::{Api, Client};
 use std::sync::{Arc, Mutex};
 
 /// Every Workload, of whichever front-end.
@@ -56,11 +49,11 @@ impl Workloads {
 /// ProvisioningRequests, and the mirrors of those of Setu's class.
 pub struct Requests {
     /// Every request; those of Setu's class are found by the UID of the Workload that owns them.
-    objects: Store<ProvisioningRequest, RequestSummary>,
+    pub(super) objects: Store<ProvisioningRequest, RequestSummary>,
     /// Whether they were listed; never where requests are not served.
     pub listed: Listed,
     /// Writes their mirrors.
-    mirrors: Mutex<Writer<Workload, WorkloadSummary>>,
+    pub(super) mirrors: Mutex<Writer<Workload, WorkloadSummary>>,
 }
 
 /// What is at hand of each request.
@@ -105,168 +98,5 @@ impl Requests {
         let keeping = Keeping { summary: WorkloadSummary::of, index: |_: &WorkloadSummary| "", packed: true };
         let (of_requests, writer) = Writer::new(keeping);
         (Self { objects, listed, mirrors: Mutex::new(writer) }, Workloads { of_kueue, of_requests })
-    }
-}
-
-fn has_ended(request: &ProvisioningRequest) -> bool {
-    ["Failed", "BookingExpired"].iter().any(|kind| request.is(kind))
-}
-
-/// Fails a request that no Workload controls: nobody has admitted its pods.
-///
-/// # Errors
-/// The request could not be answered.
-pub(super) async fn refuse_without_owner(context: &Context, mirror: &Workload) -> Result<(), Error> {
-    if mirror.request_name().is_none() || owner_ref(mirror).is_some() || mirror.is("Failed") {
-        return Ok(());
-    }
-    let entry = CheckState {
-        name: String::new(),
-        state: Verdict::Rejected,
-        last_transition_time: context.now(),
-        message:
-            "no Workload controls this request; Setu serves requests that Kueue's provisioning check makes"
-                .to_owned(),
-        requeue_after_seconds: None,
-        pod_set_updates: Vec::new(),
-    };
-    let client = context.client_of(mirror.metadata.uid.as_deref().unwrap_or_default());
-    request::apply(client, mirror, &entry, (&Details::default(), None), context.now()).await?;
-    Ok(())
-}
-
-impl Context {
-    /// A ProvisioningRequest was touched: it and the others for the same Workload are mirrored again.
-    pub fn request_touched(&self, request: &ProvisioningRequest) {
-        self.mirror(&ObjectRef::from_obj(request));
-        let others = request.workload().map(|(_, owner)| self.stores.requests.objects.of(owner));
-        for other in others.into_iter().flatten().filter(|other| other.metadata.uid != request.metadata.uid) {
-            self.mirror(&ObjectRef::from_obj(&*other));
-        }
-    }
-
-    /// Mirrors every request again, after everything has been listed or a check has changed.
-    pub fn mirror_requests(&self) {
-        for request in self.stores.requests.objects.those(|_| true) {
-            self.mirror(&request);
-        }
-    }
-
-    /// A Workload of Kueue's was touched: its requests are mirrored again.
-    pub(super) fn mirror_requests_of(&self, owner: &str) {
-        for request in self.stores.requests.objects.of(owner) {
-            self.mirror(&ObjectRef::from_obj(&*request));
-        }
-    }
-
-    /// A Workload of Kueue's has stopped running: the claims of its requests are reconciled, also where the request is gone.
-    pub(super) fn wake_claims_of_requests(&self, owner: &str) {
-        if !self.options.provisioning_requests {
-            return;
-        }
-        for claim in self.stores.claims.those(|claim| claim.owner == owner) {
-            // Fails only while the process ends.
-            let _ = self.wake.claim.send(claim);
-        }
-    }
-
-    fn mirror(&self, object: &ObjectRef<ProvisioningRequest>) {
-        // Held while the objects are read, too: another task may see the request deleted meanwhile, and its mirror would come back.
-        let mut mirrors = lock(&self.stores.requests.mirrors);
-        let namespace = object.namespace.as_deref().unwrap_or_default();
-        let name = ObjectRef::new(&name_as_workload(&object.name)).within(namespace);
-        let last = self.stores.workloads.get(&name);
-        let next = self.stores.requests.objects.get(object).filter(|request| request.is_of_setus_class());
-        let next = next.map(|request| {
-            let owner = request.workload().and_then(|(name, uid)| {
-                let found = self.stores.workloads.get(&ObjectRef::new(name).within(namespace))?;
-                (found.metadata.uid.as_deref() == Some(uid)).then_some(found)
-            });
-            self.as_workload(&request, owner.as_deref())
-        });
-        if last.as_deref() == next.as_ref() {
-            return;
-        }
-        // Another request may have taken the name.
-        let is_another =
-            |last: &Arc<Workload>| next.as_ref().is_none_or(|next| next.metadata.uid != last.metadata.uid);
-        let gone = last.filter(is_another).map(|last| Event::Delete((*last).clone()));
-        let events = gone.into_iter().chain(next.map(Event::Apply));
-        let news: Vec<News<Workload>> = events.flat_map(|event| mirrors.take(event)).collect();
-        drop(mirrors);
-        for news in news {
-            if let News::Moved(workload) = news {
-                self.workload_touched(&workload);
-                self.wake_workload(ObjectRef::from_obj(&*workload));
-            }
-        }
-    }
-
-    fn as_workload(&self, request: &ProvisioningRequest, owner: Option<&Workload>) -> Workload {
-        as_workload(request, owner.map(|owner| (owner, self.served_for(request, owner))))
-    }
-
-    /// The check that a request is served for. None if the request has ended before its Workload was admitted, or if an earlier
-    /// one for the same check has not.
-    fn served_for<'w>(&self, request: &ProvisioningRequest, owner: &'w Workload) -> Option<&'w str> {
-        let check_of = |request: &ProvisioningRequest| {
-            check_of(request, owner, |check| self.is_answered_by_requests(check))
-        };
-        let check = check_of(request)?;
-        let order =
-            |r: &ProvisioningRequest| (r.metadata.creation_timestamp.clone().map(|t| t.0), r.name_any());
-        let comes_first = |other: &Arc<ProvisioningRequest>| {
-            order(other) < order(request) && !has_ended(other) && check_of(other) == Some(check)
-        };
-        let others = self.stores.requests.objects.of(owner.metadata.uid.as_deref().unwrap_or_default());
-        let is_over = has_ended(request) && !owner.is("Admitted");
-        (!is_over && !others.iter().any(comes_first)).then_some(check)
-    }
-
-    /// Whether Kueue has a check answered by ProvisioningRequests.
-    fn is_answered_by_requests(&self, check: &str) -> bool {
-        let found = self.stores.checks.get(&ObjectRef::new(check));
-        found.is_some_and(|check| check.spec.controller_name == names::PROVISIONING_REQUEST)
-    }
-
-    /// A Workload of either front-end as the API server has it; `None` where there is none of that name.
-    ///
-    /// # Errors
-    /// It could not be read.
-    pub(super) async fn read_workload(
-        &self,
-        object: &ObjectRef<Workload>,
-    ) -> Result<Option<Guarded<Workload>>, Error> {
-        let namespace = object.namespace.as_deref().unwrap_or_default();
-        let api: Api<Guarded<Workload>> = Api::namespaced(self.client.clone(), namespace);
-        let of = format!("{namespace}/{}", object.name);
-        let Some(name) = object.name.strip_prefix(names::REQUEST_PREFIX) else {
-            return call("reading Workload", &of, api.get_opt(&object.name)).await;
-        };
-        let requests: Api<ProvisioningRequest> = Api::namespaced(self.client.clone(), namespace);
-        let Some(request) = call("reading ProvisioningRequest", &of, requests.get_opt(name)).await? else {
-            return Ok(None);
-        };
-        let owner = match request.workload() {
-            Some((name, uid)) => self.read_owner(namespace, name, uid).await?,
-            None => None,
-        };
-        Ok(Some(Guarded(Ok(self.as_workload(&request, owner.as_ref())))))
-    }
-
-    /// The Workload of this name and UID.
-    ///
-    /// # Errors
-    /// It could not be read.
-    pub(super) async fn read_owner(
-        &self,
-        namespace: &str,
-        name: &str,
-        uid: &str,
-    ) -> Result<Option<Workload>, Error> {
-        let api: Api<Guarded<Workload>> = Api::namespaced(self.client.clone(), namespace);
-        let found = call("reading Workload", &format!("{namespace}/{name}"), api.get_opt(name)).await?;
-        let found = found.and_then(|found| found.0.ok());
-        Ok(found.filter(|workload| workload.metadata.uid.as_deref() == Some(uid)))
     }
 }

@@ -3,15 +3,13 @@
 //! Rule: while the parameters cannot be read, a gang in flight is judged by its terms. Without terms, nothing that
 //! depends on a policy is decided.
 
-use super::Gang;
-use crate::api::Workload;
-use crate::controllers::context::Context;
+use super::scope::Scope;
+use crate::api::{NodeClaim, Workload};
 use crate::controllers::plans;
-use crate::effects::events::Moment;
 use crate::gang::journal::JournalError;
 use crate::gang::notice::Notice;
 use crate::gang::terms::{unlimited, vouched};
-use crate::gang::{JudgedBy, Memory, State, Terms};
+use crate::gang::{Journal, JudgedBy, Memory, Nodes, State, Terms};
 use crate::plan::Obstacle;
 use crate::policy::Policy;
 use kube::ResourceExt;
@@ -25,96 +23,97 @@ pub(super) struct Judgement {
     pub by: JudgedBy,
 }
 
-impl Default for Judgement {
-    fn default() -> Self {
-        Self { policy: Arc::default(), fault: None, by: JudgedBy::Unknown }
-    }
-}
-
-impl Gang<'_> {
+impl Judgement {
     /// An attempt keeps the policy it began with. Everything else uses the current policy.
-    pub(super) fn settle_policy(&mut self, workload: &Workload) {
-        let attempts = &self.context.of_gangs.attempts;
-        let (attempt, tier) = (self.journal.memory.attempt, self.journal.memory.option.tier);
-        if self.journal.state.is_in_flight()
-            && let Some(kept) = attempts.of(&self.id, attempt)
-        {
-            (self.judgement.policy, self.judgement.fault, self.judgement.by) = (kept, None, JudgedBy::Known);
-        } else {
-            let (policy, fault) = plans::policy(self.context, workload, &self.identity.check);
-            let terms =
-                vouched(&self.journal, &self.observed.claims).filter(|_| self.journal.state.is_in_flight());
-            let known = fault.is_ok() || terms.is_some();
-            let policy = match terms {
-                Some(terms) => terms.over(policy, tier),
-                None if self.journal.state.is_in_flight() && !known => unlimited(policy),
-                None => policy,
-            };
-            self.judgement.by = if known { JudgedBy::Known } else { JudgedBy::Unknown };
-            (self.judgement.policy, self.judgement.fault) = (Arc::new(policy), fault.err());
-            if !self.journal.state.is_in_flight() {
-                attempts.forget(&self.id);
-            } else if self.judgement.fault.is_none() {
-                attempts.keep(&self.id, attempt, &self.judgement.policy);
-            }
+    pub(super) fn of(
+        scope: &Scope<'_>,
+        journal: &Journal,
+        claims: &[NodeClaim],
+        workload: &Workload,
+    ) -> Self {
+        if !journal.state.is_in_flight() {
+            let (policy, fault) = plans::policy(scope.context, workload, &scope.identity.check);
+            let by = if fault.is_ok() { JudgedBy::Known } else { JudgedBy::Unknown };
+            scope.context.of_gangs.attempts.forget(&scope.id);
+            return Self { policy: Arc::new(policy), fault: fault.err(), by };
         }
-        if self.journal.state.is_in_flight() {
-            self.judgement.policy = plans::of_tier(&self.judgement.policy, tier);
-            self.judgement.policy =
-                plans::of_topology(self.context, &self.judgement.policy, workload, &self.pin);
+        let tier = journal.memory.option.tier;
+        let judgement = Self::in_flight(scope, journal, claims, workload);
+        let policy = plans::of_tier(&judgement.policy, tier);
+        let policy = plans::of_topology(scope.context, &policy, workload, &scope.label);
+        Self { policy, ..judgement }
+    }
+
+    fn in_flight(scope: &Scope<'_>, journal: &Journal, claims: &[NodeClaim], workload: &Workload) -> Self {
+        let attempts = &scope.context.of_gangs.attempts;
+        let attempt = journal.memory.attempt;
+        if let Some(policy) = attempts.of(&scope.id, attempt) {
+            return Self { policy, fault: None, by: JudgedBy::Known };
         }
+        let (policy, fault) = plans::policy(scope.context, workload, &scope.identity.check);
+        let (policy, by) = match vouched(journal, claims) {
+            Some(terms) => (terms.over(policy, journal.memory.option.tier), JudgedBy::Known),
+            None if fault.is_err() => (unlimited(policy), JudgedBy::Unknown),
+            None => (policy, JudgedBy::Known),
+        };
+        let policy = Arc::new(policy);
+        if fault.is_ok() {
+            attempts.keep(&scope.id, attempt, &policy);
+        }
+        Self { policy, fault: fault.err(), by }
     }
 
     /// Bounds the deadline by the policy. While the policy is unknown, the deadline stays as it is.
-    pub(super) fn bound_deadline(&mut self) {
-        let waits = self.journal.state == State::Validating && self.journal.memory.deadline.is_none();
-        if self.judgement.by == JudgedBy::Known || waits {
-            self.journal.bound_deadline(self.context.now(), self.judgement.policy.deadlines.gang.signed());
+    pub(super) fn bound_deadline(&self, scope: &Scope<'_>, journal: &mut Journal) {
+        let waits = journal.state == State::Validating && journal.memory.deadline.is_none();
+        if self.by == JudgedBy::Known || waits {
+            journal.bound_deadline(scope.now(), self.policy.deadlines.gang.signed());
         }
     }
 
     /// Records the attempt's terms in the journal when the attempt begins or moves to another tier.
-    pub(super) fn settle_terms(&mut self, before: &Memory) {
-        if !self.journal.state.is_in_flight() || self.journal.memory.slots == 0 {
+    pub(super) fn settle_terms(&self, scope: &Scope<'_>, journal: &mut Journal, before: &Memory) {
+        let needs_none = matches!(journal.state, State::Approved { nodes: Nodes::Unneeded });
+        if !journal.state.is_in_flight() || needs_none {
             return;
         }
-        let (attempt, tier) = (self.journal.memory.attempt, self.journal.memory.option.tier);
+        let (attempt, tier) = (journal.memory.attempt, journal.memory.option.tier);
         let policy = if attempt == before.attempt {
-            let kept = self.context.of_gangs.attempts.of(&self.id, attempt);
+            let kept = scope.context.of_gangs.attempts.of(&scope.id, attempt);
             let Some(kept) = kept.filter(|_| tier != before.option.tier && before.terms.is_some()) else {
                 return;
             };
             kept
-        } else if self.judgement.fault.is_some() {
+        } else if self.fault.is_some() {
             // An attempt that is resumed while its policy is unknown has no deadline either.
-            (self.journal.memory.terms, self.journal.memory.deadline) = (None, None);
+            (journal.memory.terms, journal.memory.deadline) = (None, None);
             return;
         } else {
-            Arc::clone(&self.judgement.policy)
+            Arc::clone(&self.policy)
         };
-        self.journal.memory.terms = Terms::of(&policy, tier);
-        if self.journal.memory.terms.is_none() {
+        journal.memory.terms = Terms::of(&policy, tier);
+        if journal.memory.terms.is_none() {
             tracing::warn!(
-                workload = self.identity.workload_ref(),
+                workload = scope.identity.workload_ref(),
                 "readiness asks for more than a journal takes: another replica would judge this attempt by the policy of that time"
             );
         }
     }
 
     /// Whether the gang is in flight and its policy is unknown.
-    pub(super) fn is_undecided(&self) -> bool {
-        self.journal.state.is_in_flight() && self.judgement.by == JudgedBy::Unknown
+    pub(super) fn is_undecided(&self, journal: &Journal) -> bool {
+        journal.state.is_in_flight() && self.by == JudgedBy::Unknown
     }
 }
 
 /// Warns once that a gang is left alone because a newer release wrote its journal.
-pub(super) fn warn_of_newer(context: &Context, workload: &Workload, check: &str, error: &JournalError) {
-    let text = error.to_string();
-    if !context.of_gangs.notices.is_news(&workload.uid().unwrap_or_default(), &format!("{check}: {text}")) {
+pub(super) fn warn_of_newer(scope: &Scope<'_>, workload: &Workload, error: &JournalError) {
+    let (check, text) = (scope.identity.check.as_str(), error.to_string());
+    let notices = &scope.context.of_gangs.notices;
+    if !notices.is_news(&scope.identity.uid, &format!("{check}: {text}")) {
         return;
     }
     tracing::warn!(workload = workload.name_any(), check, error = text, "left a gang alone");
-    let moment = Moment { check, seq: 0, at: context.now() };
     let notice = Notice { reason: "JournalNewer", topic: String::new(), warning: true, text };
-    context.events.publish(workload, moment, &notice);
+    scope.publish(workload, 0, scope.now(), &notice);
 }

@@ -9,31 +9,26 @@ use crate::effects::pods;
 use crate::gang::{AdmittedPods, PodCheck, Stand};
 
 impl Gang<'_> {
-    /// Checks the gang's pods if a check is due.
-    pub(super) async fn check_pods(&mut self, workload: &Workload) {
-        let has_nodes = self.journal.state.holds_nodes();
-        let admitted = AdmittedPods::of(workload, &self.identity.check).filter(|_| has_nodes);
-        self.pod_check = match admitted {
-            Some(admitted) => Some(self.checked(&admitted).await),
-            None => None,
-        };
-    }
-
-    async fn checked(&self, admitted: &AdmittedPods) -> PodCheck {
-        let now = self.context.now();
-        let stand = Stand::of(&self.journal);
-        let last = self.context.board().pod_check(&self.id).filter(|last| admitted.is_of(last, stand));
-        let last = last.unwrap_or_else(|| admitted.unchecked(stand, now, self.identity.jitter(0)));
-        if !last.is_due(now) {
-            return last;
+    /// The last check of the gang's pods, made now if one is due; `None` unless it is admitted with nodes.
+    pub(super) async fn check_pods(&self, workload: &Workload) -> Option<PodCheck> {
+        if !self.journal().state.holds_nodes() {
+            return None;
         }
-        match pods::unbound(self.client, &self.identity.namespace).await {
+        let admitted = AdmittedPods::of(workload, &self.scope.identity.check)?;
+        let (now, stand) = (self.scope.now(), Stand::of(self.journal()));
+        let last = self.scope.context.board().pod_check(&self.scope.id);
+        let last = last.filter(|last| admitted.is_of(last, stand));
+        let last = last.unwrap_or_else(|| admitted.unchecked(stand, now, self.scope.identity.jitter(0)));
+        if !last.is_due(now) {
+            return Some(last);
+        }
+        Some(match pods::unbound(self.scope.client, &self.scope.identity.namespace).await {
             Ok(pods) => admitted.check(&last, &pods, now),
             Err(error) if error.code() == Some(403) => last.forbidden(),
             Err(error) => {
-                tracing::debug!(workload = self.identity.workload_ref(), error = %error.in_full(), "could not check a gang's pods");
+                tracing::debug!(workload = self.scope.identity.workload_ref(), error = %error.in_full(), "could not check a gang's pods");
                 last.again(now)
             }
-        }
+        })
     }
 }

@@ -7,8 +7,9 @@ use crate::api::{Node, NodeClaim, Pod, Workload};
 use crate::controllers::plans;
 use crate::effects::{claims, pods};
 use crate::error::Error;
+use crate::gang::observed::OtherPods;
 use crate::gang::open::is_possible;
-use crate::gang::{ClaimView, Freshness, State, foreign_pods};
+use crate::gang::{ClaimView, Freshness, State};
 use crate::names;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -24,99 +25,78 @@ impl Gang<'_> {
     pub(super) async fn read_quorum(&mut self, workload: &Workload) -> Result<(), Error> {
         // The caches usually know the nodes by now, so their pods can be listed at the same time.
         let known = self.nodes_to_search(workload);
-        let (read, found) = tokio::join!(self.read(), pods::on_nodes(self.client, known.clone()));
+        let client = self.scope.client;
+        let (read, found) = tokio::join!(self.read(), pods::on_nodes(client, known.clone()));
         let (claims, nodes) = read?;
-        self.tier = super::view::tier_of(&claims);
-        self.observed.claims = claims;
-        self.observed.nodes = nodes.into_iter().map(|n| (n.name_any(), n)).collect();
-        self.overlook_taints(workload);
-        self.fetch_grounds(workload).await?;
+        self.observed.replace(claims, nodes);
+        let tolerated = self.tolerated(workload);
+        self.observed.overlook(&tolerated);
+        if let Some((causes, grounds)) = self.read_grounds(workload).await? {
+            (self.inputs.causes, self.inputs.grounds) = (Some(causes), Some(grounds));
+            self.judgement = self.judge(workload);
+        }
         self.observed.freshness = Freshness::Quorum;
-        if !self.fresh && !is_possible(&self.journal, workload, &self.observed.claims) {
+        if !self.stored.fresh && !is_possible(self.journal(), workload, &self.observed.claims) {
             // The cache did not show the claims that contradict the journal.
-            self.rebuild_journal(workload);
+            self.stored.rebuild(&self.scope, workload);
         }
         let mut searched = self.nodes_to_search(workload);
         if !searched.is_empty() {
-            self.observed.searched = Some(self.context.now());
+            self.observed.searched = Some(self.scope.now());
         }
         let rest = searched.iter().filter(|node| !known.contains(node)).cloned().collect();
-        let found = [permitted(found)?, permitted(pods::on_nodes(self.client, rest).await)?];
+        let found = [permitted(found)?, permitted(pods::on_nodes(client, rest).await)?];
         // If Setu may not list pods, no node is known to be free of them.
         if found.iter().any(Option::is_none) {
             searched.clear();
         }
         let pods: Vec<Pod> = found.into_iter().flatten().flatten().collect();
-        let occupied = foreign_pods::occupied(&pods);
-        self.observed.vacant =
-            searched.into_iter().filter(|node| !occupied.contains(node.as_str())).collect();
-        self.observed.taken = foreign_pods::taken(&pods);
-        self.observed.each = plans::each(self.context, &self.request(workload));
+        let each = plans::each(self.scope.context, &self.request(workload));
+        self.observed.others = OtherPods::found(&pods, searched, each);
         Ok(())
     }
 
     /// The current claims and Nodes of the gang. A list waits until the API server's cache has caught up, which can take
     /// long. So a set that is known to be complete is read by name.
     async fn read(&self) -> Result<(Vec<NodeClaim>, Vec<Node>), Error> {
-        if let Some(known) = self.complete()
-            && let Some(read) = claims::reread(self.client, &self.identity, known).await?
+        let (client, identity) = (self.scope.client, &self.scope.identity);
+        if let Some(known) = self.observed.complete(self.journal(), BY_NAME)
+            && let Some(read) = claims::reread(client, identity, known).await?
         {
             return Ok(read);
         }
-        let client = self.client;
         let list = |uids: Vec<String>| async move { claims::read(client, &uids).await };
-        let read = self.context.reads.read(self.identity.uid.clone(), list).await?;
+        let read = self.scope.context.reads.read(identity.uid.clone(), list).await?;
         let (claims, nodes) = &*read;
-        let own = nodes.iter().filter(|node| node.label(names::WORKLOAD_UID) == self.identity.uid);
-        let claims = claims.iter().filter(|claim| self.identity.made(claim));
+        let own = nodes.iter().filter(|node| node.label(names::WORKLOAD_UID) == identity.uid);
+        let claims = claims.iter().filter(|claim| identity.made(claim));
         Ok((claims.cloned().collect(), own.cloned().collect()))
-    }
-
-    /// All known claims with the names of their Nodes, if every slot has one. Then no decision rests on absence.
-    fn complete(&self) -> Option<Vec<(NodeClaim, String)>> {
-        let memory = &self.journal.memory;
-        let waits = matches!(self.journal.state, State::WaitingReady | State::Approved { .. });
-        let filled: BTreeSet<Option<u32>> = self.staying().map(NodeClaim::slot).collect();
-        let whole = usize::try_from(memory.slots).is_ok_and(|slots| filled.len() == slots);
-        // A slot that was filled again may have other claims.
-        if !waits || !whole || memory.generation > 0 || !(1..=BY_NAME).contains(&self.observed.claims.len()) {
-            return None;
-        }
-        let node = |claim: &NodeClaim| Some(claim.node_name()?.to_owned());
-        self.observed.claims.iter().map(|claim| Some((claim.clone(), node(claim)?))).collect()
     }
 
     /// Whether other pods may have landed on the gang's nodes since it was reported Ready: no taint keeps them off, and
     /// Kueue may still admit the gang.
     pub(super) fn is_to_be_searched_again(&self, workload: &Workload) -> bool {
-        let memory = &self.journal.memory;
-        let approved = self.journal.state.holds_nodes() && !workload.is("Admitted");
-        let due = |last: Timestamp| last.checked_add(SEARCH_AGAIN).is_ok_and(|at| at <= self.context.now());
+        let memory = &self.journal().memory;
+        let approved = self.journal().state.holds_nodes() && !workload.is("Admitted");
+        let due = |last: Timestamp| last.checked_add(SEARCH_AGAIN).is_ok_and(|at| at <= self.scope.now());
         approved && memory.pinning != Pinning::SelectorAndTaint && self.observed.searched.is_none_or(due)
     }
 
     /// The nodes to search for other pods. Before a gang is reported Ready, all of its nodes: anyone may write a
     /// toleration for the taint. Once it is admitted, the nodes of failed claims.
     fn nodes_to_search(&self, workload: &Workload) -> Vec<String> {
-        let memory = &self.journal.memory;
-        let waits = matches!(self.journal.state, State::WaitingReady | State::Approved { .. });
-        let reported = workload.check(&self.identity.check).is_some_and(|c| c.state == Verdict::Ready)
+        let waits = matches!(self.journal().state, State::WaitingReady | State::Approved { .. });
+        let reported = workload.check(&self.scope.identity.check).is_some_and(|c| c.state == Verdict::Ready)
             && !self.is_to_be_searched_again(workload);
-        let ready = self.observed.nodes.values().filter(|node| node.is_ready()).count();
-        let complete = u32::try_from(ready).is_ok_and(|nodes| nodes >= memory.slots);
-        if waits && !reported && complete {
+        if waits && !reported && self.observed.has_ready_nodes(self.journal()) {
             return self.observed.nodes.keys().cloned().collect();
         }
-        let comes = matches!(self.journal.state, State::Provisioning | State::WaitingReady);
+        let comes = matches!(self.journal().state, State::Provisioning | State::WaitingReady);
         if !comes || !workload.is("Admitted") {
             return Vec::new();
         }
-        let failed: BTreeSet<String> = self
-            .views(self.context.now())
-            .into_iter()
-            .filter(ClaimView::has_failed)
-            .map(|v| v.name)
-            .collect();
+        let failed: BTreeSet<String> =
+            self.views(self.scope.now()).into_iter().filter(ClaimView::has_failed).map(|v| v.name).collect();
         let lost = self.observed.claims.iter().filter(|c| failed.contains(&c.name_any()));
         lost.filter_map(NodeClaim::node_name).map(str::to_owned).collect()
     }

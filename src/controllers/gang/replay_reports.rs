@@ -4,11 +4,11 @@
 //! Rule: a repeated report is identical to the first, so that its receivers drop the duplicate.
 
 use super::Gang;
+use super::transitions::Transitions;
 use crate::api::Workload;
 use crate::controllers::registry::Unanswered;
-use crate::effects::events::Moment;
 use crate::gang::trace::{Claims, spans};
-use crate::gang::{StateName, message, notice};
+use crate::gang::{Journal, StateName, message, notice};
 use jiff::{SignedDuration, Timestamp};
 
 /// How far back transitions are reported again when a replica first sees a gang, or after a time without a leader: the
@@ -17,73 +17,78 @@ const REPLAY_WINDOW: SignedDuration = SignedDuration::from_mins(2);
 
 impl Gang<'_> {
     /// Keeps the reports of a failed journal write, which may have succeeded all the same.
-    pub(super) fn keep_unreported(&mut self, workload: &Workload, journal: String, sentence: String) {
-        if self.unreported.is_empty() {
+    pub(super) fn keep_unreported(
+        &self,
+        workload: &Workload,
+        steps: Vec<(Journal, Journal)>,
+        journal: String,
+        sentence: String,
+    ) {
+        if steps.is_empty() {
             return;
         }
         let write = Unanswered {
             journal,
-            seq: self.journal.seq,
+            seq: self.journal().seq,
             sentence,
-            steps: std::mem::take(&mut self.unreported),
+            steps,
             claims: self.observed.claims.clone(),
-            plan: self.plan.clone(),
+            plan: self.planned.outcome.clone(),
         };
-        self.context.of_gangs.registry.keep(&self.id, write, || self.is_there(workload));
+        let is_there = || self.scope.is_there(workload);
+        self.scope.context.of_gangs.registry.keep(&self.scope.id, write, is_there);
     }
 
     /// Reports what an earlier reconcile or another replica left unreported. Returns the state before that.
-    pub(super) fn catch_up(&mut self, workload: &Workload) -> StateName {
-        let state = self.journal.state.name();
-        let seen = &self.context.of_gangs.registry;
-        let Some(write) = seen.turned_out(&self.id, self.stored.as_deref(), self.journal.seq) else {
-            if !self.fresh && !seen.knows(&self.id) {
+    pub(super) fn replay_reports(&self, workload: &Workload) -> StateName {
+        let state = self.journal().state.name();
+        let known = &self.scope.context.of_gangs.registry;
+        let Some(write) = known.turned_out(&self.scope.id, self.stored.text(), self.journal().seq) else {
+            if !self.stored.fresh && !known.knows(&self.scope.id) {
                 self.trace_again(workload);
                 self.publish_again(workload);
             }
             return state;
         };
-        let before = write.steps.first().map_or(state, |(before, _)| before.state.name());
-        let claims = std::mem::replace(&mut self.observed.claims, write.claims);
-        let plan = std::mem::replace(&mut self.plan, write.plan);
-        self.unreported = write.steps;
-        self.report_transitions(workload, &write.sentence);
-        (self.observed.claims, self.plan) = (claims, plan);
+        let Unanswered { steps, sentence, claims, plan, .. } = write;
+        let before = steps.first().map_or(state, |(before, _)| before.state.name());
+        let (claims, plan) = (claims.as_slice(), plan.as_ref());
+        self.report_transitions(workload, &Transitions { steps, sentence, claims, plan });
         before
     }
 
     /// The time since which transitions may be unreported. Without a leader there were none, however long that was.
     fn unreported_since(&self) -> Timestamp {
-        let now = self.context.now();
-        let led = self.context.shards.of(&self.identity.uid).after();
+        let now = self.scope.now();
+        let led = self.scope.context.shards.of(&self.scope.identity.uid).after();
         let last = led.map_or(now, |led| led.min(now));
         last.checked_sub(REPLAY_WINDOW).unwrap_or(last)
     }
 
     fn trace_again(&self, workload: &Workload) {
-        let telemetry = &self.context.telemetry;
+        let telemetry = &self.scope.context.telemetry;
         if !telemetry.traces.is_on() {
             return;
         }
         let recent = self.unreported_since();
-        let history = &self.journal.history;
+        let history = &self.journal().history;
         let sent = history.iter().filter(|s| s.at < recent).map(|s| s.seq).max().unwrap_or_default();
         // Claims of a failed attempt may be half gone by now. Those of a successful one still exist.
         let came_up =
             history.last().is_some_and(|s| s.from != StateName::Approved && s.to == StateName::Approved);
         let claims =
             if came_up { Claims::Then(&self.observed.claims) } else { Claims::Left(&self.observed.claims) };
-        telemetry.traces.send(spans(&self.journal, claims, &self.subject(workload), sent));
+        telemetry.traces.send(spans(self.journal(), claims, &self.scope.subject(workload), sent));
     }
 
     /// Reports only the last transition, because the text describes the current state.
     fn publish_again(&self, workload: &Workload) {
         let recent = self.unreported_since();
-        let Some(step) = self.journal.history.last().filter(|step| step.at >= recent) else { return };
-        let sentence = message::explain(&self.journal, &self.snapshot(&self.parts(workload)));
-        let moment = Moment { check: &self.identity.check, seq: self.journal.seq, at: step.at };
-        for notice in notice::of_step(&self.journal, &sentence, &self.cost(), &self.accepted.passed_over) {
-            self.context.events.publish(workload, moment, &notice);
+        let Some(step) = self.journal().history.last().filter(|step| step.at >= recent) else { return };
+        let sentence = message::explain(self.journal(), &self.snapshot(&self.parts(workload)));
+        let cost = self.cost(&self.observed.claims, self.planned.outcome.as_ref());
+        for notice in notice::of_step(self.journal(), &sentence, &cost, &self.stored.accepted.passed_over) {
+            self.scope.publish(workload, self.journal().seq, step.at, &notice);
         }
     }
 }

@@ -1,0 +1,83 @@
+//! What refusals may be due to, as digests of the stores, and who is woken when it changes.
+
+use super::context::Context;
+use super::refused::Causes;
+use crate::api::{ClusterQueue, Workload};
+use kube::runtime::reflector::ObjectRef;
+use kube::{Resource, ResourceExt};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+impl Context {
+    /// The current causes that a refusal of this gang may be due to.
+    pub(super) fn causes_of_refusal(&self, workload: &Workload) -> Causes {
+        Causes { reserved: self.reserved_by(workload), planned: self.planned_from() }
+    }
+
+    /// A digest of what Kueue reserves by for this Workload.
+    fn reserved_by(&self, workload: &Workload) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        let stores = &self.stores;
+        let namespace = workload.namespace().unwrap_or_default();
+        let local_queue = ObjectRef::new(&workload.spec.queue_name).within(&namespace);
+        let local_queue = stores.local_queues.store.get(&local_queue);
+        // If Setu may not read LocalQueues, any queue may be the gang's.
+        let is_its = |queue: &ClusterQueue| {
+            let name = queue.metadata.name.as_deref();
+            local_queue.as_ref().is_none_or(|local| name == Some(&local.spec.cluster_queue))
+        };
+        let queues: Vec<_> = stores.plan.queues.state().into_iter().filter(|queue| is_its(queue)).collect();
+        let groups = queues.iter().flat_map(|queue| &queue.spec.resource_groups);
+        let flavors = groups.flat_map(|group| &group.flavors);
+        let flavors = flavors.filter_map(|flavor| stores.plan.flavors.get(&ObjectRef::new(&flavor.name)));
+        by_generation(flavors, &mut hasher);
+        if queues.iter().any(|queue| !queue.spec.cohort_name.is_empty()) {
+            by_generation(stores.cohorts.store.state(), &mut hasher);
+        }
+        by_generation(queues, &mut hasher);
+        by_generation(local_queue, &mut hasher);
+        hasher.finish()
+    }
+
+    /// A digest of what plans are made from.
+    fn planned_from(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (self.policies.revision(), self.better_offers()).hash(&mut hasher);
+        let stores = &self.stores;
+        by_generation(stores.plan.pools.state(), &mut hasher);
+        by_generation(stores.plan.daemon_sets.state(), &mut hasher);
+        by_version(&stores.limit_ranges.state(), &mut hasher);
+        by_version(&stores.plan.runtime_classes.state(), &mut hasher);
+        by_version(&stores.plan.device_classes.state(), &mut hasher);
+        by_version(&stores.namespaces.store.state(), &mut hasher);
+        hasher.finish()
+    }
+
+    /// Wakes the refused gangs whose causes have changed.
+    pub(super) fn wake_refused(&self) {
+        let refused = &self.of_gangs.ledger.open().refused;
+        if refused.count() == 0 {
+            return;
+        }
+        let planned = self.planned_from();
+        let outdated = refused.outdated(|workload| Causes { reserved: self.reserved_by(workload), planned });
+        for workload in outdated {
+            self.wake_workload(workload);
+        }
+    }
+}
+
+/// Hashes objects whose status does not matter for a refusal.
+fn by_generation<K: Resource>(all: impl IntoIterator<Item = Arc<K>>, hasher: &mut DefaultHasher) {
+    let mut sorted: Vec<_> = all.into_iter().map(|o| (o.uid(), o.meta().generation)).collect();
+    sorted.sort();
+    sorted.hash(hasher);
+}
+
+/// Hashes objects that have no generation, or whose labels count.
+fn by_version<K: Resource>(all: &[Arc<K>], hasher: &mut DefaultHasher) {
+    let mut sorted: Vec<_> =
+        all.iter().map(|o| (o.namespace(), o.name_any(), o.resource_version())).collect();
+    sorted.sort();
+    sorted.hash(hasher);
+}

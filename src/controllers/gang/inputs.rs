@@ -1,0 +1,135 @@
+//! What a gang's plan is made from, besides the stores: read past the caches, once for each reconcile.
+
+use super::Gang;
+use super::scope::Scope;
+use crate::api::parameters::Release;
+use crate::api::{NodeClaim, Workload};
+use crate::controllers::grounds::Grounds;
+use crate::controllers::refused::Causes;
+use crate::controllers::{admission_check, inflight, plans, storage};
+use crate::effects::{claims, warm};
+use crate::error::Error;
+use crate::gang::{Attempt, State};
+use crate::plan::lifetime;
+use crate::plan::volumes::Storage;
+use crate::plan::warm::key;
+use crate::policy::Policy;
+use std::sync::Arc;
+
+/// What was read for a plan.
+#[derive(Default)]
+pub(super) struct PlanInputs {
+    /// The claims of NodePools of which all must be known.
+    pub pool_claims: Arc<[NodeClaim]>,
+    /// What the volumes of its pods depend on.
+    pub storage: Option<Storage>,
+    /// What the caches hold, read past them.
+    pub grounds: Option<Grounds>,
+    /// Kept nodes that the gang may take over.
+    pub warm: Option<Vec<NodeClaim>>,
+    /// What a refusal may be due to, as of before `grounds` was read.
+    pub causes: Option<Causes>,
+}
+
+impl PlanInputs {
+    /// Reads the claims that a plan depends on: those of NodePools, and those that the gang may take over.
+    pub(super) async fn read_claims(
+        &mut self,
+        scope: &Scope<'_>,
+        state: &State,
+        policy: &Policy,
+        workload: &Workload,
+    ) -> Result<(), Error> {
+        let context = scope.context;
+        let plans = matches!(state, State::Validating | State::Provisioning);
+        let is_accepted = context.of_gangs.ledger.open().accepted(&scope.id).is_some();
+        if !plans || is_accepted || !self.pool_claims.is_empty() {
+            return Ok(());
+        }
+        let pools = plans::pools_to_read(context, policy);
+        if !pools.is_empty() {
+            let read = async { claims::of_pools(scope.client, &pools).await.map(Arc::from) };
+            self.pool_claims = context.pool_claims.read(pools.clone(), read).await?;
+        }
+        // A bound counts nodes once that the gang takes over.
+        if !pools.is_empty() || inflight::counts_by_queue(context) {
+            self.read_warm(scope, policy, workload).await?;
+        }
+        Ok(())
+    }
+
+    /// Reads which kept nodes the gang may take over.
+    pub(super) async fn read_warm(
+        &mut self,
+        scope: &Scope<'_>,
+        policy: &Policy,
+        workload: &Workload,
+    ) -> Result<(), Error> {
+        if policy.release == Release::Warm && self.warm.is_none() {
+            let key = key(&workload.local_queue(), &scope.identity.check);
+            let free = warm::free(scope.client, &key, lifetime::of_job(workload), scope.now());
+            self.warm = Some(free.await?);
+        }
+        Ok(())
+    }
+
+    /// Reads what the volumes of the pods depend on.
+    pub(super) async fn read_storage(
+        &mut self,
+        scope: &Scope<'_>,
+        state: &State,
+        workload: &Workload,
+        refused_by: Option<Causes>,
+    ) -> Result<(), Error> {
+        // A refused gang is planned anew where something has changed.
+        let has_changed =
+            |causes| scope.context.of_gangs.ledger.open().refused.changed(&scope.id, causes).is_some();
+        if self.storage.is_none() && (state.needs_plan() || refused_by.is_some_and(has_changed)) {
+            self.storage = Some(storage::read(scope.client, workload).await?);
+        }
+        Ok(())
+    }
+}
+
+impl Gang<'_> {
+    /// What the gang is to be given up, ended or refused for, read past the caches, with what a refusal may be due to; `None` if
+    /// nothing ends by its plan.
+    pub(super) async fn read_grounds(&self, workload: &Workload) -> Result<Option<(Causes, Grounds)>, Error> {
+        if !self.needs_grounds() {
+            return Ok(None);
+        }
+        let (context, identity) = (self.scope.context, &self.scope.identity);
+        // What changes from now on may allow a gang that is refused.
+        let causes = context.causes_of_refusal(workload);
+        // Faults of the parameters are reported by the policy.
+        let read = Box::pin(async {
+            let grounds = context.grounds.read(&context.client, &context.stores, &identity.namespace);
+            tokio::try_join!(grounds, admission_check::refresh(context, &identity.check))
+        });
+        let grounds = match read.await {
+            // Nodes are not held for what cannot be read.
+            Err(error) if self.journal().state == State::Provisioning && self.is_overdue(workload) => {
+                tracing::warn!(workload = identity.workload_ref(), error = %error.in_full(), "ended by what the caches show");
+                Grounds::cached(&context.stores, workload)
+            }
+            read => read?.0,
+        };
+        Ok(Some((causes, grounds)))
+    }
+
+    /// Whether nothing ends by the gang's plan, or what that plan rests on was read past the caches. What was read of its claims
+    /// says nothing of it.
+    pub(super) fn rests_on_grounds(&self) -> bool {
+        !self.needs_grounds() || self.inputs.grounds.is_some()
+    }
+
+    fn needs_grounds(&self) -> bool {
+        let pools = || self.scope.context.stores.plan.pools.state();
+        self.planned.outcome.as_ref().is_some_and(|outcome| self.planning().ends_something(outcome, pools))
+    }
+
+    /// Whether the attempt's time is over.
+    fn is_overdue(&self, workload: &Workload) -> bool {
+        Attempt::of(self.journal(), &self.snapshot(&self.parts(workload))).has_expired()
+    }
+}

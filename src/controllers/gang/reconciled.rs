@@ -1,0 +1,41 @@
+//! What the reconcile of a gang leaves to that of its Workload.
+
+use crate::api::workload::CheckState;
+use crate::effects::requeued::Queueing;
+use crate::gang::Failure;
+use crate::gang::request::Details;
+use jiff::Timestamp;
+use std::time::Duration;
+
+/// The result of reconciling a gang.
+pub struct Reconciled {
+    /// The entry to write, if it differs.
+    pub entry: Option<CheckState>,
+    /// Whether that entry only reports progress.
+    pub progress: bool,
+    /// What is said of its nodes, and why its last attempt failed, in a ProvisioningRequest.
+    pub in_request: InRequest,
+    /// Whether Kueue may queue the Workload, judged by this gang alone.
+    pub queueing: Queueing,
+    /// Whether the gang may run on nodes of its own.
+    pub has_nodes: bool,
+    /// Whether it has claims, or may still get some.
+    pub holds: bool,
+    /// When to reconcile again if no change is seen.
+    pub net: Duration,
+    /// When time alone may change something.
+    pub wake: Option<Timestamp>,
+}
+
+/// What a ProvisioningRequest says of its gang besides the state of the check.
+#[derive(Debug, Default)]
+pub struct InRequest {
+    /// Its nodes.
+    pub details: Details,
+    /// Why the last attempt failed.
+    pub failure: Option<Failure>,
+}
+
+/// A gang that a newer release manages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeftAlone;

@@ -1,0 +1,95 @@
+//! Whose gang is reconciled, and with what. Nothing here changes during a reconcile.
+
+use crate::api::Workload;
+use crate::controllers::Context;
+use crate::effects::events::Moment;
+use crate::gang::identity::pin;
+use crate::gang::notice::Notice;
+use crate::gang::request::owner_ref;
+use crate::gang::trace::Subject;
+use crate::gang::{GangIdentity, Journal, Rules};
+use crate::plan::{OptionSelection, Request};
+use crate::policy::Policy;
+use jiff::Timestamp;
+use kube::runtime::reflector::ObjectRef;
+use kube::{Client, ResourceExt};
+
+/// One gang, and what it is reconciled with.
+pub(super) struct Scope<'a> {
+    pub context: &'a Context,
+    /// Writes only while this replica leads the gang's shard.
+    pub client: &'a Client,
+    pub identity: GangIdentity,
+    pub id: String,
+    /// Value of the gang's label on its nodes.
+    pub label: String,
+    /// The Workload that owns the ProvisioningRequest, where the gang is that of one.
+    pub owner: Option<String>,
+    our_checks: &'a [String],
+    /// The context's count of turns when the reconcile began.
+    pub turns: u64,
+}
+
+impl<'a> Scope<'a> {
+    pub(super) fn of(
+        context: &'a Context,
+        workload: &Workload,
+        check: &str,
+        our_checks: &'a [String],
+    ) -> Self {
+        let identity = GangIdentity {
+            namespace: workload.namespace().unwrap_or_default(),
+            workload: workload.name_any(),
+            uid: workload.uid().unwrap_or_default(),
+            check: check.to_owned(),
+        };
+        Self {
+            context,
+            client: context.client_of(&identity.uid),
+            id: identity.id(),
+            label: pin(workload, check),
+            owner: owner_ref(workload),
+            our_checks,
+            turns: context.turns(),
+            identity,
+        }
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.context.now()
+    }
+
+    /// Whom to plan for, with every option open.
+    pub(super) fn request<'r>(&'r self, workload: &'r Workload, policy: &'r Policy) -> Request<'r> {
+        Request {
+            workload,
+            check: &self.identity.check,
+            our_checks: self.our_checks,
+            gang: &self.label,
+            policy,
+            selection: OptionSelection::From(0),
+        }
+    }
+
+    /// The rules of a policy for the attempt of this journal.
+    pub(super) fn rules(&self, workload: &Workload, policy: &Policy, journal: &Journal) -> Rules {
+        let jitter = self.identity.jitter(journal.memory.attempt);
+        Rules::new(policy, self.now(), jitter).of(workload)
+    }
+
+    /// Whether the Workload still exists in the cache.
+    pub(super) fn is_there(&self, workload: &Workload) -> bool {
+        let known = self.context.stores.workloads.entry(&ObjectRef::from_obj(workload));
+        known.is_some_and(|known| known.uid == self.identity.uid)
+    }
+
+    pub(super) fn subject(&self, workload: &Workload) -> Subject {
+        Subject::of(workload, &self.id, &self.identity.check)
+    }
+
+    /// Publishes an Event about the transition with this number.
+    pub(super) fn publish(&self, workload: &Workload, seq: u64, at: Timestamp, notice: &Notice) {
+        let moment = Moment { check: &self.identity.check, seq, at };
+        self.context.events.publish(workload, moment, notice);
+    }
+}

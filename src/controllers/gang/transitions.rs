@@ -1,0 +1,146 @@
+//! Reports committed transitions: logs, metrics, spans and Events.
+
+use super::Gang;
+use crate::api::{NodeClaim, Workload};
+use crate::controllers::registry::GangEntry;
+use crate::gang::event::Reason;
+use crate::gang::journal::Step;
+use crate::gang::notice::Notice;
+use crate::gang::reservation::Ending;
+use crate::gang::trace::{Claims, CutOff, cut_off, spans};
+use crate::gang::{Journal, StateName, notice};
+use crate::names;
+use crate::plan::Outcome;
+use crate::plan::cost::Cost;
+use crate::telemetry::metrics::{self, Counted};
+use jiff::Timestamp;
+use std::time::Duration;
+
+/// Committed transitions, with what was known when they were made.
+pub(super) struct Transitions<'a> {
+    /// The journal before and after each.
+    pub steps: Vec<(Journal, Journal)>,
+    /// Where the gang was then, for users.
+    pub sentence: String,
+    pub claims: &'a [NodeClaim],
+    pub plan: Option<&'a Outcome>,
+}
+
+impl Gang<'_> {
+    /// Logs, counts, traces and publishes committed transitions.
+    pub(super) fn report_transitions(&self, workload: &Workload, all: &Transitions<'_>) {
+        // From then on, whoever sees the Workload deleted can report the gang's last state.
+        let is_there = self.note(workload, all.plan);
+        for (before, after) in &all.steps {
+            if is_there {
+                self.trace(workload, before, after, all.claims);
+            }
+            let Some(step) = after.history.last().filter(|_| after.seq != before.seq) else {
+                continue;
+            };
+            self.log(step, after);
+            count(step, before, after, all.claims);
+            let cost = self.cost(all.claims, all.plan);
+            let passed_over = &self.stored.accepted.passed_over;
+            let notices = notice::of_step(after, &all.sentence, &cost, passed_over).into_iter();
+            for notice in notices.chain(self.drawbacks(step)) {
+                self.scope.publish(workload, after.seq, step.at, &notice);
+            }
+        }
+    }
+
+    /// The cost of the gang's nodes: of its claims, or of its plan while there are none.
+    pub(super) fn cost(&self, claims: &[NodeClaim], plan: Option<&Outcome>) -> Cost {
+        match plan {
+            Some(Outcome::Provision(plan)) if claims.is_empty() => (*plan.cost).clone(),
+            _ => self.cost_of(claims),
+        }
+    }
+
+    pub(super) fn cost_of(&self, claims: &[NodeClaim]) -> Cost {
+        let nodes = claims.iter().map(|claim| (claim, 1));
+        self.scope.context.cost(&self.judgement.policy.budget, nodes)
+    }
+
+    fn log(&self, step: &Step, after: &Journal) {
+        let identity = &self.scope.identity;
+        let failure = after.memory.last_failure.as_ref().map(ToString::to_string).unwrap_or_default();
+        tracing::info!(
+            workload = identity.workload_ref(), check = identity.check, seq = after.seq, from = %step.from,
+            to = %step.to, reason = %step.reason, attempt = after.memory.attempt, slots = after.memory.slots,
+            last_failure = failure, "gang changed state"
+        );
+        let drawbacks = &self.stored.accepted.drawbacks;
+        for note in drawbacks.iter().filter(|_| step.to == StateName::Provisioning) {
+            tracing::warn!(workload = identity.workload_ref(), note, "a plan has a drawback");
+        }
+    }
+
+    /// The drawbacks as an Event, once per attempt and not for each replacement.
+    fn drawbacks(&self, step: &Step) -> Option<Notice> {
+        let begins = (step.from, step.to) == (StateName::Validating, StateName::Provisioning);
+        let drawbacks = &self.stored.accepted.drawbacks;
+        (begins && !drawbacks.is_empty()).then(|| notice::of_plan(drawbacks))
+    }
+
+    /// Sends the spans that a transition or a new admission completed.
+    fn trace(&self, workload: &Workload, before: &Journal, after: &Journal, claims: &[NodeClaim]) {
+        let telemetry = &self.scope.context.telemetry;
+        if !telemetry.traces.is_on() {
+            return;
+        }
+        let subject = self.scope.subject(workload);
+        if before.trace_context() != after.trace_context() {
+            let end = CutOff { at: after.trace.since, why: Ending::Superseded, by: &telemetry.instance };
+            telemetry.traces.send(cut_off(before, end, Claims::Then(claims), &subject));
+        }
+        telemetry.traces.send(spans(after, Claims::Then(claims), &subject, before.seq));
+    }
+
+    /// Records the gang's state unless its Workload is gone. Returns whether the Workload exists.
+    pub(super) fn note(&self, workload: &Workload, plan: Option<&Outcome>) -> bool {
+        let lasts = match plan {
+            Some(Outcome::Wait(obstacle)) => obstacle.reason.has_no_deadline(),
+            Some(Outcome::Refuse(_)) => true,
+            _ => false,
+        };
+        let entry = GangEntry::new(workload, self.journal(), self.scope.subject(workload), lasts);
+        self.scope.context.of_gangs.registry.note(entry, || self.scope.is_there(workload))
+    }
+}
+
+fn count(step: &Step, before: &Journal, after: &Journal, claims: &[NodeClaim]) {
+    let stayed = elapsed(before.entered_at, step.at);
+    let reason = step.reason.to_string();
+    metrics::transition(Counted { from: step.from, to: step.to, reason: &reason, stayed });
+    let memory = &after.memory;
+    match (step.from, step.to) {
+        (StateName::RollingBack | StateName::Validating, StateName::BackingOff) => {
+            metrics::attempt_retried("in_check", memory.tries);
+        }
+        (_, StateName::Provisioning) if memory.option.index > before.memory.option.index => {
+            metrics::attempt_retried("tier", memory.option.index);
+        }
+        // Part of the gang falls to the next tier that has capacity.
+        (StateName::Provisioning | StateName::WaitingReady, StateName::Provisioning) if matches!(step.reason, Reason::Failed(class) if class.is_shortage()) =>
+        {
+            metrics::attempt_retried("tier", memory.option.index.saturating_add(1));
+        }
+        (_, StateName::Yielded) => metrics::attempt_retried("yield", memory.yields),
+        (StateName::Provisioning | StateName::WaitingReady, StateName::RollingBack) => {
+            for claim in claims.iter().filter(|c| !c.is("Initialized")) {
+                let age = elapsed(created(claim, step.at), step.at);
+                metrics::claim_failed(claim.label(names::NODEPOOL), age);
+            }
+        }
+        _ => {}
+    }
+}
+
+pub(super) fn created(claim: &NodeClaim, otherwise: Timestamp) -> Timestamp {
+    claim.metadata.creation_timestamp.as_ref().map_or(otherwise, |t| t.0)
+}
+
+pub(super) fn elapsed(from: Timestamp, to: Timestamp) -> Duration {
+    Duration::try_from(to.duration_since(from)).unwrap_or_default()
+}
