@@ -547,7 +547,8 @@ fn the_documents_verify_and_install_what_a_release_publishes() {
         ("oci://$image/charts", "cosign verify ghcr.io/OWNER/setu/charts/setu:1.2.3"),
         ("oci://$image/charts", "helm install setu oci://ghcr.io/OWNER/setu/charts/setu --version"),
         ("SHA256SUMS\n", "sha256sum --check SHA256SUMS"),
-        ("setu-linux-amd64\n", "gh attestation verify setu-linux-amd64"),
+        ("setu-*.tar.gz", "gh attestation verify setu-linux-amd64.tar.gz"),
+        ("setu.krew.yaml", "kubectl krew install --manifest-url="),
     ] {
         assert!(release.contains(published), "a release does not say {published}");
         assert!(

@@ -49,7 +49,7 @@ fn root() -> PathBuf {
 }
 
 /// The prefixes of lines that do not run here, each with the reason.
-const ELSEWHERE: [(&str, &str); 49] = [
+const ELSEWHERE: [(&str, &str); 51] = [
     ("cargo run --release -- demo", "tests/docs.rs runs it, and with --serve tests/kubectl"),
     ("cargo test", "it is what runs the tests"),
     ("SETU_SLOW=3 cargo test", "just e2e runs it"),
@@ -74,7 +74,9 @@ const ELSEWHERE: [(&str, &str); 49] = [
     ("gh release download", "needs a release"),
     ("helm install setu oci://", "needs a release"),
     ("sha256sum --check SHA256SUMS", "needs a release"),
-    ("install -D setu-linux-amd64", "needs a release"),
+    ("tar -xzf setu-linux-amd64.tar.gz", "needs a release; tests/release.rs unpacks such an archive"),
+    ("install -D setu ", "needs a release"),
+    ("kubectl krew install", "needs a release"),
     ("rustup target add", "a download"),
     (
         "cargo build --release --locked --no-default-features -p setu --bin setu --target",
