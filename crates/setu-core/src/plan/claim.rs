@@ -7,7 +7,6 @@ use super::affinity::{affinity_terms, selected, undefined, with_one_of_each};
 use super::demand::PodSetDemand;
 use super::misspelt::misspelt;
 use super::taints::{gang_taint, tolerates};
-use super::volumes::Reach;
 use super::{Obstacle, ObstacleReason, Request};
 use crate::api::node_claim::{NodeClaimSpec, NodeClassRef, Requirement, ResourceRequests};
 use crate::api::parameters::{CapacityReservation, CapacityType, Pinning, Tier};
@@ -55,60 +54,15 @@ impl Draft {
         tier: &Tier,
         wanted: &PodSetDemand<'_>,
     ) -> Result<Self, Obstacle> {
-        let node_pool = pool.metadata.name.clone().unwrap_or_default();
-        let who = format!("pod set {}", wanted.pod_set.name);
-        let obstacle =
-            |reason, who: &str, clash: &Clash| Obstacle::new(reason, clash.in_words(who, &node_pool));
-        let clash = |who: &str, c: &Clash| obstacle(ObstacleReason::RequirementsClash, who, c);
-        let mut requirements =
-            of_pool(pool).map_err(|c| clash(&format!("the template of NodePool {node_pool}"), &c))?;
-        requirements.add_all(&request.policy.requirements).map_err(|c| clash("the policy", &c))?;
-        let who_tier = format!("tier {}", tier.name);
-        requirements.add_all(&tier.requirements).map_err(|c| clash(&who_tier, &c))?;
-        let placement = request.policy.placement.zones.as_deref().unwrap_or_default();
-        for (who, zones) in [(who_tier.as_str(), tier.zones.as_slice()), ("gates.placement", placement)] {
-            if !zones.is_empty() {
-                requirements.add(names::ZONE, &Values::of(zones)).map_err(|c| clash(who, &c))?;
-            }
-        }
-        for flavor in &wanted.flavors {
-            let who = format!("ResourceFlavor {}", flavor.metadata.name.as_deref().unwrap_or_default());
-            for (key, value) in &flavor.spec.node_labels {
-                let key = normalized(key);
-                // A pool that the tier names may be given the flavor's labels. Any other pool must define them.
-                let can_be_given = tier.node_pool_name.is_some() && !is_reserved(key);
-                if !is_well_known(key) && requirements.get(key).is_none() && !can_be_given {
-                    return Err(obstacle(ObstacleReason::FlavorNotOffered, &who, &undefined(key, value)));
-                }
-                requirements
-                    .add(key, &Values::one(value))
-                    .map_err(|c| obstacle(ObstacleReason::FlavorNotOffered, &who, &c))?;
-            }
-        }
-        let defined = requirements.iter().map(|(key, _)| key.clone()).collect();
-        let spec = without_pin(request, wanted);
-        let selected = selected(&requirements, &spec).map_err(|c| clash(&who, &c))?;
-        let affinity = affinity_terms(&spec).map_err(|c| clash(&who, &c))?;
-        let volumes = wanted.reach.iter().map(|reach| reach.terms.as_slice());
-        let choices: Vec<_> = [affinity.as_slice()].into_iter().chain(volumes).collect();
-        let requirements = with_one_of_each(&selected, &choices).map_err(|(index, c)| {
-            let volume = index.checked_sub(1).and_then(|index| wanted.reach.get(index));
-            let volume = volume.map(|Reach { text, .. }| obstacle(ObstacleReason::VolumeUnusable, text, &c));
-            volume.unwrap_or_else(|| clash(&who, &c))
-        })?;
-        if let Some((key, value)) = requirements.bad_value() {
-            return Err(bad_label(key, value));
-        }
-        let group = &pool.spec.template.spec.node_class_ref.group;
-        if let Some((key, meant)) = misspelt(&requirements, group) {
-            let writer = writer(key, pool, request, tier).unwrap_or(who);
-            let message = format!("{writer} asks for label {key}, which no node has; did you mean {meant}?");
-            return Err(Obstacle::new(ObstacleReason::RequirementsClash, message));
-        }
-        check_taints(&pool.spec.template.spec.taints, wanted, &node_pool)?;
+        let parts = Parts { pool, request, tier, wanted };
+        let offered = parts.with_flavors(parts.offered()?)?;
+        let defined = offered.iter().map(|(key, _)| key.clone()).collect();
+        let requirements = parts.with_pods(&offered)?;
+        parts.check_labels(&requirements)?;
+        parts.check_taints()?;
         let repair = request.policy.do_not_repair.then_some(names::DO_NOT_REPAIR);
         let holds = [names::DO_NOT_DISRUPT].into_iter().chain(repair).collect();
-        let (notes, pool) = (Vec::new(), Arc::clone(pool));
+        let (node_pool, notes, pool) = (parts.node_pool().to_owned(), Vec::new(), Arc::clone(pool));
         Ok(Self { node_pool, requirements, notes, has_spare: false, defined, holds, pool })
     }
 
@@ -292,27 +246,135 @@ fn of_pool(pool: &NodePool) -> Result<Requirements, Clash> {
     Ok(requirements)
 }
 
-/// The pods' spec without the gang's own node selector, which the template of a running Job has.
-fn without_pin<'a>(request: &Request<'_>, wanted: &'a PodSetDemand<'_>) -> Cow<'a, PodSpec> {
-    let spec = &*wanted.spec;
-    let pinned = spec.node_selector.get(names::GANG).is_some_and(|value| value == request.gang);
-    if !pinned || request.workload.replaces().is_none() {
-        return Cow::Borrowed(spec);
-    }
-    let mut spec = spec.clone();
-    spec.node_selector.remove(names::GANG);
-    Cow::Owned(spec)
+/// What a draft is made from.
+struct Parts<'a> {
+    pool: &'a NodePool,
+    request: &'a Request<'a>,
+    tier: &'a Tier,
+    wanted: &'a PodSetDemand<'a>,
 }
 
-/// Who asks for a label, if it is not the pods or a flavor.
-fn writer(key: &str, pool: &NodePool, request: &Request<'_>, tier: &Tier) -> Option<String> {
-    let is_in = |list: &[Requirement]| list.iter().any(|asked| normalized(&asked.key) == key);
-    let template = &pool.spec.template;
-    let by_pool = is_in(&template.spec.requirements) || template.metadata.labels.contains_key(key);
-    let name = pool.metadata.name.as_deref().unwrap_or_default();
-    let of_tier = is_in(&tier.requirements).then(|| format!("tier {}", tier.name));
-    let of_policy = is_in(&request.policy.requirements).then(|| "the policy".to_owned());
-    by_pool.then(|| format!("NodePool {name}")).or(of_policy).or(of_tier)
+impl Parts<'_> {
+    fn node_pool(&self) -> &str {
+        self.pool.metadata.name.as_deref().unwrap_or_default()
+    }
+
+    /// The pod set, for messages.
+    fn pods(&self) -> String {
+        format!("pod set {}", self.wanted.pod_set.name)
+    }
+
+    fn obstacle(&self, reason: ObstacleReason, who: &str, clash: &Clash) -> Obstacle {
+        Obstacle::new(reason, clash.in_words(who, self.node_pool()))
+    }
+
+    /// What the NodePool offers, narrowed by the policy and the tier.
+    fn offered(&self) -> Result<Requirements, Obstacle> {
+        let clash = |who: &str, clash: &Clash| self.obstacle(ObstacleReason::RequirementsClash, who, clash);
+        let template = || format!("the template of NodePool {}", self.node_pool());
+        let mut requirements = of_pool(self.pool).map_err(|c| clash(&template(), &c))?;
+        let policy = self.request.policy;
+        requirements.add_all(&policy.requirements).map_err(|c| clash("the policy", &c))?;
+        let tier = format!("tier {}", self.tier.name);
+        requirements.add_all(&self.tier.requirements).map_err(|c| clash(&tier, &c))?;
+        let placement = policy.placement.zones.as_deref().unwrap_or_default();
+        for (who, zones) in [(tier.as_str(), self.tier.zones.as_slice()), ("gates.placement", placement)] {
+            if !zones.is_empty() {
+                requirements.add(names::ZONE, &Values::of(zones)).map_err(|c| clash(who, &c))?;
+            }
+        }
+        Ok(requirements)
+    }
+
+    /// Adds the labels of the pod set's flavors.
+    fn with_flavors(&self, mut requirements: Requirements) -> Result<Requirements, Obstacle> {
+        for flavor in &self.wanted.flavors {
+            let who = format!("ResourceFlavor {}", flavor.metadata.name.as_deref().unwrap_or_default());
+            let clash = |clash: &Clash| self.obstacle(ObstacleReason::FlavorNotOffered, &who, clash);
+            for (key, value) in &flavor.spec.node_labels {
+                let key = normalized(key);
+                // A pool that the tier names may be given the flavor's labels. Any other pool must define them.
+                let can_be_given = self.tier.node_pool_name.is_some() && !is_reserved(key);
+                if !is_well_known(key) && requirements.get(key).is_none() && !can_be_given {
+                    return Err(clash(&undefined(key, value)));
+                }
+                requirements.add(key, &Values::one(value)).map_err(|c| clash(&c))?;
+            }
+        }
+        Ok(requirements)
+    }
+
+    /// Adds what the pods and their volumes require.
+    fn with_pods(&self, offered: &Requirements) -> Result<Requirements, Obstacle> {
+        let clash = |c: &Clash| self.obstacle(ObstacleReason::RequirementsClash, &self.pods(), c);
+        let spec = self.without_pin();
+        let selected = selected(offered, &spec).map_err(|c| clash(&c))?;
+        let affinity = affinity_terms(&spec).map_err(|c| clash(&c))?;
+        let reach = &self.wanted.reach;
+        let volumes = reach.iter().map(|reach| reach.terms.as_slice());
+        let choices: Vec<_> = [affinity.as_slice()].into_iter().chain(volumes).collect();
+        with_one_of_each(&selected, &choices).map_err(|(index, c)| {
+            let volume = index.checked_sub(1).and_then(|index| reach.get(index));
+            volume.map_or_else(
+                || clash(&c),
+                |volume| self.obstacle(ObstacleReason::VolumeUnusable, &volume.text, &c),
+            )
+        })
+    }
+
+    /// The pods' spec without the gang's own node selector, which the template of a running Job has.
+    fn without_pin(&self) -> Cow<'_, PodSpec> {
+        let spec = &*self.wanted.spec;
+        let pinned = spec.node_selector.get(names::GANG).is_some_and(|value| value == self.request.gang);
+        if !pinned || self.request.workload.replaces().is_none() {
+            return Cow::Borrowed(spec);
+        }
+        let mut spec = spec.clone();
+        spec.node_selector.remove(names::GANG);
+        Cow::Owned(spec)
+    }
+
+    /// Refuses values that no label can have, and keys that no node has.
+    fn check_labels(&self, requirements: &Requirements) -> Result<(), Obstacle> {
+        if let Some((key, value)) = requirements.bad_value() {
+            return Err(bad_label(key, value));
+        }
+        let group = &self.pool.spec.template.spec.node_class_ref.group;
+        let Some((key, meant)) = misspelt(requirements, group) else { return Ok(()) };
+        let writer = self.writer(key).unwrap_or_else(|| self.pods());
+        let message = format!("{writer} asks for label {key}, which no node has; did you mean {meant}?");
+        Err(Obstacle::new(ObstacleReason::RequirementsClash, message))
+    }
+
+    /// Who asks for a label, if it is not the pods or a flavor.
+    fn writer(&self, key: &str) -> Option<String> {
+        let is_in = |list: &[Requirement]| list.iter().any(|asked| normalized(&asked.key) == key);
+        let template = &self.pool.spec.template;
+        let by_pool = is_in(&template.spec.requirements) || template.metadata.labels.contains_key(key);
+        let of_tier = is_in(&self.tier.requirements).then(|| format!("tier {}", self.tier.name));
+        let of_policy = is_in(&self.request.policy.requirements).then(|| "the policy".to_owned());
+        by_pool.then(|| format!("NodePool {}", self.node_pool())).or(of_policy).or(of_tier)
+    }
+
+    fn check_taints(&self) -> Result<(), Obstacle> {
+        let tolerations: Vec<Toleration> = self.wanted.tolerations().cloned().collect();
+        let mut taints = self.pool.spec.template.spec.taints.iter();
+        let Some(Taint { key, value, effect, .. }) = taints.find(|taint| !tolerates(&tolerations, taint))
+        else {
+            return Ok(());
+        };
+        let value = value.as_ref().filter(|value| !value.is_empty());
+        Err(Obstacle::new(
+            ObstacleReason::TaintNotTolerated,
+            format!(
+                "{} does not tolerate taint {key}{}:{effect} of NodePool {}; add the toleration to the pods or to the \
+                 ResourceFlavor",
+                self.pods(),
+                value.map_or_else(String::new, |value| format!("={value}")),
+                self.node_pool()
+            ),
+        ))
+    }
 }
 
 fn bad_label(key: &str, value: &str) -> Obstacle {
@@ -320,25 +382,6 @@ fn bad_label(key: &str, value: &str) -> Obstacle {
         ObstacleReason::RequirementsClash,
         format!("{value:?} cannot be the value of label {key}: at most 63 letters, digits, '-', '_' and '.'"),
     )
-}
-
-fn check_taints(taints: &[Taint], wanted: &PodSetDemand<'_>, pool: &str) -> Result<(), Obstacle> {
-    let tolerations: Vec<Toleration> = wanted.tolerations().cloned().collect();
-    match taints.iter().find(|taint| !tolerates(&tolerations, taint)) {
-        None => Ok(()),
-        Some(Taint { key, value, effect, .. }) => Err(Obstacle::new(
-            ObstacleReason::TaintNotTolerated,
-            format!(
-                "pod set {} does not tolerate taint {key}{}:{effect} of NodePool {pool}; add the toleration to the pods or to the \
-                 ResourceFlavor",
-                wanted.pod_set.name,
-                value
-                    .as_ref()
-                    .filter(|value| !value.is_empty())
-                    .map_or_else(String::new, |value| format!("={value}"))
-            ),
-        )),
-    }
 }
 
 #[cfg(test)]

@@ -68,40 +68,11 @@ pub fn demand<'a>(cluster: &Cluster<'a>, request: &Request<'a>) -> Result<Vec<Po
         if pods == 0 {
             continue;
         }
-        if !is_managed(&pod_set.template.spec, &request.policy.managed_resources) {
+        if is_managed(&pod_set.template.spec, &request.policy.managed_resources) {
+            needs.push(of_pod_set(cluster, request, pod_set, pods)?);
+        } else {
             unmanaged += 1;
-            continue;
         }
-        if !pod_set.template.spec.resource_claims.is_empty() {
-            return Err(Outcome::Never(Obstacle::new(
-                ObstacleReason::ResourceClaims,
-                format!(
-                    "pod set {} uses resourceClaims, whose devices no NodeClaim can ask for; request the devices as \
-                     extended resources, or take the check off this queue",
-                    pod_set.name
-                ),
-            )));
-        }
-        let spec = runtime::completed(&pod_set.template.spec, cluster.runtime_classes, &pod_set.name)?;
-        if let Some(obstacle) = contradiction(&pod_set.name, &spec) {
-            // A RuntimeClass, unlike the pods, may be changed.
-            let by_class = matches!(spec, Cow::Owned(_));
-            return Err(if by_class { Outcome::Refuse(obstacle) } else { Outcome::Never(obstacle) });
-        }
-        let flavors = flavors(cluster.flavors, request.workload, &pod_set.name).map_err(Outcome::Refuse)?;
-        let defaults =
-            Defaults { limit_ranges: cluster.limit_ranges, runtime_classes: cluster.runtime_classes };
-        let each = each(defaults, pod_set).map_err(Outcome::Wait)?;
-        if let Some(obstacle) = devices::obstacle(cluster, request, &pod_set.name, &each) {
-            return Err(Outcome::Refuse(obstacle));
-        }
-        let reach = cluster
-            .storage
-            .map(|storage| volumes::reach(storage, request.workload, pod_set, pods))
-            .transpose()?;
-        let reach = reach.unwrap_or_default();
-        let per_node = if shuns_itself(pod_set) { 1 } else { u32::MAX };
-        needs.push(PodSetDemand { pod_set, spec, pods, flavors, reach, each, per_node });
     }
     if needs.is_empty() {
         let managed = request.policy.managed_resources.join(", ");
@@ -112,6 +83,41 @@ pub fn demand<'a>(cluster: &Cluster<'a>, request: &Request<'a>) -> Result<Vec<Po
         }));
     }
     Ok(needs)
+}
+
+/// The need of so many pods of a pod set, or why no node can serve them.
+fn of_pod_set<'a>(
+    cluster: &Cluster<'a>,
+    request: &Request<'a>,
+    pod_set: &'a PodSet,
+    pods: u32,
+) -> Result<PodSetDemand<'a>, Outcome> {
+    if !pod_set.template.spec.resource_claims.is_empty() {
+        return Err(Outcome::Never(Obstacle::new(
+            ObstacleReason::ResourceClaims,
+            format!(
+                "pod set {} uses resourceClaims, whose devices no NodeClaim can ask for; request the devices as \
+                 extended resources, or take the check off this queue",
+                pod_set.name
+            ),
+        )));
+    }
+    let spec = runtime::completed(&pod_set.template.spec, cluster.runtime_classes, &pod_set.name)?;
+    if let Some(obstacle) = contradiction(&pod_set.name, &spec) {
+        // A RuntimeClass, unlike the pods, may be changed.
+        let by_class = matches!(spec, Cow::Owned(_));
+        return Err(if by_class { Outcome::Refuse(obstacle) } else { Outcome::Never(obstacle) });
+    }
+    let flavors = flavors(cluster.flavors, request.workload, &pod_set.name).map_err(Outcome::Refuse)?;
+    let defaults = Defaults { limit_ranges: cluster.limit_ranges, runtime_classes: cluster.runtime_classes };
+    let each = each(defaults, pod_set).map_err(Outcome::Wait)?;
+    if let Some(obstacle) = devices::obstacle(cluster, request, &pod_set.name, &each) {
+        return Err(Outcome::Refuse(obstacle));
+    }
+    let reach = cluster.storage.map(|storage| volumes::reach(storage, request.workload, pod_set, pods));
+    let reach = reach.transpose()?.unwrap_or_default();
+    let per_node = if shuns_itself(pod_set) { 1 } else { u32::MAX };
+    Ok(PodSetDemand { pod_set, spec, pods, flavors, reach, each, per_node })
 }
 
 /// The queue that granted the quota, known to list this check. Without it nobody can tell which pod

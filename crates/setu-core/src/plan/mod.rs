@@ -27,7 +27,6 @@ mod obstacle;
 pub mod offering;
 pub mod outcome;
 pub mod packing;
-mod passed;
 pub mod passed_over;
 pub mod policy_warnings;
 pub mod pools;
@@ -44,6 +43,7 @@ pub mod strategy;
 pub mod taints;
 pub mod tiers;
 pub mod topology;
+mod tried;
 pub mod volumes;
 pub mod warm;
 
@@ -57,12 +57,12 @@ pub use input::{Cluster, Edited, OptionSelection, Request};
 use k8s_openapi::api::core::v1::Toleration;
 pub use obstacle::{Obstacle, ObstacleReason};
 pub use outcome::{Most, Outcome, Plan, Share, Slot};
-use passed::Shortage;
 use passed_over::PassedOver;
 pub use reserved::PoolReservation;
 use std::sync::Arc;
 use tiers::ProvisioningOption;
 use topology::Topology;
+use tried::TriedOptions;
 
 /// What Kueue is to add to the pods, so that they find their nodes and nobody else does.
 pub fn pod_set_updates(pod_sets: &[String], gang: &str, pinning: Pinning) -> Vec<PodSetUpdate> {
@@ -96,7 +96,13 @@ struct Needs<'a> {
     topology: Topology,
 }
 
-impl Needs<'_> {
+impl<'a> Needs<'a> {
+    fn of(cluster: &Cluster<'a>, request: &Request<'a>) -> Result<Self, Outcome> {
+        let demand = demand::demand(cluster, request)?;
+        let topology = Topology::of(cluster, request, &demand).map_err(Outcome::Refuse)?;
+        Ok(Self { demand, topology })
+    }
+
     /// Whether volumes narrow the nodes, and may do so more once they are bound.
     fn narrows(&self) -> bool {
         self.demand.iter().any(|wanted| !wanted.reach.is_empty())
@@ -109,11 +115,7 @@ impl Needs<'_> {
 
 /// Plans the nodes of a gang.
 pub fn plan(cluster: &Cluster<'_>, request: &Request<'_>) -> Outcome {
-    let needs = demand::demand(cluster, request).and_then(|demand| {
-        let topology = Topology::of(cluster, request, &demand).map_err(Outcome::Refuse)?;
-        Ok(Needs { demand, topology })
-    });
-    let needs = match needs {
+    let needs = match Needs::of(cluster, request) {
         Ok(needs) => needs,
         Err(stop) => return stop,
     };
@@ -127,47 +129,46 @@ pub fn plan(cluster: &Cluster<'_>, request: &Request<'_>) -> Outcome {
         let plan = plan.with_types_of(claims, needs.narrows())?;
         Some(priced(cluster, request, plan))
     };
-    let first = match request.selection {
-        OptionSelection::Accepted { option_index, plan, begun } => {
-            return like::accepted(&options, option_index.min(last), plan, plan_of, |plan| like(plan, begun));
-        }
-        OptionSelection::From(first) => first,
-        OptionSelection::Like(_) => 0,
-    };
-    let mut short = None;
-    let mut closed: Vec<(&ProvisioningOption, Obstacle)> = Vec::new();
-    let mut out: Vec<(&ProvisioningOption, Shortage)> = Vec::new();
+    if let OptionSelection::Accepted { option_index, plan, begun } = request.selection {
+        return like::accepted(&options, option_index.min(last), plan, plan_of, |plan| like(plan, begun));
+    }
+    let first = if let OptionSelection::From(first) = request.selection { first } else { 0 };
+    let mut tried = TriedOptions::none(&options);
+    let mut second_best = None;
     for (index, option) in (0..).zip(&options).skip(usize::try_from(first.min(last)).unwrap_or(usize::MAX)) {
-        match plan_of(index, option) {
-            Ok(plan) => {
-                let taken = match request.selection {
-                    OptionSelection::Like(claims) => plan.has_like(claims),
-                    _ => !plan.is_short(cluster.short),
-                };
-                if taken {
-                    let told = passed::in_words(cluster, request.policy, plan, &options, &closed, &out);
-                    return Outcome::Provision(told);
-                }
-                let shortage = passed::shortage(cluster, &plan);
-                let next = match request.selection {
-                    OptionSelection::Like(claims) => like(plan, claims),
-                    // What was seen to run out is tried again, and what Karpenter holds for out is not.
-                    _ => Some(plan).filter(|_| shortage.as_ref().is_none_or(|s| s.told_until.is_none())),
-                };
-                out.extend(shortage.map(|shortage| (option, shortage)));
-                short = short.or(next);
-            }
+        let plan = match plan_of(index, option) {
+            Ok(plan) => plan,
             // Another option would be taken only because this one was planned too early.
-            Err(obstacle) if is_awaited(cluster, &obstacle) => {
-                return Outcome::Wait(obstacle);
+            Err(obstacle) if is_awaited(cluster, &obstacle) => return Outcome::Wait(obstacle),
+            Err(obstacle) => {
+                tried.closed.push((option, obstacle));
+                continue;
             }
-            Err(obstacle) => closed.push((option, obstacle)),
+        };
+        if is_taken(cluster, request, &plan) {
+            return Outcome::Provision(tried.recorded_in(plan, cluster, request.policy));
         }
+        let shortage = tried::shortage(cluster, &plan);
+        let next = match request.selection {
+            OptionSelection::Like(claims) => like(plan, claims),
+            // What was seen to run out is tried again, and what Karpenter holds for out is not.
+            _ => Some(plan).filter(|_| shortage.as_ref().is_none_or(|s| s.told_until.is_none())),
+        };
+        tried.short.extend(shortage.map(|shortage| (option, shortage)));
+        second_best = second_best.or(next);
     }
-    if let Some(plan) = short {
-        return Outcome::Provision(passed::in_words(cluster, request.policy, plan, &options, &closed, &out));
+    match second_best {
+        Some(plan) => Outcome::Provision(tried.recorded_in(plan, cluster, request.policy)),
+        None => outcome::closed(&tried.obstacles()),
     }
-    outcome::closed(&passed::obstacles(&options, &closed, &out))
+}
+
+/// Whether no later option is tried.
+fn is_taken(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> bool {
+    match request.selection {
+        OptionSelection::Like(claims) => plan.has_like(claims),
+        OptionSelection::From(_) | OptionSelection::Accepted { .. } => !plan.is_short(cluster.short),
+    }
 }
 
 /// Whether what stands in the way is waited for a moment, rather than another option taken.
@@ -195,13 +196,11 @@ pub struct Surveyed {
 /// # Errors
 /// What planning comes to where no option is needed.
 pub fn survey(cluster: &Cluster<'_>, request: &Request<'_>) -> Result<Vec<Surveyed>, Outcome> {
-    let demand = demand::demand(cluster, request)?;
-    let topology = Topology::of(cluster, request, &demand).map_err(Outcome::Refuse)?;
-    let needs = Needs { demand, topology };
+    let needs = Needs::of(cluster, request)?;
     let surveyed = |option: ProvisioningOption| {
         let plan = nodes(cluster, request, &needs, &option).map(|plan| priced(cluster, request, plan));
         let reports = plan.as_ref().map(|plan| gates::ask(cluster, request, plan)).unwrap_or_default();
-        let shortage = plan.as_ref().ok().and_then(|plan| passed::shortage(cluster, plan));
+        let shortage = plan.as_ref().ok().and_then(|plan| tried::shortage(cluster, plan));
         let shortage = shortage.map(|shortage| shortage.words);
         Surveyed { name: option.name, plan, reports, passed_over: option.passed_over, shortage }
     };

@@ -39,61 +39,85 @@ pub fn candidates(
     wanted: &PodSetDemand<'_>,
 ) -> Result<Candidates, Obstacle> {
     if let Some(name) = &tier.node_pool_name {
-        let pool = cluster.node_pools.iter().find(|p| p.metadata.name.as_ref() == Some(name)).ok_or_else(|| {
-            Obstacle::new(
-                ObstacleReason::NodePoolMissing,
-                format!("NodePool {name} does not exist; create it, or name another one in the policy or parameters"),
-            )
-        })?;
-        let drafts = vec![draft(cluster, pool, request, tier, wanted)?];
+        let drafts = vec![draft(cluster, named(cluster, name)?, request, tier, wanted)?];
         return Ok(Candidates { drafts, ..Candidates::default() });
     }
     let mut pools: Vec<&Arc<NodePool>> = cluster.node_pools.iter().collect();
     pools.sort_by_key(|p| Reverse((p.spec.weight.unwrap_or_default(), p.metadata.name.clone())));
-    let (mut usable, mut spare, mut not_now, mut unfit) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    let mut reasons = Vec::new();
-    for pool in &pools {
-        let name = pool.metadata.name.clone().unwrap_or_default();
-        let draft = match draft(cluster, pool, request, tier, wanted) {
-            Ok(draft) => draft,
-            Err(obstacle) => {
-                reasons.push((name, obstacle));
-                continue;
-            }
-        };
-        match fit::suits(cluster, request, &draft, wanted) {
-            Err(obstacle) => unfit.push((draft, obstacle.message)),
-            Ok(_) if !readiness::is_open(pool, request.policy, cluster.edited) => {
-                not_now.push((draft, pool.unusable().unwrap_or_default()));
-            }
-            Ok(Suits::Well) => usable.push((draft, String::new())),
-            Ok(Suits::WithSpareAccelerators) => {
-                let mut draft = draft;
-                draft.has_spare = true;
-                spare.push((draft, String::new()));
-            }
+    let (mut ranked, mut unfit) = (Vec::new(), Vec::new());
+    for pool in pools {
+        match draft(cluster, pool, request, tier, wanted) {
+            Ok(draft) => ranked.push(Ranked::of(cluster, request, pool, draft, wanted)),
+            Err(obstacle) => unfit.push((pool.metadata.name.clone().unwrap_or_default(), obstacle)),
         }
     }
-    usable.append(&mut spare);
-    let as_passed_over = |(node_pool, o): &(String, Obstacle)| PassedOver {
-        node_pool: node_pool.clone(),
-        reason: o.message.clone(),
+    let Some(best) = ranked.iter().map(|one| one.rank).min() else {
+        // Nearest first: pools that lack their NodeClass, then pools of the right flavor, then the rest.
+        let mut reasons: Vec<Obstacle> = unfit.into_iter().map(|(_, obstacle)| obstacle).collect();
+        let nearest = reasons.iter().map(distance).min();
+        reasons.retain(|o| Some(distance(o)) == nearest);
+        return Err(none_fits(wanted, &reasons));
     };
-    let mut passed_over: Vec<PassedOver> = reasons.iter().map(as_passed_over).collect();
-    // The readiness gate reports what pools that fit lack. Pools whose types do not hold the pods are kept as the last rank, for
-    // their figures.
-    let mut ranks = [usable, not_now, unfit].into_iter().filter(|drafts| !drafts.is_empty());
-    if let Some(best) = ranks.next() {
-        let others = ranks.flatten();
-        passed_over.extend(others.map(|(draft, reason)| PassedOver { node_pool: draft.node_pool, reason }));
-        let drafts = best.into_iter().map(|(draft, _)| draft).collect();
-        return Ok(Candidates { drafts, passed_over });
+    ranked.sort_by_key(|one| (one.rank, one.draft.has_spare));
+    let (taken, others): (Vec<Ranked>, Vec<Ranked>) = ranked.into_iter().partition(|one| one.rank == best);
+    let unfit = unfit.into_iter().map(|(node_pool, o)| PassedOver { node_pool, reason: o.message });
+    let others =
+        others.into_iter().map(|one| PassedOver { node_pool: one.draft.node_pool, reason: one.reason });
+    Ok(Candidates {
+        drafts: taken.into_iter().map(|one| one.draft).collect(),
+        passed_over: unfit.chain(others).collect(),
+    })
+}
+
+/// The NodePool of this name.
+fn named<'c>(cluster: &Cluster<'c>, name: &String) -> Result<&'c Arc<NodePool>, Obstacle> {
+    let mut pools = cluster.node_pools.iter();
+    pools.find(|p| p.metadata.name.as_ref() == Some(name)).ok_or_else(|| {
+        let message = format!(
+            "NodePool {name} does not exist; create it, or name another one in the policy or parameters"
+        );
+        Obstacle::new(ObstacleReason::NodePoolMissing, message)
+    })
+}
+
+/// How well a NodePool that fits suits a pod set, the best first. Only those of the best rank are candidates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    Usable,
+    /// The readiness gate reports what these lack.
+    NotReady,
+    /// Its types do not hold the pods. The plan reports their figures.
+    TooSmall,
+}
+
+/// A NodePool that fits flavors and pods.
+struct Ranked {
+    rank: Rank,
+    draft: Draft,
+    /// Why it is not usable. Empty if it is.
+    reason: String,
+}
+
+impl Ranked {
+    fn of(
+        cluster: &Cluster<'_>,
+        request: &Request<'_>,
+        pool: &NodePool,
+        mut draft: Draft,
+        wanted: &PodSetDemand<'_>,
+    ) -> Self {
+        let (rank, reason) = match fit::suits(cluster, request, &draft, wanted) {
+            Err(obstacle) => (Rank::TooSmall, obstacle.message),
+            Ok(_) if !readiness::is_open(pool, request.policy, cluster.edited) => {
+                (Rank::NotReady, pool.unusable().unwrap_or_default())
+            }
+            Ok(suits) => {
+                draft.has_spare = suits == Suits::WithSpareAccelerators;
+                (Rank::Usable, String::new())
+            }
+        };
+        Self { rank, draft, reason }
     }
-    // Nearest first: pools that lack their NodeClass, then pools of the right flavor, then the rest.
-    let mut reasons: Vec<Obstacle> = reasons.into_iter().map(|(_, obstacle)| obstacle).collect();
-    let nearest = reasons.iter().map(distance).min();
-    reasons.retain(|o| Some(distance(o)) == nearest);
-    Err(none_fits(wanted, &reasons))
 }
 
 /// How far a NodePool is from a match. Lower is nearer.

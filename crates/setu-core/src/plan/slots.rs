@@ -234,11 +234,10 @@ impl Site<'_> {
             return self.one_each(notes);
         };
         let room = |devices: &u32| ResourceList::from([(key.clone(), Quantity(devices.to_string()))]);
-        let only = |list: &ResourceList| -> ResourceList {
-            list.iter().filter(|(k, _)| *k == key).map(|(k, v)| (k.clone(), v.clone())).collect()
+        let holds = |devices: &u32, set: &PodSetDemand<'_>| {
+            resources::amount(&set.each, key) <= resources::amount(&room(devices), key)
         };
-        if let Some(set) = sets.iter().find(|s| resources::first_short(&only(&s.each), &room(most)).is_some())
-        {
+        if let Some(set) = sets.iter().find(|set| !holds(most, set)) {
             return Err(Obstacle::new(
                 ObstacleReason::TooLarge,
                 format!(
@@ -248,25 +247,14 @@ impl Site<'_> {
             ));
         }
         // A node may come with the smallest device count that holds a pod. Count on no more than that.
-        let holds_all =
-            |n: &&u32| sets.iter().all(|s| resources::first_short(&only(&s.each), &room(n)).is_none());
-        let devices = counts.iter().find(holds_all).unwrap_or(most);
-        let batches: Vec<Batch> = self
-            .batches()
-            .into_iter()
-            .map(|batch| {
-                let needs = only(&batch.needs);
-                // Pods without the device give no hint of how many of them fit.
-                let per_node = if needs.is_empty() { 1 } else { batch.per_node };
-                Batch { needs, per_node, ..batch }
-            })
-            .collect();
+        let devices = counts.iter().find(|n| sets.iter().all(|set| holds(n, set))).unwrap_or(most);
         notes.push(format!(
             "no shape of NodePool {pool} is known yet: packed by its {devices} {key} per node alone, so the sum of CPU and memory may be more than a node has"
         ));
         notes.extend(self.may_be_stated());
-        let filled = pack(&batches, &[Kind { room: room(devices), price: None, has_accelerator: true }])
-            .map_err(|Misfit { .. }| self.too_large_for_all())?;
+        let filled =
+            pack(&self.batches_of(key), &[Kind { room: room(devices), price: None, has_accelerator: true }])
+                .map_err(|Misfit { .. }| self.too_large_for_all())?;
         let mut slots = Vec::new();
         for node in &filled {
             let pods = self.shares(|n| node.pods.get(n).copied().unwrap_or(0));

@@ -50,70 +50,92 @@ pub fn options(
     demand: &[PodSetDemand<'_>],
     topology: &Topology,
 ) -> Vec<ProvisioningOption> {
-    let mut all = Vec::new();
-    for (index, tier) in (0_u32..).zip(of_policy(request.policy)) {
-        let candidates: Result<Vec<Candidates>, Obstacle> =
-            demand.iter().map(|wanted| pools::candidates(cluster, request, &tier, wanted)).collect();
-        let mut passed_over = Vec::new();
-        let candidates = candidates.map(|all| {
-            let each = all.into_iter().map(|Candidates { drafts, passed_over: more }| {
-                PassedOver::add(&mut passed_over, more);
-                drafts
-            });
-            each.collect::<Vec<_>>()
-        });
-        let one = |name: Vec<&str>, pools: BTreeSet<String>, portions| {
-            let name = name.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ");
-            let mut passed_over = passed_over.clone();
-            passed_over.retain(|one| !pools.contains(&one.node_pool));
-            ProvisioningOption { tier: index, name, portions, pools, passed_over, has_spare: false }
-        };
-        let candidates = match candidates {
-            Ok(candidates) => candidates,
-            Err(obstacle) => {
-                all.push(one(vec![&tier.name], BTreeSet::new(), Err(obstacle)));
-                continue;
-            }
-        };
-        let kinds = match by_capacity_type(&request.policy.capacity_types, candidates) {
-            Ok(kinds) => kinds,
-            Err(obstacle) => {
-                all.push(one(vec![&tier.name], BTreeSet::new(), Err(obstacle)));
-                continue;
-            }
-        };
-        for Held { kind, candidates } in kinds {
-            let rows = combinations(&candidates);
-            let several = rows.len() > 1;
-            for drafts in rows {
-                let has_spare = drafts.iter().any(|draft| draft.has_spare);
-                let names: BTreeSet<String> = drafts.iter().map(|d| d.node_pool.clone()).collect();
-                let pools = if several {
-                    names.iter().map(String::as_str).collect::<Vec<_>>().join(" and ")
-                } else {
-                    String::new()
+    let of_tier = |(index, tier)| {
+        TierOptions { cluster, request, demand, topology, index, tier, passed_over: Vec::new() }.all()
+    };
+    (0..).zip(of_policy(request.policy)).flat_map(of_tier).collect()
+}
+
+/// What the options of one tier are made from.
+struct TierOptions<'a> {
+    cluster: &'a Cluster<'a>,
+    request: &'a Request<'a>,
+    demand: &'a [PodSetDemand<'a>],
+    topology: &'a Topology,
+    index: u32,
+    tier: Tier,
+    /// NodePools that are not eligible. Known once the candidates are.
+    passed_over: Vec<PassedOver>,
+}
+
+impl TierOptions<'_> {
+    fn all(mut self) -> Vec<ProvisioningOption> {
+        let order = &self.request.policy.capacity_types;
+        match self.candidates().and_then(|candidates| by_capacity_type(order, candidates)) {
+            Ok(kinds) => kinds.into_iter().flat_map(|kind| self.of_capacity_type(kind)).collect(),
+            Err(obstacle) => vec![self.option(&[&self.tier.name], BTreeSet::new(), Err(obstacle))],
+        }
+    }
+
+    /// The candidates of each pod set.
+    fn candidates(&mut self) -> Result<Vec<Vec<Draft>>, Obstacle> {
+        let of = |wanted| pools::candidates(self.cluster, self.request, &self.tier, wanted);
+        let all = self.demand.iter().map(of).collect::<Result<Vec<Candidates>, Obstacle>>()?;
+        let (drafts, passed_over): (Vec<_>, Vec<_>) =
+            all.into_iter().map(|candidates| (candidates.drafts, candidates.passed_over)).unzip();
+        PassedOver::add(&mut self.passed_over, passed_over.into_iter().flatten());
+        Ok(drafts)
+    }
+
+    fn of_capacity_type(
+        &self,
+        OfCapacityType { kind, candidates }: OfCapacityType,
+    ) -> Vec<ProvisioningOption> {
+        let rows = combinations(&candidates);
+        let several = rows.len() > 1;
+        let colocation = self.request.policy.colocation.as_ref();
+        let mut all = Vec::new();
+        for drafts in rows {
+            let has_spare = drafts.iter().any(|draft| draft.has_spare);
+            let pools: BTreeSet<String> = drafts.iter().map(|d| d.node_pool.clone()).collect();
+            let shown = if several { joined(&pools) } else { String::new() };
+            for (place, drafts) in places(colocation, self.cluster.settled, drafts) {
+                let arranged = match drafts {
+                    Ok(drafts) => self.topology.arrange(self.demand, &drafts),
+                    Err(obstacle) => vec![(String::new(), Err(obstacle))],
                 };
-                for (place, drafts) in places(request.policy.colocation.as_ref(), cluster.settled, drafts) {
-                    let arranged = match drafts {
-                        Ok(drafts) => topology.arrange(demand, &drafts),
-                        Err(obstacle) => vec![(String::new(), Err(obstacle))],
-                    };
-                    for (domains, portions) in arranged {
-                        let name = vec![tier.name.as_str(), kind, &pools, &place, &domains];
-                        all.push(ProvisioningOption { has_spare, ..one(name, names.clone(), portions) });
-                    }
+                for (domains, portions) in arranged {
+                    let name = [self.tier.name.as_str(), kind, &shown, &place, &domains];
+                    let option = self.option(&name, pools.clone(), portions);
+                    all.push(ProvisioningOption { has_spare, ..option });
                 }
             }
         }
+        all
     }
-    all
+
+    fn option(
+        &self,
+        name: &[&str],
+        pools: BTreeSet<String>,
+        portions: Result<Vec<Portion>, Obstacle>,
+    ) -> ProvisioningOption {
+        let name = name.iter().copied().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ");
+        let mut passed_over = self.passed_over.clone();
+        passed_over.retain(|one| !pools.contains(&one.node_pool));
+        ProvisioningOption { tier: self.index, name, portions, pools, passed_over, has_spare: false }
+    }
+}
+
+/// Names of NodePools, for display.
+fn joined(pools: &BTreeSet<String>) -> String {
+    pools.iter().map(String::as_str).collect::<Vec<_>>().join(" and ")
 }
 
 impl ProvisioningOption {
     /// The option's display name beside its NodePools. Empty if the name says no more than they do.
     pub fn title(&self, policy: &Policy) -> String {
-        let pools: Vec<&str> = self.pools.iter().map(String::as_str).collect();
-        if self.name == pools.join(" and ") {
+        if self.name == joined(&self.pools) {
             return String::new();
         }
         let is_named = policy.tier_name(self.tier).is_some_and(|name| !name.is_empty());
@@ -131,7 +153,7 @@ impl ProvisioningOption {
 }
 
 /// Candidates of each pod set, held to a capacity type.
-struct Held {
+struct OfCapacityType {
     /// The capacity type; empty if the policy orders none.
     kind: &'static str,
     candidates: Vec<Vec<Draft>>,
@@ -142,9 +164,12 @@ struct Held {
 ///
 /// # Errors
 /// If a pod set can have none of them.
-fn by_capacity_type(order: &[CapacityType], candidates: Vec<Vec<Draft>>) -> Result<Vec<Held>, Obstacle> {
+fn by_capacity_type(
+    order: &[CapacityType],
+    candidates: Vec<Vec<Draft>>,
+) -> Result<Vec<OfCapacityType>, Obstacle> {
     if order.is_empty() {
-        return Ok(vec![Held { kind: "", candidates }]);
+        return Ok(vec![OfCapacityType { kind: "", candidates }]);
     }
     let held = |list: &[Draft], kind: CapacityType| -> Vec<Draft> {
         list.iter()
@@ -161,7 +186,7 @@ fn by_capacity_type(order: &[CapacityType], candidates: Vec<Vec<Draft>>) -> Resu
         let kinds: Vec<CapacityType> = candidates.iter().map(can_have).collect::<Result<_, _>>()?;
         if kinds.contains(kind) && seen.insert(kinds.clone()) {
             let lists = candidates.iter().zip(kinds).map(|(list, kind)| held(list, kind));
-            all.push(Held { kind: kind.value(), candidates: lists.collect() });
+            all.push(OfCapacityType { kind: kind.value(), candidates: lists.collect() });
         }
     }
     Ok(all)

@@ -4,7 +4,7 @@
 
 use super::Policy;
 use super::decode::decode;
-use super::file::PolicyFile;
+use super::file::{Guards, JobOverrides, PolicyFile};
 use super::reserved;
 use super::tree::{self, Finding, Path};
 use super::whole::{self, LEAST_WAIT};
@@ -41,33 +41,8 @@ pub fn file(file: &PolicyFile) -> Vec<Finding> {
             _ => {}
         }
     }
-    let (guards, queue) = (root.key("guards"), &file.guards.per_local_queue);
-    found.some_node(&guards.key("gangNodes"), file.guards.gang_nodes);
-    found.some_node(&guards.key("claimsInFlight"), file.guards.claims_in_flight);
-    found.some_node(&guards.key("createsPerMinute"), file.guards.creates_per_minute);
-    found.some_node(&guards.key("perLocalQueue").key("nodes"), queue.nodes);
-    found.some_node(&guards.key("perLocalQueue").key("createsPerHour"), queue.creates_per_hour);
-    if let Some(amounts) = &queue.max_resources {
-        found.amounts(&guards.key("perLocalQueue").key("maxResources"), amounts);
-    }
-    let overrides = root.key("jobOverrides");
-    if let Some(bounds) = &file.job_overrides.max_wait {
-        found.positive(&overrides.key("maxWait").key("max"), Some(bounds.max));
-    }
-    for (key, bounds) in
-        [("capacityType", &file.job_overrides.capacity_type), ("zone", &file.job_overrides.zone)]
-    {
-        let Some(bounds) = bounds else { continue };
-        let values = overrides.key(key).key("values");
-        if bounds.values.is_empty() {
-            found.add(&values, "lists nothing that may be asked for; name values, or take the key out");
-        }
-        for (index, value) in bounds.values.iter().enumerate() {
-            if key == "capacityType" {
-                found.capacity_type(&values.index(index), value);
-            }
-        }
-    }
+    found.guards(&root.key("guards"), &file.guards);
+    found.job_overrides(&root.key("jobOverrides"), &file.job_overrides);
     found.0
 }
 
@@ -92,6 +67,32 @@ struct Findings(Vec<Finding>);
 impl Findings {
     fn add(&mut self, at: &Path, message: impl Into<String>) {
         self.0.push((at.clone(), message.into()));
+    }
+
+    fn guards(&mut self, at: &Path, guards: &Guards) {
+        self.some_node(&at.key("gangNodes"), guards.gang_nodes);
+        self.some_node(&at.key("claimsInFlight"), guards.claims_in_flight);
+        self.some_node(&at.key("createsPerMinute"), guards.creates_per_minute);
+        let (at, queue) = (at.key("perLocalQueue"), &guards.per_local_queue);
+        self.some_node(&at.key("nodes"), queue.nodes);
+        self.some_node(&at.key("createsPerHour"), queue.creates_per_hour);
+        if let Some(amounts) = &queue.max_resources {
+            self.amounts(&at.key("maxResources"), amounts);
+        }
+    }
+
+    fn job_overrides(&mut self, at: &Path, open: &JobOverrides) {
+        self.positive(&at.key("maxWait").key("max"), open.max_wait.as_ref().map(|bounds| bounds.max));
+        for (key, bounds) in [("capacityType", &open.capacity_type), ("zone", &open.zone)] {
+            let Some(bounds) = bounds else { continue };
+            let values = at.key(key).key("values");
+            if bounds.values.is_empty() {
+                self.add(&values, "lists nothing that may be asked for; name values, or take the key out");
+            }
+            for (index, value) in bounds.values.iter().enumerate().filter(|_| key == "capacityType") {
+                self.capacity_type(&values.index(index), value);
+            }
+        }
     }
 
     fn spec(&mut self, at: &Path, spec: &ProvisioningParametersSpec) {

@@ -18,75 +18,98 @@ pub fn usable(policy: &Policy) -> Result<(), String> {
 
 /// The problems of a policy as a whole, by path from its spec.
 pub fn faults(policy: &Policy) -> Vec<Finding> {
-    let root = Path::default();
-    let mut found = Vec::new();
-    let retry = root.key("retry");
-    for (key, pace) in [("inCheck", policy.in_check), ("yield", policy.yielding)] {
-        found.extend(of_pace(&retry.key(key), pace));
-    }
-    let gang = policy.deadlines.gang;
-    if policy.buffer_time > Span::default() && policy.buffer_time >= gang {
-        let message = format!(
-            "{} is not shorter than deadlines.gang, {gang}: every gang would be given up before its nodes count as ready",
-            policy.buffer_time
-        );
-        found.push((root.key("strategy").key("bufferTime"), message));
-    } else if policy.buffer_time > Span::default() && policy.buffer_time >= policy.hold_limit {
-        let message = format!(
-            "{} is not shorter than custody.holdLimit, {}: nodes would be let go before they count as ready",
-            policy.buffer_time, policy.hold_limit
-        );
-        found.push((root.key("strategy").key("bufferTime"), message));
-    }
-    if policy.release == Release::Warm && policy.warm_for == Span::default() {
-        let message = "Warm needs warmFor: how long nodes wait for the next gang".to_owned();
-        found.push((root.key("custody").key("release"), message));
-    }
-    let reserved = policy.tiers.iter().find(|tier| !tier.reservations.is_empty());
-    let left_out =
-        !policy.capacity_types.is_empty() && !policy.capacity_types.contains(&CapacityType::Reserved);
-    if let Some(tier) = reserved.filter(|_| left_out) {
+    let retry = Path::default().key("retry");
+    let in_check = of_pace(&retry.key("inCheck"), policy.in_check);
+    let yielding = of_pace(&retry.key("yield"), policy.yielding);
+    let found = [
+        in_check,
+        yielding,
+        buffer_time(policy),
+        release(policy),
+        capacity_types(policy),
+        mixed_tiers_and_colocation(policy),
+        mixed_tiers_and_packing(policy),
+        allocatable(policy),
+        terms(policy),
+    ];
+    found.into_iter().flatten().collect()
+}
+
+fn buffer_time(policy: &Policy) -> Option<Finding> {
+    let (buffer, gang, hold) = (policy.buffer_time, policy.deadlines.gang, policy.hold_limit);
+    let message = if buffer == Span::default() {
+        return None;
+    } else if buffer >= gang {
+        format!(
+            "{buffer} is not shorter than deadlines.gang, {gang}: every gang would be given up before its nodes count as ready"
+        )
+    } else if buffer >= hold {
+        format!(
+            "{buffer} is not shorter than custody.holdLimit, {hold}: nodes would be let go before they count as ready"
+        )
+    } else {
+        return None;
+    };
+    Some((Path::default().key("strategy").key("bufferTime"), message))
+}
+
+fn release(policy: &Policy) -> Option<Finding> {
+    (policy.release == Release::Warm && policy.warm_for == Span::default()).then(|| {
+        let message = "Warm needs warmFor: how long nodes wait for the next gang";
+        (Path::default().key("custody").key("release"), message.to_owned())
+    })
+}
+
+fn capacity_types(policy: &Policy) -> Option<Finding> {
+    let reserved = policy.tiers.iter().find(|tier| !tier.reservations.is_empty())?;
+    let types = &policy.capacity_types;
+    (!types.is_empty() && !types.contains(&CapacityType::Reserved)).then(|| {
+        let name = &reserved.name;
+        let message = format!("leaves out reserved, which the reservations of tier {name} need; list it");
+        (Path::default().key("capacityTypes"), message)
+    })
+}
+
+fn mixed_tiers_and_colocation(policy: &Policy) -> Option<Finding> {
+    let is_required = policy.colocation.as_ref().is_some_and(|c| c.mode == ColocationMode::Required);
+    (policy.mixed_tiers && is_required).then(|| {
         let message =
-            format!("leaves out reserved, which the reservations of tier {} need; list it", tier.name);
-        found.push((root.key("capacityTypes"), message));
-    }
-    if policy.mixed_tiers {
-        let at = root.key("mixedTiers");
-        if policy.colocation.as_ref().is_some_and(|c| c.mode == ColocationMode::Required) {
-            let message = "cannot be combined with colocation.mode Required: another tier may have room elsewhere alone";
-            found.push((at.clone(), message.to_owned()));
-        }
-        if policy.packing == PackingMode::Fill {
-            let message =
-                "cannot be combined with packing.mode Fill: a node of another tier may hold other pods";
-            found.push((at, message.to_owned()));
-        }
-    }
-    if policy.packing == PackingMode::Fill && policy.readiness.allocatable != Allocatable::Exact {
+            "cannot be combined with colocation.mode Required: another tier may have room elsewhere alone";
+        (Path::default().key("mixedTiers"), message.to_owned())
+    })
+}
+
+fn mixed_tiers_and_packing(policy: &Policy) -> Option<Finding> {
+    (policy.mixed_tiers && policy.packing == PackingMode::Fill).then(|| {
+        let message = "cannot be combined with packing.mode Fill: a node of another tier may hold other pods";
+        (Path::default().key("mixedTiers"), message.to_owned())
+    })
+}
+
+fn allocatable(policy: &Policy) -> Option<Finding> {
+    (policy.packing == PackingMode::Fill && policy.readiness.allocatable != Allocatable::Exact).then(|| {
         let message =
             "must be Exact with packing.mode Fill: a node that does not hold its pods would count as ready";
-        found.push((root.key("readiness").key("allocatable"), message.to_owned()));
-    }
+        (Path::default().key("readiness").key("allocatable"), message.to_owned())
+    })
+}
+
+fn terms(policy: &Policy) -> Option<Finding> {
     let tiers = u32::try_from(policy.tiers.len()).unwrap_or_default().max(1);
-    if (0..tiers).any(|tier| Terms::of(policy, tier).is_none()) {
+    (0..tiers).any(|tier| Terms::of(policy, tier).is_none()).then(|| {
         let message = format!(
             "has more labels and conditions than a journal has room for: with deadlines and retries they may take {TERMS_LIMIT} bytes"
         );
-        found.push((root.key("readiness"), message));
-    }
-    found
+        (Path::default().key("readiness"), message)
+    })
 }
 
-fn of_pace(at: &Path, pace: Pace) -> Vec<Finding> {
-    let Pace { base, max, .. } = pace;
+fn of_pace(at: &Path, Pace { base, max, .. }: Pace) -> Option<Finding> {
     if max < LEAST_WAIT {
         let message = format!("{max} is shorter than {LEAST_WAIT}, the least wait between tries");
-        return vec![(at.key("max"), message)];
+        return Some((at.key("max"), message));
     }
-    if max < base {
-        return vec![(at.key("max"), format!("{max} is shorter than base, {base}"))];
-    }
-    Vec::new()
+    (max < base).then(|| (at.key("max"), format!("{max} is shorter than base, {base}")))
 }
 
 #[cfg(test)]

@@ -29,6 +29,19 @@ impl Site<'_> {
         sets.iter().enumerate().map(batch).collect()
     }
 
+    /// The same, where only this resource counts.
+    pub(super) fn batches_of(&self, resource: &str) -> Vec<Batch> {
+        let mut batches = self.batches();
+        for batch in &mut batches {
+            batch.needs.retain(|key, _| key == resource);
+            if batch.needs.is_empty() {
+                // Pods without the resource give no hint of how many of them fit.
+                batch.per_node = 1;
+            }
+        }
+        batches
+    }
+
     /// Packs all pods. Pods that nodes below the ceilings hold go into such nodes.
     pub(super) fn spread(&self, batches: &[Batch], kinds: &[Kind]) -> Result<Vec<Filled>, Misfit> {
         if self.family.ceilings.is_empty() {
