@@ -17,7 +17,7 @@ use setu::gang::event::{AdmissionPhase, Event};
 use setu::gang::reservation::{AdmissionId, Ending};
 use setu::gang::{Failure, FailureClass, Journal, OptionPosition, Rules, decide};
 use setu::plan::Outcome;
-use setu::plan::packing::{Batch, Kind, pack};
+use setu::plan::packing::{Batch, NodeKind, pack};
 use setu::policy::Policy;
 use std::hint::black_box;
 use world::World;
@@ -94,8 +94,8 @@ fn list(pairs: &[(&str, u32)]) -> ResourceList {
 }
 
 fn packing(c: &mut Criterion) {
-    let kinds: Vec<Kind> = (1..=20_u32)
-        .map(|size| Kind {
+    let kinds: Vec<NodeKind> = (1..=20_u32)
+        .map(|size| NodeKind {
             room: list(&[("cpu", size * 8_000), ("memory", size * 32_000), ("gpu", size % 9), ("pods", 110)]),
             price: Some((size * 3).to_string().parse().unwrap()),
             has_accelerator: false,

@@ -19,7 +19,7 @@ use setu::gang::{
     Attempt, ClaimView, Failure, FailureClass, Freshness, Health, Journal, Nodes, OptionPosition, Reading,
     Reservation, Rules, Snapshot, State, StateName, Then, WaitsFor, decide, observe,
 };
-use setu::plan::{Obstacle, ObstacleReason, Outcome, Plan, Share, Slot};
+use setu::plan::{Obstacle, ObstacleReason, Outcome, Plan, PodShare, Slot};
 use setu::policy::Policy;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ fn plan(slots: u32) -> Plan {
     let template = Arc::new(serde_json::from_value(template).unwrap());
     let slot = |index| Slot {
         index,
-        pods: Arc::from([Share { pod_set: "main".into(), pods: 1 }]),
+        pods: Arc::from([PodShare { pod_set: "main".into(), pods: 1 }]),
         node_pool: "gpu".into(),
         template: Arc::clone(&template),
         shape: None,

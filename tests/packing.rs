@@ -5,7 +5,7 @@
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use proptest::prelude::*;
 use setu::api::pod::ResourceList;
-use setu::plan::packing::{Batch, Filled, Kind, Misfit, pack};
+use setu::plan::packing::{Batch, Filled, Misfit, NodeKind, pack};
 use setu::plan::resources;
 use std::time::Instant;
 
@@ -17,8 +17,12 @@ fn batch(pods: u32, needs: &[(&str, u32)]) -> Batch {
     Batch { pods, needs: list(needs), per_node: u32::MAX, apart: Vec::new() }
 }
 
-fn kind(room: &[(&str, u32)], price: Option<u32>) -> Kind {
-    Kind { room: list(room), price: price.map(|p| p.to_string().parse().unwrap()), has_accelerator: false }
+fn kind(room: &[(&str, u32)], price: Option<u32>) -> NodeKind {
+    NodeKind {
+        room: list(room),
+        price: price.map(|p| p.to_string().parse().unwrap()),
+        has_accelerator: false,
+    }
 }
 
 fn nodes(filled: &[Filled]) -> u32 {
@@ -103,7 +107,7 @@ impl Dice {
 }
 
 /// Random pods in up to four batches with up to three resources. No pod is larger than a node.
-fn instance(dice: &mut Dice, most_pods: u32) -> (Vec<Batch>, Kind) {
+fn instance(dice: &mut Dice, most_pods: u32) -> (Vec<Batch>, NodeKind) {
     let resources = 1 + dice.roll(3);
     let names = ["cpu", "memory", "gpu"];
     let room: Vec<(&str, u32)> = (0..resources).map(|r| (names[r as usize], 8 + dice.roll(57))).collect();
@@ -123,7 +127,7 @@ fn row(list: &ResourceList) -> Vec<u64> {
 }
 
 /// A lower bound from the sum of each resource, and from pods that are too large to share a node.
-fn lower_bound(batches: &[Batch], kind: &Kind) -> u32 {
+fn lower_bound(batches: &[Batch], kind: &NodeKind) -> u32 {
     let room = row(&kind.room);
     let by_sum = (0..room.len()).map(|d| {
         let total: u64 = batches.iter().map(|b| u64::from(b.pods) * row(&b.needs)[d]).sum();
@@ -135,7 +139,7 @@ fn lower_bound(batches: &[Batch], kind: &Kind) -> u32 {
 }
 
 /// The minimum number of nodes, by exhaustive search.
-fn exact(batches: &[Batch], kind: &Kind, best: u32) -> u32 {
+fn exact(batches: &[Batch], kind: &NodeKind, best: u32) -> u32 {
     fn go(pods: &[Vec<u64>], free: &mut Vec<Vec<u64>>, room: &[u64], best: &mut u32) {
         let used = u32::try_from(free.len()).unwrap();
         if used >= *best {
@@ -205,7 +209,7 @@ fn packing_is_close_to_the_exact_solver_and_the_lower_bound() {
 fn five_thousand_pods_are_packed_within_fifty_milliseconds() {
     let mut dice = Dice(3);
     let room = [("cpu", 190_000), ("memory", 2_000_000), ("gpu", 8), ("pods", 110)];
-    let kinds: Vec<Kind> =
+    let kinds: Vec<NodeKind> =
         (1..=20).map(|n| kind(&room.map(|(name, most)| (name, most * n / 20 + 1)), Some(n))).collect();
     let different: Vec<Batch> = (0..5_000)
         .map(|_| {
@@ -228,7 +232,7 @@ fn five_thousand_pods_are_packed_within_fifty_milliseconds() {
     }
 }
 
-fn problems() -> impl Strategy<Value = (Vec<Batch>, Vec<Kind>)> {
+fn problems() -> impl Strategy<Value = (Vec<Batch>, Vec<NodeKind>)> {
     let amounts =
         || proptest::collection::btree_map(prop_oneof![Just("a"), Just("b"), Just("c")], 0..9_u32, 1..4);
     let list = |m: std::collections::BTreeMap<&'static str, u32>| {
@@ -237,7 +241,7 @@ fn problems() -> impl Strategy<Value = (Vec<Batch>, Vec<Kind>)> {
     let batch = (0..40_u32, amounts(), prop_oneof![Just(u32::MAX), 1..4_u32]).prop_map(
         move |(pods, needs, per_node)| Batch { pods, needs: list(needs), per_node, apart: Vec::new() },
     );
-    let kind = (amounts(), proptest::option::of(1..9_u32)).prop_map(move |(room, price)| Kind {
+    let kind = (amounts(), proptest::option::of(1..9_u32)).prop_map(move |(room, price)| NodeKind {
         room: list(room),
         price: price.map(|p| p.to_string().parse().unwrap()),
         has_accelerator: false,

@@ -74,10 +74,7 @@ fn the_krew_manifest_names_the_archives_of_the_release() {
     let files = packed(&folder);
     let manifest = yaml(&String::from_utf8(files["setu.krew.yaml"].clone()).unwrap());
     assert_eq!(manifest["apiVersion"], "krew.googlecontainertools.github.com/v1alpha2");
-    assert_eq!(
-        (&manifest["kind"], &manifest["metadata"]["name"]),
-        (&json!("Plugin"), &json!("setu"))
-    );
+    assert_eq!((&manifest["kind"], &manifest["metadata"]["name"]), (&json!("Plugin"), &json!("setu")));
     assert_eq!(manifest["spec"]["version"], "v1.2.3");
     // krew's index takes at most 50 characters in a line of its list.
     let short = manifest["spec"]["shortDescription"].as_str().unwrap();
@@ -111,8 +108,7 @@ fn the_checksums_cover_every_file_of_the_release() {
     assert!(pack(&folder, "1.2.3-rc.1").status.success());
     let mut files = packed(&folder);
     let sums = String::from_utf8(files.remove("SHA256SUMS").unwrap()).unwrap();
-    let expected: String =
-        files.iter().map(|(name, data)| format!("{}  {name}\n", sha256(data))).collect();
+    let expected: String = files.iter().map(|(name, data)| format!("{}  {name}\n", sha256(data))).collect();
     let sorted = |text: &str| text.lines().map(str::to_owned).collect::<BTreeSet<_>>();
     assert_eq!(sorted(&sums), sorted(&expected));
     assert_eq!(files.len(), 2 * PLATFORMS.len() + 1, "{:?}", files.keys());

@@ -15,7 +15,7 @@ use setu::gang::{
     ClaimView, Failure, FailureClass, Freshness, Health, Journal, Nodes, Reading, Refusal, Reservation,
     Rules, Snapshot, State, WaitsFor, decide, observe,
 };
-use setu::plan::{Obstacle, ObstacleReason, Outcome, Plan, Share, Slot};
+use setu::plan::{Obstacle, ObstacleReason, Outcome, Plan, PodShare, Slot};
 use setu::policy::Policy;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -98,7 +98,7 @@ fn plan(kind: u8) -> Outcome {
             let template = Arc::new(template.unwrap());
             let slot = |index| Slot {
                 index,
-                pods: Arc::from([Share { pod_set: "main".into(), pods: 1 }]),
+                pods: Arc::from([PodShare { pod_set: "main".into(), pods: 1 }]),
                 node_pool: "gpu".into(),
                 template: Arc::clone(&template),
                 shape: None,

@@ -13,7 +13,7 @@ use crate::api::parameters::{Budget, ProvisioningParametersSpec};
 use crate::plan::cost::{Cost, Prices};
 use crate::plan::market::Market;
 use crate::plan::source::Source;
-use crate::policy::{Limits, Policy, PolicyFile, Settings};
+use crate::policy::{PhaseLimits, Policy, PolicyFile, Settings};
 use kube::ResourceExt;
 use serde::Serialize;
 use std::fmt;
@@ -121,7 +121,7 @@ impl ClusterObjects {
         if let Some(settings) = &self.settings {
             return settings.policy(check, parameters);
         }
-        let deadlines = Limits {
+        let deadlines = PhaseLimits {
             launch: NOT_KNOWN,
             register: NOT_KNOWN,
             initialize: NOT_KNOWN,

@@ -2,7 +2,7 @@
 //! of each value.
 
 use super::Failure;
-use crate::api::parameters::{Gate, Gates, ProvisioningParametersSpec};
+use crate::api::parameters::{GateMode, Gates, ProvisioningParametersSpec};
 use crate::policy::preset::CloudProvider;
 use crate::policy::settings::{CommandLine, Origin, Stated};
 use crate::policy::{PolicyFile, Settings};
@@ -132,7 +132,7 @@ impl PolicyFlags {
 
     fn command_line(&self) -> CommandLine {
         let typed = &self.typed;
-        let gate = |enforce: bool| if enforce { Gate::Enforce } else { Gate::Warn };
+        let gate = |enforce: bool| if enforce { GateMode::Enforce } else { GateMode::Warn };
         let gates = [
             ("enforce_quota", Gates { quota: typed.enforce_quota.map(gate), ..Gates::default() }),
             ("enforce_capacity", Gates { capacity: typed.enforce_capacity.map(gate), ..Gates::default() }),

@@ -7,7 +7,7 @@ use crate::api::{NodeClaim, Workload};
 use crate::gang::identity::gang_of;
 use crate::names;
 use crate::plan::ObstacleReason;
-use crate::plan::gates::traffic::{Created, HeldNodes, Traffic};
+use crate::plan::gates::traffic::{HeldNodes, RecentCreates, Traffic};
 use jiff::{SignedDuration, Timestamp};
 use kube::runtime::reflector::ObjectRef;
 
@@ -43,7 +43,7 @@ pub fn of(
             }
         }
         let made = claim.created.unwrap_or(now);
-        // Created by another replica or before a restart, and so not in this ledger.
+        // RecentCreates by another replica or before a restart, and so not in this ledger.
         let earlier = !pages.is_entered(&claim.gang) && pages.is_older(made);
         if earlier || !context.acts_for(&claim.workload_uid) {
             count(&mut traffic.last_minute, made + minute, now);
@@ -109,7 +109,7 @@ impl Context {
 }
 
 /// Counts one more claim, until that time.
-fn count(created: &mut Created, until: Timestamp, now: Timestamp) {
+fn count(created: &mut RecentCreates, until: Timestamp, now: Timestamp) {
     if until > now {
         created.claims = created.claims.saturating_add(1);
         created.frees_at = created.frees_at.into_iter().chain([until]).min();

@@ -11,11 +11,11 @@ use super::memory::lock;
 use super::refused::Refused;
 use crate::api::Workload;
 use crate::gang::OptionPosition;
-use crate::plan::gates::traffic::{Created, HeldNodes};
+use crate::plan::gates::traffic::{HeldNodes, RecentCreates};
 use crate::plan::market::Market;
+use crate::plan::observed_shapes::ObservedShapes;
 use crate::plan::offering::{Offering, REMEMBERED};
 use crate::plan::shape::Shape;
-use crate::plan::sightings::Sightings;
 use crate::plan::{ObstacleReason, Plan, PoolReservation};
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
@@ -55,7 +55,7 @@ pub struct LedgerPages {
     options: BTreeMap<String, OptionPosition>,
     /// What each gang was planned from.
     bases: Bases,
-    sightings: Sightings,
+    sightings: ObservedShapes,
     /// When the first plan was entered. Older claims were created before a restart.
     since: Option<Timestamp>,
     /// Claims created in the last hour: when, for which LocalQueue and how many; the oldest first.
@@ -193,11 +193,11 @@ impl LedgerPages {
     }
 
     /// How many claims were created within a span, in total or for one LocalQueue.
-    pub fn created(&self, queue: Option<&str>, within: SignedDuration, now: Timestamp) -> Created {
+    pub fn created(&self, queue: Option<&str>, within: SignedDuration, now: Timestamp) -> RecentCreates {
         let counts =
             |(at, of, _): &&(Timestamp, String, u32)| *at + within > now && queue.is_none_or(|q| q == of);
         let counted: Vec<_> = self.created.iter().filter(counts).collect();
-        Created {
+        RecentCreates {
             claims: counted.iter().map(|(_, _, claims)| *claims).fold(0, u32::saturating_add),
             frees_at: counted.first().map(|(at, ..)| *at + within),
         }
@@ -355,7 +355,7 @@ impl LedgerPages {
     }
 
     /// The observed nodes of each type.
-    pub fn sightings(&mut self) -> &mut Sightings {
+    pub fn sightings(&mut self) -> &mut ObservedShapes {
         &mut self.sightings
     }
 

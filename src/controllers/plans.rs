@@ -21,7 +21,7 @@ use crate::plan::{
     self, Cluster, Edited, Obstacle, ObstacleReason, OptionSelection, Outcome, PoolReservation, Request,
 };
 use crate::policy::overrides::{self, Ignored};
-use crate::policy::{Limits, Policy};
+use crate::policy::{PhaseLimits, Policy};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
 use kube::ResourceExt;
@@ -79,7 +79,7 @@ pub fn of_tier(policy: &Arc<Policy>, tier: u32) -> Arc<Policy> {
     let Some(launch) = stated.filter(|launch| *launch != policy.deadlines.launch) else {
         return Arc::clone(policy);
     };
-    let deadlines = Limits { launch, ..policy.deadlines };
+    let deadlines = PhaseLimits { launch, ..policy.deadlines };
     Arc::new(Policy { deadlines, ..(**policy).clone() })
 }
 

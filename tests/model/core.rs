@@ -20,7 +20,7 @@ use setu_core::gang::{
     Rules, Snapshot, State, Step, Then, WaitsFor, step, verdict,
 };
 use setu_core::names;
-use setu_core::plan::{Outcome, Plan, Share, Slot};
+use setu_core::plan::{Outcome, Plan, PodShare, Slot};
 use setu_core::policy::Policy;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -68,7 +68,7 @@ static PLAN: LazyLock<Outcome> = LazyLock::new(|| {
     let template = Arc::new(template.unwrap());
     let slot = |index: u8| Slot {
         index: u32::from(index),
-        pods: Arc::from([Share { pod_set: "main".into(), pods: 1 }]),
+        pods: Arc::from([PodShare { pod_set: "main".into(), pods: 1 }]),
         node_pool: "gpu".into(),
         template: Arc::clone(&template),
         shape: None,

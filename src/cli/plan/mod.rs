@@ -12,7 +12,7 @@ use super::karpenter_metrics::KarpenterMetrics;
 use super::policy_flags::PolicyFlags;
 use super::{Failure, Format, print, render};
 use crate::api::NodePool;
-use crate::api::parameters::{Gate, PackingMode};
+use crate::api::parameters::{GateMode, PackingMode};
 use crate::gang::identity::pin;
 use crate::plan::catalogue;
 use crate::plan::policy_warnings::{absurd_money, oversized};
@@ -88,7 +88,7 @@ impl Args {
                 print(&show::node_claims(plan)?);
             }
         } else {
-            let options = plan::survey(&cluster, &request).unwrap_or_default();
+            let options = plan::option_reports(&cluster, &request).unwrap_or_default();
             let mut view = show::View::new(&admitted, cluster.prices(&policy), &outcome, &options);
             view.add_notes(otherwise(&cluster, &request, &outcome));
             view.add_notes(oversized(&policy.shapes).iter().map(ToString::to_string));
@@ -128,7 +128,7 @@ fn policy_of(admitted: &Admitted, objects: &Objects, settings: &Settings) -> Res
         render::remark(&format!("annotation {key} is ignored: {why}"));
     }
     if admitted.queue_is_made_up {
-        policy.quota_gate = Gate::Off;
+        policy.quota_gate = GateMode::Off;
     }
     Ok(policy)
 }
@@ -141,7 +141,7 @@ fn otherwise(cluster: &Cluster<'_>, request: &Request<'_>, outcome: &Outcome) ->
         let request = Request { policy: &policy, ..*request };
         let (nodes, cost) = match outcome {
             Outcome::Provision(plan) => {
-                let options = plan::survey(cluster, &request).ok()?;
+                let options = plan::option_reports(cluster, &request).ok()?;
                 let other = options.into_iter().nth(usize::try_from(plan.option_index).ok()?)?.plan.ok()?;
                 let takes = |plan: &Plan| (plan.nodes(), plan.cost.at_least, plan.cost.at_most);
                 let differs = takes(&other) != takes(plan);

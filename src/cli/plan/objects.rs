@@ -16,8 +16,8 @@ use crate::cli::{Failure, find};
 use crate::controllers::{parameters, storage};
 use crate::names;
 use crate::plan::gates::traffic::{HeldNodes, Traffic};
+use crate::plan::observed_shapes::ObservedShapes;
 use crate::plan::shape::Shape;
-use crate::plan::sightings::Sightings;
 use crate::plan::volumes::{Found, Storage};
 use crate::plan::{Request, demand};
 use jiff::Timestamp;
@@ -273,7 +273,7 @@ impl Objects {
         let since = |metadata: &ObjectMeta| metadata.creation_timestamp.as_ref().map_or(now, |t| t.0);
         let nodes = self.nodes.iter().filter_map(|n| Shape::of_node(n, since(&n.metadata)));
         let claims = self.node_claims.iter().filter_map(|c| Shape::of_claim(c));
-        let mut sightings = Sightings::default();
+        let mut sightings = ObservedShapes::default();
         for shape in nodes.chain(claims) {
             sightings.note(shape, now);
         }
@@ -456,7 +456,7 @@ mod tests {
             nodes: vec![node("n1", "a"), node("n2", "b")],
             ..Objects::default()
         };
-        let colocation = crate::policy::Colocation {
+        let colocation = crate::policy::SharedLabel {
             topology_key: names::ZONE.to_owned(),
             mode: crate::api::parameters::ColocationMode::Preferred,
         };

@@ -5,11 +5,11 @@ use crate::api::amount::{Currency, Money, Price};
 use crate::api::pod::ResourceList;
 use crate::cli::Failure;
 use crate::plan::cost::Prices;
-use crate::plan::gates::Report;
+use crate::plan::gates::GateReport;
 use crate::plan::outcome::NO_TIER;
 use crate::plan::passed_over::PassedOver;
 use crate::plan::resources::{amount, is_accelerator, is_device, is_positive, shown};
-use crate::plan::{Obstacle, Outcome, Plan, Slot, Surveyed};
+use crate::plan::{Obstacle, OptionReport, Outcome, Plan, Slot};
 use crate::words::few;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,7 +44,7 @@ pub struct View {
     /// Sources of the prices.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     prices_from: Vec<String>,
-    gates: Vec<Report>,
+    gates: Vec<GateReport>,
     passed_over: Vec<PassedOver>,
     notes: Vec<String>,
     ways: Vec<OptionRow>,
@@ -93,7 +93,7 @@ struct OptionRow {
 
 impl View {
     /// Builds the view.
-    pub fn new(admitted: &Admitted, prices: Prices<'_>, outcome: &Outcome, ways: &[Surveyed]) -> Self {
+    pub fn new(admitted: &Admitted, prices: Prices<'_>, outcome: &Outcome, ways: &[OptionReport]) -> Self {
         let plan = outcome.plan();
         let metadata = &admitted.workload.metadata;
         let nearest = || ways.iter().find(|w| w.plan.is_ok()).map_or(&[][..], |w| &w.reports);
@@ -154,7 +154,7 @@ impl View {
             );
         }
         if !self.gates.is_empty() {
-            let row = |r: &Report| [r.gate.to_string(), r.answer.to_string(), r.message.clone()].to_vec();
+            let row = |r: &GateReport| [r.gate.to_string(), r.answer.to_string(), r.message.clone()].to_vec();
             text += &section(&["GATE", "ANSWER", "WHY"], self.gates.iter().map(row).collect());
         }
         if !self.passed_over.is_empty() {
@@ -210,7 +210,7 @@ fn sources(plan: &Plan) -> Vec<String> {
 }
 
 /// The NodePools that the options passed over.
-fn of_ways(ways: &[Surveyed]) -> Vec<PassedOver> {
+fn of_ways(ways: &[OptionReport]) -> Vec<PassedOver> {
     let mut all = Vec::new();
     PassedOver::add(&mut all, ways.iter().flat_map(|way| way.passed_over.iter().cloned()));
     all
@@ -314,7 +314,7 @@ fn unused(requests: &ResourceList, allocatable: &ResourceList) -> BTreeMap<Strin
 }
 
 impl OptionRow {
-    fn of(way: &Surveyed, chosen: bool) -> Self {
+    fn of(way: &OptionReport, chosen: bool) -> Self {
         let name = if way.name.is_empty() { "the only one".to_owned() } else { way.name.clone() };
         let gated = way.reports.iter().filter(|r| r.is_closed()).map(|r| r.message.clone());
         let gated = gated.chain(way.shortage.clone());

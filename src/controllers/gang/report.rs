@@ -13,7 +13,7 @@ use crate::gang::request::Details;
 use crate::gang::reservation::Reservation;
 use crate::gang::{Explanation, Snapshot, StateName, message, notice, verdict, wake_at};
 use crate::names;
-use crate::plan::gates::{Answer, Gate};
+use crate::plan::gates::{Gate, GateAnswer};
 use crate::plan::{Obstacle, ObstacleReason, Outcome};
 use crate::telemetry::metrics::{self, Checked};
 use kube::runtime::reflector::ObjectRef;
@@ -38,8 +38,8 @@ impl Gang<'_> {
             {
                 for report in &plan.reports {
                     let result = match report.answer {
-                        Answer::Warn => Checked::Warned,
-                        Answer::Unknown => Checked::Unknown,
+                        GateAnswer::Warn => Checked::Warned,
+                        GateAnswer::Unknown => Checked::Unknown,
                         _ => Checked::Passed,
                     };
                     metrics::gate(report.gate, &report.subject, result);

@@ -13,24 +13,24 @@ use std::fmt;
 pub type Amounts = ResourceList;
 
 /// A quantity or a whole number.
-struct Amount(String);
+struct WrittenAmount(String);
 
-impl<'de> Deserialize<'de> for Amount {
+impl<'de> Deserialize<'de> for WrittenAmount {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct AmountVisitor;
         impl Visitor<'_> for AmountVisitor {
-            type Value = Amount;
+            type Value = WrittenAmount;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a quantity such as 8, 1500m or 2000Gi")
             }
 
-            fn visit_u64<E>(self, number: u64) -> Result<Amount, E> {
-                Ok(Amount(number.to_string()))
+            fn visit_u64<E>(self, number: u64) -> Result<WrittenAmount, E> {
+                Ok(WrittenAmount(number.to_string()))
             }
 
-            fn visit_str<E>(self, text: &str) -> Result<Amount, E> {
-                Ok(Amount(text.to_owned()))
+            fn visit_str<E>(self, text: &str) -> Result<WrittenAmount, E> {
+                Ok(WrittenAmount(text.to_owned()))
             }
         }
         deserializer.deserialize_any(AmountVisitor)
@@ -39,13 +39,13 @@ impl<'de> Deserialize<'de> for Amount {
 
 /// Reads amounts by resource name.
 pub fn amounts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Amounts, D::Error> {
-    let all = BTreeMap::<String, Amount>::deserialize(deserializer)?;
+    let all = BTreeMap::<String, WrittenAmount>::deserialize(deserializer)?;
     Ok(all.into_iter().map(|(name, amount)| (name, Quantity(amount.0))).collect())
 }
 
 /// Reads amounts that may be absent.
 pub fn some_amounts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Amounts>, D::Error> {
-    let all = Option::<BTreeMap<String, Amount>>::deserialize(deserializer)?;
+    let all = Option::<BTreeMap<String, WrittenAmount>>::deserialize(deserializer)?;
     Ok(all.map(|all| all.into_iter().map(|(name, amount)| (name, Quantity(amount.0))).collect()))
 }
 

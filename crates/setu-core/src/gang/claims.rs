@@ -10,7 +10,7 @@ use crate::api::parameters::{Allocatable, NodeConditionWanted};
 use crate::api::{Node, NodeClaim};
 use crate::names;
 use crate::plan::resources;
-use crate::policy::{Policy, Readiness};
+use crate::policy::{NodeReadiness, Policy};
 use jiff::{SignedDuration, Timestamp};
 
 /// How long the deletion of a NodeClaim may take before nothing waits for it any longer. A finalizer or a
@@ -207,7 +207,7 @@ fn name_of(node: &Node) -> String {
 }
 
 /// What a Node still lacks to run the pods of its claim.
-fn lacks(claim: &NodeClaim, node: &Node, readiness: &Readiness) -> Option<Lack> {
+fn lacks(claim: &NodeClaim, node: &Node, readiness: &NodeReadiness) -> Option<Lack> {
     if node.metadata.deletion_timestamp.is_some() {
         return Some(Lack::Deleted);
     }

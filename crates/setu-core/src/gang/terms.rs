@@ -14,7 +14,7 @@ use crate::api::parameters::{Compat, OnExhausted, OnNodeLost, Release};
 use crate::digest::hex_digest;
 use crate::names;
 use crate::planted::planted;
-use crate::policy::{Limits, Pace, Policy, Readiness};
+use crate::policy::{NodeReadiness, Pace, PhaseLimits, Policy};
 use serde::{Deserialize, Serialize};
 
 /// Largest size of terms in a journal, in bytes of JSON.
@@ -30,14 +30,14 @@ const UNLIMITED: Span = Span::minutes(100 * 365 * 24 * 60);
 #[serde(rename_all = "camelCase")]
 pub struct Terms {
     /// Limits of each phase.
-    pub deadlines: Limits,
+    pub deadlines: PhaseLimits,
     /// The launch timeout of the attempt's tier, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tier_launch: Option<Span>,
     /// How long every node must be ready before the gang is.
     pub buffer_time: Span,
     /// What a node must show before it counts as ready.
-    pub readiness: Readiness,
+    pub readiness: NodeReadiness,
     /// Retries while the quota is held.
     pub in_check: Pace,
     /// Retries after the quota was given back.
@@ -134,7 +134,7 @@ pub fn unlimited(policy: Policy) -> Policy {
     if planted!(JudgedUnread) {
         return policy;
     }
-    let deadlines = Limits {
+    let deadlines = PhaseLimits {
         launch: UNLIMITED,
         register: UNLIMITED,
         initialize: UNLIMITED,

@@ -34,16 +34,16 @@ use std::io::Read;
 use std::sync::{Arc, LazyLock};
 
 /// Written by `just catalogue`.
-static ALL: [Embedded; 3] = [
-    Embedded {
+static ALL: [EmbeddedCatalogue; 3] = [
+    EmbeddedCatalogue {
         groups: &["karpenter.k8s.aws", "eks.amazonaws.com"],
         types: LazyLock::new(|| decode(include_bytes!("catalogue/types.json.gz"))),
     },
-    Embedded {
+    EmbeddedCatalogue {
         groups: &["karpenter.azure.com"],
         types: LazyLock::new(|| decode(include_bytes!("catalogue/azure.json.gz"))),
     },
-    Embedded {
+    EmbeddedCatalogue {
         groups: &["karpenter.k8s.gcp"],
         types: LazyLock::new(|| decode(include_bytes!("catalogue/gcp.json.gz"))),
     },
@@ -53,7 +53,7 @@ const AUTO_MODE: &str = "eks.amazonaws.com/";
 const AWS: &str = "karpenter.k8s.aws/";
 
 /// What is embedded of one provider.
-struct Embedded {
+struct EmbeddedCatalogue {
     /// API groups of its NodeClasses.
     groups: &'static [&'static str],
     types: LazyLock<Option<Catalogue>>,
@@ -71,7 +71,7 @@ pub struct Catalogue {
     /// Position of each region among the prices of a type.
     regions: BTreeMap<String, usize>,
     /// Which of the prices are estimates.
-    estimates: Option<Estimates>,
+    estimates: Option<EstimatedPrices>,
     /// In the order of their names.
     types: Vec<Type>,
     /// Every resource that any of them has, sorted.
@@ -91,7 +91,7 @@ pub struct Type {
 
 /// Prices that are reckoned from those of the usual region.
 #[derive(Debug, Deserialize)]
-struct Estimates {
+struct EstimatedPrices {
     /// Day on which the regions' prices were compared.
     date: Arc<str>,
     /// Position of the first region that has such prices.
@@ -100,7 +100,7 @@ struct Estimates {
 
 /// Of which region a price of the catalogue is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Listed {
+pub enum ListPrice {
     /// Of the region where the node would be.
     There(Price),
     /// An estimate for that region.
@@ -243,17 +243,17 @@ impl Catalogue {
     }
 
     /// What a node of this type costs an hour on demand in this region, or else in the usual one.
-    pub fn price(&self, name: &str, region: Option<&str>) -> Option<Listed> {
+    pub fn price(&self, name: &str, region: Option<&str>) -> Option<ListPrice> {
         let prices = &self.get(name)?.prices;
         let at = |place: usize| {
             prices.get(place).copied().filter(|micros| *micros > 0).map(|micros| Price { micros })
         };
-        let Some(region) = region else { return at(0).map(Listed::Usual) };
+        let Some(region) = region else { return at(0).map(ListPrice::Usual) };
         let there = self.regions.get(region).and_then(|place| {
             let is_estimate = self.estimates.as_ref().is_some_and(|estimates| *place >= estimates.first);
-            at(*place).map(if is_estimate { Listed::Estimate } else { Listed::There })
+            at(*place).map(if is_estimate { ListPrice::Estimate } else { ListPrice::There })
         });
-        there.or_else(|| at(0).map(Listed::Elsewhere))
+        there.or_else(|| at(0).map(ListPrice::Elsewhere))
     }
 
     /// Every resource that any type has, sorted.
@@ -290,7 +290,7 @@ struct Raw<'f> {
     keys: Vec<String>,
     /// First the usual one.
     regions: Vec<String>,
-    estimates: Option<Estimates>,
+    estimates: Option<EstimatedPrices>,
     #[serde(borrow)]
     types: Vec<RawType<'f>>,
 }
@@ -710,35 +710,35 @@ mod tests {
     fn a_price_is_of_the_region_or_says_that_it_is_an_estimate_or_of_another() {
         let dollars = |micros| Price { micros };
         for (name, region, listed) in [
-            ("m5.large", Some("us-gov-west-1"), Some(Listed::There(dollars(121_000)))),
-            ("m5.large", Some("us-east-1"), Some(Listed::There(dollars(96_000)))),
-            ("m5.large", Some("eu-central-1"), Some(Listed::Estimate(dollars(115_000)))),
-            ("m5.large", Some("us-east-1-bos-1"), Some(Listed::Elsewhere(dollars(96_000)))),
-            ("m5.xlarge", Some("us-east-1-bos-1"), Some(Listed::Estimate(dollars(240_000)))),
-            ("p5.48xlarge", Some("eu-central-1"), Some(Listed::Elsewhere(dollars(55_040_000)))),
-            ("m5.large", Some("cn-north-1"), Some(Listed::Elsewhere(dollars(96_000)))),
-            ("m5.large", None, Some(Listed::Usual(dollars(96_000)))),
+            ("m5.large", Some("us-gov-west-1"), Some(ListPrice::There(dollars(121_000)))),
+            ("m5.large", Some("us-east-1"), Some(ListPrice::There(dollars(96_000)))),
+            ("m5.large", Some("eu-central-1"), Some(ListPrice::Estimate(dollars(115_000)))),
+            ("m5.large", Some("us-east-1-bos-1"), Some(ListPrice::Elsewhere(dollars(96_000)))),
+            ("m5.xlarge", Some("us-east-1-bos-1"), Some(ListPrice::Estimate(dollars(240_000)))),
+            ("p5.48xlarge", Some("eu-central-1"), Some(ListPrice::Elsewhere(dollars(55_040_000)))),
+            ("m5.large", Some("cn-north-1"), Some(ListPrice::Elsewhere(dollars(96_000)))),
+            ("m5.large", None, Some(ListPrice::Usual(dollars(96_000)))),
             ("trn2.48xlarge", None, None),
-            ("trn2.48xlarge", Some("us-east-2"), Some(Listed::Estimate(dollars(85_964_000)))),
+            ("trn2.48xlarge", Some("us-east-2"), Some(ListPrice::Estimate(dollars(85_964_000)))),
             ("unheard.of", None, None),
         ] {
             assert_eq!(aws().price(name, region), listed, "{name} in {region:?}");
         }
         let price = |group, name, region| of(group).unwrap().price(name, region);
         for (region, listed) in [
-            (Some("eastus"), Some(Listed::There(dollars(98_320_000)))),
-            (Some("westeurope"), Some(Listed::There(dollars(127_816_000)))),
-            (Some("germanywestcentral"), Some(Listed::Elsewhere(dollars(98_320_000)))),
-            (None, Some(Listed::Usual(dollars(98_320_000)))),
+            (Some("eastus"), Some(ListPrice::There(dollars(98_320_000)))),
+            (Some("westeurope"), Some(ListPrice::There(dollars(127_816_000)))),
+            (Some("germanywestcentral"), Some(ListPrice::Elsewhere(dollars(98_320_000)))),
+            (None, Some(ListPrice::Usual(dollars(98_320_000)))),
         ] {
             assert_eq!(price(AZURE, "Standard_ND96isr_H100_v5", region), listed, "{region:?}");
         }
         let h200 = |region| price(AZURE, "Standard_ND96isr_H200_v5", region);
         assert_eq!((h200(None), h200(Some("westeurope"))), (None, None), "it is sold in neither");
-        assert_eq!(h200(Some("swedencentral")), Some(Listed::There(dollars(110_272_000))));
+        assert_eq!(h200(Some("swedencentral")), Some(ListPrice::There(dollars(110_272_000))));
         assert_eq!(
             price(GOOGLE, "e2-standard-4", Some("us-central1")),
-            Some(Listed::There(dollars(134_023)))
+            Some(ListPrice::There(dollars(134_023)))
         );
         assert_eq!(of(GOOGLE).unwrap().usual_region(), "us-central1");
     }

@@ -387,16 +387,16 @@ fn bad_label(key: &str, value: &str) -> Obstacle {
 #[cfg(test)]
 mod tests {
     use super::super::affinity::NODE_NAME;
-    use super::super::fixtures::{World, flavor, object, patched, pool};
+    use super::super::fixtures::{Fixture, flavor, object, patched, pool};
     use super::super::volumes::Found;
     use super::*;
     use serde_json::{Value, json};
 
-    fn world(template: &Value) -> World {
-        World { pools: vec![pool("gpu", &json!({"spec": {"template": template}}))], ..World::new() }
+    fn world(template: &Value) -> Fixture {
+        Fixture { pools: vec![pool("gpu", &json!({"spec": {"template": template}}))], ..Fixture::new() }
     }
 
-    fn claim(world: &World) -> NodeClaim {
+    fn claim(world: &Fixture) -> NodeClaim {
         (*world.provisioned().slots[0].template).clone()
     }
 
@@ -421,7 +421,7 @@ mod tests {
     #[test]
     fn claims_are_annotated_against_node_repair_if_the_policy_says_so() {
         let mut world = world(&json!({}));
-        let no_repair = |world: &World| claim(world).annotation(names::DO_NOT_REPAIR).to_owned();
+        let no_repair = |world: &Fixture| claim(world).annotation(names::DO_NOT_REPAIR).to_owned();
         assert_eq!(no_repair(&world), "");
         world.policy.do_not_repair = true;
         assert_eq!(
@@ -486,7 +486,7 @@ mod tests {
 
     #[test]
     fn a_pool_without_a_hash_annotation_gives_no_hash() {
-        let mut world = World::new();
+        let mut world = Fixture::new();
         world.pools = vec![pool("gpu", &json!({"metadata": {"annotations": null}}))];
         assert_eq!(claim(&world).annotation(names::NODEPOOL_HASH), "");
     }
@@ -521,7 +521,7 @@ mod tests {
 
     #[test]
     fn a_flavor_label_missing_in_the_pool_is_added_only_if_the_tier_names_the_pool() {
-        let mut world = World::new();
+        let mut world = Fixture::new();
         world.flavors = vec![flavor("gpu", &json!({"example.com/pool": "x"}))];
         let expected = "ResourceFlavor gpu asks for example.com/pool [x], but NodePool gpu offers no such label; add \
                         it to the template there";
@@ -534,7 +534,7 @@ mod tests {
 
     #[test]
     fn labels_that_others_set_are_never_stated() {
-        let mut world = World::new().pods(&json!({"nodeSelector": {"karpenter.sh/initialized": "true"}}));
+        let mut world = Fixture::new().pods(&json!({"nodeSelector": {"karpenter.sh/initialized": "true"}}));
         world.policy.node_pool = Some("gpu".into());
         world.flavors = vec![flavor("gpu", &json!({"karpenter.sh/registered": "true"}))];
         let claim = claim(&world);
@@ -556,7 +556,7 @@ mod tests {
         let zone = |zone: &str| json!({"matchExpressions": [{"key": names::ZONE, "operator": "In", "values": [zone]}]});
         let with_volume = |terms: Value| {
             let volume = json!({"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "v"}}]});
-            let mut world = World::new().pods(&patched(affinity(&terms), &volume));
+            let mut world = Fixture::new().pods(&patched(affinity(&terms), &volume));
             let in_b = json!({"spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": [zone("b")]}}}});
             world.storage.claims =
                 [("v".to_owned(), Found::There(Box::new(object(json!({"spec": {"volumeName": "pv"}})))))]
@@ -575,11 +575,11 @@ mod tests {
     fn affinity_terms_that_name_nodes_are_skipped() {
         let named = |operator: &str| json!({"matchFields": [{"key": NODE_NAME, "operator": operator, "values": ["n1"]}]});
         let zone = json!({"matchExpressions": [{"key": names::ZONE, "operator": "In", "values": ["b"]}]});
-        let both = World::new().pods(&affinity(&json!([named("In"), zone])));
+        let both = Fixture::new().pods(&affinity(&json!([named("In"), zone])));
         assert_eq!(requirement(&claim(&both), names::ZONE), only("b"));
-        World::new().pods(&affinity(&json!([named("NotIn")]))).provisioned();
+        Fixture::new().pods(&affinity(&json!([named("NotIn")]))).provisioned();
         for terms in [json!([named("In")]), json!([{}])] {
-            let (reason, message) = World::new().pods(&affinity(&terms)).obstacle();
+            let (reason, message) = Fixture::new().pods(&affinity(&terms)).obstacle();
             assert_eq!(reason, ObstacleReason::RequirementsClash);
             assert!(message.contains("offers new nodes alone, whose names nobody knows yet"), "{message}");
         }
@@ -589,9 +589,9 @@ mod tests {
     fn the_first_term_of_the_affinity_that_can_be_met_narrows_the_claim() {
         let asks = |key: &str, v: &str| json!({"key": key, "operator": "In", "values": [v]});
         let term = |z: &str| json!({"matchExpressions": [asks(names::ZONE, z), asks(names::ARCH, "amd64")]});
-        let world = World::new().pods(&affinity(&json!([term("c"), term("b"), term("a")])));
+        let world = Fixture::new().pods(&affinity(&json!([term("c"), term("b"), term("a")])));
         assert_eq!(requirement(&claim(&world), names::ZONE), only("b"));
-        let world = World::new().pods(&affinity(&json!([term("c"), term("d")])));
+        let world = Fixture::new().pods(&affinity(&json!([term("c"), term("d")])));
         let expected = "pod set main asks for topology.kubernetes.io/zone [c], but NodePool gpu offers [a b]";
         assert_eq!(world.obstacle().1, expected);
     }
@@ -600,10 +600,10 @@ mod tests {
     fn affinity_terms_that_list_values_of_one_label_are_merged() {
         let zone =
             |z: &str| json!({"matchExpressions": [{"key": names::ZONE, "operator": "In", "values": [z]}]});
-        let world = World::new().pods(&affinity(&json!([zone("c"), zone("b"), zone("a")])));
+        let world = Fixture::new().pods(&affinity(&json!([zone("c"), zone("b"), zone("a")])));
         let either = vec![("In".to_owned(), ["a", "b"].map(str::to_owned).to_vec())];
         assert_eq!(requirement(&claim(&world), names::ZONE), either);
-        let world = World::new().pods(&affinity(&json!([zone("c"), zone("d")])));
+        let world = Fixture::new().pods(&affinity(&json!([zone("c"), zone("d")])));
         let expected =
             "pod set main asks for topology.kubernetes.io/zone [c d], but NodePool gpu offers [a b]";
         assert_eq!(world.obstacle().1, expected);
@@ -614,7 +614,7 @@ mod tests {
         let excluding = affinity(&json!([{"matchExpressions": [
             {"key": "example.com/broken", "operator": "NotIn", "values": ["yes"]},
         ]}]));
-        let claim = claim(&World::new().pods(&excluding));
+        let claim = claim(&Fixture::new().pods(&excluding));
         assert_eq!(label(&claim, "example.com/broken"), None);
         assert_eq!(requirement(&claim, "example.com/broken"), [("NotIn".to_owned(), vec!["yes".to_owned()])]);
     }
@@ -629,7 +629,7 @@ mod tests {
                 min_values: None,
             }]
         };
-        let mut world = World::new();
+        let mut world = Fixture::new();
         world.policy.requirements = only_in(names::CAPACITY_TYPE, "spot");
         assert_eq!(requirement(&claim(&world), names::CAPACITY_TYPE), only("spot"));
         world.policy.requirements = only_in(names::ZONE, "c");
@@ -655,7 +655,7 @@ mod tests {
     #[test]
     fn an_unreadable_quantity_error_names_its_object() {
         let pods = json!({"containers": [{"resources": {"requests": {"cpu": "many"}}}]});
-        let (reason, message) = World::new().pods(&pods).obstacle();
+        let (reason, message) = Fixture::new().pods(&pods).obstacle();
         assert_eq!(reason, ObstacleReason::BadQuantity);
         assert!(
             message.starts_with("pod set main requests cpu: \"many\" is not a valid quantity"),

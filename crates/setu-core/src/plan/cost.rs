@@ -9,7 +9,7 @@ mod unpriced;
 
 pub use unpriced::Unpriced;
 
-use super::catalogue::{self, Listed, region_of};
+use super::catalogue::{self, ListPrice, region_of};
 use super::market::Market;
 use super::source::Source;
 use crate::api::NodeClaim;
@@ -122,13 +122,13 @@ impl Cost {
 }
 
 /// The requirements that an instance type is priced for.
-struct Wanted<'r> {
+struct PriceQuery<'r> {
     requirements: &'r Requirements,
     /// API group of the NodeClass.
     group: &'r str,
 }
 
-impl Wanted<'_> {
+impl PriceQuery<'_> {
     /// The possible capacity types, and whether the requirements leave them open with on-demand among them.
     fn kinds(&self) -> (BTreeSet<String>, bool) {
         let asked = self.requirements.get(names::CAPACITY_TYPE);
@@ -217,7 +217,7 @@ impl Prices<'_> {
 
     /// The lowest price that a node of this type with these requirements may have.
     pub fn cheapest(&self, instance_type: &str, requirements: &Requirements, group: &str) -> Option<Price> {
-        let wanted = Wanted { requirements, group };
+        let wanted = PriceQuery { requirements, group };
         let allowed = requirements.get(names::CAPACITY_TYPE);
         let kinds = CAPACITY_TYPES.into_iter().filter(|kind| allowed.is_none_or(|v| v.allows(kind)));
         kinds.filter_map(|kind| self.range(instance_type, kind, &wanted)).map(|range| range.least).min()
@@ -245,7 +245,7 @@ impl Prices<'_> {
     /// price.
     pub fn dearest_of(&self, instance_type: &str, requirements: &Requirements, group: &str) -> Option<Price> {
         let mut spread = Spread::default();
-        self.ranges(instance_type, &Wanted { requirements, group }).for_each(|found| spread.add(found));
+        self.ranges(instance_type, &PriceQuery { requirements, group }).for_each(|found| spread.add(found));
         spread.dearest()
     }
 
@@ -261,7 +261,7 @@ impl Prices<'_> {
             }
         }
         let types = requirements.get(names::INSTANCE_TYPE).and_then(Values::listed).filter(|_| is_read);
-        let wanted = Wanted { requirements: &requirements, group: &claim.spec.node_class_ref.group };
+        let wanted = PriceQuery { requirements: &requirements, group: &claim.spec.node_class_ref.group };
         let mut spread = Spread::default();
         for name in types.into_iter().flatten() {
             self.ranges(name, &wanted).for_each(|found| spread.add(found));
@@ -300,7 +300,7 @@ impl Prices<'_> {
     fn ranges(
         &self,
         instance_type: &str,
-        wanted: &Wanted<'_>,
+        wanted: &PriceQuery<'_>,
     ) -> impl Iterator<Item = Result<Range, Unpriced>> {
         let (kinds, is_open) = wanted.kinds();
         // On-demand is an upper bound for the others, so if capacity types are open only its price is needed.
@@ -320,7 +320,7 @@ impl Prices<'_> {
     }
 
     /// The lowest and the highest price of a type with this capacity type.
-    fn range(&self, instance_type: &str, kind: &str, wanted: &Wanted<'_>) -> Option<Range> {
+    fn range(&self, instance_type: &str, kind: &str, wanted: &PriceQuery<'_>) -> Option<Range> {
         let right = |least: Price, most: Price, source| Range { least, most, of: Region::Right, source };
         let stated = |kind: &str| self.budget.prices.as_ref()?.get(instance_type)?.get(kind).copied();
         if let Some(price) = stated(kind) {
@@ -337,10 +337,12 @@ impl Prices<'_> {
         let of_catalogue = || {
             let catalogue = catalogue::of(wanted.group)?;
             let (price, of, source) = match catalogue.price(instance_type, wanted.region())? {
-                Listed::There(price) => (price, Region::Right, catalogue.source()),
-                Listed::Estimate(price) => (price, Region::Right, catalogue.source_of_estimates()),
-                Listed::Usual(price) => (price, Region::Usual(catalogue.usual_region()), catalogue.source()),
-                Listed::Elsewhere(price) => (price, Region::Wrong, catalogue.source()),
+                ListPrice::There(price) => (price, Region::Right, catalogue.source()),
+                ListPrice::Estimate(price) => (price, Region::Right, catalogue.source_of_estimates()),
+                ListPrice::Usual(price) => {
+                    (price, Region::Usual(catalogue.usual_region()), catalogue.source())
+                }
+                ListPrice::Elsewhere(price) => (price, Region::Wrong, catalogue.source()),
             };
             Some(Range { least: price, most: price, of, source })
         };

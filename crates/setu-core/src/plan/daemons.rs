@@ -103,7 +103,7 @@ fn defines(pool: &NodePool, key: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixtures::{World, daemon_set, object, pool};
+    use super::super::fixtures::{Fixture, daemon_set, object, pool};
     use super::*;
     use crate::api::parameters::PackingMode;
     use crate::api::parameters::Pinning;
@@ -111,7 +111,7 @@ mod tests {
     use serde_json::{Value, json};
 
     fn pinned(daemons: &[Value]) -> (Pinning, Vec<String>) {
-        let mut world = World::new();
+        let mut world = Fixture::new();
         world.daemon_sets = daemons.iter().map(|spec| daemon_set("d", spec)).collect();
         let plan = world.provisioned();
         (plan.pinning, plan.notes)
@@ -172,7 +172,7 @@ mod tests {
     fn a_daemon_set_that_selects_an_unknown_label_may_run_on_the_node() {
         let plugin = needs_label("feature.node.kubernetes.io/pci-10de.present");
         assert_eq!(pinned(std::slice::from_ref(&plugin)).0, Pinning::Selector);
-        let mut world = World::new();
+        let mut world = Fixture::new();
         world.daemon_sets = vec![daemon_set("d", &plugin)];
         let labelled = json!({"spec": {"template": {"metadata": {"labels":
             {"feature.node.kubernetes.io/pci-10de.present": "true"}}}}});
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_requested_taint_is_kept_with_a_note_about_the_daemon_sets_it_keeps_off() {
-        let mut world = World::new();
+        let mut world = Fixture::new();
         world.daemon_sets = vec![daemon_set("d", &json!({}))];
         world.policy.pinning = Pinning::SelectorAndTaint;
         let plan = world.provisioned();
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn daemon_set_requests_are_added_including_their_pod_count() {
-        let mut world = World::new();
+        let mut world = Fixture::new();
         world.daemon_sets = vec![
             daemon_set("all", &json!({"tolerations": everything()})),
             daemon_set("elsewhere", &json!({"nodeSelector": {"team": "web"}})),
@@ -214,7 +214,7 @@ mod tests {
         let requests = json!([{"resources": {"requests": {"cpu": "2", "example.com/nic": "1"}}}]);
         let spec = |selector: Value| json!({"tolerations": everything(), "nodeSelector": selector, "containers": requests});
         let asked_by = |packing: PackingMode, selector: Value| {
-            let mut world = World::new();
+            let mut world = Fixture::new();
             world.policy.packing = packing;
             world.daemon_sets = vec![daemon_set("d", &spec(selector))];
             world.provisioned().slots[0].template.spec.resources.requests.clone()

@@ -317,15 +317,15 @@ pub fn flavors<'a>(
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixtures::{World, flavor, pod_set, queue};
+    use super::super::fixtures::{Fixture, flavor, pod_set, queue};
     use super::*;
     use serde_json::{Value, json};
 
-    fn needs(world: &World) -> Vec<(String, u32)> {
+    fn needs(world: &Fixture) -> Vec<(String, u32)> {
         world.demand().unwrap().iter().map(|d| (d.pod_set.name.clone(), d.pods)).collect()
     }
 
-    fn nothing(world: &World) -> String {
+    fn nothing(world: &Fixture) -> String {
         match world.demand() {
             Err(Outcome::NothingNeeded(why)) => why,
             other => panic!("{other:?}"),
@@ -347,14 +347,14 @@ mod tests {
             let mut change =
                 assigned(&json!([{"name": "main", "flavors": {"cpu": "gpu"}, "count": granted}]));
             change["status"]["reclaimablePods"] = json!([{"name": "main", "count": done}]);
-            let world = World::new().workload(&change);
+            let world = Fixture::new().workload(&change);
             assert_eq!(needs(&world), [("main".to_owned(), expected)], "{granted} {done}");
         }
     }
 
     #[test]
     fn a_workload_that_another_cluster_runs_needs_no_node_here() {
-        let mut world = World::new();
+        let mut world = Fixture::new();
         world.queue = Some(queue(&json!([{"name": "prov"}, {"name": "away"}])));
         let check = |controller: &str| {
             let check = json!({"metadata": {"name": "away"}, "spec": {"controllerName": controller}});
@@ -378,12 +378,12 @@ mod tests {
     fn a_gang_that_is_all_done_needs_nothing() {
         let mut change = assigned(&json!([{"name": "main", "flavors": {"cpu": "gpu"}}]));
         change["status"]["reclaimablePods"] = json!([{"name": "main", "count": 9}]);
-        assert_eq!(nothing(&World::new().workload(&change)), "no pod is left that needs a place");
+        assert_eq!(nothing(&Fixture::new().workload(&change)), "no pod is left that needs a place");
     }
 
     #[test]
     fn a_check_on_one_flavor_takes_the_pod_sets_that_have_it_for_any_resource() {
-        let mut world = World::new().workload(&assigned(&json!([
+        let mut world = Fixture::new().workload(&assigned(&json!([
             {"name": "lead", "flavors": {"cpu": "cpu"}},
             {"name": "main", "flavors": {"cpu": "cpu", "nvidia.com/gpu": "gpu"}},
         ])));
@@ -397,12 +397,12 @@ mod tests {
     fn a_pod_set_without_a_flavor_is_not_ours() {
         let change =
             assigned(&json!([{"name": "lead", "flavors": {}}, {"name": "main", "flavors": {"cpu": "gpu"}}]));
-        assert_eq!(needs(&World::new().workload(&change)), [("main".to_owned(), 4)]);
+        assert_eq!(needs(&Fixture::new().workload(&change)), [("main".to_owned(), 4)]);
     }
 
     #[test]
     fn of_two_checks_of_ours_the_first_by_name_takes_a_pod_set_and_the_other_says_so() {
-        let mut world = World::new();
+        let mut world = Fixture::new();
         world.queue = Some(queue(&json!([{"name": "prov"}, {"name": "alpha"}])));
         world.checks = vec!["prov".to_owned(), "alpha".to_owned()];
         assert_eq!(nothing(&world), "check alpha provides the nodes");
@@ -412,7 +412,7 @@ mod tests {
 
     #[test]
     fn a_check_on_other_flavors_needs_nothing() {
-        let mut world = World::new();
+        let mut world = Fixture::new();
         world.queue = Some(queue(&json!([{"name": "prov", "onFlavors": ["tpu"]}])));
         assert_eq!(nothing(&world), "no pod set is on a flavor that check prov provides for");
     }
@@ -420,14 +420,14 @@ mod tests {
     #[test]
     fn a_queue_that_is_not_known_or_does_not_list_the_check_is_waited_for() {
         for queue in [None, Some(queue(&json!([])))] {
-            let world = World { queue, ..World::new() };
+            let world = Fixture { queue, ..Fixture::new() };
             assert_eq!(world.obstacle().0, ObstacleReason::QueueUnknown);
         }
     }
 
     #[test]
     fn only_pod_sets_that_request_or_limit_a_managed_resource_get_nodes() {
-        let mut world = World::new();
+        let mut world = Fixture::new();
         world.policy.managed_resources = vec!["nvidia.com/gpu".to_owned()];
         assert_eq!(needs(&world).len(), 1, "a limit is a request");
         world.policy.managed_resources = vec!["google.com/tpu".to_owned()];
@@ -440,7 +440,7 @@ mod tests {
             {"name": "main", "flavors": {"cpu": "gpu"}}, {"name": "lead", "flavors": {"cpu": "gpu"}},
         ]));
         change["spec"]["podSets"][0]["template"]["spec"]["containers"] = json!([{"name": "cpu-only"}]);
-        let mut world = World::new().workload(&change);
+        let mut world = Fixture::new().workload(&change);
         assert_eq!(pinned(world.queue.as_ref(), &world.request()), ["lead", "main"]);
         world.policy.managed_resources = vec!["nvidia.com/gpu".to_owned()];
         assert_eq!(pinned(world.queue.as_ref(), &world.request()), ["main"]);
@@ -448,7 +448,7 @@ mod tests {
 
     #[test]
     fn devices_of_dynamic_allocation_can_never_be_had() {
-        let world = World::new().pods(&json!({"resourceClaims": [{"name": "gpu"}]}));
+        let world = Fixture::new().pods(&json!({"resourceClaims": [{"name": "gpu"}]}));
         assert!(matches!(world.plan(), Outcome::Never(o) if o.reason == ObstacleReason::ResourceClaims));
     }
 
@@ -469,7 +469,7 @@ mod tests {
         };
         let old = "failure-domain.beta.kubernetes.io/zone";
         let (a, b): (&[&str], &[&str]) = (&["a"], &["b"]);
-        let never = |spec: Value| match World::new().pods(&spec).plan() {
+        let never = |spec: Value| match Fixture::new().pods(&spec).plan() {
             Outcome::Never(obstacle) => obstacle.message,
             other => panic!("{spec}: {other:?}"),
         };
@@ -489,13 +489,13 @@ mod tests {
             json!({"affinity": affinity(&[&[("team", "DoesNotExist", &[]), ("team", "NotIn", a)]])}),
             json!({"nodeSelector": {(names::ZONE): "c"}}),
         ] {
-            assert!(!matches!(World::new().pods(&spec).plan(), Outcome::Never(_)), "{spec}");
+            assert!(!matches!(Fixture::new().pods(&spec).plan(), Outcome::Never(_)), "{spec}");
         }
     }
 
     #[test]
     fn a_flavor_that_does_not_exist_is_waited_for() {
-        let world = World { flavors: Vec::new(), ..World::new() };
+        let world = Fixture { flavors: Vec::new(), ..Fixture::new() };
         assert_eq!(
             world.obstacle(),
             (ObstacleReason::FlavorMissing, "ResourceFlavor gpu does not exist; create it".into())
@@ -513,7 +513,7 @@ mod tests {
                 "spec": {"podSets": [super::super::fixtures::pod_set("main", count)]},
             });
             change["metadata"]["annotations"][names::SLICE_REPLACES] = more.clone();
-            World::new().workload(&change)
+            Fixture::new().workload(&change)
         };
         let before = slice(2, &Value::Null).workload;
         let mut world = slice(5, &json!("ns/before"));

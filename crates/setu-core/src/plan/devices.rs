@@ -60,7 +60,7 @@ fn may_be_of(request: &Request<'_>, node_pool: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::super::Outcome;
-    use super::super::fixtures::{World, object, pod_set};
+    use super::super::fixtures::{Fixture, object, pod_set};
     use super::*;
     use crate::api::Node;
     use crate::plan::shape::Shape;
@@ -68,9 +68,9 @@ mod tests {
     use serde_json::json;
     use std::sync::Arc;
 
-    fn world() -> World {
+    fn world() -> Fixture {
         let class = json!({"metadata": {"name": "gpu.nvidia.com"}, "spec": {"extendedResourceName": "nvidia.com/gpu"}});
-        World { device_classes: vec![Arc::new(object(class))], ..World::new() }
+        Fixture { device_classes: vec![Arc::new(object(class))], ..Fixture::new() }
     }
 
     #[test]
@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn implicit_name_of_a_device_class_is_refused() {
         let limits = json!({"deviceclass.resource.kubernetes.io/tpu": "1"});
-        let world = World::new().pods(&json!({"containers": [{"resources": {"limits": limits}}]}));
+        let world = Fixture::new().pods(&json!({"containers": [{"resources": {"limits": limits}}]}));
         assert!(world.obstacle().1.contains("DeviceClass tpu serves"));
     }
 

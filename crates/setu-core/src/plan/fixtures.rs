@@ -84,7 +84,7 @@ pub fn condition(kind: &str, status: &str) -> Value {
 }
 
 /// Everything that the planner reads, owned.
-pub struct World {
+pub struct Fixture {
     pub queue: Option<ClusterQueue>,
     pub all_checks: Vec<Arc<AdmissionCheck>>,
     pub flavors: Vec<Arc<ResourceFlavor>>,
@@ -109,7 +109,7 @@ pub struct World {
     pub now: Timestamp,
 }
 
-impl World {
+impl Fixture {
     /// Two pods of one GPU each on flavor `gpu`, NodePool `gpu`, check `prov`.
     pub fn new() -> Self {
         Self {

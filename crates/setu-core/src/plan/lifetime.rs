@@ -63,13 +63,13 @@ fn longest(workload: &Workload, set: &PodSet) -> Option<Span> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixtures::{World, patched, pool};
+    use super::super::fixtures::{Fixture, patched, pool};
     use crate::api::Workload;
     use serde_json::{Value, json};
     use std::sync::Arc;
 
     fn notes(expire_after: &Value, maximum: &Value, deadline: &Value) -> Vec<String> {
-        let mut world = World::new();
+        let mut world = Fixture::new();
         let mut workload = serde_json::to_value(&world.workload).unwrap();
         workload = patched(workload, &json!({"spec": {"maximumExecutionTimeSeconds": maximum}}));
         let mut workload: Workload = serde_json::from_value(workload).unwrap();

@@ -182,7 +182,7 @@ fn split(list: &[Requirement], key: &str) -> (Vec<Requirement>, Vec<Requirement>
 mod tests {
     use crate::api::{NodeClaim, NodePool};
     use crate::names;
-    use crate::plan::fixtures::{self, World, offer, pod_set, pool};
+    use crate::plan::fixtures::{self, Fixture, offer, pod_set, pool};
     use crate::plan::market::Market;
     use crate::plan::{Cluster, OptionSelection, Outcome, Plan, Request, Slot, catalogue};
     use serde_json::{Value, json};
@@ -198,7 +198,7 @@ mod tests {
         fixtures::market(&names.enumerate().map(line).collect::<String>())
     }
 
-    fn planned(world: &World, market: &Market, selection: OptionSelection<'_>) -> Option<Plan> {
+    fn planned(world: &Fixture, market: &Market, selection: OptionSelection<'_>) -> Option<Plan> {
         let cluster = Cluster { market: Some(market), ..world.cluster() };
         match crate::plan::plan(&cluster, &Request { selection, ..world.request() }) {
             Outcome::Provision(plan) => Some(plan),
@@ -207,7 +207,7 @@ mod tests {
     }
 
     /// Pods of one CPU each, in these zones, on EC2 nodes of this category.
-    fn world(zones: &[&str], category: &str) -> World {
+    fn world(zones: &[&str], category: &str) -> Fixture {
         let set = |zone: &&str| {
             let spec = json!({
                 "nodeSelector": {(names::ZONE): zone},
@@ -218,7 +218,7 @@ mod tests {
         let sets: Vec<Value> = zones.iter().map(set).collect();
         let assigned: Vec<Value> =
             zones.iter().map(|zone| json!({"name": zone, "flavors": {"cpu": "gpu"}})).collect();
-        let mut world = World::new().workload(&json!({
+        let mut world = Fixture::new().workload(&json!({
             "spec": {"podSets": sets}, "status": {"admission": {"podSetAssignments": assigned}},
         }));
         world.pools = pools(category);

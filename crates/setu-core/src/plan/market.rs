@@ -30,7 +30,7 @@ const RESERVED: &str = "reserved";
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Market {
     /// Every zone and capacity type of an offering, sorted.
-    places: Vec<Place>,
+    places: Vec<OfferingPlace>,
     types: BTreeMap<Box<str>, Machine>,
     /// When the page was read.
     pub seen: Timestamp,
@@ -48,20 +48,20 @@ struct Absurd {
 }
 
 /// Zone and capacity type.
-type Place = (Box<str>, Box<str>);
+type OfferingPlace = (Box<str>, Box<str>);
 
 /// What the page says about an instance type.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Machine {
     /// Its offerings, by index into the places.
-    offers: Vec<(usize, Offer)>,
+    offers: Vec<(usize, MarketOffer)>,
     /// Cores and bytes of memory, before anything is subtracted.
     cores: Option<u64>,
     memory: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Offer {
+struct MarketOffer {
     available: Option<bool>,
     price: Option<Price>,
 }
@@ -123,15 +123,18 @@ impl Market {
     }
 
     /// The offering of an instance type in a zone with a capacity type; added if missing.
-    fn offer(&mut self, (instance_type, zone, capacity_type): (&str, &str, &str)) -> Option<&mut Offer> {
-        let is_it = |place: &Place| *place.0 == *zone && *place.1 == *capacity_type;
+    fn offer(
+        &mut self,
+        (instance_type, zone, capacity_type): (&str, &str, &str),
+    ) -> Option<&mut MarketOffer> {
+        let is_it = |place: &OfferingPlace| *place.0 == *zone && *place.1 == *capacity_type;
         let place = self.places.iter().position(is_it).unwrap_or_else(|| {
             self.places.push((zone.into(), capacity_type.into()));
             self.places.len().saturating_sub(1)
         });
         let offers = &mut self.types.entry(instance_type.into()).or_default().offers;
         let nth = offers.iter().position(|(at, _)| *at == place).unwrap_or_else(|| {
-            offers.push((place, Offer::default()));
+            offers.push((place, MarketOffer::default()));
             offers.len().saturating_sub(1)
         });
         offers.get_mut(nth).map(|(_, offer)| offer)
@@ -191,13 +194,13 @@ impl Market {
     }
 
     /// All offerings of an instance type.
-    fn of_type(&self, instance_type: &str) -> impl Iterator<Item = (&Place, &Offer)> {
+    fn of_type(&self, instance_type: &str) -> impl Iterator<Item = (&OfferingPlace, &MarketOffer)> {
         let offers = self.types.get(instance_type).into_iter().flat_map(|machine| &machine.offers);
         offers.filter_map(|(place, offer)| Some((self.places.get(*place)?, offer)))
     }
 
     /// All offerings, each with its instance type and place.
-    fn offers(&self) -> impl Iterator<Item = (&str, &Place, &Offer)> {
+    fn offers(&self) -> impl Iterator<Item = (&str, &OfferingPlace, &MarketOffer)> {
         let of_type = |name| self.of_type(name).map(move |(place, offer)| (name, place, offer));
         self.types.keys().flat_map(move |name| of_type(&**name))
     }
@@ -227,7 +230,7 @@ impl Market {
 
     /// Whether, compared with `before`, a price fell or became known, or a machine's size grew or became known.
     pub fn is_better_than(&self, before: Option<&Self>) -> bool {
-        let fell = |(instance_type, place, offer): (&str, &Place, &Offer)| {
+        let fell = |(instance_type, place, offer): (&str, &OfferingPlace, &MarketOffer)| {
             let mut before = before.into_iter().flat_map(|market| market.of_type(instance_type));
             let before = before.find(|(other, _)| *other == place).and_then(|(_, offer)| offer.price);
             offer.price.is_some_and(|now| before.is_none_or(|before| now < before))

@@ -78,12 +78,12 @@ impl<'a> Merged<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixtures::{World, flavor};
+    use super::super::fixtures::{Fixture, flavor};
     use super::*;
     use serde_json::{Value, json};
 
-    fn with_other_check(update: &Value) -> World {
-        World::new().workload(&json!({"status": {"admissionChecks": [
+    fn with_other_check(update: &Value) -> Fixture {
+        Fixture::new().workload(&json!({"status": {"admissionChecks": [
             {"name": "budget", "podSetUpdates": [update]},
         ]}}))
     }
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn our_own_standing_entry_does_not_clash_with_us() {
-        let mut world = World::new();
+        let mut world = Fixture::new();
         let stale = json!({"status": {"admissionChecks": [
             {"name": "prov", "podSetUpdates": [{"name": "main", "nodeSelector": {(crate::names::GANG): "g0"}}]},
         ]}});

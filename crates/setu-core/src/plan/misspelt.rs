@@ -34,7 +34,7 @@ pub fn misspelt<'r>(requirements: &'r Requirements, group: &str) -> Option<(&'r 
 #[cfg(test)]
 mod tests {
     use super::super::ObstacleReason;
-    use super::super::fixtures::{World, patched, pool};
+    use super::super::fixtures::{Fixture, patched, pool};
     use super::*;
     use crate::api::requirements::Values;
     use serde_json::{Value, json};
@@ -89,16 +89,16 @@ mod tests {
             let spec = patched(json!({"nodeClassRef": class}), &spec);
             pool("gpu", &json!({"spec": {"template": {"spec": spec}}}))
         };
-        let mut by_pool = World::new();
+        let mut by_pool = Fixture::new();
         by_pool.pools = vec![ec2(json!({"requirements": requirement(famly)}))];
-        let mut by_policy = World::new();
+        let mut by_policy = Fixture::new();
         by_policy.pools = vec![ec2(json!({}))];
         by_policy.policy.requirements = serde_json::from_value(requirement(famly)).unwrap();
-        let mut by_tier = World::new();
+        let mut by_tier = Fixture::new();
         by_tier.pools = vec![ec2(json!({}))];
         let tier = json!({"name": "spot", "nodePoolName": "gpu", "requirements": requirement(famly)});
         by_tier.policy.tiers = serde_json::from_value(json!([tier])).unwrap();
-        let mut by_pods = World::new().pods(&json!({"nodeSelector": {famly: "p5"}}));
+        let mut by_pods = Fixture::new().pods(&json!({"nodeSelector": {famly: "p5"}}));
         by_pods.pools = vec![ec2(json!({}))];
         for (world, who) in [
             (by_pool, "NodePool gpu"),

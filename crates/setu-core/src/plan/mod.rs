@@ -2,7 +2,7 @@
 //!
 //! Read in this order: `outcome` (what planning comes to) → `demand` (which pod sets, how many pods) →
 //! `tiers` and `pools` (the ways to get nodes; uses `reservations`) → `claim` (what a NodeClaim looks like; uses
-//! `requirements`, `affinity`, `misspelt`, `resources`, `daemons`) → `slots` (how many; uses `shapes`, `sightings`, `catalogue`, `apart`, `packing`) → `gates` (may
+//! `requirements`, `affinity`, `misspelt`, `resources`, `daemons`) → `slots` (how many; uses `shapes`, `observed_shapes`, `catalogue`, `apart`, `packing`) → `gates` (may
 //! it be bought now) → `merge` (will Kueue be able to start the pods there).
 //!
 //! Rule: sizes, shapes and pools come from the admission, the pod sets and the administrator's
@@ -23,6 +23,7 @@ mod like;
 pub mod market;
 pub mod merge;
 mod misspelt;
+pub mod observed_shapes;
 mod obstacle;
 pub mod offering;
 pub mod outcome;
@@ -36,7 +37,6 @@ pub mod resources;
 pub mod runtime;
 pub mod shape;
 pub mod shapes;
-pub mod sightings;
 pub mod slots;
 pub mod source;
 pub mod strategy;
@@ -56,7 +56,7 @@ use demand::PodSetDemand;
 pub use input::{Cluster, Edited, OptionSelection, Request};
 use k8s_openapi::api::core::v1::Toleration;
 pub use obstacle::{Obstacle, ObstacleReason};
-pub use outcome::{Most, Outcome, Plan, Share, Slot};
+pub use outcome::{Most, Outcome, Plan, PodShare, Slot};
 use passed_over::PassedOver;
 pub use reserved::PoolReservation;
 use std::sync::Arc;
@@ -178,13 +178,13 @@ fn is_awaited(cluster: &Cluster<'_>, obstacle: &Obstacle) -> bool {
 
 /// One provisioning option, planned whatever the gates say.
 #[derive(Clone, Debug)]
-pub struct Surveyed {
+pub struct OptionReport {
     /// Tier, NodePool and place, as far as there is a choice of each.
     pub name: String,
     /// Its nodes, or why there are none.
     pub plan: Result<Plan, Obstacle>,
     /// What each gate says.
-    pub reports: Vec<gates::Report>,
+    pub reports: Vec<gates::GateReport>,
     /// NodePools that do not come into question for it.
     pub passed_over: Vec<PassedOver>,
     /// That its nodes have no capacity anywhere, and who says so.
@@ -195,14 +195,14 @@ pub struct Surveyed {
 ///
 /// # Errors
 /// What planning comes to where no option is needed.
-pub fn survey(cluster: &Cluster<'_>, request: &Request<'_>) -> Result<Vec<Surveyed>, Outcome> {
+pub fn option_reports(cluster: &Cluster<'_>, request: &Request<'_>) -> Result<Vec<OptionReport>, Outcome> {
     let needs = Needs::of(cluster, request)?;
     let surveyed = |option: ProvisioningOption| {
         let plan = nodes(cluster, request, &needs, &option).map(|plan| priced(cluster, request, plan));
         let reports = plan.as_ref().map(|plan| gates::ask(cluster, request, plan)).unwrap_or_default();
         let shortage = plan.as_ref().ok().and_then(|plan| tried::shortage(cluster, plan));
         let shortage = shortage.map(|shortage| shortage.words);
-        Surveyed { name: option.name, plan, reports, passed_over: option.passed_over, shortage }
+        OptionReport { name: option.name, plan, reports, passed_over: option.passed_over, shortage }
     };
     Ok(needs.options(cluster, request).into_iter().map(surveyed).collect())
 }
@@ -257,12 +257,12 @@ pub(crate) mod fixtures;
 
 #[cfg(test)]
 mod tests {
-    use super::fixtures::{World, daemon_set, pod_set, pool, queue};
+    use super::fixtures::{Fixture, daemon_set, pod_set, pool, queue};
     use super::*;
     use serde_json::json;
 
-    fn two_sets() -> World {
-        World::new().workload(&json!({
+    fn two_sets() -> Fixture {
+        Fixture::new().workload(&json!({
             "spec": {"podSets": [pod_set("lead", 1), pod_set("main", 2)]},
             "status": {"admission": {"podSetAssignments": [
                 {"name": "main", "flavors": {"cpu": "gpu"}}, {"name": "lead", "flavors": {"cpu": "gpu"}},
@@ -282,8 +282,8 @@ mod tests {
 
     #[test]
     fn the_hash_follows_the_shape_and_not_the_hash_of_the_node_pool() {
-        let hash = |world: &World| world.provisioned().hash();
-        let mut world = World::new();
+        let hash = |world: &Fixture| world.provisioned().hash();
+        let mut world = Fixture::new();
         let first = hash(&world);
         assert_eq!((first.len(), hash(&world)), (33, first.clone()));
         let rehashed = json!({"metadata": {"annotations": {(names::NODEPOOL_HASH): "9"}}});

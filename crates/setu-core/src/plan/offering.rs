@@ -185,7 +185,7 @@ pub fn is_short(claim: &NodeClaim, place_keys: &[String], short: &BTreeSet<Offer
 mod tests {
     use super::*;
     use crate::api::parameters::ColocationMode;
-    use crate::policy::Colocation;
+    use crate::policy::SharedLabel;
     use serde_json::json;
 
     fn claim(requirements: &[(&str, &[&str])]) -> NodeClaim {
@@ -286,7 +286,7 @@ mod tests {
         let shared = |key: &str| {
             let topology_key = key.to_owned();
             Policy {
-                colocation: Some(Colocation { topology_key, mode: ColocationMode::Required }),
+                colocation: Some(SharedLabel { topology_key, mode: ColocationMode::Required }),
                 ..Policy::default()
             }
         };

@@ -1,7 +1,7 @@
 //! The outcome of planning: the slots of a gang, or what blocks it.
 
 use super::cost::Cost;
-use super::gates::Report;
+use super::gates::GateReport;
 use super::gates::traffic::HeldNodes;
 use super::obstacle::{Obstacle, ObstacleReason};
 use super::offering::{Offering, is_short};
@@ -99,7 +99,7 @@ pub struct Plan {
     /// How many options there are.
     pub option_count: u32,
     /// The reports of the gates.
-    pub reports: Box<[Report]>,
+    pub reports: Box<[GateReport]>,
     /// The NodePools that give none of its nodes.
     pub passed_over: Arc<Vec<PassedOver>>,
     /// The cost of its nodes.
@@ -112,7 +112,7 @@ pub struct Slot {
     /// Number within the gang.
     pub index: u32,
     /// Its pods.
-    pub pods: Arc<[Share]>,
+    pub pods: Arc<[PodShare]>,
     /// Its NodePool.
     pub node_pool: String,
     /// The claim without name and gang labels, shared by all identical slots.
@@ -140,7 +140,7 @@ pub struct Most {
 
 /// Pods of one pod set on one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Share {
+pub struct PodShare {
     /// Name of the pod set.
     pub pod_set: String,
     /// How many.

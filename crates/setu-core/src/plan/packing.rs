@@ -24,7 +24,7 @@ pub struct Batch {
 
 /// A kind of node that may be bought.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Kind {
+pub struct NodeKind {
     /// Its room for these pods, after the system and DaemonSets.
     pub room: ResourceList,
     /// Its hourly price, if known.
@@ -58,8 +58,8 @@ pub struct Misfit {
 ///
 /// # Errors
 /// The first batch whose pod fits nowhere.
-pub fn pack(batches: &[Batch], kinds: &[Kind]) -> Result<Vec<Filled>, Misfit> {
-    let (problem, useful) = Problem::new(batches, kinds).without_dominated();
+pub fn pack(batches: &[Batch], kinds: &[NodeKind]) -> Result<Vec<Filled>, Misfit> {
+    let (problem, useful) = PackingProblem::new(batches, kinds).without_dominated();
     if let Some(batch) = problem.misfit() {
         return Err(Misfit { batch });
     }
@@ -71,7 +71,8 @@ pub fn pack(batches: &[Batch], kinds: &[Kind]) -> Result<Vec<Filled>, Misfit> {
         if best.as_ref().is_some_and(|(least, _)| bound > least.0) {
             break;
         }
-        let mut orders = [problem.order(main, Measure::Largest), problem.order(main, Measure::Sum)].to_vec();
+        let mut orders =
+            [problem.order(main, SizeMeasure::Largest), problem.order(main, SizeMeasure::Sum)].to_vec();
         orders.dedup();
         for order in orders {
             let mut bins = problem.fill(main, &order);
@@ -99,32 +100,32 @@ pub fn pack(batches: &[Batch], kinds: &[Kind]) -> Result<Vec<Filled>, Misfit> {
 }
 
 /// Number of nodes and their cost. Lower is better, compared in this order.
-type Score = (u64, Cost);
+type Score = (u64, PackingCost);
 
 /// Nodes without a known price, the price of the others, and the total size. Lower is better, compared in this order.
-type Cost = [i128; 3];
+type PackingCost = [i128; 3];
 
 /// How the size of a pod is measured.
 #[derive(Clone, Copy)]
-enum Measure {
+enum SizeMeasure {
     Largest,
     Sum,
 }
 
 /// Amounts in billionths, one column for each resource that a pod asks for.
-type Row = Vec<i128>;
+type AmountRow = Vec<i128>;
 
 /// Shares are fractions of this.
 const WHOLE: i128 = 1_000_000;
 
-struct Problem {
-    needs: Vec<Row>,
+struct PackingProblem {
+    needs: Vec<AmountRow>,
     limits: Vec<(u32, u32)>,
     apart: Vec<Vec<usize>>,
-    rooms: Vec<Row>,
-    costs: Vec<Cost>,
+    rooms: Vec<AmountRow>,
+    costs: Vec<PackingCost>,
     /// Total requests of all pods.
-    totals: Row,
+    totals: AmountRow,
 }
 
 /// Identical nodes being filled.
@@ -132,7 +133,7 @@ struct Problem {
 struct Bin {
     kind: usize,
     nodes: u32,
-    free: Row,
+    free: AmountRow,
     /// Pods of each batch on each node, in the order they were placed.
     pods: Vec<(usize, u32)>,
 }
@@ -143,16 +144,17 @@ impl Bin {
     }
 }
 
-impl Problem {
-    fn new(batches: &[Batch], kinds: &[Kind]) -> Self {
+impl PackingProblem {
+    fn new(batches: &[Batch], kinds: &[NodeKind]) -> Self {
         let keys: BTreeSet<&String> = batches.iter().flat_map(|b| b.needs.keys()).collect();
-        let row = |list: &ResourceList| -> Row {
+        let row = |list: &ResourceList| -> AmountRow {
             keys.iter().map(|key| super::resources::amount(list, key).nanos()).collect()
         };
-        let rooms: Vec<Row> = kinds.iter().map(|k| row(&k.room)).collect();
-        let most: Row = (0..keys.len()).map(|d| rooms.iter().map(|r| at(r, d)).max().unwrap_or(0)).collect();
+        let rooms: Vec<AmountRow> = kinds.iter().map(|k| row(&k.room)).collect();
+        let most: AmountRow =
+            (0..keys.len()).map(|d| rooms.iter().map(|r| at(r, d)).max().unwrap_or(0)).collect();
         let sizes = rooms.iter().map(|room| shares(room, &most).sum::<i128>());
-        let needs: Vec<Row> = batches.iter().map(|b| row(&b.needs)).collect();
+        let needs: Vec<AmountRow> = batches.iter().map(|b| row(&b.needs)).collect();
         let of_all = |d: usize| needs.iter().zip(batches).map(|(n, b)| at(n, d) * i128::from(b.pods)).sum();
         Self {
             totals: (0..keys.len()).map(of_all).collect(),
@@ -226,13 +228,13 @@ impl Problem {
     }
 
     /// The batches, largest pod first.
-    fn order(&self, main: usize, measure: Measure) -> Vec<usize> {
+    fn order(&self, main: usize, measure: SizeMeasure) -> Vec<usize> {
         let room = self.rooms.get(main).map_or(&[][..], Vec::as_slice);
         let size = |batch: &usize| {
             let needs = self.needs.get(*batch).map_or(&[][..], Vec::as_slice);
             match measure {
-                Measure::Largest => shares(needs, room).max().unwrap_or(0),
-                Measure::Sum => shares(needs, room).sum(),
+                SizeMeasure::Largest => shares(needs, room).max().unwrap_or(0),
+                SizeMeasure::Sum => shares(needs, room).sum(),
             }
         };
         let mut order: Vec<usize> = (0..self.needs.len()).collect();
@@ -321,13 +323,13 @@ impl Problem {
             .max_by_key(|kind| (fit(*kind), Reverse(self.cost(*kind))))
     }
 
-    fn cost(&self, kind: usize) -> Cost {
+    fn cost(&self, kind: usize) -> PackingCost {
         self.costs.get(kind).copied().unwrap_or_default()
     }
 
     /// Turns nodes into the cheapest kind that holds their pods.
     fn shrink(&self, bin: &mut Bin) {
-        let used: Row = (0..bin.free.len())
+        let used: AmountRow = (0..bin.free.len())
             .map(|d| self.rooms.get(bin.kind).map_or(0, |room| at(room, d)) - at(&bin.free, d))
             .collect();
         let holds = |kind: &usize| {
@@ -343,7 +345,7 @@ impl Problem {
     }
 
     fn score(&self, bins: &[Bin]) -> Score {
-        let mut total = Cost::default();
+        let mut total = PackingCost::default();
         for bin in bins {
             for (sum, each) in total.iter_mut().zip(self.cost(bin.kind)) {
                 *sum += each * i128::from(bin.nodes);
@@ -354,7 +356,7 @@ impl Problem {
 }
 
 /// The cost of a node. A node without a price ranks after all that have one.
-fn cost(price: Option<Price>, size: i128) -> Cost {
+fn cost(price: Option<Price>, size: i128) -> PackingCost {
     [i128::from(price.is_none()), price.map_or(0, |p| i128::from(p.micros)), size]
 }
 

@@ -5,7 +5,7 @@ mod money;
 
 use super::catalogue;
 use super::shape::DISK;
-use crate::api::parameters::{Budget, ProvisioningParametersSpec, Shape};
+use crate::api::parameters::{Budget, ProvisioningParametersSpec, StatedShape};
 use crate::api::quantity::Amount;
 use crate::policy::file::PolicyFile;
 use crate::policy::tree::{Finding, Path, Problem};
@@ -50,7 +50,7 @@ impl fmt::Display for Oversized<'_> {
 }
 
 /// Each resource that a shape overstates.
-pub fn oversized<'s>(shapes: impl IntoIterator<Item = &'s Shape>) -> Vec<Oversized<'s>> {
+pub fn oversized<'s>(shapes: impl IntoIterator<Item = &'s StatedShape>) -> Vec<Oversized<'s>> {
     let mut found = Vec::new();
     for (index, shape) in shapes.into_iter().enumerate() {
         let Some(known) = catalogue::find(&shape.instance_type) else { continue };
@@ -93,7 +93,7 @@ fn absurd_of(at: &Path, spec: &ProvisioningParametersSpec) -> Vec<Finding> {
 fn misspelt_of(at: &Path, spec: &ProvisioningParametersSpec) -> Vec<Finding> {
     let at = at.key("packing").key("shapes");
     let shapes = spec.packing.iter().flat_map(|packing| packing.shapes.iter().flatten());
-    let why = |(index, shape): (usize, &Shape)| {
+    let why = |(index, shape): (usize, &StatedShape)| {
         let why = money::misspelt(&shape.instance_type, "shape")?;
         Some((at.index(index).key("instanceType"), why))
     };

@@ -191,17 +191,17 @@ fn completed(pool: &Arc<NodePool>, request: &Request<'_>, wanted: &PodSetDemand<
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixtures::{World, condition, flavor, patched, pool};
+    use super::super::fixtures::{Fixture, condition, flavor, patched, pool};
     use super::super::{Edited, Outcome};
     use super::*;
-    use crate::api::parameters::Gate;
+    use crate::api::parameters::GateMode;
     use serde_json::{Value, json};
 
-    fn world(pools: &[(&str, Value)]) -> World {
-        World { pools: pools.iter().map(|(name, change)| pool(name, change)).collect(), ..World::new() }
+    fn world(pools: &[(&str, Value)]) -> Fixture {
+        Fixture { pools: pools.iter().map(|(name, change)| pool(name, change)).collect(), ..Fixture::new() }
     }
 
-    fn chosen(world: &World) -> String {
+    fn chosen(world: &Fixture) -> String {
         world.provisioned().slots[0].node_pool.clone()
     }
 
@@ -308,9 +308,9 @@ mod tests {
     fn a_pool_with_only_a_node_class_fault_passes_if_that_gate_is_not_enforced() {
         let mut world = world(&[("gpu", not_ready(&[("Ready", "False"), ("NodeClassReady", "False")]))]);
         assert_eq!(world.obstacle().0, ObstacleReason::NodePoolNotReady);
-        world.policy.node_class_gate = Gate::Off;
+        world.policy.node_class_gate = GateMode::Off;
         assert!(world.provisioned().notes.is_empty());
-        world.policy.node_class_gate = Gate::Warn;
+        world.policy.node_class_gate = GateMode::Warn;
         assert_eq!(
             world.provisioned().notes,
             ["NodePool gpu is not ready (NodeClassReady of KWOKNodeClass default: Because so it is)"]
@@ -327,11 +327,11 @@ mod tests {
             json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}),
         ] {
             let mut world = world(&[("gpu", change.clone())]);
-            world.policy.node_class_gate = Gate::Off;
+            world.policy.node_class_gate = GateMode::Off;
             assert_eq!(world.obstacle().0, ObstacleReason::NodePoolNotReady, "{change}");
         }
         let mut world = world(&[("gpu", json!({"metadata": {"generation": 2}}))]);
-        world.policy.node_class_gate = Gate::Off;
+        world.policy.node_class_gate = GateMode::Off;
         let expected = "NodePool gpu was edited and Karpenter has not reconciled it yet";
         assert_eq!(world.obstacle(), (ObstacleReason::NodePoolEdited, expected.to_owned()));
     }
@@ -377,7 +377,7 @@ mod tests {
     fn an_accepted_option_waits_while_its_pool_is_edited_at_any_rank() {
         let mut world = world(&[("light", json!({})), ("heavy", json!({"spec": {"weight": 9}}))]);
         let hash = world.provisioned().hash();
-        let again = |world: &World| {
+        let again = |world: &Fixture| {
             let selection =
                 crate::plan::OptionSelection::Accepted { option_index: 0, plan: Some(&hash), begun: &[] };
             crate::plan::plan(&world.cluster(), &Request { selection, ..world.request() })

@@ -50,21 +50,21 @@ pub fn completed<'a>(
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixtures::{World, object, pool};
+    use super::super::fixtures::{Fixture, object, pool};
     use super::*;
     use crate::names;
     use serde_json::{Value, json};
 
-    fn world(pods: &Value, scheduling: &Value) -> World {
+    fn world(pods: &Value, scheduling: &Value) -> Fixture {
         let mut spec = json!({"runtimeClassName": "kata"});
         spec.as_object_mut().unwrap().extend(pods.as_object().unwrap().clone());
-        let mut world = World::new().pods(&spec);
+        let mut world = Fixture::new().pods(&spec);
         let class = json!({"metadata": {"name": "kata"}, "handler": "kata", "scheduling": scheduling});
         world.runtime_classes = vec![Arc::new(object(class))];
         world
     }
 
-    fn zones(world: &World) -> Vec<String> {
+    fn zones(world: &Fixture) -> Vec<String> {
         let plan = world.provisioned();
         let requirements = &plan.slots[0].template.spec.requirements;
         requirements.iter().find(|r| r.key == names::ZONE).unwrap().values.clone()

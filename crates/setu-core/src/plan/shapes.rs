@@ -28,7 +28,7 @@ fn by_others(shown: &ResourceList, listed: &ResourceList) -> ResourceList {
 
 /// What is known of the types that a node with these requirements may be of.
 #[derive(Clone, Debug, Default)]
-pub struct Known {
+pub struct KnownTypes {
     /// One shape for each type.
     pub shapes: Vec<Arc<Shape>>,
     /// Whether an unknown type is possible.
@@ -41,7 +41,7 @@ pub struct Known {
     pub catalogue: Option<&'static Catalogue>,
 }
 
-impl Known {
+impl KnownTypes {
     /// Whether nodes of these types certainly lack a resource that no shape has. True if no shape is stated, and the provider's
     /// catalogue lists the resource or nodes have shown every shape.
     pub fn tells(&self, resource: &str) -> bool {
@@ -55,7 +55,7 @@ impl Known {
 #[derive(Clone, Copy, Debug)]
 pub struct Sources<'a> {
     /// What the policy states.
-    pub stated: &'a [parameters::Shape],
+    pub stated: &'a [parameters::StatedShape],
     /// What was learnt from Nodes and NodeClaims.
     pub learnt: &'a [Shape],
     /// API group of the NodeClass, which identifies the provider.
@@ -97,7 +97,7 @@ fn of_pool(learnt: &[Shape], node_pool: &str, catalogue: Option<&Catalogue>) -> 
 }
 
 /// The stated shapes, lowered where Nodes showed less, plus the learnt shapes of other types.
-fn with_stated(stated: &[parameters::Shape], learnt: Vec<Shape>) -> Vec<Shape> {
+fn with_stated(stated: &[parameters::StatedShape], learnt: Vec<Shape>) -> Vec<Shape> {
     let stated = stated.iter().map(|shape| Shape {
         instance_type: shape.instance_type.clone(),
         allocatable: shape.allocatable.clone(),
@@ -133,7 +133,7 @@ fn with_stated(stated: &[parameters::Shape], learnt: Vec<Shape>) -> Vec<Shape> {
 
 /// The shapes that a node of this NodePool with these requirements may have: those of the policy, else the learnt ones, else
 /// those from Karpenter's metrics or the provider's catalogue.
-pub fn known(from: Sources<'_>, requirements: &Requirements, node_pool: &str) -> Known {
+pub fn known(from: Sources<'_>, requirements: &Requirements, node_pool: &str) -> KnownTypes {
     let catalogue = catalogue::of(from.group);
     let matching = catalogue.map(|c| c.matching(requirements)).unwrap_or_default();
     let matches: BTreeSet<&str> = matching.iter().map(|t| t.shape.instance_type.as_str()).collect();
@@ -165,7 +165,13 @@ pub fn known(from: Sources<'_>, requirements: &Requirements, node_pool: &str) ->
     let more = more.map(|t| resized(&t.shape).unwrap_or_else(|| Arc::clone(&t.shape)));
     let shapes = all.into_iter().map(Arc::new).chain(more).collect();
     let uncatalogued = if catalogue.is_some() { unknown } else { Vec::new() };
-    Known { shapes, others, is_bounded: listed.is_some() || catalogue.is_some(), uncatalogued, catalogue }
+    KnownTypes {
+        shapes,
+        others,
+        is_bounded: listed.is_some() || catalogue.is_some(),
+        uncatalogued,
+        catalogue,
+    }
 }
 
 /// How many devices a node may have, if its requirements state that.
@@ -184,11 +190,11 @@ mod tests {
     use jiff::Timestamp;
     use serde_json::{Value, json};
 
-    fn stated(instance_type: &str) -> Vec<parameters::Shape> {
+    fn stated(instance_type: &str) -> Vec<parameters::StatedShape> {
         serde_json::from_value(json!([{"instanceType": instance_type, "allocatable": {"cpu": 8}}])).unwrap()
     }
 
-    fn from<'a>(stated: &'a [parameters::Shape], learnt: &'a [Shape]) -> Sources<'a> {
+    fn from<'a>(stated: &'a [parameters::StatedShape], learnt: &'a [Shape]) -> Sources<'a> {
         Sources { stated, learnt, group: "karpenter.kwok.sh", market: None, asks_devices: false }
     }
 
@@ -269,7 +275,7 @@ mod tests {
 
     #[test]
     fn a_single_node_that_lacks_a_stated_device_is_not_trusted() {
-        let stated: Vec<parameters::Shape> = serde_json::from_value(json!([
+        let stated: Vec<parameters::StatedShape> = serde_json::from_value(json!([
             {"instanceType": "p5", "allocatable": {"cpu": 8, "nvidia.com/gpu": 8}}]))
         .unwrap();
         let shown = |nodes: u32| Shape {
@@ -339,7 +345,7 @@ mod tests {
     #[test]
     fn the_catalogue_fills_in_what_policy_and_nodes_do_not_state() {
         let family = |name| json!([is("karpenter.k8s.aws/instance-family", name)]);
-        let of = |asked: &Value, stated: &[parameters::Shape], learnt: &[Shape]| {
+        let of = |asked: &Value, stated: &[parameters::StatedShape], learnt: &[Shape]| {
             let from =
                 Sources { stated, learnt, group: "karpenter.k8s.aws", market: None, asks_devices: false };
             known(from, &requirements(asked), "gpu")

@@ -14,15 +14,15 @@ mod types;
 use super::claim::Draft;
 use super::demand::PodSetDemand;
 use super::offering;
-use super::packing::{Batch, Filled, Kind, Misfit, pack};
+use super::packing::{Batch, Filled, Misfit, NodeKind, pack};
 use super::shape::Shape;
-use super::shapes::{Known, Sources, devices_per_node, known};
-use super::{Cluster, Obstacle, ObstacleReason, Plan, Request, Share, Slot, daemons, lifetime, resources};
+use super::shapes::{KnownTypes, Sources, devices_per_node, known};
+use super::{Cluster, Obstacle, ObstacleReason, Plan, PodShare, Request, Slot, daemons, lifetime, resources};
 use crate::api::pod::ResourceList;
 use crate::names;
 use crate::words::few;
 use bounds::Ceiling;
-use fit::Lack;
+use fit::Shortfall;
 use k8s_openapi::api::core::v1::Taint;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use made::Made;
@@ -72,7 +72,7 @@ pub fn plan(
 struct Family<'a> {
     draft: &'a Draft,
     sets: Vec<&'a PodSetDemand<'a>>,
-    known: Known,
+    known: KnownTypes,
     /// Whether pods share nodes.
     fills: bool,
     /// Upper bounds on the size of shared nodes, set where larger nodes exceed a bound.
@@ -101,7 +101,7 @@ fn families<'a>(
 }
 
 /// What is known of the types that nodes of a draft may be of. `asks_devices` says whether pods ask for devices.
-fn of_draft(cluster: &Cluster<'_>, request: &Request<'_>, draft: &Draft, asks_devices: bool) -> Known {
+fn of_draft(cluster: &Cluster<'_>, request: &Request<'_>, draft: &Draft, asks_devices: bool) -> KnownTypes {
     let (stated, learnt, market) = (request.policy.shapes.as_slice(), cluster.shapes, cluster.market);
     let from = Sources { stated, learnt, group: draft.node_class_group(), market, asks_devices };
     known(from, &draft.requirements, &draft.node_pool)
@@ -121,7 +121,7 @@ struct Site<'a> {
 impl Site<'_> {
     /// One node for each pod. The provider picks the type, so only pods that no type can hold are refused.
     fn one_each(&self, notes: &mut Vec<String>) -> Result<Vec<Slot>, Obstacle> {
-        let Known { shapes, others, .. } = &self.family.known;
+        let KnownTypes { shapes, others, .. } = &self.family.known;
         let listed =
             self.family.draft.requirements.get(names::INSTANCE_TYPE).is_some_and(|v| v.listed().is_some());
         let mut slots = Vec::new();
@@ -145,7 +145,7 @@ impl Site<'_> {
 
     /// As many pods on each node as its shape has room for.
     fn filled(&self, notes: &mut Vec<String>) -> Result<Vec<Slot>, Obstacle> {
-        let Known { shapes, others, .. } = &self.family.known;
+        let KnownTypes { shapes, others, .. } = &self.family.known;
         if shapes.is_empty() {
             return if *others {
                 self.by_devices(notes)
@@ -155,14 +155,14 @@ impl Site<'_> {
         }
         let mut batches = self.batches();
         notes.extend(self.by_disk());
-        let kinds: Vec<Kind> = shapes.iter().map(|shape| self.kind(shape)).collect();
+        let kinds: Vec<NodeKind> = shapes.iter().map(|shape| self.kind(shape)).collect();
         let usable = self.usable(&kinds);
         let affordable = self.affordable(&usable);
         let affordable = affordable.as_deref().unwrap_or(&usable);
         let with_choice = self.with_choice(affordable);
         let mut alone = Vec::new();
         let (filled, kinds) = loop {
-            let spread = |into: &[Kind]| self.spread(&batches, into);
+            let spread = |into: &[NodeKind]| self.spread(&batches, into);
             let of_usable = spread(&with_choice).or_else(|_| spread(affordable)).or_else(|_| spread(&usable));
             let of_usable = of_usable.map(|filled| (filled, &usable));
             match of_usable.or_else(|_| spread(&kinds).map(|filled| (filled, &kinds))) {
@@ -202,14 +202,14 @@ impl Site<'_> {
         &self,
         filled: &[Filled],
         batches: &[Batch],
-        kinds: &[Kind],
+        kinds: &[NodeKind],
         notes: &mut Vec<String>,
     ) -> Result<Vec<Slot>, Obstacle> {
         let shapes = &self.family.known.shapes;
         let mut slots = Vec::new();
         for node in filled {
             let content = content(batches, &node.pods);
-            let holds = |kind: &Kind| resources::first_short(&content, &kind.room).is_none();
+            let holds = |kind: &NodeKind| resources::first_short(&content, &kind.room).is_none();
             let holding = shapes.iter().zip(kinds).filter(|(_, kind)| holds(kind)).map(|(shape, _)| shape);
             let types = apart::fitting(&content, holding.collect());
             let pods = self.shares(|n| node.pods.get(n).copied().unwrap_or(0));
@@ -252,9 +252,11 @@ impl Site<'_> {
             "no shape of NodePool {pool} is known yet: packed by its {devices} {key} per node alone, so the sum of CPU and memory may be more than a node has"
         ));
         notes.extend(self.may_be_stated());
-        let filled =
-            pack(&self.batches_of(key), &[Kind { room: room(devices), price: None, has_accelerator: true }])
-                .map_err(|Misfit { .. }| self.too_large_for_all())?;
+        let filled = pack(
+            &self.batches_of(key),
+            &[NodeKind { room: room(devices), price: None, has_accelerator: true }],
+        )
+        .map_err(|Misfit { .. }| self.too_large_for_all())?;
         let mut slots = Vec::new();
         for node in &filled {
             let pods = self.shares(|n| node.pods.get(n).copied().unwrap_or(0));
@@ -276,15 +278,15 @@ impl Site<'_> {
         })
     }
 
-    fn kind(&self, shape: &Shape) -> Kind {
+    fn kind(&self, shape: &Shape) -> NodeKind {
         let price = self.price(&shape.instance_type);
-        Kind { room: shape.room(&self.daemons), price, has_accelerator: shape.has_accelerator() }
+        NodeKind { room: shape.room(&self.daemons), price, has_accelerator: shape.has_accelerator() }
     }
 
     /// `count` nodes with these pods on each, of one of these types if any are given.
     fn alike(
         &self,
-        (pods, count): (Vec<Share>, u32),
+        (pods, count): (Vec<PodShare>, u32),
         types: &[String],
         shape: Option<&Arc<Shape>>,
         notes: &mut Vec<String>,
@@ -300,7 +302,7 @@ impl Site<'_> {
         let types = self.cheapest(types, &requests, notes)?;
         let template = Arc::new(self.family.draft.claim(requests, self.taints.clone(), &types)?);
         let most = Arc::new(self.most(&template.spec.resources.requests, &types));
-        let pods: Arc<[Share]> = pods.into();
+        let pods: Arc<[PodShare]> = pods.into();
         let shape = shape.cloned();
         let slot = |_| Slot {
             index: 0,
@@ -333,15 +335,15 @@ impl Site<'_> {
         let types = few(shapes.iter().map(|s| s.instance_type.as_str()));
         let daemons = if self.daemons.is_empty() { "" } else { " with DaemonSets taken off" };
         let message = match fit::lack(&set.each, &rooms) {
-            Lack::Resource(key) if self.family.known.tells(&key) => {
+            Shortfall::Resource(key) if self.family.known.tells(&key) => {
                 let remedy = "correct the request, or name a NodePool that has it";
                 format!("pod set {name}: {}; {remedy}", fit::none_has(pool, &key))
             }
-            Lack::Resource(key) => format!(
+            Shortfall::Resource(key) => format!(
                 "pod set {name} requests {key}, which no node shape of NodePool {pool} has ({types}); correct the request, or \
                  state the resource under packing.shapes"
             ),
-            Lack::Room(lack) => format!(
+            Shortfall::Room(lack) => format!(
                 "a pod of pod set {name} fits on no node shape of NodePool {pool} ({types}), which{daemons} has too little {lack}; request less per pod or name a larger NodePool"
             ),
         };
@@ -357,13 +359,13 @@ fn content(batches: &[Batch], pods: &[u32]) -> ResourceList {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixtures::{World, daemon_set, object, pod_set, pool};
+    use super::super::fixtures::{Fixture, daemon_set, object, pod_set, pool};
     use super::super::source::Source;
     use super::*;
     use crate::api::parameters::{self, PackingMode};
     use serde_json::{Value, json};
 
-    fn stated(list: &Value) -> Vec<parameters::Shape> {
+    fn stated(list: &Value) -> Vec<parameters::StatedShape> {
         serde_json::from_value(list.clone()).unwrap()
     }
 
@@ -373,10 +375,10 @@ mod tests {
     }
 
     /// These pod sets on a NodePool of these types, with packing `Fill`.
-    fn filled(sets: &[Value], types: &[&str], shapes: &Value) -> World {
+    fn filled(sets: &[Value], types: &[&str], shapes: &Value) -> Fixture {
         let assigned: Vec<Value> =
             sets.iter().map(|s| json!({"name": s["name"], "flavors": {"cpu": "gpu"}})).collect();
-        let mut world = World::new().workload(&json!({
+        let mut world = Fixture::new().workload(&json!({
             "spec": {"podSets": sets}, "status": {"admission": {"podSetAssignments": assigned}},
         }));
         world.pools = vec![pool("gpu", &typed(types))];
@@ -626,7 +628,7 @@ mod tests {
     fn a_type_whose_nodes_were_too_small_is_left_out() {
         let mut world = filled(&[pod_set("main", 2)], &["g5", "p5"], &json!([]));
         world.policy.packing = PackingMode::PerPod;
-        let types = |world: &World| {
+        let types = |world: &Fixture| {
             let plan = world.provisioned();
             let requirements = plan.slots[0].template.spec.requirements.clone();
             let listed = requirements.iter().find(|r| r.key == names::INSTANCE_TYPE).unwrap().values.clone();

@@ -34,13 +34,13 @@ fn others<'w>(request: &Request<'w>) -> Vec<&'w str> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixtures::World;
+    use super::super::fixtures::Fixture;
     use super::*;
     use serde_json::json;
 
     fn outcome(strategy: StrategyType, other: &str) -> Outcome {
         let entry = |name: &str, state: &str| json!({"name": name, "state": state, "lastTransitionTime": "2026-01-01T00:00:00Z", "message": ""});
-        let mut world = World::new().workload(&json!({
+        let mut world = Fixture::new().workload(&json!({
             "status": {"admissionChecks": [entry("prov", "Pending"), entry("other", other)]},
         }));
         world.policy.strategy = strategy;

@@ -65,17 +65,17 @@ fn names_a_taint(toleration: &Toleration) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixtures::{World, flavor, object};
+    use super::super::fixtures::{Fixture, flavor, object};
     use super::*;
     use serde_json::{Value, json};
     use std::sync::Arc;
 
     fn of_pods(tolerations: &Value, key: &str, effect: &str) -> bool {
-        let world = World::new().pods(&json!({"tolerations": tolerations}));
+        let world = Fixture::new().pods(&json!({"tolerations": tolerations}));
         is_tolerated(&world, key, effect)
     }
 
-    fn is_tolerated(world: &World, key: &str, effect: &str) -> bool {
+    fn is_tolerated(world: &Fixture, key: &str, effect: &str) -> bool {
         let taint = object(json!({"key": key, "value": "present", "effect": effect}));
         !tolerated(&world.cluster(), &world.request(), vec![taint]).is_empty()
     }
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn a_flavor_tolerates_for_its_pods() {
-        let mut world = World::new();
+        let mut world = Fixture::new();
         let mut tolerant = (*flavor("gpu", &json!({}))).clone();
         tolerant.spec.tolerations = vec![object(json!({"key": "nvidia.com/gpu", "operator": "Exists"}))];
         world.flavors = vec![Arc::new(tolerant)];

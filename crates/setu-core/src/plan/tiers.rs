@@ -12,7 +12,7 @@ use super::topology::{Portion, Topology};
 use super::{Cluster, Obstacle, ObstacleReason, Request};
 use crate::api::parameters::{CapacityType, ColocationMode, Tier};
 use crate::names;
-use crate::policy::{Colocation, Policy};
+use crate::policy::{Policy, SharedLabel};
 use std::collections::BTreeSet;
 
 /// Most combinations of NodePools that are tried if pod sets choose among different ones.
@@ -233,11 +233,11 @@ fn combinations(candidates: &[Vec<Draft>]) -> Vec<Vec<Draft>> {
 /// Holds the drafts to each value of the shared label in turn. A growing gang keeps its nodes' value: it is the only one if
 /// colocation is required, and otherwise the first.
 fn places(
-    colocation: Option<&Colocation>,
+    colocation: Option<&SharedLabel>,
     settled: Option<&str>,
     drafts: Vec<Draft>,
 ) -> Vec<(String, Result<Vec<Draft>, Obstacle>)> {
-    let Some(Colocation { topology_key: key, mode }) = colocation else {
+    let Some(SharedLabel { topology_key: key, mode }) = colocation else {
         return vec![(String::new(), Ok(drafts))];
     };
     let listed = |draft: &Draft| draft.requirements.get(key).and_then(|v| v.listed()).cloned();
@@ -276,7 +276,7 @@ fn places(
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixtures::{World, condition, market, offer, pool};
+    use super::super::fixtures::{Fixture, condition, market, offer, pool};
     use super::super::market::Market;
     use super::super::offering::Offering;
     use super::super::{OptionSelection, Outcome, Plan};
@@ -293,8 +293,8 @@ mod tests {
     }
 
     /// Spot in zone a, then on-demand anywhere.
-    fn two_tiers() -> World {
-        let mut world = World::new();
+    fn two_tiers() -> Fixture {
+        let mut world = Fixture::new();
         world.policy.tiers = tiers(&json!([
             {"name": "spot", "requirements": capacity("spot"), "zones": ["a"]},
             {"name": "on-demand", "nodePoolName": "gpu", "requirements": capacity("on-demand")},
@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn an_option_among_several_node_pools_is_shown_by_its_node_pool_only() {
-        let mut world = World::new();
+        let mut world = Fixture::new();
         world.pools = vec![pool("gpu", &json!({})), pool("more", &json!({}))];
         assert_eq!(world.provisioned().summary(), "2 nodes: 2 from NodePool more");
         world.policy.tiers = tiers(&json!([{"name": "any"}]));
@@ -341,7 +341,7 @@ mod tests {
         let taint = json!([{"key": "nvidia.com/gpu", "value": "true", "effect": "NoSchedule"}]);
         let tainted = crate::plan::fixtures::patched(types("g5"), &json!({"taints": taint}));
         let of = |name: &str, spec: Value| pool(name, &json!({"spec": {"template": {"spec": spec}}}));
-        let mut world = World::new();
+        let mut world = Fixture::new();
         world.pools = vec![of("cpu", types("m5")), of("gpu", tainted)];
         let (reason, message) = world.obstacle();
         assert_eq!(reason, ObstacleReason::TooLarge);
@@ -362,7 +362,7 @@ mod tests {
             let spot = offer("available", ["p5", "spot", "a"], 0);
             market(&(spot + &offer("available", ["p5", "on-demand", "a"], on_demand)))
         };
-        let planned = |world: &World, market: &Market| {
+        let planned = |world: &Fixture, market: &Market| {
             let cluster = crate::plan::Cluster { market: Some(market), ..world.cluster() };
             crate::plan::plan(&cluster, &world.request())
         };
@@ -397,7 +397,7 @@ mod tests {
         let skipped: Vec<_> =
             plan.passed_over.iter().map(|one| (one.node_pool.as_str(), &*one.reason)).collect();
         assert_eq!((&*plan.option_name, skipped), ("tier on-demand", vec![("tier spot", words)]));
-        let options = crate::plan::survey(&cluster, &world.request()).unwrap();
+        let options = crate::plan::option_reports(&cluster, &world.request()).unwrap();
         let shortages: Vec<_> = options.iter().map(|option| option.shortage.as_deref()).collect();
         assert_eq!(shortages, [Some(words), None]);
         let plan = world.provisioned();
@@ -472,7 +472,7 @@ mod tests {
     fn without_tiers_the_options_are_the_node_pools_by_weight() {
         let weight =
             |w: i32| json!({"spec": {"weight": w, "limits": {"nodes": if w == 9 { "1" } else { "9" }}}});
-        let mut world = World::new();
+        let mut world = Fixture::new();
         world.pools = vec![pool("light", &weight(1)), pool("heavy", &weight(9)), pool("middle", &weight(5))];
         let plan = world.provisioned();
         assert_eq!(
@@ -491,7 +491,7 @@ mod tests {
         };
         let pools = |heavy: &str| vec![at("light", 1, "True"), at("heavy", 9, heavy)];
         for (before, now, was, is) in [("False", "True", (0, 1), (1, 2)), ("True", "False", (1, 2), (0, 1))] {
-            let mut world = World::new();
+            let mut world = Fixture::new();
             world.pools = pools(before);
             world.selection = OptionSelection::From(was.0);
             let light = world.provisioned();
@@ -499,7 +499,7 @@ mod tests {
                 |plan: &Plan| (plan.slots[0].node_pool.clone(), (plan.option_index, plan.option_count));
             assert_eq!(shown(&light), ("light".to_owned(), was));
             let hash = light.hash();
-            let found = |world: &World| {
+            let found = |world: &Fixture| {
                 let selection =
                     OptionSelection::Accepted { option_index: was.0, plan: Some(&hash), begun: &[] };
                 let request = crate::plan::Request { selection, ..world.request() };
@@ -522,21 +522,21 @@ mod tests {
     type Shown = (String, Option<Vec<String>>);
 
     /// The options of a gang on two NodePools. The heavier one has no reserved capacity.
-    fn options(order: &Value, pods: &[(&str, i32)]) -> (World, Vec<Shown>) {
+    fn options(order: &Value, pods: &[(&str, i32)]) -> (Fixture, Vec<Shown>) {
         use super::super::fixtures::pod_set;
         let offers = |weight: i32, kinds: &[&str]| {
             json!({"spec": {"weight": weight, "template": {"spec": {"requirements":
                 [{"key": names::CAPACITY_TYPE, "operator": "In", "values": kinds}]}}}})
         };
         let sets: Vec<Value> = pods.iter().map(|(name, count)| pod_set(name, *count)).collect();
-        let mut world = World::new().workload(&json!({"spec": {"podSets": sets}}));
+        let mut world = Fixture::new().workload(&json!({"spec": {"podSets": sets}}));
         world.pools = vec![
             pool("heavy", &offers(9, &["spot", "on-demand"])),
             pool("light", &offers(1, &["spot", "reserved"])),
         ];
         world.policy.capacity_types = serde_json::from_value(order.clone()).unwrap();
-        let all = crate::plan::survey(&world.cluster(), &world.request()).unwrap();
-        let kinds = |surveyed: crate::plan::Surveyed| {
+        let all = crate::plan::option_reports(&world.cluster(), &world.request()).unwrap();
+        let kinds = |surveyed: crate::plan::OptionReport| {
             let claim = surveyed.plan.ok().map(|plan| plan.slots[0].template.spec.requirements.clone());
             let kind =
                 claim.map(|list| list.into_iter().find(|r| r.key == names::CAPACITY_TYPE).unwrap().values);
@@ -568,7 +568,7 @@ mod tests {
         assert_eq!(ordered, expected);
         let first = world.provisioned();
         assert_eq!((first.slots[0].node_pool.as_str(), first.option_count), ("light", 4));
-        let world = World { short: short(&first), ..world };
+        let world = Fixture { short: short(&first), ..world };
         assert_eq!(world.provisioned().slots[0].node_pool, "heavy", "the next type where one ran out");
         let (_, only) = options(&json!(["on-demand"]), &one);
         assert_eq!(only, [of("on-demand", &["on-demand"])]);
@@ -601,7 +601,7 @@ mod tests {
             json!({"spec": {"template": {"metadata": {"labels": {"kind": kind}}, "spec": {"requirements":
                 [{"key": names::CAPACITY_TYPE, "operator": "In", "values": capacity}]}}}})
         };
-        let mut world = World::new().workload(&json!({
+        let mut world = Fixture::new().workload(&json!({
             "spec": {"podSets": [pod_set("lead", 1), pod_set("main", 1)]},
             "status": {"admission": {"podSetAssignments": [
                 {"name": "lead", "flavors": {"cpu": "a"}}, {"name": "main", "flavors": {"cpu": "b"}},
@@ -631,7 +631,7 @@ mod tests {
             json!({"spec": {"weight": weight, "limits": {"nodes": nodes},
                 "template": {"metadata": {"labels": {"kind": kind}}}}})
         };
-        let mut world = World::new().workload(&json!({
+        let mut world = Fixture::new().workload(&json!({
             "spec": {"podSets": [pod_set("lead", 1), pod_set("main", 2)]},
             "status": {"admission": {"podSetAssignments": [
                 {"name": "lead", "flavors": {"cpu": "a"}}, {"name": "main", "flavors": {"cpu": "b"}},
@@ -649,10 +649,10 @@ mod tests {
         assert_eq!((pools, plan.option_count), (vec!["a2", "b1", "b1"], 4));
     }
 
-    fn together(mode: ColocationMode) -> World {
-        let mut world = World::new();
+    fn together(mode: ColocationMode) -> Fixture {
+        let mut world = Fixture::new();
         let topology_key = names::ZONE.to_owned();
-        world.policy.colocation = Some(Colocation { topology_key, mode });
+        world.policy.colocation = Some(SharedLabel { topology_key, mode });
         world
     }
 
@@ -679,7 +679,7 @@ mod tests {
 
     #[test]
     fn a_growing_gang_stays_in_the_zone_of_its_nodes() {
-        let plan = |world: &World, settled| {
+        let plan = |world: &Fixture, settled| {
             let cluster = crate::plan::Cluster { settled: Some(settled), ..world.cluster() };
             match crate::plan::plan(&cluster, &world.request()) {
                 Outcome::Provision(plan) => Ok(plan),
@@ -722,7 +722,7 @@ mod tests {
             let mut world = two_tiers();
             world.pools = vec![pool("gpu", &offered)];
             world.policy.tiers[0].zones = Vec::new();
-            world.policy.colocation = Some(Colocation { topology_key: rack.into(), mode });
+            world.policy.colocation = Some(SharedLabel { topology_key: rack.into(), mode });
             let mut options = Vec::new();
             for _ in 0..4 {
                 let plan = world.provisioned();
@@ -744,7 +744,7 @@ mod tests {
     fn a_short_rack_of_one_tier_leaves_the_rack_of_another_tier() {
         let rack = "example.com/rack";
         let of = |racks: &[&str]| json!([{"key": rack, "operator": "In", "values": racks}]);
-        let mut world = World::new();
+        let mut world = Fixture::new();
         world.pools = vec![pool(
             "gpu",
             &json!({"spec": {"template": {"spec": {"requirements": of(&["r1", "r2", "r3"])}}}}),
@@ -769,7 +769,7 @@ mod tests {
         let rack = "example.com/rack";
         let mut world = together(ColocationMode::Required);
         world.policy.colocation =
-            Some(Colocation { topology_key: rack.into(), mode: ColocationMode::Required });
+            Some(SharedLabel { topology_key: rack.into(), mode: ColocationMode::Required });
         let (reason, message) = world.obstacle();
         assert_eq!(reason, ObstacleReason::RequirementsClash);
         assert!(message.contains("list them in spec.template.spec.requirements"), "{message}");

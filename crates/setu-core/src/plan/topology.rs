@@ -8,7 +8,7 @@
 
 mod constraints;
 
-use self::constraints::Reader;
+use self::constraints::ConstraintReader;
 use super::claim::Draft;
 use super::demand::PodSetDemand;
 use super::{Cluster, Obstacle, ObstacleReason, Plan, Request};
@@ -41,7 +41,7 @@ impl Portion {
 
 /// How the domains of a topology key are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rule {
+enum DomainRule {
     /// All pods in one domain.
     Together,
     /// Each pod in a different domain.
@@ -56,7 +56,7 @@ struct Constraint {
     /// The start of messages: the pod set and what it asks for.
     text: String,
     key: String,
-    rule: Rule,
+    rule: DomainRule,
     /// Pod sets of the demand that it covers, including its own.
     members: BTreeSet<usize>,
     /// Pod sets of the demand whose pods it counts.
@@ -83,7 +83,7 @@ impl Topology {
         request: &Request<'_>,
         demand: &[PodSetDemand<'_>],
     ) -> Result<Self, Obstacle> {
-        let reader = Reader { cluster, request, demand };
+        let reader = ConstraintReader { cluster, request, demand };
         let mut topology = Self::default();
         for (index, set) in demand.iter().enumerate() {
             for constraint in reader.spreads(index, &set.spec) {
@@ -143,7 +143,7 @@ impl Topology {
             return vec![(String::new(), Ok(portions))];
         };
         let members: BTreeSet<usize> = self.constraints.iter().flat_map(|c| c.members.clone()).collect();
-        let gang = Gang { first, demand, drafts, members };
+        let gang = Arrangement { first, demand, drafts, members };
         let lists = match gang.lists() {
             Ok(lists) => lists,
             Err(obstacle) => return vec![(String::new(), Err(obstacle))],
@@ -159,7 +159,7 @@ impl Topology {
 
     /// Checks the skew of these portions.
     fn check(&self, portions: Vec<Portion>) -> Result<Vec<Portion>, Obstacle> {
-        for constraint in self.constraints.iter().filter(|c| c.rule == Rule::Even) {
+        for constraint in self.constraints.iter().filter(|c| c.rule == DomainRule::Even) {
             let domain = |p: &Portion| p.draft.requirements.get(&constraint.key)?.pick();
             let members =
                 portions.iter().filter(|p| self.constraints.iter().any(|c| c.members.contains(&p.set)));
@@ -233,14 +233,14 @@ impl Topology {
 }
 
 /// A gang whose pods are arranged by its first constraint. All constraints have the same key and rule.
-struct Gang<'a> {
+struct Arrangement<'a> {
     first: &'a Constraint,
     demand: &'a [PodSetDemand<'a>],
     drafts: &'a [Draft],
     members: BTreeSet<usize>,
 }
 
-impl Gang<'_> {
+impl Arrangement<'_> {
     /// The domain lists to try.
     fn lists(&self) -> Result<Vec<Vec<String>>, Obstacle> {
         let Constraint { key, text, rule, .. } = self.first;
@@ -262,20 +262,20 @@ impl Gang<'_> {
             others.map(|(_, domain)| domain.clone())
         };
         Ok(match rule {
-            Rule::Together => domains.iter().take(MOST).map(|domain| vec![domain.clone()]).collect(),
-            Rule::Apart if pods > domains.len() => {
+            DomainRule::Together => domains.iter().take(MOST).map(|domain| vec![domain.clone()]).collect(),
+            DomainRule::Apart if pods > domains.len() => {
                 return Err(refused(format!(
                     "{text}, so {pods} pods need as many values, but NodePool {pools} offers {} ({})",
                     domains.len(),
                     domains.join(", ")
                 )));
             }
-            Rule::Apart => {
+            DomainRule::Apart => {
                 let spare = if pods < domains.len() { pods } else { 0 };
                 let others = (0..spare).take(MOST).map(|n| without(n).take(pods).collect());
                 std::iter::once(domains.iter().take(pods).cloned().collect()).chain(others).collect()
             }
-            Rule::Even => {
+            DomainRule::Even => {
                 // A domain that is out of capacity may be left out if enough remain to spread over.
                 let spare = if domains.len() > 2 { domains.len().min(MOST) } else { 0 };
                 let others = (0..spare).map(|n| without(n).take(pods).collect());
@@ -304,8 +304,8 @@ impl Gang<'_> {
             if !self.members.contains(&set) {
                 // A domain that has a node but none of these pods would count for the skew.
                 let draft = match self.first.rule {
-                    Rule::Even => draft.narrowed(key, &Values::of(domains), text)?,
-                    Rule::Together | Rule::Apart => draft.clone(),
+                    DomainRule::Even => draft.narrowed(key, &Values::of(domains), text)?,
+                    DomainRule::Together | DomainRule::Apart => draft.clone(),
                 };
                 all.push(Portion { set, pods: wanted.pods, draft });
                 continue;
@@ -329,7 +329,7 @@ impl Gang<'_> {
 /// Whether the policy's colocation holds all nodes of the gang to one value of the key.
 fn is_colocated(request: &Request<'_>, constraint: &Constraint) -> bool {
     let key = request.policy.colocation.as_ref().map(|colocation| colocation.topology_key.as_str());
-    constraint.rule == Rule::Together && key == Some(constraint.key.as_str())
+    constraint.rule == DomainRule::Together && key == Some(constraint.key.as_str())
 }
 
 fn refused(message: String) -> Obstacle {
@@ -339,25 +339,25 @@ fn refused(message: String) -> Obstacle {
 #[cfg(test)]
 mod tests {
     use super::super::Outcome;
-    use super::super::fixtures::{World, object, patched, pod_set, pool};
+    use super::super::fixtures::{Fixture, object, patched, pod_set, pool};
     use super::*;
     use crate::api::parameters::PackingMode;
     use crate::api::parameters::Pinning;
     use serde_json::{Value, json};
 
     /// `count` pods of a Job with label `app: train` and this spec, on a NodePool of these zones.
-    fn world(count: i32, spec: &Value, zones: &[&str]) -> World {
+    fn world(count: i32, spec: &Value, zones: &[&str]) -> Fixture {
         sets(&[("main", count, spec.clone())], zones)
     }
 
-    fn sets(sets: &[(&str, i32, Value)], zones: &[&str]) -> World {
+    fn sets(sets: &[(&str, i32, Value)], zones: &[&str]) -> Fixture {
         let set = |(name, count, spec): &(&str, i32, Value)| {
             let template = json!({"template": {"metadata": {"labels": {"app": "train"}}, "spec": spec}});
             patched(pod_set(name, *count), &template)
         };
         let assigned: Vec<Value> =
             sets.iter().map(|(name, ..)| json!({"name": name, "flavors": {"cpu": "gpu"}})).collect();
-        let mut world = World::new().workload(&json!({
+        let mut world = Fixture::new().workload(&json!({
             "spec": {"podSets": sets.iter().map(set).collect::<Vec<_>>()},
             "status": {"admission": {"podSetAssignments": assigned}},
         }));
@@ -384,7 +384,7 @@ mod tests {
     }
 
     /// The zones of each node, in the order of the slots.
-    fn zones(world: &World) -> Vec<String> {
+    fn zones(world: &Fixture) -> Vec<String> {
         let plan = world.provisioned();
         let zone = |slot: &super::super::Slot| {
             let requirements = &slot.template.spec.requirements;
@@ -393,7 +393,7 @@ mod tests {
         plan.slots.iter().map(zone).collect()
     }
 
-    fn refusal(world: &World) -> String {
+    fn refusal(world: &Fixture) -> String {
         match world.plan() {
             Outcome::Refuse(obstacle) => {
                 assert_eq!(obstacle.reason, ObstacleReason::TopologyUnmet);

@@ -107,14 +107,14 @@ pub fn reach(
     pod_set: &PodSet,
     pods: u32,
 ) -> Result<Vec<Reach>, Outcome> {
-    let reader = Reader { storage, workload, pod_set: &pod_set.name, pods };
+    let reader = VolumeReader { storage, workload, pod_set: &pod_set.name, pods };
     let mut all = Vec::new();
     for volume in &pod_set.template.spec.volumes {
         if let Some(claim) = &volume.persistent_volume_claim {
             all.extend(reader.claim(&claim.claim_name)?);
         }
         if let Some(class) = volume.ephemeral_class() {
-            all.extend(reader.class(class, &format!("volume {}", volume.name), Made::WithPod)?);
+            all.extend(reader.class(class, &format!("volume {}", volume.name), ClaimCreation::WithPod)?);
         }
     }
     all.retain(|reach| !reach.terms.is_empty());
@@ -123,19 +123,19 @@ pub fn reach(
 
 /// When the claim of a volume is created.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Made {
+enum ClaimCreation {
     BeforePod,
     WithPod,
 }
 
-struct Reader<'a> {
+struct VolumeReader<'a> {
     storage: &'a Storage,
     workload: &'a Workload,
     pod_set: &'a str,
     pods: u32,
 }
 
-impl Reader<'_> {
+impl VolumeReader<'_> {
     fn claim(&self, name: &str) -> Result<Option<Reach>, Outcome> {
         let what = format!("PersistentVolumeClaim {name}");
         let claim = self.found(self.storage.claims.get(name), &what, "persistentvolumeclaims")?;
@@ -156,7 +156,7 @@ impl Reader<'_> {
             return self.volume(volume, claim, name, &what);
         }
         match class_of(claim) {
-            Some(class) => self.class(class, &what, Made::BeforePod),
+            Some(class) => self.class(class, &what, ClaimCreation::BeforePod),
             None => Err(self.not_ready(&format!("{what} is not bound to a volume and has no StorageClass"))),
         }
     }
@@ -210,10 +210,10 @@ impl Reader<'_> {
         Ok(Some(Reach { text: self.of(&what), terms: joined(terms) }))
     }
 
-    fn class(&self, name: &str, whose: &str, made: Made) -> Result<Option<Reach>, Outcome> {
+    fn class(&self, name: &str, whose: &str, made: ClaimCreation) -> Result<Option<Reach>, Outcome> {
         let what = format!("StorageClass {name}");
         let class = self.found(self.storage.classes.get(name), &what, "storageclasses")?;
-        if !waits_for_pod(class) && made == Made::BeforePod {
+        if !waits_for_pod(class) && made == ClaimCreation::BeforePod {
             return Err(self.not_ready(&format!("{whose} is not bound to a volume yet")));
         }
         if class.provisioner == NO_PROVISIONER {
@@ -315,14 +315,14 @@ fn allowed(term: &TopologySelectorTerm) -> Vec<NodeSelectorRequirement> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixtures::{World, object, patched, pod_set, pool};
+    use super::super::fixtures::{Fixture, object, patched, pod_set, pool};
     use super::*;
     use serde_json::{Value, json};
 
     const EBS: &str = "topology.ebs.csi.aws.com/zone";
 
-    fn uses(claim: &str) -> World {
-        World::new().pods(&json!({"volumes": [
+    fn uses(claim: &str) -> Fixture {
+        Fixture::new().pods(&json!({"volumes": [
             {"name": "data", "persistentVolumeClaim": {"claimName": claim}}, {"name": "tmp", "emptyDir": {}},
         ]}))
     }
@@ -332,7 +332,7 @@ mod tests {
     }
 
     /// A claim that is bound to a volume with this node affinity.
-    fn bound(terms: &Value) -> World {
+    fn bound(terms: &Value) -> Fixture {
         let mut world = uses("data");
         world.storage.claims = there("data", json!({"spec": {"volumeName": "pv"}}));
         let affinity = json!({"required": {"nodeSelectorTerms": terms}});
@@ -340,7 +340,7 @@ mod tests {
         world
     }
 
-    fn unbound(class: Value) -> World {
+    fn unbound(class: Value) -> Fixture {
         let mut world = uses("data");
         world.storage.claims = there("data", json!({"spec": {"storageClassName": "fast"}}));
         world.storage.classes = there("fast", class);
@@ -351,13 +351,13 @@ mod tests {
         json!({"matchExpressions": [{"key": key, "operator": "In", "values": values}]})
     }
 
-    fn zones(world: &World) -> Vec<String> {
+    fn zones(world: &Fixture) -> Vec<String> {
         let plan = world.provisioned();
         let requirements = &plan.slots[0].template.spec.requirements;
         requirements.iter().find(|r| r.key == names::ZONE).unwrap().values.clone()
     }
 
-    fn refused(world: &World) -> String {
+    fn refused(world: &Fixture) -> String {
         match world.plan() {
             Outcome::Refuse(obstacle) => format!("{}: {}", obstacle.reason, obstacle.message),
             other => panic!("{other:?}"),
@@ -443,7 +443,7 @@ mod tests {
         };
         assert_eq!(zones(&unbound(allowed(&["b", "c"]))), ["b"]);
         assert!(refused(&unbound(allowed(&["z"]))).contains("StorageClass fast of pod set main asks for"));
-        let mut ephemeral = World::new().pods(&json!({"volumes": [{"name": "scratch", "ephemeral":
+        let mut ephemeral = Fixture::new().pods(&json!({"volumes": [{"name": "scratch", "ephemeral":
             {"volumeClaimTemplate": {"spec": {"storageClassName": "fast"}}}}]}));
         ephemeral.storage.classes = there("fast", allowed(&["a"]));
         assert_eq!(zones(&ephemeral), ["a"]);
@@ -473,7 +473,7 @@ mod tests {
                 there("data", json!({"spec": {"storageClassName": "fast", "accessModes": modes}}));
             world
         };
-        let of_each = |world: &World| -> Vec<String> {
+        let of_each = |world: &Fixture| -> Vec<String> {
             let of = |slot: &super::super::Slot| {
                 let requirements = &slot.template.spec.requirements;
                 requirements.iter().find(|r| r.key == names::ZONE).unwrap().values.join(" ")

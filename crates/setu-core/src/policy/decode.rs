@@ -3,7 +3,7 @@
 //! serde stops at the first error. So each faulty value is recorded and removed from the tree, and the rest is read again
 //! until no error is left. The types are the only schema.
 
-use super::tree::{Entry, Node, Path, Place, Problem, Step, Value};
+use super::tree::{MapEntry, Path, PathStep, Problem, TextPosition, YamlNode, YamlValue};
 use crate::words::nearest;
 use serde::de::value::StrDeserializer;
 use serde::de::{
@@ -19,11 +19,11 @@ const MOST_PROBLEMS: usize = 100;
 
 /// Reads `tree` as a `T`, and removes from it what cannot be read. `None` if nothing is left. Also returns the
 /// problems.
-pub fn decode<T: DeserializeOwned>(tree: &mut Node) -> (Option<T>, Vec<Problem>) {
+pub fn decode<T: DeserializeOwned>(tree: &mut YamlNode) -> (Option<T>, Vec<Problem>) {
     let mut problems: Vec<Problem> = Vec::new();
     let mut removed: BTreeSet<Path> = BTreeSet::new();
     while problems.len() < MOST_PROBLEMS {
-        let fault = match T::deserialize(Reader(tree)) {
+        let fault = match T::deserialize(NodeReader(tree)) {
             Ok(value) => return (Some(value), problems),
             Err(fault) => fault,
         };
@@ -49,10 +49,10 @@ pub fn decode<T: DeserializeOwned>(tree: &mut Node) -> (Option<T>, Vec<Problem>)
 
 /// An error of serde.
 #[derive(Debug)]
-struct Fault {
-    place: Option<Place>,
+struct DecodeFault {
+    place: Option<TextPosition>,
     /// From the innermost step outwards.
-    steps: Vec<Step>,
+    steps: Vec<PathStep>,
     kind: FaultKind,
 }
 
@@ -62,12 +62,12 @@ enum FaultKind {
     Other(String),
 }
 
-impl Fault {
+impl DecodeFault {
     fn other(message: String) -> Self {
         Self { place: None, steps: Vec::new(), kind: FaultKind::Other(message) }
     }
 
-    fn under(mut self, step: Step, place: Place) -> Self {
+    fn under(mut self, step: PathStep, place: TextPosition) -> Self {
         self.place.get_or_insert(place);
         self.steps.push(step);
         self
@@ -78,7 +78,7 @@ impl Fault {
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for DecodeFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {
             FaultKind::Missing(field) => write!(f, "key {field} is missing"),
@@ -87,9 +87,9 @@ impl fmt::Display for Fault {
     }
 }
 
-impl std::error::Error for Fault {}
+impl std::error::Error for DecodeFault {}
 
-impl Error for Fault {
+impl Error for DecodeFault {
     fn custom<T: fmt::Display>(message: T) -> Self {
         Self::other(message.to_string())
     }
@@ -153,22 +153,22 @@ fn advice(word: &str, known: &[&str]) -> String {
 }
 
 /// A node as serde reads it.
-struct Reader<'n>(&'n Node);
+struct NodeReader<'n>(&'n YamlNode);
 
-impl Reader<'_> {
+impl NodeReader<'_> {
     fn unexpected(&self) -> Unexpected<'_> {
         match &self.0.value {
-            Value::Null => Unexpected::Unit,
-            Value::Bool(value) => Unexpected::Bool(*value),
-            Value::Integer(value) => Unexpected::Signed(*value),
-            Value::Float(value) => Unexpected::Float(*value),
-            Value::Text(value) => Unexpected::Str(value),
-            Value::List(_) => Unexpected::Seq,
-            Value::Map(_) => Unexpected::Map,
+            YamlValue::Null => Unexpected::Unit,
+            YamlValue::Bool(value) => Unexpected::Bool(*value),
+            YamlValue::Integer(value) => Unexpected::Signed(*value),
+            YamlValue::Float(value) => Unexpected::Float(*value),
+            YamlValue::Text(value) => Unexpected::Str(value),
+            YamlValue::List(_) => Unexpected::Seq,
+            YamlValue::Map(_) => Unexpected::Map,
         }
     }
 
-    fn here<T>(&self, read: Result<T, Fault>) -> Result<T, Fault> {
+    fn here<T>(&self, read: Result<T, DecodeFault>) -> Result<T, DecodeFault> {
         read.map_err(|mut fault| {
             fault.place.get_or_insert(self.0.place);
             fault
@@ -176,28 +176,30 @@ impl Reader<'_> {
     }
 }
 
-impl<'de> Deserializer<'de> for Reader<'_> {
-    type Error = Fault;
+impl<'de> Deserializer<'de> for NodeReader<'_> {
+    type Error = DecodeFault;
 
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeFault> {
         let found = match &self.0.value {
-            Value::Null => visitor.visit_unit(),
-            Value::Bool(value) => visitor.visit_bool(*value),
-            Value::Integer(value) => match u64::try_from(*value) {
+            YamlValue::Null => visitor.visit_unit(),
+            YamlValue::Bool(value) => visitor.visit_bool(*value),
+            YamlValue::Integer(value) => match u64::try_from(*value) {
                 Ok(value) => visitor.visit_u64(value),
                 Err(_) => visitor.visit_i64(*value),
             },
-            Value::Float(value) => visitor.visit_f64(*value),
-            Value::Text(value) => visitor.visit_str(value),
-            Value::List(items) => visitor.visit_seq(Items { items: items.iter(), place: self.0.place }),
-            Value::Map(entries) => visitor.visit_map(Entries { entries: entries.iter(), next: None }),
+            YamlValue::Float(value) => visitor.visit_f64(*value),
+            YamlValue::Text(value) => visitor.visit_str(value),
+            YamlValue::List(items) => {
+                visitor.visit_seq(ListItems { items: items.iter(), place: self.0.place })
+            }
+            YamlValue::Map(entries) => visitor.visit_map(Entries { entries: entries.iter(), next: None }),
         };
         self.here(found)
     }
 
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeFault> {
         match self.0.value {
-            Value::Null => visitor.visit_none(),
+            YamlValue::Null => visitor.visit_none(),
             _ => visitor.visit_some(self),
         }
     }
@@ -207,11 +209,11 @@ impl<'de> Deserializer<'de> for Reader<'_> {
         _: &'static str,
         _: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Fault> {
+    ) -> Result<V::Value, DecodeFault> {
         let text = match &self.0.value {
-            Value::Text(text) => text.as_str(),
-            Value::Bool(true) => "true",
-            Value::Bool(false) => "false",
+            YamlValue::Text(text) => text.as_str(),
+            YamlValue::Bool(true) => "true",
+            YamlValue::Bool(false) => "false",
             _ => return self.deserialize_any(visitor),
         };
         self.here(visitor.visit_enum(Word(text)))
@@ -222,16 +224,16 @@ impl<'de> Deserializer<'de> for Reader<'_> {
         _: &'static str,
         _: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Fault> {
+    ) -> Result<V::Value, DecodeFault> {
         self.deserialize_map(visitor)
     }
 
     /// A key without a value is an empty map where a map is expected.
-    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeFault> {
         match self.0.value {
-            Value::Null => self.here(visitor.visit_map(Entries { entries: [].iter(), next: None })),
-            Value::Map(_) => self.deserialize_any(visitor),
-            _ => self.here(Err(Fault::invalid_type(self.unexpected(), &visitor))),
+            YamlValue::Null => self.here(visitor.visit_map(Entries { entries: [].iter(), next: None })),
+            YamlValue::Map(_) => self.deserialize_any(visitor),
+            _ => self.here(Err(DecodeFault::invalid_type(self.unexpected(), &visitor))),
         }
     }
 
@@ -239,7 +241,7 @@ impl<'de> Deserializer<'de> for Reader<'_> {
         self,
         _: &'static str,
         visitor: V,
-    ) -> Result<V::Value, Fault> {
+    ) -> Result<V::Value, DecodeFault> {
         visitor.visit_newtype_struct(self)
     }
 
@@ -249,43 +251,46 @@ impl<'de> Deserializer<'de> for Reader<'_> {
     }
 }
 
-struct Items<'n> {
-    items: std::slice::Iter<'n, (usize, Rc<Node>)>,
-    place: Place,
+struct ListItems<'n> {
+    items: std::slice::Iter<'n, (usize, Rc<YamlNode>)>,
+    place: TextPosition,
 }
 
-impl<'de> SeqAccess<'de> for Items<'_> {
-    type Error = Fault;
+impl<'de> SeqAccess<'de> for ListItems<'_> {
+    type Error = DecodeFault;
 
-    fn next_element_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, Fault> {
+    fn next_element_seed<S: DeserializeSeed<'de>>(
+        &mut self,
+        seed: S,
+    ) -> Result<Option<S::Value>, DecodeFault> {
         let Some((index, node)) = self.items.next() else { return Ok(None) };
         let place = self.place;
-        seed.deserialize(Reader(node)).map(Some).map_err(|f| f.under(Step::Index(*index), place))
+        seed.deserialize(NodeReader(node)).map(Some).map_err(|f| f.under(PathStep::Index(*index), place))
     }
 }
 
 struct Entries<'n> {
-    entries: std::slice::Iter<'n, Entry>,
-    next: Option<&'n Entry>,
+    entries: std::slice::Iter<'n, MapEntry>,
+    next: Option<&'n MapEntry>,
 }
 
 impl<'de> MapAccess<'de> for Entries<'_> {
-    type Error = Fault;
+    type Error = DecodeFault;
 
-    fn next_key_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, Fault> {
+    fn next_key_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, DecodeFault> {
         self.next = self.entries.next();
         let Some(entry) = self.next else { return Ok(None) };
-        let key: StrDeserializer<'_, Fault> = entry.key.as_str().into_deserializer();
-        let step = || Step::Key(entry.key.clone());
+        let key: StrDeserializer<'_, DecodeFault> = entry.key.as_str().into_deserializer();
+        let step = || PathStep::Key(entry.key.clone());
         seed.deserialize(key).map(Some).map_err(|f| f.under(step(), entry.place))
     }
 
-    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Fault> {
+    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, DecodeFault> {
         let Some(entry) = self.next.take() else {
-            return Err(Fault::other("a value without a key".to_owned()));
+            return Err(DecodeFault::other("a value without a key".to_owned()));
         };
-        let step = || Step::Key(entry.key.clone());
-        seed.deserialize(Reader(&entry.node)).map_err(|f| f.under(step(), entry.place))
+        let step = || PathStep::Key(entry.key.clone());
+        seed.deserialize(NodeReader(&entry.node)).map_err(|f| f.under(step(), entry.place))
     }
 }
 
@@ -293,31 +298,35 @@ impl<'de> MapAccess<'de> for Entries<'_> {
 struct Word<'n>(&'n str);
 
 impl<'de> EnumAccess<'de> for Word<'_> {
-    type Error = Fault;
+    type Error = DecodeFault;
     type Variant = Self;
 
-    fn variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<(S::Value, Self), Fault> {
-        let word: StrDeserializer<'_, Fault> = self.0.into_deserializer();
+    fn variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<(S::Value, Self), DecodeFault> {
+        let word: StrDeserializer<'_, DecodeFault> = self.0.into_deserializer();
         Ok((seed.deserialize(word)?, self))
     }
 }
 
 impl<'de> VariantAccess<'de> for Word<'_> {
-    type Error = Fault;
+    type Error = DecodeFault;
 
-    fn unit_variant(self) -> Result<(), Fault> {
+    fn unit_variant(self) -> Result<(), DecodeFault> {
         Ok(())
     }
 
-    fn newtype_variant_seed<S: DeserializeSeed<'de>>(self, _: S) -> Result<S::Value, Fault> {
-        Err(Fault::invalid_type(Unexpected::Str(self.0), &"a map"))
+    fn newtype_variant_seed<S: DeserializeSeed<'de>>(self, _: S) -> Result<S::Value, DecodeFault> {
+        Err(DecodeFault::invalid_type(Unexpected::Str(self.0), &"a map"))
     }
 
-    fn tuple_variant<V: Visitor<'de>>(self, _: usize, _: V) -> Result<V::Value, Fault> {
-        Err(Fault::invalid_type(Unexpected::Str(self.0), &"a map"))
+    fn tuple_variant<V: Visitor<'de>>(self, _: usize, _: V) -> Result<V::Value, DecodeFault> {
+        Err(DecodeFault::invalid_type(Unexpected::Str(self.0), &"a map"))
     }
 
-    fn struct_variant<V: Visitor<'de>>(self, _: &'static [&'static str], _: V) -> Result<V::Value, Fault> {
-        Err(Fault::invalid_type(Unexpected::Str(self.0), &"a map"))
+    fn struct_variant<V: Visitor<'de>>(
+        self,
+        _: &'static [&'static str],
+        _: V,
+    ) -> Result<V::Value, DecodeFault> {
+        Err(DecodeFault::invalid_type(Unexpected::Str(self.0), &"a map"))
     }
 }

@@ -16,7 +16,7 @@ pub struct PolicyFile {
     /// Always `setu.kueue.x-k8s.io/v1alpha1`.
     pub api_version: ApiVersion,
     /// Always `Policy`.
-    pub kind: Kind,
+    pub kind: FileKind,
     /// Preset of the NodeClass's group and kind, used where a NodePool does not say it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cloud_provider: Option<CloudProvider>,
@@ -45,7 +45,8 @@ pub enum ApiVersion {
 
 /// The kinds of file that are understood.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Kind {
+#[serde(rename = "Kind")]
+pub enum FileKind {
     /// A policy.
     #[default]
     Policy,

@@ -22,8 +22,8 @@ pub mod whole;
 use crate::api::duration::Span;
 use crate::api::node_claim::Requirement;
 use crate::api::parameters::{
-    Allocatable, Budget, CapacityType, ColocationMode, Compat, Gate, NodeConditionWanted, OnExhausted,
-    OnNodeLost, PackingMode, Pinning, Placement, Release, Shape, StrategyType, Tier, Unknown,
+    Allocatable, Budget, CapacityType, ColocationMode, Compat, GateMode, NodeConditionWanted, OnExhausted,
+    OnNodeLost, PackingMode, Pinning, Placement, Release, StatedShape, StrategyType, Tier, Unknown,
 };
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
@@ -55,11 +55,11 @@ pub struct Policy {
     /// How pods share nodes.
     pub packing: PackingMode,
     /// Shapes of nodes to pack into, before those learnt from existing nodes and those of the catalogue.
-    pub shapes: Vec<Shape>,
+    pub shapes: Vec<StatedShape>,
     /// How near to each other the nodes of a gang are; `None` means it does not matter.
-    pub colocation: Option<Colocation>,
+    pub colocation: Option<SharedLabel>,
     /// Limits of each phase.
-    pub deadlines: Limits,
+    pub deadlines: PhaseLimits,
     /// Retries while the quota is held.
     pub in_check: Pace,
     /// Retries after the quota was given back.
@@ -69,7 +69,7 @@ pub struct Policy {
     /// The controller whose retry behaviour is kept; the values above are already its own.
     pub compat: Compat,
     /// What a node must show before it counts as ready.
-    pub readiness: Readiness,
+    pub readiness: NodeReadiness,
     /// How pods find their nodes.
     pub pinning: Pinning,
     /// What happens when a node is lost.
@@ -83,13 +83,13 @@ pub struct Policy {
     /// Whether Karpenter must not repair the nodes when they are unhealthy.
     pub do_not_repair: bool,
     /// NodePool limits.
-    pub capacity_gate: Gate,
+    pub capacity_gate: GateMode,
     /// What to do if a bound is on an amount that is unknown for the nodes.
     pub unknown: Unknown,
     /// Quota of the ClusterQueue, which Kueue has reserved already.
-    pub quota_gate: Gate,
+    pub quota_gate: GateMode,
     /// NodeClass readiness.
-    pub node_class_gate: Gate,
+    pub node_class_gate: GateMode,
     /// What one gang may cost.
     pub budget: Budget,
     /// Where gangs may run.
@@ -102,7 +102,7 @@ pub struct Policy {
 
 /// How near to each other the nodes of a gang are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Colocation {
+pub struct SharedLabel {
     /// Node label that has the same value on all nodes of a gang.
     pub topology_key: String,
     /// Whether that is required; never `None`.
@@ -112,7 +112,7 @@ pub struct Colocation {
 /// What a node must show before it counts as ready.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
-pub struct Readiness {
+pub struct NodeReadiness {
     /// Labels with these values; an empty value requires only the label.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub node_labels: BTreeMap<String, String>,
@@ -125,7 +125,7 @@ pub struct Readiness {
 
 /// Limits of each phase of an attempt.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct PhaseLimits {
     /// Creation of a NodeClaim until Launched.
     pub launch: Span,
     /// Creation of a NodeClaim until Registered.
@@ -185,7 +185,7 @@ impl Default for Policy {
             packing: PackingMode::Auto,
             shapes: Vec::new(),
             colocation: None,
-            deadlines: Limits {
+            deadlines: PhaseLimits {
                 launch: Span::minutes(4),
                 register: Span::minutes(8),
                 initialize: Span::minutes(10),
@@ -196,17 +196,17 @@ impl Default for Policy {
             yielding: Pace { limit: 3, base: Span::minutes(1), max: Span::minutes(30) },
             on_exhausted: OnExhausted::Yield,
             compat: Compat::None,
-            readiness: Readiness::default(),
+            readiness: NodeReadiness::default(),
             pinning: Pinning::Auto,
             on_node_lost: OnNodeLost::Replace,
             release: Release::Delete,
             warm_for: Span::seconds(0),
             hold_limit: Span::minutes(24 * 60),
             do_not_repair: false,
-            capacity_gate: Gate::Enforce,
+            capacity_gate: GateMode::Enforce,
             unknown: Unknown::Wait,
-            quota_gate: Gate::Warn,
-            node_class_gate: Gate::Enforce,
+            quota_gate: GateMode::Warn,
+            node_class_gate: GateMode::Enforce,
             budget: Budget::default(),
             placement: Placement::default(),
             gang_nodes: 256,

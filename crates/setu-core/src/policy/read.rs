@@ -5,7 +5,7 @@
 use super::check;
 use super::decode::decode;
 use super::file::PolicyFile;
-use super::tree::{self, Finding, Node, Problem};
+use super::tree::{self, Finding, Problem, YamlNode};
 use std::path::{Path, PathBuf};
 
 /// Why a policy file could not be used.
@@ -74,7 +74,7 @@ pub fn located(text: &str, find: impl Fn(&PolicyFile) -> Vec<Finding>) -> Vec<Pr
 }
 
 /// A finding with its place in the text.
-fn at(root: &Node, (path, message): Finding) -> Problem {
+fn at(root: &YamlNode, (path, message): Finding) -> Problem {
     let path = root.as_written(&path);
     Problem { place: root.place_of(&path), path, message }
 }

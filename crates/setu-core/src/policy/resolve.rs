@@ -3,7 +3,7 @@
 //! Rule: layers merge field by field, and the later layer wins; lists and maps are replaced as a whole. A layer that states
 //! `tiers` cancels an earlier `nodePoolName`, and vice versa. A new field is one row of [`fields!`].
 
-use super::{Colocation, Limits, Pace, Policy};
+use super::{Pace, PhaseLimits, Policy, SharedLabel};
 use crate::api::duration::Span;
 use crate::api::parameters::{self, ColocationMode, Compat, OnExhausted, ProvisioningParametersSpec};
 use crate::names;
@@ -139,7 +139,7 @@ impl Policy {
         let mode = stated.mode.or(old.as_ref().map(|c| c.mode)).unwrap_or_default();
         let key = stated.topology_key.clone().or(old.map(|c| c.topology_key));
         let topology_key = key.unwrap_or_else(|| names::ZONE.to_owned());
-        self.colocation = (mode != ColocationMode::None).then_some(Colocation { topology_key, mode });
+        self.colocation = (mode != ColocationMode::None).then_some(SharedLabel { topology_key, mode });
     }
 
     /// This policy with the values that `compat` sets.
@@ -150,7 +150,7 @@ impl Policy {
             self.yielding.limit = 0;
             self.on_exhausted = OnExhausted::Reject;
             // One deadline for all: the limits of the phases never end first.
-            self.deadlines = Limits {
+            self.deadlines = PhaseLimits {
                 launch: Span::minutes(15),
                 register: Span::minutes(15),
                 initialize: Span::minutes(15),
@@ -207,7 +207,7 @@ mod tests {
             node_pool: Some("gpu".into()),
             pinning: Pinning::Selector,
             in_check: Pace { limit: 2, ..Policy::default().in_check },
-            deadlines: Limits { launch: Span::seconds(90), ..Policy::default().deadlines },
+            deadlines: PhaseLimits { launch: Span::seconds(90), ..Policy::default().deadlines },
             ..Policy::default()
         };
         assert_eq!(policy, expected);

@@ -132,11 +132,11 @@ impl From<PolicyFile> for Settings {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::parameters::{Gate, Gates};
+    use crate::api::parameters::{GateMode, Gates};
 
-    fn settings(file: &str, layers: &[(Origin, Gate)]) -> Settings {
+    fn settings(file: &str, layers: &[(Origin, GateMode)]) -> Settings {
         let text = format!("apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\n{file}");
-        let spec = |gate: &Gate| ProvisioningParametersSpec {
+        let spec = |gate: &GateMode| ProvisioningParametersSpec {
             gates: Some(Gates { capacity: Some(*gate), ..Gates::default() }),
             ..ProvisioningParametersSpec::default()
         };
@@ -151,12 +151,12 @@ mod tests {
     #[test]
     fn the_command_line_overrides_the_file_and_parameters_override_both() {
         let file = "defaults: {gates: {capacity: Off}}\nchecks: {c: {gates: {capacity: Enforce}}}";
-        let with_flag = settings(file, &[(Origin::Flag("--enforce-capacity".into()), Gate::Warn)]);
-        assert_eq!(settings(file, &[]).policy("other", None).capacity_gate, Gate::Off);
-        assert_eq!(settings(file, &[]).policy("c", None).capacity_gate, Gate::Enforce);
-        assert_eq!(with_flag.policy("c", None).capacity_gate, Gate::Warn);
+        let with_flag = settings(file, &[(Origin::Flag("--enforce-capacity".into()), GateMode::Warn)]);
+        assert_eq!(settings(file, &[]).policy("other", None).capacity_gate, GateMode::Off);
+        assert_eq!(settings(file, &[]).policy("c", None).capacity_gate, GateMode::Enforce);
+        assert_eq!(with_flag.policy("c", None).capacity_gate, GateMode::Warn);
         let named: ProvisioningParametersSpec = serde_yaml::from_str("gates: {capacity: Enforce}").unwrap();
-        assert_eq!(with_flag.policy("c", Some(&named)).capacity_gate, Gate::Enforce);
+        assert_eq!(with_flag.policy("c", Some(&named)).capacity_gate, GateMode::Enforce);
     }
 
     #[test]

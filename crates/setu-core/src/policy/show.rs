@@ -28,7 +28,7 @@ pub fn show(
     parameters: Option<(&str, &ProvisioningParametersSpec)>,
 ) -> String {
     let policy = settings.policy(check, parameters.map(|(_, spec)| spec));
-    let mut page = Page::default();
+    let mut page = PolicyPage::default();
     page.line(0, "check", &Value::from(check), None);
     page.controller(settings);
     let mut layers: Vec<(Origin, Value)> =
@@ -68,11 +68,11 @@ fn value(of: &impl Serialize) -> Value {
 }
 
 #[derive(Default)]
-struct Page {
+struct PolicyPage {
     text: String,
 }
 
-impl Page {
+impl PolicyPage {
     /// Settings of the controller as a whole.
     fn controller(&mut self, settings: &Settings) {
         let (provider_origin, provider) = settings.cloud_provider();

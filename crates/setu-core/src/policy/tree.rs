@@ -15,20 +15,20 @@ const DEEPEST: usize = 64;
 
 /// A position in a file; both count from 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct TextPosition {
     /// Line.
     pub line: usize,
     /// Column, in characters.
     pub column: usize,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for TextPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.line, self.column)
     }
 }
 
-impl From<Range> for Place {
+impl From<Range> for TextPosition {
     fn from(range: Range) -> Self {
         Self { line: range.start.line(), column: range.start.col() + 1 }
     }
@@ -36,7 +36,7 @@ impl From<Range> for Place {
 
 /// One step of a path.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Step {
+pub enum PathStep {
     /// Into a map.
     Key(String),
     /// Into a list.
@@ -45,19 +45,19 @@ pub enum Step {
 
 /// The path from the root to a value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Path(pub Vec<Step>);
+pub struct Path(pub Vec<PathStep>);
 
 impl Path {
     /// This path with one more key.
     #[must_use]
     pub fn key(&self, key: &str) -> Self {
-        self.step(Step::Key(key.to_owned()))
+        self.step(PathStep::Key(key.to_owned()))
     }
 
     /// This path with one more index.
     #[must_use]
     pub fn index(&self, index: usize) -> Self {
-        self.step(Step::Index(index))
+        self.step(PathStep::Index(index))
     }
 
     /// This path followed by another one.
@@ -68,14 +68,14 @@ impl Path {
 
     /// This path as a JSON pointer.
     pub fn pointer(&self) -> String {
-        let step = |step: &Step| match step {
-            Step::Key(key) => format!("/{}", key.replace('~', "~0").replace('/', "~1")),
-            Step::Index(index) => format!("/{index}"),
+        let step = |step: &PathStep| match step {
+            PathStep::Key(key) => format!("/{}", key.replace('~', "~0").replace('/', "~1")),
+            PathStep::Index(index) => format!("/{index}"),
         };
         self.0.iter().map(step).collect()
     }
 
-    fn step(&self, step: Step) -> Self {
+    fn step(&self, step: PathStep) -> Self {
         let mut steps = self.0.clone();
         steps.push(step);
         Self(steps)
@@ -87,10 +87,10 @@ impl fmt::Display for Path {
         let plain = |key: &str| key.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c));
         for (nth, step) in self.0.iter().enumerate() {
             match step {
-                Step::Key(key) if plain(key) && nth == 0 => f.write_str(key)?,
-                Step::Key(key) if plain(key) => write!(f, ".{key}")?,
-                Step::Key(key) => write!(f, "[{key:?}]")?,
-                Step::Index(index) => write!(f, "[{index}]")?,
+                PathStep::Key(key) if plain(key) && nth == 0 => f.write_str(key)?,
+                PathStep::Key(key) if plain(key) => write!(f, ".{key}")?,
+                PathStep::Key(key) => write!(f, "[{key:?}]")?,
+                PathStep::Index(index) => write!(f, "[{index}]")?,
             }
         }
         Ok(())
@@ -101,7 +101,7 @@ impl fmt::Display for Path {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
     /// Where.
-    pub place: Place,
+    pub place: TextPosition,
     /// At which key; empty for the file as a whole.
     pub path: Path,
     /// What, and what to do.
@@ -126,16 +126,16 @@ pub fn in_words(found: &[Finding]) -> String {
 
 /// A value and its place.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Node {
+pub struct YamlNode {
     /// Where it begins.
-    pub place: Place,
+    pub place: TextPosition,
     /// What it is.
-    pub value: Value,
+    pub value: YamlValue,
 }
 
 /// What a node holds.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Value {
+pub enum YamlValue {
     /// Nothing.
     Null,
     /// `true` or `false`.
@@ -147,33 +147,33 @@ pub enum Value {
     /// Text.
     Text(String),
     /// A list; each item keeps its index when others are taken out.
-    List(Vec<(usize, Rc<Node>)>),
+    List(Vec<(usize, Rc<YamlNode>)>),
     /// A map, in the order written.
-    Map(Vec<Entry>),
+    Map(Vec<MapEntry>),
 }
 
 /// One entry of a map.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Entry {
+pub struct MapEntry {
     /// Its key.
     pub key: String,
     /// The place of the key.
-    pub place: Place,
+    pub place: TextPosition,
     /// Its value.
-    pub node: Rc<Node>,
+    pub node: Rc<YamlNode>,
 }
 
-impl Node {
+impl YamlNode {
     /// The place of the value at a path, or of the last value on the path that exists. For a map entry it is the place of
     /// its key.
-    pub fn place_of(&self, path: &Path) -> Place {
+    pub fn place_of(&self, path: &Path) -> TextPosition {
         let (mut node, mut place) = (self, self.place);
         for step in &path.0 {
             let next = match (&node.value, step) {
-                (Value::Map(entries), Step::Key(key)) => {
+                (YamlValue::Map(entries), PathStep::Key(key)) => {
                     entries.iter().find(|e| e.key == *key).map(|e| (&e.node, e.place))
                 }
-                (Value::List(items), Step::Index(index)) => {
+                (YamlValue::List(items), PathStep::Index(index)) => {
                     items.iter().find(|(i, _)| i == index).map(|(_, n)| (n, n.place))
                 }
                 _ => None,
@@ -187,13 +187,13 @@ impl Node {
     /// Converts a path whose indices count the remaining list items into one that counts the written ones.
     pub fn as_written(&self, path: &Path) -> Path {
         let mut node = Some(self);
-        let step = |step: &Step| {
+        let step = |step: &PathStep| {
             let (next, step) = match (node.map(|n| &n.value), step) {
-                (Some(Value::Map(entries)), Step::Key(key)) => {
+                (Some(YamlValue::Map(entries)), PathStep::Key(key)) => {
                     (entries.iter().find(|e| e.key == *key).map(|e| &*e.node), step.clone())
                 }
-                (Some(Value::List(items)), Step::Index(index)) => match items.get(*index) {
-                    Some((written, item)) => (Some(&**item), Step::Index(*written)),
+                (Some(YamlValue::List(items)), PathStep::Index(index)) => match items.get(*index) {
+                    Some((written, item)) => (Some(&**item), PathStep::Index(*written)),
                     None => (None, step.clone()),
                 },
                 _ => (None, step.clone()),
@@ -205,16 +205,16 @@ impl Node {
     }
 
     /// Removes the value at a path.
-    pub fn remove(&mut self, path: &[Step]) {
+    pub fn remove(&mut self, path: &[PathStep]) {
         match (&mut self.value, path) {
-            (Value::Map(entries), [Step::Key(key)]) => entries.retain(|e| e.key != *key),
-            (Value::List(items), [Step::Index(index)]) => items.retain(|(i, _)| i != index),
-            (Value::Map(entries), [Step::Key(key), rest @ ..]) => {
+            (YamlValue::Map(entries), [PathStep::Key(key)]) => entries.retain(|e| e.key != *key),
+            (YamlValue::List(items), [PathStep::Index(index)]) => items.retain(|(i, _)| i != index),
+            (YamlValue::Map(entries), [PathStep::Key(key), rest @ ..]) => {
                 if let Some(entry) = entries.iter_mut().find(|e| e.key == *key) {
                     Rc::make_mut(&mut entry.node).remove(rest);
                 }
             }
-            (Value::List(items), [Step::Index(index), rest @ ..]) => {
+            (YamlValue::List(items), [PathStep::Index(index), rest @ ..]) => {
                 if let Some((_, item)) = items.iter_mut().find(|(i, _)| i == index) {
                     Rc::make_mut(item).remove(rest);
                 }
@@ -226,8 +226,8 @@ impl Node {
 
 /// Reads a text. The tree is `None` only if the text is not YAML. Also returns the other problems, such as a duplicate
 /// key.
-pub fn read(text: &str) -> (Option<Node>, Vec<Problem>) {
-    let mut reader = Reader::new(text);
+pub fn read(text: &str) -> (Option<YamlNode>, Vec<Problem>) {
+    let mut reader = TreeReader::new(text);
     let node = match reader.document() {
         Ok(node) => node,
         Err(problem) => {
@@ -238,20 +238,20 @@ pub fn read(text: &str) -> (Option<Node>, Vec<Problem>) {
     (node.map(|n| (*n).clone()), reader.problems)
 }
 
-struct Reader<'t> {
+struct TreeReader<'t> {
     parser: Parser<'t, saphyr_parser::StrInput<'t>>,
-    anchors: BTreeMap<usize, (Rc<Node>, usize)>,
+    anchors: BTreeMap<usize, (Rc<YamlNode>, usize)>,
     nodes: usize,
     problems: Vec<Problem>,
 }
 
 type Read<T> = Result<T, Problem>;
 
-fn problem(place: Place, message: impl Into<String>) -> Problem {
+fn problem(place: TextPosition, message: impl Into<String>) -> Problem {
     Problem { place, path: Path::default(), message: message.into() }
 }
 
-impl<'t> Reader<'t> {
+impl<'t> TreeReader<'t> {
     fn new(text: &'t str) -> Self {
         Self { parser: Parser::new_from_str(text), anchors: BTreeMap::new(), nodes: 0, problems: Vec::new() }
     }
@@ -260,14 +260,14 @@ impl<'t> Reader<'t> {
         match self.parser.next_event() {
             Some(Ok(event)) => Ok(event),
             Some(Err(error)) => {
-                let place = Place { line: error.marker().line(), column: error.marker().col() + 1 };
+                let place = TextPosition { line: error.marker().line(), column: error.marker().col() + 1 };
                 Err(problem(place, format!("not YAML: {}", error.info())))
             }
-            None => Err(problem(Place { line: 1, column: 1 }, "not YAML: it ends too early")),
+            None => Err(problem(TextPosition { line: 1, column: 1 }, "not YAML: it ends too early")),
         }
     }
 
-    fn document(&mut self) -> Read<Option<Rc<Node>>> {
+    fn document(&mut self) -> Read<Option<Rc<YamlNode>>> {
         let mut found = None;
         loop {
             let (event, range) = self.next()?;
@@ -285,13 +285,13 @@ impl<'t> Reader<'t> {
             }
         }
         if found.is_none() {
-            self.problems.push(problem(Place { line: 1, column: 1 }, "the file is empty"));
+            self.problems.push(problem(TextPosition { line: 1, column: 1 }, "the file is empty"));
         }
         Ok(found)
     }
 
-    fn node(&mut self, (event, range): (Event<'t>, Range), depth: usize) -> Read<Rc<Node>> {
-        let place = Place::from(range);
+    fn node(&mut self, (event, range): (Event<'t>, Range), depth: usize) -> Read<Rc<YamlNode>> {
+        let place = TextPosition::from(range);
         if depth > DEEPEST {
             return Err(problem(place, format!("nested more than {DEEPEST} levels deep")));
         }
@@ -310,14 +310,14 @@ impl<'t> Reader<'t> {
             Event::MappingStart(anchor, _) => (self.map(depth)?, anchor),
             _ => return Err(problem(place, "not YAML: a value is missing")),
         };
-        let node = Rc::new(Node { place, value });
+        let node = Rc::new(YamlNode { place, value });
         if anchor > 0 {
             self.anchors.insert(anchor, (Rc::clone(&node), self.nodes - before));
         }
         Ok(node)
     }
 
-    fn count(&mut self, more: usize, place: Place) -> Read<()> {
+    fn count(&mut self, more: usize, place: TextPosition) -> Read<()> {
         self.nodes = self.nodes.saturating_add(more);
         if self.nodes > MOST_NODES {
             return Err(problem(
@@ -328,22 +328,22 @@ impl<'t> Reader<'t> {
         Ok(())
     }
 
-    fn list(&mut self, depth: usize) -> Read<Value> {
+    fn list(&mut self, depth: usize) -> Read<YamlValue> {
         let mut items = Vec::new();
         loop {
             match self.next()? {
-                (Event::SequenceEnd, _) => return Ok(Value::List(items)),
+                (Event::SequenceEnd, _) => return Ok(YamlValue::List(items)),
                 item => items.push((items.len(), self.node(item, depth + 1)?)),
             }
         }
     }
 
-    fn map(&mut self, depth: usize) -> Read<Value> {
-        let mut own: Vec<Entry> = Vec::new();
-        let mut merged: Vec<Entry> = Vec::new();
+    fn map(&mut self, depth: usize) -> Read<YamlValue> {
+        let mut own: Vec<MapEntry> = Vec::new();
+        let mut merged: Vec<MapEntry> = Vec::new();
         loop {
             let (event, range) = self.next()?;
-            let place = Place::from(range);
+            let place = TextPosition::from(range);
             let (key, is_merge) = match event {
                 Event::MappingEnd => break,
                 Event::Scalar(text, style, ..) => {
@@ -359,7 +359,7 @@ impl<'t> Reader<'t> {
             } else if own.iter().any(|e| e.key == key) {
                 self.problems.push(problem(place, format!("duplicate key {key}; remove one")));
             } else {
-                own.push(Entry { key, place, node });
+                own.push(MapEntry { key, place, node });
             }
         }
         for entry in merged {
@@ -367,14 +367,14 @@ impl<'t> Reader<'t> {
                 own.push(entry);
             }
         }
-        Ok(Value::Map(own))
+        Ok(YamlValue::Map(own))
     }
 
     /// Adds the entries of a merge key: if several maps have a key, the first one counts.
-    fn merge(&mut self, node: &Node, place: Place, merged: &mut Vec<Entry>) {
+    fn merge(&mut self, node: &YamlNode, place: TextPosition, merged: &mut Vec<MapEntry>) {
         match &node.value {
-            Value::Map(entries) => merged.extend(entries.iter().cloned()),
-            Value::List(items) if items.iter().all(|(_, i)| matches!(i.value, Value::Map(_))) => {
+            YamlValue::Map(entries) => merged.extend(entries.iter().cloned()),
+            YamlValue::List(items) if items.iter().all(|(_, i)| matches!(i.value, YamlValue::Map(_))) => {
                 for (_, item) in items {
                     self.merge(item, place, merged);
                 }
@@ -385,24 +385,24 @@ impl<'t> Reader<'t> {
 }
 
 /// A scalar by the core schema of YAML 1.2.
-fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Value {
+fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> YamlValue {
     let is_text = tag.is_some_and(|t| t.is_yaml_core_schema() && t.suffix == "str");
     if style != ScalarStyle::Plain || is_text {
-        return Value::Text(text.to_owned());
+        return YamlValue::Text(text.to_owned());
     }
     match text {
-        "" | "~" | "null" | "Null" | "NULL" => return Value::Null,
-        "true" | "True" | "TRUE" => return Value::Bool(true),
-        "false" | "False" | "FALSE" => return Value::Bool(false),
+        "" | "~" | "null" | "Null" | "NULL" => return YamlValue::Null,
+        "true" | "True" | "TRUE" => return YamlValue::Bool(true),
+        "false" | "False" | "FALSE" => return YamlValue::Bool(false),
         _ => {}
     }
     if let Ok(number) = text.parse() {
-        return Value::Integer(number);
+        return YamlValue::Integer(number);
     }
     let numeric = text.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c))
         && text.chars().all(|c| c.is_ascii_digit() || "+-.eE".contains(c));
     match text.parse() {
-        Ok(number) if numeric => Value::Float(number),
-        _ => Value::Text(text.to_owned()),
+        Ok(number) if numeric => YamlValue::Float(number),
+        _ => YamlValue::Text(text.to_owned()),
     }
 }

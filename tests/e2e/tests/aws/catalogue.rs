@@ -5,7 +5,7 @@ use crate::setu::get_whole;
 use ::setu::api::pod::ResourceList;
 use ::setu::api::quantity::Amount;
 use ::setu::api::requirements::Requirements;
-use ::setu::plan::catalogue::{self, Catalogue, Listed};
+use ::setu::plan::catalogue::{self, Catalogue, ListPrice};
 use ::setu::plan::resources::amount;
 use anyhow::{Context as _, Result, bail, ensure};
 use kube::Api;
@@ -76,7 +76,7 @@ async fn compared_with(stage: &Stage) -> Result<()> {
     for (name, provider) in &said {
         let ours = &catalogue.get(name).context("a type is gone")?.shape.allocatable;
         wrong.extend(differences(ours, provider).into_iter().map(|what| format!("{name}: {what}")));
-        let Some(Listed::There(price)) = catalogue.price(name, Some(REGION)) else {
+        let Some(ListPrice::There(price)) = catalogue.price(name, Some(REGION)) else {
             bail!("{name} has no price in {REGION}");
         };
         let ours = i128::from(price.micros) * 1000;

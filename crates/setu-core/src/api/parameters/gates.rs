@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Price per hour, by instance type and capacity type.
-pub type Prices = BTreeMap<String, BTreeMap<String, Price>>;
+pub type PriceTable = BTreeMap<String, BTreeMap<String, Price>>;
 
 /// What is checked before anything is bought.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
@@ -17,17 +17,17 @@ pub struct Gates {
     /// NodePool limits, which Karpenter does not check for claims it did not make, with what other gangs
     /// are about to create counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub capacity: Option<Gate>,
+    pub capacity: Option<GateMode>,
     /// What is done where a NodePool limit or a bound of the budget names an amount that is not known of the nodes, because
     /// nothing, or too little, is known of an instance type that they may be of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown: Option<Unknown>,
     /// Quota of the ClusterQueue. Kueue has reserved it already, so this only finds what does not add up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub quota: Option<Gate>,
+    pub quota: Option<GateMode>,
     /// Readiness of the NodeClass, as the NodePool reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub node_class: Option<Gate>,
+    pub node_class: Option<GateMode>,
     /// What one gang may cost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<Budget>,
@@ -39,7 +39,8 @@ pub struct Gates {
 /// How strict a gate is. `Off` needs quotes in what kubectl applies, which takes the bare word for
 /// `false`.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Gate {
+#[serde(rename = "Gate")]
+pub enum GateMode {
     /// Wait until it opens.
     #[default]
     Enforce,
@@ -81,7 +82,7 @@ pub struct Budget {
     /// Price of a node per hour, by instance type and capacity type (on-demand, spot, reserved), in place of what Karpenter's
     /// metrics and the catalogue say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub prices: Option<Prices>,
+    pub prices: Option<PriceTable>,
     /// Factor on prices that are not stated, such as "0.7" for a savings plan: by instance type, by its family, or by capacity
     /// type. The first of these that is stated counts. A spot price has the factor of `spot` alone: savings plans do not
     /// cover it.
@@ -104,7 +105,7 @@ impl Budget {
 pub struct Placement {
     /// Labels of the namespaces whose Workloads may be provisioned for.
     #[serde(default, deserialize_with = "strict::some_selector", skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<strict::Selector>")]
+    #[schemars(with = "Option<strict::StrictSelector>")]
     pub namespaces: Option<LabelSelector>,
     /// Zones that nodes may be in.
     #[serde(default, skip_serializing_if = "Option::is_none")]

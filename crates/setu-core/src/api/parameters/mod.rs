@@ -11,9 +11,9 @@ mod retry;
 mod strict;
 
 pub use custody::{Allocatable, Custody, NodeConditionWanted, OnNodeLost, Pinning, Readiness, Release};
-pub use gates::{Budget, Gate, Gates, Placement, Prices, Unknown};
+pub use gates::{Budget, GateMode, Gates, Placement, PriceTable, Unknown};
 pub use nodes::{
-    CAPACITY_TYPES, CapacityType, Colocation, ColocationMode, Packing, PackingMode, Shape, Tier,
+    CAPACITY_TYPES, CapacityType, Colocation, ColocationMode, Packing, PackingMode, StatedShape, Tier,
 };
 pub use reservations::{CapacityReservation, ReservationType};
 pub use retry::{Backoff, Compat, OnExhausted, Retry};
@@ -70,7 +70,7 @@ pub struct ProvisioningParametersSpec {
         deserialize_with = "strict::some_requirements",
         skip_serializing_if = "Option::is_none"
     )]
-    #[schemars(with = "Option<Vec<strict::Requirement>>", length(max = 100))]
+    #[schemars(with = "Option<Vec<strict::StrictRequirement>>", length(max = 100))]
     pub node_selector_requirements: Option<Vec<Requirement>>,
     /// Options tried in this order, within the flavor Kueue admitted the gang on; instead of
     /// `nodePoolName`, which does not count beside them.

@@ -21,7 +21,7 @@ pub struct Tier {
     pub node_pool_name: Option<String>,
     /// Requirements added to the NodeClaims of this tier, on top of `nodeSelectorRequirements`.
     #[serde(default, deserialize_with = "strict::requirements", skip_serializing_if = "Vec::is_empty")]
-    #[schemars(with = "Vec<strict::Requirement>", length(max = 100))]
+    #[schemars(with = "Vec<strict::StrictRequirement>", length(max = 100))]
     pub requirements: Vec<Requirement>,
     /// Until the provider has launched the instance, instead of `deadlines.launch`: then the next
     /// tier is tried.
@@ -74,7 +74,7 @@ pub struct Packing {
     /// Shapes of nodes to pack into, before those learnt from nodes seen and those of the embedded catalogue of types.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
-    pub shapes: Option<Vec<Shape>>,
+    pub shapes: Option<Vec<StatedShape>>,
 }
 
 /// How pods share nodes.
@@ -91,8 +91,8 @@ pub enum PackingMode {
 
 /// What one instance type offers its pods.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Shape {
+#[serde(rename = "Shape", rename_all = "camelCase", deny_unknown_fields)]
+pub struct StatedShape {
     /// Value of label `node.kubernetes.io/instance-type`.
     #[schemars(length(min = 1, max = 63))]
     pub instance_type: String,

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 /// One requirement on node labels.
 #[derive(JsonSchema, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename = "Requirement", rename_all = "camelCase", deny_unknown_fields)]
 #[schemars(extend("x-kubernetes-validations" = [{
     "rule": "!(self.operator in ['In', 'NotIn']) || (has(self.values) && size(self.values) > 0)",
     "message": "operators In and NotIn need values",
@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
     "rule": "!(self.operator in ['Gt', 'Lt', 'Gte', 'Lte']) || (has(self.values) && size(self.values) == 1 && self.values[0].matches('^[0-9]+$'))",
     "message": "operators Gt, Lt, Gte and Lte need one whole number",
 }]))]
-pub struct Requirement {
+pub struct StrictRequirement {
     /// Label key.
     #[schemars(length(min = 1, max = 316))]
     key: String,
@@ -53,8 +53,8 @@ enum Operator {
 
 /// Labels that are selected.
 #[derive(JsonSchema, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Selector {
+#[serde(rename = "Selector", rename_all = "camelCase", deny_unknown_fields)]
+pub struct StrictSelector {
     /// Labels with exactly these values.
     #[serde(default)]
     match_labels: Option<BTreeMap<String, String>>,
@@ -86,8 +86,8 @@ enum ExpressionOperator {
     DoesNotExist,
 }
 
-impl From<Requirement> for node_claim::Requirement {
-    fn from(read: Requirement) -> Self {
+impl From<StrictRequirement> for node_claim::Requirement {
+    fn from(read: StrictRequirement) -> Self {
         Self {
             key: read.key,
             operator: format!("{:?}", read.operator),
@@ -97,8 +97,8 @@ impl From<Requirement> for node_claim::Requirement {
     }
 }
 
-impl From<Selector> for LabelSelector {
-    fn from(read: Selector) -> Self {
+impl From<StrictSelector> for LabelSelector {
+    fn from(read: StrictSelector) -> Self {
         let expression = |e: Expression| LabelSelectorRequirement {
             key: e.key,
             operator: format!("{:?}", e.operator),
@@ -113,18 +113,18 @@ impl From<Selector> for LabelSelector {
 
 /// Reads requirements.
 pub fn requirements<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<node_claim::Requirement>, D::Error> {
-    Ok(Vec::<Requirement>::deserialize(d)?.into_iter().map(Into::into).collect())
+    Ok(Vec::<StrictRequirement>::deserialize(d)?.into_iter().map(Into::into).collect())
 }
 
 /// Reads requirements that may be absent.
 pub fn some_requirements<'de, D: Deserializer<'de>>(
     d: D,
 ) -> Result<Option<Vec<node_claim::Requirement>>, D::Error> {
-    let all = Option::<Vec<Requirement>>::deserialize(d)?;
+    let all = Option::<Vec<StrictRequirement>>::deserialize(d)?;
     Ok(all.map(|all| all.into_iter().map(Into::into).collect()))
 }
 
 /// Reads a selector that may be absent.
 pub fn some_selector<'de, D: Deserializer<'de>>(d: D) -> Result<Option<LabelSelector>, D::Error> {
-    Ok(Option::<Selector>::deserialize(d)?.map(Into::into))
+    Ok(Option::<StrictSelector>::deserialize(d)?.map(Into::into))
 }

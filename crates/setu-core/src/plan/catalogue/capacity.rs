@@ -5,7 +5,7 @@ use crate::names;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 /// How a provider states the size of a machine.
-struct Provider {
+struct MachineLabels {
     /// Labels for its cores, and for its memory in MiB.
     cores: &'static str,
     memory: &'static str,
@@ -15,20 +15,20 @@ struct Provider {
     machine: u64,
 }
 
-const PROVIDERS: [Provider; 3] = [
-    Provider {
+const MACHINE_LABELS: [MachineLabels; 3] = [
+    MachineLabels {
         cores: "karpenter.k8s.aws/instance-cpu",
         memory: "karpenter.k8s.aws/instance-memory",
         contiguous: 64,
         machine: 75,
     },
-    Provider {
+    MachineLabels {
         cores: "karpenter.azure.com/sku-cpu",
         memory: "karpenter.azure.com/sku-memory",
         contiguous: 0,
         machine: 75,
     },
-    Provider {
+    MachineLabels {
         cores: "karpenter.k8s.gcp/instance-cpu",
         memory: "karpenter.k8s.gcp/instance-memory",
         contiguous: 0,
@@ -51,10 +51,13 @@ pub fn of<'l>(label: impl Fn(&str) -> Option<&'l str> + Copy) -> ResourceList {
 }
 
 /// Cores, and what is left of the memory.
-fn sized<'l>(label: impl Fn(&str) -> Option<&'l str>, left: impl Fn(&Provider, u64) -> u64) -> ResourceList {
+fn sized<'l>(
+    label: impl Fn(&str) -> Option<&'l str>,
+    left: impl Fn(&MachineLabels, u64) -> u64,
+) -> ResourceList {
     let number = |key: &str| label(key)?.parse::<u64>().ok();
     let mut list = ResourceList::new();
-    for provider in &PROVIDERS {
+    for provider in &MACHINE_LABELS {
         list.extend(number(provider.cores).map(|cores| ("cpu".to_owned(), Quantity(cores.to_string()))));
         let memory = number(provider.memory).map(|all| left(provider, all));
         list.extend(memory.map(|all| ("memory".to_owned(), Quantity(format!("{all}Mi")))));

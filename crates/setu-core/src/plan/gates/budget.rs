@@ -1,7 +1,7 @@
 //! What one gang may take: nodes, resources and hourly cost.
 
-use super::unknown::Unknown;
-use super::{Answer, Gate, Report};
+use super::unknown::UnknownAmounts;
+use super::{Gate, GateAnswer, GateReport};
 use crate::api::amount::{Money, Price};
 use crate::api::pod::ResourceList;
 use crate::plan::resources::{first_short, shown, sum};
@@ -10,9 +10,9 @@ use crate::policy::Policy;
 use crate::words::counted;
 
 /// Checks the gang's node count against the controller's limit.
-pub fn size(policy: &Policy, plan: &Plan) -> Report {
+pub fn size(policy: &Policy, plan: &Plan) -> GateReport {
     let nodes = plan.nodes();
-    let report = Report::of(Gate::Size, "").because(ObstacleReason::TooManyNodes);
+    let report = GateReport::of(Gate::Size, "").because(ObstacleReason::TooManyNodes);
     if nodes <= policy.gang_nodes {
         return report.allow(format!(
             "{} of {} that a gang may have",
@@ -25,11 +25,11 @@ pub fn size(policy: &Policy, plan: &Plan) -> Report {
         counted(nodes, "node"),
         policy.gang_nodes
     );
-    report.answer(Answer::Refuse, message)
+    report.answer(GateAnswer::Refuse, message)
 }
 
 /// One report for each bound that the budget states.
-pub fn ask(policy: &Policy, plan: &Plan) -> Vec<Report> {
+pub fn ask(policy: &Policy, plan: &Plan) -> Vec<GateReport> {
     let budget = &policy.budget;
     let cost = plan.cost.clause();
     let takes = counted(plan.nodes(), "node");
@@ -40,39 +40,39 @@ pub fn ask(policy: &Policy, plan: &Plan) -> Vec<Report> {
 }
 
 /// Allows what fits and refuses the rest. The refusal includes `cost`, a clause that starts with a comma.
-fn within(fits: bool, takes: &str, cost: &str, most: &str) -> Report {
-    let report = Report::of(Gate::Budget, "").because(ObstacleReason::BudgetExceeded);
+fn within(fits: bool, takes: &str, cost: &str, most: &str) -> GateReport {
+    let report = GateReport::of(Gate::Budget, "").because(ObstacleReason::BudgetExceeded);
     if fits {
         return report.allow(format!("{takes} of {most} in the budget"));
     }
     report.answer(
-        Answer::Refuse,
+        GateAnswer::Refuse,
         format!(
             "the gang takes {takes}{cost}, and gates.budget allows {most}; make it smaller or ask the administrator"
         ),
     )
 }
 
-fn of_resources(policy: &Policy, plan: &Plan, most: &ResourceList) -> Report {
+fn of_resources(policy: &Policy, plan: &Plan, most: &ResourceList) -> GateReport {
     let all = plan.reservations("");
     let total = all.iter().fold(ResourceList::new(), |t, r| sum(&t, &r.most));
     let bounded: ResourceList = total.into_iter().filter(|(key, _)| most.contains_key(key)).collect();
     let short = first_short(&bounded, most);
     let Some(key) = short.or_else(|| bounded.keys().next().map(String::as_str)) else {
         let words = "the gang requests nothing that gates.budget.maxResources limits";
-        let report = Report::of(Gate::Budget, "").allow(words);
-        return Unknown::of(&all, most, |_| false).qualify(report, plan.is_of_kwok(), policy.unknown);
+        let report = GateReport::of(Gate::Budget, "").allow(words);
+        return UnknownAmounts::of(&all, most, |_| false).qualify(report, plan.is_of_kwok(), policy.unknown);
     };
     let takes = format!("{} {key}", shown(&bounded, key));
     let report = within(short.is_none(), &takes, &plan.cost.clause(), &shown(most, key));
-    Unknown::of(&all, most, |_| true).qualify(report, plan.is_of_kwok(), policy.unknown)
+    UnknownAmounts::of(&all, most, |_| true).qualify(report, plan.is_of_kwok(), policy.unknown)
 }
 
-fn of_money(plan: &Plan, most: Price) -> Report {
+fn of_money(plan: &Plan, most: Price) -> GateReport {
     let cost = &plan.cost;
     let most = Money { price: most, currency: cost.currency };
     if cost.not_known() > 0 {
-        let report = Report::of(Gate::Budget, "").because(ObstacleReason::BudgetExceeded);
+        let report = GateReport::of(Gate::Budget, "").because(ObstacleReason::BudgetExceeded);
         let (lack, least) = (cost.lack(), Money { price: cost.at_least, currency: cost.currency });
         let message = if least.price > most.price {
             format!(
@@ -81,7 +81,7 @@ fn of_money(plan: &Plan, most: Price) -> Report {
         } else {
             format!("{lack}: gates.budget.maxHourlyCost {most} cannot be kept; {}", cost.remedy())
         };
-        return report.answer(Answer::Refuse, message);
+        return report.answer(GateAnswer::Refuse, message);
     }
     let takes = Money { price: cost.at_most, currency: cost.currency };
     let takes = if most.price < cost.at_least && cost.at_least < cost.at_most {
@@ -95,11 +95,11 @@ fn of_money(plan: &Plan, most: Price) -> Report {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::fixtures::{World, pool};
+    use crate::plan::fixtures::{Fixture, pool};
     use serde_json::{Value, json};
 
-    fn world(budget: &Value) -> World {
-        let mut world = World::new();
+    fn world(budget: &Value) -> Fixture {
+        let mut world = Fixture::new();
         let typed = json!({"spec": {"template": {"spec": {"requirements": [
             {"key": crate::names::INSTANCE_TYPE, "operator": "In", "values": ["p5"]},
             {"key": crate::names::CAPACITY_TYPE, "operator": "In", "values": ["on-demand", "spot"]},
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_gang_may_have_as_many_nodes_as_allowed_and_not_one_more() {
-        let mut world = World::new();
+        let mut world = Fixture::new();
         world.policy.gang_nodes = 2;
         assert_eq!(world.provisioned().slots.len(), 2);
         world.policy.gang_nodes = 1;
@@ -178,7 +178,7 @@ mod tests {
             world.policy.unknown = crate::api::parameters::Unknown::Warn;
             let plan = world.provisioned();
             let report = plan.reports.iter().find(|r| r.gate == Gate::Budget).unwrap();
-            assert_eq!(report.answer, Answer::Warn);
+            assert_eq!(report.answer, GateAnswer::Warn);
         }
     }
 
@@ -234,10 +234,10 @@ mod tests {
             (report.answer, report.message, plan.notes.iter().any(|note| note.contains("us-east-1's")))
         };
         let (answered, message, is_noted) = answer(&Value::Null);
-        assert_eq!((answered, is_noted), (Answer::Warn, true));
+        assert_eq!((answered, is_noted), (GateAnswer::Warn, true));
         let words = "an hour of 9999 USD in the budget, by us-east-1's prices: nothing says in which region";
         assert!(message.contains(words), "{message}");
-        assert_eq!(answer(&json!(["us-east-1a"])).0, Answer::Allow);
+        assert_eq!(answer(&json!(["us-east-1a"])).0, GateAnswer::Allow);
         let (reason, message) = in_zones(&json!(["eu-central-1a"])).obstacle();
         assert_eq!(reason, ObstacleReason::BudgetExceeded);
         assert!(

@@ -1,8 +1,8 @@
 //! NodePool limits. Karpenter checks them only for claims that it creates itself. This gate checks them for the gang's claims and
 //! counts everything that exists or is about to be created.
 
-use super::unknown::Unknown;
-use super::{Answer, Gate, Report};
+use super::unknown::UnknownAmounts;
+use super::{Gate, GateAnswer, GateReport};
 use crate::api::node_claim::NodeClaimSpec;
 use crate::api::pod::ResourceList;
 use crate::api::quantity::Amount;
@@ -11,7 +11,7 @@ use crate::api::{NodeClaim, NodePool};
 use crate::names;
 use crate::plan::resources::{amount, first_short, is_device, max, minus, shown, sum, times};
 use crate::plan::shape::Shape;
-use crate::plan::shapes::{Known, Sources, known};
+use crate::plan::shapes::{KnownTypes, Sources, known};
 use crate::plan::{Cluster, ObstacleReason, Plan, PoolReservation, Request, Slot, warm};
 use crate::policy::Policy;
 use crate::words::counted;
@@ -23,7 +23,7 @@ use std::sync::Arc;
 const NODES: &str = "nodes";
 
 /// One report for each NodePool of the plan.
-pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Report> {
+pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<GateReport> {
     let taken_over = warm::of_plan(plan, cluster.warm);
     let taken_over: BTreeSet<&str> =
         taken_over.values().filter_map(|claim| claim.metadata.name.as_deref()).collect();
@@ -31,15 +31,15 @@ pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Rep
     plan.reservations(request.gang)
         .iter()
         .filter_map(|wanted| {
-            let report = Report::of(Gate::Capacity, &wanted.node_pool);
+            let report = GateReport::of(Gate::Capacity, &wanted.node_pool);
             let pool = pool(&wanted.node_pool)?;
             Some(match over_limit(cluster, &taken_over, pool, wanted, (request, plan)) {
                 Some(Over { figures, whose: whose @ (Whose::Gang | Whose::Types) }) => {
                     let remedy = remedy(pool.spec.limits.as_ref()?, wanted, plan, (cluster, request.policy));
                     let (answer, alone, reason) = if whose == Whose::Gang {
-                        (Answer::Refuse, ", and so is the gang alone", ObstacleReason::LimitTooSmall)
+                        (GateAnswer::Refuse, ", and so is the gang alone", ObstacleReason::LimitTooSmall)
                     } else {
-                        (Answer::Wait, "", ObstacleReason::LimitExceeded)
+                        (GateAnswer::Wait, "", ObstacleReason::LimitExceeded)
                     };
                     report.answer(answer, format!("{figures}{alone}; {remedy}")).because(reason)
                 }
@@ -51,7 +51,7 @@ pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Rep
                         "raise spec.limits or wait until nodes go"
                     };
                     let message = format!("{figures}; {remedy}");
-                    report.answer(Answer::Wait, message).because(ObstacleReason::LimitExceeded)
+                    report.answer(GateAnswer::Wait, message).because(ObstacleReason::LimitExceeded)
                 }
                 None => allowed(report, pool, wanted, request.policy),
             })
@@ -81,13 +81,13 @@ enum Whose {
     },
 }
 
-fn allowed(report: Report, pool: &NodePool, wanted: &PoolReservation, policy: &Policy) -> Report {
+fn allowed(report: GateReport, pool: &NodePool, wanted: &PoolReservation, policy: &Policy) -> GateReport {
     let more = format!("{} of NodePool {}", counted(wanted.nodes, "more node"), wanted.node_pool);
     let Some(limits) = pool.spec.limits.as_ref().filter(|limits| !limits.is_empty()) else {
         return report.allow(format!("{more}, which has no limits"));
     };
     let report = report.allow(format!("{more}, within its limits"));
-    let unknown = Unknown::of(std::slice::from_ref(wanted), limits, |key| key != NODES);
+    let unknown = UnknownAmounts::of(std::slice::from_ref(wanted), limits, |key| key != NODES);
     unknown.qualify(report, pool.spec.template.spec.node_class_ref.is_kwok(), policy.unknown)
 }
 
@@ -182,7 +182,7 @@ fn types_of(slot: &Slot, cluster: &Cluster<'_>, policy: &Policy) -> Vec<Arc<Shap
 }
 
 /// The known types that a node of this claim may be of. `None` if its requirements cannot be read.
-fn known_of(claim: &NodeClaimSpec, pool: &str, cluster: &Cluster<'_>, policy: &Policy) -> Option<Known> {
+fn known_of(claim: &NodeClaimSpec, pool: &str, cluster: &Cluster<'_>, policy: &Policy) -> Option<KnownTypes> {
     let mut asked = Requirements::default();
     asked.add_all(&claim.requirements).ok()?;
     Some(known(from(cluster, policy, claim), &asked, pool))
@@ -280,12 +280,12 @@ mod tests {
     use super::*;
     use crate::api::parameters;
     use crate::plan::Outcome;
-    use crate::plan::fixtures::{World, market, object, offer, patched, pool};
+    use crate::plan::fixtures::{Fixture, market, object, offer, patched, pool};
     use serde_json::{Value, json};
     use std::collections::BTreeMap;
 
-    fn world(limits: &Value) -> World {
-        World { pools: vec![pool("gpu", &json!({"spec": {"limits": limits}}))], ..World::new() }
+    fn world(limits: &Value) -> Fixture {
+        Fixture { pools: vec![pool("gpu", &json!({"spec": {"limits": limits}}))], ..Fixture::new() }
     }
 
     fn claim(gang: &str, change: &Value) -> NodeClaim {
@@ -335,7 +335,7 @@ mod tests {
         let Outcome::Refuse(obstacle) = world.plan() else { panic!("{:?}", world.plan()) };
         assert_eq!(obstacle.reason, ObstacleReason::LimitTooSmall);
         assert!(obstacle.message.contains("limit of 1 nvidia.com/gpu: 1 in use and 2 more"), "{obstacle:?}");
-        world.policy.capacity_gate = parameters::Gate::Warn;
+        world.policy.capacity_gate = parameters::GateMode::Warn;
         assert!(world.provisioned().notes[0].contains("limit of 1 nvidia.com/gpu"));
     }
 
@@ -383,8 +383,8 @@ mod tests {
     }
 
     /// Sixteen pods of one GPU on a NodePool with one 8-GPU type. The limit allows eight nodes' worth of GPUs.
-    fn sixteen(limit: &str) -> World {
-        let mut world = World::new()
+    fn sixteen(limit: &str) -> Fixture {
+        let mut world = Fixture::new()
             .workload(&json!({"spec": {"podSets": [crate::plan::fixtures::pod_set("main", 16)]}}));
         let types = json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": ["p5.48xlarge"]}]);
         world.pools = vec![ec2(&types, &json!({"nvidia.com/gpu": limit}))];
@@ -407,7 +407,8 @@ mod tests {
     fn a_family_counts_with_the_largest_type_that_its_claims_list() {
         let family =
             json!([{"key": "karpenter.k8s.aws/instance-family", "operator": "In", "values": ["g6"]}]);
-        let mut world = World { pools: vec![ec2(&family, &json!({"nvidia.com/gpu": "2"}))], ..World::new() };
+        let mut world =
+            Fixture { pools: vec![ec2(&family, &json!({"nvidia.com/gpu": "2"}))], ..Fixture::new() };
         world.policy.packing = parameters::PackingMode::PerPod;
         let plan = world.provisioned();
         assert_eq!(plan.reservations("g1")[0].most["nvidia.com/gpu"].0, "2", "larger types are left out");
@@ -425,28 +426,28 @@ mod tests {
             let template = json!({"spec": {"requirements": requirements, "nodeClassRef": {"group": "karpenter.gcp.io", "kind": "GCPNodeClass", "name": "default"}}});
             pool("gpu", &json!({"spec": {"limits": limits, "template": template}}))
         };
-        let of = |limits: &Value| World { pools: vec![elsewhere(&unknown_type, limits)], ..World::new() };
+        let of = |limits: &Value| Fixture { pools: vec![elsewhere(&unknown_type, limits)], ..Fixture::new() };
         let mut world = of(&json!({"nvidia.com/gpu": "64", "nodes": "9"}));
         let (reason, message) = world.obstacle();
         assert_eq!(reason, ObstacleReason::AmountUnknown);
         assert!(message.contains("so how much nvidia.com/gpu they have cannot be compared"), "{message}");
-        let survey = crate::plan::survey(&world.cluster(), &world.request()).unwrap();
+        let survey = crate::plan::option_reports(&world.cluster(), &world.request()).unwrap();
         let report = survey[0].reports.iter().find(|r| r.gate == Gate::Capacity).unwrap();
-        assert_eq!((report.answer, report.is_closed()), (Answer::Unknown, true));
+        assert_eq!((report.answer, report.is_closed()), (GateAnswer::Unknown, true));
         world.policy.unknown = parameters::Unknown::Warn;
         let plan = world.provisioned();
         assert!(plan.notes.iter().any(|note| note.contains("cannot be compared")), "{:?}", plan.notes);
         assert_eq!(of(&json!({"nodes": "9"})).provisioned().slots.len(), 2, "nodes are counted");
-        for (resource, answer) in [("nvidia.com/gpu", Answer::Warn), ("cpu", Answer::Allow)] {
+        for (resource, answer) in [("nvidia.com/gpu", GateAnswer::Warn), ("cpu", GateAnswer::Allow)] {
             let limits = json!({"spec": {"limits": {resource: "64"}}});
-            let of_nothing = World { pools: vec![pool("gpu", &limits)], ..World::new() };
+            let of_nothing = Fixture { pools: vec![pool("gpu", &limits)], ..Fixture::new() };
             let report = of_nothing.provisioned().reports.iter().find(|r| r.gate == Gate::Capacity).cloned();
             assert_eq!(report.unwrap().answer, answer, "{resource} of nodes of kwok");
         }
         let count = json!({"key": names::DEVICE_COUNTS[0], "operator": "In", "values": ["8"]});
         let counted = json!([unknown_type[0], count]);
         let world =
-            World { pools: vec![elsewhere(&counted, &json!({"nvidia.com/gpu": "64"}))], ..World::new() };
+            Fixture { pools: vec![elsewhere(&counted, &json!({"nvidia.com/gpu": "64"}))], ..Fixture::new() };
         assert_eq!(
             world.provisioned().reservations("g1")[0].most["nvidia.com/gpu"].0,
             "16",
@@ -461,7 +462,7 @@ mod tests {
             let class = json!({"group": group, "kind": "any", "name": "default"});
             let template = json!({"spec": {"requirements": is(name), "nodeClassRef": class}});
             let pools = vec![pool("gpu", &json!({"spec": {"limits": limits, "template": template}}))];
-            World { pools, ..World::new() }
+            Fixture { pools, ..Fixture::new() }
         };
         let (aws, azure) = ("karpenter.k8s.aws", "karpenter.azure.com");
         let one = "Standard_NC4as_T4_v3";
@@ -474,9 +475,9 @@ mod tests {
             let words =
                 format!("it is not known how much {resource} 2 nodes may have, so it cannot be compared");
             assert!(message.contains(&words), "{message}");
-            let survey = crate::plan::survey(&world.cluster(), &world.request()).unwrap();
+            let survey = crate::plan::option_reports(&world.cluster(), &world.request()).unwrap();
             let report = survey[0].reports.iter().find(|r| r.gate == Gate::Capacity).unwrap();
-            assert_eq!((report.answer, report.is_closed()), (Answer::Unknown, true));
+            assert_eq!((report.answer, report.is_closed()), (GateAnswer::Unknown, true));
             world.policy.unknown = parameters::Unknown::Warn;
             assert!(world.provisioned().notes.iter().any(|note| note.contains(&words)));
         }
@@ -500,7 +501,7 @@ mod tests {
     }
 
     /// Shapes of these types: `p5` has 8 GPUs, any other 1.
-    fn shapes(types: &[&str]) -> Vec<parameters::Shape> {
+    fn shapes(types: &[&str]) -> Vec<parameters::StatedShape> {
         let gpus = |t: &str| if t == "p5" { "8" } else { "1" };
         let all = types
             .iter()
@@ -513,7 +514,7 @@ mod tests {
         let mut world = world(&json!({}));
         world.policy.packing = parameters::PackingMode::PerPod;
         world.policy.shapes = shapes(&["g5", "p5"]);
-        let types = |world: &World| {
+        let types = |world: &Fixture| {
             let plan = world.provisioned();
             let requirements = plan.slots[0].template.spec.requirements.clone();
             let types = requirements.iter().find(|r| r.key == names::INSTANCE_TYPE).unwrap().values.join(" ");
@@ -615,9 +616,9 @@ mod tests {
     }
 
     /// `pods` pods of one GPU on EC2's family g5, with this GPU limit.
-    fn family(pods: i32, gpus: &str) -> World {
+    fn family(pods: i32, gpus: &str) -> Fixture {
         let sets = json!([crate::plan::fixtures::pod_set("main", pods)]);
-        let mut world = World::new().workload(&json!({"spec": {"podSets": sets}}));
+        let mut world = Fixture::new().workload(&json!({"spec": {"podSets": sets}}));
         let family =
             json!([{"key": "karpenter.k8s.aws/instance-family", "operator": "In", "values": ["g5"]}]);
         world.pools = vec![ec2(&family, &json!({"nvidia.com/gpu": gpus}))];
@@ -663,7 +664,7 @@ mod tests {
 
     #[test]
     fn nodes_count_with_machine_capacity_as_karpenter_counts() {
-        let mut world = World::new().pods(
+        let mut world = Fixture::new().pods(
             &json!({"containers": [{"resources": {"requests": {"cpu": "1500m"}, "limits": {"cpu": "1500m"}}}]}),
         );
         let pool_of = |limit: &str| {
@@ -681,8 +682,8 @@ mod tests {
     }
 
     /// Two pods without devices, each on its own node of this EC2 type. The limit allows eight GPUs.
-    fn plain(instance_type: &str) -> World {
-        let mut world = World::new().pods(
+    fn plain(instance_type: &str) -> Fixture {
+        let mut world = Fixture::new().pods(
             &json!({"containers": [{"resources": {"requests": {"cpu": "1500m"}, "limits": {"cpu": "1500m"}}}]}),
         );
         let listed = json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": [instance_type]}]);
@@ -788,9 +789,9 @@ mod tests {
     #[test]
     fn a_warning_gate_passes_the_plan_with_a_note_and_a_gate_that_is_off_without_one() {
         let mut world = world(&json!({"memory": "1Gi", "nodes": "1"}));
-        world.policy.capacity_gate = parameters::Gate::Warn;
+        world.policy.capacity_gate = parameters::GateMode::Warn;
         assert!(world.provisioned().notes[0].contains("limit of 1 node:"));
-        world.policy.capacity_gate = parameters::Gate::Off;
+        world.policy.capacity_gate = parameters::GateMode::Off;
         assert!(world.provisioned().notes.is_empty());
     }
 }

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Why a queue cannot borrow what it needs.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Short {
+pub enum CannotBorrow {
     /// A cohort on the way up borrows more than it may.
     Limit {
         /// The cohort.
@@ -43,7 +43,7 @@ pub enum Short {
 
 /// One resource of one flavor.
 #[derive(Clone, Copy)]
-pub struct Item<'a> {
+pub struct QuotaItem<'a> {
     /// The ResourceFlavor.
     pub flavor: &'a str,
     /// The resource.
@@ -54,9 +54,13 @@ pub struct Item<'a> {
 ///
 /// # Errors
 /// The first place on the way up that has too little, with its figures.
-pub fn borrow<'a>(cluster: &'a Cluster<'a>, queue: &ClusterQueue, item: Item<'a>) -> Result<String, Short> {
+pub fn borrow<'a>(
+    cluster: &'a Cluster<'a>,
+    queue: &ClusterQueue,
+    item: QuotaItem<'a>,
+) -> Result<String, CannotBorrow> {
     let tree = Tree::of(cluster, &queue.spec.cohort_name, item);
-    let own = Part::of(queue, item);
+    let own = CohortPart::of(queue, item);
     for (name, cohort) in &tree.way_up {
         let borrowed = cohort.used.minus(cohort.quota);
         let is_root = name == tree.root();
@@ -64,7 +68,7 @@ pub fn borrow<'a>(cluster: &'a Cluster<'a>, queue: &ClusterQueue, item: Item<'a>
             return Err(tree.short(own, borrowed));
         }
         if let Some(limit) = cohort.borrows.filter(|limit| !is_root && borrowed > *limit) {
-            return Err(Short::Limit { cohort: name.clone(), borrowed, limit });
+            return Err(CannotBorrow::Limit { cohort: name.clone(), borrowed, limit });
         }
         if cohort.passed_on() == Amount::default() {
             return Ok(name.clone());
@@ -75,14 +79,14 @@ pub fn borrow<'a>(cluster: &'a Cluster<'a>, queue: &ClusterQueue, item: Item<'a>
 
 /// A ClusterQueue, or a cohort with everything below it.
 #[derive(Clone, Copy, Default)]
-struct Part {
+struct CohortPart {
     quota: Amount,
     used: Amount,
     lends: Option<Amount>,
     borrows: Option<Amount>,
 }
 
-impl Part {
+impl CohortPart {
     fn stating(quota: Option<&ResourceQuota>) -> Self {
         Self {
             quota: quota.map(|q| amount(&q.nominal_quota)).unwrap_or_default(),
@@ -92,7 +96,7 @@ impl Part {
         }
     }
 
-    fn of(queue: &ClusterQueue, item: Item<'_>) -> Self {
+    fn of(queue: &ClusterQueue, item: QuotaItem<'_>) -> Self {
         let quota = quota_of(&queue.spec.resource_groups, item.flavor, item.resource);
         let used = queue.reserved(item.flavor, item.resource).map(amount).unwrap_or_default();
         Self { used, ..Self::stating(quota) }
@@ -117,13 +121,13 @@ impl Part {
 /// All cohorts that share quota with each other.
 struct Tree {
     /// From the cohort of the queue to the top.
-    way_up: Vec<(String, Part)>,
+    way_up: Vec<(String, CohortPart)>,
     /// Nominal quota and reserved usage of the whole tree.
     whole: (Amount, Amount),
 }
 
 impl Tree {
-    fn of<'a>(cluster: &'a Cluster<'a>, cohort: &'a str, item: Item<'a>) -> Self {
+    fn of<'a>(cluster: &'a Cluster<'a>, cohort: &'a str, item: QuotaItem<'a>) -> Self {
         let known: BTreeMap<&str, &Cohort> =
             cluster.cohorts.iter().filter_map(|c| Some((c.metadata.name.as_deref()?, c.as_ref()))).collect();
         let way_up = way_up(&known, cohort);
@@ -131,15 +135,15 @@ impl Tree {
         for (name, cohort) in &known {
             below.entry(&cohort.spec.parent_name).or_default().push(name);
         }
-        let mut members: BTreeMap<&str, Vec<Part>> = BTreeMap::new();
+        let mut members: BTreeMap<&str, Vec<CohortPart>> = BTreeMap::new();
         for queue in cluster.cluster_queues {
-            members.entry(&queue.spec.cohort_name).or_default().push(Part::of(queue, item));
+            members.entry(&queue.spec.cohort_name).or_default().push(CohortPart::of(queue, item));
         }
         let own = |name: &str| {
             let groups = known.get(name).map(|c| c.spec.resource_groups.as_slice()).unwrap_or_default();
-            Part::stating(quota_of(groups, item.flavor, item.resource))
+            CohortPart::stating(quota_of(groups, item.flavor, item.resource))
         };
-        let mut parts: BTreeMap<&str, Part> = BTreeMap::new();
+        let mut parts: BTreeMap<&str, CohortPart> = BTreeMap::new();
         let mut whole = (Amount::default(), Amount::default());
         for (name, children) in from_top(&below, way_up.last().copied().unwrap_or_default()).iter().rev() {
             let mut part = own(name);
@@ -163,13 +167,13 @@ impl Tree {
     }
 
     /// Why `missing` is not available at the root.
-    fn short(&self, queue: Part, missing: Amount) -> Short {
+    fn short(&self, queue: CohortPart, missing: Amount) -> CannotBorrow {
         let root = self.root().to_owned();
         let (quota, used) = self.whole;
         if used > quota {
-            return Short::Whole { root, quota, used };
+            return CannotBorrow::Whole { root, quota, used };
         }
-        Short::Lent { root, most: queue.used.minus(queue.quota).minus(missing) }
+        CannotBorrow::Lent { root, most: queue.used.minus(queue.quota).minus(missing) }
     }
 }
 
@@ -207,9 +211,9 @@ pub(super) fn amount(quantity: &Quantity) -> Amount {
 #[cfg(test)]
 mod tests {
     use super::super::quota::tests::{gpus, nominal, queue, world};
-    use super::super::{Answer, Gate};
+    use super::super::{Gate, GateAnswer};
     use super::*;
-    use crate::plan::fixtures::{World, object};
+    use crate::plan::fixtures::{Fixture, object};
     use serde_json::{Value, json};
     use std::sync::Arc;
 
@@ -223,7 +227,7 @@ mod tests {
 
     /// A queue that uses 12 of its 8 under `left`, and another that uses this much of its 6 under `right`. Both cohorts are under
     /// `top`, which has no quota.
-    fn three_levels(left: &Value, right: &Value, others_use: &str) -> World {
+    fn three_levels(left: &Value, right: &Value, others_use: &str) -> Fixture {
         let mut world = world(vec![
             queue("q", "left", &nominal("8"), "12"),
             queue("other", "right", &nominal("6"), others_use),
@@ -244,29 +248,35 @@ mod tests {
     fn cohorts_on_the_way_up_lend_and_borrow_within_their_own_limits() {
         let none = nominal("0");
         for (left, right, others_use, answer, words) in [
-            (&none, &none, "2", Answer::Allow, "4 of it borrowed in cohort top"),
-            (&none, &none, "3", Answer::Wait, "the cohort top as a whole has 14 and 15 are reserved"),
+            (&none, &none, "2", GateAnswer::Allow, "4 of it borrowed in cohort top"),
+            (&none, &none, "3", GateAnswer::Wait, "the cohort top as a whole has 14 and 15 are reserved"),
             (
                 &limited("borrowingLimit", "3"),
                 &none,
                 "0",
-                Answer::Wait,
+                GateAnswer::Wait,
                 "cohort left borrows 4, and its borrowingLimit is 3",
             ),
-            (&limited("borrowingLimit", "4"), &none, "0", Answer::Allow, "4 of it borrowed in cohort top"),
+            (
+                &limited("borrowingLimit", "4"),
+                &none,
+                "0",
+                GateAnswer::Allow,
+                "4 of it borrowed in cohort top",
+            ),
             (
                 &none,
                 &limited("lendingLimit", "3"),
                 "0",
-                Answer::Wait,
+                GateAnswer::Wait,
                 "4 borrowed, and the others in cohort top lend 3 at most",
             ),
-            (&none, &limited("lendingLimit", "4"), "2", Answer::Allow, "4 of it borrowed in cohort top"),
+            (&none, &limited("lendingLimit", "4"), "2", GateAnswer::Allow, "4 of it borrowed in cohort top"),
             (
                 &none,
                 &limited("lendingLimit", "4"),
                 "3",
-                Answer::Wait,
+                GateAnswer::Wait,
                 "the cohort top as a whole has 14 and 15 are reserved",
             ),
         ] {
@@ -281,12 +291,12 @@ mod tests {
         // 4 of its own, lent to no other cohort, so its ancestors do not matter.
         let own = json!({"nominalQuota": "4", "lendingLimit": "0"});
         let report = gpus(&three_levels(&own, &nominal("0"), "99"));
-        assert_eq!(report.answer, Answer::Allow, "{}", report.message);
+        assert_eq!(report.answer, GateAnswer::Allow, "{}", report.message);
         assert!(report.message.contains("4 of it borrowed in cohort left"), "{}", report.message);
         // The same 4 in a sibling cohort do not help.
         let report =
             gpus(&three_levels(&nominal("0"), &json!({"nominalQuota": "4", "lendingLimit": "0"}), "6"));
-        assert_eq!(report.answer, Answer::Wait, "{}", report.message);
+        assert_eq!(report.answer, GateAnswer::Wait, "{}", report.message);
         assert!(report.message.contains("the others in cohort top lend 0 at most"), "{}", report.message);
     }
 
@@ -298,10 +308,10 @@ mod tests {
             queue("other", "c", &nominal("0"), "4"),
         ]);
         let report = gpus(&world);
-        assert_eq!(report.answer, Answer::Wait, "{}", report.message);
+        assert_eq!(report.answer, GateAnswer::Wait, "{}", report.message);
         assert!(report.message.contains("the others in cohort c lend 1 at most"), "{}", report.message);
         world.queues.pop();
-        assert_eq!(gpus(&world).answer, Answer::Allow);
+        assert_eq!(gpus(&world).answer, GateAnswer::Allow);
     }
 
     #[test]

@@ -1,17 +1,17 @@
 //! Limits of the whole controller. They bound the cost of a bug in the retries.
 
-use super::{Answer, Gate, Report};
+use super::{Gate, GateAnswer, GateReport};
 use crate::plan::{Cluster, ObstacleReason, Plan};
 use jiff::Timestamp;
 
 /// One report for each guard.
-pub fn ask(cluster: &Cluster<'_>, plan: &Plan) -> Vec<Report> {
+pub fn ask(cluster: &Cluster<'_>, plan: &Plan) -> Vec<GateReport> {
     let (Some(guards), Some(traffic)) = (cluster.guards, cluster.traffic) else {
         return Vec::new();
     };
     let nodes = plan.to_create();
     let guard = |key: &str, used: u32, most: u32, what: &str, until: Option<Timestamp>| {
-        let report = Report::of(Gate::Guards, "").because(ObstacleReason::Guarded).until(until);
+        let report = GateReport::of(Gate::Guards, "").because(ObstacleReason::Guarded).until(until);
         if used.saturating_add(nodes) <= most {
             return report.allow(format!("{used} NodeClaims {what} and {nodes} more, of {most}"));
         }
@@ -20,9 +20,10 @@ pub fn ask(cluster: &Cluster<'_>, plan: &Plan) -> Vec<Report> {
         );
         if nodes > most {
             let report = report.because(ObstacleReason::TooManyNodes);
-            return report.answer(Answer::Refuse, format!("{message}; ask the administrator to raise it"));
+            return report
+                .answer(GateAnswer::Refuse, format!("{message}; ask the administrator to raise it"));
         }
-        report.answer(Answer::Wait, message)
+        report.answer(GateAnswer::Wait, message)
     };
     vec![
         guard(
@@ -44,24 +45,24 @@ pub fn ask(cluster: &Cluster<'_>, plan: &Plan) -> Vec<Report> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::traffic::{Created, HeldNodes, Traffic};
+    use super::super::traffic::{HeldNodes, RecentCreates, Traffic};
     use super::*;
     use crate::api::pod::ResourceList;
-    use crate::plan::fixtures::World;
+    use crate::plan::fixtures::Fixture;
     use crate::plan::{Outcome, plan};
     use crate::policy::file::{Guards, QueueGuards};
     use std::sync::Arc;
 
     /// The outcome of planning a gang of two nodes.
     fn outcome(guards: &Guards, traffic: &Traffic) -> Outcome {
-        let world = World::new();
+        let world = Fixture::new();
         plan(&Cluster { guards: Some(guards), traffic: Some(traffic), ..world.cluster() }, &world.request())
     }
 
     #[test]
     fn each_guard_lets_pass_what_is_within_it_and_says_when_to_look_again() {
         let later = Some(Timestamp::UNIX_EPOCH);
-        let created = |claims| Created { claims, frees_at: later };
+        let created = |claims| RecentCreates { claims, frees_at: later };
         let all = Guards {
             claims_in_flight: Some(5),
             creates_per_minute: Some(5),
@@ -72,7 +73,7 @@ mod tests {
             },
             ..Guards::default()
         };
-        let template = Arc::clone(&World::new().provisioned().slots[0].template);
+        let template = Arc::clone(&Fixture::new().provisioned().slots[0].template);
         let held =
             |nodes| vec![HeldNodes { nodes, resources: ResourceList::new(), claim: Arc::clone(&template) }];
         let full = |claims| Traffic {

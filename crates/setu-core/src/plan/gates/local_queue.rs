@@ -4,9 +4,9 @@
 //! as the gang's.
 
 use super::capacity::most_of;
-use super::traffic::{Created, HeldNodes};
-use super::unknown::Unknown;
-use super::{Answer, Gate, Report};
+use super::traffic::{HeldNodes, RecentCreates};
+use super::unknown::UnknownAmounts;
+use super::{Gate, GateAnswer, GateReport};
 use crate::api::amount::{Money, Price};
 use crate::api::pod::ResourceList;
 use crate::plan::cost::Prices;
@@ -21,7 +21,7 @@ fn with_most(held: &HeldNodes, cluster: &Cluster<'_>, request: &Request<'_>) -> 
 }
 
 /// What a gang is compared with.
-struct Asked<'a> {
+struct QueueUse<'a> {
     queue: &'a str,
     others: Vec<HeldNodes>,
     own: Vec<HeldNodes>,
@@ -29,7 +29,7 @@ struct Asked<'a> {
 }
 
 /// One report for each bound that is stated.
-pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Report> {
+pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<GateReport> {
     let (Some(guards), Some(traffic)) = (cluster.guards, cluster.traffic) else {
         return Vec::new();
     };
@@ -42,7 +42,7 @@ pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Rep
         Some(_) if held.claim.metadata.name.is_some() => with_most(held, cluster, request),
         _ => held.clone(),
     };
-    let asked = Asked {
+    let asked = QueueUse {
         queue: &request.workload.spec.queue_name,
         others: traffic.queue.iter().filter(|held| !taken_over(held)).map(counted).collect(),
         own: plan.held(),
@@ -55,7 +55,7 @@ pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Rep
         let takes = |key: &str| {
             asked.own.iter().any(|held| held.resources.get(key).is_some_and(resources::is_positive))
         };
-        let unknown = Unknown::of(&plan.reservations(""), most, takes);
+        let unknown = UnknownAmounts::of(&plan.reservations(""), most, takes);
         unknown.qualify(asked.resources(most), plan.is_of_kwok(), request.policy.unknown)
     });
     let money = bounds.max_hourly_cost.map(|most| asked.money(cluster.prices(request.policy), most));
@@ -63,7 +63,7 @@ pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Rep
 }
 
 /// One bound, with its figures in words.
-struct Bound {
+struct QueueBound {
     key: &'static str,
     /// What is bounded; follows each figure.
     what: String,
@@ -74,11 +74,11 @@ struct Bound {
     refusal: ObstacleReason,
 }
 
-impl Bound {
+impl QueueBound {
     /// Allows what fits beside the others, makes what fits alone wait, and refuses the rest.
-    fn report(self, fits: bool, fits_alone: bool, until: Option<Timestamp>) -> Report {
+    fn report(self, fits: bool, fits_alone: bool, until: Option<Timestamp>) -> GateReport {
         let Self { key, what, used, more, most, refusal } = self;
-        let report = Report::of(Gate::Guards, "").because(ObstacleReason::Guarded).until(until);
+        let report = GateReport::of(Gate::Guards, "").because(ObstacleReason::Guarded).until(until);
         if fits {
             return report.allow(format!("{used} {what} and {more} more, of {most}"));
         }
@@ -86,10 +86,10 @@ impl Bound {
             "guards.perLocalQueue.{key} allows {most} {what}: {used} so far, and {more} more for the gang"
         );
         if fits_alone {
-            return report.answer(Answer::Wait, message);
+            return report.answer(GateAnswer::Wait, message);
         }
         let report = report.because(refusal);
-        report.answer(Answer::Refuse, format!("{message}; ask the administrator to raise it"))
+        report.answer(GateAnswer::Refuse, format!("{message}; ask the administrator to raise it"))
     }
 }
 
@@ -99,8 +99,8 @@ fn counted(
     what: String,
     [used, more, most]: [u32; 3],
     until: Option<Timestamp>,
-) -> Report {
-    let bound = Bound {
+) -> GateReport {
+    let bound = QueueBound {
         key,
         what,
         used: used.to_string(),
@@ -111,20 +111,20 @@ fn counted(
     bound.report(used.saturating_add(more) <= most, more <= most, until)
 }
 
-impl Asked<'_> {
-    fn nodes(&self, most: u32) -> Report {
+impl QueueUse<'_> {
+    fn nodes(&self, most: u32) -> GateReport {
         let used = self.others.iter().map(|held| held.nodes).fold(0, u32::saturating_add);
         let what = format!("NodeClaims held for LocalQueue {}", self.queue);
         let own = self.own.iter().map(|held| held.nodes).fold(0, u32::saturating_add);
         counted("nodes", what, [used, own, most], self.recheck_at)
     }
 
-    fn creates(&self, created: Created, own: u32, most: u32) -> Report {
+    fn creates(&self, created: RecentCreates, own: u32, most: u32) -> GateReport {
         let what = format!("NodeClaims created within an hour for LocalQueue {}", self.queue);
         counted("createsPerHour", what, [created.claims, own, most], created.frees_at)
     }
 
-    fn resources(&self, most: &ResourceList) -> Report {
+    fn resources(&self, most: &ResourceList) -> GateReport {
         let total = |all: &mut dyn Iterator<Item = &HeldNodes>| {
             all.fold(ResourceList::new(), |total, held| sum(&total, &held.resources))
         };
@@ -136,10 +136,10 @@ impl Asked<'_> {
         let both = sum(&used, &own);
         let short = resources::first_short(&both, most);
         let Some(key) = short.or_else(|| own.keys().next().map(String::as_str)) else {
-            return Report::of(Gate::Guards, "")
+            return GateReport::of(Gate::Guards, "")
                 .allow("the gang takes nothing that guards.perLocalQueue.maxResources bounds");
         };
-        let bound = Bound {
+        let bound = QueueBound {
             key: "maxResources",
             what: format!("{key} held for LocalQueue {}", self.queue),
             used: shown(&used, key),
@@ -151,15 +151,15 @@ impl Asked<'_> {
         bound.report(short.is_none(), fits_alone, self.recheck_at)
     }
 
-    fn money(&self, prices: Prices<'_>, most: Price) -> Report {
+    fn money(&self, prices: Prices<'_>, most: Price) -> GateReport {
         let shown = |price: Price| Money { price, currency: prices.currency() }.to_string();
         let cost = |all: &mut dyn Iterator<Item = &HeldNodes>| {
             prices.of_nodes(all.map(|held| (&*held.claim, held.nodes)))
         };
         let (own, used) = (cost(&mut self.own.iter()), cost(&mut self.others.iter()));
         for (cost, whose, answer, reason) in [
-            (&own, "the gang's", Answer::Refuse, ObstacleReason::BudgetExceeded),
-            (&used, "its other gangs'", Answer::Wait, ObstacleReason::Guarded),
+            (&own, "the gang's", GateAnswer::Refuse, ObstacleReason::BudgetExceeded),
+            (&used, "its other gangs'", GateAnswer::Wait, ObstacleReason::Guarded),
         ] {
             if cost.not_known() > 0 {
                 let message = format!(
@@ -169,11 +169,11 @@ impl Asked<'_> {
                     self.queue,
                     cost.remedy()
                 );
-                let report = Report::of(Gate::Guards, "").until(self.recheck_at);
+                let report = GateReport::of(Gate::Guards, "").until(self.recheck_at);
                 return report.because(reason).answer(answer, message);
             }
         }
-        let bound = Bound {
+        let bound = QueueBound {
             key: "maxHourlyCost",
             what: format!("an hour for nodes of LocalQueue {}", self.queue),
             used: shown(used.at_most),
@@ -191,15 +191,15 @@ mod tests {
     use super::super::traffic::Traffic;
     use super::*;
     use crate::names;
-    use crate::plan::fixtures::{World, object, patched, pool};
+    use crate::plan::fixtures::{Fixture, object, patched, pool};
     use crate::plan::{Obstacle, Outcome, plan};
     use crate::policy::file::{Guards, QueueGuards};
     use serde_json::{Value, json};
     use std::sync::Arc;
 
     /// A gang of two nodes of one GPU each, of a type with prices.
-    fn world() -> World {
-        let mut world = World::new();
+    fn world() -> Fixture {
+        let mut world = Fixture::new();
         let typed = json!({"spec": {"template": {"spec": {"requirements": [
             {"key": names::INSTANCE_TYPE, "operator": "In", "values": ["p5"]},
             {"key": names::CAPACITY_TYPE, "operator": "In", "values": ["on-demand", "spot"]},
@@ -221,7 +221,7 @@ mod tests {
         HeldNodes::of_claim(Arc::new(object(patched(claim, change))))
     }
 
-    fn outcome(world: &World, bounds: &QueueGuards, queue: Vec<HeldNodes>) -> Outcome {
+    fn outcome(world: &Fixture, bounds: &QueueGuards, queue: Vec<HeldNodes>) -> Outcome {
         let guards = Guards { per_local_queue: bounds.clone(), ..Guards::default() };
         let traffic = Traffic { queue, recheck_at: Some(Timestamp::UNIX_EPOCH), ..Traffic::default() };
         let cluster = Cluster { guards: Some(&guards), traffic: Some(&traffic), ..world.cluster() };
@@ -300,7 +300,7 @@ mod tests {
             let class = json!({"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"});
             let is = json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": [name]}]);
             let template = json!({"spec": {"nodeClassRef": class, "requirements": is}});
-            World { pools: vec![pool("gpu", &json!({"spec": {"template": template}}))], ..World::new() }
+            Fixture { pools: vec![pool("gpu", &json!({"spec": {"template": template}}))], ..Fixture::new() }
         };
         let disk: QueueGuards =
             serde_json::from_value(json!({"maxResources": {"ephemeral-storage": "9Ti"}})).unwrap();

@@ -19,10 +19,10 @@ mod unknown;
 pub use super::obstacle::Gate;
 use super::{Cluster, Obstacle, Plan, Request};
 use crate::api::parameters;
-pub use report::{Answer, Report};
+pub use report::{GateAnswer, GateReport};
 
 /// The answers of all gates that the policy has not switched off.
-pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Report> {
+pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<GateReport> {
     let policy = request.policy;
     let mut reports = placement::ask(cluster, request);
     reports.extend(readiness::ask(cluster, policy, plan));
@@ -31,10 +31,10 @@ pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Rep
     reports.extend(budget::ask(policy, plan));
     reports.extend(guards::ask(cluster, plan));
     reports.extend(local_queue::ask(cluster, request, plan));
-    if policy.capacity_gate != parameters::Gate::Off {
+    if policy.capacity_gate != parameters::GateMode::Off {
         reports.extend(capacity::ask(cluster, request, plan));
     }
-    if policy.quota_gate != parameters::Gate::Off {
+    if policy.quota_gate != parameters::GateMode::Off {
         reports.extend(quota::ask(cluster, request).into_iter().map(|r| r.with_force_of(policy.quota_gate)));
     }
     reports
@@ -50,11 +50,11 @@ pub fn stands(cluster: &Cluster<'_>, request: &Request<'_>, plan: Plan) -> Resul
 pub fn pass(cluster: &Cluster<'_>, request: &Request<'_>, mut plan: Plan) -> Result<Plan, Obstacle> {
     let reports = ask(cluster, request, &plan);
     // Report refusals before gates that may open later.
-    let refused = reports.iter().find(|r| r.answer == Answer::Refuse);
+    let refused = reports.iter().find(|r| r.answer == GateAnswer::Refuse);
     if let Some(closed) = refused.or_else(|| reports.iter().find(|r| r.is_closed())) {
         return Err(closed.obstacle());
     }
-    plan.notes.extend(reports.iter().filter(|r| r.answer == Answer::Warn).map(|r| r.message.clone()));
+    plan.notes.extend(reports.iter().filter(|r| r.answer == GateAnswer::Warn).map(|r| r.message.clone()));
     plan.reports = reports.into();
     Ok(plan)
 }

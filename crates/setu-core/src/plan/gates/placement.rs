@@ -1,14 +1,14 @@
 //! Where gangs may run: namespaces and flavors. Zones are not checked here; they are a requirement of every claim.
 
-use super::{Answer, Gate, Report};
+use super::{Gate, GateAnswer, GateReport};
 use crate::plan::{Cluster, ObstacleReason, Request};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// One report for each rule that the policy states.
-pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>) -> Vec<Report> {
+pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>) -> Vec<GateReport> {
     let placement = &request.policy.placement;
-    let report = || Report::of(Gate::Placement, "").because(ObstacleReason::PlacementForbidden);
+    let report = || GateReport::of(Gate::Placement, "").because(ObstacleReason::PlacementForbidden);
     let namespace = request.workload.metadata.namespace.as_deref().unwrap_or_default();
     let of_namespace = placement.namespaces.as_ref().filter(|s| !is_empty(s)).map(|selector| {
         match cluster.namespace_labels {
@@ -16,13 +16,13 @@ pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>) -> Vec<Report> {
                 report().allow(format!("namespace {namespace} has the labels that are asked for"))
             }
             Some(_) => report().answer(
-                Answer::Refuse,
+                GateAnswer::Refuse,
                 format!(
                     "namespace {namespace} does not have the labels that gates.placement.namespaces asks for; label it, or submit \
                      elsewhere"
                 ),
             ),
-            None => report().answer(Answer::Wait, format!("the labels of namespace {namespace} are not known yet")),
+            None => report().answer(GateAnswer::Wait, format!("the labels of namespace {namespace} are not known yet")),
         }
     });
     let allowed = placement.flavors.as_deref().unwrap_or_default();
@@ -31,7 +31,7 @@ pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>) -> Vec<Report> {
     let of_flavors = (!allowed.is_empty()).then(|| match assigned.iter().find(|f| !allowed.contains(f)) {
         None => report().allow("every flavor is among those allowed"),
         Some(flavor) => report().answer(
-            Answer::Refuse,
+            GateAnswer::Refuse,
             format!("ResourceFlavor {flavor} is not among gates.placement.flavors ({})", allowed.join(", ")),
         ),
     });
@@ -63,11 +63,11 @@ fn matches(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::fixtures::World;
+    use crate::plan::fixtures::Fixture;
     use serde_json::{Value, json};
 
-    fn world(placement: &Value, labels: &[(&str, &str)]) -> World {
-        let mut world = World::new();
+    fn world(placement: &Value, labels: &[(&str, &str)]) -> Fixture {
+        let mut world = Fixture::new();
         world.policy.placement = serde_json::from_value(placement.clone()).unwrap();
         world.namespace = labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
         world
@@ -86,7 +86,7 @@ mod tests {
         ] {
             let rule = json!({"namespaces": {"matchExpressions": [{"key": "k", "operator": operator, "values": values}]}});
             let reports = ask(&world(&rule, &[("k", "a")]).cluster(), &world(&rule, &[]).request());
-            assert_eq!(reports[0].answer == Answer::Allow, allowed, "{operator}");
+            assert_eq!(reports[0].answer == GateAnswer::Allow, allowed, "{operator}");
         }
     }
 

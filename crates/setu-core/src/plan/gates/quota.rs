@@ -3,8 +3,8 @@
 //! Usage over the nominal quota is borrowed within a tree of cohorts ([`cohorts`]). The gate also reports a LocalQueue that is
 //! deleted or points to another ClusterQueue.
 
-use super::cohorts::{self, Item, Short, amount};
-use super::{Answer, Gate, Report};
+use super::cohorts::{self, CannotBorrow, QuotaItem, amount};
+use super::{Gate, GateAnswer, GateReport};
 use crate::api::ClusterQueue;
 use crate::api::quantity::Amount;
 use crate::api::queue::{ResourceQuota, quota_of};
@@ -14,12 +14,12 @@ use crate::plan::{Cluster, ObstacleReason, Request};
 use std::collections::BTreeSet;
 
 /// One report for the LocalQueue, and one for each resource of each flavor of the gang's admission.
-pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>) -> Vec<Report> {
+pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>) -> Vec<GateReport> {
     let Some(queue) = cluster.cluster_queue else {
         return Vec::new();
     };
     let name = queue.metadata.name.as_deref().unwrap_or_default();
-    let report = || Report::of(Gate::Quota, name).because(ObstacleReason::QuotaExceeded);
+    let report = || GateReport::of(Gate::Quota, name).because(ObstacleReason::QuotaExceeded);
     let assignments = request.workload.admission().into_iter().flat_map(|a| &a.pod_set_assignments);
     let granted: BTreeSet<(&String, &String)> =
         assignments.flat_map(|psa| &psa.flavors).map(|(resource, flavor)| (flavor, resource)).collect();
@@ -28,7 +28,7 @@ pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>) -> Vec<Report> {
         let what = format!("{resource} in ResourceFlavor {flavor}");
         reports.push(match quota_of(&queue.spec.resource_groups, flavor, resource) {
             None => report().answer(
-                Answer::Wait,
+                GateAnswer::Wait,
                 format!("ClusterQueue {name} has no quota of {what} any more; add it to spec.resourceGroups"),
             ),
             Some(quota) => of_resource(cluster, queue, (flavor, quota), &what, report()),
@@ -37,18 +37,23 @@ pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>) -> Vec<Report> {
     reports
 }
 
-fn of_local_queue(cluster: &Cluster<'_>, request: &Request<'_>, queue: &str, report: Report) -> Report {
+fn of_local_queue(
+    cluster: &Cluster<'_>,
+    request: &Request<'_>,
+    queue: &str,
+    report: GateReport,
+) -> GateReport {
     let name = &request.workload.spec.queue_name;
     if name.is_empty() {
         let label = names::QUEUE;
         return report.answer(
-            Answer::Wait,
+            GateAnswer::Wait,
             format!("no LocalQueue is named, so Kueue would not take the Job; name one by its label {label}"),
         );
     }
     let Some(known) = cluster.local_queues else {
         return report
-            .answer(Answer::Warn, format!("LocalQueue {name} cannot be read, so it is not checked"));
+            .answer(GateAnswer::Warn, format!("LocalQueue {name} cannot be read, so it is not checked"));
     };
     let namespace = request.workload.metadata.namespace.as_ref();
     let found = known
@@ -56,11 +61,11 @@ fn of_local_queue(cluster: &Cluster<'_>, request: &Request<'_>, queue: &str, rep
         .find(|q| q.metadata.name.as_ref() == Some(name) && q.metadata.namespace.as_ref() == namespace);
     match found {
         None => report.answer(
-            Answer::Wait,
+            GateAnswer::Wait,
             format!("LocalQueue {name} does not exist, though quota was reserved through it; create it"),
         ),
         Some(found) if found.spec.cluster_queue != queue => report.answer(
-            Answer::Wait,
+            GateAnswer::Wait,
             format!(
                 "LocalQueue {name} leads to ClusterQueue {}, but quota was reserved in {queue}",
                 found.spec.cluster_queue
@@ -75,11 +80,13 @@ fn of_resource(
     queue: &ClusterQueue,
     (flavor, quota): (&str, &ResourceQuota),
     what: &str,
-    report: Report,
-) -> Report {
+    report: GateReport,
+) -> GateReport {
     let Some(reserved) = queue.reserved(flavor, &quota.name) else {
-        return report
-            .answer(Answer::Unknown, format!("Kueue has not reported yet how much of {what} is reserved"));
+        return report.answer(
+            GateAnswer::Unknown,
+            format!("Kueue has not reported yet how much of {what} is reserved"),
+        );
     };
     let (total, nominal) = (amount(reserved), amount(&quota.nominal_quota));
     let show = |amount: Amount| shown(&[(quota.name.clone(), amount.into())].into(), &quota.name);
@@ -92,29 +99,29 @@ fn of_resource(
     let cohort = &queue.spec.cohort_name;
     if cohort.is_empty() {
         return report.answer(
-            Answer::Wait,
+            GateAnswer::Wait,
             over("more than its quota, and it has no cohort to borrow from".to_owned()),
         );
     }
     if let Some(limit) = quota.borrowing_limit.as_ref().filter(|limit| borrowed > amount(limit)) {
         let why = format!("{} borrowed, and its borrowingLimit is {}", show(borrowed), show(amount(limit)));
-        return report.answer(Answer::Wait, over(why));
+        return report.answer(GateAnswer::Wait, over(why));
     }
-    match cohorts::borrow(cluster, queue, Item { flavor, resource: &quota.name }) {
+    match cohorts::borrow(cluster, queue, QuotaItem { flavor, resource: &quota.name }) {
         Ok(from) => report.allow(format!("{figures}, {} of it borrowed in cohort {from}", show(borrowed))),
-        Err(short) => report.answer(Answer::Wait, over(why(&short, borrowed, show))),
+        Err(short) => report.answer(GateAnswer::Wait, over(why(&short, borrowed, show))),
     }
 }
 
-fn why(short: &Short, own: Amount, show: impl Fn(Amount) -> String) -> String {
+fn why(short: &CannotBorrow, own: Amount, show: impl Fn(Amount) -> String) -> String {
     match short {
-        Short::Limit { cohort, borrowed, limit } => {
+        CannotBorrow::Limit { cohort, borrowed, limit } => {
             format!("cohort {cohort} borrows {}, and its borrowingLimit is {}", show(*borrowed), show(*limit))
         }
-        Short::Whole { root, quota, used } => {
+        CannotBorrow::Whole { root, quota, used } => {
             format!("the cohort {root} as a whole has {} and {} are reserved", show(*quota), show(*used))
         }
-        Short::Lent { root, most } => {
+        CannotBorrow::Lent { root, most } => {
             format!("{} borrowed, and the others in cohort {root} lend {} at most", show(own), show(*most))
         }
     }
@@ -125,7 +132,7 @@ pub(super) mod tests {
     use super::*;
     use crate::api::Cohort;
     use crate::api::parameters;
-    use crate::plan::fixtures::{World, object};
+    use crate::plan::fixtures::{Fixture, object};
     use serde_json::{Value, json};
     use std::sync::Arc;
 
@@ -153,11 +160,11 @@ pub(super) mod tests {
         }))
     }
 
-    pub(in crate::plan::gates) fn world(queues: Vec<ClusterQueue>) -> World {
-        let mut world = World::new();
+    pub(in crate::plan::gates) fn world(queues: Vec<ClusterQueue>) -> Fixture {
+        let mut world = Fixture::new();
         world.queue = queues.first().cloned();
         world.queues = queues.into_iter().map(Arc::new).collect();
-        world.policy.quota_gate = parameters::Gate::Enforce;
+        world.policy.quota_gate = parameters::GateMode::Enforce;
         world
     }
 
@@ -165,7 +172,7 @@ pub(super) mod tests {
         json!({"nominalQuota": amount})
     }
 
-    pub(in crate::plan::gates) fn gpus(world: &World) -> Report {
+    pub(in crate::plan::gates) fn gpus(world: &Fixture) -> GateReport {
         let reports = ask(&world.cluster(), &world.request());
         reports.into_iter().find(|r| r.message.contains("nvidia.com/gpu")).unwrap()
     }
@@ -173,7 +180,7 @@ pub(super) mod tests {
     #[test]
     fn usage_within_the_nominal_quota_is_allowed() {
         let report = gpus(&world(vec![queue("q", "", &nominal("8"), "8")]));
-        assert_eq!(report.answer, Answer::Allow);
+        assert_eq!(report.answer, GateAnswer::Allow);
         assert_eq!(report.message, "8 of 8 nvidia.com/gpu in ResourceFlavor gpu reserved");
     }
 
@@ -182,25 +189,25 @@ pub(super) mod tests {
         let own = |quota: &Value| queue("q", "c", quota, "12");
         let other = |quota: &Value, used: &str| queue("other", "c", quota, used);
         for (queues, answer, words) in [
-            (vec![queue("q", "", &nominal("8"), "12")], Answer::Wait, "no cohort to borrow from"),
+            (vec![queue("q", "", &nominal("8"), "12")], GateAnswer::Wait, "no cohort to borrow from"),
             (
                 vec![own(&nominal("8")), other(&nominal("4"), "0")],
-                Answer::Allow,
+                GateAnswer::Allow,
                 "4 of it borrowed in cohort c",
             ),
             (
                 vec![own(&nominal("8")), other(&nominal("4"), "2")],
-                Answer::Wait,
+                GateAnswer::Wait,
                 "as a whole has 12 and 14 are reserved",
             ),
             (
                 vec![own(&json!({"nominalQuota": "8", "borrowingLimit": "3"})), other(&nominal("99"), "0")],
-                Answer::Wait,
+                GateAnswer::Wait,
                 "4 borrowed, and its borrowingLimit is 3",
             ),
             (
                 vec![own(&nominal("8")), other(&json!({"nominalQuota": "99", "lendingLimit": "1"}), "0")],
-                Answer::Wait,
+                GateAnswer::Wait,
                 "4 borrowed, and the others in cohort c lend 1 at most",
             ),
         ] {
@@ -220,12 +227,12 @@ pub(super) mod tests {
                 "resourceGroups": [{"flavors": [{"name": "gpu", "resources": [{"name": "nvidia.com/gpu", "nominalQuota": quota}]}]}],
             }})))
         };
-        assert_eq!(gpus(&world).answer, Answer::Wait, "strangers do not lend");
+        assert_eq!(gpus(&world).answer, GateAnswer::Wait, "strangers do not lend");
         world.cohorts = vec![cohort("left", "top", "0"), cohort("right", "top", "0"), cohort("top", "", "2")];
         let report = gpus(&world);
         assert_eq!(
             (report.answer, report.message.contains("cohort top")),
-            (Answer::Allow, true),
+            (GateAnswer::Allow, true),
             "{}",
             report.message
         );
@@ -246,7 +253,7 @@ pub(super) mod tests {
         world.workload.spec.queue_name.push_str("lq");
         world.local_queues = vec![crate::plan::fixtures::local_queue("lq", "elsewhere")];
         assert!(world.obstacle().1.contains("leads to ClusterQueue elsewhere"));
-        world.policy.quota_gate = parameters::Gate::Warn;
+        world.policy.quota_gate = parameters::GateMode::Warn;
         assert!(world.provisioned().notes[0].contains("elsewhere"));
     }
 
@@ -258,7 +265,7 @@ pub(super) mod tests {
         let report = gpus(&world);
         let expected =
             "Kueue has not reported yet how much of nvidia.com/gpu in ResourceFlavor gpu is reserved";
-        assert_eq!((report.answer, report.message.as_str()), (Answer::Unknown, expected));
+        assert_eq!((report.answer, report.message.as_str()), (GateAnswer::Unknown, expected));
         assert_eq!(world.provisioned().slots.len(), 2);
     }
 

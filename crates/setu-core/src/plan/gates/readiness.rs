@@ -3,7 +3,7 @@
 //!
 //! Rule: the policy can let only NodeClass problems pass.
 
-use super::{Answer, Gate, Report};
+use super::{Gate, GateAnswer, GateReport};
 use crate::api::NodePool;
 use crate::api::condition;
 use crate::api::node_claim::NodeClassRef;
@@ -13,7 +13,7 @@ use crate::policy::Policy;
 use std::collections::BTreeSet;
 
 /// One report for each NodePool that the plan still creates nodes from.
-pub fn ask(cluster: &Cluster<'_>, policy: &Policy, plan: &Plan) -> Vec<Report> {
+pub fn ask(cluster: &Cluster<'_>, policy: &Policy, plan: &Plan) -> Vec<GateReport> {
     let mut asked = BTreeSet::new();
     let pools = plan.wanted().filter_map(|slot| {
         let found = cluster.node_pools.iter().find(|p| p.metadata.name.as_ref() == Some(&slot.node_pool))?;
@@ -29,25 +29,25 @@ pub fn is_open(pool: &NodePool, policy: &Policy, edited: Edited) -> bool {
     (edited == Edited::Awaited && pool.is_unseen()) || report.is_none_or(|report| !report.is_closed())
 }
 
-fn of_pool(pool: &NodePool, class: &NodeClassRef, force: parameters::Gate) -> Option<Report> {
+fn of_pool(pool: &NodePool, class: &NodeClassRef, force: parameters::GateMode) -> Option<GateReport> {
     let name = pool.metadata.name.as_deref().unwrap_or_default();
-    let report = Report::of(Gate::Readiness, name).because(ObstacleReason::NodePoolNotReady);
+    let report = GateReport::of(Gate::Readiness, name).because(ObstacleReason::NodePoolNotReady);
     if pool.is_assumed_ready() {
         let words = format!("NodePool {name} has no status here, so it is taken for ready");
-        return Some(report.answer(Answer::Unknown, words));
+        return Some(report.answer(GateAnswer::Unknown, words));
     }
     let Some(fault) = pool.unusable() else {
         let NodeClassRef { group, kind, name: of } = class;
         return Some(report.allow(format!("NodePool {name} and its {kind}.{group} {of} are ready")));
     };
     if pool.is_unseen() {
-        return Some(report.because(ObstacleReason::NodePoolEdited).answer(Answer::Wait, fault));
+        return Some(report.because(ObstacleReason::NodePoolEdited).answer(GateAnswer::Wait, fault));
     }
-    let report = report.answer(Answer::Wait, fault);
+    let report = report.answer(GateAnswer::Wait, fault);
     if !only_the_class_is_not_ready(pool) {
         return Some(report);
     }
-    (force != parameters::Gate::Off).then(|| report.with_force_of(force))
+    (force != parameters::GateMode::Off).then(|| report.with_force_of(force))
 }
 
 fn only_the_class_is_not_ready(pool: &NodePool) -> bool {
@@ -59,21 +59,21 @@ fn only_the_class_is_not_ready(pool: &NodePool) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::fixtures::{World, condition, pool};
-    use crate::plan::survey;
+    use crate::plan::fixtures::{Fixture, condition, pool};
+    use crate::plan::option_reports;
     use serde_json::{Value, json};
 
-    fn world(conditions: &[(&str, &str)]) -> World {
+    fn world(conditions: &[(&str, &str)]) -> Fixture {
         let list: Vec<Value> = conditions.iter().map(|(kind, status)| condition(kind, status)).collect();
         let class = json!({"group": "karpenter.example.com", "kind": "ExampleNodeClass", "name": "gpu"});
         let change =
             json!({"spec": {"template": {"spec": {"nodeClassRef": class}}}, "status": {"conditions": list}});
-        World { pools: vec![pool("gpu", &change)], ..World::new() }
+        Fixture { pools: vec![pool("gpu", &change)], ..Fixture::new() }
     }
 
     /// The gate's answer about the NodePool, if there is one.
-    fn in_words(world: &World) -> Option<(Answer, String)> {
-        let options = survey(&world.cluster(), &world.request()).unwrap();
+    fn in_words(world: &Fixture) -> Option<(GateAnswer, String)> {
+        let options = option_reports(&world.cluster(), &world.request()).unwrap();
         let report = options[0].reports.iter().find(|r| r.gate == Gate::Readiness);
         report.map(|r| (r.answer, r.message.clone()))
     }
@@ -81,27 +81,28 @@ mod tests {
     #[test]
     fn a_ready_node_pool_is_reported_with_its_node_class_of_any_kind() {
         let expected = "NodePool gpu and its ExampleNodeClass.karpenter.example.com gpu are ready";
-        assert_eq!(in_words(&world(&[("Ready", "True")])), Some((Answer::Allow, expected.to_owned())));
+        assert_eq!(in_words(&world(&[("Ready", "True")])), Some((GateAnswer::Allow, expected.to_owned())));
     }
 
     #[test]
     fn a_node_class_that_is_not_ready_follows_the_policy_and_shows_its_condition() {
         let mut world = world(&[("Ready", "False"), ("NodeClassReady", "False")]);
         let expected = "NodePool gpu is not ready (NodeClassReady of ExampleNodeClass gpu: Because so it is)";
-        for (gate, answer) in
-            [(parameters::Gate::Enforce, Answer::Wait), (parameters::Gate::Warn, Answer::Warn)]
-        {
+        for (gate, answer) in [
+            (parameters::GateMode::Enforce, GateAnswer::Wait),
+            (parameters::GateMode::Warn, GateAnswer::Warn),
+        ] {
             world.policy.node_class_gate = gate;
             assert_eq!(in_words(&world), Some((answer, expected.to_owned())));
         }
-        world.policy.node_class_gate = parameters::Gate::Off;
+        world.policy.node_class_gate = parameters::GateMode::Off;
         assert_eq!(in_words(&world), None);
     }
 
     #[test]
     fn an_accepted_node_pool_that_became_unusable_gets_no_more_nodes() {
         let mut world = world(&[("Ready", "False")]);
-        world.policy.node_class_gate = parameters::Gate::Off;
+        world.policy.node_class_gate = parameters::GateMode::Off;
         world.selection = crate::plan::OptionSelection::Accepted { option_index: 0, plan: None, begun: &[] };
         assert_eq!(world.obstacle().0, ObstacleReason::NodePoolNotReady);
     }

@@ -10,7 +10,7 @@ use std::fmt;
 /// What a gate answers.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
-pub enum Answer {
+pub enum GateAnswer {
     /// Nothing stands in the way.
     Allow,
     /// There is nothing to compare with yet.
@@ -23,7 +23,7 @@ pub enum Answer {
     Refuse,
 }
 
-impl fmt::Display for Answer {
+impl fmt::Display for GateAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Allow => "allow",
@@ -38,13 +38,13 @@ impl fmt::Display for Answer {
 /// One gate's answer about one subject.
 #[derive(Serialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
-pub struct Report {
+pub struct GateReport {
     /// The gate.
     pub gate: Gate,
     /// The NodePool, tier or ClusterQueue that the report is about. Empty if it is about the whole gang.
     pub subject: String,
     /// The answer.
-    pub answer: Answer,
+    pub answer: GateAnswer,
     /// The figures, in a sentence.
     pub message: String,
     #[serde(skip)]
@@ -59,12 +59,12 @@ pub struct Report {
     pub tells_of_place: bool,
 }
 
-impl Report {
+impl GateReport {
     pub(super) fn of(gate: Gate, subject: impl Into<String>) -> Self {
         Self {
             gate,
             subject: subject.into(),
-            answer: Answer::Allow,
+            answer: GateAnswer::Allow,
             message: String::new(),
             reason: ObstacleReason::NotAllowed,
             until: None,
@@ -74,10 +74,10 @@ impl Report {
     }
 
     pub(super) fn allow(self, message: impl Into<String>) -> Self {
-        self.answer(Answer::Allow, message)
+        self.answer(GateAnswer::Allow, message)
     }
 
-    pub(super) fn answer(mut self, answer: Answer, message: impl Into<String>) -> Self {
+    pub(super) fn answer(mut self, answer: GateAnswer, message: impl Into<String>) -> Self {
         self.answer = answer;
         self.message = message.into();
         self
@@ -86,9 +86,9 @@ impl Report {
     /// Turns an allow into a warning if the cost uses the prices of a region that is not configured.
     pub(super) fn by_prices_of(self, cost: &Cost) -> Self {
         match cost.unplaced() {
-            Some(why) if self.answer == Answer::Allow => {
+            Some(why) if self.answer == GateAnswer::Allow => {
                 let message = format!("{}, {why}", self.message);
-                Self { tells_of_place: true, ..self }.answer(Answer::Warn, message)
+                Self { tells_of_place: true, ..self }.answer(GateAnswer::Warn, message)
             }
             _ => self,
         }
@@ -105,17 +105,17 @@ impl Report {
     }
 
     /// Downgrades a closed report to a warning unless the policy enforces the gate.
-    pub(super) fn with_force_of(mut self, gate: parameters::Gate) -> Self {
-        if gate != parameters::Gate::Enforce && self.is_closed() {
-            self.answer = Answer::Warn;
+    pub(super) fn with_force_of(mut self, gate: parameters::GateMode) -> Self {
+        if gate != parameters::GateMode::Enforce && self.is_closed() {
+            self.answer = GateAnswer::Warn;
         }
         self
     }
 
     /// Whether the report keeps the plan from being bought.
     pub fn is_closed(&self) -> bool {
-        matches!(self.answer, Answer::Wait | Answer::Refuse)
-            || (self.answer == Answer::Unknown && self.is_awaited)
+        matches!(self.answer, GateAnswer::Wait | GateAnswer::Refuse)
+            || (self.answer == GateAnswer::Unknown && self.is_awaited)
     }
 
     pub(super) fn obstacle(&self) -> Obstacle {

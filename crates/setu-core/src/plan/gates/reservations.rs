@@ -1,6 +1,6 @@
 //! Capacity reservations of the plan's tier: whether they stay open while the gang may run, and have room for its nodes.
 
-use super::{Answer, Gate, Report};
+use super::{Gate, GateAnswer, GateReport};
 use crate::api::NodeClaim;
 use crate::api::parameters::{CapacityReservation, Tier};
 use crate::names;
@@ -11,12 +11,12 @@ use jiff::Timestamp;
 use std::collections::BTreeSet;
 
 /// One report on their times and one on their room, if the tier has any.
-pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Report> {
+pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<GateReport> {
     let tiers = tiers::of_policy(request.policy);
     let mut tiers = tiers.iter().skip(usize::try_from(plan.tier).unwrap_or(usize::MAX));
     let Some(tier) = tiers.next().filter(|tier| !tier.reservations.is_empty()) else { return Vec::new() };
     let falls_on = request.policy.mixed_tiers && tiers.next().is_some();
-    let report = || Report::of(Gate::Reservations, &tier.name);
+    let report = || GateReport::of(Gate::Reservations, &tier.name);
     let next = if falls_on { Next::Tier } else { Next::None };
     vec![time(report(), cluster, request, tier), room(report(), (cluster, request), plan, (tier, next))]
 }
@@ -31,7 +31,7 @@ enum Next {
 }
 
 /// Whether all reservations are open and stay open until the gang has ended.
-fn time(report: Report, cluster: &Cluster<'_>, request: &Request<'_>, tier: &Tier) -> Report {
+fn time(report: GateReport, cluster: &Cluster<'_>, request: &Request<'_>, tier: &Tier) -> GateReport {
     let (now, limits) = (cluster.now, request.policy.deadlines);
     let times = |time: fn(&CapacityReservation) -> Option<Timestamp>| {
         tier.reservations.iter().filter_map(move |one| Some((one, time(one)?)))
@@ -42,7 +42,9 @@ fn time(report: Report, cluster: &Cluster<'_>, request: &Request<'_>, tier: &Tie
         let closing = one.closing().unwrap_or_default();
         if ends <= now {
             let message = format!("{one} {closing}, which is over; take it out of tier {}", tier.name);
-            return report.answer(Answer::Refuse, message).because(ObstacleReason::ReservationClosesFirst);
+            return report
+                .answer(GateAnswer::Refuse, message)
+                .because(ObstacleReason::ReservationClosesFirst);
         }
         let begins = later.map_or(now, |(_, opens)| opens);
         let needed = limits.gang.signed().saturating_add(runs.unwrap_or_default().signed());
@@ -52,16 +54,18 @@ fn time(report: Report, cluster: &Cluster<'_>, request: &Request<'_>, tier: &Tie
                 "{one} {closing}, and the gang may take {} to start{runs}, which is longer",
                 limits.gang
             );
-            return report.answer(Answer::Refuse, message).because(ObstacleReason::ReservationClosesFirst);
+            return report
+                .answer(GateAnswer::Refuse, message)
+                .because(ObstacleReason::ReservationClosesFirst);
         }
     }
     if let Some((one, opens)) = later {
         // Hold the quota no longer than for any other gate.
         let soon = now.checked_add(limits.gang.signed()).is_ok_and(|by| opens <= by);
         let (answer, reason) = if soon {
-            (Answer::Wait, ObstacleReason::ReservationNotOpen)
+            (GateAnswer::Wait, ObstacleReason::ReservationNotOpen)
         } else {
-            (Answer::Refuse, ObstacleReason::ReservationOpensLater)
+            (GateAnswer::Refuse, ObstacleReason::ReservationOpensLater)
         };
         let message = format!("{one} opens at {}", to_the_second(opens));
         return report.answer(answer, message).because(reason).until(Some(opens));
@@ -76,7 +80,7 @@ fn time(report: Report, cluster: &Cluster<'_>, request: &Request<'_>, tier: &Tie
                 "{one} {closing}, and nothing bounds how long the gang runs: what runs then loses its nodes; label the Job with {}",
                 names::MAX_EXECUTION
             );
-            report.answer(Answer::Warn, message)
+            report.answer(GateAnswer::Warn, message)
         }
         None => report.allow(format!("{} open for good", are(&tier.reservations))),
     }
@@ -84,11 +88,11 @@ fn time(report: Report, cluster: &Cluster<'_>, request: &Request<'_>, tier: &Tie
 
 /// Whether the reservations have room for all nodes that draw on them.
 fn room(
-    report: Report,
+    report: GateReport,
     (cluster, request): (&Cluster<'_>, &Request<'_>),
     plan: &Plan,
     (tier, next): (&Tier, Next),
-) -> Report {
+) -> GateReport {
     let known: BTreeSet<String> = tier.reservations.iter().map(|one| one.id.clone()).collect();
     let mut room = Room::of(tier);
     let total = room.places();
@@ -116,14 +120,14 @@ fn room(
     }
     if next == Next::Tier && placed > 0 {
         let message = format!("{figures}; the next tier is asked for the others");
-        return report.answer(Answer::Warn, message).because(ObstacleReason::ReservationFull);
+        return report.answer(GateAnswer::Warn, message).because(ObstacleReason::ReservationFull);
     }
     if needed > total {
-        return report.answer(Answer::Refuse, figures).because(ObstacleReason::ReservationTooSmall);
+        return report.answer(GateAnswer::Refuse, figures).because(ObstacleReason::ReservationTooSmall);
     }
     let used = total.saturating_sub(free);
     let used = if used == 0 { String::new() } else { format!(", as {used} of {total} are in use") };
-    report.answer(Answer::Wait, figures + &used).because(ObstacleReason::ReservationFull)
+    report.answer(GateAnswer::Wait, figures + &used).because(ObstacleReason::ReservationFull)
 }
 
 /// Claims that are neither the gang's nor taken over by it. A claim that is being deleted keeps its place until it is gone.
@@ -152,14 +156,14 @@ fn are(all: &[CapacityReservation]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::fixtures::{World, object, patched, pod_set, pool};
-    use crate::plan::{OptionSelection, Outcome, PoolReservation, survey};
+    use crate::plan::fixtures::{Fixture, object, patched, pod_set, pool};
+    use crate::plan::{OptionSelection, Outcome, PoolReservation, option_reports};
     use serde_json::{Value, json};
     use std::collections::BTreeMap;
 
     /// A gang of `nodes` nodes at midnight, with these reservations in its first tier and on-demand in its second.
-    fn world(nodes: i64, reservations: &Value) -> World {
-        let mut world = World::new().workload(&json!({"spec": {"podSets": [pod_set("main", 1)]}}));
+    fn world(nodes: i64, reservations: &Value) -> Fixture {
+        let mut world = Fixture::new().workload(&json!({"spec": {"podSets": [pod_set("main", 1)]}}));
         world.workload.spec.pod_sets[0].count = nodes.try_into().unwrap();
         let kinds =
             json!({"key": names::CAPACITY_TYPE, "operator": "In", "values": ["reserved", "on-demand"]});
@@ -176,13 +180,13 @@ mod tests {
         world
     }
 
-    fn alone(nodes: i64, reservations: &Value) -> World {
+    fn alone(nodes: i64, reservations: &Value) -> Fixture {
         let mut world = world(nodes, reservations);
         world.policy.tiers.pop();
         world
     }
 
-    fn runs(mut world: World, hours: u32) -> World {
+    fn runs(mut world: Fixture, hours: u32) -> Fixture {
         world.workload.spec.maximum_execution_time_seconds = Some(hours * 3_600);
         world
     }
@@ -308,7 +312,7 @@ mod tests {
         let zoned = json!([{"id": "cr-1", "nodes": 2, "zone": "a"}, {"id": "cr-2", "nodes": 2, "zone": "b"}]);
         let mut world = alone(3, &zoned);
         assert_eq!(world.provisioned().nodes(), 3);
-        world.policy.colocation = Some(crate::policy::Colocation {
+        world.policy.colocation = Some(crate::policy::SharedLabel {
             topology_key: names::ZONE.to_owned(),
             mode: crate::api::parameters::ColocationMode::Required,
         });
@@ -414,7 +418,7 @@ mod tests {
     #[test]
     fn only_a_tier_with_reservations_gets_the_two_reports() {
         let world = world(2, &json!([{"id": "cr-1", "nodes": 2}]));
-        let options = survey(&world.cluster(), &world.request()).unwrap();
+        let options = option_reports(&world.cluster(), &world.request()).unwrap();
         let in_words = |index: usize| -> Vec<&str> {
             let reports = options[index].reports.iter().filter(|r| r.gate == Gate::Reservations);
             reports.map(|r| r.message.as_str()).collect()

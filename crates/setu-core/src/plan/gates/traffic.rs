@@ -14,17 +14,17 @@ pub struct Traffic {
     /// When to check that again.
     pub recheck_at: Option<Timestamp>,
     /// Claims created within a minute.
-    pub last_minute: Created,
+    pub last_minute: RecentCreates,
     /// Nodes held, or about to be held, for other gangs of the same LocalQueue, and nodes kept for it. Empty unless a guard is
     /// per LocalQueue.
     pub queue: Vec<HeldNodes>,
     /// Claims created for gangs of the same LocalQueue within an hour.
-    pub queue_last_hour: Created,
+    pub queue_last_hour: RecentCreates,
 }
 
 /// Claims created within a span of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Created {
+pub struct RecentCreates {
     /// How many.
     pub claims: u32,
     /// When the oldest of them stops counting.

@@ -2,7 +2,7 @@
 //!
 //! Called by the gates that compare amounts of resources, on a report that would otherwise allow.
 
-use super::{Answer, Report};
+use super::{GateAnswer, GateReport};
 use crate::api::parameters;
 use crate::api::pod::ResourceList;
 use crate::plan::resources::is_device;
@@ -10,7 +10,7 @@ use crate::plan::{ObstacleReason, PoolReservation};
 use crate::words::{counted, few};
 
 /// Bounded amounts that are unknown for some of the nodes.
-pub struct Unknown<'b> {
+pub struct UnknownAmounts<'b> {
     amounts: Vec<&'b str>,
     /// Nodes whose type is unknown.
     or_more: u32,
@@ -18,7 +18,7 @@ pub struct Unknown<'b> {
     nodes: u32,
 }
 
-impl<'b> Unknown<'b> {
+impl<'b> UnknownAmounts<'b> {
     /// The keys of `bounds` that are unknown for what a plan takes. Nodes of unknown type matter only for keys that `asked`
     /// accepts: the gang may ignore bounds on resources that it does not take.
     pub fn of(taken: &[PoolReservation], bounds: &'b ResourceList, asked: impl Fn(&str) -> bool) -> Self {
@@ -37,15 +37,15 @@ impl<'b> Unknown<'b> {
 
     /// Adjusts a report that would allow; unchanged if all amounts are known. Nodes of kwok are simulated, so at most a devices
     /// bound warns.
-    pub fn qualify(&self, report: Report, is_kwok: bool, unknown: parameters::Unknown) -> Report {
-        if report.answer != Answer::Allow || self.amounts.is_empty() {
+    pub fn qualify(&self, report: GateReport, is_kwok: bool, unknown: parameters::Unknown) -> GateReport {
+        if report.answer != GateAnswer::Allow || self.amounts.is_empty() {
             return report;
         }
         if is_kwok { self.unless_larger(report) } else { self.not_known(report, unknown) }
     }
 
     /// The report when the amounts cannot be compared with the bound.
-    fn not_known(&self, mut report: Report, unknown: parameters::Unknown) -> Report {
+    fn not_known(&self, mut report: GateReport, unknown: parameters::Unknown) -> GateReport {
         let amounts = few(self.amounts.iter().copied());
         report.is_awaited = unknown == parameters::Unknown::Wait;
         let or_warn = if report.is_awaited { ", or set gates.unknown: Warn" } else { "" };
@@ -62,16 +62,16 @@ impl<'b> Unknown<'b> {
                 counted(self.nodes, "node"),
             )
         };
-        let answer = if report.is_awaited { Answer::Unknown } else { Answer::Warn };
+        let answer = if report.is_awaited { GateAnswer::Unknown } else { GateAnswer::Warn };
         report.because(ObstacleReason::AmountUnknown).answer(answer, message)
     }
 
     /// Notes that the size of some nodes was unknown. Warns if a bound on devices may be exceeded because of that.
-    fn unless_larger(&self, mut report: Report) -> Report {
+    fn unless_larger(&self, mut report: GateReport) -> GateReport {
         if self.or_more > 0 {
             if self.amounts.iter().any(|key| is_device(key)) {
                 report = report.because(ObstacleReason::AmountUnknown);
-                report.answer = Answer::Warn;
+                report.answer = GateAnswer::Warn;
             }
             let nodes = counted(self.or_more, "node");
             report.message = format!(

@@ -2,7 +2,7 @@
 
 use crate::api::amount::{Currency, Price};
 use crate::api::parameters::{Budget, CAPACITY_TYPES};
-use crate::plan::catalogue::{self, Catalogue, Listed};
+use crate::plan::catalogue::{self, Catalogue, ListPrice};
 use crate::policy::tree::{Finding, Path};
 
 /// API group of the provider whose instance types are all in the catalogue.
@@ -69,7 +69,7 @@ fn of_price(price: Price, name: &str) -> Option<String> {
             "0 is not a price: the nodes would cost nothing; leave it out where it is not known".to_owned(),
         );
     }
-    if let Some(Listed::Usual(list)) = catalogue::all().find_map(|catalogue| catalogue.price(name, None)) {
+    if let Some(ListPrice::Usual(list)) = catalogue::all().find_map(|catalogue| catalogue.price(name, None)) {
         let is_more = price.micros > list.micros.saturating_mul(FACTOR);
         let is_less = price.micros < list.micros / PART;
         let (times, than) =

@@ -1,6 +1,6 @@
 //! Keeps pods without accelerators off accelerator nodes, if other nodes hold them.
 
-use super::{Batch, Filled, Kind, Misfit, pack, resources};
+use super::{Batch, Filled, Misfit, NodeKind, pack, resources};
 use crate::api::pod::ResourceList;
 use crate::plan::shape::Shape;
 use std::sync::Arc;
@@ -9,9 +9,9 @@ use std::sync::Arc;
 ///
 /// # Errors
 /// The first batch whose pod fits nowhere.
-pub fn spread(batches: &[Batch], kinds: &[Kind]) -> Result<Vec<Filled>, Misfit> {
+pub fn spread(batches: &[Batch], kinds: &[NodeKind]) -> Result<Vec<Filled>, Misfit> {
     let all = || kinds.iter().enumerate();
-    let (places, plain): (Vec<usize>, Vec<Kind>) =
+    let (places, plain): (Vec<usize>, Vec<NodeKind>) =
         all().filter(|(_, kind)| !kind.has_accelerator).map(|(place, kind)| (place, kind.clone())).unzip();
     let goes_there = |batch: &Batch| !resources::has_accelerator(&batch.needs) && any_holds(&plain, batch);
     let mut filled = pack(&these(batches, |batch| !goes_there(batch)), kinds)?;
@@ -21,7 +21,7 @@ pub fn spread(batches: &[Batch], kinds: &[Kind]) -> Result<Vec<Filled>, Misfit> 
 }
 
 /// Whether a node of one of these kinds holds a pod of this batch.
-pub fn any_holds(kinds: &[Kind], batch: &Batch) -> bool {
+pub fn any_holds(kinds: &[NodeKind], batch: &Batch) -> bool {
     kinds.iter().any(|kind| resources::first_short(&batch.needs, &kind.room).is_none())
 }
 

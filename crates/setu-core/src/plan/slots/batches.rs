@@ -1,10 +1,10 @@
 //! The pods of a family as input for packing: which of them may share a node, and which node.
 
 use super::{Site, apart};
-use crate::plan::Share;
+use crate::plan::PodShare;
 use crate::plan::apart::shun;
 use crate::plan::demand::PodSetDemand;
-use crate::plan::packing::{Batch, Filled, Kind, Misfit};
+use crate::plan::packing::{Batch, Filled, Misfit, NodeKind};
 use crate::plan::resources;
 use crate::plan::shape::DISK;
 
@@ -43,7 +43,7 @@ impl Site<'_> {
     }
 
     /// Packs all pods. Pods that nodes below the ceilings hold go into such nodes.
-    pub(super) fn spread(&self, batches: &[Batch], kinds: &[Kind]) -> Result<Vec<Filled>, Misfit> {
+    pub(super) fn spread(&self, batches: &[Batch], kinds: &[NodeKind]) -> Result<Vec<Filled>, Misfit> {
         if self.family.ceilings.is_empty() {
             return apart::spread(batches, kinds);
         }
@@ -55,9 +55,9 @@ impl Site<'_> {
     }
 
     /// The number of pods of each set on a node, without sets that have none there.
-    pub(super) fn shares(&self, pods: impl Fn(usize) -> u32) -> Vec<Share> {
+    pub(super) fn shares(&self, pods: impl Fn(usize) -> u32) -> Vec<PodShare> {
         let sets = self.family.sets.iter().enumerate();
-        sets.map(|(n, set)| Share { pod_set: set.pod_set.name.clone(), pods: pods(n) })
+        sets.map(|(n, set)| PodShare { pod_set: set.pod_set.name.clone(), pods: pods(n) })
             .filter(|s| s.pods > 0)
             .collect()
     }

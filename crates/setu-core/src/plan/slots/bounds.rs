@@ -7,7 +7,7 @@
 
 use super::Site;
 use crate::api::amount::{Money, Price};
-use crate::api::parameters::Gate;
+use crate::api::parameters::GateMode;
 use crate::api::pod::ResourceList;
 use crate::names;
 use crate::plan::gates::capacity::limit;
@@ -52,7 +52,7 @@ pub(super) struct Ceiling {
 }
 
 /// Identical nodes, with the possible types that hold their pods.
-struct Group<'s> {
+struct NodeGroup<'s> {
     /// Index of its site.
     place: usize,
     site: &'s Site<'s>,
@@ -80,7 +80,7 @@ type Left = Vec<Vec<usize>>;
 /// if there is one.
 pub(super) fn hold(sites: &[Site<'_>], made: &mut [Vec<Slot>], notes: &mut Vec<String>) -> Option<Passed> {
     let of_site = |(place, (site, slots))| groups(place, site, slots);
-    let groups: Vec<Group<'_>> =
+    let groups: Vec<NodeGroup<'_>> =
         sites.iter().zip(made.iter().map(Vec::as_slice)).enumerate().flat_map(of_site).collect();
     let bounds = bounds(&groups);
     let all: Left = groups.iter().map(|group| (0..group.types.len()).collect()).collect();
@@ -119,19 +119,19 @@ pub(super) fn hold(sites: &[Site<'_>], made: &mut [Vec<Slot>], notes: &mut Vec<S
     None
 }
 
-fn groups<'s>(place: usize, site: &'s Site<'s>, slots: &[Slot]) -> Vec<Group<'s>> {
+fn groups<'s>(place: usize, site: &'s Site<'s>, slots: &[Slot]) -> Vec<NodeGroup<'s>> {
     let alike = slots.chunk_by(|a, b| Arc::ptr_eq(&a.template, &b.template));
     let group = |alike: &[Slot]| {
         let slot = alike.first()?.clone();
         let requests = &slot.template.spec.resources.requests;
         let types = slot.instance_types().filter(|name| site.holds(name, requests)).cloned().collect();
         let nodes = i128::try_from(alike.len()).ok()?;
-        Some(Group { place, site, slot, nodes, types, each: OnceCell::new() })
+        Some(NodeGroup { place, site, slot, nodes, types, each: OnceCell::new() })
     };
     alike.filter_map(group).collect()
 }
 
-impl Group<'_> {
+impl NodeGroup<'_> {
     /// What the node counts with of a resource, by type.
     fn amounts(&self, key: &str) -> Vec<i128> {
         let requests = &self.slot.template.spec.resources.requests;
@@ -191,7 +191,7 @@ pub(super) fn most_money(cluster: &Cluster<'_>, request: &Request<'_>) -> Option
 }
 
 /// Every bound on the resources and the cost of these nodes together.
-fn bounds(groups: &[Group<'_>]) -> Vec<Bound> {
+fn bounds(groups: &[NodeGroup<'_>]) -> Vec<Bound> {
     let Some(Site { cluster, request, .. }) = groups.first().map(|group| group.site) else {
         return Vec::new();
     };
@@ -201,12 +201,12 @@ fn bounds(groups: &[Group<'_>]) -> Vec<Bound> {
         let money = Money { price, currency: policy.budget.currency.unwrap_or_default() };
         let is_own = policy.budget.max_hourly_cost == Some(price);
         let key = if is_own { "gates.budget.maxHourlyCost" } else { "guards.perLocalQueue.maxHourlyCost" };
-        let counts = groups.iter().map(Group::prices).collect();
+        let counts = groups.iter().map(NodeGroup::prices).collect();
         let (of, most) = (Measure::Price, i128::from(price.micros));
         all.push(Bound { of, most, name: format!("{key} of {money}"), counts });
     }
     let bound = |bounds: &ResourceList, key: &str, name: String, pool: Option<&str>| {
-        let counts = |group: &Group<'_>| {
+        let counts = |group: &NodeGroup<'_>| {
             let counts = pool.is_none_or(|pool| group.slot.node_pool == pool);
             if counts { group.amounts(key) } else { vec![0; group.types.len()] }
         };
@@ -224,7 +224,7 @@ fn bounds(groups: &[Group<'_>]) -> Vec<Bound> {
         }
     }
     let mut pools = BTreeSet::new();
-    for group in groups.iter().filter(|_| policy.capacity_gate == Gate::Enforce) {
+    for group in groups.iter().filter(|_| policy.capacity_gate == GateMode::Enforce) {
         let pool = group.slot.node_pool.as_str();
         let limits = group.site.family.draft.limits().filter(|_| pools.insert(pool));
         for (limits, key) in limits.into_iter().flat_map(|limits| limits.keys().map(move |key| (limits, key)))
@@ -238,7 +238,7 @@ fn bounds(groups: &[Group<'_>]) -> Vec<Bound> {
 
 impl Bound {
     /// The most that all nodes count with.
-    fn sum(&self, groups: &[Group<'_>], left: &Left) -> i128 {
+    fn sum(&self, groups: &[NodeGroup<'_>], left: &Left) -> i128 {
         let most = |counts: &Vec<i128>, left: &Vec<usize>| {
             let of_left = left.iter().filter_map(|nth| counts.get(*nth)).max();
             of_left.or(counts.first()).copied().unwrap_or_default()
@@ -249,14 +249,14 @@ impl Bound {
     }
 
     /// The report that these nodes exceed it with any choice of their types.
-    fn passed(&self, groups: &[Group<'_>]) -> Passed {
+    fn passed(&self, groups: &[NodeGroup<'_>]) -> Passed {
         Passed { bound: self.name.clone(), smaller: self.smaller(groups) }
     }
 
     /// The shared nodes that may become smaller, the largest first. None if the pods' requests alone exceed the bound.
-    fn smaller(&self, groups: &[Group<'_>]) -> Vec<Large> {
+    fn smaller(&self, groups: &[NodeGroup<'_>]) -> Vec<Large> {
         if let Measure::Resource(key) = &self.of {
-            let asked = |(counts, group): (&Vec<i128>, &Group<'_>)| {
+            let asked = |(counts, group): (&Vec<i128>, &NodeGroup<'_>)| {
                 let counts = counts.iter().any(|count| *count > 0);
                 let requests = &group.slot.template.spec.resources.requests;
                 if counts { amount(requests, key).nanos().saturating_mul(group.nodes) } else { 0 }
@@ -265,7 +265,7 @@ impl Bound {
                 return Vec::new();
             }
         }
-        let large = |(counts, group): (&Vec<i128>, &Group<'_>)| {
+        let large = |(counts, group): (&Vec<i128>, &NodeGroup<'_>)| {
             let counts = counts.iter().min().copied().filter(|least| *least > 0)?;
             let may_share = group.site.family.fills && !group.types.is_empty();
             may_share.then(|| Large { place: group.place, of: self.of.clone(), counts })
@@ -276,7 +276,7 @@ impl Bound {
     }
 
     /// Leaves out the most expensive or largest types of the group where that saves most. Returns whether there were any.
-    fn lower(&self, groups: &[Group<'_>], left: &mut Left) -> bool {
+    fn lower(&self, groups: &[NodeGroup<'_>], left: &mut Left) -> bool {
         let saving = |counts: &Vec<i128>, left: &Vec<usize>, nodes: i128| {
             let levels: BTreeSet<i128> = left.iter().filter_map(|nth| counts.get(*nth)).copied().collect();
             let mut levels = levels.into_iter().rev();

@@ -9,7 +9,7 @@ use crate::api::pod::ResourceList;
 use crate::names;
 use crate::plan::demand::PodSetDemand;
 use crate::plan::offering::REMEMBERED;
-use crate::plan::packing::Kind;
+use crate::plan::packing::NodeKind;
 use crate::plan::resources::{amount, first_short};
 use crate::plan::shape::Shape;
 use crate::plan::{Obstacle, ObstacleReason, resources};
@@ -67,19 +67,19 @@ impl Site<'_> {
     }
 
     /// These kinds; those that are too large for enough types to hold their content get no room.
-    pub(super) fn with_choice(&self, kinds: &[Kind]) -> Vec<Kind> {
+    pub(super) fn with_choice(&self, kinds: &[NodeKind]) -> Vec<NodeKind> {
         if !self.asks_choice() {
             return kinds.to_vec();
         }
         // The largest first, because they hold what most others hold.
-        let mut others: Vec<(&Kind, &str)> = kinds
+        let mut others: Vec<(&NodeKind, &str)> = kinds
             .iter()
             .zip(self.family.known.shapes.iter().map(|shape| shape.instance_type.as_str()))
             .collect();
         others.sort_by_key(|(kind, _)| std::cmp::Reverse(amount(&kind.room, "cpu")));
-        let has_choice = |kind: &Kind| {
+        let has_choice = |kind: &NodeKind| {
             let content = self.most_content(&kind.room);
-            let holds = |other: &Kind| {
+            let holds = |other: &NodeKind| {
                 (kind.has_accelerator || !other.has_accelerator)
                     && first_short(&content, &other.room).is_none()
             };

@@ -8,13 +8,13 @@ use crate::names;
 use crate::plan::claim::Draft;
 use crate::plan::demand::PodSetDemand;
 use crate::plan::shape::is_of_machine;
-use crate::plan::shapes::{Known, Sources, known};
+use crate::plan::shapes::{KnownTypes, Sources, known};
 use crate::plan::{Cluster, Obstacle, ObstacleReason, Request, Slot};
 use crate::policy::Policy;
 use crate::words::few;
 
 /// What all shapes lack.
-pub enum Lack {
+pub enum Shortfall {
     /// A resource that none of them has.
     Resource(String),
     /// Room for everything together; the text names the resource that is short.
@@ -22,13 +22,13 @@ pub enum Lack {
 }
 
 /// What a pod requests that no node with this much room has.
-pub fn lack(each: &ResourceList, rooms: &[ResourceList]) -> Lack {
+pub fn lack(each: &ResourceList, rooms: &[ResourceList]) -> Shortfall {
     if let Some(key) = each.keys().find(|key| rooms.iter().all(|room| !room.contains_key(*key))) {
-        return Lack::Resource(key.clone());
+        return Shortfall::Resource(key.clone());
     }
     let most = rooms.iter().fold(ResourceList::new(), |most, room| resources::max(&most, room));
     let short = resources::shortage(each, &most);
-    Lack::Room(short.unwrap_or_else(|| "room for all of it at once".to_owned()))
+    Shortfall::Room(short.unwrap_or_else(|| "room for all of it at once".to_owned()))
 }
 
 /// The message that no type of a NodePool has a resource.
@@ -68,8 +68,8 @@ pub fn suits(
     if holding.peek().is_none() {
         let pool = &draft.node_pool;
         let message = match lack(&wanted.each, &rooms) {
-            Lack::Resource(key) => none_has(pool, &key),
-            Lack::Room(lack) => format!(
+            Shortfall::Resource(key) => none_has(pool, &key),
+            Shortfall::Room(lack) => format!(
                 "no instance type of NodePool {pool} holds a pod of pod set {}: too little {lack}; request less per pod",
                 wanted.pod_set.name
             ),
@@ -120,7 +120,7 @@ pub fn of_known_types(
 }
 
 /// The obstacle that no type meets the requirements. Names the requirement that alone rules out all types, if there is one.
-pub fn no_type(draft: &Draft, known: &Known) -> Obstacle {
+pub fn no_type(draft: &Draft, known: &KnownTypes) -> Obstacle {
     let pool = &draft.node_pool;
     let group = draft.node_class_group();
     let any_without = |key: &str| {
@@ -156,7 +156,7 @@ pub fn no_type(draft: &Draft, known: &Known) -> Obstacle {
 }
 
 /// A label value that differs from a requested value only in the case of its letters. Karpenter writes most values in lower case.
-fn otherwise_written<'k>(key: &str, asked: &Values, known: &'k Known) -> Option<&'k str> {
+fn otherwise_written<'k>(key: &str, asked: &Values, known: &'k KnownTypes) -> Option<&'k str> {
     let (catalogue, asked) = (known.catalogue?, asked.listed()?);
     let mut values = catalogue.names().filter_map(|name| catalogue.label(name, key));
     values.find(|value| asked.iter().any(|word| word != value && word.eq_ignore_ascii_case(value)))
@@ -167,7 +167,7 @@ fn otherwise_written<'k>(key: &str, asked: &Values, known: &'k Known) -> Option<
 pub(super) fn fills<'s>(
     policy: &Policy,
     draft: &Draft,
-    known: &Known,
+    known: &KnownTypes,
     sets: impl Iterator<Item = &'s PodSetDemand<'s>>,
 ) -> bool {
     match policy.packing {
@@ -246,7 +246,7 @@ pub(super) fn several_gpus(slots: &[Slot]) -> Option<String> {
 mod tests {
     use crate::api::parameters::PackingMode;
     use crate::names;
-    use crate::plan::fixtures::{World, market, offer, patched, pod_set, pool};
+    use crate::plan::fixtures::{Fixture, market, offer, patched, pod_set, pool};
     use crate::plan::passed_over::PassedOver;
     use crate::plan::{Cluster, ObstacleReason, Outcome, Plan};
     use crate::policy::file::Guards;
@@ -267,10 +267,10 @@ mod tests {
     }
 
     /// `pods` pods with these limits, on these NodePools.
-    fn world(pods: i32, limits: &Value, pools: Vec<Arc<crate::api::NodePool>>) -> World {
+    fn world(pods: i32, limits: &Value, pools: Vec<Arc<crate::api::NodePool>>) -> Fixture {
         let spec = json!({"template": {"spec": {"containers": [{"resources": {"requests": limits, "limits": limits}}]}}});
         let set = crate::plan::fixtures::patched(pod_set("main", pods), &spec);
-        let mut world = World::new().workload(&json!({"spec": {"podSets": [set]}}));
+        let mut world = Fixture::new().workload(&json!({"spec": {"podSets": [set]}}));
         world.pools = pools;
         world
     }
@@ -302,7 +302,7 @@ mod tests {
             sets.iter().map(|set| json!({"name": set["name"], "flavors": {"cpu": "gpu"}})).collect();
         let change =
             json!({"spec": {"podSets": sets}, "status": {"admission": {"podSetAssignments": assigned}}});
-        let mut world = World::new().workload(&change);
+        let mut world = Fixture::new().workload(&change);
         world.pools = vec![on("gpu", &["a3-highgpu-8g"]), on("cpu", &["n2-standard-64"])];
         assert_eq!(world.provisioned().slots.len(), 2);
     }
@@ -315,7 +315,7 @@ mod tests {
             let template = json!({"spec": {"requirements": is, "nodeClassRef": class}});
             world(pods, limits, vec![pool("gpu", &json!({"spec": {"template": template}}))])
         };
-        let notes = |world: &World| {
+        let notes = |world: &Fixture| {
             let plan = world.provisioned();
             plan.notes.iter().filter(|note| note.contains("with several GPUs each")).count()
         };
@@ -513,7 +513,7 @@ mod tests {
         assert_eq!((plan.slots.len(), listed.len()), (1, 60));
         let catalogue = crate::plan::catalogue::of("karpenter.k8s.aws").unwrap();
         let price = |name: &str| match catalogue.price(name, None).unwrap() {
-            crate::plan::catalogue::Listed::Usual(price) => price.micros,
+            crate::plan::catalogue::ListPrice::Usual(price) => price.micros,
             other => panic!("{other:?}"),
         };
         assert!(listed.iter().all(|name| price(name) >= price(&shape.instance_type)), "{listed:?}");

@@ -2,7 +2,7 @@
 
 use super::bounds::{self, Ceiling, Measure, Passed};
 use super::{Family, Site, daemons, fit};
-use crate::api::parameters::{Gate, PackingMode, Pinning};
+use crate::api::parameters::{GateMode, PackingMode, Pinning};
 use crate::plan::cost::Cost;
 use crate::plan::gates::capacity;
 use crate::plan::{Cluster, Obstacle, Request, Slot};
@@ -25,7 +25,7 @@ pub(super) struct Made {
 const PACKINGS: usize = 16;
 
 /// Packs the pods of a gang, and keeps the last result of each family.
-struct Packer<'p> {
+struct GangPacker<'p> {
     cluster: &'p Cluster<'p>,
     request: &'p Request<'p>,
     pinning: Pinning,
@@ -48,7 +48,7 @@ impl Made {
         pinning: Pinning,
     ) -> Result<Self, Obstacle> {
         let last = families.iter().map(|_| None).collect();
-        let mut packer = Packer { cluster, request, pinning, last, left: PACKINGS };
+        let mut packer = GangPacker { cluster, request, pinning, last, left: PACKINGS };
         let (shared, passed) = packer.pack(families)?;
         let Some(passed) = passed.filter(|_| families.iter().any(|family| family.fills)) else {
             return Ok(shared);
@@ -81,7 +81,7 @@ impl Made {
         let of_queue = cluster.guards.and_then(|guards| guards.per_local_queue.nodes);
         let most = policy.budget.max_nodes.into_iter().chain(of_queue).fold(policy.gang_nodes, u32::min);
         let is_over = |family: &Family<'_>| {
-            let limits = family.draft.limits().filter(|_| policy.capacity_gate == Gate::Enforce);
+            let limits = family.draft.limits().filter(|_| policy.capacity_gate == GateMode::Enforce);
             let of_pool = self.slots.iter().filter(|slot| slot.node_pool == family.draft.node_pool).count();
             limits.is_some_and(|limits| capacity::are_too_many(saturated(of_pool), limits))
         };
@@ -115,7 +115,7 @@ fn saturated(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-impl Packer<'_> {
+impl GangPacker<'_> {
     /// Nodes within all bounds. Makes nodes that exceed a bound smaller step by step, family by family.
     fn smaller(&mut self, families: &mut [Family<'_>], first: Passed) -> Option<Made> {
         let mut passed = first;
@@ -200,14 +200,14 @@ impl Packer<'_> {
 mod tests {
     use crate::api::parameters::PackingMode;
     use crate::names;
-    use crate::plan::fixtures::{World, market, offer, patched, pod_set, pool};
+    use crate::plan::fixtures::{Fixture, market, offer, patched, pod_set, pool};
     use crate::plan::{ObstacleReason, Plan, Slot};
     use serde_json::{Value, json};
     use std::collections::BTreeSet;
 
     /// `pods` pods of one GPU on EC2's family g5, with this budget and these limits.
-    fn family(pods: i32, budget: &Value, limits: &Value) -> World {
-        let mut world = World::new().workload(&json!({"spec": {"podSets": [pod_set("main", pods)]}}));
+    fn family(pods: i32, budget: &Value, limits: &Value) -> Fixture {
+        let mut world = Fixture::new().workload(&json!({"spec": {"podSets": [pod_set("main", pods)]}}));
         let class = json!({"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"});
         let g5 = json!({"key": "karpenter.k8s.aws/instance-family", "operator": "In", "values": ["g5"]});
         let zone = json!({"key": names::ZONE, "operator": "In", "values": ["us-east-1a"]});
@@ -297,7 +297,7 @@ mod tests {
         let requests = json!({"cpu": "10"});
         let spec = json!({"template": {"spec": {"containers": [{"resources": {"requests": requests}}]}}});
         let mut world =
-            World::new().workload(&json!({"spec": {"podSets": [patched(pod_set("main", 20), &spec)]}}));
+            Fixture::new().workload(&json!({"spec": {"podSets": [patched(pod_set("main", 20), &spec)]}}));
         world.pools = vec![pool("gpu", &json!({"spec": {"template": {"spec": {"requirements": types}}}}))];
         world.policy.packing = PackingMode::Fill;
         let shape =

@@ -3,12 +3,12 @@
 use super::Site;
 use super::bounds::{Measure, most_money};
 use crate::api::amount::Price;
-use crate::api::parameters::Gate;
+use crate::api::parameters::GateMode;
 use crate::api::pod::ResourceList;
 use crate::names;
 use crate::plan::catalogue::Catalogue;
 use crate::plan::cost::{Prices, times};
-use crate::plan::packing::Kind;
+use crate::plan::packing::NodeKind;
 use crate::plan::shape::Shape;
 use crate::plan::shapes::devices_per_node;
 use crate::plan::{Most, Slot, resources};
@@ -33,20 +33,20 @@ impl Site<'_> {
 
     /// These kinds, one for each known shape. A kind gets no room if no node can be of it now: one node alone exceeds the limits,
     /// or Karpenter marks the type as out of capacity.
-    pub(super) fn usable(&self, kinds: &[Kind]) -> Vec<Kind> {
+    pub(super) fn usable(&self, kinds: &[NodeKind]) -> Vec<NodeKind> {
         self.with_room(kinds, |_, shape| {
             self.why_not(shape, 1, &ResourceList::new()).is_none() && !self.is_out(shape)
         })
     }
 
     /// The same; a kind gets no room if one node alone exceeds the cost bound. `None` if there is no such bound.
-    pub(super) fn affordable(&self, kinds: &[Kind]) -> Option<Vec<Kind>> {
+    pub(super) fn affordable(&self, kinds: &[NodeKind]) -> Option<Vec<NodeKind>> {
         most_money(self.cluster, self.request)?;
         Some(self.with_room(kinds, |_, shape| self.too_expensive(&shape.instance_type, 1).is_none()))
     }
 
     /// The same; a kind gets no room if it is not below the family's ceilings.
-    pub(super) fn small(&self, kinds: &[Kind]) -> Vec<Kind> {
+    pub(super) fn small(&self, kinds: &[NodeKind]) -> Vec<NodeKind> {
         let counts = |shape: &Shape, of: &Measure| match of {
             Measure::Price => {
                 self.highest_price(&shape.instance_type).map_or(i128::MAX, |p| i128::from(p.micros))
@@ -58,10 +58,14 @@ impl Site<'_> {
     }
 
     /// These kinds; a kind gets no room if `has_room` rejects it.
-    pub(super) fn with_room(&self, kinds: &[Kind], has_room: impl Fn(&Kind, &Shape) -> bool) -> Vec<Kind> {
-        let with_room = |(kind, shape): (&Kind, &Arc<Shape>)| {
+    pub(super) fn with_room(
+        &self,
+        kinds: &[NodeKind],
+        has_room: impl Fn(&NodeKind, &Shape) -> bool,
+    ) -> Vec<NodeKind> {
+        let with_room = |(kind, shape): (&NodeKind, &Arc<Shape>)| {
             let room = if has_room(kind, shape) { kind.room.clone() } else { ResourceList::new() };
-            Kind { room, ..*kind }
+            NodeKind { room, ..*kind }
         };
         kinds.iter().zip(&self.family.known.shapes).map(with_room).collect()
     }
@@ -191,7 +195,7 @@ impl Site<'_> {
             return Some("its nodes have shown that they do not hold the pods".to_owned());
         }
         // Not what is left of the limits, because that changes while the claims are created.
-        let limits = self.family.draft.limits().filter(|_| policy.capacity_gate == Gate::Enforce);
+        let limits = self.family.draft.limits().filter(|_| policy.capacity_gate == GateMode::Enforce);
         let all = resources::times(&shape.counts_with(), nodes);
         let of_queue = self.of_queue().and_then(|queue| queue.max_resources.as_ref());
         let mut bounds = limits.into_iter().chain(policy.budget.max_resources.as_ref()).chain(of_queue);

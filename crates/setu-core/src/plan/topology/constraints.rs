@@ -3,7 +3,7 @@
 //! Called by `topology`. Rule: a constraint that involves pods or nodes outside the gang is refused, because it cannot be checked
 //! here.
 
-use super::{Constraint, Rule, refused};
+use super::{Constraint, DomainRule, refused};
 use crate::api::parameters::Pinning;
 use crate::api::pod::PodSpec;
 use crate::api::requirements::normalized;
@@ -18,13 +18,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The input for reading constraints.
-pub(super) struct Reader<'a> {
+pub(super) struct ConstraintReader<'a> {
     pub(super) cluster: &'a Cluster<'a>,
     pub(super) request: &'a Request<'a>,
     pub(super) demand: &'a [PodSetDemand<'a>],
 }
 
-impl Reader<'_> {
+impl ConstraintReader<'_> {
     pub(super) fn spreads(
         &self,
         own: usize,
@@ -59,7 +59,7 @@ impl Reader<'_> {
         Ok(Some(Constraint {
             text,
             key,
-            rule: Rule::Even,
+            rule: DomainRule::Even,
             members,
             counted,
             max_skew: u32::try_from(c.max_skew).unwrap_or(0),
@@ -74,33 +74,33 @@ impl Reader<'_> {
         let from = affinity.and_then(|a| a.pod_anti_affinity.as_ref());
         let from = from.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
         let apart = from.into_iter().flatten().filter(|term| term.topology_key != names::HOSTNAME);
-        let together = to.into_iter().flatten().map(|term| self.affinity(own, term, Rule::Together));
-        together.chain(apart.map(|term| self.affinity(own, term, Rule::Apart))).collect()
+        let together = to.into_iter().flatten().map(|term| self.affinity(own, term, DomainRule::Together));
+        together.chain(apart.map(|term| self.affinity(own, term, DomainRule::Apart))).collect()
     }
 
     fn affinity(
         &self,
         own: usize,
         term: &PodAffinityTerm,
-        rule: Rule,
+        rule: DomainRule,
     ) -> Result<Option<Constraint>, Obstacle> {
         let key = normalized(&term.topology_key).to_owned();
         let (asks, field) = match rule {
-            Rule::Together => ("wants to run in the same", "podAffinity"),
-            Rule::Apart | Rule::Even => ("wants to run in another", "podAntiAffinity"),
+            DomainRule::Together => ("wants to run in the same", "podAffinity"),
+            DomainRule::Apart | DomainRule::Even => ("wants to run in another", "podAntiAffinity"),
         };
         let text = format!("pod set {} {asks} {key} as the pods selected by its {field}", self.name(own));
         let is_near = self.is_in_namespace(term) && !self.excludes_own(own, term);
         let selector = term.label_selector.as_ref().filter(|_| is_near);
         let mut selected = self.selected(selector);
-        if rule == Rule::Together {
+        if rule == DomainRule::Together {
             // Pods that lack the selected label in their template may not be the ones that are meant.
             selected.retain(|index| {
                 let labels = self.demand.get(*index).map(|set| &set.pod_set.template.metadata.labels);
                 selector.zip(labels).is_some_and(|(selector, labels)| surely_selects(selector, labels))
             });
         }
-        if term.label_selector.is_none() && rule == Rule::Apart {
+        if term.label_selector.is_none() && rule == DomainRule::Apart {
             return Ok(None);
         }
         let elsewhere = self.unplanned().find(|set| selects(selector, set));
@@ -146,7 +146,7 @@ impl Reader<'_> {
                  one zone only"
             ),
             key: names::ZONE.to_owned(),
-            rule: Rule::Together,
+            rule: DomainRule::Together,
             counted: members.clone(),
             members,
             max_skew: 0,

@@ -15,21 +15,21 @@ const PAST: SignedDuration = SignedDuration::from_hours(1);
 
 /// What was seen, by instance type and NodePool.
 #[derive(Debug, Default)]
-pub struct Sightings(BTreeMap<(String, String), Seen>);
+pub struct ObservedShapes(BTreeMap<(String, String), ObservedType>);
 
 /// What was seen of one type in one NodePool.
 #[derive(Debug, Default)]
-struct Seen {
+struct ObservedType {
     /// Existing nodes, by what they show. Mostly all show the same.
     present: Vec<(Shape, BTreeSet<String>)>,
     /// What deleted nodes showed.
-    past: Option<Past>,
+    past: Option<DeletedNodes>,
     /// What the provider expects.
     estimate: Option<Estimate>,
 }
 
 #[derive(Debug)]
-struct Past {
+struct DeletedNodes {
     shape: Shape,
     nodes: BTreeSet<String>,
     /// When it stops counting.
@@ -50,7 +50,7 @@ struct Estimate {
     until: Option<Timestamp>,
 }
 
-impl Sightings {
+impl ObservedShapes {
     /// Records what a node shows, or what is expected of one. Returns whether the type is newly known in its NodePool, or is now
     /// known to have more.
     pub fn note(&mut self, shape: Shape, now: Timestamp) -> bool {
@@ -83,7 +83,7 @@ impl Sightings {
                 None => (shape, BTreeSet::new()),
             };
             nodes.insert(name.to_owned());
-            seen.past = until.map(|until| Past { shape, nodes, until });
+            seen.past = until.map(|until| DeletedNodes { shape, nodes, until });
         }
     }
 
@@ -102,7 +102,7 @@ impl Sightings {
     }
 }
 
-impl Seen {
+impl ObservedType {
     /// Whether this is already recorded. Most updated objects show what they showed before.
     fn has(&self, shape: &Shape) -> bool {
         match &shape.source {
@@ -203,18 +203,18 @@ mod tests {
         Shape::of_node(&node, at(seconds)).unwrap()
     }
 
-    fn figures(sightings: &Sightings, now: i64) -> Option<(String, String)> {
+    fn figures(sightings: &ObservedShapes, now: i64) -> Option<(String, String)> {
         let shape = sightings.shapes(at(now)).next()?;
         Some((shape.allocatable["cpu"].0.clone(), shape.allocatable["nvidia.com/gpu"].0.clone()))
     }
 
-    fn is(sightings: &Sightings, now: i64, cpu: &str, gpus: &str) {
+    fn is(sightings: &ObservedShapes, now: i64, cpu: &str, gpus: &str) {
         assert_eq!(figures(sightings, now), Some((cpu.to_owned(), gpus.to_owned())));
     }
 
     #[test]
     fn one_node_with_a_broken_device_does_not_count_for_its_type() {
-        let mut all = Sightings::default();
+        let mut all = ObservedShapes::default();
         for shape in [node("n1", "190", "8", 1), node("n2", "190", "7", 2), node("n3", "190", "8", 3)] {
             all.note(shape, at(0));
         }
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn the_least_that_nodes_show_counts_until_an_hour_after_they_are_gone() {
-        let mut all = Sightings::default();
+        let mut all = ObservedShapes::default();
         all.note(node("n1", "190", "8", 1), at(0));
         all.note(node("n2", "188", "8", 2), at(0));
         is(&all, 3, "188", "8");
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn a_node_that_shows_more_than_before_counts_with_that() {
-        let mut all = Sightings::default();
+        let mut all = ObservedShapes::default();
         all.note(node("n1", "100", "8", 1), at(0));
         all.note(node("n1", "190", "8", 2), at(0));
         is(&all, 3, "190", "8");
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn fewer_devices_than_expected_count_if_two_nodes_show_them() {
-        let mut all = Sightings::default();
+        let mut all = ObservedShapes::default();
         all.note(Shape::of_claim(&expected()).unwrap(), at(0));
         all.note(node("n1", "190", "8", 2), at(0));
         all.note(node("n1", "190", "7", 3), at(0));
@@ -276,7 +276,7 @@ mod tests {
             node_pool: pool.into(),
             ..node(name, "190", gpus, 1)
         };
-        let mut all = Sightings::default();
+        let mut all = ObservedShapes::default();
         all.note(of("plain", "n1", "8"), at(0));
         all.note(of("sliced", "n2", "32"), at(0));
         let shapes: Vec<(String, String)> =
@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn the_estimate_bounds_what_nodes_show() {
-        let mut all = Sightings::default();
+        let mut all = ObservedShapes::default();
         all.note(claim("c", 1, "6", "1000"), at(1));
         let shape = all.shapes(at(1)).next().unwrap();
         assert_eq!(shape.allocatable["memory"].0, "950", "with a margin");
@@ -319,7 +319,7 @@ mod tests {
 
     #[test]
     fn an_estimate_counts_for_an_hour_after_the_last_claim() {
-        let mut all = Sightings::default();
+        let mut all = ObservedShapes::default();
         assert!(all.note(claim("a", 1, "6", "1000"), at(1)));
         all.note(claim("b", 2, "6", "1000"), at(2));
         all.forget_claim("b", at(10));
@@ -337,12 +337,12 @@ mod tests {
             shape.allocatable.remove("nvidia.com/gpu");
             shape
         };
-        let mut all = Sightings::default();
+        let mut all = ObservedShapes::default();
         all.note(claim("c", 1, "190", "1000"), at(1));
         all.note(without("n1"), at(2));
         is(&all, 2, "190", "8");
         assert!(!all.note(node("n1", "190", "8", 3), at(3)), "no more than expected");
-        let mut all = Sightings::default();
+        let mut all = ObservedShapes::default();
         assert!(all.note(without("n1"), at(1)));
         assert!(all.note(node("n1", "190", "8", 2), at(2)));
         assert!(!all.note(node("n1", "190", "8", 3), at(3)));
