@@ -18,7 +18,7 @@ use setu::clock::Clock;
 use setu::controllers::board::{
     Acting, Around, BoardEntry, BoardSnapshot, Holder, Noted, Queued, Shortage, ShortageSource,
 };
-use setu::gang::explain::{Explanation, Otherwise, Phase, SlotView};
+use setu::gang::explain::{Explanation, Otherwise, SlotPhase, SlotView};
 use setu::gang::reservation::AdmissionId;
 use setu::gang::{Failure, FailureClass, Journal, StateName};
 use setu::plan::cost::{Cost, times};
@@ -87,15 +87,15 @@ impl Fake {
         };
         let reached = |phases: i64| Some(at(phases)).filter(|time| *time <= now);
         let phase = match (reached(1), reached(2), reached(3)) {
-            (None, ..) => Phase::Launching,
-            (_, None, _) => Phase::Registering,
-            (_, _, None) => Phase::Initializing,
-            _ => Phase::Ready,
+            (None, ..) => SlotPhase::Launching,
+            (_, None, _) => SlotPhase::Registering,
+            (_, _, None) => SlotPhase::Initializing,
+            _ => SlotPhase::Ready,
         };
         let detail = match phase {
-            Phase::Launching => "launch".to_owned(),
-            Phase::Registering => "register".to_owned(),
-            Phase::Initializing => "initialize (ResourceNotRegistered nvidia.com/gpu)".to_owned(),
+            SlotPhase::Launching => "launch".to_owned(),
+            SlotPhase::Registering => "register".to_owned(),
+            SlotPhase::Initializing => "initialize (ResourceNotRegistered nvidia.com/gpu)".to_owned(),
             _ => String::new(),
         };
         Some(SlotView {
@@ -103,7 +103,7 @@ impl Fake {
             attempt: self.attempt,
             phase,
             detail,
-            until: (phase != Phase::Ready).then(|| at(0) + SignedDuration::from_mins(8)),
+            until: (phase != SlotPhase::Ready).then(|| at(0) + SignedDuration::from_mins(8)),
             claim: format!("setu-{}-k3v9q2m1xd-{slot}", self.workload.split_once('/').unwrap().1),
             node_pool: "gpu-h100".into(),
             node: if reached(2).is_some() { format!("ip-10-0-{slot}-17") } else { String::new() },
@@ -129,8 +129,8 @@ impl Fake {
         let wants = matches!(state, StateName::Provisioning | StateName::WaitingReady | StateName::Approved);
         let nodes: Vec<SlotView> =
             (0..self.slots).filter(|_| wants).filter_map(|slot| self.slot(slot, world, now)).collect();
-        let ready = u32::try_from(nodes.iter().filter(|n| n.phase == Phase::Ready).count()).unwrap();
-        let lag = nodes.iter().find(|n| n.phase != Phase::Ready);
+        let ready = u32::try_from(nodes.iter().filter(|n| n.phase == SlotPhase::Ready).count()).unwrap();
+        let lag = nodes.iter().find(|n| n.phase != SlotPhase::Ready);
         let lag = lag.map_or_else(String::new, |n| format!("; slot {} waits for {}", n.slot, n.detail));
         let sentence = match state {
             StateName::WaitingReady => {

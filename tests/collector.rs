@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection};
-use setu::gang::trace::{Span, Status};
+use setu::gang::trace::{SpanStatus, TraceSpan};
 use setu::telemetry::traces::{Settings, start};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ async fn send() {
     let settings = Settings::read(Some(&collector), |name| std::env::var(name).ok()).unwrap().unwrap();
     let (traces, exporting) = start(&settings).unwrap();
     let now = Timestamp::UNIX_EPOCH;
-    traces.send(vec![Span {
+    traces.send(vec![TraceSpan {
         trace: [1; 16],
         id: [1; 8],
         parent: None,
@@ -40,7 +40,7 @@ async fn send() {
         attributes: Vec::new(),
         events: Vec::new(),
         links: Vec::new(),
-        status: Status::Unset,
+        status: SpanStatus::Unset,
         by: "a".to_owned(),
     }]);
     exporting.finish().await;

@@ -10,8 +10,8 @@ use setu::api::workload::Verdict;
 use setu::gang::event::Effect;
 use setu::gang::verdict::desired;
 use setu::gang::{
-    ClaimView, Freshness, Health, Journal, Nodes, Reading, Reservation, Rules, Snapshot, State, StateName,
-    decide, observe,
+    ClaimView, Freshness, Health, Journal, Nodes, Observation, Reservation, Rules, Snapshot, State,
+    StateName, decide, observe,
 };
 use setu::policy::Policy;
 
@@ -118,7 +118,7 @@ impl Gang {
         let workload = decoded(workload);
         for _ in 0..16 {
             let read = self.with(&workload, |snapshot| observe(&self.journal, snapshot));
-            let Reading::Events(events) = read else { panic!("a quorum read is enough") };
+            let Observation::Events(events) = read else { panic!("a quorum read is enough") };
             let mut effects = Vec::new();
             let before = self.journal.clone();
             for event in events {

@@ -5,14 +5,16 @@
 use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 use setu::api::parameters::{OnExhausted, Pinning};
-use setu::gang::event::{AdmissionPhase, Effect, Event};
+use setu::gang::event::{Effect, Event};
 use setu::gang::reservation::{AdmissionId, Ending};
 use setu::gang::state::Then;
 use setu::gang::{
-    Failure, FailureClass, Journal, Nodes, OptionPosition, Rules, State, StateName, Terms, decide, diagram,
+    AdmissionPhase, Failure, FailureClass, Journal, Nodes, OptionPosition, Rules, State, StateName, decide,
+    diagram,
 };
 use setu::plan::{Obstacle, ObstacleReason};
 use setu::policy::Policy;
+use setu::policy::terms::Terms;
 
 fn start() -> Timestamp {
     Timestamp::from_second(1_800_000_000).unwrap()

@@ -7,17 +7,18 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 use setu::api::parameters::{OnNodeLost, Pinning};
 use setu::api::workload::{CheckState, Verdict};
-use setu::gang::event::{AdmissionPhase, Effect, Event};
+use setu::gang::approved::failure_before_admission;
+use setu::gang::event::{Effect, Event};
 use setu::gang::loss::Loss;
 use setu::gang::message::explain;
-use setu::gang::observe::unfit;
 use setu::gang::reservation::{AdmissionId, Ending};
 use setu::gang::verdict::desired;
-use setu::gang::waits::Lack;
+use setu::gang::waits::NodeProblem;
 use setu::gang::wake_at;
 use setu::gang::{
-    Attempt, ClaimView, Failure, FailureClass, Freshness, Health, Journal, Nodes, OptionPosition, Reading,
-    Reservation, Rules, Snapshot, State, StateName, Then, WaitsFor, decide, observe,
+    AdmissionPhase, Attempt, ClaimView, Failure, FailureClass, Freshness, Health, Journal, Nodes,
+    Observation, OptionPosition, Reservation, Rules, Snapshot, State, StateName, Then, WaitsFor, decide,
+    observe,
 };
 use setu::plan::{Obstacle, ObstacleReason, Outcome, Plan, PodShare, Slot};
 use setu::policy::Policy;
@@ -125,14 +126,14 @@ impl Seen {
         })
     }
 
-    fn read(&self) -> Reading {
+    fn read(&self) -> Observation {
         self.with(|snapshot| observe(&self.journal, snapshot))
     }
 
     fn events(&self) -> Vec<Event> {
         match self.read() {
-            Reading::Events(events) => events,
-            Reading::NeedsQuorumRead => panic!("looks again"),
+            Observation::Events(events) => events,
+            Observation::NeedsQuorumRead => panic!("looks again"),
         }
     }
 
@@ -230,7 +231,7 @@ fn with_mixed_tiers_only_the_missing_nodes_come_from_the_next_tier() {
         seen.freshness = Freshness::Cached;
         assert_eq!(
             seen.read(),
-            Reading::NeedsQuorumRead,
+            Observation::NeedsQuorumRead,
             "that a claim is gone counts in a quorum read alone"
         );
         seen.freshness = Freshness::Quorum;
@@ -317,7 +318,7 @@ fn with_mixed_tiers_an_unexplained_loss_of_an_earlier_tier_is_replaced_on_the_cu
         seen.freshness = Freshness::Cached;
         assert_eq!(
             seen.read(),
-            Reading::NeedsQuorumRead,
+            Observation::NeedsQuorumRead,
             "that a claim is gone counts in a quorum read alone"
         );
         seen.freshness = Freshness::Quorum;
@@ -372,7 +373,7 @@ fn a_failure_while_admitted_pods_wait_for_late_nodes_affects_only_its_slot() {
         seen.freshness = Freshness::Cached;
         assert_eq!(
             seen.read(),
-            Reading::NeedsQuorumRead,
+            Observation::NeedsQuorumRead,
             "that a claim is gone counts in a quorum read alone"
         );
         seen.freshness = Freshness::Quorum;
@@ -439,7 +440,7 @@ fn a_late_node_is_given_up_only_if_no_pods_can_be_on_it() {
     // A node that never came up is given up once it was searched and has no pods.
     let mut seen = with(FailureClass::InitializationTimeout);
     seen.freshness = Freshness::Cached;
-    assert_eq!(seen.read(), Reading::NeedsQuorumRead);
+    assert_eq!(seen.read(), Observation::NeedsQuorumRead);
     seen.freshness = Freshness::Quorum;
     assert_eq!(seen.events(), []);
     let failed = seen.claims.pop().unwrap();
@@ -478,13 +479,13 @@ fn lost_nodes_of_a_replaced_slice_are_replaced_because_its_pods_run_on() {
 fn a_replacement_is_created_only_on_a_quorum_read() {
     let mut seen = Seen::new(State::WaitingReady, AdmissionPhase::Reserved);
     seen.freshness = Freshness::Cached;
-    assert_eq!(seen.read(), Reading::NeedsQuorumRead);
+    assert_eq!(seen.read(), Observation::NeedsQuorumRead);
     seen.freshness = Freshness::Quorum;
     seen.step();
     seen.freshness = Freshness::Cached;
     assert_eq!(
         seen.read(),
-        Reading::NeedsQuorumRead,
+        Observation::NeedsQuorumRead,
         "a cache may not show the first claim, which has another name"
     );
     seen.freshness = Freshness::Quorum;
@@ -537,7 +538,7 @@ fn losses_under_the_last_admission_do_not_count_against_the_next_one() {
         seen.freshness = Freshness::Cached;
         assert_eq!(
             seen.read(),
-            Reading::NeedsQuorumRead,
+            Observation::NeedsQuorumRead,
             "that a claim is gone counts in a quorum read alone"
         );
         seen.freshness = Freshness::Quorum;
@@ -602,7 +603,7 @@ fn a_loss_revokes_ready_unless_losses_are_ignored() {
     assert_eq!(verdict(&seen), Some(Verdict::Pending));
     seen.policy.on_node_lost = OnNodeLost::Ignore;
     assert_eq!(verdict(&seen), None);
-    assert_eq!(seen.with(|f| unfit(&Attempt::of(&seen.journal, f))), None);
+    assert_eq!(seen.with(|f| failure_before_admission(&Attempt::of(&seen.journal, f))), None);
 }
 
 #[test]
@@ -611,7 +612,7 @@ fn a_node_that_becomes_unready_before_admission_only_delays_the_gang() {
     let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Reserved);
     seen.reported = Verdict::Ready;
     seen.losses.clear();
-    let waits_for = WaitsFor::Readiness { node: "n".to_owned(), lack: Lack::NotReady };
+    let waits_for = WaitsFor::Readiness { node: "n".to_owned(), lack: NodeProblem::NotReady };
     seen.claims =
         vec![ready(0, 0), ClaimView { health: Health::Coming { waits_for, until: None }, ..ready(1, 0) }];
     let verdict =
@@ -620,7 +621,7 @@ fn a_node_that_becomes_unready_before_admission_only_delays_the_gang() {
     assert_eq!((seen.events(), seen.state()), (vec![], StateName::Approved));
     seen.freshness = Freshness::Cached;
     assert_eq!(verdict(&seen), None, "a cache may not know the node yet");
-    assert_eq!(seen.read(), Reading::NeedsQuorumRead);
+    assert_eq!(seen.read(), Observation::NeedsQuorumRead);
     seen.freshness = Freshness::Quorum;
     seen.claims = vec![ready(0, 0), ready(1, 0)];
     assert_eq!(verdict(&seen), None);
@@ -724,7 +725,7 @@ fn a_missing_journal_is_rebuilt_from_claims_including_replacements_and_lost_slot
     seen.claims = vec![going(0, 0), ready(1, 0), ready(2, 3)];
     let found = seen.with(|snapshot| observe(&seen.journal, &Snapshot { fresh: true, ..*snapshot }));
     let expected = Event::Found { attempt: 1, generation: 3, slots: 3, phase: AdmissionPhase::Admitted };
-    assert_eq!(found, Reading::Events(vec![expected]));
+    assert_eq!(found, Observation::Events(vec![expected]));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use http::Method;
 use jiff::Timestamp;
 use setu::api::NodeClaim;
 use setu::gang::StateName;
-use setu::gang::custody::Orphaned;
+use setu::gang::custody::OrphanReason;
 use setu::names;
 use setu::plan::gates::Gate;
 use setu::telemetry::metrics::catalog::{self, Kind, Metric};
@@ -71,7 +71,7 @@ fn record_all(gangs: u32) {
     metrics::gangs_with_unbound_pods(1);
     metrics::karpenter_stalled(4);
     metrics::kept_warm(&kept("pool-0"), Kept::Unused, Timestamp::UNIX_EPOCH);
-    Orphaned::ALL.into_iter().for_each(metrics::swept);
+    OrphanReason::ALL.into_iter().for_each(metrics::swept);
     metrics::watch_error("nodes");
     metrics::policy_reload(Reload::Refused);
     metrics::karpenter_page(false);

@@ -8,15 +8,15 @@ use serde_json::{Value, json};
 use setu::api::parameters::Compat;
 use setu::api::workload::{CheckState, PodSetUpdate, Verdict};
 use setu::api::{Node, NodeClaim};
-use setu::gang::event::{AdmissionPhase, Event};
-use setu::gang::loss::{Loss, Tombstone, loss};
+use setu::gang::event::Event;
+use setu::gang::loss::{Loss, Tombstone};
 use setu::gang::message::explain;
 use setu::gang::reservation::{AdmissionId, Ending};
 use setu::gang::verdict::desired;
-use setu::gang::wake_at;
 use setu::gang::{
-    ClaimView, Explanation, Failure, FailureClass, Freshness, Health, Journal, Nodes, Outlook, Reading,
-    Refusal, Reservation, Rules, Snapshot, State, WaitsFor, decide, observe,
+    AdmissionPhase, ClaimView, Explanation, Failure, FailureClass, Forecast, Freshness, Health, Journal,
+    JudgedBy, Nodes, Observation, Refusal, Reservation, Rules, Snapshot, State, Step, WaitsFor, decide,
+    observe, step, wake_at,
 };
 use setu::plan::gates::Gate;
 use setu::plan::{Obstacle, ObstacleReason, Outcome};
@@ -216,7 +216,7 @@ fn what_a_cloud_says_of_its_accounts_reaches_no_tenant() {
     for reason in ["InsufficientCapacityError", "LaunchFailed"] {
         let event = Some((reason.to_owned(), SECRET.to_owned()));
         let died = Tombstone { event, noticed: Some(at(0)), ..Tombstone::default() };
-        let Loss::Failed(failure) = loss(3, None, &died, None, at(900_000)) else {
+        let Loss::Failed(failure) = Loss::of(3, None, &died, None, at(900_000)) else {
             panic!("{reason} is unclear")
         };
         assert!(!failure.message.contains("123456789012"), "{}", failure.message);
@@ -231,7 +231,7 @@ fn the_reason_a_claim_vanished_is_inferred() {
     };
     let fault = |class| Failure::new(class, "NodePool gpu: so it is");
     let [missing, unready] = [FailureClass::NodeClassMissing, FailureClass::NodeClassNotReady].map(fault);
-    let of = |claim: Option<&NodeClaim>, tombstone: &Tombstone, fault: Option<&Failure>, now| match loss(
+    let of = |claim: Option<&NodeClaim>, tombstone: &Tombstone, fault: Option<&Failure>, now| match Loss::of(
         3,
         claim.map(|claim| ClaimView::of(claim, None, &Policy::default(), at(0), None)).as_ref(),
         tombstone,
@@ -254,7 +254,7 @@ fn the_reason_a_claim_vanished_is_inferred() {
     assert_eq!(of(Some(&initialized()), &launched, None, 0), FailureClass::DeletedByOther);
     assert_eq!(of(Some(&claim(&[])), &gone, None, 300), FailureClass::LaunchTimeout);
     assert_eq!(of(None, &gone, Some(&unready), 0), FailureClass::NodeClassNotReady);
-    assert_eq!(loss(3, None, &gone, None, at(9)), Loss::Unclear(at(10)));
+    assert_eq!(Loss::of(3, None, &gone, None, at(9)), Loss::Unclear(at(10)));
     assert_eq!(of(None, &gone, None, 10), FailureClass::Unknown);
 }
 
@@ -289,7 +289,7 @@ fn read(
     claims: &[ClaimView],
     freshness: Freshness,
     losses: &BTreeMap<u32, Loss>,
-) -> Reading {
+) -> Observation {
     read_reported(Verdict::Pending, journal, reservation, (claims, freshness, losses))
 }
 
@@ -298,12 +298,12 @@ fn read_reported(
     journal: &Journal,
     reservation: &Reservation,
     seen: (&[ClaimView], Freshness, &BTreeMap<u32, Loss>),
-) -> Reading {
+) -> Observation {
     read_all((reported, None), journal, reservation, seen)
 }
 
 /// The reading of a gang without claims whose plan has this outcome.
-fn read_planned(journal: &Journal, plan: &Outcome, freshness: Freshness) -> Reading {
+fn read_planned(journal: &Journal, plan: &Outcome, freshness: Freshness) -> Observation {
     let seen = (&[][..], freshness, &BTreeMap::new());
     read_all((Verdict::Pending, Some(plan)), journal, &held(AdmissionPhase::Reserved), seen)
 }
@@ -313,7 +313,7 @@ fn read_all(
     journal: &Journal,
     reservation: &Reservation,
     (claims, freshness, losses): (&[ClaimView], Freshness, &BTreeMap<u32, Loss>),
-) -> Reading {
+) -> Observation {
     let policy = Policy::default();
     let snapshot =
         Snapshot { reported, plan, claims, losses, freshness, ..Snapshot::of(at(10), reservation, &policy) };
@@ -326,21 +326,27 @@ fn readiness_and_loss_are_decided_on_a_quorum_read_alone() {
     let reserved = held(AdmissionPhase::Reserved);
     let none = BTreeMap::new();
     let both = [ready(0), ready(1)];
-    assert_eq!(read(&waiting, &reserved, &both, Freshness::Cached, &none), Reading::NeedsQuorumRead);
+    assert_eq!(read(&waiting, &reserved, &both, Freshness::Cached, &none), Observation::NeedsQuorumRead);
     assert_eq!(
         read(&waiting, &reserved, &both, Freshness::Quorum, &none),
-        Reading::Events(vec![Event::NodesReady])
+        Observation::Events(vec![Event::NodesReady])
     );
     let lost = Failure::new(FailureClass::Interrupted, "gone");
     let losses = BTreeMap::from([(1, Loss::Failed(lost.clone()))]);
-    assert_eq!(read(&waiting, &reserved, &both[..1], Freshness::Cached, &losses), Reading::NeedsQuorumRead);
+    assert_eq!(
+        read(&waiting, &reserved, &both[..1], Freshness::Cached, &losses),
+        Observation::NeedsQuorumRead
+    );
     let seen = read(&waiting, &reserved, &both[..1], Freshness::Quorum, &losses);
-    assert_eq!(seen, Reading::Events(vec![Event::Lost { failure: lost, phase: AdmissionPhase::Reserved }]));
+    assert_eq!(
+        seen,
+        Observation::Events(vec![Event::Lost { failure: lost, phase: AdmissionPhase::Reserved }])
+    );
     let back = journal(State::RollingBack { then: setu::gang::Then::Yielded });
-    assert_eq!(read(&back, &reserved, &[], Freshness::Cached, &none), Reading::NeedsQuorumRead);
+    assert_eq!(read(&back, &reserved, &[], Freshness::Cached, &none), Observation::NeedsQuorumRead);
     assert_eq!(
         read(&back, &reserved, &[], Freshness::Quorum, &none),
-        Reading::Events(vec![Event::ClaimsGone])
+        Observation::Events(vec![Event::ClaimsGone])
     );
 }
 
@@ -357,7 +363,7 @@ fn a_reboot_ends_no_attempt_and_no_running_gang() {
         (State::Approved { nodes: Nodes::Held }, AdmissionPhase::Running),
     ] {
         let seen = read(&journal(state), &held(phase), &claims, Freshness::Quorum, &none);
-        assert_eq!(seen, Reading::Events(Vec::new()), "{phase:?}");
+        assert_eq!(seen, Observation::Events(Vec::new()), "{phase:?}");
     }
 }
 
@@ -376,11 +382,11 @@ fn gang_deadlines_wait_for_a_reboot_and_the_initialization_after_it() {
         (journal.memory.deadline, journal.entered_at) = (Some(at(9)), at(-7_200));
         let second = ClaimView { rebooted: rebooted.map(at), ..view(1, health) };
         match read(&journal, &reserved, &[ready(0), second], Freshness::Quorum, &none) {
-            Reading::Events(events) => events.into_iter().find_map(|event| match event {
+            Observation::Events(events) => events.into_iter().find_map(|event| match event {
                 Event::Failed(failure) => Some(failure.reason),
                 _ => None,
             }),
-            Reading::NeedsQuorumRead => panic!("it was a quorum read"),
+            Observation::NeedsQuorumRead => panic!("it was a quorum read"),
         }
     };
     let late = [
@@ -422,7 +428,7 @@ fn a_message_says_how_long_the_remaining_nodes_usually_take() {
         let snapshot = Snapshot {
             claims,
             losses: &losses,
-            outlook: Outlook {
+            forecast: Forecast {
                 ready_by: ready_by.map(at),
                 tier: Some("on-demand"),
                 unplaced: false,
@@ -449,8 +455,8 @@ fn an_eviction_in_progress_ends_an_attempt_but_not_an_approved_gang() {
     let leaving = Reservation::Leaving(Ending::Evicted);
     let seen =
         |state| read(&journal(state), &leaving, &[ready(0), ready(1)], Freshness::Quorum, &BTreeMap::new());
-    assert_eq!(seen(State::WaitingReady), Reading::Events(vec![Event::Leaving(Ending::Evicted)]));
-    assert_eq!(seen(State::Approved { nodes: Nodes::Held }), Reading::Events(Vec::new()));
+    assert_eq!(seen(State::WaitingReady), Observation::Events(vec![Event::Leaving(Ending::Evicted)]));
+    assert_eq!(seen(State::Approved { nodes: Nodes::Held }), Observation::Events(Vec::new()));
 }
 
 #[test]
@@ -463,7 +469,7 @@ fn claims_of_another_attempt_are_strays_in_every_state() {
             if state.wants_claims() { vec![ready(0), ready(1), old.clone()] } else { vec![old.clone()] };
         let reservation =
             if state.is_over() { Reservation::Gone(Ending::Evicted) } else { held(AdmissionPhase::Admitted) };
-        let Reading::Events(events) =
+        let Observation::Events(events) =
             read(&journal(state), &reservation, &claims, Freshness::Cached, &BTreeMap::new())
         else {
             panic!("looked again");
@@ -479,7 +485,7 @@ fn the_claims_of_an_admitted_gang_override_an_older_journal() {
         (forged.memory.attempt, forged.memory.slots) = (attempt, slots);
         let claims = [ready(0), ready(1)];
         let seen = (&claims[..], Freshness::Cached, &BTreeMap::new());
-        let Reading::Events(events) = read_reported(Verdict::Ready, &forged, &held(phase), seen) else {
+        let Observation::Events(events) = read_reported(Verdict::Ready, &forged, &held(phase), seen) else {
             panic!("looked again")
         };
         events.into_iter().next()
@@ -513,7 +519,7 @@ fn returned_capacity_ends_a_backoff_early_except_in_compat_mode() {
         let snapshot = Snapshot { capacity_back: true, ..Snapshot::of(at(10), &reserved, &policy) };
         observe(&journal(state), &snapshot)
     };
-    let events = |events: &[Event]| Reading::Events(events.to_vec());
+    let events = |events: &[Event]| Observation::Events(events.to_vec());
     let waits = State::BackingOff { until: at(40) };
     assert_eq!(read(waits.clone(), Compat::None), events(&[Event::CapacityBack]));
     assert_eq!(read(waits, Compat::Setu), events(&[]));
@@ -535,8 +541,7 @@ fn a_closed_gate_on_a_later_tier_is_waited_for_until_the_next_round() {
         };
         (observe(&journal, &snapshot), wake_at(&journal, &snapshot))
     };
-    let failed =
-        |reading: &Reading| matches!(reading, Reading::Events(all) if matches!(all[..], [Event::Failed(_)]));
+    let failed = |reading: &Observation| matches!(reading, Observation::Events(all) if matches!(all[..], [Event::Failed(_)]));
     let closed = Obstacle {
         gate: Some((Gate::Capacity, "gpu".to_owned())),
         ..Obstacle::new(ObstacleReason::LimitExceeded, "full")
@@ -556,14 +561,14 @@ fn a_closed_gate_on_a_later_tier_is_waited_for_until_the_next_round() {
 #[test]
 fn a_released_gang_that_still_has_its_reservation_starts_again() {
     let seen = |state, phase| read(&journal(state), &held(phase), &[], Freshness::Quorum, &BTreeMap::new());
-    let again = |phase| Reading::Events(vec![Event::Reserved { admission: admission(), phase }]);
+    let again = |phase| Observation::Events(vec![Event::Reserved { admission: admission(), phase }]);
     assert_eq!(seen(State::Released, AdmissionPhase::Reserved), again(AdmissionPhase::Reserved));
     assert_eq!(
         seen(State::Released, AdmissionPhase::Admitted),
         again(AdmissionPhase::Admitted),
         "by a Ready of before"
     );
-    assert_eq!(seen(State::Yielded, AdmissionPhase::Reserved), Reading::Events(Vec::new()));
+    assert_eq!(seen(State::Yielded, AdmissionPhase::Reserved), Observation::Events(Vec::new()));
     // Kueue admitted while the check was off the Workload: the pods run on other nodes.
     assert_eq!(seen(State::Yielded, AdmissionPhase::Running), again(AdmissionPhase::Running));
 }
@@ -582,12 +587,15 @@ fn ready_is_revoked_before_a_loss_is_acted_on() {
         freshness: Freshness::Quorum,
         ..Snapshot::of(at(10), &reservation, &policy)
     };
-    assert_eq!(observe(&approved, &snapshot(Verdict::Ready)), Reading::Events(Vec::new()));
+    assert_eq!(observe(&approved, &snapshot(Verdict::Ready)), Observation::Events(Vec::new()));
     let check = entry(Verdict::Ready, &update("x"));
     let desired = desired(&approved, &snapshot(Verdict::Ready), &check, Ok(update("x"))).unwrap();
     assert_eq!((desired.state, desired.updates.len()), (Verdict::Pending, 0));
     let next = observe(&approved, &snapshot(Verdict::Pending));
-    assert_eq!(next, Reading::Events(vec![Event::Lost { failure: lost, phase: AdmissionPhase::Reserved }]));
+    assert_eq!(
+        next,
+        Observation::Events(vec![Event::Lost { failure: lost, phase: AdmissionPhase::Reserved }])
+    );
 }
 
 fn entry(state: Verdict, updates: &[PodSetUpdate]) -> CheckState {
@@ -637,7 +645,7 @@ fn bare_pods_are_never_evicted_and_get_their_nodes_late() {
     assert_eq!(job, Some((Verdict::Retry, 0)));
     let again = read(&journal(State::Yielded), &pods, &[], Freshness::Quorum, &BTreeMap::new());
     let phase = AdmissionPhase::AdmittedPods;
-    assert_eq!(again, Reading::Events(vec![Event::Reserved { admission: admission(), phase }]));
+    assert_eq!(again, Observation::Events(vec![Event::Reserved { admission: admission(), phase }]));
 }
 
 #[test]
@@ -685,9 +693,17 @@ fn a_timeout_is_decided_only_on_a_quorum_read() {
     for reason in FailureClass::ALL.into_iter().filter(|reason| reason.needs_quorum()) {
         for state in [State::Provisioning, State::WaitingReady] {
             let claims = [ready(0), late(reason)];
-            assert_eq!(seen(state.clone(), &claims, Freshness::Cached), Reading::NeedsQuorumRead, "{reason}");
+            assert_eq!(
+                seen(state.clone(), &claims, Freshness::Cached),
+                Observation::NeedsQuorumRead,
+                "{reason}"
+            );
             let failed = Event::Failed(Failure::new(reason, "late"));
-            assert_eq!(seen(state, &claims, Freshness::Quorum), Reading::Events(vec![failed]), "{reason}");
+            assert_eq!(
+                seen(state, &claims, Freshness::Quorum),
+                Observation::Events(vec![failed]),
+                "{reason}"
+            );
         }
     }
     // The gang's deadline.
@@ -695,9 +711,9 @@ fn a_timeout_is_decided_only_on_a_quorum_read() {
     let mut over = journal(State::WaitingReady);
     over.memory.deadline = Some(at(10));
     let seen = |freshness| read(&over, &reserved, &[ready(0), coming.clone()], freshness, &BTreeMap::new());
-    assert_eq!(seen(Freshness::Cached), Reading::NeedsQuorumRead);
+    assert_eq!(seen(Freshness::Cached), Observation::NeedsQuorumRead);
     assert!(
-        matches!(seen(Freshness::Quorum), Reading::Events(events) if matches!(events[..], [Event::Failed(_)]))
+        matches!(seen(Freshness::Quorum), Observation::Events(events) if matches!(events[..], [Event::Failed(_)]))
     );
 }
 
@@ -712,8 +728,8 @@ fn a_changed_plan_and_a_plan_without_nodes_are_acted_on_only_after_a_quorum_read
         (State::Validating, nothing()),
     ] {
         let seen = |freshness| read_planned(&journal(state.clone()), &plan, freshness);
-        assert_eq!(seen(Freshness::Cached), Reading::NeedsQuorumRead, "{state:?} {plan:?}");
-        let Reading::Events(events) = seen(Freshness::Quorum) else { panic!("{state:?} {plan:?}") };
+        assert_eq!(seen(Freshness::Cached), Observation::NeedsQuorumRead, "{state:?} {plan:?}");
+        let Observation::Events(events) = seen(Freshness::Quorum) else { panic!("{state:?} {plan:?}") };
         let ends = |event: &Event| match event {
             Event::Failed(failure) => failure.reason == FailureClass::PlanChanged,
             event => *event == Event::NothingNeeded,
@@ -729,10 +745,10 @@ fn a_waiting_gang_is_given_up_only_after_a_quorum_read() {
     let obstacle = Obstacle::new(ObstacleReason::NodePoolNotReady, "NodePool gpu is not ready");
     let waits = Outcome::Wait(obstacle);
     let seen = |freshness| read_planned(&over, &waits, freshness);
-    assert_eq!(seen(Freshness::Cached), Reading::NeedsQuorumRead);
+    assert_eq!(seen(Freshness::Cached), Observation::NeedsQuorumRead);
     let failed =
         Failure::of_obstacle(&Obstacle::new(ObstacleReason::NodePoolNotReady, "NodePool gpu is not ready"));
-    assert_eq!(seen(Freshness::Quorum), Reading::Events(vec![Event::Failed(failed)]));
+    assert_eq!(seen(Freshness::Quorum), Observation::Events(vec![Event::Failed(failed)]));
 }
 
 #[test]
@@ -741,9 +757,9 @@ fn a_rollback_waits_for_a_deleting_claim_until_it_counts_as_stuck() {
     let back = journal(State::RollingBack { then: setu::gang::Then::Yielded });
     let reserved = held(AdmissionPhase::Reserved);
     let seen = |claims: &[ClaimView], freshness| read(&back, &reserved, claims, freshness, &BTreeMap::new());
-    assert_eq!(seen(&[going(false), going(true)], Freshness::Quorum), Reading::Events(Vec::new()));
-    assert_eq!(seen(&[going(true)], Freshness::Cached), Reading::NeedsQuorumRead);
-    assert_eq!(seen(&[going(true)], Freshness::Quorum), Reading::Events(vec![Event::ClaimsGone]));
+    assert_eq!(seen(&[going(false), going(true)], Freshness::Quorum), Observation::Events(Vec::new()));
+    assert_eq!(seen(&[going(true)], Freshness::Cached), Observation::NeedsQuorumRead);
+    assert_eq!(seen(&[going(true)], Freshness::Quorum), Observation::Events(vec![Event::ClaimsGone]));
 }
 
 #[test]
@@ -782,9 +798,9 @@ fn a_refused_gang_yields_at_once_and_stays_out_of_the_queue_while_it_is_refused(
     let refused =
         Event::Refused(Failure::of_obstacle(&Obstacle::new(ObstacleReason::TooManyNodes, "3 of 2 nodes")));
     let cached = refusable(&reserved, Some(&plan), None, rest);
-    assert_eq!(observe(&validating, &cached), Reading::NeedsQuorumRead, "what is cached may be over");
+    assert_eq!(observe(&validating, &cached), Observation::NeedsQuorumRead, "what is cached may be over");
     let first = Snapshot { freshness: Freshness::Quorum, ..cached };
-    assert_eq!(observe(&validating, &first), Reading::Events(vec![refused.clone()]));
+    assert_eq!(observe(&validating, &first), Observation::Events(vec![refused.clone()]));
     let rules = Rules::new(&policy, at(10_000), 0.0);
     let yielded = decide(&validating, &refused, &rules).journal;
     assert_eq!((&yielded.state, yielded.memory.not_before), (&State::Yielded, None));
@@ -805,8 +821,47 @@ fn a_refused_gang_yields_at_once_and_stays_out_of_the_queue_while_it_is_refused(
     let next = decide(&yielded, &again, &rules).journal;
     assert_eq!(next.state, State::Validating);
     let lost = refusable(&reserved, Some(&plan), refusal, rest);
-    assert_eq!(observe(&validating, &lost), Reading::Events(Vec::new()), "a pause, so that this has an end");
+    assert_eq!(
+        observe(&validating, &lost),
+        Observation::Events(Vec::new()),
+        "a pause, so that this has an end"
+    );
     assert_eq!(wake_at(&validating, &lost), Some(at(10_001)));
+}
+
+#[test]
+fn a_step_acts_at_the_times_that_an_explanation_announces() {
+    let (policy, reserved) = (Policy::default(), held(AdmissionPhase::Reserved));
+    let full = Outcome::Wait(Obstacle::new(ObstacleReason::LimitExceeded, "full"));
+    let coming = [ready(0), view(1, Health::Coming { waits_for: WaitsFor::Node, until: None })];
+    let both = [ready(0), ready(1)];
+    let cases: [(State, Option<&Outcome>, &[ClaimView], &str); 5] = [
+        (State::BackingOff { until: at(40) }, None, &[], "WaitOver"),
+        (State::Validating, Some(&full), &[], "NotPlannable"),
+        (State::Provisioning, None, &[], "GangTimeout"),
+        (State::WaitingReady, None, &coming, "GangTimeout"),
+        (State::Approved { nodes: Nodes::Held }, None, &both, "NotAdmitted"),
+    ];
+    for (state, plan, claims, reason) in cases {
+        let journal = journal(state);
+        let snapshot = |now| Snapshot {
+            plan,
+            claims,
+            freshness: Freshness::Quorum,
+            ..Snapshot::of(now, &reserved, &policy)
+        };
+        let explanation = Explanation::of(&journal, &snapshot(at(10)), &[]);
+        let announced = explanation.next_at.or(explanation.otherwise.map(|o| o.at)).unwrap();
+        let cause = |now| {
+            let rules = Rules::new(&policy, now, 0.0);
+            match step(&journal, &snapshot(now), JudgedBy::Known, &rules) {
+                Step::Moved(moved) => moved.cause.map(|event| event.reason().to_string()),
+                Step::Still | Step::NeedsQuorumRead => None,
+            }
+        };
+        assert_eq!(cause(announced).as_deref(), Some(reason));
+        assert_eq!(cause(announced - jiff::SignedDuration::from_secs(1)), None, "{reason}");
+    }
 }
 
 #[test]
@@ -849,9 +904,9 @@ fn a_refused_create_ends_an_attempt_unless_pods_may_run_on_its_other_nodes() {
         observe(&journal(state), &snapshot)
     };
     let refused = Failure::new(FailureClass::Refused, "the API server refused a NodeClaim: Forbidden");
-    let ended = Reading::Events(vec![Event::Failed(refused)]);
+    let ended = Observation::Events(vec![Event::Failed(refused)]);
     assert_eq!(read(State::Provisioning, AdmissionPhase::Reserved, &[]), ended);
-    let stands = Reading::Events(Vec::new());
+    let stands = Observation::Events(Vec::new());
     assert_eq!(read(State::Provisioning, AdmissionPhase::Admitted, &[ready(0)]), stands);
     assert_eq!(
         read(State::Approved { nodes: Nodes::Replacing }, AdmissionPhase::Admitted, &[ready(0)]),

@@ -247,7 +247,7 @@ fn the_existing_nodes_of_a_gang_do_not_count_against_it() {
         ]}}}]},
     });
     let read: setu::api::Workload = serde_json::from_value(workload.clone()).unwrap();
-    let pin = setu::gang::identity::pin(&read, setu::names::DEFAULT_CHECK);
+    let pin = setu::gang::identity::gang_label(&read, setu::names::DEFAULT_CHECK);
     let claim = |name: &str, pin: &str, uid: &str| {
         serde_json::json!({
             "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",

@@ -11,10 +11,12 @@
 use jiff::{SignedDuration, Timestamp};
 use setu::api::parameters::{OnNodeLost, Pinning};
 use setu::api::{NodeClaim, Workload};
-use setu::gang::event::{AdmissionPhase, Event};
+use setu::gang::event::Event;
 use setu::gang::reservation::{AdmissionId, Ending};
-use setu::gang::trace::{Claims, CutOff, Span, Status, Subject, TraceContext, Value, cut_off, spans};
-use setu::gang::{Failure, FailureClass, Journal, Rules, decide};
+use setu::gang::trace::{
+    AttributeValue, Claims, CutOff, SpanStatus, Subject, TraceContext, TraceSpan, cut_off, spans,
+};
+use setu::gang::{AdmissionPhase, Failure, FailureClass, Journal, Rules, decide};
 use setu::policy::Policy;
 use std::collections::BTreeSet;
 
@@ -75,7 +77,7 @@ fn claim(slot: u32, attempt: u32, created: i64, conditions: &[(&str, i64)]) -> N
 
 /// Applies events to a journal, one every ten seconds and each by another replica. Returns the journal and
 /// the spans.
-fn live(mut journal: Journal, events: &[Event], claims: &[NodeClaim]) -> (Journal, Vec<Span>) {
+fn live(mut journal: Journal, events: &[Event], claims: &[NodeClaim]) -> (Journal, Vec<TraceSpan>) {
     let mut policy = Policy::default();
     policy.in_check.max = policy.in_check.base;
     let mut made = Vec::new();
@@ -100,7 +102,7 @@ fn new() -> Journal {
     Journal::new("uid", admission(1), at(0), None)
 }
 
-fn named<'a>(all: &'a [Span], name: &str) -> Vec<&'a Span> {
+fn named<'a>(all: &'a [TraceSpan], name: &str) -> Vec<&'a TraceSpan> {
     all.iter().filter(|s| s.name == name).collect()
 }
 
@@ -125,9 +127,9 @@ fn a_trace_has_each_state_once_under_its_root_without_gaps() {
     assert_eq!(ids.len(), all.len(), "an id was used twice");
     let roots = named(&all, "gang");
     let [root] = roots.as_slice() else { panic!("{} roots", roots.len()) };
-    assert_eq!((root.start, root.end, root.status.clone()), (at(0), at(90), Status::Good));
+    assert_eq!((root.start, root.end, root.status.clone()), (at(0), at(90), SpanStatus::Good));
     assert_eq!(TraceContext { trace: root.trace, root: root.id }.to_string(), journal.traceparent);
-    let mut states: Vec<&Span> = all.iter().filter(|s| s.parent == Some(root.id)).collect();
+    let mut states: Vec<&TraceSpan> = all.iter().filter(|s| s.parent == Some(root.id)).collect();
     states.sort_by_key(|s| s.start);
     let names: Vec<&str> = states.iter().map(|s| s.name).collect();
     let path = [
@@ -174,14 +176,14 @@ fn node_spans_are_children_of_their_state_with_a_span_per_phase() {
     assert_eq!(nodes.len(), 2);
     for (node, created) in nodes.iter().zip([10, 11]) {
         assert_eq!((node.parent, node.start, node.end), (Some(waiting.id), at(created), at(25)));
-        assert_eq!(node.status, Status::Good);
+        assert_eq!(node.status, SpanStatus::Good);
         let phases: Vec<_> = all.iter().filter(|s| s.parent == Some(node.id)).collect();
         let times: Vec<_> = phases.iter().map(|p| (p.name, p.start, p.end)).collect();
         let expected =
             [("launch", at(created), at(14)), ("register", at(14), at(17)), ("initialize", at(17), at(25))];
         assert_eq!(times, expected);
     }
-    assert!(nodes[1].attributes.contains(&("k8s.node.name", Value::Text("node-1".into()))));
+    assert!(nodes[1].attributes.contains(&("k8s.node.name", AttributeValue::Text("node-1".into()))));
 }
 
 /// The replacement claim of a slot.
@@ -203,12 +205,12 @@ fn a_lost_node_is_reported_at_once_and_the_others_when_they_are_ready() {
         live(new(), &[planned(), Event::ClaimsExist, lost], &[claim(1, 1, 10, &done(10))]);
     let nodes = named(&all, "NodeClaim");
     assert_eq!(nodes.len(), 1, "the other one goes on");
-    assert!(matches!(&nodes[0].status, Status::Failed(why) if why.contains("lost")));
-    assert!(nodes[0].attributes.contains(&("setu.slot", Value::Number(0))));
+    assert!(matches!(&nodes[0].status, SpanStatus::Failed(why) if why.contains("lost")));
+    assert!(nodes[0].attributes.contains(&("setu.slot", AttributeValue::Number(0))));
     let claims = [replacement(0, 31, &done(31)), claim(1, 1, 10, &done(10))];
     let (_, more) = live(journal, &[Event::ClaimsExist, Event::NodesReady], &claims);
     let came: Vec<_> = named(&more, "NodeClaim").iter().map(|n| (n.status.clone(), n.start, n.end)).collect();
-    assert_eq!(came, [(Status::Good, at(31), at(36)), (Status::Good, at(10), at(15))]);
+    assert_eq!(came, [(SpanStatus::Good, at(31), at(36)), (SpanStatus::Good, at(10), at(15))]);
     all.extend(more);
     let ids: BTreeSet<_> = all.iter().map(|s| s.id).collect();
     assert_eq!(ids.len(), all.len(), "no id stands for two spans");
@@ -245,7 +247,7 @@ fn a_replacement_in_a_running_gang_is_reported_under_the_stay_in_which_it_came_u
     let of = |index: usize| -> Vec<_> {
         named(&made[index], "NodeClaim")
             .iter()
-            .map(|n| (n.start, n.end, n.parent, n.status == Status::Good))
+            .map(|n| (n.start, n.end, n.parent, n.status == SpanStatus::Good))
             .collect()
     };
     let stay = |index: usize| Some(named(&made[index], "Approved")[0].id);
@@ -287,7 +289,7 @@ fn a_tier_change_is_an_event_of_the_state_that_chose_it() {
     assert_eq!(changes.len(), 1);
     assert_eq!(
         (changes[0].0, &changes[0].1.attributes),
-        ("Validating", &vec![("setu.tier", Value::Number(1))])
+        ("Validating", &vec![("setu.tier", AttributeValue::Number(1))])
     );
 }
 
@@ -299,7 +301,7 @@ fn a_workload_deleted_while_nodes_come_up_reports_how_far_they_came() {
     let all = cut_off(&journal, end, Claims::Then(&claims), &subject());
     let state = named(&all, "WaitingReady")[0];
     let nodes = named(&all, "NodeClaim");
-    let why = Status::Failed("not ready when the attempt was given up: Deleted".into());
+    let why = SpanStatus::Failed("not ready when the attempt was given up: Deleted".into());
     assert_eq!(nodes.len(), 2, "a slot without a claim counts too");
     assert_eq!((nodes[0].parent, &nodes[0].status, nodes[0].end), (Some(state.id), &why, at(50)));
     assert_eq!(named(&all, "register")[0].end, at(17));
@@ -322,16 +324,16 @@ fn a_failed_attempt_has_its_reason_and_the_next_one_links_to_it() {
         Event::ClaimsExist,
     ];
     let (_, all) = live(new(), &events, &claims);
-    let why = Status::Failed("InsufficientCapacity: none left".into());
+    let why = SpanStatus::Failed("InsufficientCapacity: none left".into());
     assert_eq!(named(&all, "WaitingReady")[0].status, why);
     let nodes = named(&all, "NodeClaim");
     assert!(
         nodes
             .iter()
-            .all(|n| matches!(&n.status, Status::Failed(why) if why.contains("InsufficientCapacity")))
+            .all(|n| matches!(&n.status, SpanStatus::Failed(why) if why.contains("InsufficientCapacity")))
     );
     assert_eq!(nodes.len(), 2, "the slot without a claim counts too");
-    assert_eq!(named(&all, "launch")[0].status, Status::Good);
+    assert_eq!(named(&all, "launch")[0].status, SpanStatus::Good);
     assert_eq!(named(&all, "register")[0].end, at(30));
     assert!(named(&all, "initialize").is_empty());
     let rolled_back = named(&all, "RollingBack")[0];

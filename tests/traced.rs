@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use setu::api::{NodeClaim, Workload};
 use setu::clock::Clock;
 use setu::cluster::lease::Timing;
-use setu::gang::trace::Span;
+use setu::gang::trace::TraceSpan;
 use setu::names;
 use setu::sim::api::kinds;
 use setu::sim::cluster::{Cluster, Election, Start};
@@ -36,7 +36,7 @@ const BEAT: Duration = Duration::from_millis(250);
 /// Runs a gang of two through a shortage to its end. `plan` sets a fault at one write, counted from 0. If Setu
 /// dies of it, another replica takes over. Returns every span sent, in order, and the number of the first
 /// replica's writes.
-fn play(plan: Option<(usize, Fault)>) -> (Vec<Span>, usize) {
+fn play(plan: Option<(usize, Fault)>) -> (Vec<TraceSpan>, usize) {
     play_with(plan, None, Heir::Starts(Duration::ZERO))
 }
 
@@ -50,7 +50,11 @@ enum Heir {
 }
 
 /// The same, with leader election if one is given.
-fn play_with(plan: Option<(usize, Fault)>, election: Option<Election>, heir: Heir) -> (Vec<Span>, usize) {
+fn play_with(
+    plan: Option<(usize, Fault)>,
+    election: Option<Election>,
+    heir: Heir,
+) -> (Vec<TraceSpan>, usize) {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
@@ -140,17 +144,17 @@ async fn weather(client: &Client, rules: &Value) {
 }
 
 /// Describes what is wrong with the spans of one life.
-fn flaw(sent: &[Span]) -> Option<String> {
-    let mut spans: BTreeMap<([u8; 16], [u8; 8]), &Span> = BTreeMap::new();
+fn flaw(sent: &[TraceSpan]) -> Option<String> {
+    let mut spans: BTreeMap<([u8; 16], [u8; 8]), &TraceSpan> = BTreeMap::new();
     for span in sent {
         let before = spans.insert((span.trace, span.id), span);
         if let Some(before) = before.filter(|b| *b != span) {
             return Some(format!("sent twice, and not the same:\n{before:#?}\n{span:#?}"));
         }
     }
-    let roots: Vec<&&Span> = spans.values().filter(|s| s.parent.is_none()).collect();
+    let roots: Vec<&&TraceSpan> = spans.values().filter(|s| s.parent.is_none()).collect();
     let [root] = roots.as_slice() else { return Some(format!("{} roots", roots.len())) };
-    let mut states: Vec<&&Span> = spans.values().filter(|s| s.parent == Some(root.id)).collect();
+    let mut states: Vec<&&TraceSpan> = spans.values().filter(|s| s.parent == Some(root.id)).collect();
     states.sort_by_key(|s| (s.start, s.end));
     let names: Vec<&str> = states.iter().map(|s| s.name).collect();
     let bounds = (states.first().map(|s| s.start), states.last().map(|s| s.end));
@@ -208,7 +212,7 @@ fn a_trace_is_complete_after_minutes_without_a_leader() {
 #[test]
 fn a_trace_is_complete_whichever_reply_is_lost() {
     let (whole, writes) = play(None);
-    let counted = |sent: &[Span]| {
+    let counted = |sent: &[TraceSpan]| {
         let mut count = BTreeMap::<&str, usize>::new();
         for span in sent {
             *count.entry(span.name).or_default() += 1;

@@ -7,13 +7,13 @@ use proptest::prelude::*;
 use serde_json::json;
 use setu::api::parameters::{OnExhausted, Pinning};
 use setu::api::workload::Verdict;
-use setu::gang::event::{AdmissionPhase, Effect, Event};
+use setu::gang::event::{Effect, Event};
 use setu::gang::journal::WRITE_LIMIT;
 use setu::gang::loss::Loss;
 use setu::gang::reservation::{AdmissionId, Ending};
 use setu::gang::{
-    ClaimView, Failure, FailureClass, Freshness, Health, Journal, Nodes, Reading, Refusal, Reservation,
-    Rules, Snapshot, State, WaitsFor, decide, observe,
+    AdmissionPhase, ClaimView, Failure, FailureClass, Freshness, Health, Journal, Nodes, Observation,
+    Refusal, Reservation, Rules, Snapshot, State, WaitsFor, decide, observe,
 };
 use setu::plan::{Obstacle, ObstacleReason, Outcome, Plan, PodShare, Slot};
 use setu::policy::Policy;
@@ -34,9 +34,9 @@ fn policy() -> Policy {
     policy
 }
 
-/// One observation, with claims relative to the journal's attempt at that time.
+/// What one snapshot shows, with claims relative to the journal's attempt at that time.
 #[derive(Clone, Debug)]
-struct Observation {
+struct SnapshotParts {
     after: i64,
     reservation: Reservation,
     reported: Verdict,
@@ -48,7 +48,7 @@ struct Observation {
     refused: Option<bool>,
 }
 
-fn observation() -> impl Strategy<Value = Observation> {
+fn snapshot_parts() -> impl Strategy<Value = SnapshotParts> {
     let admission =
         proptest::sample::select(vec!["1-0-a", "2-0-a", "3-1-b"]).prop_map(|e| AdmissionId(e.into()));
     let phase = proptest::sample::select(vec![
@@ -70,7 +70,7 @@ fn observation() -> impl Strategy<Value = Observation> {
     let claims = proptest::collection::vec(claim, 0..4);
     let refused = any::<Option<bool>>();
     (0..2_000_i64, reservation, reported, 0..9_u8, claims, any::<bool>(), any::<bool>(), refused).prop_map(
-        |(after, reservation, reported, plan, claims, quorum, lost, refused)| Observation {
+        |(after, reservation, reported, plan, claims, quorum, lost, refused)| SnapshotParts {
             after,
             reservation,
             reported,
@@ -142,8 +142,8 @@ struct Reconciled {
     turns: usize,
 }
 
-/// Advances a journal as far as one observation leads. The effects are not applied.
-fn reconcile(start: &Journal, seen: &Observation, claims: &[ClaimView], now: Timestamp) -> Reconciled {
+/// Advances a journal as far as one snapshot leads. The effects are not applied.
+fn reconcile(start: &Journal, seen: &SnapshotParts, claims: &[ClaimView], now: Timestamp) -> Reconciled {
     let (policy, outcome) = (policy(), plan(seen.plan));
     let loss = |slot| (slot, Loss::Failed(Failure::new(FailureClass::Interrupted, "gone")));
     let losses: BTreeMap<u32, Loss> = if seen.lost { (0..2).map(loss).collect() } else { BTreeMap::new() };
@@ -171,12 +171,12 @@ fn reconcile(start: &Journal, seen: &Observation, claims: &[ClaimView], now: Tim
             ..Snapshot::of(now, &seen.reservation, &policy)
         };
         let events = match observe(&result.journal, &snapshot) {
-            Reading::NeedsQuorumRead => {
+            Observation::NeedsQuorumRead => {
                 assert_eq!(freshness, Freshness::Cached, "a quorum read is never asked for twice");
                 freshness = Freshness::Quorum;
                 continue;
             }
-            Reading::Events(events) => events,
+            Observation::Events(events) => events,
         };
         let before = result.journal.clone();
         for event in events {
@@ -210,8 +210,8 @@ fn count(steps: usize) {
 
 /// Walks a sequence of observations and passes each result to `check`.
 fn walk(
-    seen: &[Observation],
-    mut check: impl FnMut(&Journal, &Observation, &Reconciled, Timestamp) -> Result<(), TestCaseError>,
+    seen: &[SnapshotParts],
+    mut check: impl FnMut(&Journal, &SnapshotParts, &Reconciled, Timestamp) -> Result<(), TestCaseError>,
 ) -> Result<(), TestCaseError> {
     let mut journal = Journal::new("uid", AdmissionId("1-0-a".into()), at(0), Some(at(900)));
     let mut clock = 0;
@@ -226,13 +226,13 @@ fn walk(
     Ok(())
 }
 
-fn observations() -> impl Strategy<Value = Vec<Observation>> {
-    proptest::collection::vec(observation(), 0..40)
+fn all_snapshot_parts() -> impl Strategy<Value = Vec<SnapshotParts>> {
+    proptest::collection::vec(snapshot_parts(), 0..40)
 }
 
 proptest! {
     #[test]
-    fn the_same_observation_again_changes_nothing(seen in observations()) {
+    fn the_same_observation_again_changes_nothing(seen in all_snapshot_parts()) {
         walk(&seen, |_, one, first, now| {
             prop_assert!(first.turns < TURNS, "goes in circles: {:?}", first.journal.state);
             let again = reconcile(&first.journal, one, &first.claims, now);
@@ -242,7 +242,7 @@ proptest! {
     }
 
     #[test]
-    fn every_step_increments_seq_and_is_in_the_history(seen in observations()) {
+    fn every_step_increments_seq_and_is_in_the_history(seen in all_snapshot_parts()) {
         walk(&seen, |start, _, result, _| {
             let mut seq = start.seq;
             for (journal, event) in &result.steps {
@@ -257,7 +257,7 @@ proptest! {
     }
 
     #[test]
-    fn attempts_are_limited_and_backoff_never_shrinks_within_an_admission(seen in observations()) {
+    fn attempts_are_limited_and_backoff_never_shrinks_within_an_admission(seen in all_snapshot_parts()) {
         let limit = policy().in_check.limit;
         let (mut attempts, mut last_wait) = (0, SignedDuration::ZERO);
         walk(&seen, |_, _, result, now| {
@@ -279,7 +279,7 @@ proptest! {
     }
 
     #[test]
-    fn claims_are_created_only_when_needed_and_deleted_only_when_unwanted(seen in observations()) {
+    fn claims_are_created_only_when_needed_and_deleted_only_when_unwanted(seen in all_snapshot_parts()) {
         walk(&seen, |_, one, result, _| {
             let let_go = |phase| matches!(phase, AdmissionPhase::Admitted | AdmissionPhase::AdmittedPods);
             let late = matches!(one.reservation, Reservation::Held { phase, .. } if let_go(phase));

@@ -7,11 +7,11 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use setu::api::parameters::{Pinning, ProvisioningParametersSpec};
 use setu::api::{Node, NodeClaim};
-use setu::gang::event::{AdmissionPhase, Event};
+use setu::gang::event::Event;
 use setu::gang::reservation::AdmissionId;
 use setu::gang::{
-    ClaimView, Failure, FailureClass, Freshness, Health, Journal, Nodes, Reading, Reservation, Rules,
-    Snapshot, State, StateName, decide, observe,
+    AdmissionPhase, ClaimView, Failure, FailureClass, Freshness, Health, Journal, Nodes, Observation,
+    Reservation, Rules, Snapshot, State, StateName, decide, observe,
 };
 use setu::policy::Policy;
 
@@ -246,11 +246,11 @@ fn seen(policy: &Policy, journal: &Journal, reached: &str, now: i64) -> Option<F
         ..Snapshot::of(at(now), &reservation, policy)
     };
     match observe(journal, &snapshot) {
-        Reading::Events(events) => events.into_iter().find_map(|e| match e {
+        Observation::Events(events) => events.into_iter().find_map(|e| match e {
             Event::Failed(failure) => Some(failure.reason),
             _ => None,
         }),
-        Reading::NeedsQuorumRead => None,
+        Observation::NeedsQuorumRead => None,
     }
 }
 

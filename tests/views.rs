@@ -10,7 +10,7 @@ use setu::cli::find;
 use setu::cli::render::{explanation, summary, table, waterfall};
 use setu::cli::report::{self, GangReport};
 use setu::gang::GangIdentity;
-use setu::gang::identity::pin;
+use setu::gang::identity::gang_label;
 use setu::names;
 use std::path::Path;
 
@@ -166,7 +166,7 @@ fn unbound(approved: &[(&str, &str, i64, &str)]) -> Gang {
     gang.workload["spec"]["podSets"] = json!([{"name": "main", "count": 3, "template": {}}]);
     let admitted = condition("Admitted", "True", -120, "");
     gang.workload["status"]["conditions"].as_array_mut().unwrap().push(admitted);
-    let pin = pin(&serde_json::from_value(gang.workload.clone()).unwrap(), CHECK);
+    let pin = gang_label(&serde_json::from_value(gang.workload.clone()).unwrap(), CHECK);
     let pod = |name: &str, created: i64| {
         let mut unscheduled = condition(
             "PodScheduled",

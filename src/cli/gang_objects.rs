@@ -6,12 +6,12 @@ use super::cluster::ClusterObjects;
 use crate::api::workload::Verdict;
 use crate::api::{Node, NodeClaim, Pod, Workload};
 use crate::gang::journal::JournalError;
-use crate::gang::repair::rebuilt;
+use crate::gang::repair::rebuild_journal;
 use crate::gang::reservation::Ending;
-use crate::gang::terms::vouched;
+use crate::gang::terms::confirmed_terms;
 use crate::gang::verdict::is_kept_out;
 use crate::gang::{
-    AdmittedPods, ClaimView, Explanation, GangIdentity, Journal, Outlook, Refusal, Reservation, Snapshot,
+    AdmittedPods, ClaimView, Explanation, Forecast, GangIdentity, Journal, Refusal, Reservation, Snapshot,
     UnboundPods,
 };
 use crate::names;
@@ -79,7 +79,7 @@ impl<'o> GangObjects<'o> {
             reported: self.reported(),
             claims: &views,
             refusal: self.is_kept_out(journal).then_some(Refusal { until: now, again_at: now }),
-            outlook: Outlook { unbound: unbound.as_ref(), ..Outlook::default() },
+            forecast: Forecast { unbound: unbound.as_ref(), ..Forecast::default() },
             ..Snapshot::of(now, &reservation, &policy)
         };
         Explanation::of(journal, &snapshot, &self.claims)
@@ -89,18 +89,18 @@ impl<'o> GangObjects<'o> {
     ///
     /// # Errors
     /// The ending, if Kueue is taking its Workload down.
-    pub fn rebuilt(&self) -> Result<Journal, Ending> {
+    pub fn rebuild_journal(&self) -> Result<Journal, Ending> {
         let (policy, now) = (Policy::default(), self.objects.now);
         let view = |claim| ClaimView::of(claim, None, &policy, now, None);
         let views: Vec<ClaimView> = self.claims.iter().map(view).collect();
         let known = self.journal().and_then(Result::ok);
-        rebuilt(self.workload, &self.identity, &views, known, now)
+        rebuild_journal(self.workload, &self.identity, &views, known, now)
     }
 
     /// The policy that its attempt is judged by.
     fn policy(&self, journal: &Journal) -> Policy {
         let policy = self.objects.policy(&self.identity.check);
-        match vouched(journal, &self.claims) {
+        match confirmed_terms(journal, &self.claims) {
             Some(terms) => terms.over(policy, journal.memory.option.tier),
             None => policy,
         }

@@ -78,7 +78,7 @@ fn repair(objects: &ClusterObjects, workload: &Workload, check: &str) -> Repair 
         Some(Err(error @ JournalError::Newer(_))) => error.to_string(),
         Some(Err(error)) => format!("it cannot be read: {error}"),
     };
-    let new = gang.rebuilt().map_err(|ending| {
+    let new = gang.rebuild_journal().map_err(|ending| {
         format!("Kueue is taking the Workload down ({ending:?}); try again when its pods are gone")
     });
     Repair { check: check.to_owned(), old: gang.annotation().map(str::to_owned), says, new }

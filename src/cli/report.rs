@@ -13,7 +13,7 @@ use crate::api::workload::{CheckState, Verdict};
 use crate::api::{NodeClaim, Workload, condition};
 use crate::controllers::board::Holder;
 use crate::gang::explain::WHEN_THAT_CHANGES;
-use crate::gang::journal::{JournalError, Step};
+use crate::gang::journal::{JournalError, Transition};
 use crate::gang::notice::NEXT;
 use crate::gang::request::own_check;
 use crate::gang::state::Nodes;
@@ -85,7 +85,7 @@ pub struct GangReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace_id: Option<String>,
     /// Its last transitions, newest last.
-    pub history: Vec<Step>,
+    pub history: Vec<Transition>,
 }
 
 /// A check of another controller.
@@ -206,7 +206,8 @@ fn journal_fault(gang: &GangObjects<'_>) -> Option<String> {
 
 /// The text of the Event about the last accepted plan, without its announcement of the next step.
 fn planned(objects: &ClusterObjects, workload: &Workload, journal: &Journal) -> Option<String> {
-    let accepted = |step: &&Step| (step.from, step.to) == (StateName::Validating, StateName::Provisioning);
+    let accepted =
+        |step: &&Transition| (step.from, step.to) == (StateName::Validating, StateName::Provisioning);
     let step = journal.history.iter().rfind(accepted)?;
     let event = objects.plans.iter().find(|event| {
         let at = event.event_time.as_ref().map(|time| time.0.as_millisecond());

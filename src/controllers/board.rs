@@ -6,7 +6,7 @@
 use super::memory::lock;
 use crate::api::amount::{Currency, Price};
 use crate::api::{Workload, condition};
-use crate::gang::journal::Step;
+use crate::gang::journal::Transition;
 use crate::gang::{Explanation, Journal, PodCheck, StateName};
 use crate::plan::cost::Cost;
 use crate::plan::offering::Offering;
@@ -47,7 +47,7 @@ pub struct BoardEntry {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub no_price: Option<String>,
     /// Its last transitions, newest last.
-    pub history: Vec<Step>,
+    pub history: Vec<Transition>,
     /// Id of the trace of this admission.
     pub trace_id: String,
     #[serde(skip)]

@@ -12,8 +12,8 @@ use crate::api::{AdmissionCheck, NodeClaim, Workload};
 use crate::cluster::guard::Guarded;
 use crate::effects::{call, claims, handover};
 use crate::error::Error;
-use crate::gang::custody::{Kin, Orphaned, hold_ends, is_warm, orphaned};
-use crate::gang::identity::{gang_of, pin};
+use crate::gang::custody::{OrphanReason, OwnerStatus, orphan_reason};
+use crate::gang::identity::{gang_label, gang_of};
 use crate::names;
 use crate::planted::planted;
 use crate::telemetry::metrics::{self, Kept};
@@ -112,7 +112,7 @@ pub async fn reconcile(object: ObjectRef<NodeClaim>, sweeper: Arc<Sweeper>) -> R
     let of_workload = claim.label(names::WORKLOAD_UID);
     let (name, uid) = (claim.name_any(), claim.uid().unwrap_or_default());
     let now = context.now();
-    if claim.metadata.deletion_timestamp.is_some() && is_ours(&claim) && is_warm(&claim) {
+    if claim.metadata.deletion_timestamp.is_some() && is_ours(&claim) && claim.is_warm() {
         // Karpenter updates the claim once more before it is gone, no matter who deletes it.
         if !sweeper.parted.again(&uid) {
             metrics::kept_warm(&claim, Kept::Unused, now);
@@ -169,7 +169,7 @@ fn is_ours(claim: &NodeClaim) -> bool {
 
 /// Leaves what is due after the next sweep to that sweep.
 fn requeue_after(claim: &NodeClaim, now: Timestamp) -> Action {
-    let due = hold_ends(claim).and_then(|end| Duration::try_from(end.duration_since(now)).ok());
+    let due = claim.hold_ends().and_then(|end| Duration::try_from(end.duration_since(now)).ok());
     due.filter(|due| *due < SWEEP).map_or(Action::await_change(), |due| Action::requeue(due.max(SECOND_READ)))
 }
 
@@ -178,16 +178,16 @@ async fn orphaned_now(
     sweeper: &Sweeper,
     claim: &NodeClaim,
     now: Timestamp,
-) -> Result<Option<Orphaned>, Error> {
+) -> Result<Option<OrphanReason>, Error> {
     let context = &*sweeper.context;
-    let alone = |workload, check_missing| Kin { workload, slice_lives: false, check_missing };
-    let Some(object) = workload_of(claim).filter(|_| !is_warm(claim)) else {
-        return Ok(orphaned(claim, alone(None, None), now));
+    let alone = |workload, check_missing| OwnerStatus { workload, slice_lives: false, check_missing };
+    let Some(object) = workload_of(claim).filter(|_| !claim.is_warm()) else {
+        return Ok(orphan_reason(claim, alone(None, None), now));
     };
     let missing = sweeper.missing_checks.since(claim.annotation(names::CHECK), context);
     let is_meant = |w: &Workload| w.metadata.uid.as_deref() == Some(claim.label(names::WORKLOAD_UID));
     let cached = context.stores.workloads.get(&object).filter(|w| is_meant(w));
-    let judged = orphaned(claim, alone(cached.as_deref(), missing), now);
+    let judged = orphan_reason(claim, alone(cached.as_deref(), missing), now);
     if judged.is_none() || planted!(SweepBeforeStores) {
         return Ok(judged);
     }
@@ -201,13 +201,13 @@ async fn orphaned_now(
     if found.is_none() && owner_runs(context, claim).await? {
         return Ok(None);
     }
-    let kin = alone(found.as_ref(), missing);
-    match orphaned(claim, kin, now) {
-        Some(Orphaned::WorkloadGone | Orphaned::SlicesOver) if shares_its_pin(claim) => {
-            let kin = Kin { slice_lives: slice_lives(context, namespace, claim).await?, ..kin };
-            Ok(orphaned(claim, kin, now))
+    let owner = alone(found.as_ref(), missing);
+    match orphan_reason(claim, owner, now) {
+        Some(OrphanReason::WorkloadGone | OrphanReason::SlicesOver) if shares_its_pin(claim) => {
+            let owner = OwnerStatus { slice_lives: slice_lives(context, namespace, claim).await?, ..owner };
+            Ok(orphan_reason(claim, owner, now))
         }
-        Some(Orphaned::CheckGone) if check_exists(context, claim).await? => Ok(None),
+        Some(OrphanReason::CheckGone) if check_exists(context, claim).await? => Ok(None),
         judged => Ok(judged),
     }
 }
@@ -243,5 +243,5 @@ async fn slice_lives(context: &Context, namespace: &str, claim: &NodeClaim) -> R
     };
     let all = context.slices.read(namespace.to_owned(), read).await?;
     let (label, check) = (claim.label(names::GANG), claim.annotation(names::CHECK));
-    Ok(all.iter().any(|workload| !workload.is("Finished") && pin(workload, check) == label))
+    Ok(all.iter().any(|workload| !workload.is("Finished") && gang_label(workload, check) == label))
 }

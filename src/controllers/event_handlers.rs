@@ -4,7 +4,7 @@ use super::context::Context;
 use super::memory::workload_of;
 use super::queue::Key;
 use crate::api::{Node, NodeClaim, Workload};
-use crate::gang::identity::pin;
+use crate::gang::identity::gang_label;
 use crate::names;
 use crate::plan::shape::Shape;
 use kube::ResourceExt;
@@ -96,7 +96,7 @@ impl Context {
 
     /// The elastic Job may be over, and then the nodes of its earlier slices are not needed any more.
     fn wake_claims_of_slices(&self, workload: &Workload) {
-        let pins: Vec<String> = workload.checks().iter().map(|c| pin(workload, &c.name)).collect();
+        let pins: Vec<String> = workload.checks().iter().map(|c| gang_label(workload, &c.name)).collect();
         for claim in self.stores.claims.those(|claim| pins.contains(&claim.pin)) {
             let _ = self.wake.claim.send(claim);
         }

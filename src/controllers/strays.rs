@@ -9,8 +9,8 @@ use crate::api::{Node, NodeClaim};
 use crate::cluster::guard::Guarded;
 use crate::effects::{call, claims, nodes};
 use crate::error::Error;
-use crate::gang::custody::Orphaned;
-use crate::gang::stray::{is_silent, may_run, stands_behind};
+use crate::gang::custody::OrphanReason;
+use crate::gang::orphan_node::{is_silent, may_own, may_run};
 use crate::names;
 use crate::telemetry::metrics;
 use kube::{Api, ResourceExt};
@@ -67,11 +67,11 @@ async fn sweep_once(context: &Context) -> Result<(), Error> {
         tracing::info!(
             node = node.name_any(),
             workload = node.annotations().get(names::WORKLOAD),
-            reason = Orphaned::StrayNode.name(),
+            reason = OrphanReason::StrayNode.name(),
             "no NodeClaim stands behind a Node any more"
         );
         match nodes::delete(context.client_of(uid), &node).await {
-            Ok(()) => metrics::swept(Orphaned::StrayNode),
+            Ok(()) => metrics::swept(OrphanReason::StrayNode),
             Err(error) if error.is_forbidden() => return Err(error),
             Err(error) => {
                 log_remaining_stray(context, &node, &error);
@@ -135,7 +135,7 @@ async fn strays(context: &Context, suspects: Vec<Node>) -> Result<Vec<Node>, Err
 /// A claim that cannot be read may stand behind any Node of its NodePool.
 fn may_stand_behind(claim: &Guarded<NodeClaim>, node: &Node) -> bool {
     match &claim.0 {
-        Ok(claim) => stands_behind(claim, node),
+        Ok(claim) => may_own(claim, node),
         Err(unread) => {
             let pool = unread.metadata.labels.as_ref().and_then(|labels| labels.get(names::NODEPOOL));
             pool.is_some_and(|pool| pool == node.label(names::NODEPOOL))

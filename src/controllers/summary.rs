@@ -4,7 +4,6 @@
 use super::memory::{owner_of, workload_of};
 use crate::api::{NodeClaim, Workload};
 use crate::gang::claims::is_stuck;
-use crate::gang::custody::is_warm;
 use crate::gang::identity::gang_of;
 use crate::gang::phase::ClaimPhase;
 use crate::names;
@@ -110,7 +109,7 @@ impl ClaimSummary {
             node_name: claim.node_name().unwrap_or_default().to_owned(),
             kept_for: claim.annotation(names::WARM_QUEUE).to_owned(),
             pin: claim.label(names::GANG).to_owned(),
-            is_warm: is_warm(claim),
+            is_warm: claim.is_warm(),
             waits_for_provider: claim.status.as_ref().is_none_or(|s| s.provider_id.is_empty()),
             is_initialized: claim.is("Initialized"),
             priced_as: priced_as(claim),

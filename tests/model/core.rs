@@ -11,10 +11,9 @@ use setu_core::api::parameters::{OnExhausted, Pinning};
 use setu_core::api::workload::{CheckState, PodSetUpdate, Verdict};
 use setu_core::gang::diagram;
 use setu_core::gang::event::Effect;
+use setu_core::gang::initial_journal::initial_journal;
 use setu_core::gang::loss::{ClaimRecords, Tombstone, losses};
-use setu_core::gang::open::opened;
 use setu_core::gang::reservation::AdmissionId;
-use setu_core::gang::terms::unlimited;
 use setu_core::gang::{
     ClaimView, Failure, FailureClass, Freshness, GangIdentity, Health, Journal, JudgedBy, Nodes, Reservation,
     Rules, Snapshot, State, Step, Then, WaitsFor, step, verdict,
@@ -22,6 +21,7 @@ use setu_core::gang::{
 use setu_core::names;
 use setu_core::plan::{Outcome, Plan, PodShare, Slot};
 use setu_core::policy::Policy;
+use setu_core::policy::terms::unlimited;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex};
@@ -282,7 +282,7 @@ pub fn open(work: &Work, claims: &[Claim]) -> Option<(Kept, bool)> {
     if let Some(journal) = work.journal {
         return Some((journal, false));
     }
-    let opened = opened(None, UID, known(work).0, !claims.is_empty(), start());
+    let opened = initial_journal(None, UID, known(work).0, !claims.is_empty(), start());
     opened.map(|(journal, fresh)| (Kept::of(&journal), fresh))
 }
 

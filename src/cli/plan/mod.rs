@@ -13,7 +13,7 @@ use super::policy_flags::PolicyFlags;
 use super::{Failure, Format, print, render};
 use crate::api::NodePool;
 use crate::api::parameters::{GateMode, PackingMode};
-use crate::gang::identity::pin;
+use crate::gang::identity::gang_label;
 use crate::plan::catalogue;
 use crate::plan::policy_warnings::{absurd_money, oversized};
 use crate::plan::{self, Cluster, Obstacle, OptionSelection, Outcome, Plan, Request};
@@ -70,7 +70,7 @@ impl Args {
         let admitted = admission::admit(&objects, check, flavor, &self.connection.controller_name)?;
         let policy = policy_of(&admitted, &objects, &settings)?;
         // By its label a gang's own nodes are known, which do not count as another's.
-        let gang = pin(&admitted.workload, &admitted.check);
+        let gang = gang_label(&admitted.workload, &admitted.check);
         let request = Request {
             workload: &admitted.workload,
             check: &admitted.check,

@@ -5,7 +5,7 @@ use super::{BOLD, DIM, clean, moment, paint, span};
 use crate::cli::report::GangReport;
 use crate::cli::standing::Standing;
 use crate::gang::StateName;
-use crate::gang::explain::{Explanation, Phase, SlotView};
+use crate::gang::explain::{Explanation, SlotPhase, SlotView};
 use jiff::Timestamp;
 use std::fmt::Write as _;
 
@@ -124,14 +124,14 @@ fn waits(text: &mut String, report: &GangReport) {
 
 /// Nodes that are not ready, each with what it lacks.
 fn nodes(text: &mut String, gang: &Explanation, now: Timestamp) {
-    let open: Vec<&SlotView> = gang.nodes.iter().filter(|n| n.phase != Phase::Ready).collect();
+    let open: Vec<&SlotView> = gang.nodes.iter().filter(|n| n.phase != SlotPhase::Ready).collect();
     if open.is_empty() {
         return;
     }
-    let leaving = open.iter().all(|slot| slot.phase == Phase::Going);
+    let leaving = open.iter().all(|slot| slot.phase == SlotPhase::Going);
     heading(text, if leaving { "Nodes that are still there" } else { "Nodes that are missing" });
     for slot in open.iter().take(NODES_LISTED) {
-        let verb = if slot.phase == Phase::Failed { "failed:" } else { "waits for" };
+        let verb = if slot.phase == SlotPhase::Failed { "failed:" } else { "waits for" };
         let by = slot.until.map_or_else(String::new, |at| format!(", at the latest at {}", moment(at, now)));
         let _ = writeln!(text, "  slot {:<3} {verb} {}{by}", slot.slot, clean(&slot.detail));
         let place = [&slot.claim, &slot.node_pool, &slot.instance_type, &slot.zone, &slot.node];

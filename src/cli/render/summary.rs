@@ -8,8 +8,7 @@ use crate::cli::cluster::ClusterObjects;
 use crate::cli::known::{PricedBy, PricesOfCheck};
 use crate::cli::report::GangReport;
 use crate::cli::standing::Standing;
-use crate::gang::custody::is_warm;
-use crate::gang::explain::{Phase, SlotView};
+use crate::gang::explain::{SlotPhase, SlotView};
 use crate::names;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -95,14 +94,14 @@ fn count(held: &mut Held, claim: &NodeClaim, slot: Option<(&GangReport, &SlotVie
     match slot {
         // Of the gang's current attempt, in a state that wants nodes.
         Some((report, slot)) if wanted(report, slot) => match (report.standing, slot.phase) {
-            (Standing::Admitted, Phase::Ready) => held.running += 1,
-            (_, Phase::Ready) => {
+            (Standing::Admitted, SlotPhase::Ready) => held.running += 1,
+            (_, SlotPhase::Ready) => {
                 held.idle += 1;
                 held.unused_seconds += since(slot.initialized);
             }
             _ => held.coming += 1,
         },
-        _ if is_warm(claim) && claim.metadata.deletion_timestamp.is_none() => {
+        _ if claim.is_warm() && claim.metadata.deletion_timestamp.is_none() => {
             held.warm += 1;
             held.unused_seconds += since(claim.annotation(names::WARM_SINCE).parse().ok());
         }
@@ -126,7 +125,7 @@ fn price(held: &mut Held, claim: &NodeClaim, prices: &PricesOfCheck) {
 
 fn wanted(report: &GangReport, slot: &SlotView) -> bool {
     use crate::gang::StateName::{Approved, Provisioning, WaitingReady};
-    let alive = !matches!(slot.phase, Phase::Going | Phase::Failed);
+    let alive = !matches!(slot.phase, SlotPhase::Going | SlotPhase::Failed);
     let wants = |gang: &crate::gang::Explanation| {
         slot.attempt == gang.attempt && matches!(gang.state, Provisioning | WaitingReady | Approved)
     };

@@ -7,8 +7,8 @@
 use super::table::painted_state;
 use super::{BOLD, DIM, clean, paint, span, style_of};
 use crate::cli::report::GangReport;
-use crate::gang::explain::{Phase, SlotView};
-use crate::gang::{StateName, journal::Step};
+use crate::gang::explain::{SlotPhase, SlotView};
+use crate::gang::{StateName, journal::Transition};
 use anstyle::Style;
 use jiff::{SignedDuration, Timestamp};
 use std::fmt::Write as _;
@@ -110,7 +110,7 @@ fn head(report: &GangReport, now: Timestamp, trace_url: Option<&str>) -> String 
 }
 
 /// The transitions since this admission began.
-fn this_admission(history: &[Step]) -> &[Step] {
+fn this_admission(history: &[Transition]) -> &[Transition] {
     let over =
         |state: StateName| matches!(state, StateName::Yielded | StateName::Rejected | StateName::Released);
     // The last step out of a state that holds no nodes.
@@ -119,7 +119,7 @@ fn this_admission(history: &[Step]) -> &[Step] {
 }
 
 /// One row for each period in a state.
-fn states(report: &GangReport, steps: &[Step], now: Timestamp) -> Vec<Row> {
+fn states(report: &GangReport, steps: &[Transition], now: Timestamp) -> Vec<Row> {
     let mut rows = Vec::new();
     let over =
         |name: StateName| matches!(name, StateName::Yielded | StateName::Rejected | StateName::Released);
@@ -167,15 +167,15 @@ fn node(slot: &SlotView, now: Timestamp) -> Option<Row> {
     for at in reached.into_iter().map_while(|at| at) {
         marks.push(at.max(marks.last().copied().unwrap_or(at)));
     }
-    let open = slot.phase != Phase::Failed;
+    let open = slot.phase != SlotPhase::Failed;
     let took = slot.initialized.unwrap_or(now).duration_since(slot.created?);
     marks.push(now.max(marks.last().copied().unwrap_or(now)));
     let there = [&slot.node, &slot.instance_type, &slot.zone];
     let there: Vec<&str> = there.into_iter().map(String::as_str).filter(|t| !t.is_empty()).collect();
     let note = match slot.phase {
-        Phase::Ready => there.join(" "),
+        SlotPhase::Ready => there.join(" "),
         _ if slot.detail.is_empty() => format!("{:?}", slot.phase),
-        Phase::Failed => slot.detail.clone(),
+        SlotPhase::Failed => slot.detail.clone(),
         _ => format!("waits for {}", slot.detail),
     };
     Some(Row { label: format!("  slot {}", slot.slot), style: Style::new(), marks, took, open, note })

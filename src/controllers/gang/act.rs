@@ -6,7 +6,7 @@ use crate::api::parameters::Release;
 use crate::api::{NodeClaim, Workload};
 use crate::effects::{claims, handover, journal as journal_write};
 use crate::error::{Class, Error};
-use crate::gang::custody::{Parting, parting};
+use crate::gang::custody::{Disposition, disposition};
 use crate::gang::observed::Observed;
 use crate::gang::undeletable::{are_given_up, mark_as_deleting};
 use crate::gang::{Effect, Freshness, Reservation, notice};
@@ -154,11 +154,11 @@ impl Gang<'_> {
         let mut released = Released::default();
         for claim in self.observed.claims.iter().filter(|c| names.contains(&c.name_any()) && self.owns(c)) {
             let view = snapshot.claims.iter().find(|v| v.uid == claim.uid().unwrap_or_default());
-            match parting(self.journal(), snapshot.reservation, view, snapshot.policy) {
+            match disposition(self.journal(), snapshot.reservation, view, snapshot.policy) {
                 _ if claim.is_handing_back() => released.back.push(claim.clone()),
-                Parting::HandBack => released.back.push(claim.clone()),
-                Parting::KeepWarm => released.kept.push(claim.clone()),
-                Parting::Delete => released.gone.push(target(claim)),
+                Disposition::HandBack => released.back.push(claim.clone()),
+                Disposition::KeepWarm => released.kept.push(claim.clone()),
+                Disposition::Delete => released.gone.push(target(claim)),
             }
         }
         released

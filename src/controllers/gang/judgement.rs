@@ -8,10 +8,11 @@ use crate::api::{NodeClaim, Workload};
 use crate::controllers::plans;
 use crate::gang::journal::JournalError;
 use crate::gang::notice::Notice;
-use crate::gang::terms::{unlimited, vouched};
-use crate::gang::{Journal, JudgedBy, Memory, Nodes, State, Terms};
+use crate::gang::terms::confirmed_terms;
+use crate::gang::{Journal, JudgedBy, Memory, Nodes, State};
 use crate::plan::Obstacle;
 use crate::policy::Policy;
+use crate::policy::terms::{Terms, unlimited};
 use kube::ResourceExt;
 use std::sync::Arc;
 
@@ -51,7 +52,7 @@ impl Judgement {
             return Self { policy, fault: None, by: JudgedBy::Known };
         }
         let (policy, fault) = plans::policy(scope.context, workload, &scope.identity.check);
-        let (policy, by) = match vouched(journal, claims) {
+        let (policy, by) = match confirmed_terms(journal, claims) {
             Some(terms) => (terms.over(policy, journal.memory.option.tier), JudgedBy::Known),
             None if fault.is_err() => (unlimited(policy), JudgedBy::Unknown),
             None => (policy, JudgedBy::Known),

@@ -6,7 +6,7 @@
 use super::Gang;
 use crate::api::Workload;
 use crate::effects::pods;
-use crate::gang::{AdmittedPods, PodCheck, Stand};
+use crate::gang::{AdmittedPods, JournalPosition, PodCheck};
 
 impl Gang<'_> {
     /// The last check of the gang's pods, made now if one is due; `None` unless it is admitted with nodes.
@@ -15,10 +15,10 @@ impl Gang<'_> {
             return None;
         }
         let admitted = AdmittedPods::of(workload, &self.scope.identity.check)?;
-        let (now, stand) = (self.scope.now(), Stand::of(self.journal()));
+        let (now, position) = (self.scope.now(), JournalPosition::of(self.journal()));
         let last = self.scope.context.board().pod_check(&self.scope.id);
-        let last = last.filter(|last| admitted.is_of(last, stand));
-        let last = last.unwrap_or_else(|| admitted.unchecked(stand, now, self.scope.identity.jitter(0)));
+        let last = last.filter(|last| admitted.is_of(last, position));
+        let last = last.unwrap_or_else(|| admitted.unchecked(position, now, self.scope.identity.jitter(0)));
         if !last.is_due(now) {
             return Some(last);
         }

@@ -7,8 +7,8 @@ use crate::api::{Node, NodeClaim, Pod, Workload};
 use crate::controllers::plans;
 use crate::effects::{claims, pods};
 use crate::error::Error;
+use crate::gang::initial_journal::has_possible_slots;
 use crate::gang::observed::OtherPods;
-use crate::gang::open::is_possible;
 use crate::gang::{ClaimView, Freshness, State};
 use crate::names;
 use jiff::{SignedDuration, Timestamp};
@@ -36,7 +36,7 @@ impl Gang<'_> {
             self.judgement = self.judge(workload);
         }
         self.observed.freshness = Freshness::Quorum;
-        if !self.stored.fresh && !is_possible(self.journal(), workload, &self.observed.claims) {
+        if !self.stored.fresh && !has_possible_slots(self.journal(), workload, &self.observed.claims) {
             // The cache did not show the claims that contradict the journal.
             self.stored.rebuild(&self.scope, workload);
         }

@@ -87,7 +87,9 @@ impl Gang<'_> {
         let Some(step) = self.journal().history.last().filter(|step| step.at >= recent) else { return };
         let sentence = message::explain(self.journal(), &self.snapshot(&self.parts(workload)));
         let cost = self.cost(&self.observed.claims, self.planned.outcome.as_ref());
-        for notice in notice::of_step(self.journal(), &sentence, &cost, &self.stored.accepted.passed_over) {
+        for notice in
+            notice::of_transition(self.journal(), &sentence, &cost, &self.stored.accepted.passed_over)
+        {
             self.scope.publish(workload, self.journal().seq, step.at, &notice);
         }
     }

@@ -120,7 +120,7 @@ impl Gang<'_> {
     fn publish_wait(&self, workload: &Workload, snapshot: &Snapshot<'_>) {
         let (journal, registry) = (self.journal(), &self.scope.context.of_gangs.registry);
         let text = message::explain(journal, snapshot);
-        let unbound = || snapshot.outlook.unbound.map(notice::of_unbound);
+        let unbound = || snapshot.forecast.unbound.map(notice::of_unbound);
         if let Some(notice) = notice::of_wait(journal, snapshot, &text).or_else(unbound)
             && registry.is_news(&self.scope.id, journal.seq, &notice.topic)
         {

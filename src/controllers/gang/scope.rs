@@ -3,7 +3,7 @@
 use crate::api::Workload;
 use crate::controllers::Context;
 use crate::effects::events::Moment;
-use crate::gang::identity::pin;
+use crate::gang::identity::gang_label;
 use crate::gang::notice::Notice;
 use crate::gang::request::owner_ref;
 use crate::gang::trace::Subject;
@@ -47,7 +47,7 @@ impl<'a> Scope<'a> {
             context,
             client: context.client_of(&identity.uid),
             id: identity.id(),
-            label: pin(workload, check),
+            label: gang_label(workload, check),
             owner: owner_ref(workload),
             our_checks,
             turns: context.turns(),

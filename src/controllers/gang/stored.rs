@@ -4,8 +4,8 @@ use super::judgement::Judgement;
 use super::scope::Scope;
 use crate::api::Workload;
 use crate::effects::journal::{Entry, Guard};
+use crate::gang::initial_journal::{has_possible_slots, initial_journal, substitute_journal};
 use crate::gang::journal::JournalError;
-use crate::gang::open::{is_possible, opened, rebuilt};
 use crate::gang::{Journal, Reservation, State, StateName, verdict};
 use crate::names;
 use crate::plan::Plan;
@@ -59,14 +59,17 @@ impl StoredJournal {
                 tracing::warn!(workload = scope.identity.workload_ref(), check, error = %error, "ignored an unreadable journal, rebuilding from the cluster");
                 None
             }
-            Some(Ok(journal)) => Some(journal).filter(|journal| is_possible(journal, workload, claims)),
+            Some(Ok(journal)) => {
+                Some(journal).filter(|journal| has_possible_slots(journal, workload, claims))
+            }
             None => None,
         };
         let reservation = Reservation::of(workload, check);
         let is_held_back =
             workload.check(check).is_some_and(|reported| verdict::is_held_back(&reservation, reported.state));
         let is_awaited = !claims.is_empty() || is_held_back;
-        let Some((mut journal, fresh)) = opened(read, &scope.identity.uid, reservation, is_awaited, now)
+        let Some((mut journal, fresh)) =
+            initial_journal(read, &scope.identity.uid, reservation, is_awaited, now)
         else {
             return Ok(None);
         };
@@ -87,7 +90,7 @@ impl StoredJournal {
     pub(super) fn rebuild(&mut self, scope: &Scope<'_>, workload: &Workload) {
         let reservation = Reservation::of(workload, &scope.identity.check);
         self.fresh = true;
-        self.journal = rebuilt(&scope.identity.uid, reservation, scope.now());
+        self.journal = substitute_journal(&scope.identity.uid, reservation, scope.now());
     }
 
     /// Adopts the journal of a step that was taken by this plan.

@@ -4,7 +4,7 @@ use super::Gang;
 use crate::api::{NodeClaim, Workload};
 use crate::controllers::registry::GangEntry;
 use crate::gang::event::Reason;
-use crate::gang::journal::Step;
+use crate::gang::journal::Transition;
 use crate::gang::notice::Notice;
 use crate::gang::reservation::Ending;
 use crate::gang::trace::{Claims, CutOff, cut_off, spans};
@@ -42,7 +42,7 @@ impl Gang<'_> {
             count(step, before, after, all.claims);
             let cost = self.cost(all.claims, all.plan);
             let passed_over = &self.stored.accepted.passed_over;
-            let notices = notice::of_step(after, &all.sentence, &cost, passed_over).into_iter();
+            let notices = notice::of_transition(after, &all.sentence, &cost, passed_over).into_iter();
             for notice in notices.chain(self.drawbacks(step)) {
                 self.scope.publish(workload, after.seq, step.at, &notice);
             }
@@ -62,7 +62,7 @@ impl Gang<'_> {
         self.scope.context.cost(&self.judgement.policy.budget, nodes)
     }
 
-    fn log(&self, step: &Step, after: &Journal) {
+    fn log(&self, step: &Transition, after: &Journal) {
         let identity = &self.scope.identity;
         let failure = after.memory.last_failure.as_ref().map(ToString::to_string).unwrap_or_default();
         tracing::info!(
@@ -77,10 +77,10 @@ impl Gang<'_> {
     }
 
     /// The drawbacks as an Event, once per attempt and not for each replacement.
-    fn drawbacks(&self, step: &Step) -> Option<Notice> {
+    fn drawbacks(&self, step: &Transition) -> Option<Notice> {
         let begins = (step.from, step.to) == (StateName::Validating, StateName::Provisioning);
         let drawbacks = &self.stored.accepted.drawbacks;
-        (begins && !drawbacks.is_empty()).then(|| notice::of_plan(drawbacks))
+        (begins && !drawbacks.is_empty()).then(|| notice::of_drawbacks(drawbacks))
     }
 
     /// Sends the spans that a transition or a new admission completed.
@@ -109,7 +109,7 @@ impl Gang<'_> {
     }
 }
 
-fn count(step: &Step, before: &Journal, after: &Journal, claims: &[NodeClaim]) {
+fn count(step: &Transition, before: &Journal, after: &Journal, claims: &[NodeClaim]) {
     let stayed = elapsed(before.entered_at, step.at);
     let reason = step.reason.to_string();
     metrics::transition(Counted { from: step.from, to: step.to, reason: &reason, stayed });

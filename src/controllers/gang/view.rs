@@ -8,7 +8,7 @@ use crate::api::{Node, NodeClaim, Workload, condition};
 use crate::controllers::Context;
 use crate::controllers::plans;
 use crate::gang::loss::{ClaimRecords, Loss, Tombstone, losses};
-use crate::gang::{ClaimView, Failure, FailureClass, Outlook, Reservation, Snapshot, State};
+use crate::gang::{ClaimView, Failure, FailureClass, Forecast, Reservation, Snapshot, State};
 use crate::plan::Request;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
@@ -59,11 +59,11 @@ impl Gang<'_> {
             create_refused: self.observed.create_refused.as_deref(),
             refusal: self.planned.refusal,
             policy: &self.judgement.policy,
-            outlook: Outlook { unplaced: parts.unplaced, ..self.outlook() },
+            forecast: Forecast { unplaced: parts.unplaced, ..self.forecast() },
         }
     }
 
-    fn outlook(&self) -> Outlook<'_> {
+    fn forecast(&self) -> Forecast<'_> {
         let journal = self.journal();
         let ready_by = match journal.state {
             State::WaitingReady => {
@@ -74,7 +74,7 @@ impl Gang<'_> {
         };
         let tier = Some(self.observed.capacity_type.as_str()).filter(|tier| !tier.is_empty());
         let unbound = self.observed.pod_check.as_ref().and_then(|check| check.found.as_ref());
-        Outlook { ready_by, tier, unbound, ..Outlook::default() }
+        Forecast { ready_by, tier, unbound, ..Forecast::default() }
     }
 
     /// Taints on the gang's nodes that all its pods tolerate.

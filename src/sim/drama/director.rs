@@ -3,7 +3,7 @@
 use super::{Drama, Outcome, Role, Scene, policy_text};
 use crate::clock::Clock;
 use crate::cluster::lock;
-use crate::gang::{Span, StateName};
+use crate::gang::{StateName, TraceSpan};
 use crate::names;
 use crate::policy::PolicyFile;
 use crate::sim::actors::{kueue, machines};
@@ -55,7 +55,7 @@ pub struct Director<'d> {
     first_writes: Option<usize>,
     met: Met,
     /// The receiving end of all spans, which is never read.
-    _unheard: Receiver<Span>,
+    _unheard: Receiver<TraceSpan>,
 }
 
 /// When a paused replica resumes.

@@ -372,7 +372,7 @@ async fn nodes<T: Theatre>(world: &World<T>) -> Result<Vec<String>> {
 pub fn paths_are_lawful<T: Theatre>(world: &World<T>) -> Result<()> {
     let edges = diagram::edges();
     for journal in world.journals.values() {
-        let mut last: Option<&crate::gang::journal::Step> = None;
+        let mut last: Option<&crate::gang::journal::Transition> = None;
         for step in &journal.history {
             ensure!(
                 edges.contains_key(&(step.from, step.to)),

@@ -4,7 +4,7 @@
 use super::catalog::{self, Metric};
 use crate::api::NodeClaim;
 use crate::api::amount::{MICROS_OF_A_CENT, Price};
-use crate::gang::custody::Orphaned;
+use crate::gang::custody::OrphanReason;
 use crate::names;
 use crate::plan::gates::Gate;
 use jiff::Timestamp;
@@ -161,13 +161,13 @@ pub fn kept_warm(claim: &NodeClaim, result: Kept, now: Timestamp) {
 /// Starts the counters at 0: a counter that first appears after its first sweeps hides them from queries for its
 /// increase.
 pub(super) fn none_swept() {
-    for reason in Orphaned::ALL {
+    for reason in OrphanReason::ALL {
         counter!(catalog::SWEPT.name, "reason" => reason.name()).increment(0);
     }
 }
 
 /// A NodeClaim that is no longer wanted was deleted.
-pub fn swept(reason: Orphaned) {
+pub fn swept(reason: OrphanReason) {
     counter!(catalog::SWEPT.name, "reason" => reason.name()).increment(1);
 }
 

@@ -5,7 +5,7 @@
 
 use super::settings::{BadSetting, Settings, Transport};
 use super::{Traces, metrics};
-use crate::gang::trace::{Span, Status, Value};
+use crate::gang::trace::{AttributeValue, SpanStatus, TraceSpan};
 use crate::telemetry::metrics::Unsent;
 use hyper_rustls::HttpsConnectorBuilder;
 use opentelemetry::trace::{
@@ -156,7 +156,7 @@ struct Courier<E> {
 
 impl<E: SpanExporter> Courier<E> {
     /// Works until it is stopped, then sends what still waits.
-    async fn work(mut self, mut queue: Receiver<Span>, stop: CancellationToken) {
+    async fn work(mut self, mut queue: Receiver<TraceSpan>, stop: CancellationToken) {
         let mut batch = Vec::new();
         loop {
             let stopped = tokio::select! {
@@ -181,7 +181,7 @@ impl<E: SpanExporter> Courier<E> {
         }
     }
 
-    async fn deliver(&mut self, spans: Vec<Span>) {
+    async fn deliver(&mut self, spans: Vec<TraceSpan>) {
         let mut by_replica: BTreeMap<String, Vec<SpanData>> = BTreeMap::new();
         for span in spans {
             by_replica.entry(span.by.clone()).or_default().push(convert(span));
@@ -221,7 +221,7 @@ impl<E: SpanExporter> Courier<E> {
 }
 
 /// Waits for a span, and then a little for others to join it.
-async fn gather(queue: &mut Receiver<Span>, batch: &mut Vec<Span>, settings: &Settings) {
+async fn gather(queue: &mut Receiver<TraceSpan>, batch: &mut Vec<TraceSpan>, settings: &Settings) {
     if queue.recv_many(batch, settings.batch).await == 0 {
         return;
     }
@@ -254,15 +254,15 @@ fn resource(replica: &str) -> Resource {
 }
 
 /// Converts a span for the exporter.
-fn convert(span: Span) -> SpanData {
+fn convert(span: TraceSpan) -> SpanData {
     let context = |trace, id| {
         let (trace, id) = (TraceId::from_bytes(trace), SpanId::from_bytes(id));
         SpanContext::new(trace, id, TraceFlags::SAMPLED, false, TraceState::NONE)
     };
-    let attributes = |all: Vec<(&'static str, Value)>| -> Vec<KeyValue> {
+    let attributes = |all: Vec<(&'static str, AttributeValue)>| -> Vec<KeyValue> {
         let pair = |(key, value)| match value {
-            Value::Text(text) => KeyValue::new(key, text),
-            Value::Number(number) => KeyValue::new(key, number),
+            AttributeValue::Text(text) => KeyValue::new(key, text),
+            AttributeValue::Number(number) => KeyValue::new(key, number),
         };
         all.into_iter().map(pair).collect()
     };
@@ -287,9 +287,9 @@ fn convert(span: Span) -> SpanData {
         events,
         links,
         status: match span.status {
-            Status::Unset => OtelStatus::Unset,
-            Status::Good => OtelStatus::Ok,
-            Status::Failed(why) => OtelStatus::error(why),
+            SpanStatus::Unset => OtelStatus::Unset,
+            SpanStatus::Good => OtelStatus::Ok,
+            SpanStatus::Failed(why) => OtelStatus::error(why),
         },
         instrumentation_scope: InstrumentationScope::builder("setu")
             .with_version(env!("CARGO_PKG_VERSION"))
@@ -399,7 +399,7 @@ mod tests {
     fn all_spans_of_a_trace_are_kept_or_none() {
         let (traces, mut queue) = Traces::channel(Sampler::TraceIdRatioBased(0.5), 1_000);
         for trace in 0..100_u8 {
-            let of = |id: u8| Span { trace: [trace.wrapping_mul(37); 16], id: [id; 8], ..span("a") };
+            let of = |id: u8| TraceSpan { trace: [trace.wrapping_mul(37); 16], id: [id; 8], ..span("a") };
             traces.send(vec![of(1), of(2), of(3)]);
         }
         let mut kept: BTreeMap<[u8; 16], usize> = BTreeMap::new();

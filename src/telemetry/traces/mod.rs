@@ -10,7 +10,7 @@ pub use export::{Exporting, start};
 pub use settings::{BadSetting, Settings, Transport};
 
 use super::metrics::{self, Unsent};
-use crate::gang::Span;
+use crate::gang::TraceSpan;
 use opentelemetry::trace::{SpanKind, TraceId};
 use opentelemetry_sdk::trace::{Sampler, SamplingDecision, ShouldSample as _};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub struct Traces(Option<Arc<Queue>>);
 #[derive(Debug)]
 struct Queue {
     /// `None` if spans cannot be exported.
-    sender: Option<Sender<Span>>,
+    sender: Option<Sender<TraceSpan>>,
     sampler: Sampler,
     /// Whether dropped spans were logged, and half of the room is not free again yet.
     is_full: AtomicBool,
@@ -32,7 +32,7 @@ struct Queue {
 
 impl Traces {
     /// A sender for at most `capacity` waiting spans, and its receiver.
-    pub fn channel(sampler: Sampler, capacity: usize) -> (Self, Receiver<Span>) {
+    pub fn channel(sampler: Sampler, capacity: usize) -> (Self, Receiver<TraceSpan>) {
         let (sender, receiver) = channel(capacity.max(1));
         (Self(Some(Arc::new(Queue::new(Some(sender), sampler)))), receiver)
     }
@@ -48,7 +48,7 @@ impl Traces {
     }
 
     /// Sends spans without waiting. What does not fit is dropped and counted.
-    pub fn send(&self, spans: Vec<Span>) {
+    pub fn send(&self, spans: Vec<TraceSpan>) {
         let Some(queue) = &self.0 else { return };
         for span in spans {
             if !queue.takes(&span) {
@@ -63,11 +63,11 @@ impl Traces {
 }
 
 impl Queue {
-    fn new(sender: Option<Sender<Span>>, sampler: Sampler) -> Self {
+    fn new(sender: Option<Sender<TraceSpan>>, sampler: Sampler) -> Self {
         Self { sender, sampler, is_full: AtomicBool::new(false) }
     }
 
-    fn send(&self, sender: &Sender<Span>, span: Span) {
+    fn send(&self, sender: &Sender<TraceSpan>, span: TraceSpan) {
         if sender.try_send(span).is_err() {
             metrics::spans_unsent(Unsent::Queue, 1);
             if !self.is_full.swap(true, Ordering::Relaxed) {
@@ -83,7 +83,7 @@ impl Queue {
 
     /// Whether the span's trace is sampled. That depends only on the trace's id, so that all replicas keep the same
     /// traces.
-    fn takes(&self, span: &Span) -> bool {
+    fn takes(&self, span: &TraceSpan) -> bool {
         let id = TraceId::from_bytes(span.trace);
         let result = self.sampler.should_sample(None, id, span.name, &SpanKind::Internal, &[], &[]);
         result.decision == SamplingDecision::RecordAndSample
@@ -92,13 +92,13 @@ impl Queue {
 
 #[cfg(test)]
 pub(crate) mod fixtures {
-    use crate::gang::Span;
-    use crate::gang::trace::Status;
+    use crate::gang::TraceSpan;
+    use crate::gang::trace::SpanStatus;
 
     /// A span of a gang, sent by this replica.
-    pub(crate) fn span(by: &str) -> Span {
+    pub(crate) fn span(by: &str) -> TraceSpan {
         let now = jiff::Timestamp::UNIX_EPOCH;
-        Span {
+        TraceSpan {
             trace: [1; 16],
             id: [1; 8],
             parent: None,
@@ -108,7 +108,7 @@ pub(crate) mod fixtures {
             attributes: Vec::new(),
             events: Vec::new(),
             links: Vec::new(),
-            status: Status::Unset,
+            status: SpanStatus::Unset,
             by: by.to_owned(),
         }
     }

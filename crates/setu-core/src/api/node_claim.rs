@@ -3,7 +3,7 @@
 use super::condition;
 use super::pod::ResourceList;
 use crate::names;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Taint;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube_core::ObjectMeta;
@@ -171,6 +171,18 @@ impl NodeClaim {
         self.metadata.labels.as_ref().and_then(|l| l.get(key)).map_or("", String::as_str)
     }
 
+    /// Whether it is kept for a next gang and belongs to none now.
+    pub fn is_warm(&self) -> bool {
+        !self.label(names::WARM).is_empty()
+    }
+
+    /// When it is orphaned unless its gang was admitted: its hold plus the grace period, in which the gang can withdraw Ready. A
+    /// warm claim has no grace period, because no Ready depends on it.
+    pub fn hold_ends(&self) -> Option<Timestamp> {
+        let end: Timestamp = self.annotation(names::HOLD_UNTIL).parse().ok()?;
+        if self.is_warm() { Some(end) } else { end.checked_add(HOLD_GRACE).ok() }
+    }
+
     /// Whether it is being handed back to Karpenter, so that pods of others may be on its Node.
     pub fn is_handing_back(&self) -> bool {
         !self.annotation(crate::names::HANDING_BACK).is_empty()
@@ -181,6 +193,9 @@ impl NodeClaim {
         self.metadata.annotations.as_ref().and_then(|a| a.get(key)).map_or("", String::as_str)
     }
 }
+
+/// How long after the end of a hold only the gang itself may act on its NodeClaim.
+pub const HOLD_GRACE: SignedDuration = SignedDuration::from_mins(1);
 
 /// Karpenter, from 1.15: the condition that is True while it reboots a node, and the reason of `Initialized` during that time.
 const REBOOTING: &str = "Rebooting";

@@ -2,10 +2,9 @@
 //!
 //! Used by `observe`. Rule: a tenant can erase or write a journal, but not a claim.
 
-use super::event::{AdmissionPhase, Event};
+use super::event::Event;
 use super::journal::SLOTS_LIMIT;
-use super::observe::needs_nothing;
-use super::reservation::{Ending, Reservation};
+use super::reservation::{AdmissionPhase, Ending, Reservation};
 use super::slot::Attempt;
 use super::snapshot::Snapshot;
 use crate::api::workload::Verdict;
@@ -54,14 +53,14 @@ pub(super) fn contradicted(attempt: &Attempt<'_>) -> Option<Event> {
     // check is removed, neither is known any more.
     let phase = match snapshot.reservation {
         Reservation::Held { phase, .. }
-            if snapshot.reported == Verdict::Ready && !needs_nothing(snapshot) =>
+            if snapshot.reported == Verdict::Ready && !snapshot.needs_no_nodes() =>
         {
             *phase
         }
         Reservation::Leaving(Ending::CheckRemoved) => AdmissionPhase::Admitted,
         _ => return None,
     };
-    if !journal.state.is_approved() || !phase.lets_pods_go() {
+    if !journal.state.is_approved() || !phase.lets_pods_start() {
         return None;
     }
     let event = found(snapshot, phase)?;

@@ -56,7 +56,7 @@ impl Journal {
     }
 
     /// Whether the missing nodes of a gang of several tiers come from another option than the journal says.
-    pub(super) fn goes_another_way(&self, plan: &Plan, policy: &Policy) -> bool {
+    pub(super) fn changes_option(&self, plan: &Plan, policy: &Policy) -> bool {
         let OptionPosition { tier, index, .. } = self.memory.option;
         self.is_mixed(policy) && (tier, index) != (plan.tier, plan.option_index)
     }

@@ -4,9 +4,10 @@
 //! show every edge and are generated from this file. The code that statig's macro would generate is written by hand: the
 //! macro's output order changes with every build, so builds would not be reproducible.
 
-use super::decide::StepContext;
-use super::event::{AdmissionPhase, Effect, Event};
+use super::event::{Effect, Event};
+use super::reservation::{AdmissionId, AdmissionPhase};
 use super::state::{Nodes, State, Then};
+use super::step_context::StepContext;
 use jiff::Timestamp;
 use statig::Outcome::{self, Handled, Super, Transition};
 use statig::blocking::{self, IntoStateMachine};
@@ -55,7 +56,7 @@ impl blocking::State<GangChart> for State {
 
     fn call_entry_action(&mut self, _: &mut GangChart, context: &mut StepContext) {
         if matches!(self, Self::Validating) {
-            context.restart_clock();
+            context.restart_deadline();
         }
     }
 
@@ -95,7 +96,7 @@ impl blocking::Superstate<GangChart> for Superstate {
 
     fn call_entry_action(&mut self, _: &mut GangChart, context: &mut StepContext) {
         if matches!(self, Self::Attempting) {
-            context.restart_clock();
+            context.restart_deadline();
         }
     }
 
@@ -126,16 +127,16 @@ fn validating(context: &mut StepContext, event: &Event) -> Outcome<State> {
             }
         }
         Event::Impossible(failure) => {
-            context.fail_for_good(failure);
+            context.record_failure(failure);
             Transition(State::Rejected)
         }
         Event::Refused(failure) => {
-            context.fail_for_good(failure);
+            context.record_failure(failure);
             Transition(context.refuse(failure))
         }
         Event::Failed(failure) if context.memory.option.index > 0 => {
             // All tiers were tried; the next round starts with the first.
-            let then = context.after(failure);
+            let then = context.fail_attempt(failure);
             Transition(then.state(context))
         }
         Event::Failed(failure) => {
@@ -170,12 +171,12 @@ fn provisioning(context: &mut StepContext, event: &Event) -> Outcome<State> {
         }
         Event::ClaimsExist => Transition(State::WaitingReady),
         Event::Planned { option, .. } => {
-            context.goes_on(*option);
+            context.advance_option(*option);
             Handled
         }
-        Event::Lost { failure, .. } if context.falls_in_part(failure) => Transition(State::Provisioning),
+        Event::Lost { failure, .. } if context.move_lost_slots(failure) => Transition(State::Provisioning),
         Event::Lost { failure, phase: AdmissionPhase::Admitted | AdmissionPhase::AdmittedPods } => {
-            Transition(context.make_up_for(failure))
+            Transition(context.recreate_lost(failure))
         }
         _ => Super,
     }
@@ -184,12 +185,12 @@ fn provisioning(context: &mut StepContext, event: &Event) -> Outcome<State> {
 fn waiting_ready(context: &mut StepContext, event: &Event) -> Outcome<State> {
     match event {
         Event::NodesReady => Transition(State::Approved { nodes: Nodes::Held }),
-        Event::Superseded(failure) if context.makes_up_in_part(failure) => Transition(State::Provisioning),
-        Event::Lost { failure, .. } if context.falls_in_part(failure) => Transition(State::Provisioning),
+        Event::Superseded(failure) if context.replace_superseded(failure) => Transition(State::Provisioning),
+        Event::Lost { failure, .. } if context.move_lost_slots(failure) => Transition(State::Provisioning),
         Event::Lost { failure, phase: AdmissionPhase::Admitted | AdmissionPhase::AdmittedPods } => {
-            Transition(context.make_up_for(failure))
+            Transition(context.recreate_lost(failure))
         }
-        Event::Lost { failure, .. } => context.lose(failure).map_or(Handled, Transition),
+        Event::Lost { failure, .. } => context.handle_loss(failure).map_or(Handled, Transition),
         _ => Super,
     }
 }
@@ -197,7 +198,7 @@ fn waiting_ready(context: &mut StepContext, event: &Event) -> Outcome<State> {
 fn attempting(context: &mut StepContext, event: &Event) -> Outcome<State> {
     match event {
         Event::Failed(failure) => {
-            let then = context.after(failure);
+            let then = context.fail_attempt(failure);
             Transition(State::RollingBack { then })
         }
         Event::Leaving(_) | Event::Gone(_) | Event::Reserved { .. } => {
@@ -218,7 +219,7 @@ fn approved(nodes: &mut Nodes, context: &mut StepContext, event: &Event) -> Outc
             })
         }
         Event::Failed(failure) => {
-            let then = context.after(failure);
+            let then = context.fail_attempt(failure);
             Transition(State::RollingBack { then })
         }
         Event::Found { attempt, generation, slots, .. } => {
@@ -228,7 +229,7 @@ fn approved(nodes: &mut Nodes, context: &mut StepContext, event: &Event) -> Outc
         }
         Event::Lost { .. } if *nodes == Nodes::Unneeded => Handled,
         Event::Lost { failure, phase: AdmissionPhase::Reserved } => {
-            context.lose(failure).map_or(Handled, Transition)
+            context.handle_loss(failure).map_or(Handled, Transition)
         }
         Event::Lost { failure, .. } => context.replace_lost(failure).map_or(Handled, Transition),
         Event::ClaimsMissing(slots) if *nodes == Nodes::Replacing => {
@@ -244,26 +245,33 @@ fn approved(nodes: &mut Nodes, context: &mut StepContext, event: &Event) -> Outc
             context.memory.tries = 0;
             Handled
         }
-        Event::Reserved { admission, phase } => {
-            let admitted = *phase != AdmissionPhase::Reserved;
-            let before = &context.memory.admission;
-            let goes_on = before.same_shape(admission) || before.same_reservation(admission);
-            match nodes {
-                // Pods may run: their nodes stay until the pods have stopped, whatever Kueue admits now.
-                _ if admitted && (*nodes != Nodes::Unneeded || goes_on) => {
-                    context.runs_under(admission);
-                    Handled
-                }
-                Nodes::Unneeded => Transition(context.begin_admission(admission, *phase)),
-                _ if context.fits(admission) => {
-                    context.memory.admission = admission.clone();
-                    context.memory.tries = 0;
-                    Transition(State::WaitingReady)
-                }
-                _ => Transition(State::RollingBack { then: Then::Released }),
-            }
-        }
+        Event::Reserved { admission, phase } => reserved_again(*nodes, context, admission, *phase),
         _ => Super,
+    }
+}
+
+/// Another admission of a gang that may run.
+fn reserved_again(
+    nodes: Nodes,
+    context: &mut StepContext,
+    admission: &AdmissionId,
+    phase: AdmissionPhase,
+) -> Outcome<State> {
+    let before = &context.memory.admission;
+    let goes_on = before.same_shape(admission) || before.same_reservation(admission);
+    match nodes {
+        // Pods may run: their nodes stay until the pods have stopped, whatever Kueue admits now.
+        _ if phase != AdmissionPhase::Reserved && (nodes != Nodes::Unneeded || goes_on) => {
+            context.continue_under(admission);
+            Handled
+        }
+        Nodes::Unneeded => Transition(context.begin_admission(admission, phase)),
+        Nodes::Held | Nodes::Replacing if context.matches_nodes(admission) => {
+            context.memory.admission = admission.clone();
+            context.memory.tries = 0;
+            Transition(State::WaitingReady)
+        }
+        Nodes::Held | Nodes::Replacing => Transition(State::RollingBack { then: Then::Released }),
     }
 }
 

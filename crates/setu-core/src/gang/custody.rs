@@ -9,21 +9,18 @@ use super::reservation::{Ending, Reservation};
 use super::state::{State, Then};
 use crate::api::parameters::Release;
 use crate::api::{NodeClaim, Workload, condition};
-use crate::names;
 use crate::policy::Policy;
 use jiff::{SignedDuration, Timestamp};
 
-/// How long after the end of a hold only the gang itself may act on it.
-const GRACE: SignedDuration = SignedDuration::from_mins(1);
 /// How long an AdmissionCheck must be missing before the nodes of gangs that wait for it are deleted: a reinstall may
 /// delete and recreate it.
 const CHECK_MISSING: SignedDuration = SignedDuration::from_mins(10);
 /// How long a finished gang has to give up its nodes as its policy says.
-const PARTING: SignedDuration = SignedDuration::from_mins(5);
+const RELEASE_GRACE: SignedDuration = SignedDuration::from_mins(5);
 
 /// Why a node is orphaned: the labels of `setu_orphans_swept_total`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Orphaned {
+pub enum OrphanReason {
     /// Its Workload does not exist.
     WorkloadGone,
     /// Its hold ended before its gang was admitted.
@@ -40,7 +37,7 @@ pub enum Orphaned {
     StrayNode,
 }
 
-impl Orphaned {
+impl OrphanReason {
     /// Every reason.
     pub const ALL: [Self; 7] = [
         Self::WorkloadGone,
@@ -68,7 +65,7 @@ impl Orphaned {
 
 /// What may still want a node, read from the API server.
 #[derive(Clone, Copy, Debug)]
-pub struct Kin<'a> {
+pub struct OwnerStatus<'a> {
     /// The Workload with the UID that it was created for.
     pub workload: Option<&'a Workload>,
     /// Whether another slice of the same elastic Job is not finished.
@@ -78,46 +75,34 @@ pub struct Kin<'a> {
 }
 
 /// Why one of our NodeClaims is orphaned; `None` while something wants it.
-pub fn orphaned(claim: &NodeClaim, kin: Kin<'_>, now: Timestamp) -> Option<Orphaned> {
-    if is_warm(claim) {
-        return hold_ends(claim).is_none_or(|end| end <= now).then_some(Orphaned::WarmOver);
+pub fn orphan_reason(claim: &NodeClaim, owner: OwnerStatus<'_>, now: Timestamp) -> Option<OrphanReason> {
+    if claim.is_warm() {
+        return claim.hold_ends().is_none_or(|end| end <= now).then_some(OrphanReason::WarmOver);
     }
-    let Some(workload) = kin.workload else {
-        return (!kin.slice_lives).then_some(Orphaned::WorkloadGone);
+    let Some(workload) = owner.workload else {
+        return (!owner.slice_lives).then_some(OrphanReason::WorkloadGone);
     };
     if workload.is_replaced() && workload.is("Admitted") {
-        return (!kin.slice_lives).then_some(Orphaned::SlicesOver);
+        return (!owner.slice_lives).then_some(OrphanReason::SlicesOver);
     }
     if workload.is("Admitted") {
         // If its check is no longer ours or its journal is unreadable, nothing else frees its nodes.
         let finished =
             condition::since(workload.conditions(), "Finished").filter(|_| workload.is("Finished"));
-        let is_over = finished.is_some_and(|at| at + PARTING <= now);
-        return is_over.then_some(Orphaned::GangOver);
+        let is_over = finished.is_some_and(|at| at + RELEASE_GRACE <= now);
+        return is_over.then_some(OrphanReason::GangOver);
     }
-    if kin.check_missing.is_some_and(|since| since + CHECK_MISSING <= now) {
+    if owner.check_missing.is_some_and(|since| since + CHECK_MISSING <= now) {
         // Without the check nothing handles the gang, and Kueue admits nothing.
-        return Some(Orphaned::CheckGone);
+        return Some(OrphanReason::CheckGone);
     }
     // A claim without a hold is kept as long as its Workload exists.
-    hold_ends(claim).is_some_and(|end| end <= now).then_some(Orphaned::HoldExpired)
-}
-
-/// When a claim is orphaned unless its gang was admitted: its hold plus the grace period, in which the gang can withdraw
-/// Ready. A warm claim has no grace period, because no Ready depends on it.
-pub fn hold_ends(claim: &NodeClaim) -> Option<Timestamp> {
-    let end: Timestamp = claim.annotation(names::HOLD_UNTIL).parse().ok()?;
-    if is_warm(claim) { Some(end) } else { end.checked_add(GRACE).ok() }
-}
-
-/// Whether a claim is kept for a next gang and belongs to none now.
-pub fn is_warm(claim: &NodeClaim) -> bool {
-    !claim.label(names::WARM).is_empty()
+    claim.hold_ends().is_some_and(|end| end <= now).then_some(OrphanReason::HoldExpired)
 }
 
 /// How a gang gives up a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Parting {
+pub enum Disposition {
     /// It is deleted.
     Delete,
     /// It belongs to Karpenter from now on: others may use it, or it is consolidated.
@@ -129,30 +114,31 @@ pub enum Parting {
 /// How a gang gives up this claim, which it no longer wants.
 ///
 /// Only nodes that a gang finished on are handed back or kept. Nodes of a failed or unused attempt are deleted.
-pub fn parting(
+pub fn disposition(
     journal: &Journal,
     reservation: &Reservation,
     claim: Option<&ClaimView>,
     policy: &Policy,
-) -> Parting {
+) -> Disposition {
     let finished = *reservation == Reservation::Gone(Ending::Finished);
     let over = matches!(journal.state, State::RollingBack { then: Then::Released });
     let used = over && finished && journal.revokes() && claim.is_some_and(ClaimView::is_ready);
     let current = claim.is_some_and(|c| c.attempt == journal.memory.attempt);
     match policy.release {
-        Release::HandBack if used && current => Parting::HandBack,
-        Release::Warm if used && current => Parting::KeepWarm,
-        _ => Parting::Delete,
+        Release::HandBack if used && current => Disposition::HandBack,
+        Release::Warm if used && current => Disposition::KeepWarm,
+        _ => Disposition::Delete,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gang::claims::Health;
+    use crate::api::node_claim::HOLD_GRACE;
     use crate::gang::event::Event;
     use crate::gang::reservation::AdmissionId;
-    use crate::gang::{Nodes, Rules, decide};
+    use crate::gang::{Health, Nodes, Rules, decide};
+    use crate::names;
     use serde_json::{Value, json};
 
     fn at(second: i64) -> Timestamp {
@@ -184,11 +170,11 @@ mod tests {
         .unwrap()
     }
 
-    fn of(workload: Option<&Workload>, slice_lives: bool, held_until: Option<i64>) -> Option<Orphaned> {
-        orphaned(
+    fn of(workload: Option<&Workload>, slice_lives: bool, held_until: Option<i64>) -> Option<OrphanReason> {
+        orphan_reason(
             &claim(held_until.map(at)),
-            Kin { workload, slice_lives, check_missing: None },
-            at(100) + GRACE,
+            OwnerStatus { workload, slice_lives, check_missing: None },
+            at(100) + HOLD_GRACE,
         )
     }
 
@@ -197,7 +183,7 @@ mod tests {
         let reserved = workload(&[("QuotaReserved", "True", "QuotaReserved")]);
         let queued = workload(&[("Admitted", "False", "Evicted"), ("Evicted", "True", "Preempted")]);
         for waiting in [&reserved, &queued] {
-            assert_eq!(of(Some(waiting), false, Some(100)), Some(Orphaned::HoldExpired));
+            assert_eq!(of(Some(waiting), false, Some(100)), Some(OrphanReason::HoldExpired));
             assert_eq!(of(Some(waiting), false, Some(101)), None, "it is held still");
             assert_eq!(of(Some(waiting), false, None), None, "it names no end");
         }
@@ -209,15 +195,15 @@ mod tests {
         }
         // Nothing handles a gang whose check is no longer ours.
         let later = |workload| {
-            orphaned(
+            orphan_reason(
                 &claim(None),
-                Kin { workload: Some(workload), slice_lives: false, check_missing: None },
-                at(0) + PARTING,
+                OwnerStatus { workload: Some(workload), slice_lives: false, check_missing: None },
+                at(0) + RELEASE_GRACE,
             )
         };
         assert_eq!([later(&runs), later(&evicted)], [None, None]);
-        assert_eq!(later(&finished), Some(Orphaned::GangOver));
-        assert_eq!(of(None, false, Some(101)), Some(Orphaned::WorkloadGone));
+        assert_eq!(later(&finished), Some(OrphanReason::GangOver));
+        assert_eq!(of(None, false, Some(101)), Some(OrphanReason::WorkloadGone));
     }
 
     #[test]
@@ -225,10 +211,11 @@ mod tests {
         let reserved = workload(&[("QuotaReserved", "True", "QuotaReserved")]);
         let runs = workload(&[("QuotaReserved", "True", "QuotaReserved"), ("Admitted", "True", "Admitted")]);
         let of = |workload, seconds| {
-            let kin = Kin { workload: Some(workload), slice_lives: false, check_missing: Some(at(0)) };
-            orphaned(&claim(Some(at(9_000))), kin, at(seconds))
+            let owner =
+                OwnerStatus { workload: Some(workload), slice_lives: false, check_missing: Some(at(0)) };
+            orphan_reason(&claim(Some(at(9_000))), owner, at(seconds))
         };
-        assert_eq!([of(&reserved, 599), of(&reserved, 600)], [None, Some(Orphaned::CheckGone)]);
+        assert_eq!([of(&reserved, 599), of(&reserved, 600)], [None, Some(OrphanReason::CheckGone)]);
         assert_eq!(of(&runs, 6_000), None, "pods run on it");
     }
 
@@ -236,11 +223,11 @@ mod tests {
     fn a_warm_claim_is_orphaned_when_its_hold_ends() {
         let mut kept = claim(Some(at(100)));
         kept.metadata.labels = Some([(names::WARM.to_owned(), "key".to_owned())].into());
-        let none = Kin { workload: None, slice_lives: false, check_missing: None };
-        assert_eq!(orphaned(&kept, none, at(99)), None);
-        assert_eq!(orphaned(&kept, none, at(100)), Some(Orphaned::WarmOver));
+        let none = OwnerStatus { workload: None, slice_lives: false, check_missing: None };
+        assert_eq!(orphan_reason(&kept, none, at(99)), None);
+        assert_eq!(orphan_reason(&kept, none, at(100)), Some(OrphanReason::WarmOver));
         kept.metadata.annotations = None;
-        assert_eq!(orphaned(&kept, none, at(0)), Some(Orphaned::WarmOver), "it names no end");
+        assert_eq!(orphan_reason(&kept, none, at(0)), Some(OrphanReason::WarmOver), "it names no end");
     }
 
     #[test]
@@ -249,10 +236,10 @@ mod tests {
             workload(&[("Admitted", "True", "Admitted"), ("Finished", "True", "WorkloadSliceReplaced")]);
         assert_eq!(of(Some(&replaced), true, Some(0)), None);
         assert_eq!(of(None, true, Some(0)), None, "the slice they were made for may be deleted before");
-        assert_eq!(of(Some(&replaced), false, None), Some(Orphaned::SlicesOver));
-        assert_eq!(of(None, false, None), Some(Orphaned::WorkloadGone));
+        assert_eq!(of(Some(&replaced), false, None), Some(OrphanReason::SlicesOver));
+        assert_eq!(of(None, false, None), Some(OrphanReason::WorkloadGone));
         let never = workload(&[("Finished", "True", "WorkloadSliceReplaced")]);
-        assert_eq!(of(Some(&never), false, Some(0)), Some(Orphaned::HoldExpired));
+        assert_eq!(of(Some(&never), false, Some(0)), Some(OrphanReason::HoldExpired));
     }
 
     fn view(attempt: u32, health: Health) -> ClaimView {
@@ -273,43 +260,46 @@ mod tests {
         let ready = || view(1, Health::Ready { since: at(0) });
         let coming = view(1, Health::Coming { waits_for: crate::gang::WaitsFor::Node, until: None });
         let part = |state: State, ending, claim: &ClaimView, policy: &Policy| {
-            parting(&ended(state, ending), &Reservation::Gone(ending), Some(claim), policy)
+            disposition(&ended(state, ending), &Reservation::Gone(ending), Some(claim), policy)
         };
         assert_eq!(
             part(State::Approved { nodes: Nodes::Held }, Ending::Finished, &ready(), &policy),
-            Parting::HandBack
+            Disposition::HandBack
         );
         assert_eq!(
             part(State::Approved { nodes: Nodes::Held }, Ending::Finished, &ready(), &Policy::default()),
-            Parting::Delete
+            Disposition::Delete
         );
         assert_eq!(
             part(State::Approved { nodes: Nodes::Held }, Ending::Finished, &coming, &policy),
-            Parting::Delete
+            Disposition::Delete
         );
-        assert_eq!(part(State::WaitingReady, Ending::Finished, &ready(), &policy), Parting::Delete);
+        assert_eq!(part(State::WaitingReady, Ending::Finished, &ready(), &policy), Disposition::Delete);
         let stray = view(2, Health::Ready { since: at(0) });
         assert_eq!(
             part(State::Approved { nodes: Nodes::Held }, Ending::Finished, &stray, &policy),
-            Parting::Delete
+            Disposition::Delete
         );
         for ending in Ending::ALL.into_iter().filter(|e| *e != Ending::Finished) {
             assert_eq!(
                 part(State::Approved { nodes: Nodes::Held }, ending, &ready(), &policy),
-                Parting::Delete,
+                Disposition::Delete,
                 "{ending:?}"
             );
         }
         let warm = Policy { release: Release::Warm, ..Policy::default() };
         assert_eq!(
             part(State::Approved { nodes: Nodes::Held }, Ending::Finished, &ready(), &warm),
-            Parting::KeepWarm
+            Disposition::KeepWarm
         );
         assert_eq!(
             part(State::Approved { nodes: Nodes::Held }, Ending::Deactivated, &ready(), &warm),
-            Parting::Delete
+            Disposition::Delete
         );
         let gone = ended(State::Approved { nodes: Nodes::Held }, Ending::Finished);
-        assert_eq!(parting(&gone, &Reservation::Gone(Ending::Finished), None, &policy), Parting::Delete);
+        assert_eq!(
+            disposition(&gone, &Reservation::Gone(Ending::Finished), None, &policy),
+            Disposition::Delete
+        );
     }
 }

@@ -4,12 +4,13 @@
 //! that the diagram always matches the code.
 
 use super::chart::Superstate;
-use super::decide::{Eviction, Rules, decide};
-use super::event::{AdmissionPhase, Event};
+use super::decide::decide;
+use super::event::Event;
 use super::failure::{Failure, FailureClass};
 use super::journal::Journal;
 use super::option_position::OptionPosition;
-use super::reservation::{AdmissionId, Ending};
+use super::reservation::{AdmissionId, AdmissionPhase, Ending};
+use super::rules::{Eviction, Rules};
 use super::state::{Nodes, State, StateName, Then};
 use crate::api::parameters::{OnExhausted, OnNodeLost, Pinning};
 use crate::policy::Policy;
@@ -149,13 +150,13 @@ pub fn label(reasons: &BTreeSet<String>) -> String {
 }
 
 /// A state, or a superstate with its parts.
-enum Part {
+enum ChartPart {
     State(StateName),
     Superstate(Superstate, Vec<Self>),
 }
 
 /// The states in their superstates, without [`Superstate::Any`].
-fn parts() -> Vec<Part> {
+fn parts() -> Vec<ChartPart> {
     let mut parts = Vec::new();
     let mut drawn = BTreeSet::new();
     for mut state in states(Timestamp::UNIX_EPOCH) {
@@ -174,13 +175,13 @@ fn parts() -> Vec<Part> {
 }
 
 /// Puts a state into the innermost superstate of `path`, whose last element is the outermost.
-fn insert(parts: &mut Vec<Part>, path: &mut Vec<Superstate>, state: StateName) {
+fn insert(parts: &mut Vec<ChartPart>, path: &mut Vec<Superstate>, state: StateName) {
     let Some(outer) = path.pop() else {
-        parts.push(Part::State(state));
+        parts.push(ChartPart::State(state));
         return;
     };
     let inside = parts.iter_mut().find_map(|part| match part {
-        Part::Superstate(superstate, inside) if *superstate == outer => Some(inside),
+        ChartPart::Superstate(superstate, inside) if *superstate == outer => Some(inside),
         _ => None,
     });
     if let Some(inside) = inside {
@@ -188,13 +189,13 @@ fn insert(parts: &mut Vec<Part>, path: &mut Vec<Superstate>, state: StateName) {
     } else {
         let mut inside = Vec::new();
         insert(&mut inside, path, state);
-        parts.push(Part::Superstate(outer, inside));
+        parts.push(ChartPart::Superstate(outer, inside));
     }
 }
 
 /// The parts in some format, each level indented by four spaces.
 fn outline(
-    parts: &[Part],
+    parts: &[ChartPart],
     indent: usize,
     state: &dyn Fn(StateName) -> String,
     (open, close): (&dyn Fn(Superstate) -> String, &str),
@@ -203,12 +204,12 @@ fn outline(
     let pad = " ".repeat(indent);
     for part in parts {
         match part {
-            Part::State(name) => {
+            ChartPart::State(name) => {
                 for line in state(*name).lines() {
                     let _ = writeln!(text, "{pad}{line}");
                 }
             }
-            Part::Superstate(superstate, inside) => {
+            ChartPart::Superstate(superstate, inside) => {
                 let _ = writeln!(text, "{pad}{}", open(*superstate));
                 text.push_str(&outline(inside, indent + 4, state, (open, close)));
                 let _ = writeln!(text, "{pad}{close}");

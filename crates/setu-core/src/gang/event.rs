@@ -5,12 +5,12 @@
 
 use super::failure::{Failure, FailureClass};
 use super::option_position::OptionPosition;
-use super::reservation::{AdmissionId, Ending};
+use super::reservation::{AdmissionId, AdmissionPhase, Ending};
 use crate::api::parameters::Pinning;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// One observation.
+/// One event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Quota is reserved under a different admission than the journal's.
@@ -81,26 +81,6 @@ pub enum Event {
     CapacityBack,
 }
 
-/// The phase of a reservation in Kueue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AdmissionPhase {
-    /// Reserved, not admitted.
-    Reserved,
-    /// Admitted on our Ready.
-    Admitted,
-    /// Admitted while our check was Pending: the check was added when the pods were already running.
-    Running,
-    /// Admitted, and an eviction would delete pods that nothing recreates, or pods of another slice.
-    AdmittedPods,
-}
-
-impl AdmissionPhase {
-    /// Whether our Ready let the pods start.
-    pub const fn lets_pods_go(self) -> bool {
-        matches!(self, Self::Admitted | Self::AdmittedPods)
-    }
-}
-
 /// What to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
@@ -115,7 +95,7 @@ pub enum Effect {
 #[serde(untagged)]
 pub enum Reason {
     /// Progress.
-    Progress(Progress),
+    Progress(ProgressReason),
     /// The reservation ended.
     Ended(Ending),
     /// Something failed.
@@ -125,7 +105,7 @@ pub enum Reason {
 /// Reasons of transitions that are progress.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs, reason = "each is named after the event that causes it")]
-pub enum Progress {
+pub enum ProgressReason {
     Reserved,
     StaleReady,
     ClaimsFound,
@@ -160,26 +140,26 @@ impl Event {
     pub fn reason(&self) -> Reason {
         match self {
             Self::AlreadyRunning | Self::Reserved { phase: AdmissionPhase::Running, .. } => {
-                Reason::Progress(Progress::AlreadyRunning)
+                Reason::Progress(ProgressReason::AlreadyRunning)
             }
             Self::Reserved { phase: AdmissionPhase::Admitted | AdmissionPhase::AdmittedPods, .. } => {
-                Reason::Progress(Progress::StaleReady)
+                Reason::Progress(ProgressReason::StaleReady)
             }
-            Self::Reserved { .. } => Reason::Progress(Progress::Reserved),
+            Self::Reserved { .. } => Reason::Progress(ProgressReason::Reserved),
             Self::Leaving(ending) | Self::Gone(ending) => Reason::Ended(*ending),
-            Self::Found { .. } => Reason::Progress(Progress::ClaimsFound),
-            Self::Planned { .. } => Reason::Progress(Progress::PlanAccepted),
-            Self::NothingNeeded => Reason::Progress(Progress::NothingNeeded),
-            Self::Impossible(_) => Reason::Progress(Progress::Impossible),
-            Self::ClaimsMissing(_) | Self::ClaimsExist => Reason::Progress(Progress::AllCreated),
+            Self::Found { .. } => Reason::Progress(ProgressReason::ClaimsFound),
+            Self::Planned { .. } => Reason::Progress(ProgressReason::PlanAccepted),
+            Self::NothingNeeded => Reason::Progress(ProgressReason::NothingNeeded),
+            Self::Impossible(_) => Reason::Progress(ProgressReason::Impossible),
+            Self::ClaimsMissing(_) | Self::ClaimsExist => Reason::Progress(ProgressReason::AllCreated),
             Self::Refused(failure)
             | Self::Failed(failure)
             | Self::Lost { failure, .. }
             | Self::Superseded(failure) => Reason::Failed(failure.reason),
-            Self::NodesReady => Reason::Progress(Progress::AllReady),
-            Self::Unwanted(_) | Self::ClaimsGone => Reason::Progress(Progress::ClaimsGone),
-            Self::WaitOver => Reason::Progress(Progress::WaitOver),
-            Self::CapacityBack => Reason::Progress(Progress::CapacityBack),
+            Self::NodesReady => Reason::Progress(ProgressReason::AllReady),
+            Self::Unwanted(_) | Self::ClaimsGone => Reason::Progress(ProgressReason::ClaimsGone),
+            Self::WaitOver => Reason::Progress(ProgressReason::WaitOver),
+            Self::CapacityBack => Reason::Progress(ProgressReason::CapacityBack),
         }
     }
 }

@@ -3,14 +3,14 @@
 //! Rule: every text about a gang that users see comes from here, and from the snapshot that decides the gang's next step.
 //! So all places agree.
 
-use super::claims::{ClaimView, Health};
-use super::event::AdmissionPhase;
+use super::claims::ClaimView;
 use super::failure::Failure;
+use super::health::Health;
 use super::journal::Journal;
 use super::message;
 use super::option_retry;
 use super::phase::ClaimPhase;
-use super::reservation::Reservation;
+use super::reservation::{AdmissionPhase, Reservation};
 use super::slot::Attempt;
 use super::snapshot::Snapshot;
 use super::state::{Nodes, State, StateName, Then};
@@ -88,7 +88,7 @@ pub struct SlotView {
     /// Attempt its NodeClaim belongs to.
     pub attempt: u32,
     /// How far it has come.
-    pub phase: Phase,
+    pub phase: SlotPhase,
     /// What it waits for or why it failed; empty when it is ready.
     pub detail: String,
     /// When that wait times out.
@@ -120,7 +120,7 @@ pub struct SlotView {
 
 /// How far a slot has come, in the order of a node's life.
 #[derive(Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Phase {
+pub enum SlotPhase {
     /// It has no NodeClaim.
     #[default]
     Missing,
@@ -162,7 +162,7 @@ impl Explanation {
                 _ => None,
             },
             otherwise: otherwise(&attempt),
-            unbound_pods: snapshot.outlook.unbound.cloned(),
+            unbound_pods: snapshot.forecast.unbound.cloned(),
             last_failure: memory.last_failure.clone(),
             nodes: slots(journal, snapshot, claims),
         }
@@ -189,7 +189,7 @@ fn after_rollback(then: Then) -> &'static str {
 
 fn sentence(attempt: &Attempt<'_>) -> String {
     let sentence = message::sentence(attempt);
-    match attempt.snapshot.outlook.unbound {
+    match attempt.snapshot.forecast.unbound {
         Some(unbound) => format!("{sentence}; {}", unbound.text(&to_the_second(unbound.since))),
         None => sentence,
     }
@@ -237,17 +237,16 @@ fn otherwise(attempt: &Attempt<'_>) -> Option<Otherwise> {
         State::Validating => match snapshot.plan {
             Some(Outcome::Wait(obstacle)) if obstacle.reason.has_no_deadline() => None,
             Some(Outcome::Refuse(_)) => None,
-            _ => match option_retry::next(journal, snapshot) {
+            _ => match option_retry::next_round(journal, snapshot) {
                 Some(next) if deadline.is_none_or(|deadline| next < deadline) => {
                     at(Some(next), "begins again with the first tier")
                 }
                 _ => at(deadline, "stops waiting and gives the quota back"),
             },
         },
-        State::Provisioning | State::WaitingReady => at(
-            deadline.filter(|_| !attempt.reboots()),
-            "gives this attempt up, deletes its nodes and tries again",
-        ),
+        State::Provisioning | State::WaitingReady => {
+            at(attempt.deadline(), "gives this attempt up, deletes its nodes and tries again")
+        }
         State::Approved { nodes: Nodes::Held | Nodes::Replacing } => {
             let limit = attempt.admit_ends();
             at(
@@ -285,15 +284,15 @@ fn slot(view: &ClaimView, claim: Option<&NodeClaim>) -> SlotView {
     let reached = |kind: &str| claim.filter(|c| c.is(kind)).and_then(|c| c.since(kind));
     let label = |key: &str| claim.map_or("", |c| c.label(key)).to_owned();
     let (phase, detail, until) = match &view.health {
-        _ if view.deleting => (Phase::Going, "its deletion".to_owned(), None),
-        Health::Ready { .. } => (Phase::Ready, String::new(), None),
-        Health::Failed(failure) => (Phase::Failed, failure.to_string(), None),
+        _ if view.deleting => (SlotPhase::Going, "its deletion".to_owned(), None),
+        Health::Ready { .. } => (SlotPhase::Ready, String::new(), None),
+        Health::Failed(failure) => (SlotPhase::Failed, failure.to_string(), None),
         Health::Coming { waits_for, until } => {
             let phase = match view.phase {
-                ClaimPhase::Launching => Phase::Launching,
-                ClaimPhase::Registering => Phase::Registering,
-                ClaimPhase::Initializing => Phase::Initializing,
-                ClaimPhase::Initialized => Phase::Settling,
+                ClaimPhase::Launching => SlotPhase::Launching,
+                ClaimPhase::Registering => SlotPhase::Registering,
+                ClaimPhase::Initializing => SlotPhase::Initializing,
+                ClaimPhase::Initialized => SlotPhase::Settling,
             };
             (phase, waits_for.to_string(), *until)
         }

@@ -75,7 +75,7 @@ impl fmt::Display for FailureClass {
 
 /// What a failure says about the provider's capacity.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Shortage {
+enum ShortageEvidence {
     /// Nothing.
     None,
     /// These nodes are not available now; another tier may have some.
@@ -91,27 +91,29 @@ struct Consequences {
     had_node: bool,
     node_loss: bool,
     needs_quorum: bool,
-    shortage: Shortage,
+    shortage: ShortageEvidence,
 }
 
 impl FailureClass {
     /// The one place that defines what follows from each class.
     const fn consequences(self) -> Consequences {
         let (had_node, node_loss, needs_quorum, shortage) = match self {
-            Self::InsufficientCapacity => (true, false, false, Shortage::Named),
-            Self::LaunchTimeout => (false, false, true, Shortage::Named),
-            Self::Unknown => (true, false, true, Shortage::Suspected),
-            Self::LaunchFailed => (false, false, true, Shortage::OfTheseNodes),
-            Self::NodeClassNotReady | Self::NodeClassMissing => (true, false, false, Shortage::OfTheseNodes),
-            Self::RegistrationTimeout => (false, false, true, Shortage::None),
+            Self::InsufficientCapacity => (true, false, false, ShortageEvidence::Named),
+            Self::LaunchTimeout => (false, false, true, ShortageEvidence::Named),
+            Self::Unknown => (true, false, true, ShortageEvidence::Suspected),
+            Self::LaunchFailed => (false, false, true, ShortageEvidence::OfTheseNodes),
+            Self::NodeClassNotReady | Self::NodeClassMissing => {
+                (true, false, false, ShortageEvidence::OfTheseNodes)
+            }
+            Self::RegistrationTimeout => (false, false, true, ShortageEvidence::None),
             Self::InitializationTimeout
             | Self::GangTimeout
             | Self::NodeTooSmall
             | Self::PlanChanged
             | Self::NotPlannable
-            | Self::NotAdmitted => (true, false, true, Shortage::None),
-            Self::Interrupted | Self::DeletedByOther => (true, true, false, Shortage::None),
-            Self::Refused => (true, false, false, Shortage::None),
+            | Self::NotAdmitted => (true, false, true, ShortageEvidence::None),
+            Self::Interrupted | Self::DeletedByOther => (true, true, false, ShortageEvidence::None),
+            Self::Refused => (true, false, false, ShortageEvidence::None),
         };
         Consequences { had_node, node_loss, needs_quorum, shortage }
     }
@@ -128,7 +130,7 @@ impl FailureClass {
 
     /// Whether the provider does not give these nodes now, so that another tier may.
     pub fn is_shortage(self) -> bool {
-        self.consequences().shortage >= Shortage::OfTheseNodes
+        self.consequences().shortage >= ShortageEvidence::OfTheseNodes
     }
 
     /// Whether it needs a quorum read: it depends on elapsed time, or on a plan or a node that a watch showed last. The watch may
@@ -139,13 +141,13 @@ impl FailureClass {
 
     /// Whether it names what is short, so that every plan of the next minutes avoids it.
     pub fn names_what_is_short(self) -> bool {
-        self.consequences().shortage == Shortage::Named
+        self.consequences().shortage == ShortageEvidence::Named
     }
 
     /// Whether what the lost claims requested counts as short from now on. For a claim that was deleted without an event that
     /// is a guess.
     pub fn counts_as_short(self) -> bool {
-        self.consequences().shortage >= Shortage::Suspected
+        self.consequences().shortage >= ShortageEvidence::Suspected
     }
 }
 

@@ -5,7 +5,8 @@
 //! A claim records neither the DaemonSets that its requests include nor the pods that its node is for. So DaemonSets count
 //! as too large only if they leave no room for the smallest pods that it may be for.
 
-use super::claims::{ClaimView, Health};
+use super::claims::ClaimView;
+use super::health::Health;
 use super::waits::WaitsFor;
 use crate::api::pod::ResourceList;
 use crate::api::{Node, NodeClaim, Pod};
@@ -18,7 +19,7 @@ const NEXT_CHECK: SignedDuration = SignedDuration::from_secs(10);
 
 /// What pods take from one node.
 #[derive(Clone, Debug, Default)]
-pub struct Taken {
+pub struct PodUsage {
     /// Pods that no claim's requests include.
     others: ResourceList,
     /// Pods of DaemonSets. The claim's requests include them, except those that could not be foreseen.
@@ -26,8 +27,8 @@ pub struct Taken {
 }
 
 /// What pods take from each node. Static pods are left out: they are not part of its allocatable.
-pub fn taken(pods: &[Pod]) -> BTreeMap<String, Taken> {
-    let mut taken: BTreeMap<String, Taken> = BTreeMap::new();
+pub fn usage_by_node(pods: &[Pod]) -> BTreeMap<String, PodUsage> {
+    let mut taken: BTreeMap<String, PodUsage> = BTreeMap::new();
     for pod in pods.iter().filter(|p| !p.is_over() && !p.is_of("Node")) {
         // A running pod has requests that the API server accepted; unreadable ones count as nothing.
         let Ok(needs) = resources::of_pod(&pod.spec.pod, Defaults::default()) else { continue };
@@ -39,18 +40,18 @@ pub fn taken(pods: &[Pod]) -> BTreeMap<String, Taken> {
 }
 
 /// Nodes with pods other than static ones and those of DaemonSets.
-pub fn occupied(pods: &[Pod]) -> BTreeSet<&str> {
+pub fn nodes_with_pods(pods: &[Pod]) -> BTreeSet<&str> {
     let counts = |p: &&Pod| !p.is_over() && !p.is_of("DaemonSet") && !p.is_of("Node");
     pods.iter().filter(counts).map(|pod| pod.spec.node_name.as_str()).collect()
 }
 
 /// Makes a node wait if other pods leave too little for the pods of its claim. `each` is what one pod of each pod set of the
 /// gang takes.
-pub fn crowd(
+pub fn wait_for_room(
     view: &mut ClaimView,
     claim: &NodeClaim,
     node: &Node,
-    (taken, each): (&Taken, &[ResourceList]),
+    (taken, each): (&PodUsage, &[ResourceList]),
     now: Timestamp,
 ) {
     if !matches!(view.health, Health::Ready { .. }) {
@@ -131,8 +132,8 @@ mod tests {
         }))
         .unwrap();
         let mut view = ClaimView::new("c", 1, 0, Health::Ready { since: Timestamp::UNIX_EPOCH });
-        let taken = taken(pods).remove("n1").unwrap_or_default();
-        crowd(&mut view, &claim, &node, (&taken, &each), Timestamp::UNIX_EPOCH);
+        let taken = usage_by_node(pods).remove("n1").unwrap_or_default();
+        wait_for_room(&mut view, &claim, &node, (&taken, &each), Timestamp::UNIX_EPOCH);
         view.health
     }
 
@@ -196,9 +197,9 @@ mod tests {
     #[test]
     fn daemon_static_and_finished_pods_do_not_occupy_a_node() {
         let over = json!({"/status/phase": "Succeeded"});
-        assert_eq!(occupied(&[pod(&of("DaemonSet")), pod(&of("Node")), pod(&over)]), BTreeSet::new());
+        assert_eq!(nodes_with_pods(&[pod(&of("DaemonSet")), pod(&of("Node")), pod(&over)]), BTreeSet::new());
         // A pod without requests is still lost with its node.
         let small = json!({"/spec/containers/0/resources": {}});
-        assert_eq!(occupied(&[pod(&small)]), BTreeSet::from(["n1"]));
+        assert_eq!(nodes_with_pods(&[pod(&small)]), BTreeSet::from(["n1"]));
     }
 }

@@ -86,7 +86,7 @@ pub fn gang_of(claim: &NodeClaim) -> String {
 
 /// Value of the gang's label on its nodes, which its pods select: the gang's id. The slices of an elastic Job share one,
 /// because the pods of a later slice have the selector of the first.
-pub fn pin(workload: &Workload, check: &str) -> String {
+pub fn gang_label(workload: &Workload, check: &str) -> String {
     digest(&[&workload.line(), check], 16)
 }
 

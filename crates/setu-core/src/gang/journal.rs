@@ -11,10 +11,10 @@ use super::failure::{Failure, FailureClass};
 use super::option_position::OptionPosition;
 use super::reservation::{AdmissionId, ShapeMatch};
 use super::state::{Nodes, State, StateName};
-use super::terms::Terms;
 use super::trace::TraceContext;
 use crate::api::parameters::Pinning;
 use crate::planted::planted;
+use crate::policy::terms::Terms;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use version::{FIRST_VERSION, malformed, version_of};
@@ -64,7 +64,7 @@ pub struct Journal {
     pub trace: TraceStart,
     /// Transitions, newest last, bounded.
     #[serde(default)]
-    pub history: Vec<Step>,
+    pub history: Vec<Transition>,
 }
 
 /// What cannot be observed from the cluster and must survive a change of leader.
@@ -142,7 +142,7 @@ pub struct TraceStart {
 
 /// One transition.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct Transition {
     /// Its number, counted from 1.
     pub seq: u64,
     /// State left.
@@ -229,16 +229,18 @@ impl Journal {
             journal.state = State::Approved { nodes: Nodes::Unneeded };
         }
         if journal.seq > SEQ_LIMIT {
-            // So that there is always a next number, and it is the one after the last step.
-            let steps = journal.history.iter().map(|step| step.seq).filter(|seq| *seq <= SEQ_LIMIT);
-            journal.seq = steps.max().unwrap_or_default();
+            // So that there is always a next number, and it is the one after the last transition.
+            let transitions =
+                journal.history.iter().map(|transition| transition.seq).filter(|seq| *seq <= SEQ_LIMIT);
+            journal.seq = transitions.max().unwrap_or_default();
         }
         // Times are the tenant's word until they are shown to be possible.
         let possible = |time: Timestamp| time.clamp(created.min(now), now);
         journal.entered_at = possible(journal.entered_at);
         if journal.trace == TraceStart::default() {
             // Written by a release that did not keep it.
-            journal.trace.since = journal.history.first().map_or(journal.entered_at, |step| step.at);
+            journal.trace.since =
+                journal.history.first().map_or(journal.entered_at, |transition| transition.at);
         }
         journal.trace.since = possible(journal.trace.since);
         journal.trim();
@@ -280,7 +282,7 @@ impl Journal {
     pub(super) fn record(&mut self, target: State, reason: Reason, now: Timestamp) {
         self.version = VERSION;
         self.seq = self.seq.saturating_add(1);
-        self.history.push(Step {
+        self.history.push(Transition {
             seq: self.seq,
             from: self.state.name(),
             to: target.name(),
@@ -296,7 +298,7 @@ impl Journal {
     }
 
     /// Gives the admission that begins now, or goes on after its end, its own trace.
-    pub(super) fn retrace(&mut self, before: &Self, now: Timestamp) {
+    pub(super) fn start_trace(&mut self, before: &Self, now: Timestamp) {
         let goes_on = self.memory.admission == before.memory.admission;
         self.trace = TraceStart {
             since: now,
@@ -316,8 +318,8 @@ impl Journal {
 
     /// Notes which replica took the last transition.
     pub fn sign(&mut self, replica: &str) {
-        if let Some(step) = self.history.last_mut() {
-            step.by = replica.chars().take(NAME_LIMIT).collect();
+        if let Some(transition) = self.history.last_mut() {
+            transition.by = replica.chars().take(NAME_LIMIT).collect();
         }
     }
 
@@ -329,8 +331,8 @@ impl Journal {
 
     /// Why an attempt was taken back before a pod could run on its nodes; `None` if it was not.
     pub fn taken_back(&self, attempt: u32) -> Option<Reason> {
-        let mut steps = self.history.iter().rev().filter(|s| s.attempt == attempt);
-        let back = steps.find(|s| s.to == StateName::RollingBack)?;
+        let mut transitions = self.history.iter().rev().filter(|s| s.attempt == attempt);
+        let back = transitions.find(|s| s.to == StateName::RollingBack)?;
         let unused =
             back.from != StateName::Approved || back.reason == Reason::Failed(FailureClass::NotAdmitted);
         unused.then_some(back.reason)
@@ -343,7 +345,7 @@ impl Journal {
         if before == self.trace.seq {
             return Some(self.trace.since);
         }
-        self.history.iter().find(|step| step.seq == before).map(|step| step.at)
+        self.history.iter().find(|transition| transition.seq == before).map(|transition| transition.at)
     }
 
     /// Id of this admission's trace: 32 hexadecimal digits. `None` if what stands there is none.
@@ -352,11 +354,11 @@ impl Journal {
         (id.len() == 32 && id.chars().all(|c| c.is_ascii_hexdigit())).then_some(id)
     }
 
-    /// Whether its last step takes back what was approved. Another replica may be telling Kueue Ready
+    /// Whether its last transition takes back what was approved. Another replica may be telling Kueue Ready
     /// at that moment, and Kueue may be admitting on it, so this is decided on the current Workload only.
     pub fn revokes(&self) -> bool {
         matches!(self.state, State::RollingBack { .. } | State::Provisioning)
-            && self.history.last().is_some_and(|step| step.from == StateName::Approved)
+            && self.history.last().is_some_and(|transition| transition.from == StateName::Approved)
     }
 
     /// Cuts what has no bound of its own to what this code would have written.
@@ -387,9 +389,9 @@ impl Journal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gang::event::Progress;
-    use crate::gang::terms::TERMS_LIMIT;
+    use crate::gang::event::ProgressReason;
     use crate::policy::Policy;
+    use crate::policy::terms::TERMS_LIMIT;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(1_700_000_000 + second).unwrap()
@@ -407,7 +409,11 @@ mod tests {
             Reason::Failed(FailureClass::LaunchTimeout),
             at(11),
         );
-        journal.record(State::BackingOff { until: at(40) }, Reason::Progress(Progress::ClaimsGone), at(12));
+        journal.record(
+            State::BackingOff { until: at(40) },
+            Reason::Progress(ProgressReason::ClaimsGone),
+            at(12),
+        );
         journal.memory.last_failure =
             Some(Failure::new(FailureClass::InsufficientCapacity, "no p5\u{7} left"));
         journal.name_tier(Some("spot"));
@@ -538,7 +544,7 @@ mod tests {
     #[test]
     fn a_journal_without_a_start_of_its_trace_takes_the_oldest_it_knows() {
         let mut old = journal();
-        old.record(State::BackingOff { until: at(40) }, Reason::Progress(Progress::ClaimsGone), at(12));
+        old.record(State::BackingOff { until: at(40) }, Reason::Progress(ProgressReason::ClaimsGone), at(12));
         let text = old.encode();
         let mut value: serde_json::Value = serde_json::from_str(&text).unwrap();
         value.as_object_mut().unwrap().remove("trace");

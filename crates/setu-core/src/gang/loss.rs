@@ -43,6 +43,30 @@ pub enum Loss {
 }
 
 impl Loss {
+    /// What happened to a claim that is missing, or is being deleted although its gang wants it.
+    ///
+    /// A deleted claim leaves no status, and other watches may deliver the cause later.
+    pub fn of(
+        slot: u32,
+        claim: Option<&ClaimView>,
+        tombstone: &Tombstone,
+        pool_fault: Option<&Failure>,
+        now: Timestamp,
+    ) -> Self {
+        if let Some(failure) = cause(slot, claim, tombstone, pool_fault, now) {
+            return Self::Failed(failure);
+        }
+        let noticed = tombstone.noticed.unwrap_or(now);
+        if noticed + TOMBSTONE_GRACE > now {
+            return Self::Unclear(noticed + TOMBSTONE_GRACE);
+        }
+        let message = format!(
+            "the NodeClaim of slot {slot} was deleted before its launch, and no event says why; it counts as a lack of \
+             capacity"
+        );
+        Self::Failed(Failure::new(FailureClass::Unknown, message))
+    }
+
     /// Why the claim was lost, if that is known by now.
     pub fn failure(&self) -> Option<&Failure> {
         match self {
@@ -113,7 +137,7 @@ pub fn losses(
         let last = || last_known(memory, identity, records, slot);
         let (generation, name) = claim.map_or_else(last, |c| (c.generation, c.name.clone()));
         let (tombstone, pool_fault) = records.missed(&name, now);
-        let loss = loss(slot, claim, &tombstone, pool_fault.as_ref(), now);
+        let loss = Loss::of(slot, claim, &tombstone, pool_fault.as_ref(), now);
         Some((slot, if generation < memory.generation { loss.superseded() } else { loss }))
     };
     let losses: BTreeMap<u32, Loss> = (0..memory.slots).filter_map(lost).collect();
@@ -136,27 +160,28 @@ pub fn last_known(
     })
 }
 
-/// Why a claim is missing, or is being deleted although its gang wants it.
-///
-/// A deleted claim leaves no status. So the cause is derived from Karpenter's event, if there is one, from how far the
-/// claim had come, and from the state of its NodePool.
-pub fn loss(
+impl Tombstone {
+    /// Whether Karpenter's event names a lack of capacity.
+    fn names_capacity(&self) -> bool {
+        self.event.as_ref().is_some_and(|(reason, _)| reason.starts_with("InsufficientCapacity"))
+    }
+}
+
+/// Why a claim is missing or being deleted, if that can be told: from Karpenter's event, from how far the claim had come, or
+/// from the state of its NodePool.
+fn cause(
     slot: u32,
     claim: Option<&ClaimView>,
     tombstone: &Tombstone,
     pool_fault: Option<&Failure>,
     now: Timestamp,
-) -> Loss {
-    let failed = |class, message: String| Loss::Failed(Failure::new(class, message));
-    if tombstone.event.as_ref().is_some_and(|(reason, _)| reason.starts_with("InsufficientCapacity")) {
+) -> Option<Failure> {
+    let failed = |class, message: String| Some(Failure::new(class, message));
+    if tombstone.names_capacity() {
         // Karpenter publishes the same event if the NodeClass is missing; the NodePool shows the difference.
-        return match pool_fault {
-            Some(fault) if fault.reason == FailureClass::NodeClassMissing => Loss::Failed(fault.clone()),
-            _ => failed(
-                FailureClass::InsufficientCapacity,
-                format!("the provider has no capacity for slot {slot} now"),
-            ),
-        };
+        let missing = pool_fault.filter(|fault| fault.reason == FailureClass::NodeClassMissing).cloned();
+        let message = || format!("the provider has no capacity for slot {slot} now");
+        return missing.or_else(|| failed(FailureClass::InsufficientCapacity, message()));
     }
     let has_reached = |phase: ClaimPhase| claim.is_some_and(|c| c.phase >= phase);
     let launched = tombstone.launched || has_reached(ClaimPhase::Registering);
@@ -166,36 +191,20 @@ pub fn loss(
             (true, false) => FailureClass::RegistrationTimeout,
             (false, false) => FailureClass::LaunchTimeout,
         };
-        return failed(
-            class,
-            format!("Setu gave up the NodeClaim of slot {slot}, which did not come up in time"),
-        );
+        let message = format!("Setu gave up the NodeClaim of slot {slot}, which did not come up in time");
+        return failed(class, message);
     }
     if launched {
         // Karpenter replaces a node if its reboot fails.
-        return match claim {
-            Some(claim) if !claim.disrupted => failed(
-                FailureClass::DeletedByOther,
-                format!("the NodeClaim of slot {slot} was deleted by somebody else"),
-            ),
-            _ => failed(FailureClass::Interrupted, format!("the node of slot {slot} went away")),
+        return if claim.is_some_and(|claim| !claim.disrupted) {
+            let message = format!("the NodeClaim of slot {slot} was deleted by somebody else");
+            failed(FailureClass::DeletedByOther, message)
+        } else {
+            failed(FailureClass::Interrupted, format!("the node of slot {slot} went away"))
         };
     }
     if claim.and_then(|c| c.created).is_some_and(|c| c + KARPENTER_LAUNCH_LIMIT <= now) {
         return failed(FailureClass::LaunchTimeout, format!("Karpenter gave up launching slot {slot}"));
     }
-    if let Some(fault) = pool_fault {
-        return Loss::Failed(fault.clone());
-    }
-    let noticed = tombstone.noticed.unwrap_or(now);
-    if noticed + TOMBSTONE_GRACE > now {
-        return Loss::Unclear(noticed + TOMBSTONE_GRACE);
-    }
-    failed(
-        FailureClass::Unknown,
-        format!(
-            "the NodeClaim of slot {slot} was deleted before its launch, and no event says why; it counts as a lack of \
-             capacity"
-        ),
-    )
+    pool_fault.cloned()
 }

@@ -3,13 +3,14 @@
 //! Rule: it contains points in time but no elapsed time, so that it changes only when something happens.
 
 use super::journal::Journal;
-use super::replacement::is_broken;
+use super::replacement::lacks_nodes;
 use super::slot::Attempt;
 use super::snapshot::Snapshot;
 use super::state::{Nodes, State, Then};
 use crate::api::parameters::OnNodeLost;
-use crate::plan::{ObstacleReason, Outcome};
+use crate::plan::{Obstacle, ObstacleReason, Outcome};
 use crate::words::{counted, to_the_second};
+use jiff::Timestamp;
 
 /// The sentence for the check's message.
 pub fn explain(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
@@ -19,98 +20,104 @@ pub fn explain(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
 /// The same for an attempt that is already computed.
 pub(super) fn sentence(attempt: &Attempt<'_>) -> String {
     let Attempt { journal, snapshot, .. } = attempt;
-    let memory = &journal.memory;
     let text = match &journal.state {
-        State::Validating => match snapshot.plan {
-            Some(Outcome::Wait(obstacle)) if obstacle.reason == ObstacleReason::DryRun => {
-                format!("{}: {}", obstacle.reason, obstacle.message)
-            }
-            Some(Outcome::Wait(obstacle)) => {
-                // On a later tier a new round starts before the deadline.
-                let stops = memory
-                    .deadline
-                    .filter(|_| !obstacle.reason.has_no_deadline() && memory.option.index == 0);
-                let stops =
-                    stops.map_or_else(String::new, |t| format!("; stops waiting at {}", to_the_second(t)));
-                format!(
-                    "{}: {}. Continues automatically once this is fixed{stops}",
-                    obstacle.reason, obstacle.message
-                )
-            }
-            Some(Outcome::Refuse(obstacle)) => {
-                let opens =
-                    obstacle.until.map_or_else(String::new, |t| format!(", or at {}", to_the_second(t)));
-                format!(
-                    "{}: {}. Gives its quota back, and continues once this is changed{opens}",
-                    obstacle.reason, obstacle.message
-                )
-            }
-            _ if snapshot.claims.iter().any(|c| !c.stuck) => {
-                format!("waiting for {} of an earlier attempt to be deleted", claims(snapshot))
-            }
-            _ => "working out which nodes are needed".to_owned(),
-        },
-        State::Provisioning => format!(
-            "{}/{} NodeClaims created; {}",
-            attempt.existing(),
-            memory.slots,
-            attempt_in_words(journal, snapshot)
-        ),
-        State::WaitingReady => {
-            let lag = attempt
-                .laggard()
-                .map_or_else(String::new, |(slot, what)| format!("; slot {slot} waits for {what}"));
-            let deadline = memory.deadline.filter(|_| !attempt.reboots());
-            let end = deadline.map_or_else(String::new, |t| format!("; gives up at {}", to_the_second(t)));
-            format!(
-                "{}/{} nodes ready{}{lag}; {}{end}",
-                attempt.ready(),
-                memory.slots,
-                usually(attempt),
-                attempt_in_words(journal, snapshot)
-            )
-        }
-        State::RollingBack { then } => {
-            let next = match then {
-                Then::BackingOff if memory.option.index > 0 => "then tries the next tier",
-                Then::BackingOff => "then tries again",
-                Then::Yielded => "then gives the quota back",
-                Then::Rejected => "then rejects",
-                Then::Released => "then nothing more",
-            };
-            // A release is not a failure, even if an earlier attempt failed.
-            let (what, cause) = match then {
-                Then::Released => ("giving back the nodes of", String::new()),
-                _ => ("rolling back", cause(journal)),
-            };
-            format!("{what} attempt {}: {} left, {next}{cause}", memory.attempt, claims(snapshot))
-        }
-        State::BackingOff { .. } if memory.option.index > 0 => {
-            format!("the next tier is tried{}", cause(journal))
-        }
-        State::BackingOff { until } => {
-            format!("next attempt at {}{}", to_the_second(*until), cause(journal))
-        }
+        State::Validating => validating(attempt),
+        State::Provisioning => provisioning(attempt),
+        State::WaitingReady => waiting_ready(attempt),
+        State::RollingBack { then } => rolling_back(attempt, *then),
+        State::BackingOff { until } => backing_off(journal, *until),
         State::Approved { nodes: Nodes::Unneeded } => match snapshot.plan {
             Some(Outcome::NothingNeeded(why)) => format!("no node is needed: {why}"),
             _ => "no node is needed".to_owned(),
         },
-        State::Approved { .. } if is_broken(attempt) => {
-            let next = if snapshot.policy.on_node_lost == OnNodeLost::Replace {
-                "; what is lost is replaced"
-            } else {
-                ""
-            };
-            format!("{}/{} nodes are left{next}{}", attempt.existing(), memory.slots, cause(journal))
-        }
-        State::Approved { .. } if memory.slots == 1 => "its node is ready".to_owned(),
-        State::Approved { .. } => format!("all {} nodes are ready", memory.slots),
+        State::Approved { nodes: Nodes::Held | Nodes::Replacing } => holding_nodes(attempt),
         State::Yielded => yielded(journal, snapshot),
         State::Rejected => format!("cannot run as specified{}", cause(journal)),
         State::Released => "all nodes are given back".to_owned(),
     };
     let text = text + &stuck(journal, snapshot);
     text.chars().take(1024).collect()
+}
+
+fn validating(attempt: &Attempt<'_>) -> String {
+    let Attempt { journal, snapshot, .. } = attempt;
+    match snapshot.plan {
+        Some(Outcome::Wait(obstacle)) if obstacle.reason == ObstacleReason::DryRun => {
+            format!("{}: {}", obstacle.reason, obstacle.message)
+        }
+        Some(Outcome::Wait(Obstacle { reason, message, .. })) => {
+            // On a later tier a new round starts before the deadline.
+            let stops = journal
+                .memory
+                .deadline
+                .filter(|_| !reason.has_no_deadline() && journal.memory.option.index == 0);
+            let stops = at(stops, "; stops waiting at ");
+            format!("{reason}: {message}. Continues automatically once this is fixed{stops}")
+        }
+        Some(Outcome::Refuse(Obstacle { reason, message, until, .. })) => {
+            let opens = at(*until, ", or at ");
+            format!("{reason}: {message}. Gives its quota back, and continues once this is changed{opens}")
+        }
+        _ if snapshot.claims.iter().any(|c| !c.stuck) => {
+            format!("waiting for {} of an earlier attempt to be deleted", claims(snapshot))
+        }
+        _ => "working out which nodes are needed".to_owned(),
+    }
+}
+
+fn provisioning(attempt: &Attempt<'_>) -> String {
+    let Attempt { journal, snapshot, .. } = attempt;
+    let (existing, slots) = (attempt.existing(), journal.memory.slots);
+    format!("{existing}/{slots} NodeClaims created; {}", attempt_in_words(journal, snapshot))
+}
+
+fn waiting_ready(attempt: &Attempt<'_>) -> String {
+    let Attempt { journal, snapshot, .. } = attempt;
+    let lag =
+        attempt.laggard().map_or_else(String::new, |(slot, what)| format!("; slot {slot} waits for {what}"));
+    let end = at(attempt.deadline(), "; gives up at ");
+    format!(
+        "{}/{} nodes ready{}{lag}; {}{end}",
+        attempt.ready(),
+        journal.memory.slots,
+        usually(attempt),
+        attempt_in_words(journal, snapshot)
+    )
+}
+
+fn rolling_back(attempt: &Attempt<'_>, then: Then) -> String {
+    let Attempt { journal, snapshot, .. } = attempt;
+    let next = match then {
+        Then::BackingOff if journal.memory.option.index > 0 => "then tries the next tier",
+        Then::BackingOff => "then tries again",
+        Then::Yielded => "then gives the quota back",
+        Then::Rejected => "then rejects",
+        Then::Released => "then nothing more",
+    };
+    // A release is not a failure, even if an earlier attempt failed.
+    let (what, cause) = match then {
+        Then::Released => ("giving back the nodes of", String::new()),
+        Then::BackingOff | Then::Yielded | Then::Rejected => ("rolling back", cause(journal)),
+    };
+    format!("{what} attempt {}: {} left, {next}{cause}", journal.memory.attempt, claims(snapshot))
+}
+
+fn backing_off(journal: &Journal, until: Timestamp) -> String {
+    if journal.memory.option.index > 0 {
+        return format!("the next tier is tried{}", cause(journal));
+    }
+    format!("next attempt at {}{}", to_the_second(until), cause(journal))
+}
+
+fn holding_nodes(attempt: &Attempt<'_>) -> String {
+    let Attempt { journal, snapshot, .. } = attempt;
+    let slots = journal.memory.slots;
+    if lacks_nodes(attempt) {
+        let is_replaced = snapshot.policy.on_node_lost == OnNodeLost::Replace;
+        let next = if is_replaced { "; what is lost is replaced" } else { "" };
+        return format!("{}/{slots} nodes are left{next}{}", attempt.existing(), cause(journal));
+    }
+    if slots == 1 { "its node is ready".to_owned() } else { format!("all {slots} nodes are ready") }
 }
 
 fn yielded(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
@@ -122,8 +129,7 @@ fn yielded(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
             cause(journal)
         );
     }
-    let not_before = |t| format!("; next attempt not before {}", to_the_second(t));
-    let next = journal.memory.not_before.map_or_else(String::new, not_before);
+    let next = at(journal.memory.not_before, "; next attempt not before ");
     format!("quota given back{next}{}", cause(journal))
 }
 
@@ -156,14 +162,14 @@ pub fn headline(journal: &Journal, sentence: &str) -> String {
 fn attempt_in_words(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
     let memory = &journal.memory;
     let of_policy = || snapshot.policy.tier_name(memory.option.tier);
-    let tier = memory.tier_name.as_deref().or_else(of_policy).or(snapshot.outlook.tier);
+    let tier = memory.tier_name.as_deref().or_else(of_policy).or(snapshot.forecast.tier);
     let tier = tier.map_or_else(String::new, |tier| format!(", tier {tier}"));
     format!("attempt {}{tier}", memory.attempt)
 }
 
 /// How long it usually takes from the last progress until all nodes are ready.
 fn usually(attempt: &Attempt<'_>) -> String {
-    let Some(by) = attempt.snapshot.outlook.ready_by else { return String::new() };
+    let Some(by) = attempt.snapshot.forecast.ready_by else { return String::new() };
     let entered_at = attempt.journal.entered_at;
     let happened = attempt.last_ready().map_or(entered_at, |t| t.max(entered_at));
     let seconds = by.duration_since(happened).as_secs();
@@ -176,6 +182,11 @@ fn usually(attempt: &Attempt<'_>) -> String {
         rounded @ ..=120 => format!(", usually {} s more", rounded.max(10)),
         _ => format!(", usually {} min more", seconds.saturating_add(30) / 60),
     }
+}
+
+/// A point in time after these words; empty if there is none.
+fn at(time: Option<Timestamp>, words: &str) -> String {
+    time.map_or_else(String::new, |time| format!("{words}{}", to_the_second(time)))
 }
 
 fn cause(journal: &Journal) -> String {

@@ -2,11 +2,14 @@
 //!
 //! Read in this order: `state` (the states of a gang) → `event` (what was observed) → `chart` (the statechart) →
 //! `decide` (handles one event) → `observe` (turns a snapshot of the cluster into events) → `step` (both, once) →
-//! `verdict` (what Kueue sees) and `explain` (what users see). `journal` is how a Workload stores its gang.
+//! `verdict` (what Kueue sees) and `explain` (what users see). `journal` is how a Workload stores its gang. What a state
+//! observes is in `validating`, `attempting` and `approved`; what a slot observes in `slot`, `health` and `loss`.
 //!
 //! Rule: nothing here uses a client, a clock, a runtime or a log. Time is an argument.
 
 mod adoption;
+pub mod approved;
+mod attempting;
 pub mod begun_with;
 mod chart;
 pub mod claims;
@@ -18,16 +21,19 @@ pub mod event;
 pub mod explain;
 pub mod failure;
 pub mod foreign_pods;
+pub mod health;
 pub mod identity;
+pub mod initial_journal;
 pub mod journal;
 pub mod loss;
 pub mod message;
 pub mod notice;
-pub mod observe;
+mod observation;
+mod observe;
 pub mod observed;
-pub mod open;
 mod option_position;
 mod option_retry;
+pub mod orphan_node;
 pub mod phase;
 pub mod planning;
 mod reboot;
@@ -35,11 +41,12 @@ pub mod repair;
 mod replacement;
 pub mod request;
 pub mod reservation;
+pub mod rules;
 pub mod slot;
 pub mod snapshot;
 pub mod state;
 pub mod step;
-pub mod stray;
+mod step_context;
 pub mod terms;
 pub mod trace;
 pub mod unbound;
@@ -50,22 +57,24 @@ pub mod verdict;
 pub mod waits;
 mod wake;
 
-pub use claims::{ClaimView, Health};
-pub use decide::{Eviction, Rules, decide};
+pub use claims::ClaimView;
+pub use decide::decide;
 pub use event::{Effect, Event};
 pub use explain::{Explanation, SlotView};
 pub use failure::{Failure, FailureClass};
+pub use health::Health;
 pub use identity::GangIdentity;
 pub use journal::{Journal, Memory};
-pub use observe::{Reading, observe};
+pub use observation::Observation;
+pub use observe::observe;
 pub use option_position::OptionPosition;
-pub use reservation::Reservation;
+pub use reservation::{AdmissionId, AdmissionPhase, Ending, Reservation};
+pub use rules::{Eviction, Rules};
 pub use slot::{Attempt, SlotStatus};
-pub use snapshot::{Freshness, Outlook, Refusal, Snapshot};
+pub use snapshot::{Forecast, Freshness, Refusal, Snapshot};
 pub use state::{Nodes, State, StateName, Then};
 pub use step::{JudgedBy, Moved, Step, step};
-pub use terms::Terms;
-pub use trace::{Span, TraceContext};
-pub use unbound::{AdmittedPods, PodCheck, Stand, UnboundPods};
+pub use trace::{TraceContext, TraceSpan};
+pub use unbound::{AdmittedPods, JournalPosition, PodCheck, UnboundPods};
 pub use waits::WaitsFor;
 pub use wake::wake_at;

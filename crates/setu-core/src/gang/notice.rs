@@ -1,4 +1,4 @@
-//! The Events of each step: their reasons and texts.
+//! The Events of each transition: their reasons and texts.
 //!
 //! Rule: tenants read these. They say what happened, what is missing and what comes next. What a cloud answered is for
 //! the administrator only.
@@ -16,7 +16,7 @@ use crate::plan::passed_over::{self, PassedOver};
 use crate::plan::{ObstacleReason, Outcome};
 use crate::words::{counted, to_the_second};
 
-/// Gangs of at least this many nodes get an Event for each quarter that is ready. For smaller gangs the steps are enough,
+/// Gangs of at least this many nodes get an Event for each quarter that is ready. For smaller gangs the transitions are enough,
 /// and each Event is a write.
 const REPORTED_BY_QUARTERS: u32 = 16;
 
@@ -74,27 +74,18 @@ fn failed(failure: &Failure, journal: &Journal) -> String {
 
 /// The Events for the journal's last transition. `words` describe the state after it, `cost` is the cost of the nodes, and
 /// `passed_over` are the NodePools that give none.
-pub fn of_step(journal: &Journal, words: &str, cost: &Cost, passed_over: &[PassedOver]) -> Vec<Notice> {
-    let Some(step) = journal.history.last() else {
+pub fn of_transition(journal: &Journal, words: &str, cost: &Cost, passed_over: &[PassedOver]) -> Vec<Notice> {
+    let Some(last) = journal.history.last() else {
         return Vec::new();
     };
     let text = with_next(words, journal);
     let memory = &journal.memory;
-    let failure = memory.last_failure.as_ref().filter(|f| step.reason == Reason::Failed(f.reason));
-    match (step.from, step.to) {
+    let failure = memory.last_failure.as_ref().filter(|f| last.reason == Reason::Failed(f.reason));
+    match (last.from, last.to) {
         (_, StateName::Validating) => Vec::new(),
-        (StateName::Validating, StateName::Provisioning) => vec![
-            Notice::new(
-                VALIDATED,
-                format!(
-                    "{} needed{}, and nothing is in the way{}{NEXT}all NodeClaims are created at once",
-                    counted(memory.slots, "node"),
-                    cost.clause(),
-                    passed_over::clause(passed_over)
-                ),
-            ),
-            Notice::new("GangProvisioning", text),
-        ],
+        (StateName::Validating, StateName::Provisioning) => {
+            vec![of_plan(memory.slots, cost, passed_over), Notice::new("GangProvisioning", text)]
+        }
         (StateName::Provisioning | StateName::WaitingReady, StateName::Provisioning)
             if let Some(failure) = failure.filter(|f| f.reason.is_shortage()) =>
         {
@@ -128,8 +119,19 @@ pub fn of_step(journal: &Journal, words: &str, cost: &Cost, passed_over: &[Passe
     }
 }
 
+/// The Event for an accepted plan.
+fn of_plan(slots: u32, cost: &Cost, passed_over: &[PassedOver]) -> Notice {
+    let text = format!(
+        "{} needed{}, and nothing is in the way{}{NEXT}all NodeClaims are created at once",
+        counted(slots, "node"),
+        cost.clause(),
+        passed_over::clause(passed_over)
+    );
+    Notice::new(VALIDATED, text)
+}
+
 /// The Event for an accepted plan that has drawbacks.
-pub fn of_plan(notes: &[String]) -> Notice {
+pub fn of_drawbacks(notes: &[String]) -> Notice {
     Notice::warning("PlanHasDrawback", format!("{}. The gang goes on all the same", notes.join("; ")))
 }
 
@@ -178,11 +180,10 @@ pub fn of_wait(journal: &Journal, snapshot: &Snapshot<'_>, text: &str) -> Option
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gang::claims::{ClaimView, Health};
-    use crate::gang::decide::{Rules, decide};
     use crate::gang::event::Event;
     use crate::gang::failure::{Failure, FailureClass};
     use crate::gang::reservation::{AdmissionId, Ending, Reservation};
+    use crate::gang::{ClaimView, Health, Rules, decide};
     use crate::plan::cost::Unpriced;
     use crate::policy::Policy;
     use jiff::Timestamp;
@@ -195,7 +196,7 @@ mod tests {
         for event in events {
             journal = decide(&journal, event, &Rules::new(&Policy::default(), now, 0.0)).journal;
             reported.extend(
-                of_step(&journal, "where it is", &Cost::default(), &[])
+                of_transition(&journal, "where it is", &Cost::default(), &[])
                     .into_iter()
                     .map(|n| (n.reason, n.warning)),
             );
@@ -247,7 +248,7 @@ mod tests {
         let mut reported = BTreeMap::new();
         for event in [planned, Event::ClaimsExist, Event::NodesReady] {
             journal = decide(&journal, &event, &Rules::new(&Policy::default(), now, 0.0)).journal;
-            let notices = of_step(&journal, "where it is", &cost, &[]);
+            let notices = of_transition(&journal, "where it is", &cost, &[]);
             reported.extend(notices.into_iter().map(|notice| (notice.reason, notice.text)));
         }
         let lack = ", no price for p5.48xlarge, spot (2 nodes)";
@@ -257,7 +258,7 @@ mod tests {
         );
         assert!(reported["GangReady"].starts_with(&format!("where it is{lack}. Next: ")), "{reported:?}");
         let free = Cost { simulated: 2, ..cost };
-        let of_kwok = &of_step(&journal, "where it is", &free, &[])[0].text;
+        let of_kwok = &of_transition(&journal, "where it is", &free, &[])[0].text;
         assert!(of_kwok.starts_with("where it is. Next: "), "{of_kwok}");
     }
 
@@ -311,7 +312,7 @@ mod tests {
                 journal = decide(&journal, &event, &Rules::new(&Policy::default(), now, 0.0)).journal;
                 let state = journal.state.name();
                 let is_included = matches!(state, StateName::RollingBack | StateName::BackingOff);
-                for notice in of_step(&journal, "where it is", &Cost::default(), &[]) {
+                for notice in of_transition(&journal, "where it is", &Cost::default(), &[]) {
                     let has_next =
                         notice.text.contains(". Next: ") || (is_included && notice.text == "where it is");
                     assert!(has_next, "{}: {}", notice.reason, notice.text);

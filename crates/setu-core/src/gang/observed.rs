@@ -2,8 +2,9 @@
 //!
 //! Rule: data, and what follows from it alone. The controller reads it.
 
-use super::claims::{ClaimView, Health};
-use super::foreign_pods::{self, Taken, crowd};
+use super::claims::ClaimView;
+use super::foreign_pods::{self, PodUsage, wait_for_room};
+use super::health::Health;
 use super::journal::Journal;
 use super::snapshot::Freshness;
 use super::state::State;
@@ -45,7 +46,7 @@ pub struct Observed {
 #[derive(Debug, Default)]
 pub struct OtherPods {
     /// Resources that they use, by node.
-    taken: BTreeMap<String, Taken>,
+    taken: BTreeMap<String, PodUsage>,
     /// Resources that one pod of each pod set of the gang needs on its node.
     each: Vec<ResourceList>,
     /// Searched nodes without any.
@@ -55,9 +56,9 @@ pub struct OtherPods {
 impl OtherPods {
     /// What a search of these nodes found. `each` is what one pod of each pod set of the gang needs.
     pub fn found(pods: &[Pod], searched: Vec<String>, each: Vec<ResourceList>) -> Self {
-        let occupied = foreign_pods::occupied(pods);
+        let occupied = foreign_pods::nodes_with_pods(pods);
         let vacant = searched.into_iter().filter(|node| !occupied.contains(node.as_str())).collect();
-        Self { taken: foreign_pods::taken(pods), each, vacant }
+        Self { taken: foreign_pods::usage_by_node(pods), each, vacant }
     }
 }
 
@@ -197,7 +198,7 @@ impl Observed {
                 view.has_failed() && claim.node_name().is_some_and(|node| self.others.vacant.contains(node));
             let name = node.and_then(|n| n.metadata.name.as_deref()).unwrap_or_default();
             if let (Some(node), Some(taken)) = (node, self.others.taken.get(name)) {
-                crowd(&mut view, claim, node, (taken, &self.others.each), now);
+                wait_for_room(&mut view, claim, node, (taken, &self.others.each), now);
             }
             // Pods may already run on nodes that were ready before.
             let ready = matches!(view.health, Health::Ready { .. }) && !journal.state.is_approved();

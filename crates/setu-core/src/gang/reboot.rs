@@ -1,11 +1,16 @@
 //! How a reboot of a node changes a gang's deadlines.
 
-use super::claims::Health;
+use super::health::Health;
 use super::slot::{Attempt, SlotStatus};
 use super::waits::WaitsFor;
 use jiff::Timestamp;
 
 impl Attempt<'_> {
+    /// The gang's deadline; `None` while a reboot extends it.
+    pub(super) fn deadline(&self) -> Option<Timestamp> {
+        self.journal.memory.deadline.filter(|_| !self.reboots())
+    }
+
     /// Whether a node of the attempt is rebooting, or still has time to become ready afterwards. The gang's deadline does not
     /// end that: Karpenter limits the reboot.
     pub(super) fn reboots(&self) -> bool {

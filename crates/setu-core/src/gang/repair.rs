@@ -4,11 +4,11 @@
 //! Rule: the result is the one that the controller would reach without a journal.
 
 use super::claims::ClaimView;
-use super::decide::Rules;
 use super::identity::GangIdentity;
+use super::initial_journal::substitute_journal;
 use super::journal::Journal;
-use super::open;
 use super::reservation::{Ending, Reservation};
+use super::rules::Rules;
 use super::snapshot::{Freshness, Snapshot};
 use super::step::{JudgedBy, Step, step};
 use crate::api::Workload;
@@ -22,7 +22,7 @@ use jiff::Timestamp;
 ///
 /// # Errors
 /// The ending, if Kueue is taking the Workload down and its pods may still run: then nothing can be decided.
-pub fn rebuilt(
+pub fn rebuild_journal(
     workload: &Workload,
     identity: &GangIdentity,
     claims: &[ClaimView],
@@ -34,7 +34,7 @@ pub fn rebuilt(
     if let Reservation::Leaving(ending) = &reservation {
         return Err(*ending);
     }
-    let mut journal = open::rebuilt(&identity.uid, reservation.clone(), now);
+    let mut journal = substitute_journal(&identity.uid, reservation.clone(), now);
     let is_held = matches!(reservation, Reservation::Held { .. });
     if is_held {
         journal.memory.deadline = now.checked_add(policy.deadlines.gang.signed()).ok();
@@ -65,8 +65,8 @@ pub fn rebuilt(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gang::Health;
     use crate::gang::StateName;
-    use crate::gang::claims::Health;
     use serde_json::{Value, json};
 
     fn at(second: i64) -> Timestamp {
@@ -98,7 +98,7 @@ mod tests {
     fn of(workload: &Workload, claims: &[ClaimView], old: Option<&Journal>) -> Result<Journal, Ending> {
         let identity =
             GangIdentity { namespace: "ns".into(), workload: "w".into(), uid: "u".into(), check: "c".into() };
-        rebuilt(workload, &identity, claims, old, at(10))
+        rebuild_journal(workload, &identity, claims, old, at(10))
     }
 
     fn gist(journal: &Journal) -> (StateName, u32, u32) {

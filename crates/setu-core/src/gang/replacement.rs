@@ -2,11 +2,11 @@
 //!
 //! Used by `observe`.
 
-use super::event::{AdmissionPhase, Event};
+use super::event::Event;
 use super::failure::Failure;
 use super::loss::Loss;
-use super::observe::Reading;
-use super::reservation::{Ending, Reservation};
+use super::observation::Observation;
+use super::reservation::{AdmissionPhase, Ending, Reservation};
 use super::slot::Attempt;
 use super::snapshot::Freshness;
 use crate::api::parameters::OnNodeLost;
@@ -16,31 +16,22 @@ use jiff::Timestamp;
 /// What a reservation event means for the gang's existing nodes. If lost nodes are not replaced, the next admission starts
 /// with new nodes instead of an incomplete set. It also does if the hold on them ended: the hold would end the next attempt
 /// at once, and the sweep would delete the nodes.
-pub(super) fn carried_over(attempt: &Attempt<'_>, event: Event) -> Reading {
+pub(super) fn carry_nodes_over(attempt: &Attempt<'_>, event: Event) -> Observation {
     let anew = matches!(event, Event::Reserved { phase: AdmissionPhase::Reserved, .. });
     let carries = anew && attempt.journal.state.is_approved();
-    let ends = || Reading::Events(vec![Event::Gone(Ending::Superseded)]);
+    let ends = Event::Gone(Ending::Superseded);
     if carries && attempt.hold_is_over() {
-        return ends();
+        return Observation::of(ends);
     }
     let kept = carries && attempt.snapshot.policy.on_node_lost != OnNodeLost::Replace;
-    match attempt.snapshot.freshness {
-        _ if !kept || attempt.is_filled() => Reading::Events(vec![event]),
-        Freshness::Cached => Reading::NeedsQuorumRead,
-        Freshness::Quorum => ends(),
+    if kept && !attempt.is_filled() {
+        return Observation::confirmed(attempt.snapshot, ends);
     }
-}
-
-/// The loss that forbids the admission of an approved gang, if it is not admitted yet.
-pub(super) fn regretted<'a>(attempt: &Attempt<'a>) -> Option<&'a Failure> {
-    let minds = attempt.journal.state.is_approved()
-        && attempt.awaits_admission()
-        && attempt.snapshot.policy.on_node_lost != OnNodeLost::Ignore;
-    minds.then(|| attempt.first_loss())?
+    Observation::of(event)
 }
 
 /// Whether only the slots that hit this shortage move to another tier.
-pub(super) fn falls_in_part(attempt: &Attempt<'_>, failure: &Failure) -> bool {
+pub(super) fn moves_lost_slots(attempt: &Attempt<'_>, failure: &Failure) -> bool {
     attempt.snapshot.policy.mixed_tiers
         && attempt.journal.memory.option.past(failure.reason).is_some()
         && attempt.first_loss() == Some(failure)
@@ -59,7 +50,7 @@ fn is_superseded(attempt: &Attempt<'_>, failure: &Failure) -> bool {
 
 /// The event for a failure of a gang that waits for its nodes: a loss that is replaced, or the end of the attempt.
 pub(super) fn lost_or_failed(attempt: &Attempt<'_>, failure: &Failure) -> Event {
-    let is_lost = || failure.reason.is_node_loss() || falls_in_part(attempt, failure);
+    let is_lost = || failure.reason.is_node_loss() || moves_lost_slots(attempt, failure);
     let superseded = is_superseded(attempt, failure);
     let failure = failure.clone();
     if superseded {
@@ -70,20 +61,20 @@ pub(super) fn lost_or_failed(attempt: &Attempt<'_>, failure: &Failure) -> Event 
 
 /// Replaces lost nodes of an admitted gang. Only Setu can, because the pods select the gang's own label. The pods of a
 /// replaced slice keep running, and its nodes still belong to it.
-pub(super) fn replace_lost(attempt: &Attempt<'_>) -> Option<Reading> {
+pub(super) fn replace_lost(attempt: &Attempt<'_>) -> Option<Observation> {
     let Attempt { journal, snapshot, .. } = attempt;
     let phase = match snapshot.reservation {
         Reservation::Held { phase, .. } => phase,
         Reservation::Leaving(Ending::Replaced) => &AdmissionPhase::AdmittedPods,
         Reservation::Leaving(_) | Reservation::Gone(_) => return None,
     };
-    if !phase.lets_pods_go()
+    if !phase.lets_pods_start()
         || !journal.state.holds_nodes()
         || snapshot.policy.on_node_lost != OnNodeLost::Replace
     {
         return None;
     }
-    let event = |event| Some(Reading::Events(vec![event]));
+    let event = |event| Some(Observation::of(event));
     let is_replacing = journal.state.creates_claims();
     if attempt.is_filled() {
         let is_whole_again = journal.memory.tries > 0 && attempt.is_ready();
@@ -93,12 +84,12 @@ pub(super) fn replace_lost(attempt: &Attempt<'_>) -> Option<Reading> {
             (false, false) => None,
         };
     }
-    let rests = replaces_at(attempt).is_none_or(|at| at > snapshot.now);
+    let rests = next_replacement(attempt).is_none_or(|at| at > snapshot.now);
     if !is_replacing && rests {
         return None;
     }
     if snapshot.freshness == Freshness::Cached {
-        return Some(Reading::NeedsQuorumRead);
+        return Some(Observation::NeedsQuorumRead);
     }
     let missing = attempt.missing();
     match snapshot.plan {
@@ -117,7 +108,7 @@ pub(super) fn replace_lost(attempt: &Attempt<'_>) -> Option<Reading> {
 
 /// When the next replacement for an admitted gang may start: the first at once, later ones paced like tries. `None` if
 /// none is due or no try is left.
-pub(super) fn replaces_at(attempt: &Attempt<'_>) -> Option<Timestamp> {
+pub(super) fn next_replacement(attempt: &Attempt<'_>) -> Option<Timestamp> {
     let (journal, pace) = (attempt.journal, attempt.snapshot.policy.in_check);
     match journal.memory.tries {
         _ if attempt.is_filled() => None,
@@ -128,6 +119,6 @@ pub(super) fn replaces_at(attempt: &Attempt<'_>) -> Option<Timestamp> {
 }
 
 /// Whether a gang that may run has lost a node that is not replaced yet.
-pub(super) fn is_broken(attempt: &Attempt<'_>) -> bool {
+pub(super) fn lacks_nodes(attempt: &Attempt<'_>) -> bool {
     attempt.journal.state.creates_claims() || attempt.has_losses()
 }

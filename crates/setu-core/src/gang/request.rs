@@ -125,7 +125,7 @@ fn answered(mirror: &mut Workload, request: &ProvisioningRequest) {
 /// The state of a check as the request's conditions say it.
 fn state(check: &str, request: &ProvisioningRequest) -> CheckState {
     let said = |kind| condition::find(request.conditions(), kind).filter(|c| c.status == "True");
-    let rejected = said("Failed").filter(|failed| failed.reason == Failing::Rejected.reason());
+    let rejected = said("Failed").filter(|failed| failed.reason == RequestFailure::Rejected.reason());
     let (state, condition) = match (rejected, said("Failed").or(said("BookingExpired")), said("Provisioned"))
     {
         (Some(rejected), _, _) => (Verdict::Rejected, Some(rejected)),
@@ -146,14 +146,14 @@ fn state(check: &str, request: &ProvisioningRequest) -> CheckState {
 
 /// How a request ends that is not met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Failing {
+enum RequestFailure {
     /// Kueue may ask again.
     Retry,
     /// It can never be met.
     Rejected,
 }
 
-impl Failing {
+impl RequestFailure {
     /// Reason of the condition.
     const fn reason(self) -> &'static str {
         match self {
@@ -223,7 +223,8 @@ pub fn conditions(
             vec![accepted, provisioned("False", "BookingExpired"), expired]
         }
         Verdict::Retry | Verdict::Rejected => {
-            let failing = if entry.state == Verdict::Retry { Failing::Retry } else { Failing::Rejected };
+            let failing =
+                if entry.state == Verdict::Retry { RequestFailure::Retry } else { RequestFailure::Rejected };
             let failed = condition("Failed", "True", failing.reason(), message);
             vec![accepted, provisioned("False", failing.reason()), failed]
         }

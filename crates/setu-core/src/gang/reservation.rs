@@ -3,7 +3,6 @@
 //! Kueue's API has no attempt id, and an eviction may come and go unseen within a second. So an admission is identified by
 //! everything that changes with it.
 
-use super::event::AdmissionPhase;
 use crate::api::workload::Verdict;
 use crate::api::{Workload, condition};
 use crate::digest::digest;
@@ -125,6 +124,26 @@ pub enum Reservation {
     Leaving(Ending),
     /// No quota is reserved and no pod runs.
     Gone(Ending),
+}
+
+/// The phase of a reservation in Kueue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdmissionPhase {
+    /// Reserved, not admitted.
+    Reserved,
+    /// Admitted on our Ready.
+    Admitted,
+    /// Admitted while our check was Pending: the check was added when the pods were already running.
+    Running,
+    /// Admitted, and an eviction would delete pods that nothing recreates, or pods of another slice.
+    AdmittedPods,
+}
+
+impl AdmissionPhase {
+    /// Whether our Ready let the pods start.
+    pub const fn lets_pods_start(self) -> bool {
+        matches!(self, Self::Admitted | Self::AdmittedPods)
+    }
 }
 
 impl Reservation {

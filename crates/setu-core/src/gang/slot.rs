@@ -4,15 +4,17 @@
 //! quorum read. A slot gets another claim only under a generation that is already in the journal, so that no name is used
 //! twice.
 
-use super::claims::{ClaimView, Health};
-use super::event::AdmissionPhase;
+use super::claims::ClaimView;
 use super::failure::Failure;
+use super::health::Health;
 use super::journal::Journal;
 use super::loss::Loss;
-use super::reservation::Reservation;
+use super::reservation::{AdmissionPhase, Reservation};
 use super::snapshot::{Freshness, Snapshot};
 use super::state::State;
 use super::waits::WaitsFor;
+use crate::api::workload::Verdict;
+use crate::planted::planted;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
 
@@ -81,7 +83,7 @@ impl<'a> Attempt<'a> {
         let may_run = |c: &&ClaimView| !c.deleting && !attempt.is_replaced(c) && c.may_have_pods();
         let is_coming = matches!(journal.state, State::Provisioning | State::WaitingReady);
         attempt.pods_may_run =
-            is_coming && attempt.pods_let_go().is_some() && current.values().flatten().any(may_run);
+            is_coming && attempt.phase_with_pods().is_some() && current.values().flatten().any(may_run);
         let status = |slot| attempt.status(slot, current.get(&slot).map_or(&[], Vec::as_slice));
         attempt.slots = (0..memory.slots).map(status).collect();
         attempt
@@ -125,9 +127,9 @@ impl<'a> Attempt<'a> {
     }
 
     /// The admission phase, if our Ready let the pods start.
-    pub(super) fn pods_let_go(&self) -> Option<AdmissionPhase> {
+    pub(super) fn phase_with_pods(&self) -> Option<AdmissionPhase> {
         match self.snapshot.reservation {
-            Reservation::Held { phase, .. } if phase.lets_pods_go() => Some(*phase),
+            Reservation::Held { phase, .. } if phase.lets_pods_start() => Some(*phase),
             _ => None,
         }
     }
@@ -233,8 +235,14 @@ impl<'a> Attempt<'a> {
 
     /// Whether the gang's deadline has passed and nothing extends it.
     pub fn has_expired(&self) -> bool {
-        let is_over = self.journal.memory.deadline.is_some_and(|deadline| deadline <= self.snapshot.now);
-        is_over && !self.pods_may_run && !self.reboots()
+        !self.pods_may_run && self.deadline().is_some_and(|deadline| deadline <= self.snapshot.now)
+    }
+
+    /// Whether the check is Ready, so that Kueue may admit at any time.
+    pub(super) fn may_be_admitted(&self) -> bool {
+        self.snapshot.reported == Verdict::Ready
+            && self.awaits_admission()
+            && !planted!(ReadyStandsWhileDeleting)
     }
 
     /// Whether quota is reserved and Kueue has not admitted yet.

@@ -1,6 +1,6 @@
 //! Everything that a gang's next step depends on, at one instant.
 //!
-//! Rule: data only; [`observe`](super::observe) interprets it.
+//! Rule: data only; [`observe`](fn@super::observe) interprets it.
 
 use super::claims::ClaimView;
 use super::loss::Loss;
@@ -41,7 +41,7 @@ pub struct Snapshot<'a> {
     /// The gang's policy.
     pub policy: &'a Policy,
     /// Forecasts.
-    pub outlook: Outlook<'a>,
+    pub forecast: Forecast<'a>,
 }
 
 static NO_LOSSES: BTreeMap<u32, Loss> = BTreeMap::new();
@@ -62,8 +62,13 @@ impl<'a> Snapshot<'a> {
             create_refused: None,
             refusal: None,
             policy,
-            outlook: Outlook::default(),
+            forecast: Forecast::default(),
         }
+    }
+
+    /// Whether the plan says that no node is needed.
+    pub(super) fn needs_no_nodes(&self) -> bool {
+        matches!(self.plan, Some(Outcome::NothingNeeded(_)))
     }
 }
 
@@ -78,7 +83,7 @@ pub struct Refusal {
 
 /// Forecasts about an attempt: for texts only, no decision depends on them.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Outlook<'a> {
+pub struct Forecast<'a> {
     /// When its last node is usually ready, based on other nodes.
     pub ready_by: Option<Timestamp>,
     /// Name of its tier.

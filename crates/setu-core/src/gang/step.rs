@@ -3,12 +3,14 @@
 //! Rule: only [`step`] moves a gang: in the controller, in `setu repair`, and in the model checker. A step changes the state
 //! at most once, so that each change is written before the next one.
 
-use super::decide::{Rules, decide};
+use super::decide::decide;
 use super::event::{Effect, Event};
 use super::journal::Journal;
-use super::observe::{Reading, observe};
+use super::observation::Observation;
+use super::observe::observe;
+use super::rules::Rules;
 use super::snapshot::Snapshot;
-use super::terms::is_the_same_under_all;
+use super::terms::is_independent_of_terms;
 
 /// Whether the policy or the terms that judge a gang are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -45,13 +47,13 @@ pub struct Moved {
 /// Takes one step.
 pub fn step(journal: &Journal, snapshot: &Snapshot<'_>, judged_by: JudgedBy, rules: &Rules) -> Step {
     let events = match observe(journal, snapshot) {
-        Reading::NeedsQuorumRead => return Step::NeedsQuorumRead,
-        Reading::Events(events) => events,
+        Observation::NeedsQuorumRead => return Step::NeedsQuorumRead,
+        Observation::Events(events) => events,
     };
     let may_act = |event: &Event| {
         judged_by == JudgedBy::Known
             || !journal.state.is_in_flight()
-            || is_the_same_under_all(event, journal, snapshot.reservation)
+            || is_independent_of_terms(event, journal, snapshot.reservation)
     };
     let mut events = events.into_iter().filter(may_act).peekable();
     if events.peek().is_none() {

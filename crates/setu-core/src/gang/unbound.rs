@@ -2,7 +2,7 @@
 //!
 //! Rule: they are only reported. No decision depends on them.
 
-use super::identity::pin;
+use super::identity::gang_label;
 use super::journal::Journal;
 use crate::api::{Pod, Workload, condition};
 use crate::names;
@@ -48,7 +48,7 @@ impl UnboundPods {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdmittedPods {
     /// The value of the gang's label in their node selector.
-    pin: String,
+    label: String,
     /// How many there are.
     pods: u32,
     /// When they were admitted.
@@ -64,15 +64,15 @@ impl AdmittedPods {
         }
         let pods = workload.spec.pod_sets.iter().filter_map(|set| u32::try_from(set.count).ok()).sum();
         let since = condition::since(workload.conditions(), "Admitted")?;
-        Some(Self { pin: pin(workload, check), pods, since })
+        Some(Self { label: gang_label(workload, check), pods, since })
     }
 
     /// The state before the first check. `spread`, from 0 to 1, spreads the checks that are overdue: a new leader has
     /// many.
-    pub fn unchecked(&self, stand: Stand, now: Timestamp, spread: f64) -> PodCheck {
+    pub fn unchecked(&self, position: JournalPosition, now: Timestamp, spread: f64) -> PodCheck {
         let due = self.since.checked_add(PATIENCE).ok().filter(|due| *due > now);
         let late = || now.checked_add(PATIENCE.mul_f64(spread)).ok();
-        PodCheck { admitted: self.since, stand, checks: 0, next: due.or_else(late), found: None }
+        PodCheck { admitted: self.since, position, checks: 0, next: due.or_else(late), found: None }
     }
 
     /// Checks the pods after `last`. `pods` are the unbound pods of the Workload's namespace.
@@ -103,13 +103,13 @@ impl AdmittedPods {
     }
 
     /// Whether a check belongs to this admission and to this position of the journal.
-    pub fn is_of(&self, check: &PodCheck, stand: Stand) -> bool {
-        check.admitted == self.since && check.stand == stand
+    pub fn is_of(&self, check: &PodCheck, position: JournalPosition) -> bool {
+        check.admitted == self.since && check.position == position
     }
 
     fn has(&self, pod: &Pod) -> bool {
         let waits = pod.spec.node_name.is_empty() && !pod.is_over();
-        let ours = pod.spec.pod.node_selector.get(names::GANG) == Some(&self.pin);
+        let ours = pod.spec.pod.node_selector.get(names::GANG) == Some(&self.label);
         waits && ours && pod.metadata.deletion_timestamp.is_none()
     }
 
@@ -121,12 +121,12 @@ impl AdmittedPods {
 
 /// The position of a gang's journal. When it changes, nodes may differ and pods may be recreated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stand {
+pub struct JournalPosition {
     seq: u64,
     generation: u32,
 }
 
-impl Stand {
+impl JournalPosition {
     /// The position of this journal.
     pub fn of(journal: &Journal) -> Self {
         Self { seq: journal.seq, generation: journal.memory.generation }
@@ -139,7 +139,7 @@ pub struct PodCheck {
     /// When the pods were admitted.
     admitted: Timestamp,
     /// The journal's position then.
-    stand: Stand,
+    position: JournalPosition,
     /// How many checks in a row found an unbound pod.
     checks: u32,
     /// When the next check is due; `None` if Setu may not list pods.
@@ -200,7 +200,7 @@ mod tests {
     fn pod(created: i64, stated: &str) -> Pod {
         serde_json::from_value(json!({
             "metadata": {"name": "p", "creationTimestamp": at(created)},
-            "spec": {"nodeSelector": {names::GANG: pin(&workload(), "c")}, "containers": []},
+            "spec": {"nodeSelector": {names::GANG: gang_label(&workload(), "c")}, "containers": []},
             "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "message": stated}]},
         }))
         .unwrap()
@@ -271,17 +271,17 @@ mod tests {
         assert_eq!(AdmittedPods::of(&Workload::new("w", workload().spec), "c"), None);
     }
 
-    fn stand(seq: u64, generation: u32) -> Stand {
-        Stand { seq, generation }
+    fn position(seq: u64, generation: u32) -> JournalPosition {
+        JournalPosition { seq, generation }
     }
 
     #[test]
     fn checks_slow_down_and_never_stop_once_every_pod_is_bound() {
         let pods = admitted();
-        let mut check = pods.unchecked(stand(5, 0), at(10), 0.5);
+        let mut check = pods.unchecked(position(5, 0), at(10), 0.5);
         assert_eq!(check.next, Some(at(120)));
         assert!(!check.is_due(at(119)) && check.is_due(at(120)));
-        assert_eq!(pods.unchecked(stand(5, 0), at(1_000), 0.5).next, Some(at(1_060)));
+        assert_eq!(pods.unchecked(position(5, 0), at(1_000), 0.5).next, Some(at(1_060)));
         let mut now = at(120);
         let mut pauses = Vec::new();
         let mut checked = |unbound: &[Pod]| {
@@ -301,9 +301,9 @@ mod tests {
     #[test]
     fn a_check_is_outdated_once_the_journal_changes() {
         let pods = admitted();
-        let check = pods.check(&pods.unchecked(stand(5, 0), at(10), 0.5), &[], at(120));
-        assert!(pods.is_of(&check, stand(5, 0)));
-        for moved in [stand(6, 0), stand(5, 1)] {
+        let check = pods.check(&pods.unchecked(position(5, 0), at(10), 0.5), &[], at(120));
+        assert!(pods.is_of(&check, position(5, 0)));
+        for moved in [position(6, 0), position(5, 1)] {
             assert!(!pods.is_of(&check, moved), "{moved:?}");
         }
     }

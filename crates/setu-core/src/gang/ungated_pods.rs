@@ -4,13 +4,13 @@
 //! counts as empty only after a search for its pods.
 
 use super::event::Event;
-use super::observe::Reading;
+use super::observation::Observation;
 use super::slot::{Attempt, SlotStatus};
 use super::snapshot::Freshness;
 use jiff::Timestamp;
 
 /// Whether the cache shows a failed claim whose node may have pods.
-pub(super) fn is_to_be_searched(attempt: &Attempt<'_>) -> bool {
+pub(super) fn needs_pod_search(attempt: &Attempt<'_>) -> bool {
     attempt.snapshot.freshness == Freshness::Cached
         && attempt.pods_may_run()
         && attempt.claims().any(|c| c.has_failed() && c.may_have_pods())
@@ -18,7 +18,7 @@ pub(super) fn is_to_be_searched(attempt: &Attempt<'_>) -> bool {
 
 /// Filters the events of an attempt that no failure may end. A slot whose claim is lost or has failed gets another one,
 /// without a limit.
-pub(super) fn spared(attempt: &Attempt<'_>, events: Vec<Event>) -> Reading {
+pub(super) fn keep_attempt(attempt: &Attempt<'_>, events: Vec<Event>) -> Observation {
     let (failures, mut rest): (Vec<Event>, Vec<Event>) = events.into_iter().partition(Event::is_setback);
     let doomed = |slot| match slot {
         SlotStatus::Failed(claim, failure) if claim.is_doomed() => Some(failure),
@@ -27,13 +27,13 @@ pub(super) fn spared(attempt: &Attempt<'_>, events: Vec<Event>) -> Reading {
     let lost = attempt.first_loss().filter(|_| !failures.is_empty());
     let failure = lost.or_else(|| attempt.slots().find_map(|(_, slot)| doomed(slot)));
     let is_due = next_try(attempt).is_none_or(|at| at <= attempt.snapshot.now);
-    if let (Some(failure), Some(phase), true) = (failure, attempt.pods_let_go(), is_due) {
+    if let (Some(failure), Some(phase), true) = (failure, attempt.phase_with_pods(), is_due) {
         if attempt.snapshot.freshness == Freshness::Cached {
-            return Reading::NeedsQuorumRead;
+            return Observation::NeedsQuorumRead;
         }
         rest.push(Event::Lost { failure: failure.clone(), phase });
     }
-    Reading::Events(rest)
+    Observation::Events(rest)
 }
 
 /// When a lost claim is replaced: the first at once, later ones paced like tries.

@@ -3,48 +3,37 @@
 use super::event::Event;
 use super::failure::Failure;
 use super::journal::Journal;
-use super::observe::{Reading, failed};
+use super::observation::Observation;
 use super::option_position::OptionPosition;
 use super::option_retry;
 use super::slot::Attempt;
-use super::snapshot::Freshness;
 use crate::plan::{Obstacle, Outcome, Plan};
 use crate::planted::planted;
 
 /// What the plan means for a gang that has nothing yet.
-pub(super) fn validating(attempt: &Attempt<'_>) -> Option<Reading> {
+pub(super) fn validating(attempt: &Attempt<'_>) -> Option<Observation> {
     let Attempt { journal, snapshot, .. } = attempt;
-    let event = match snapshot.plan? {
-        Outcome::NothingNeeded(_) if snapshot.freshness == Freshness::Cached => {
-            return Some(Reading::NeedsQuorumRead);
-        }
-        Outcome::NothingNeeded(_) => Event::NothingNeeded,
+    let confirmed = |event| Some(Observation::confirmed(snapshot, event));
+    match snapshot.plan? {
+        Outcome::NothingNeeded(_) => confirmed(Event::NothingNeeded),
         // Claims of an earlier attempt must be gone first.
-        _ if snapshot.claims.iter().any(|c| !c.stuck) => return None,
-        Outcome::Provision(_)
-            if snapshot.freshness == Freshness::Cached && !planted!(PlanOnCachedAbsence) =>
-        {
-            return Some(Reading::NeedsQuorumRead);
-        }
-        Outcome::Provision(plan) => planned(plan),
-        Outcome::Refuse(_) if snapshot.refusal.is_some_and(|refusal| refusal.again_at > snapshot.now) => {
-            return None;
-        }
-        Outcome::Never(_) | Outcome::Refuse(_) if snapshot.freshness == Freshness::Cached => {
-            return Some(Reading::NeedsQuorumRead);
-        }
-        Outcome::Never(obstacle) => Event::Impossible(Failure::of_obstacle(obstacle)),
+        _ if snapshot.claims.iter().any(|c| !c.stuck) => None,
+        Outcome::Provision(plan) if planted!(PlanOnCachedAbsence) => Some(Observation::of(planned(plan))),
+        Outcome::Provision(plan) => confirmed(planned(plan)),
+        Outcome::Refuse(_) if snapshot.refusal.is_some_and(|refusal| refusal.again_at > snapshot.now) => None,
+        Outcome::Never(obstacle) => confirmed(Event::Impossible(Failure::of_obstacle(obstacle))),
         Outcome::Refuse(obstacle) if journal.memory.option.index > 0 => {
-            return Some(failed(snapshot, of_last_tiers(journal, obstacle)));
+            confirmed(Event::Failed(of_last_tiers(journal, obstacle)))
         }
-        Outcome::Refuse(obstacle) => Event::Refused(Failure::of_obstacle(obstacle)),
-        Outcome::Wait(obstacle) if obstacle.reason.has_no_deadline() => return None,
-        Outcome::Wait(obstacle) if attempt.has_expired() || option_retry::is_through(journal, snapshot) => {
-            return Some(failed(snapshot, Failure::of_obstacle(obstacle)));
+        Outcome::Refuse(obstacle) => confirmed(Event::Refused(Failure::of_obstacle(obstacle))),
+        Outcome::Wait(obstacle) if obstacle.reason.has_no_deadline() => None,
+        Outcome::Wait(obstacle)
+            if attempt.has_expired() || option_retry::is_round_over(journal, snapshot) =>
+        {
+            Some(Observation::failed(snapshot, Failure::of_obstacle(obstacle)))
         }
-        Outcome::Wait(_) => return None,
-    };
-    Some(Reading::Events(vec![event]))
+        Outcome::Wait(_) => None,
+    }
 }
 
 /// The event for a plan that is carried out.

@@ -4,11 +4,10 @@
 //! stale copies. While the Workload is evicted, inactive, finished or without a reservation, only Pending is written, and
 //! Retry for a refused gang.
 
-use super::event::AdmissionPhase;
+use super::approved::{failure_before_admission, has_lost_readiness};
 use super::journal::Journal;
 use super::message;
-use super::observe;
-use super::reservation::{Ending, Reservation, ShapeMatch};
+use super::reservation::{AdmissionPhase, Ending, Reservation, ShapeMatch};
 use super::slot::Attempt;
 use super::snapshot::{Freshness, Snapshot};
 use super::state::{Nodes, State, Then};
@@ -36,103 +35,140 @@ pub fn desired(
     entry: &CheckState,
     updates: Result<Vec<PodSetUpdate>, Obstacle>,
 ) -> Option<Desired> {
-    let pending = |message: String| {
-        // For an admitted Workload Pending has no effect, and it would overwrite the Ready that it was admitted on.
-        let admitted =
-            matches!(snapshot.reservation, Reservation::Held { phase: AdmissionPhase::Admitted, .. });
-        let desired = Desired { state: Verdict::Pending, message, updates: Vec::new() };
-        (!admitted || entry.state == Verdict::Pending).then_some(desired)
+    let attempt = &Attempt::of(journal, snapshot);
+    let text = || message::sentence(attempt);
+    let desired = match snapshot.reservation {
+        Reservation::Gone(_) | Reservation::Leaving(_) => without_reservation(attempt, entry),
+        Reservation::Held { admission, .. } if *admission != journal.memory.admission => {
+            under_another_admission(attempt, entry)
+        }
+        // Its pods run without us, and a decision for another admission must not stop them. Or they are ungated: an eviction
+        // would delete them permanently, so they get their nodes late instead.
+        Reservation::Held { phase: AdmissionPhase::Running | AdmissionPhase::AdmittedPods, .. }
+            if !journal.state.is_approved() =>
+        {
+            None
+        }
+        Reservation::Held { .. } => match journal.state {
+            State::Approved { nodes } => approved(attempt, nodes, entry, updates),
+            State::RollingBack { then: Then::Yielded } if planted!(VerdictBeforeCleanup) => {
+                Some(Desired::new(Verdict::Retry, text()))
+            }
+            State::Yielded => Some(Desired::new(Verdict::Retry, text())),
+            State::Rejected => Some(Desired::new(Verdict::Rejected, text())),
+            State::Released => None,
+            State::Validating
+            | State::Provisioning
+            | State::WaitingReady
+            | State::BackingOff { .. }
+            | State::RollingBack { .. } => Some(Desired::new(Verdict::Pending, text())),
+        },
     };
-    let (admission, phase) = match snapshot.reservation {
-        Reservation::Held { admission, phase } => (admission, phase),
+    // For an admitted Workload Pending has no effect, and it would overwrite the Ready that it was admitted on.
+    let overwrites = is_admitted(snapshot) && entry.state != Verdict::Pending;
+    desired.filter(|desired| desired.state != Verdict::Pending || !overwrites)
+}
+
+/// The entry of a gang whose reservation ends or has ended.
+fn without_reservation(attempt: &Attempt<'_>, entry: &CheckState) -> Option<Desired> {
+    let Attempt { journal, snapshot, .. } = attempt;
+    let pending = |message: &str| Some(Desired::new(Verdict::Pending, message));
+    match snapshot.reservation {
         // Kueue reserves no quota for a Workload whose check is Retry.
         Reservation::Gone(Ending::Evicted) | Reservation::Leaving(Ending::Evicted)
-            if journal.state == State::Yielded && snapshot.refusal.is_some() =>
+            if is_refused(journal, snapshot) =>
         {
-            let message = message::explain(journal, snapshot);
-            return Some(Desired { state: Verdict::Retry, message, updates: Vec::new() });
+            Some(Desired::new(Verdict::Retry, message::sentence(attempt)))
         }
         Reservation::Gone(Ending::Evicted) if comes_back(journal, snapshot, entry) => {
-            return pending("what it was refused for may have changed; it waits for quota again".to_owned());
+            pending("what it was refused for may have changed; it waits for quota again")
         }
         // Quota can be lost without an eviction. Then Kueue keeps our Ready and would admit the next reservation on it at
         // once.
         Reservation::Gone(Ending::QuotaLost) if entry.state != Verdict::Pending => {
-            return pending("the quota reservation was lost; starts again with the next one".to_owned());
+            pending("the quota reservation was lost; starts again with the next one")
         }
-        Reservation::Gone(_) | Reservation::Leaving(_) => return None,
+        _ => None,
+    }
+}
+
+/// The entry of a gang whose journal belongs to an earlier admission.
+fn under_another_admission(attempt: &Attempt<'_>, entry: &CheckState) -> Option<Desired> {
+    // The nodes of this Ready are being deleted, and Kueue may admit on it at any time.
+    let is_rolling_back = matches!(attempt.journal.state, State::RollingBack { .. });
+    let message = match entry.state {
+        _ if !is_rolling_back || !attempt.awaits_admission() => return None,
+        Verdict::Ready => "takes Ready back: it belonged to an earlier reservation".to_owned(),
+        // The nodes of the last attempt are deleted before the next one, and that may take a while.
+        Verdict::Pending => message::sentence(attempt),
+        Verdict::Retry | Verdict::Rejected => return None,
     };
-    if *admission != journal.memory.admission {
-        // The nodes of this Ready are being deleted, and Kueue may admit on it at any time.
-        let goes = *phase == AdmissionPhase::Reserved && matches!(journal.state, State::RollingBack { .. });
-        return match entry.state {
-            Verdict::Ready if goes => {
-                pending("takes Ready back: it belonged to an earlier reservation".to_owned())
-            }
-            // The nodes of the last attempt are deleted before the next one, and that may take a while.
-            Verdict::Pending if goes => pending(message::explain(journal, snapshot)),
-            _ => None,
-        };
+    Some(Desired::new(Verdict::Pending, message))
+}
+
+/// The entry of a gang that may run.
+fn approved(
+    attempt: &Attempt<'_>,
+    nodes: Nodes,
+    entry: &CheckState,
+    updates: Result<Vec<PodSetUpdate>, Obstacle>,
+) -> Option<Desired> {
+    if attempt.journal.memory.shape_match == ShapeMatch::Stale && is_admitted(attempt.snapshot) {
+        // Its nodes are deleted when its pods have stopped; then it starts again.
+        let message =
+            "was admitted on a Ready of an earlier reservation, and its nodes are not what it needs now";
+        return Some(Desired::new(Verdict::Retry, message));
     }
-    if *phase == AdmissionPhase::Running && !journal.state.is_approved() {
-        // Its pods run without us: a decision for another admission must not stop them.
+    let was_ready = entry.state == Verdict::Ready;
+    if was_ready && !attempt.awaits_admission() {
         return None;
     }
-    if *phase == AdmissionPhase::AdmittedPods && !journal.state.is_approved() {
-        // The pods are ungated: an eviction would delete them permanently, so they get their nodes late instead.
-        return None;
+    if let Some(why) = why_not_ready(attempt, nodes, entry) {
+        return Some(Desired::new(Verdict::Pending, why));
     }
-    let attempt = &Attempt::of(journal, snapshot);
     let text = message::sentence(attempt);
-    match journal.state {
-        State::Approved { nodes } => {
-            let admitted = *phase != AdmissionPhase::Reserved;
-            if journal.memory.shape_match == ShapeMatch::Stale && *phase == AdmissionPhase::Admitted {
-                // Its nodes are deleted when its pods have stopped; then it starts again.
-                let message = "was admitted on a Ready of an earlier reservation, and its nodes are not what it needs now";
-                return Some(Desired {
-                    state: Verdict::Retry,
-                    message: message.to_owned(),
-                    updates: Vec::new(),
-                });
-            }
-            if entry.state == Verdict::Ready && admitted {
-                return None;
-            }
-            if let Some(failure) = observe::unfit(attempt) {
-                return pending(format!("takes Ready back: {failure}"));
-            }
-            if observe::falters(attempt) && snapshot.freshness == Freshness::Quorum {
-                return pending(format!("takes Ready back: {}", still_ready(attempt)));
-            }
-            let promises = entry.state != Verdict::Ready && !admitted;
-            if promises && nodes == Nodes::Unneeded && !observe::needs_nothing(snapshot) {
-                return pending("working out whether nodes are needed".to_owned());
-            }
-            if promises && nodes != Nodes::Unneeded && !observe::is_proven(attempt) {
-                return pending(still_ready(attempt));
-            }
-            match updates {
-                // A conflict would make Kueue fail the Workload, so Kueue never sees Ready.
-                Err(obstacle) => pending(format!("{}: {}", obstacle.reason, obstacle.message)),
-                Ok(updates) if entry.state == Verdict::Ready && entry.pod_set_updates == updates => None,
-                // Kueue rejects other updates while Ready stays Ready, so the check becomes Pending first.
-                Ok(_) if entry.state == Verdict::Ready => pending(text),
-                Ok(updates) => Some(Desired { state: Verdict::Ready, message: text, updates }),
-            }
+    match updates {
+        // A conflict would make Kueue fail the Workload, so Kueue never sees Ready.
+        Err(obstacle) => {
+            Some(Desired::new(Verdict::Pending, format!("{}: {}", obstacle.reason, obstacle.message)))
         }
-        State::RollingBack { then: Then::Yielded } if planted!(VerdictBeforeCleanup) => {
-            Some(Desired { state: Verdict::Retry, message: text, updates: Vec::new() })
-        }
-        State::Yielded => Some(Desired { state: Verdict::Retry, message: text, updates: Vec::new() }),
-        State::Rejected => Some(Desired { state: Verdict::Rejected, message: text, updates: Vec::new() }),
-        State::Released => None,
-        State::Validating
-        | State::Provisioning
-        | State::WaitingReady
-        | State::BackingOff { .. }
-        | State::RollingBack { .. } => pending(text),
+        Ok(updates) if was_ready && entry.pod_set_updates == updates => None,
+        // Kueue rejects other updates while Ready stays Ready, so the check becomes Pending first.
+        Ok(_) if was_ready => Some(Desired::new(Verdict::Pending, text)),
+        Ok(updates) => Some(Desired { updates, ..Desired::new(Verdict::Ready, text) }),
     }
+}
+
+/// Why the check of a gang that may run is not Ready, or not any more.
+fn why_not_ready(attempt: &Attempt<'_>, nodes: Nodes, entry: &CheckState) -> Option<String> {
+    let snapshot = attempt.snapshot;
+    if let Some(failure) = failure_before_admission(attempt) {
+        return Some(format!("takes Ready back: {failure}"));
+    }
+    if has_lost_readiness(attempt) && snapshot.freshness == Freshness::Quorum {
+        return Some(format!("takes Ready back: {}", still_ready(attempt)));
+    }
+    let promises = entry.state != Verdict::Ready && attempt.awaits_admission();
+    match nodes {
+        _ if !promises => None,
+        Nodes::Unneeded => {
+            (!snapshot.needs_no_nodes()).then(|| "working out whether nodes are needed".to_owned())
+        }
+        Nodes::Held | Nodes::Replacing => (!is_proven(attempt)).then(|| still_ready(attempt)),
+    }
+}
+
+/// Whether Kueue has admitted the Workload on our Ready.
+fn is_admitted(snapshot: &Snapshot<'_>) -> bool {
+    matches!(snapshot.reservation, Reservation::Held { phase: AdmissionPhase::Admitted, .. })
+}
+
+/// Whether every node of the attempt is ready, seen in a quorum read.
+fn is_proven(attempt: &Attempt<'_>) -> bool {
+    if planted!(ReadyFromJournalAlone) || planted!(ReadyBeforeGate) {
+        return true;
+    }
+    attempt.is_ready() && attempt.snapshot.freshness == Freshness::Quorum
 }
 
 /// How many nodes of a complete attempt are still ready, and what the first of the others waits for.
@@ -146,13 +182,17 @@ fn still_ready(attempt: &Attempt<'_>) -> String {
 /// Whether a gang that its check keeps out of Kueue's queue may come back. Kueue queues it only when its condition `Requeued`
 /// changes. So that condition must keep it out first.
 pub fn comes_back(journal: &Journal, snapshot: &Snapshot<'_>, reported: &CheckState) -> bool {
-    let is_refused = journal.state == State::Yielded && snapshot.refusal.is_some();
-    is_held_back(snapshot.reservation, reported.state) && !is_refused
+    is_held_back(snapshot.reservation, reported.state) && !is_refused(journal, snapshot)
+}
+
+/// Whether the gang has given back its quota over a refusal that still stands.
+fn is_refused(journal: &Journal, snapshot: &Snapshot<'_>) -> bool {
+    journal.state == State::Yielded && snapshot.refusal.is_some()
 }
 
 /// Whether to keep a refused gang out of Kueue's queue: its quota is given back, and the refusal still stands.
 pub fn keeps_out(journal: &Journal, snapshot: &Snapshot<'_>) -> bool {
-    snapshot.refusal.is_some() && is_kept_out(journal, snapshot.reservation, Verdict::Retry)
+    is_refused(journal, snapshot) && is_held_back(snapshot.reservation, Verdict::Retry)
 }
 
 /// Whether a check with this verdict keeps a refused gang out of Kueue's queue.
@@ -166,6 +206,11 @@ pub fn is_held_back(reservation: &Reservation, reported: Verdict) -> bool {
 }
 
 impl Desired {
+    /// A verdict that adds nothing to the pods.
+    fn new(state: Verdict, message: impl Into<String>) -> Self {
+        Self { state, message: message.into(), updates: Vec::new() }
+    }
+
     /// The same for this Workload: if an eviction would stop pods of the slice it replaces, the verdict is Pending
     /// instead.
     #[must_use]

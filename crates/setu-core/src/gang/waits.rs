@@ -20,7 +20,7 @@ pub enum WaitsFor {
         /// Name of the Node.
         node: String,
         /// What is wrong.
-        lack: Lack,
+        lack: NodeProblem,
     },
     /// The device plugins of its Node.
     Devices {
@@ -51,7 +51,7 @@ pub enum WaitsFor {
 
 /// What is wrong with a Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Lack {
+pub enum NodeProblem {
     /// It is being deleted.
     Deleted,
     /// It is not Ready.
@@ -86,13 +86,13 @@ impl fmt::Display for WaitsFor {
             Self::Reboot(node) => write!(f, "node {node} to come up after a reboot"),
             Self::Node => f.write_str("its Node to appear"),
             Self::Readiness { node, lack } => match lack {
-                Lack::Deleted => write!(f, "node {node}, which is being deleted"),
-                Lack::NotReady => write!(f, "node {node} to be Ready"),
-                Lack::Cordoned => write!(f, "node {node} to be uncordoned"),
-                Lack::Taint(key) => write!(f, "taint {key} to leave node {node}"),
-                Lack::Label(key, value) if value.is_empty() => write!(f, "label {key} on node {node}"),
-                Lack::Label(key, value) => write!(f, "label {key}={value} on node {node}"),
-                Lack::Condition(kind, status) => write!(f, "condition {kind}={status} of node {node}"),
+                NodeProblem::Deleted => write!(f, "node {node}, which is being deleted"),
+                NodeProblem::NotReady => write!(f, "node {node} to be Ready"),
+                NodeProblem::Cordoned => write!(f, "node {node} to be uncordoned"),
+                NodeProblem::Taint(key) => write!(f, "taint {key} to leave node {node}"),
+                NodeProblem::Label(key, value) if value.is_empty() => write!(f, "label {key} on node {node}"),
+                NodeProblem::Label(key, value) => write!(f, "label {key}={value} on node {node}"),
+                NodeProblem::Condition(kind, status) => write!(f, "condition {kind}={status} of node {node}"),
             },
             Self::Devices { node, short } => write!(f, "node {node} to offer enough {short}"),
             Self::OtherPods { node, short } => {
@@ -120,7 +120,7 @@ mod tests {
             WaitsFor::Initialization(String::new()),
             WaitsFor::Reboot(node()),
             WaitsFor::Node,
-            WaitsFor::Readiness { node: node(), lack: Lack::NotReady },
+            WaitsFor::Readiness { node: node(), lack: NodeProblem::NotReady },
             WaitsFor::Devices { node: node(), short: String::new() },
             WaitsFor::OtherPods { node: node(), short: String::new() },
             WaitsFor::DaemonSets { node: node(), short: String::new() },
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(in_words(&WaitsFor::Registration(String::new())), "register");
         let label = |value: &str| WaitsFor::Readiness {
             node: "n".to_owned(),
-            lack: Lack::Label("a".to_owned(), value.to_owned()),
+            lack: NodeProblem::Label("a".to_owned(), value.to_owned()),
         };
         assert_eq!(
             (in_words(&label("b")), in_words(&label(""))),

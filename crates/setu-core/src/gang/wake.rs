@@ -1,9 +1,9 @@
 //! When to reconcile a gang even if nothing else changes, because time alone may cause its next event.
 
-use super::claims::Health;
+use super::health::Health;
 use super::journal::Journal;
 use super::loss::Loss;
-use super::replacement::replaces_at;
+use super::replacement::next_replacement;
 use super::slot::Attempt;
 use super::snapshot::Snapshot;
 use super::state::State;
@@ -29,7 +29,7 @@ pub fn wake_at(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Timestamp> 
             }
             let Some(Outcome::Wait(obstacle)) = snapshot.plan else { return journal.memory.deadline };
             let deadline = journal.memory.deadline.filter(|_| !obstacle.reason.has_no_deadline());
-            let round = option_retry::next(journal, snapshot).filter(|t| *t > snapshot.now);
+            let round = option_retry::next_round(journal, snapshot).filter(|t| *t > snapshot.now);
             deadline.into_iter().chain(obstacle.until).chain(round).min()
         }
         State::BackingOff { until } => Some(*until),
@@ -45,7 +45,7 @@ pub fn wake_at(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Timestamp> 
         State::Approved { .. } => {
             let admit = attempt.admit_ends();
             let hold = attempt.hold_ends();
-            let replacement = replaces_at(attempt);
+            let replacement = next_replacement(attempt);
             let claims = claims.filter(|_| attempt.awaits_admission());
             admit
                 .into_iter()

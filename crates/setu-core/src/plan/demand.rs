@@ -538,7 +538,7 @@ mod tests {
         assert_eq!(plan(&line).slots.len(), 1);
         // Kueue adds no toleration to pods that come later.
         assert_eq!(plan(&[]).pinning, crate::api::parameters::Pinning::Selector);
-        let pins = [&before, &world.workload].map(|w| crate::gang::identity::pin(w, "prov"));
+        let pins = [&before, &world.workload].map(|w| crate::gang::identity::gang_label(w, "prov"));
         assert_eq!(pins[0], pins[1]);
     }
 }

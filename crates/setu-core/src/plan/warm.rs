@@ -9,7 +9,6 @@ use crate::api::NodeClaim;
 use crate::api::duration::Span;
 use crate::api::node_claim::NodeClaimSpec;
 use crate::digest::digest;
-use crate::gang::custody::hold_ends;
 use crate::names;
 use jiff::{SignedDuration, Timestamp};
 use std::collections::{BTreeMap, VecDeque};
@@ -24,7 +23,7 @@ pub fn key(queue: &str, check: &str) -> String {
 
 /// Whether a kept claim may be taken over now by a Job that may run this long. `None` means that the Job has no limit.
 pub fn is_free(claim: &NodeClaim, job: Option<Span>, now: Timestamp) -> bool {
-    let stays = hold_ends(claim).and_then(|end| end.checked_sub(MARGIN).ok()).is_some_and(|end| end > now);
+    let stays = claim.hold_ends().and_then(|end| end.checked_sub(MARGIN).ok()).is_some_and(|end| end > now);
     let spoilt = claim.is("Drifted") || claim.is("DisruptionReason") || claim.is_rebooting();
     let there = claim.metadata.deletion_timestamp.is_none() && claim.is("Initialized");
     there && stays && !spoilt && lasts(claim, job, now)

@@ -16,6 +16,7 @@ mod resolve;
 pub mod schema;
 pub mod settings;
 pub mod show;
+pub mod terms;
 pub mod tree;
 pub mod whole;
 

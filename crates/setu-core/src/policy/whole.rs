@@ -1,11 +1,11 @@
 //! Checks the merged policy of a check as it is in force: values of different layers that contradict each
 //! other.
 
+use super::terms::{TERMS_LIMIT, Terms};
 use super::tree::{Finding, Path, in_words};
 use super::{Pace, Policy};
 use crate::api::duration::Span;
 use crate::api::parameters::{Allocatable, CapacityType, ColocationMode, PackingMode, Release};
-use crate::gang::terms::{TERMS_LIMIT, Terms};
 
 /// Shortest wait before a retry: a shorter one would cause a storm of requests.
 pub const LEAST_WAIT: Span = Span::seconds(1);

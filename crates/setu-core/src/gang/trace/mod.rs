@@ -8,7 +8,7 @@ mod context;
 mod nodes;
 
 use super::event::Reason;
-use super::journal::{Journal, Step};
+use super::journal::{Journal, Transition};
 use super::reservation::Ending;
 use super::state::StateName;
 use crate::api::Workload;
@@ -19,7 +19,7 @@ pub use nodes::Claims;
 
 /// A span that has ended.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Span {
+pub struct TraceSpan {
     /// Id of the trace.
     pub trace: [u8; 16],
     /// Id of the span; the same at every replica.
@@ -33,31 +33,31 @@ pub struct Span {
     /// End; never before the start.
     pub end: Timestamp,
     /// Attributes.
-    pub attributes: Vec<(&'static str, Value)>,
+    pub attributes: Vec<(&'static str, AttributeValue)>,
     /// Events within it.
-    pub events: Vec<Moment>,
+    pub events: Vec<SpanEvent>,
     /// Related spans, in this trace or in others.
     pub links: Vec<TraceContext>,
     /// Whether it succeeded.
-    pub status: Status,
+    pub status: SpanStatus,
     /// The replica that did the work.
     pub by: String,
 }
 
 /// An event within a span.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Moment {
+pub struct SpanEvent {
     /// Its name.
     pub name: &'static str,
     /// Its time.
     pub at: Timestamp,
     /// Attributes.
-    pub attributes: Vec<(&'static str, Value)>,
+    pub attributes: Vec<(&'static str, AttributeValue)>,
 }
 
-/// Value of an attribute.
+/// AttributeValue of an attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Value {
+pub enum AttributeValue {
     /// Text.
     Text(String),
     /// A number.
@@ -66,7 +66,7 @@ pub enum Value {
 
 /// Whether a span succeeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Status {
+pub enum SpanStatus {
     /// Neither.
     Unset,
     /// It succeeded.
@@ -108,7 +108,7 @@ impl Subject {
     }
 
     /// Attributes that never change.
-    fn attributes(&self) -> Vec<(&'static str, Value)> {
+    fn attributes(&self) -> Vec<(&'static str, AttributeValue)> {
         vec![
             ("setu.gang.id", text(&self.gang)),
             ("setu.namespace", text(&self.namespace)),
@@ -120,16 +120,16 @@ impl Subject {
 
 /// The spans that transitions with a number above `after` completed in the current admission. `claims` give the node
 /// spans of the journal's last transition.
-pub fn spans(journal: &Journal, claims: Claims<'_>, subject: &Subject, after: u64) -> Vec<Span> {
+pub fn spans(journal: &Journal, claims: Claims<'_>, subject: &Subject, after: u64) -> Vec<TraceSpan> {
     let mut all = Vec::new();
-    for step in journal.history.iter().filter(|s| s.seq > after && s.seq > journal.trace.seq) {
-        if is_over(step.from) {
+    for transition in journal.history.iter().filter(|s| s.seq > after && s.seq > journal.trace.seq) {
+        if is_over(transition.from) {
             continue;
         }
-        let Some(entered) = journal.entered_before(step.seq) else { continue };
-        all.push(state(journal, step, entered, subject));
-        if step.seq == journal.seq {
-            all.extend(nodes::spans(journal, step, claims, subject));
+        let Some(entered) = journal.entered_before(transition.seq) else { continue };
+        all.push(state(journal, transition, entered, subject));
+        if transition.seq == journal.seq {
+            all.extend(nodes::spans(journal, transition, claims, subject));
         }
     }
     if let Some(last) = journal.history.last().filter(|s| s.seq > after && is_over(s.to)) {
@@ -155,7 +155,7 @@ pub struct CutOff<'a> {
 
 /// The spans of an admission that was replaced before its gang had ended: the root, the last state, and the NodeClaims
 /// of that state.
-pub fn cut_off(journal: &Journal, end: CutOff<'_>, claims: Claims<'_>, subject: &Subject) -> Vec<Span> {
+pub fn cut_off(journal: &Journal, end: CutOff<'_>, claims: Claims<'_>, subject: &Subject) -> Vec<TraceSpan> {
     let CutOff { at, why, by } = end;
     let from = journal.state.name();
     if journal.state.is_over() {
@@ -167,7 +167,7 @@ pub fn cut_off(journal: &Journal, end: CutOff<'_>, claims: Claims<'_>, subject: 
     state.attributes = subject.attributes();
     state.attributes.push(("setu.attempt", number(journal.memory.attempt)));
     // As if a transition had left the state.
-    let last = Step {
+    let last = Transition {
         seq: journal.seq.saturating_add(1),
         from,
         to: StateName::Released,
@@ -192,8 +192,8 @@ fn base(
     name: &'static str,
     (start, end): (Timestamp, Timestamp),
     by: &str,
-) -> Span {
-    Span {
+) -> TraceSpan {
+    TraceSpan {
         trace: context.trace,
         id,
         parent: Some(context.root),
@@ -203,12 +203,12 @@ fn base(
         attributes: Vec::new(),
         events: Vec::new(),
         links: Vec::new(),
-        status: Status::Unset,
+        status: SpanStatus::Unset,
         by: by.to_owned(),
     }
 }
 
-fn root(journal: &Journal, end: Timestamp, subject: &Subject, by: &str) -> Span {
+fn root(journal: &Journal, end: Timestamp, subject: &Subject, by: &str) -> TraceSpan {
     let context = journal.trace_context();
     let memory = &journal.memory;
     let mut root = base(&context, context.root, "gang", (journal.trace.since, end), by);
@@ -232,82 +232,86 @@ fn root(journal: &Journal, end: Timestamp, subject: &Subject, by: &str) -> Span 
     root.links.extend(subject.submitted_in);
     let approved = journal.history.iter().any(|s| s.seq > journal.trace.seq && s.from == StateName::Approved);
     root.status = match journal.state.name() {
-        StateName::Rejected | StateName::Yielded => Status::Failed(
+        StateName::Rejected | StateName::Yielded => SpanStatus::Failed(
             memory.last_failure.as_ref().map_or_else(|| "quota given back".to_owned(), ToString::to_string),
         ),
-        _ if approved => Status::Good,
-        _ => Status::Unset,
+        _ if approved => SpanStatus::Good,
+        _ => SpanStatus::Unset,
     };
     root
 }
 
-/// The state that a step left, from the moment it was entered.
-fn state(journal: &Journal, step: &Step, entered: Timestamp, subject: &Subject) -> Span {
+/// The state that a transition left, from the moment it was entered.
+fn state(journal: &Journal, transition: &Transition, entered: Timestamp, subject: &Subject) -> TraceSpan {
     let context = journal.trace_context();
-    let id = context.state(step.seq.saturating_sub(1));
-    let mut span = base(&context, id, step.from.name(), (entered, step.at), &step.by);
+    let id = context.state(transition.seq.saturating_sub(1));
+    let mut span = base(&context, id, transition.from.name(), (entered, transition.at), &transition.by);
     let earlier = |to: StateName| {
-        let mut steps = journal.history.iter().rev().filter(|s| s.seq > journal.trace.seq);
-        steps.find(move |s| s.to == to && s.seq < step.seq.saturating_sub(1))
+        let mut transitions = journal.history.iter().rev().filter(|s| s.seq > journal.trace.seq);
+        transitions.find(move |s| s.to == to && s.seq < transition.seq.saturating_sub(1))
     };
     span.attributes = subject.attributes();
     span.attributes.extend([
-        ("setu.attempt", number(step.attempt)),
-        ("setu.tier", number(step.tier)),
-        ("setu.seq", Value::Number(i64::try_from(step.seq).unwrap_or(i64::MAX))),
-        ("setu.reason", text(&step.reason.to_string())),
-        ("setu.next_state", text(step.to.name())),
+        ("setu.attempt", number(transition.attempt)),
+        ("setu.tier", number(transition.tier)),
+        ("setu.seq", AttributeValue::Number(i64::try_from(transition.seq).unwrap_or(i64::MAX))),
+        ("setu.reason", text(&transition.reason.to_string())),
+        ("setu.next_state", text(transition.to.name())),
     ]);
-    if step.from == StateName::Provisioning
+    if transition.from == StateName::Provisioning
         && let Some(before) = earlier(StateName::Provisioning)
     {
         span.links.push(TraceContext { root: context.state(before.seq), ..context });
     }
-    let entry = journal.history.iter().find(|s| s.seq.checked_add(1) == Some(step.seq));
-    span.events = events(step, entry, earlier(StateName::Provisioning));
-    span.status = match step.reason {
+    let entry = journal.history.iter().find(|s| s.seq.checked_add(1) == Some(transition.seq));
+    span.events = events(transition, entry, earlier(StateName::Provisioning));
+    span.status = match transition.reason {
         Reason::Failed(class) => {
             let last = journal.history.iter().rev().find(|s| matches!(s.reason, Reason::Failed(_)));
             let reported = journal.memory.last_failure.as_ref().filter(|f| f.reason == class);
-            let reported = reported.filter(|_| last.is_some_and(|l| l.seq == step.seq));
-            Status::Failed(reported.map_or_else(|| class.to_string(), ToString::to_string))
+            let reported = reported.filter(|_| last.is_some_and(|l| l.seq == transition.seq));
+            SpanStatus::Failed(reported.map_or_else(|| class.to_string(), ToString::to_string))
         }
-        Reason::Progress(_) if step.from != StateName::RollingBack => Status::Good,
-        _ => Status::Unset,
+        Reason::Progress(_) if transition.from != StateName::RollingBack => SpanStatus::Good,
+        _ => SpanStatus::Unset,
     };
     span
 }
 
 /// What happened at the end of a state.
-fn events(step: &Step, entry: Option<&Step>, attempt_before: Option<&Step>) -> Vec<Moment> {
-    let moment = |name, key, value| Moment { name, at: step.at, attributes: vec![(key, value)] };
-    let verdict = match step.to {
-        StateName::Approved if step.from != StateName::Approved => Some("Ready"),
+fn events(
+    transition: &Transition,
+    entry: Option<&Transition>,
+    attempt_before: Option<&Transition>,
+) -> Vec<SpanEvent> {
+    let moment = |name, key, value| SpanEvent { name, at: transition.at, attributes: vec![(key, value)] };
+    let verdict = match transition.to {
+        StateName::Approved if transition.from != StateName::Approved => Some("Ready"),
         StateName::Yielded => Some("Retry"),
         StateName::Rejected => Some("Rejected"),
         _ => None,
     };
-    let mut all: Vec<Moment> =
+    let mut all: Vec<SpanEvent> =
         verdict.into_iter().map(|v| moment("verdict", "setu.verdict", text(v))).collect();
-    if step.to == StateName::BackingOff {
-        all.push(moment("retry", "setu.attempt", number(step.attempt.saturating_add(1))));
+    if transition.to == StateName::BackingOff {
+        all.push(moment("retry", "setu.attempt", number(transition.attempt.saturating_add(1))));
     }
     // A gang moves to another tier between two attempts; with mixed tiers a part of it moves within one.
-    let tier_before = match step {
-        Step { from: StateName::Provisioning, .. } => entry,
-        Step { to: StateName::Provisioning, .. } => attempt_before,
+    let tier_before = match transition {
+        Transition { from: StateName::Provisioning, .. } => entry,
+        Transition { to: StateName::Provisioning, .. } => attempt_before,
         _ => None,
     };
-    if tier_before.is_some_and(|before| before.tier != step.tier) {
-        all.push(moment("tier change", "setu.tier", number(step.tier)));
+    if tier_before.is_some_and(|before| before.tier != transition.tier) {
+        all.push(moment("tier change", "setu.tier", number(transition.tier)));
     }
     all
 }
 
-fn text(value: &str) -> Value {
-    Value::Text(value.to_owned())
+fn text(value: &str) -> AttributeValue {
+    AttributeValue::Text(value.to_owned())
 }
 
-fn number(value: u32) -> Value {
-    Value::Number(i64::from(value))
+fn number(value: u32) -> AttributeValue {
+    AttributeValue::Number(i64::from(value))
 }

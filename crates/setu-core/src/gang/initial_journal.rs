@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 /// The journal to start with, and whether it is a substitute; `None` if there is nothing to do. A gang without a journal and
 /// a reservation is handled only for its claims, or if Kueue waits for its check.
-pub fn opened(
+pub fn initial_journal(
     read: Option<Journal>,
     uid: &str,
     reservation: Reservation,
@@ -18,12 +18,12 @@ pub fn opened(
         (Some(journal), _) => Some((journal, false)),
         (None, Reservation::Leaving(_)) => None,
         (None, Reservation::Gone(_)) if !is_awaited => None,
-        (None, reservation) => Some((rebuilt(uid, reservation, now), true)),
+        (None, reservation) => Some((substitute_journal(uid, reservation, now), true)),
     }
 }
 
 /// The journal of a gang without a usable one.
-pub fn rebuilt(uid: &str, reservation: Reservation, now: Timestamp) -> Journal {
+pub fn substitute_journal(uid: &str, reservation: Reservation, now: Timestamp) -> Journal {
     match reservation {
         Reservation::Held { admission, .. } => Journal::new(uid, admission, now, None),
         Reservation::Leaving(_) | Reservation::Gone(_) => Journal::released(uid, now),
@@ -32,7 +32,7 @@ pub fn rebuilt(uid: &str, reservation: Reservation, now: Timestamp) -> Journal {
 
 /// Whether a gang may have as many slots as its journal says, which a tenant can write. More slots would cause useless work.
 /// With fewer slots than claims the gang would start without some of its nodes.
-pub fn is_possible(journal: &Journal, workload: &Workload, claims: &[NodeClaim]) -> bool {
+pub fn has_possible_slots(journal: &Journal, workload: &Workload, claims: &[NodeClaim]) -> bool {
     let pods: i64 = workload.spec.pod_sets.iter().map(|set| i64::from(set.count)).sum();
     let begun = match journal.state {
         State::Provisioning | State::WaitingReady => true,

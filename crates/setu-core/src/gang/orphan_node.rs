@@ -18,7 +18,7 @@ pub fn is_silent(node: &Node, now: Timestamp) -> bool {
 }
 
 /// Whether the Node belongs to this claim, or may: a claim without a provider ID may have launched it.
-pub fn stands_behind(claim: &NodeClaim, node: &Node) -> bool {
+pub fn may_own(claim: &NodeClaim, node: &Node) -> bool {
     let provider_id = claim.status.as_ref().map_or("", |status| status.provider_id.as_str());
     if provider_id.is_empty() {
         // Karpenter copies annotations only when the Node registers, but a provider may have set the labels before.
@@ -92,15 +92,15 @@ mod tests {
     #[test]
     fn a_node_belongs_to_the_claim_that_names_it_or_may_have_launched_it() {
         let node = node("Unknown", false);
-        assert!(stands_behind(&claim("cloud://1", "", "1"), &node), "not registered yet");
-        assert!(stands_behind(&claim("cloud://2", "n", "1"), &node), "of the same name");
-        assert!(!stands_behind(&claim("cloud://2", "other", "1"), &node), "the one that replaced it");
-        assert!(stands_behind(&claim("", "", "1"), &node), "its launch is under way");
-        assert!(!stands_behind(&claim("", "", "2"), &node), "the launch of another slot");
+        assert!(may_own(&claim("cloud://1", "", "1"), &node), "not registered yet");
+        assert!(may_own(&claim("cloud://2", "n", "1"), &node), "of the same name");
+        assert!(!may_own(&claim("cloud://2", "other", "1"), &node), "the one that replaced it");
+        assert!(may_own(&claim("", "", "1"), &node), "its launch is under way");
+        assert!(!may_own(&claim("", "", "2"), &node), "the launch of another slot");
         let mut early = node.clone();
         early.metadata.annotations = None;
-        assert!(stands_behind(&claim("", "", "2"), &early), "Karpenter has not yet copied the slot");
+        assert!(may_own(&claim("", "", "2"), &early), "Karpenter has not yet copied the slot");
         early.metadata.labels.as_mut().unwrap().insert(names::SLOT.to_owned(), "1".to_owned());
-        assert!(!stands_behind(&claim("", "", "2"), &early), "the slot as a label");
+        assert!(!may_own(&claim("", "", "2"), &early), "the slot as a label");
     }
 }

@@ -1,0 +1,195 @@
+//! The health of a NodeClaim: whether its node comes up, can run its pods, or never will.
+//!
+//! Rule: `Initialized` is reset only while Karpenter reboots a node, so it alone proves nothing. A node is ready only when
+//! the claim, the Node, its taints and its allocatable all say so.
+
+use super::failure::{Failure, FailureClass};
+use super::phase::{ClaimPhase, detail};
+use super::waits::{NodeProblem, WaitsFor};
+use crate::api::parameters::{Allocatable, NodeConditionWanted};
+use crate::api::{Node, NodeClaim};
+use crate::names;
+use crate::plan::resources;
+use crate::policy::{NodeReadiness, Policy};
+use jiff::{SignedDuration, Timestamp};
+
+/// How long a launch error may last, from when it was first seen, before it counts: Karpenter retries the call after about
+/// 1, 3, 7 and 15 seconds.
+const LAUNCH_ERROR_GRACE: SignedDuration = SignedDuration::from_secs(20);
+
+/// The health of a claim.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Health {
+    /// Coming up.
+    Coming {
+        /// What it waits for.
+        waits_for: WaitsFor,
+        /// When that times out; `None` if only the gang's deadline counts.
+        until: Option<Timestamp>,
+    },
+    /// Its node can run its pods.
+    Ready {
+        /// When its node became ready.
+        since: Timestamp,
+    },
+    /// Failed permanently.
+    Failed(Failure),
+}
+
+impl Health {
+    /// Reads the health of a claim and its Node. `launch_error` is when a launch error was first seen; `None` counts as now.
+    pub(super) fn of(
+        claim: &NodeClaim,
+        node: Option<&Node>,
+        policy: &Policy,
+        now: Timestamp,
+        launch_error: Option<Timestamp>,
+    ) -> Self {
+        if let Some(health) = before_initialized(claim, policy, now, launch_error) {
+            return health;
+        }
+        let name = claim.node_name().unwrap_or_default().to_owned();
+        if claim.is_rebooting() {
+            return Self::Coming { waits_for: WaitsFor::Reboot(name), until: None };
+        }
+        let Some(node) = node else {
+            return Self::Coming { waits_for: WaitsFor::Node, until: None };
+        };
+        if let Some(lack) = node_problem(claim, node, &policy.readiness) {
+            return Self::Coming {
+                waits_for: WaitsFor::Readiness { node: name_of(node), lack },
+                until: None,
+            };
+        }
+        match first_short_resource(claim, node, policy.readiness.allocatable) {
+            Some((key, short)) if resources::is_device(&key) => {
+                // A device plugin may still be starting, or restarting.
+                return Self::Coming {
+                    waits_for: WaitsFor::Devices { node: name_of(node), short },
+                    until: None,
+                };
+            }
+            Some((_, short)) => return Self::Failed(too_small(claim, node, &short)),
+            None => {}
+        }
+        // A node that went away and came back starts its buffer time again.
+        // Its clock may be ahead of ours.
+        let back = node.ready_since().filter(|t| *t <= now);
+        let known = [claim.since("Initialized"), back, claim.taken_over()];
+        let since = known.into_iter().flatten().max().unwrap_or(now);
+        match since.checked_add(policy.buffer_time.signed()) {
+            Ok(settled) if settled > now => {
+                Self::Coming { waits_for: WaitsFor::BufferTime, until: Some(settled) }
+            }
+            _ => Self::Ready { since },
+        }
+    }
+}
+
+/// The health of a claim that is not initialized yet, by the deadline of its phase; `None` if it depends on the Node.
+fn before_initialized(
+    claim: &NodeClaim,
+    policy: &Policy,
+    now: Timestamp,
+    launch_error: Option<Timestamp>,
+) -> Option<Health> {
+    let (phase, limits) = (ClaimPhase::of(claim), &policy.deadlines);
+    let (condition, limit, waits_for, timeout): (_, _, fn(String) -> WaitsFor, _) = match phase {
+        ClaimPhase::Launching => ("Launched", limits.launch, WaitsFor::Launch, FailureClass::LaunchTimeout),
+        ClaimPhase::Registering => {
+            ("Registered", limits.register, WaitsFor::Registration, FailureClass::RegistrationTimeout)
+        }
+        ClaimPhase::Initializing if !claim.is_rebooting() => {
+            ("Initialized", limits.initialize, WaitsFor::Initialization, FailureClass::InitializationTimeout)
+        }
+        ClaimPhase::Initializing | ClaimPhase::Initialized => return None,
+    };
+    let after = |time: Timestamp, span: SignedDuration| time.checked_add(span).unwrap_or(Timestamp::MAX);
+    let created = claim.metadata.creation_timestamp.as_ref().map_or(now, |t| t.0);
+    // A node that was rebooted is initialized again.
+    let begun =
+        claim.rebooted().filter(|_| phase == ClaimPhase::Initializing).map_or(created, |t| t.max(created));
+    let until = after(begun, limit.signed());
+    let (slot, why) = (slot_of(claim), detail(claim, condition));
+    if phase == ClaimPhase::Launching && !why.is_empty() {
+        let until = until.min(after(launch_error.unwrap_or(now), LAUNCH_ERROR_GRACE));
+        if until <= now {
+            let message = format!("the provider did not launch slot {slot}: {why}");
+            return Some(Health::Failed(Failure::new(FailureClass::LaunchFailed, message)));
+        }
+        return Some(Health::Coming { waits_for: WaitsFor::Launch(why), until: Some(until) });
+    }
+    if until > now {
+        return Some(Health::Coming { waits_for: waits_for(why), until: Some(until) });
+    }
+    let verb = waits_for(String::new());
+    let message = format!("slot {slot} did not {verb} within {limit}{}", dotted(&why));
+    Some(Health::Failed(Failure::new(timeout, message)))
+}
+
+/// The slot of a claim, for messages; empty if it has none.
+fn slot_of(claim: &NodeClaim) -> String {
+    claim.slot().map_or_else(String::new, |slot| slot.to_string())
+}
+
+fn dotted(detail: &str) -> String {
+    if detail.is_empty() { String::new() } else { format!(" ({detail})") }
+}
+
+fn name_of(node: &Node) -> String {
+    node.metadata.name.clone().unwrap_or_default()
+}
+
+/// What a Node still lacks to run the pods of its claim.
+fn node_problem(claim: &NodeClaim, node: &Node, readiness: &NodeReadiness) -> Option<NodeProblem> {
+    if node.metadata.deletion_timestamp.is_some() {
+        return Some(NodeProblem::Deleted);
+    }
+    if !node.is_ready() {
+        return Some(NodeProblem::NotReady);
+    }
+    if node.spec.unschedulable {
+        return Some(NodeProblem::Cordoned);
+    }
+    let own = |taint: &k8s_openapi::api::core::v1::Taint| {
+        claim.spec.taints.iter().any(|t| t.key == taint.key && t.effect == taint.effect)
+    };
+    if let Some(taint) = node.spec.taints.iter().find(|t| t.effect != "PreferNoSchedule" && !own(t)) {
+        return Some(NodeProblem::Taint(taint.key.clone()));
+    }
+    let labels = node.metadata.labels.as_ref();
+    let labelled = |key: &String, wanted: &String| {
+        labels.and_then(|l| l.get(key)).is_some_and(|value| wanted.is_empty() || value == wanted)
+    };
+    if let Some((key, value)) = readiness.node_labels.iter().find(|(key, value)| !labelled(key, value)) {
+        return Some(NodeProblem::Label(key.clone(), value.clone()));
+    }
+    let reported = |wanted: &NodeConditionWanted| {
+        node.status.conditions.iter().any(|c| c.kind == wanted.kind && c.status == wanted.status)
+    };
+    let missing = readiness.node_conditions.iter().find(|c| !reported(c))?;
+    Some(NodeProblem::Condition(missing.kind.clone(), missing.status.clone()))
+}
+
+/// The first resource that is too short on a Node for its claim's pods and DaemonSets, with the figures.
+fn first_short_resource(claim: &NodeClaim, node: &Node, compared: Allocatable) -> Option<(String, String)> {
+    let mut wanted = claim.spec.resources.requests.clone();
+    match compared {
+        Allocatable::Exact => {}
+        Allocatable::Devices => wanted.retain(|resource, _| resources::is_device(resource)),
+        Allocatable::None => wanted.clear(),
+    }
+    let key = resources::first_short(&wanted, &node.status.allocatable)?.to_owned();
+    Some((key, resources::shortage(&wanted, &node.status.allocatable)?))
+}
+
+/// The failure of a node that can never run all pods planned on it, because a node does not grow.
+fn too_small(claim: &NodeClaim, node: &Node, short: &str) -> Failure {
+    let labels = node.metadata.labels.as_ref();
+    let instance_type = labels.and_then(|l| l.get(names::INSTANCE_TYPE)).map_or("unknown", String::as_str);
+    let message = format!(
+        "the node of slot {}, of type {instance_type}, has too little {short} for the pods planned on it",
+        slot_of(claim)
+    );
+    Failure::new(FailureClass::NodeTooSmall, message)
+}
