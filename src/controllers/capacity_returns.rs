@@ -88,7 +88,7 @@ mod tests {
             most: ResourceList::new(),
             or_more: 0,
             counted: BTreeSet::new(),
-            untold: BTreeSet::new(),
+            unknown: BTreeSet::new(),
             drawn: BTreeMap::new(),
         }
     }

@@ -510,7 +510,7 @@ mod tests {
             labels: BTreeMap::new(),
             node_pool: "gpu".into(),
             nodes: 1,
-            accelerators: crate::plan::shape::Accelerators::Told,
+            accelerators: crate::plan::shape::Accelerators::Stated,
             source: crate::plan::source::Source::Node {
                 name: instance_type.into(),
                 seen: Timestamp::UNIX_EPOCH,

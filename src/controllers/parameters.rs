@@ -8,7 +8,7 @@ use crate::api::parameters::ProvisioningParametersSpec;
 use crate::effects::parameters::{self, Report};
 use crate::error::Error;
 use crate::names;
-use crate::policy::{check, tree};
+use crate::policy::{check, path};
 use kube::ResourceExt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub fn is_ours(reference: &ParametersRef) -> bool {
 
 /// The spec of parameters, or what is wrong with it, worded for the administrator.
 pub fn read(parameters: &RawParameters) -> Result<ProvisioningParametersSpec, String> {
-    check::read_spec(&parameters.spec).map_err(|found| tree::in_words(&found))
+    check::read_spec(&parameters.spec).map_err(|found| path::in_words(&found))
 }
 
 /// Sorted names of the checks that use these parameters, of all controllers, so that two Setus report the same.

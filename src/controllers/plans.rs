@@ -333,7 +333,7 @@ mod tests {
             most: ResourceList::new(),
             or_more: 0,
             counted: BTreeSet::new(),
-            untold: BTreeSet::new(),
+            unknown: BTreeSet::new(),
             drawn: BTreeMap::new(),
         };
         let counted = not_reserved(&[claim("earlier"), claim("later")], &[reserved]);

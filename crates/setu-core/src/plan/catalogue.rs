@@ -344,7 +344,7 @@ impl From<Raw<'_>> for Catalogue {
                 labels: of_accelerators(&t.labels),
                 node_pool: String::new(),
                 nodes: 0,
-                accelerators: if t.accelerator { Accelerators::Some } else { Accelerators::Told },
+                accelerators: if t.accelerator { Accelerators::Some } else { Accelerators::Stated },
                 source: Source::Catalogue { date: Arc::clone(&date), estimated_by: None },
             }),
             labels: t.labels.into_iter().map(&mut shared).collect(),

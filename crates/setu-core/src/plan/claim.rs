@@ -54,7 +54,7 @@ impl Draft {
         tier: &Tier,
         wanted: &PodSetDemand<'_>,
     ) -> Result<Self, Obstacle> {
-        let parts = Parts { pool, request, tier, wanted };
+        let parts = DraftParts { pool, request, tier, wanted };
         let offered = parts.with_flavors(parts.offered()?)?;
         let defined = offered.iter().map(|(key, _)| key.clone()).collect();
         let requirements = parts.with_pods(&offered)?;
@@ -247,14 +247,14 @@ fn of_pool(pool: &NodePool) -> Result<Requirements, Clash> {
 }
 
 /// What a draft is made from.
-struct Parts<'a> {
+struct DraftParts<'a> {
     pool: &'a NodePool,
     request: &'a Request<'a>,
     tier: &'a Tier,
     wanted: &'a PodSetDemand<'a>,
 }
 
-impl Parts<'_> {
+impl DraftParts<'_> {
     fn node_pool(&self) -> &str {
         self.pool.metadata.name.as_deref().unwrap_or_default()
     }

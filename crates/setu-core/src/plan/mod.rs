@@ -1,9 +1,9 @@
 //! From a Workload's admission to the NodeClaims it needs, as pure functions.
 //!
-//! Read in this order: `outcome` (what planning comes to) → `demand` (which pod sets, how many pods) →
-//! `tiers` and `pools` (the ways to get nodes; uses `reservations`) → `claim` (what a NodeClaim looks like; uses
-//! `requirements`, `affinity`, `misspelt`, `resources`, `daemons`) → `slots` (how many; uses `shapes`, `observed_shapes`, `catalogue`, `apart`, `packing`) → `gates` (may
-//! it be bought now) → `merge` (will Kueue be able to start the pods there).
+//! Read in this order: `outcome` (the result of planning) → `demand` (which pod sets, how many pods) → `tiers` and `pools` (the
+//! options for getting nodes) → `claim` (the NodeClaim of an option; uses `affinity`, `misspelt`, `taints`) → `slots` (how many
+//! nodes; uses `shapes`, `catalogue`, `daemons`, `packing`) → `gates` (whether they may be bought now) → `tried` (why earlier
+//! options were not taken) → `merge` (whether Kueue can start the pods there).
 //!
 //! Rule: sizes, shapes and pools come from the admission, the pod sets and the administrator's
 //! objects alone. Nothing a tenant annotates has a say.
@@ -19,8 +19,8 @@ pub mod devices;
 pub mod gates;
 mod input;
 pub mod lifetime;
-mod like;
 pub mod market;
+mod matching;
 pub mod merge;
 mod misspelt;
 pub mod observed_shapes;
@@ -130,7 +130,7 @@ pub fn plan(cluster: &Cluster<'_>, request: &Request<'_>) -> Outcome {
         Some(priced(cluster, request, plan))
     };
     if let OptionSelection::Accepted { option_index, plan, begun } = request.selection {
-        return like::accepted(&options, option_index.min(last), plan, plan_of, |plan| like(plan, begun));
+        return matching::accepted(&options, option_index.min(last), plan, plan_of, |plan| like(plan, begun));
     }
     let first = if let OptionSelection::From(first) = request.selection { first } else { 0 };
     let mut tried = TriedOptions::none(&options);
@@ -152,7 +152,7 @@ pub fn plan(cluster: &Cluster<'_>, request: &Request<'_>) -> Outcome {
         let next = match request.selection {
             OptionSelection::Like(claims) => like(plan, claims),
             // What was seen to run out is tried again, and what Karpenter holds for out is not.
-            _ => Some(plan).filter(|_| shortage.as_ref().is_none_or(|s| s.told_until.is_none())),
+            _ => Some(plan).filter(|_| shortage.as_ref().is_none_or(|s| s.reported_until.is_none())),
         };
         tried.short.extend(shortage.map(|shortage| (option, shortage)));
         second_best = second_best.or(next);

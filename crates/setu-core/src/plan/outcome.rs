@@ -7,7 +7,7 @@ use super::obstacle::{Obstacle, ObstacleReason};
 use super::offering::{Offering, is_short};
 use super::passed_over::PassedOver;
 use super::reserved::PoolReservation;
-use super::shape::{Shape, Untold};
+use super::shape::{Shape, UnknownAmount};
 use super::{reservations, resources};
 use crate::api::NodeClaim;
 use crate::api::parameters::Pinning;
@@ -135,7 +135,7 @@ pub struct Most {
     /// The device that it cannot have more of even so, because its requirements state the number.
     pub counted: Option<String>,
     /// Resources whose amount is unknown for one of its possible types.
-    pub untold: BTreeSet<Untold>,
+    pub unknown: BTreeSet<UnknownAmount>,
 }
 
 /// Pods of one pod set on one node.
@@ -169,7 +169,7 @@ impl Slot {
             most: resources::times(&self.most.resources, nodes),
             or_more: if self.most.or_more { nodes } else { 0 },
             counted: self.most.counted.iter().cloned().collect(),
-            untold: self.most.untold.clone(),
+            unknown: self.most.unknown.clone(),
             drawn: BTreeMap::from_iter((!ids.is_empty()).then_some((ids, nodes))),
         }
     }

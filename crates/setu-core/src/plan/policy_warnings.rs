@@ -8,7 +8,8 @@ use super::shape::DISK;
 use crate::api::parameters::{Budget, ProvisioningParametersSpec, StatedShape};
 use crate::api::quantity::Amount;
 use crate::policy::file::PolicyFile;
-use crate::policy::tree::{Finding, Path, Problem};
+use crate::policy::path::{Finding, Path};
+use crate::policy::tree::Problem;
 use crate::policy::{Policy, read};
 use std::fmt;
 

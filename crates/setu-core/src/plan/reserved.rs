@@ -1,7 +1,7 @@
 //! What a planned gang is about to take from each NodePool. It counts for other gangs before its nodes exist.
 
 use super::resources;
-use super::shape::Untold;
+use super::shape::UnknownAmount;
 use crate::api::pod::ResourceList;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ pub struct PoolReservation {
     /// The devices that these cannot have more of even so.
     pub counted: BTreeSet<String>,
     /// Resources whose amount is unknown for some of them.
-    pub untold: BTreeSet<Untold>,
+    pub unknown: BTreeSet<UnknownAmount>,
     /// Number of nodes by the ids of the capacity reservations that they may launch into. Omits nodes that use none.
     pub drawn: BTreeMap<BTreeSet<String>, u32>,
 }
@@ -31,7 +31,7 @@ impl PoolReservation {
     pub fn add(&mut self, more: Self) {
         self.nodes = self.nodes.saturating_add(more.nodes);
         self.most = resources::sum(&self.most, &more.most);
-        self.untold.extend(more.untold);
+        self.unknown.extend(more.unknown);
         for (ids, nodes) in more.drawn {
             let all = self.drawn.entry(ids).or_default();
             *all = all.saturating_add(nodes);

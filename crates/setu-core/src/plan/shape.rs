@@ -3,9 +3,9 @@
 //! Rule: among several Nodes the least counts, but the most of a device: a node that lacks some is unhealthy, not smaller. So a
 //! single Node that lacks devices is not trusted.
 
-mod untold;
+mod unknown;
 
-pub use untold::{Accelerators, Untold};
+pub use unknown::{Accelerators, UnknownAmount};
 
 use super::resources;
 use super::source::Source;
@@ -96,14 +96,14 @@ impl Shape {
 
     /// Resources whose amount is unknown, so that limits on them cannot be checked. If neither policy nor a Node states the
     /// devices, those that are not `listed` in the provider's catalogue are unknown.
-    pub fn untold(&self, listed: Option<&'static [String]>) -> impl Iterator<Item = Untold> {
+    pub fn unknown_amounts(&self, listed: Option<&'static [String]>) -> impl Iterator<Item = UnknownAmount> {
         let known = || self.allocatable.keys().chain(self.capacity.keys());
         let missing = OF_EVERY_NODE.into_iter().filter(move |key| !known().any(|of| of == key));
         let hides =
-            self.accelerators != Accelerators::Told && !known().any(|key| resources::is_accelerator(key));
-        let is_told = self.source == Source::Policy || self.is_shown();
-        let others = listed.filter(|_| !is_told).map(Untold::OtherDevices);
-        missing.map(Untold::Resource).chain(hides.then_some(Untold::Accelerators)).chain(others)
+            self.accelerators != Accelerators::Stated && !known().any(|key| resources::is_accelerator(key));
+        let is_stated = self.source == Source::Policy || self.is_shown();
+        let others = listed.filter(|_| !is_stated).map(UnknownAmount::OtherDevices);
+        missing.map(UnknownAmount::Resource).chain(hides.then_some(UnknownAmount::Accelerators)).chain(others)
     }
 
     fn seen(labels: &BTreeMap<String, String>, allocatable: &ResourceList, source: Source) -> Option<Self> {
@@ -122,7 +122,7 @@ impl Shape {
             labels,
             node_pool,
             nodes: 0,
-            accelerators: Accelerators::Told,
+            accelerators: Accelerators::Stated,
             source,
         })
     }
@@ -167,14 +167,14 @@ impl Shape {
     pub fn room(&self, daemons: &ResourceList) -> ResourceList {
         let mut allocatable = self.allocatable.clone();
         allocatable.entry("pods".to_owned()).or_insert_with(|| Quantity(PODS.to_string()));
-        if !self.tells_disk() {
+        if !self.states_disk() {
             allocatable.insert(DISK.to_owned(), Quantity(ANY_DISK.to_owned()));
         }
         resources::minus(&allocatable, daemons)
     }
 
     /// Whether it says how much disk pods may use. Catalogue and metrics do not.
-    pub fn tells_disk(&self) -> bool {
+    pub fn states_disk(&self) -> bool {
         let is_of_machine = matches!(self.source, Source::Catalogue { .. } | Source::Metrics { .. });
         self.allocatable.contains_key(DISK) || !is_of_machine
     }

@@ -44,7 +44,7 @@ pub struct KnownTypes {
 impl KnownTypes {
     /// Whether nodes of these types certainly lack a resource that no shape has. True if no shape is stated, and the provider's
     /// catalogue lists the resource or nodes have shown every shape.
-    pub fn tells(&self, resource: &str) -> bool {
+    pub fn are_without(&self, resource: &str) -> bool {
         let is_of_provider = || self.catalogue.is_some_and(|c| c.has(resource));
         let is_stated = |shape: &Arc<Shape>| shape.source == Source::Policy;
         !self.shapes.iter().any(is_stated) && (is_of_provider() || self.shapes.iter().all(|s| s.is_shown()))
@@ -105,7 +105,7 @@ fn with_stated(stated: &[parameters::StatedShape], learnt: Vec<Shape>) -> Vec<Sh
         labels: BTreeMap::new(),
         node_pool: String::new(),
         nodes: 0,
-        accelerators: Accelerators::Told,
+        accelerators: Accelerators::Stated,
         source: Source::Policy,
     });
     let mut all: Vec<Shape> = stated.collect();

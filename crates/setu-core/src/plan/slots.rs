@@ -335,7 +335,7 @@ impl Site<'_> {
         let types = few(shapes.iter().map(|s| s.instance_type.as_str()));
         let daemons = if self.daemons.is_empty() { "" } else { " with DaemonSets taken off" };
         let message = match fit::lack(&set.each, &rooms) {
-            Shortfall::Resource(key) if self.family.known.tells(&key) => {
+            Shortfall::Resource(key) if self.family.known.are_without(&key) => {
                 let remedy = "correct the request, or name a NodePool that has it";
                 format!("pod set {name}: {}; {remedy}", fit::none_has(pool, &key))
             }
@@ -484,7 +484,7 @@ mod tests {
             labels: std::collections::BTreeMap::new(),
             node_pool: "gpu".into(),
             nodes: 2,
-            accelerators: super::super::shape::Accelerators::Told,
+            accelerators: super::super::shape::Accelerators::Stated,
             source: Source::Node { name: "n1".into(), seen: jiff::Timestamp::UNIX_EPOCH },
         }
     }

@@ -19,14 +19,14 @@ pub struct CapacityShortage {
     /// The source, and the offerings that are short.
     pub words: String,
     /// When the shortage expires, if Karpenter's metrics report it for all of them.
-    pub told_until: Option<Timestamp>,
+    pub reported_until: Option<Timestamp>,
 }
 
 impl CapacityShortage {
     /// The obstacle for nodes that Karpenter's metrics mark as out of capacity.
     pub fn obstacle(&self) -> Obstacle {
         let message = format!("{}; nothing is requested until they show capacity", self.words);
-        Obstacle { until: self.told_until, ..Obstacle::new(ObstacleReason::CapacityShort, message) }
+        Obstacle { until: self.reported_until, ..Obstacle::new(ObstacleReason::CapacityShort, message) }
     }
 }
 
@@ -44,15 +44,15 @@ pub fn shortage(cluster: &Cluster<'_>, plan: &Plan) -> Option<CapacityShortage> 
         let reported = market.short();
         out.iter().all(|offering| offering.is_in(&reported))
     };
-    let told_until = cluster.market.filter(has_all).map(|market| market.seen + REMEMBERED);
-    let who = if told_until.is_some() {
+    let reported_until = cluster.market.filter(has_all).map(|market| market.seen + REMEMBERED);
+    let who = if reported_until.is_some() {
         "out of capacity by Karpenter's metrics"
     } else {
         "out of capacity lately"
     };
     let names: Vec<String> = out.iter().map(ToString::to_string).collect();
     let words = format!("{who}: {}", few(names.iter().map(String::as_str)));
-    Some(CapacityShortage { words, told_until })
+    Some(CapacityShortage { words, reported_until })
 }
 
 /// The options that were tried so far.

@@ -5,8 +5,9 @@
 use super::Policy;
 use super::decode::decode;
 use super::file::{Guards, JobOverrides, PolicyFile};
+use super::path::{Finding, Path};
 use super::reserved;
-use super::tree::{self, Finding, Path};
+use super::tree;
 use super::whole::{self, LEAST_WAIT};
 use crate::api::duration::Span;
 use crate::api::node_claim::Requirement;

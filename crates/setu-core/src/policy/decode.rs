@@ -3,7 +3,8 @@
 //! serde stops at the first error. So each faulty value is recorded and removed from the tree, and the rest is read again
 //! until no error is left. The types are the only schema.
 
-use super::tree::{MapEntry, Path, PathStep, Problem, TextPosition, YamlNode, YamlValue};
+use super::path::{Path, PathStep};
+use super::tree::{MapEntry, Problem, TextPosition, YamlNode, YamlValue};
 use crate::words::nearest;
 use serde::de::value::StrDeserializer;
 use serde::de::{

@@ -8,6 +8,7 @@ pub mod check;
 mod decode;
 pub mod file;
 pub mod overrides;
+pub mod path;
 pub mod preset;
 pub mod read;
 pub mod reference;

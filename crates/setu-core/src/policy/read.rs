@@ -5,7 +5,8 @@
 use super::check;
 use super::decode::decode;
 use super::file::PolicyFile;
-use super::tree::{self, Finding, Problem, YamlNode};
+use super::path::Finding;
+use super::tree::{self, Problem, YamlNode};
 use std::path::{Path, PathBuf};
 
 /// Why a policy file could not be used.

@@ -1,6 +1,6 @@
 //! Checks the capacity reservations of a tier. `check` calls it for each tier that a layer states.
 
-use super::tree::{Finding, Path};
+use super::path::{Finding, Path};
 use crate::api::parameters::{CapacityReservation, CapacityType, Tier};
 use crate::api::requirements::{Requirements, Values, is_label_value};
 use crate::names;

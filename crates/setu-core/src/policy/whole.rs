@@ -1,8 +1,8 @@
 //! Checks the merged policy of a check as it is in force: values of different layers that contradict each
 //! other.
 
+use super::path::{Finding, Path, in_words};
 use super::terms::{TERMS_LIMIT, Terms};
-use super::tree::{Finding, Path, in_words};
 use super::{Pace, Policy};
 use crate::api::duration::Span;
 use crate::api::parameters::{Allocatable, CapacityType, ColocationMode, PackingMode, Release};

@@ -777,7 +777,7 @@ mod tests {
             most: ResourceList::new(),
             or_more: 0,
             counted: BTreeSet::new(),
-            untold: BTreeSet::new(),
+            unknown: BTreeSet::new(),
             drawn: BTreeMap::new(),
         };
         world.reserved = vec![reserved("g1", "gpu", 9), reserved("g2", "cpu", 9), reserved("g2", "gpu", 1)];

@@ -32,36 +32,25 @@ enum Next {
 
 /// Whether all reservations are open and stay open until the gang has ended.
 fn time(report: GateReport, cluster: &Cluster<'_>, request: &Request<'_>, tier: &Tier) -> GateReport {
-    let (now, limits) = (cluster.now, request.policy.deadlines);
+    let (now, limit) = (cluster.now, request.policy.deadlines.gang);
     let times = |time: fn(&CapacityReservation) -> Option<Timestamp>| {
         tier.reservations.iter().filter_map(move |one| Some((one, time(one)?)))
     };
     let later = times(|one| one.opens).filter(|(_, opens)| *opens > now).max_by_key(|(_, opens)| *opens);
-    let runs = lifetime::of_job(request.workload);
-    if let Some((one, ends)) = times(CapacityReservation::ends).min_by_key(|(_, ends)| *ends) {
-        let closing = one.closing().unwrap_or_default();
-        if ends <= now {
-            let message = format!("{one} {closing}, which is over; take it out of tier {}", tier.name);
-            return report
-                .answer(GateAnswer::Refuse, message)
-                .because(ObstacleReason::ReservationClosesFirst);
-        }
-        let begins = later.map_or(now, |(_, opens)| opens);
-        let needed = limits.gang.signed().saturating_add(runs.unwrap_or_default().signed());
-        if begins.checked_add(needed).is_ok_and(|end| end > ends) {
-            let runs = runs.map_or_else(String::new, |runs| format!(" and run for {runs}"));
-            let message = format!(
-                "{one} {closing}, and the gang may take {} to start{runs}, which is longer",
-                limits.gang
-            );
-            return report
-                .answer(GateAnswer::Refuse, message)
-                .because(ObstacleReason::ReservationClosesFirst);
-        }
+    let first_to_end = times(CapacityReservation::ends).min_by_key(|(_, ends)| *ends);
+    let begins = later.map_or(now, |(_, opens)| opens);
+    let closes_first = first_to_end.and_then(|(one, ends)| {
+        let is_over = ends <= now;
+        let over = is_over.then(|| format!("which is over; take it out of tier {}", tier.name));
+        Some((one, over.or_else(|| too_short(request, begins, ends))?))
+    });
+    if let Some((one, why)) = closes_first {
+        let message = format!("{one} {}, {why}", one.closing().unwrap_or_default());
+        return report.answer(GateAnswer::Refuse, message).because(ObstacleReason::ReservationClosesFirst);
     }
     if let Some((one, opens)) = later {
         // Hold the quota no longer than for any other gate.
-        let soon = now.checked_add(limits.gang.signed()).is_ok_and(|by| opens <= by);
+        let soon = now.checked_add(limit.signed()).is_ok_and(|by| opens <= by);
         let (answer, reason) = if soon {
             (GateAnswer::Wait, ObstacleReason::ReservationNotOpen)
         } else {
@@ -70,20 +59,29 @@ fn time(report: GateReport, cluster: &Cluster<'_>, request: &Request<'_>, tier: 
         let message = format!("{one} opens at {}", to_the_second(opens));
         return report.answer(answer, message).because(reason).until(Some(opens));
     }
-    match times(CapacityReservation::ends).min_by_key(|(_, ends)| *ends) {
-        Some((one, _)) => {
-            let closing = one.closing().unwrap_or_default();
-            if runs.is_some() {
-                return report.allow(format!("{one} {closing}, after the gang"));
-            }
-            let message = format!(
-                "{one} {closing}, and nothing bounds how long the gang runs: what runs then loses its nodes; label the Job with {}",
-                names::MAX_EXECUTION
-            );
-            report.answer(GateAnswer::Warn, message)
-        }
-        None => report.allow(format!("{} open for good", are(&tier.reservations))),
+    let Some((one, _)) = first_to_end else {
+        return report.allow(format!("{} open for good", are(&tier.reservations)));
+    };
+    let closing = one.closing().unwrap_or_default();
+    if lifetime::of_job(request.workload).is_some() {
+        return report.allow(format!("{one} {closing}, after the gang"));
     }
+    let message = format!(
+        "{one} {closing}, and nothing bounds how long the gang runs: what runs then loses its nodes; label the Job with {}",
+        names::MAX_EXECUTION
+    );
+    report.answer(GateAnswer::Warn, message)
+}
+
+/// Why the time between these is too short for the gang, if it is.
+fn too_short(request: &Request<'_>, begins: Timestamp, ends: Timestamp) -> Option<String> {
+    let limit = request.policy.deadlines.gang;
+    let runs = lifetime::of_job(request.workload);
+    let needed = limit.signed().saturating_add(runs.unwrap_or_default().signed());
+    begins.checked_add(needed).is_ok_and(|end| end > ends).then(|| {
+        let runs = runs.map_or_else(String::new, |runs| format!(" and run for {runs}"));
+        format!("and the gang may take {limit} to start{runs}, which is longer")
+    })
 }
 
 /// Whether the reservations have room for all nodes that draw on them.

@@ -25,7 +25,7 @@ impl<'b> UnknownAmounts<'b> {
         let is_open =
             |r: &PoolReservation, key: &String| r.or_more > 0 && !r.counted.contains(key) && asked(key);
         let unknown = |key: &&String| {
-            taken.iter().any(|r| r.untold.iter().any(|untold| untold.covers(key)) || is_open(r, key))
+            taken.iter().any(|r| r.unknown.iter().any(|amount| amount.covers(key)) || is_open(r, key))
         };
         let sum = |of: fn(&PoolReservation) -> u32| taken.iter().map(of).fold(0, u32::saturating_add);
         Self {

@@ -3,7 +3,7 @@
 use crate::api::amount::{Currency, Price};
 use crate::api::parameters::{Budget, CAPACITY_TYPES};
 use crate::plan::catalogue::{self, Catalogue, ListPrice};
-use crate::policy::tree::{Finding, Path};
+use crate::policy::path::{Finding, Path};
 
 /// API group of the provider whose instance types are all in the catalogue.
 const EC2: &str = "karpenter.k8s.aws";

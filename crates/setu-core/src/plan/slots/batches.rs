@@ -64,7 +64,7 @@ impl Site<'_> {
 
     /// Whether one of the possible types has unknown disk space.
     fn disk_is_open(&self) -> bool {
-        self.family.known.shapes.iter().any(|shape| !shape.tells_disk())
+        self.family.known.shapes.iter().any(|shape| !shape.states_disk())
     }
 
     /// A note that the nodes' disk space is unknown, so that pods that ask for disk do not share nodes where others may. `None`

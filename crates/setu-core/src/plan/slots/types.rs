@@ -232,7 +232,7 @@ impl Site<'_> {
         let mut most =
             holding().fold(requests.clone(), |most, shape| resources::max(&most, &shape.counts_with()));
         let listed_devices = self.family.known.catalogue.map(Catalogue::resources);
-        let untold = holding().flat_map(|shape| shape.untold(listed_devices)).collect();
+        let unknown = holding().flat_map(|shape| shape.unknown_amounts(listed_devices)).collect();
         let is_known = |name: &String| shapes().any(|shape| shape.instance_type == *name);
         let or_more = if types.is_empty() { self.family.known.others } else { !types.iter().all(is_known) };
         let mut counted = None;
@@ -244,7 +244,7 @@ impl Site<'_> {
             most = resources::max(&most, &count);
             counted = Some(key.clone());
         }
-        Most { resources: most, or_more, counted, untold }
+        Most { resources: most, or_more, counted, unknown }
     }
 }
 

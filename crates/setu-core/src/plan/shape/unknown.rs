@@ -7,7 +7,7 @@ use crate::plan::resources;
 pub enum Accelerators {
     /// Its labels and resources state them.
     #[default]
-    Told,
+    Stated,
     /// It has some, and their number is unknown.
     Some,
     /// It is unknown whether it has any.
@@ -16,7 +16,7 @@ pub enum Accelerators {
 
 /// A resource amount of an instance type that is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Untold {
+pub enum UnknownAmount {
     /// The amount of a resource that every node has.
     Resource(&'static str),
     /// The number of accelerators of any kind.
@@ -25,7 +25,7 @@ pub enum Untold {
     OtherDevices(&'static [String]),
 }
 
-impl Untold {
+impl UnknownAmount {
     /// Whether the amount of a resource is unknown.
     pub fn covers(&self, resource: &str) -> bool {
         match self {
