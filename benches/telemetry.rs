@@ -33,7 +33,7 @@ use setu::controllers::context::{Options, Parts};
 use setu::gang::StateName;
 use setu::sim::cluster::Cluster;
 use setu::sim::{http, scenario};
-use setu::telemetry::traces::{Settings, start};
+use setu::telemetry::traces::{TraceSettings, start};
 use setu::telemetry::{Telemetry, logs, metrics};
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -60,7 +60,8 @@ async fn controller(most: usize) {
     println!("{}", listener.local_addr().unwrap());
     let handle = collector.is_some().then(|| metrics::install().unwrap());
     let exported = collector.map(|collector| {
-        let settings = Settings::read(Some(&collector), |name| std::env::var(name).ok()).unwrap().unwrap();
+        let settings =
+            TraceSettings::read(Some(&collector), |name| std::env::var(name).ok()).unwrap().unwrap();
         start(&settings).unwrap()
     });
     let traces = exported.as_ref().map(|(traces, _)| traces.clone()).unwrap_or_default();

@@ -1,6 +1,6 @@
 //! The `setu` binary: parses the command line, runs it, and turns errors into exit codes.
 
-use setu::cli::{Cli, Failure};
+use setu::cli::{Cli, CliError};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -8,7 +8,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("setu: {error:#}");
-            let invalid = error.downcast_ref::<Failure>().is_some_and(Failure::is_invalid_input);
+            let invalid = error.downcast_ref::<CliError>().is_some_and(CliError::is_invalid_input);
             ExitCode::from(if invalid { 2 } else { 1 })
         }
     }

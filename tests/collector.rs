@@ -7,7 +7,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection};
 use setu::gang::trace::{SpanStatus, TraceSpan};
-use setu::telemetry::traces::{Settings, start};
+use setu::telemetry::traces::{TraceSettings, start};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -27,7 +27,7 @@ fn file(name: &str) -> PathBuf {
 async fn send() {
     // The variable is not set when someone runs all ignored tests.
     let Ok(collector) = std::env::var(COLLECTOR) else { return };
-    let settings = Settings::read(Some(&collector), |name| std::env::var(name).ok()).unwrap().unwrap();
+    let settings = TraceSettings::read(Some(&collector), |name| std::env::var(name).ok()).unwrap().unwrap();
     let (traces, exporting) = start(&settings).unwrap();
     let now = Timestamp::UNIX_EPOCH;
     traces.send(vec![TraceSpan {

@@ -9,8 +9,8 @@ use setu::gang::StateName;
 use setu::gang::custody::OrphanReason;
 use setu::names;
 use setu::plan::gates::Gate;
-use setu::telemetry::metrics::catalog::{self, Kind, Metric};
-use setu::telemetry::metrics::{self, Checked, Counted, Kept, NodeCosts, Reload, Unpublished, Unsent};
+use setu::telemetry::metrics::catalog::{self, Metric, MetricKind};
+use setu::telemetry::metrics::{self, Checked, Counted, NodeCosts, Reload, Unpublished, Unsent, WarmResult};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
@@ -53,7 +53,7 @@ fn record_all(gangs: u32) {
         metrics::claim_failed(&pool, second * 300);
         metrics::wasted("InsufficientCapacity", 12);
         metrics::wasted_cost(["gpu", "spot", "InsufficientCapacity"], "98.32".parse().unwrap());
-        metrics::kept_warm(&kept(&pool), Kept::Reused, Timestamp::UNIX_EPOCH);
+        metrics::kept_warm(&kept(&pool), WarmResult::Reused, Timestamp::UNIX_EPOCH);
         metrics::gate(Gate::Capacity, &pool, Checked::Passed);
         metrics::gate(Gate::Quota, "research", Checked::Warned);
         metrics::api_request(&Method::PATCH, "workloads", Some(200));
@@ -70,7 +70,7 @@ fn record_all(gangs: u32) {
     metrics::gangs(&BTreeMap::from([(StateName::Approved, (7, second))]));
     metrics::gangs_with_unbound_pods(1);
     metrics::karpenter_stalled(4);
-    metrics::kept_warm(&kept("pool-0"), Kept::Unused, Timestamp::UNIX_EPOCH);
+    metrics::kept_warm(&kept("pool-0"), WarmResult::Unused, Timestamp::UNIX_EPOCH);
     OrphanReason::ALL.into_iter().for_each(metrics::swept);
     metrics::watch_error("nodes");
     metrics::policy_reload(Reload::Refused);
@@ -94,9 +94,9 @@ fn rendered(gangs: u32) -> String {
 
 fn type_of(metric: &Metric) -> &'static str {
     match metric.kind {
-        Kind::Counter => "counter",
-        Kind::Gauge => "gauge",
-        Kind::Histogram(_) => "histogram",
+        MetricKind::Counter => "counter",
+        MetricKind::Gauge => "gauge",
+        MetricKind::Histogram(_) => "histogram",
     }
 }
 

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
 use serde_json::{Value, json};
-use setu::app::uninstall::{self, Nodes};
+use setu::app::uninstall::{self, RunningNodes};
 use setu::clock::Clock;
 use setu::policy::PolicyFile;
 use setu::sim::api::User;
@@ -71,12 +71,12 @@ async fn claims_created_after_the_plan_are_removed_too_and_a_new_setu_continues(
     let controller = scenario::controller_name_of(ID);
     let client = cluster.client("admin");
     let setu = cluster.start_setu(&Start::default());
-    let before = uninstall::plan(&client, &controller, Nodes::HandBack).await.unwrap();
+    let before = uninstall::plan(&client, &controller, RunningNodes::HandBack).await.unwrap();
     assert!(before.delete.is_empty() && before.waiting.is_empty());
     submit(&admin);
     until("nodes are made", || admin.list(&kinds::NODE_CLAIM).len() == 2).await;
     setu.kill();
-    uninstall::carry_out(&client, &controller, before, Nodes::HandBack, LIMIT).await.unwrap();
+    uninstall::carry_out(&client, &controller, before, RunningNodes::HandBack, LIMIT).await.unwrap();
     assert_eq!(admin.list(&kinds::NODE_CLAIM).len(), 0);
     // The queue still names the check, so it stays closed.
     until("quota is given back", || !is(&workload(&admin), "QuotaReserved")).await;
@@ -100,9 +100,9 @@ async fn a_refused_gang_returns_to_kueues_queue_and_runs_once_the_check_is_gone(
     };
     until("it is refused", is_kept_out).await;
     setu.kill();
-    let plan = uninstall::plan(&client, &controller, Nodes::HandBack).await.unwrap();
+    let plan = uninstall::plan(&client, &controller, RunningNodes::HandBack).await.unwrap();
     assert_eq!(plan.kept_out.len(), 1);
-    uninstall::carry_out(&client, &controller, plan, Nodes::HandBack, LIMIT).await.unwrap();
+    uninstall::carry_out(&client, &controller, plan, RunningNodes::HandBack, LIMIT).await.unwrap();
     assert!(!is_kept_out());
     let without = json!({"spec": {"admissionChecksStrategy": null}});
     admin.merge(&kinds::CLUSTER_QUEUE, "", ID, &without).unwrap();
@@ -117,8 +117,8 @@ async fn a_controller_that_still_runs_is_reported() {
     let _setu = cluster.start_setu(&Start::default());
     submit(&admin);
     until("it runs", || is(&workload(&admin), "Admitted")).await;
-    let plan = uninstall::plan(&client, &controller, Nodes::Delete).await.unwrap();
+    let plan = uninstall::plan(&client, &controller, RunningNodes::Delete).await.unwrap();
     let limit = Duration::from_secs(20);
-    let ended = uninstall::carry_out(&client, &controller, plan, Nodes::Delete, limit).await;
+    let ended = uninstall::carry_out(&client, &controller, plan, RunningNodes::Delete, limit).await;
     assert!(ended.unwrap_err().contains("does a controller still run?"));
 }

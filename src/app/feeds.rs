@@ -4,7 +4,7 @@ use crate::api::{AdmissionCheck, DaemonSet, Node, NodeClaim, NodePool, RawParame
 use crate::cluster::lease::Shards;
 use crate::cluster::outage::Outage;
 use crate::cluster::store::{Keeping, Object, Store};
-use crate::cluster::watch::{Gates, Touched, watch, watch_keeping};
+use crate::cluster::watch::{StartGates, Touched, watch, watch_keeping};
 use crate::controllers::Context;
 use crate::controllers::context::{Options, Parts, Wakers};
 use crate::controllers::plan_kinds::{PlanChanges, PlanStores};
@@ -46,7 +46,7 @@ pub struct Feeds {
 impl Feeds {
     /// Starts every watch.
     pub fn start(parts: Parts, shards: Shards, outage: Outage) -> (Self, Arc<Context>) {
-        let (client, options, gates) = (parts.client.clone(), parts.options, Gates::default());
+        let (client, options, gates) = (parts.client.clone(), parts.options, StartGates::default());
         let plans = Plans::default();
         let mut watches = Watches { client, gates: gates.clone(), reactions: Vec::new() };
         let (stores, changes) = watches.start(options, &plans);
@@ -95,7 +95,7 @@ type Reaction = Box<dyn FnOnce(&Arc<Context>)>;
 /// Starts watches, and keeps what follows from their changes until there is a context.
 struct Watches {
     client: Client,
-    gates: Gates,
+    gates: StartGates,
     reactions: Vec<Reaction>,
 }
 

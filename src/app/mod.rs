@@ -44,13 +44,13 @@ pub struct Config {
     /// Optional behaviour.
     pub options: Options,
     /// How replicas settle who leads; `None` for a sole replica.
-    pub election: Option<lease::Settings>,
+    pub election: Option<lease::ElectionSettings>,
     /// Address of the metrics.
     pub metrics: SocketAddr,
     /// Address of the probes.
     pub health: SocketAddr,
     /// How traces are exported, if at all; or which setting is wrong.
-    pub traces: Result<Option<traces::Settings>, traces::BadSetting>,
+    pub traces: Result<Option<traces::TraceSettings>, traces::BadSetting>,
     /// Karpenter's own metrics page, if it is to be read.
     pub karpenter_metrics: Option<Page>,
     /// Whether a gang's Events are published on its Job too.
@@ -79,7 +79,7 @@ pub async fn run(config: Config) -> Result<(), AppError> {
         compat::refuse_two_writers(&client).await?;
     }
     let (traces, exporting) = export(&config.traces);
-    let watched = config.policy_file.as_deref().map(reload::Watched::start).transpose()?;
+    let watched = config.policy_file.as_deref().map(reload::WatchedFile::start).transpose()?;
     let mut policy = config.policy;
     policy.served_groups = reload::groups_that_matter(&client, &policy).await;
     let mut replica = Replica::start(Parts {
@@ -132,7 +132,7 @@ async fn connect() -> Result<Client, AppError> {
 
 /// Takes over every new policy file and every new page of Karpenter's metrics until `stop`.
 async fn follow(
-    policy: Option<reload::Watched>,
+    policy: Option<reload::WatchedFile>,
     market: Option<Page>,
     context: &Arc<Context>,
     stop: &CancellationToken,
@@ -149,7 +149,9 @@ async fn follow(
 }
 
 /// Starts the export of traces, if a collector is configured. A failure costs only the traces.
-fn export(settings: &Result<Option<traces::Settings>, traces::BadSetting>) -> (Traces, Option<Exporting>) {
+fn export(
+    settings: &Result<Option<traces::TraceSettings>, traces::BadSetting>,
+) -> (Traces, Option<Exporting>) {
     let started = match settings {
         Ok(None) => {
             tracing::info!("no trace collector is named, so no traces are exported");
@@ -217,7 +219,7 @@ mod tests {
     #[tokio::test]
     async fn a_bad_export_setting_disables_only_traces() {
         let read = |name: &'static str, value: &'static str| {
-            traces::Settings::read(Some("https://127.0.0.1:4317"), |asked| {
+            traces::TraceSettings::read(Some("https://127.0.0.1:4317"), |asked| {
                 (asked == name).then(|| value.to_owned())
             })
         };

@@ -24,7 +24,7 @@ const SETTLE: Duration = Duration::from_millis(150);
 const SAFETY_NET: Duration = Duration::from_mins(1);
 
 /// A policy file that is watched.
-pub struct Watched {
+pub struct WatchedFile {
     path: PathBuf,
     /// The text as last read, or why it could not be read.
     last: Result<String, String>,
@@ -33,7 +33,7 @@ pub struct Watched {
     _watcher: RecommendedWatcher,
 }
 
-impl Watched {
+impl WatchedFile {
     /// Starts watching. A change made after this is seen.
     pub fn start(path: &Path) -> Result<Self, AppError> {
         let failed = |e: notify::Error| {
@@ -76,7 +76,7 @@ fn text(path: &Path) -> Result<String, String> {
 }
 
 /// Takes over every new version until `stop`.
-pub async fn follow(mut watched: Watched, context: Arc<Context>, stop: CancellationToken) {
+pub async fn follow(mut watched: WatchedFile, context: Arc<Context>, stop: CancellationToken) {
     // It may have changed between the first read and the start of the watch.
     let now = PolicyFile::read(&watched.path);
     if now.as_ref().map_or(true, |file| *file != context.policies.settings().file) {
@@ -169,7 +169,7 @@ mod tests {
         }
     }
 
-    async fn next(watched: &mut Watched) -> Result<PolicyFile, FileError> {
+    async fn next(watched: &mut WatchedFile) -> Result<PolicyFile, FileError> {
         // Well under the safety net, so that only the watch can have reported it.
         tokio::time::timeout(Duration::from_secs(20), watched.next()).await.expect("the change was not seen")
     }
@@ -178,7 +178,7 @@ mod tests {
     async fn a_swap_of_links_is_seen_and_a_broken_file_is_reported_before_the_next_good_one() {
         let mount = Mount::new("reload");
         mount.swap("..1", "guards: {gangNodes: 1}");
-        let mut watched = Watched::start(&mount.file()).unwrap();
+        let mut watched = WatchedFile::start(&mount.file()).unwrap();
         mount.swap("..2", "guards: {gangNodes: 2}");
         assert_eq!(next(&mut watched).await.unwrap().guards.gang_nodes, Some(2));
         mount.swap("..3", "gaurds: {}");

@@ -27,7 +27,7 @@ const POLL: Duration = Duration::from_secs(1);
 
 /// What to do with nodes on which admitted gangs run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Nodes {
+pub enum RunningNodes {
     /// They become Karpenter's, which removes them once their pods are done.
     HandBack,
     /// They are deleted like all others, with the pods on them.
@@ -36,7 +36,7 @@ pub enum Nodes {
 
 /// What was found, and what is done with it.
 #[derive(Debug, Default)]
-pub struct Plan {
+pub struct UninstallPlan {
     /// Checks that no controller will answer any more.
     pub checks: Vec<AdmissionCheck>,
     /// Claims to delete.
@@ -51,7 +51,7 @@ pub struct Plan {
     pub marked: Vec<Workload>,
 }
 
-impl Plan {
+impl UninstallPlan {
     /// Whether nothing is left but checks, which stay inactive.
     fn is_done(&self) -> bool {
         let claims = self.delete.is_empty() && self.hand_back.is_empty();
@@ -60,7 +60,11 @@ impl Plan {
 }
 
 /// Reads the cluster and plans what to do. `controller_name` is that of the checks to abandon.
-pub async fn plan(client: &Client, controller_name: &str, nodes: Nodes) -> Result<Plan, Error> {
+pub async fn plan(
+    client: &Client,
+    controller_name: &str,
+    nodes: RunningNodes,
+) -> Result<UninstallPlan, Error> {
     let all = ListParams::default();
     let ours = all.clone().labels(&format!("{}={}", names::MANAGED_BY, names::SETU));
     let checks: Api<AdmissionCheck> = Api::all(client.clone());
@@ -75,12 +79,14 @@ pub async fn plan(client: &Client, controller_name: &str, nodes: Nodes) -> Resul
     let claims = claims.unwrap_or_default().into_iter().filter_map(|c| c.0.ok()).collect();
     let Some(workloads) = workloads else {
         // Without Workloads it is unknown what runs, and Karpenter checks for pods before it removes a node.
-        let plan = sorted(controller_name, Nodes::Delete, checks, claims, Vec::new());
+        let plan = sorted(controller_name, RunningNodes::Delete, checks, claims, Vec::new());
         return Ok(match nodes {
-            Nodes::Delete => plan,
-            Nodes::HandBack => {
-                Plan { hand_back: [plan.hand_back, plan.delete].concat(), delete: Vec::new(), ..plan }
-            }
+            RunningNodes::Delete => plan,
+            RunningNodes::HandBack => UninstallPlan {
+                hand_back: [plan.hand_back, plan.delete].concat(),
+                delete: Vec::new(),
+                ..plan
+            },
         });
     };
     let workloads = workloads.into_iter().filter_map(|w| w.0.ok()).collect();
@@ -101,11 +107,11 @@ where
 /// The pure part of [`plan`].
 fn sorted(
     controller_name: &str,
-    nodes: Nodes,
+    nodes: RunningNodes,
     checks: Vec<AdmissionCheck>,
     claims: Vec<NodeClaim>,
     workloads: Vec<Workload>,
-) -> Plan {
+) -> UninstallPlan {
     // A check of Kueue's own provisioning is ours if we have made nodes for it (`setu run --tas-compat`).
     let served: BTreeSet<&str> = claims.iter().map(|c| c.annotation(names::CHECK)).collect();
     let is_ours = |check: &AdmissionCheck| {
@@ -126,7 +132,8 @@ fn sorted(
     let claims = claims.into_iter().filter(|c| !others.contains(c.annotation(names::CHECK)));
     // Other pods may be on the Node of a claim whose hand-back has begun.
     let (hand_back, delete) = claims.partition(|c| {
-        c.is_handing_back() || (nodes == Nodes::HandBack && running.contains(c.label(names::WORKLOAD_UID)))
+        c.is_handing_back()
+            || (nodes == RunningNodes::HandBack && running.contains(c.label(names::WORKLOAD_UID)))
     });
     // A Workload whose check says Retry waits only for Kueue.
     let asks = |c: &CheckState| names.contains(&c.name) && c.state != Verdict::Retry;
@@ -138,12 +145,12 @@ fn sorted(
     let has_ours = |w: &Workload| w.checks().iter().any(|c| names.contains(&c.name));
     let is_kept_out = |w: &&Workload| Queueing::of(w) == Queueing::KeptOut && has_ours(w);
     let kept_out: Vec<Workload> = workloads.iter().filter(is_kept_out).cloned().collect();
-    let all_goes = nodes == Nodes::Delete;
+    let all_goes = nodes == RunningNodes::Delete;
     let journalled =
         |w: &Workload| all_goes && w.annotations().keys().any(|k| k.starts_with(names::JOURNAL_PREFIX));
     let marked = |w: &Workload| w.finalizers().iter().any(|f| f == names::FINALIZER) || journalled(w);
     let marked = workloads.into_iter().filter(marked).collect();
-    Plan { checks: ours, delete, hand_back, waiting, kept_out, marked }
+    UninstallPlan { checks: ours, delete, hand_back, waiting, kept_out, marked }
 }
 
 /// Scales the controller's Deployment to zero and waits until its pods are gone, including terminating ones: they may
@@ -182,8 +189,8 @@ pub async fn stop(client: &Client, namespace: &str, name: &str, limit: Duration)
 pub async fn carry_out(
     client: &Client,
     controller_name: &str,
-    mut plan: Plan,
-    nodes: Nodes,
+    mut plan: UninstallPlan,
+    nodes: RunningNodes,
     limit: Duration,
 ) -> Result<(), String> {
     let deadline = Instant::now() + limit;
@@ -207,7 +214,12 @@ pub async fn carry_out(
     }
 }
 
-async fn pass(client: &Client, plan: Plan, nodes: Nodes, limit: Duration) -> Result<(), String> {
+async fn pass(
+    client: &Client,
+    plan: UninstallPlan,
+    nodes: RunningNodes,
+    limit: Duration,
+) -> Result<(), String> {
     let inactive = Active {
         works: false,
         reason: "Uninstalled",
@@ -239,7 +251,7 @@ async fn pass(client: &Client, plan: Plan, nodes: Nodes, limit: Duration) -> Res
     failed.map_or(Ok(()), |e| Err(e.in_full().to_string()))?;
     until_gone(client, &targets, limit).await?;
     // Last of all, because a finalizer means that there may still be nodes.
-    let annotations = if nodes == Nodes::Delete { Annotations::Remove } else { Annotations::Keep };
+    let annotations = if nodes == RunningNodes::Delete { Annotations::Remove } else { Annotations::Keep };
     for workload in &plan.marked {
         release(client, workload, annotations).await.map_err(text)?;
     }
@@ -351,7 +363,7 @@ mod tests {
         objects.iter().map(ResourceExt::name_any).collect()
     }
 
-    fn found(nodes: Nodes) -> Plan {
+    fn found(nodes: RunningNodes) -> UninstallPlan {
         let checks = vec![check("ours", "setu"), check("theirs", "another")];
         let claims = vec![
             claim("runs", "ours", "admitted"),
@@ -371,7 +383,7 @@ mod tests {
 
     #[test]
     fn running_gangs_keep_their_nodes_and_all_others_lose_them() {
-        let plan = found(Nodes::HandBack);
+        let plan = found(RunningNodes::HandBack);
         assert_eq!(names_of(&plan.hand_back), ["runs"]);
         assert_eq!(names_of(&plan.delete), ["waits", "ended", "orphan"]);
         assert_eq!(names_of(&plan.waiting), ["reserved"]);
@@ -383,7 +395,7 @@ mod tests {
     fn a_claim_whose_hand_back_has_begun_is_never_deleted() {
         let mut claim = claim("ended", "ours", "finished");
         claim.annotations_mut().insert(names::HANDING_BACK.to_owned(), "true".to_owned());
-        for nodes in [Nodes::HandBack, Nodes::Delete] {
+        for nodes in [RunningNodes::HandBack, RunningNodes::Delete] {
             let plan = sorted("setu", nodes, vec![check("ours", "setu")], vec![claim.clone()], vec![]);
             assert_eq!((names_of(&plan.hand_back), plan.delete.len()), (vec!["ended".to_owned()], 0));
         }
@@ -416,7 +428,7 @@ mod tests {
             slice("third", &all[..1], Some("second")),
         ];
         let claims = vec![claim("old", "ours", "first"), claim("new", "ours", "second")];
-        let plan = sorted("setu", Nodes::HandBack, vec![check("ours", "setu")], claims, workloads);
+        let plan = sorted("setu", RunningNodes::HandBack, vec![check("ours", "setu")], claims, workloads);
         assert_eq!(names_of(&plan.hand_back), ["old", "new"]);
         assert!(plan.delete.is_empty() && plan.waiting.is_empty());
     }
@@ -426,7 +438,8 @@ mod tests {
         let checks = || {
             vec![check("served", names::PROVISIONING_REQUEST), check("kueues", names::PROVISIONING_REQUEST)]
         };
-        let plan = sorted("setu", Nodes::HandBack, checks(), vec![claim("a", "served", "gone")], vec![]);
+        let plan =
+            sorted("setu", RunningNodes::HandBack, checks(), vec![claim("a", "served", "gone")], vec![]);
         assert_eq!(
             (names_of(&plan.checks), names_of(&plan.delete)),
             (vec!["served".to_owned()], vec!["a".to_owned()])
@@ -435,7 +448,7 @@ mod tests {
 
     #[test]
     fn full_removal_also_deletes_nodes_of_running_gangs_and_journals() {
-        let plan = found(Nodes::Delete);
+        let plan = found(RunningNodes::Delete);
         assert_eq!(names_of(&plan.delete), ["runs", "waits", "ended", "orphan"]);
         assert!(plan.hand_back.is_empty());
         assert_eq!(plan.marked.len(), 4);
@@ -464,12 +477,12 @@ mod tests {
     #[tokio::test]
     async fn missing_crds_mean_nothing_to_do_and_other_failures_are_reported() {
         let gone = answering(|_| status(404));
-        let plan = plan(&gone, "setu", Nodes::HandBack).await.unwrap();
+        let plan = plan(&gone, "setu", RunningNodes::HandBack).await.unwrap();
         assert!(plan.is_done() && plan.checks.is_empty());
         let targets = BTreeMap::from([("c".to_owned(), "uid".to_owned())]);
         until_gone(&gone, &targets, Duration::ZERO).await.unwrap();
         let refused = answering(|_| status(403));
-        assert!(super::plan(&refused, "setu", Nodes::HandBack).await.is_err());
+        assert!(super::plan(&refused, "setu", RunningNodes::HandBack).await.is_err());
         assert!(until_gone(&refused, &targets, Duration::ZERO).await.is_err());
     }
 
@@ -485,9 +498,9 @@ mod tests {
             }
             _ => status(404),
         });
-        let kept = plan(&client, "setu", Nodes::HandBack).await.unwrap();
+        let kept = plan(&client, "setu", RunningNodes::HandBack).await.unwrap();
         assert_eq!((names_of(&kept.hand_back), kept.delete.len()), (vec!["orphan".to_owned()], 0));
-        let all = plan(&client, "setu", Nodes::Delete).await.unwrap();
+        let all = plan(&client, "setu", RunningNodes::Delete).await.unwrap();
         assert_eq!((names_of(&all.delete), all.hand_back.len()), (vec!["orphan".to_owned()], 0));
     }
 }

@@ -3,7 +3,7 @@
 //! Rule: only get, list and watch, and no request to the controller. Only Workloads are required;
 //! a note reports what else may not be read.
 
-use super::Failure;
+use super::CliError;
 use crate::api::{
     AdmissionCheck, ClusterQueue, LocalQueue, Node, NodeClaim, Pod, ProvisioningParameters,
     ProvisioningRequest, Workload,
@@ -70,7 +70,7 @@ pub enum Scope {
 }
 
 /// A connection to a cluster.
-pub struct Cluster {
+pub struct ClusterReader {
     /// The client of the API server.
     pub client: Client,
     /// The namespaces to read.
@@ -127,15 +127,15 @@ impl ClusterObjects {
 
 impl Access {
     /// Connects. Also returns the namespace of the context.
-    pub async fn connect(&self) -> Result<(Client, String), Failure> {
+    pub async fn connect(&self) -> Result<(Client, String), CliError> {
         let config = self.config().await.map_err(|e| {
-            Failure::Invalid(format!(
+            CliError::Invalid(format!(
                 "cannot reach a cluster: {e}. Set KUBECONFIG or --kubeconfig to a kubeconfig file"
             ))
         })?;
         let namespace = config.default_namespace.clone();
         let client = client::connect(config)
-            .map_err(|e| Failure::Invalid(format!("the kubeconfig cannot be used: {e}")))?;
+            .map_err(|e| CliError::Invalid(format!("the kubeconfig cannot be used: {e}")))?;
         Ok((client, namespace))
     }
 
@@ -154,19 +154,19 @@ impl Access {
 
 impl Connection {
     /// Connects to read the named namespace, or all namespaces if none was named.
-    pub async fn connect_widely(&self) -> Result<Cluster, Failure> {
+    pub async fn connect_widely(&self) -> Result<ClusterReader, CliError> {
         self.connect(self.namespace.is_none()).await
     }
 
     /// Connects. `everywhere` asks for all namespaces instead of one.
-    pub async fn connect(&self, everywhere: bool) -> Result<Cluster, Failure> {
+    pub async fn connect(&self, everywhere: bool) -> Result<ClusterReader, CliError> {
         let (client, namespace) = self.connect_to_namespace().await?;
         let scope = if everywhere { Scope::Everywhere } else { Scope::Namespace(namespace) };
-        Ok(Cluster { client, scope, controller_name: self.controller_name.clone() })
+        Ok(ClusterReader { client, scope, controller_name: self.controller_name.clone() })
     }
 
     /// Connects. Also returns the named namespace, or that of the context.
-    pub async fn connect_to_namespace(&self) -> Result<(Client, String), Failure> {
+    pub async fn connect_to_namespace(&self) -> Result<(Client, String), CliError> {
         let (client, of_context) = self.access.connect().await?;
         Ok((client, self.namespace.clone().unwrap_or(of_context)))
     }
@@ -185,9 +185,9 @@ impl Scope {
     }
 }
 
-impl Cluster {
+impl ClusterReader {
     /// Reads everything.
-    pub async fn read(&self) -> Result<ClusterObjects, Failure> {
+    pub async fn read(&self) -> Result<ClusterObjects, CliError> {
         let all = ListParams::default();
         let ours = ListParams::default().labels(&format!("{}={}", names::MANAGED_BY, names::SETU));
         let of_gangs = ListParams::default().labels(names::GANG);
@@ -202,7 +202,7 @@ impl Cluster {
             list::<LocalQueue>("localqueues", self.scope.workloads(&self.client), &all),
             list::<ClusterQueue>("clusterqueues", Api::all(client()), &all),
         );
-        let workloads = workloads.map_err(|refusal| Failure::Failed(refusal.to_string()))?;
+        let workloads = workloads.map_err(|refusal| CliError::Failed(refusal.to_string()))?;
         let mut objects = self.empty();
         objects.workloads = workloads;
         objects.checks = objects.or_note(checks);

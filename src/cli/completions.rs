@@ -1,6 +1,6 @@
 //! `setu completions`: prints shell completions.
 
-use super::{Cli, Failure};
+use super::{Cli, CliError};
 use clap::{CommandFactory, ValueEnum};
 
 /// Prints completions for a shell.
@@ -24,7 +24,7 @@ enum Shell {
 
 impl Args {
     /// Prints the completions.
-    pub fn run(self) -> Result<(), Failure> {
+    pub fn run(self) -> Result<(), CliError> {
         use clap_complete::Shell as Target;
         let shell = match self.shell {
             Shell::Bash => Target::Bash,

@@ -1,6 +1,6 @@
 //! `setu crds`: the custom resource definitions as YAML.
 
-use super::Failure;
+use super::CliError;
 use crate::api::ProvisioningParameters;
 use kube::CustomResourceExt;
 
@@ -15,7 +15,7 @@ pub struct Args {}
 
 impl Args {
     /// Prints the CRDs.
-    pub fn run(self) -> Result<(), Failure> {
+    pub fn run(self) -> Result<(), CliError> {
         super::print(&yaml()?);
         Ok(())
     }
@@ -23,9 +23,10 @@ impl Args {
 
 /// The CRDs in a form that all YAML parsers read the same: kubectl parses a bare `Off` as `false`, and
 /// would allow that value instead.
-pub fn yaml() -> Result<String, Failure> {
+pub fn yaml() -> Result<String, CliError> {
     let crd = ProvisioningParameters::crd();
-    let text = serde_yaml::to_string(&crd).map_err(|e| Failure::Failed(format!("rendering the CRD: {e}")))?;
+    let text =
+        serde_yaml::to_string(&crd).map_err(|e| CliError::Failed(format!("rendering the CRD: {e}")))?;
     let lines: Vec<String> = text.lines().map(quoted).collect();
     Ok(lines.join("\n") + "\n")
 }

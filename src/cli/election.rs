@@ -1,7 +1,7 @@
 //! Leader election flags of `setu run`.
 
-use super::Failure;
-use crate::cluster::lease::{Settings, Timing};
+use super::CliError;
+use crate::cluster::lease::{ElectionSettings, Timing};
 use std::time::Duration;
 
 /// File that holds the namespace of the pod.
@@ -41,17 +41,17 @@ pub struct Args {
 
 impl Args {
     /// The requested settings; `None` if this replica runs alone.
-    pub fn settings(&self) -> Result<Option<Settings>, Failure> {
+    pub fn settings(&self) -> Result<Option<ElectionSettings>, CliError> {
         let timing = Timing {
             lease: self.lease_duration,
             renew_deadline: self.renew_deadline,
             retry: self.retry_period,
         };
         if let Some(fault) = timing.fault() {
-            return Err(Failure::Invalid(format!("leader election cannot work like this: {fault}")));
+            return Err(CliError::Invalid(format!("leader election cannot work like this: {fault}")));
         }
         if !self.elect && self.shards > 1 {
-            return Err(Failure::Invalid(
+            return Err(CliError::Invalid(
                 "--shards needs --leader-elect: a replica that is alone acts for every gang".to_owned(),
             ));
         }
@@ -60,7 +60,7 @@ impl Args {
         }
         let given = self.namespace.clone();
         let own = || std::fs::read_to_string(OWN_NAMESPACE).ok().map(|n| n.trim().to_owned());
-        Ok(Some(Settings {
+        Ok(Some(ElectionSettings {
             namespace: given.or_else(own).unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned()),
             name: self.id.clone(),
             shards: self.shards.into(),

@@ -1,9 +1,9 @@
 //! `setu explain`: shows why a job waits, what happens next, and when.
 
 use super::cluster::{ClusterObjects, Connection};
-use super::inspect::List;
+use super::inspect::GangList;
 use super::known::ControllersPolicy;
-use super::{Failure, Format, find};
+use super::{CliError, Format, find};
 use crate::cli::render::{self, explanation};
 
 /// Says why a job waits: quota, gates, short capacity, the node that misses something; and what is next.
@@ -25,7 +25,7 @@ pub struct Args {
 
 impl Args {
     /// Prints the explanation.
-    pub async fn run(self) -> Result<(), Failure> {
+    pub async fn run(self) -> Result<(), CliError> {
         let settings = self.policy.settings()?;
         let cluster = self.connection.connect(false).await?;
         let market = self.policy.market().await?;
@@ -33,7 +33,7 @@ impl Args {
         objects.notes.iter().for_each(|note| render::remark(note));
         let gangs = find::gangs(&cluster, &objects, &self.workload).await?;
         let text = if self.output == Format::Json {
-            super::json(&List { gangs: &gangs })?
+            super::json(&GangList { gangs: &gangs })?
         } else {
             let texts: Vec<String> =
                 gangs.iter().map(|gang| explanation::explain(gang, objects.now)).collect();

@@ -1,7 +1,7 @@
 //! Finds the Workload that a user names, by its own name or by the name of its Job.
 
-use super::Failure;
-use super::cluster::{Cluster, ClusterObjects, Scope};
+use super::CliError;
+use super::cluster::{ClusterObjects, ClusterReader, Scope};
 use super::report::{self, GangReport};
 use crate::api::Workload;
 use kube::ResourceExt;
@@ -84,7 +84,7 @@ fn is_settled(workloads: &[Workload], wanted: &str) -> bool {
 
 /// Reads the cluster. Reads it again for up to `PATIENCE` while Kueue may be about to create the Workload or
 /// list its checks.
-pub async fn read(cluster: &Cluster, wanted: &str) -> Result<ClusterObjects, Failure> {
+pub async fn read(cluster: &ClusterReader, wanted: &str) -> Result<ClusterObjects, CliError> {
     let until = Instant::now() + PATIENCE;
     loop {
         let mut objects = cluster.read().await?;
@@ -107,13 +107,13 @@ pub async fn read(cluster: &Cluster, wanted: &str) -> Result<ClusterObjects, Fai
 
 /// The gangs of the Workload that the user names, or one line about what to type instead.
 pub async fn gangs(
-    cluster: &Cluster,
+    cluster: &ClusterReader,
     objects: &ClusterObjects,
     wanted: &str,
-) -> Result<Vec<GangReport>, Failure> {
+) -> Result<Vec<GangReport>, CliError> {
     let found = matches(&objects.workloads, wanted);
     if found.is_empty() {
-        return Err(Failure::Failed(missing(cluster, objects, wanted).await));
+        return Err(CliError::Failed(missing(cluster, objects, wanted).await));
     }
     let gangs: Vec<GangReport> = found.iter().flat_map(|w| report::gangs_of(objects, w)).collect();
     match found.first() {
@@ -123,14 +123,14 @@ pub async fn gangs(
 }
 
 /// The report of a Workload that has no check of Setu's yet: it may get one with its quota.
-pub fn early(objects: &ClusterObjects, workload: &Workload) -> Result<GangReport, Failure> {
+pub fn early(objects: &ClusterObjects, workload: &Workload) -> Result<GangReport, CliError> {
     if workload.is("QuotaReserved") || workload.is("Finished") {
-        return Err(Failure::Failed(not_ours(objects, workload)));
+        return Err(CliError::Failed(not_ours(objects, workload)));
     }
     Ok(report::report(objects, workload, ""))
 }
 
-async fn missing(cluster: &Cluster, objects: &ClusterObjects, wanted: &str) -> String {
+async fn missing(cluster: &ClusterReader, objects: &ClusterObjects, wanted: &str) -> String {
     let (place, others) = match &cluster.scope {
         Scope::Everywhere => ("any namespace".to_owned(), Vec::new()),
         Scope::Namespace(namespace) => {

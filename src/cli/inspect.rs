@@ -1,11 +1,11 @@
 //! `setu inspect`: lists gangs with their state and why they wait.
 
-use super::cluster::{Cluster, ClusterObjects, Connection};
+use super::cluster::{ClusterObjects, ClusterReader, Connection};
 use super::known::ControllersPolicy;
 use super::report::{self, GangReport};
 use super::standing::Standing;
 use super::watch::Live;
-use super::{Failure, find};
+use super::{CliError, find};
 use crate::cli::render::{self, table};
 use clap::ValueEnum;
 use serde::Serialize;
@@ -58,13 +58,13 @@ const CLEAR: &str = "\x1b[H\x1b[2J";
 
 /// Gangs, for JSON and YAML output.
 #[derive(Serialize)]
-pub(super) struct List<'a> {
+pub(super) struct GangList<'a> {
     pub(super) gangs: &'a [GangReport],
 }
 
 impl Args {
     /// Prints the gangs, once or until interrupted.
-    pub async fn run(self) -> Result<(), Failure> {
+    pub async fn run(self) -> Result<(), CliError> {
         let settings = self.policy.settings()?;
         let cluster = self.connection.connect(self.all_namespaces).await?;
         let mut objects = match &self.workload {
@@ -89,7 +89,11 @@ impl Args {
         if self.watch && still_read { self.follow(&cluster, objects, gangs).await } else { Ok(()) }
     }
 
-    async fn select(&self, cluster: &Cluster, objects: &ClusterObjects) -> Result<Vec<GangReport>, Failure> {
+    async fn select(
+        &self,
+        cluster: &ClusterReader,
+        objects: &ClusterObjects,
+    ) -> Result<Vec<GangReport>, CliError> {
         match &self.workload {
             Some(wanted) => find::gangs(cluster, objects, wanted).await,
             None => Ok(self.shown(report::gangs(objects))),
@@ -102,14 +106,14 @@ impl Args {
         gangs
     }
 
-    fn text(&self, gangs: &[GangReport], objects: &ClusterObjects) -> Result<String, Failure> {
-        let list = List { gangs };
+    fn text(&self, gangs: &[GangReport], objects: &ClusterObjects) -> Result<String, CliError> {
+        let list = GangList { gangs };
         match self.output {
             Output::Json => super::json(&list),
             Output::Yaml => serde_yaml::to_string(&list)
-                .map_err(|e| Failure::Failed(format!("rendering the result: {e}"))),
+                .map_err(|e| CliError::Failed(format!("rendering the result: {e}"))),
             Output::Table | Output::Wide => {
-                let layout = table::Layout {
+                let layout = table::Columns {
                     wide: self.output == Output::Wide,
                     namespaces: self.all_namespaces,
                     width: render::terminal_width(),
@@ -122,10 +126,10 @@ impl Args {
     /// Prints again after every change: the whole table in place on a terminal, only changed gangs elsewhere.
     async fn follow(
         &self,
-        cluster: &Cluster,
+        cluster: &ClusterReader,
         first: ClusterObjects,
         mut last: Vec<GangReport>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CliError> {
         let lines = matches!(self.output, Output::Table | Output::Wide);
         let in_place = lines && render::terminal_width().is_some();
         let mut live = Live::start(cluster, first);

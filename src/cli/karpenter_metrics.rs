@@ -1,6 +1,6 @@
 //! `--karpenter-metrics`, a flag of every command that plans or shows the cost of nodes.
 
-use super::{Failure, render};
+use super::{CliError, render};
 use crate::app::market;
 use crate::cluster::page::Page;
 use crate::plan::market::Market;
@@ -17,10 +17,10 @@ pub struct KarpenterMetrics {
 
 impl KarpenterMetrics {
     /// The metrics page, if one is named.
-    pub fn page(&self) -> Result<Option<Page>, Failure> {
+    pub fn page(&self) -> Result<Option<Page>, CliError> {
         let page = |url: &String| {
             Page::at(url).map_err(|e| {
-                Failure::Invalid(format!(
+                CliError::Invalid(format!(
                     "--karpenter-metrics {url:?} cannot be used: {e}; write http://SERVICE.NAMESPACE:PORT/metrics"
                 ))
             })
@@ -29,7 +29,7 @@ impl KarpenterMetrics {
     }
 
     /// Reads the page, if one is named. Warns if it cannot be read or if its prices are absurd.
-    pub async fn market(&self) -> Result<Option<Market>, Failure> {
+    pub async fn market(&self) -> Result<Option<Market>, CliError> {
         let Some(page) = self.page()? else { return Ok(None) };
         let url = self.url.as_deref().unwrap_or_default();
         let market = market::read(&page, Timestamp::now()).await;

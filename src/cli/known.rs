@@ -3,7 +3,7 @@
 //! Rule: ProvisioningParameters are read from the cluster. The controller's policy file and Karpenter's metrics count only
 //! if the user names them. The controller's flags are not known here.
 
-use super::Failure;
+use super::CliError;
 use super::cluster::ClusterObjects;
 use super::karpenter_metrics::KarpenterMetrics;
 use crate::api::NodeClaim;
@@ -35,13 +35,13 @@ pub struct ControllersPolicy {
 
 impl ControllersPolicy {
     /// The current content of Karpenter's metrics, if their page is named and can be read.
-    pub async fn market(&self) -> Result<Option<Arc<Market>>, Failure> {
+    pub async fn market(&self) -> Result<Option<Arc<Market>>, CliError> {
         Ok(self.karpenter.market().await?.map(Arc::new))
     }
 
     /// Reads the policy file, if one was named.
-    pub fn settings(&self) -> Result<Option<Settings>, Failure> {
-        let read = |path: &PathBuf| PolicyFile::read(path).map_err(|e| Failure::Invalid(e.to_string()));
+    pub fn settings(&self) -> Result<Option<Settings>, CliError> {
+        let read = |path: &PathBuf| PolicyFile::read(path).map_err(|e| CliError::Invalid(e.to_string()));
         Ok(self.config.as_ref().map(read).transpose()?.map(Settings::from))
     }
 }

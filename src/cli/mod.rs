@@ -70,15 +70,15 @@ enum Format {
 }
 
 /// A result as JSON.
-fn json(value: &impl serde::Serialize) -> Result<String, Failure> {
+fn json(value: &impl serde::Serialize) -> Result<String, CliError> {
     serde_json::to_string_pretty(value)
         .map(|text| text + "\n")
-        .map_err(|e| Failure::Failed(format!("rendering the result: {e}")))
+        .map_err(|e| CliError::Failed(format!("rendering the result: {e}")))
 }
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
-pub enum Failure {
+pub enum CliError {
     /// The user's input is invalid.
     #[error("{0}")]
     Invalid(String),
@@ -87,7 +87,7 @@ pub enum Failure {
     Failed(String),
 }
 
-impl From<AppError> for Failure {
+impl From<AppError> for CliError {
     fn from(error: AppError) -> Self {
         match error {
             AppError::Invalid(why) => Self::Invalid(why),
@@ -96,7 +96,7 @@ impl From<AppError> for Failure {
     }
 }
 
-impl Failure {
+impl CliError {
     /// Whether the user's input is invalid, which is exit code 2.
     pub fn is_invalid_input(&self) -> bool {
         matches!(self, Self::Invalid(_))
@@ -115,7 +115,7 @@ impl Cli {
     }
 
     /// Runs the command to its end.
-    pub async fn run(self) -> Result<(), Failure> {
+    pub async fn run(self) -> Result<(), CliError> {
         match self.command {
             Command::Run(args) => args.run().await,
             #[cfg(feature = "demo")]
@@ -136,9 +136,9 @@ impl Cli {
 }
 
 /// Refuses a policy with which no gang can get nodes.
-fn usable(check: &str, policy: &Policy) -> Result<(), Failure> {
+fn usable(check: &str, policy: &Policy) -> Result<(), CliError> {
     whole::usable(policy)
-        .map_err(|told| Failure::Invalid(format!("the policy of check {check} cannot be used: {told}")))
+        .map_err(|told| CliError::Invalid(format!("the policy of check {check} cannot be used: {told}")))
 }
 
 /// Prints to standard output. A closed pipe is not a failure.

@@ -1,6 +1,6 @@
 //! `setu policy`: validates policy files, prints their schema, and shows the effective policy of a check.
 
-use super::Failure;
+use super::CliError;
 use super::policy_flags::PolicyFlags;
 use super::render;
 use crate::api::RawParameters;
@@ -76,7 +76,7 @@ struct Manifest {
 
 impl Args {
     /// Runs the subcommand.
-    pub fn run(self) -> Result<(), Failure> {
+    pub fn run(self) -> Result<(), CliError> {
         match self.command {
             Command::Check { files } => check(&files),
             Command::Schema { format } => {
@@ -91,7 +91,7 @@ impl Args {
     }
 }
 
-fn check(files: &[PathBuf]) -> Result<(), Failure> {
+fn check(files: &[PathBuf]) -> Result<(), CliError> {
     let mut wrong = Vec::new();
     for path in files {
         match PolicyFile::read(path) {
@@ -102,7 +102,7 @@ fn check(files: &[PathBuf]) -> Result<(), Failure> {
             Err(error) => wrong.push(error.to_string()),
         }
     }
-    if wrong.is_empty() { Ok(()) } else { Err(Failure::Invalid(wrong.join("\n"))) }
+    if wrong.is_empty() { Ok(()) } else { Err(CliError::Invalid(wrong.join("\n"))) }
 }
 
 /// Prints warnings to standard error about settings of a valid file that are probably not intended.
@@ -115,7 +115,7 @@ fn warn(path: &std::path::Path) {
 }
 
 impl Show {
-    fn run(self) -> Result<(), Failure> {
+    fn run(self) -> Result<(), CliError> {
         let settings = self.policy.settings()?;
         let parameters = self.parameters.as_ref().map(parameters).transpose()?;
         let named = parameters.as_ref().map(|(name, spec)| (name.as_str(), spec));
@@ -134,8 +134,8 @@ impl Show {
 }
 
 /// Name and spec of the ProvisioningParameters in a file.
-fn parameters(path: &PathBuf) -> Result<(String, ProvisioningParametersSpec), Failure> {
-    let invalid = |why: String| Failure::Invalid(format!("{}: {why}", path.display()));
+fn parameters(path: &PathBuf) -> Result<(String, ProvisioningParametersSpec), CliError> {
+    let invalid = |why: String| CliError::Invalid(format!("{}: {why}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|e| invalid(e.to_string()))?;
     let manifest: Manifest = serde_yaml::from_str(&text).map_err(|e| invalid(e.to_string()))?;
     let Manifest { types, object } = manifest;

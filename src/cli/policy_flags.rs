@@ -1,7 +1,7 @@
 //! Policy flags and environment variables, shared by the commands that need a policy, with the origin
 //! of each value.
 
-use super::Failure;
+use super::CliError;
 use crate::api::parameters::{GateMode, Gates, ProvisioningParametersSpec};
 use crate::policy::preset::CloudProvider;
 use crate::policy::settings::{CommandLine, Origin, Stated};
@@ -122,9 +122,9 @@ impl PolicyFlags {
     }
 
     /// Reads the policy file and adds the flags.
-    pub fn settings(&self) -> Result<Settings, Failure> {
+    pub fn settings(&self) -> Result<Settings, CliError> {
         let file = match &self.typed.config {
-            Some(path) => PolicyFile::read(path).map_err(|e| Failure::Invalid(e.to_string()))?,
+            Some(path) => PolicyFile::read(path).map_err(|e| CliError::Invalid(e.to_string()))?,
             None => PolicyFile::default(),
         };
         Ok(Settings { file, command_line: self.command_line(), served_groups: Vec::new() })

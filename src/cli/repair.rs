@@ -2,7 +2,7 @@
 
 use super::cluster::{ClusterObjects, Connection};
 use super::gang_objects::GangObjects;
-use super::{Failure, find, report};
+use super::{CliError, find, report};
 use crate::api::Workload;
 use crate::effects::journal::{Entry, Guard, commit};
 use crate::error::Error;
@@ -45,12 +45,12 @@ struct Repair {
 
 impl Args {
     /// Prints what would be done, or does it.
-    pub async fn run(self) -> Result<(), Failure> {
-        logs::init(logs::Format::default(), "warn").map_err(|e| Failure::Invalid(e.to_string()))?;
+    pub async fn run(self) -> Result<(), CliError> {
+        logs::init(logs::Format::default(), "warn").map_err(|e| CliError::Invalid(e.to_string()))?;
         let cluster = self.connection.connect(false).await?;
         let objects = find::read(&cluster, &self.workload).await?;
         if objects.claims.is_none() {
-            return Err(Failure::Failed(
+            return Err(CliError::Failed(
                 "you may not list nodeclaims, and a journal cannot be rebuilt without them".to_owned(),
             ));
         }
@@ -106,7 +106,7 @@ fn in_words(workload: &Workload, repairs: &[Repair], doing: bool) -> String {
     lines.join("\n") + "\n"
 }
 
-async fn write(client: &Client, workload: &Workload, repairs: Vec<Repair>) -> Result<(), Failure> {
+async fn write(client: &Client, workload: &Workload, repairs: Vec<Repair>) -> Result<(), CliError> {
     for Repair { check, old, new, .. } in repairs {
         let Ok(journal) = new else { continue };
         let headline = message::headline(&journal, "the journal was rebuilt");
@@ -119,7 +119,10 @@ async fn write(client: &Client, workload: &Workload, repairs: Vec<Repair>) -> Re
             guard: Guard::Journal,
         };
         let failed = |e: Error| {
-            Failure::Failed(format!("{}. Run the command again if somebody else has written it", e.in_full()))
+            CliError::Failed(format!(
+                "{}. Run the command again if somebody else has written it",
+                e.in_full()
+            ))
         };
         commit(client, workload, &entry).await.map_err(failed)?;
     }

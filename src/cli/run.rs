@@ -2,7 +2,7 @@
 
 use super::karpenter_metrics::KarpenterMetrics;
 use super::policy_flags::PolicyFlags;
-use super::{Failure, election};
+use super::{CliError, election};
 use crate::app::{self, Config};
 use crate::controllers::context::Options;
 use crate::names;
@@ -80,12 +80,12 @@ impl OnRequest {
 
 impl Args {
     /// Runs until a signal stops it.
-    pub async fn run(self) -> Result<(), Failure> {
-        logs::init(self.log_format, &self.log_level).map_err(|e| Failure::Invalid(e.to_string()))?;
+    pub async fn run(self) -> Result<(), CliError> {
+        logs::init(self.log_format, &self.log_level).map_err(|e| CliError::Invalid(e.to_string()))?;
         Ok(app::run(self.config()?).await?)
     }
 
-    fn config(&self) -> Result<Config, Failure> {
+    fn config(&self) -> Result<Config, CliError> {
         Ok(Config {
             policy: self.policy.settings()?,
             policy_file: self.policy.file().cloned(),
@@ -102,19 +102,20 @@ impl Args {
     }
 
     /// An invalid flag is an error. An invalid environment variable only disables traces.
-    fn traces(&self) -> Result<Result<Option<traces::Settings>, traces::BadSetting>, Failure> {
-        let read = traces::Settings::read(self.otlp_endpoint.as_deref(), |name| std::env::var(name).ok());
+    fn traces(&self) -> Result<Result<Option<traces::TraceSettings>, traces::BadSetting>, CliError> {
+        let read =
+            traces::TraceSettings::read(self.otlp_endpoint.as_deref(), |name| std::env::var(name).ok());
         match read {
-            Err(bad) if bad.is_of_flag() => Err(Failure::Invalid(bad.to_string())),
+            Err(bad) if bad.is_of_flag() => Err(CliError::Invalid(bad.to_string())),
             read => Ok(read),
         }
     }
 }
 
 /// Parses `host:port`, or `:port`, which means all addresses of both families.
-fn address(flag: &str, text: &str) -> Result<SocketAddr, Failure> {
+fn address(flag: &str, text: &str) -> Result<SocketAddr, CliError> {
     let bad =
-        || Failure::Invalid(format!("{flag} {text:?} is not a valid address; write :port or host:port"));
+        || CliError::Invalid(format!("{flag} {text:?} is not a valid address; write :port or host:port"));
     if let Some(port) = text.strip_prefix(':') {
         let port = port.parse().map_err(|_| bad())?;
         return Ok(SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port));

@@ -1,6 +1,6 @@
 //! `setu statechart`: prints the statechart, generated from the code.
 
-use super::Failure;
+use super::CliError;
 use crate::gang::diagram;
 use clap::ValueEnum;
 
@@ -23,7 +23,7 @@ enum Format {
 
 impl Args {
     /// Prints the chart.
-    pub fn run(self) -> Result<(), Failure> {
+    pub fn run(self) -> Result<(), CliError> {
         super::print(&match self.format {
             Format::Mermaid => diagram::mermaid(),
             Format::Scxml => diagram::scxml(),

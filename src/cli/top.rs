@@ -2,7 +2,7 @@
 
 use super::cluster::{ClusterObjects, Connection, Scope};
 use super::known::ControllersPolicy;
-use super::{Failure, Format, report};
+use super::{CliError, Format, report};
 use crate::cli::render::{self, summary};
 
 /// Shows the nodes that gangs hold, how many of them are idle or wasted, and the slowest gangs.
@@ -29,7 +29,7 @@ pub struct Args {
 
 impl Args {
     /// Prints the summary.
-    pub async fn run(self) -> Result<(), Failure> {
+    pub async fn run(self) -> Result<(), CliError> {
         let settings = self.policy.settings()?;
         let cluster = self.connection.connect_widely().await?;
         let market = self.policy.market().await?;

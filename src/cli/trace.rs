@@ -1,7 +1,7 @@
 //! `setu trace`: prints a gang's timeline, and the id or address of its trace.
 
 use super::cluster::Connection;
-use super::{Failure, find};
+use super::{CliError, find};
 use crate::cli::render::{self, waterfall};
 
 /// Width if standard output is not a terminal.
@@ -28,7 +28,7 @@ pub struct Args {
 
 impl Args {
     /// Prints the timeline.
-    pub async fn run(self) -> Result<(), Failure> {
+    pub async fn run(self) -> Result<(), CliError> {
         let cluster = self.connection.connect(false).await?;
         let objects = find::read(&cluster, &self.workload).await?;
         objects.notes.iter().for_each(|note| render::remark(note));

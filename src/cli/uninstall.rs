@@ -1,9 +1,9 @@
 //! `setu uninstall`: releases what Setu holds in a cluster.
 
-use super::Failure;
+use super::CliError;
 use super::cluster::Access;
 use crate::api::{NodeClaim, Workload};
-use crate::app::uninstall::{self, Nodes, Plan};
+use crate::app::uninstall::{self, RunningNodes, UninstallPlan};
 use crate::names;
 use crate::telemetry::logs;
 use kube::ResourceExt;
@@ -49,23 +49,23 @@ fn deployment(text: &str) -> Result<(String, String), String> {
 
 impl Args {
     /// Prints what would be done, or does it.
-    pub async fn run(self) -> Result<(), Failure> {
-        logs::init(logs::Format::default(), "warn").map_err(|e| Failure::Invalid(e.to_string()))?;
+    pub async fn run(self) -> Result<(), CliError> {
+        logs::init(logs::Format::default(), "warn").map_err(|e| CliError::Invalid(e.to_string()))?;
         let (client, _) = self.access.connect().await?;
-        let nodes = if self.delete_nodeclaims { Nodes::Delete } else { Nodes::HandBack };
+        let nodes = if self.delete_nodeclaims { RunningNodes::Delete } else { RunningNodes::HandBack };
         if self.yes
             && let Some((namespace, name)) = &self.deployment
         {
-            uninstall::stop(&client, namespace, name, self.timeout).await.map_err(Failure::Failed)?;
+            uninstall::stop(&client, namespace, name, self.timeout).await.map_err(CliError::Failed)?;
         }
         let plan = uninstall::plan(&client, &self.controller_name, nodes)
             .await
-            .map_err(|e| Failure::Failed(e.in_full().to_string()))?;
+            .map_err(|e| CliError::Failed(e.in_full().to_string()))?;
         super::print(&in_words(&plan, self.yes));
         if self.yes {
             uninstall::carry_out(&client, &self.controller_name, plan, nodes, self.timeout)
                 .await
-                .map_err(Failure::Failed)?;
+                .map_err(CliError::Failed)?;
             super::print("done\n");
         }
         Ok(())
@@ -73,7 +73,7 @@ impl Args {
 }
 
 /// The plan as text.
-fn in_words(plan: &Plan, doing: bool) -> String {
+fn in_words(plan: &UninstallPlan, doing: bool) -> String {
     let mut text = String::new();
     let mut lines = |what: &str, names: Vec<String>| {
         for name in names {

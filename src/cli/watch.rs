@@ -1,9 +1,9 @@
 //! Live objects for `--watch`, from the same watches that the controller uses.
 
-use super::Failure;
-use super::cluster::{Cluster, ClusterObjects};
+use super::CliError;
+use super::cluster::{ClusterObjects, ClusterReader};
 use crate::api::{Node, NodeClaim, Workload};
-use crate::cluster::watch::{Closed, Gates, Watched, watch};
+use crate::cluster::watch::{Closed, StartGates, Watched, watch};
 use crate::names;
 use kube::Api;
 use kube::runtime::watcher::Config;
@@ -20,15 +20,15 @@ pub struct Live {
     workloads: Watched<Workload>,
     claims: Watched<NodeClaim>,
     nodes: Watched<Node>,
-    gates: Gates,
+    gates: StartGates,
     /// The objects that are not watched, and which kinds may not be read.
     base: ClusterObjects,
 }
 
 impl Live {
     /// Starts the watches; `base` was read before.
-    pub fn start(cluster: &Cluster, base: ClusterObjects) -> Self {
-        let gates = Gates::default();
+    pub fn start(cluster: &ClusterReader, base: ClusterObjects) -> Self {
+        let gates = StartGates::default();
         let client = || cluster.client.clone();
         let ours = Config::default().labels(&format!("{}={}", names::MANAGED_BY, names::SETU));
         let of_gangs = Config::default().labels(names::GANG);
@@ -43,7 +43,7 @@ impl Live {
     }
 
     /// Returns the objects after a change, or after `TICK`.
-    pub async fn next(&mut self, cluster: &Cluster) -> Result<ClusterObjects, Failure> {
+    pub async fn next(&mut self, cluster: &ClusterReader) -> Result<ClusterObjects, CliError> {
         loop {
             let change = async {
                 tokio::select! {
@@ -63,12 +63,12 @@ impl Live {
             }
             if let Some((kind, why)) = closed.into_iter().find(|(_, why)| matches!(why, Closed::Forbidden(_)))
             {
-                return Err(Failure::Failed(format!("cannot watch {kind}: {why}")));
+                return Err(CliError::Failed(format!("cannot watch {kind}: {why}")));
             }
         }
     }
 
-    fn objects(&self, cluster: &Cluster) -> ClusterObjects {
+    fn objects(&self, cluster: &ClusterReader) -> ClusterObjects {
         fn all<K: Clone>(items: Vec<Arc<K>>) -> Vec<K> {
             items.into_iter().map(Arc::unwrap_or_clone).collect()
         }

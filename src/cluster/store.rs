@@ -209,7 +209,7 @@ impl<K: Object, G> Store<K, G> {
 }
 
 /// What a writer reports about an object.
-pub enum News<K: Resource<DynamicType = ()>> {
+pub enum StoreChange<K: Resource<DynamicType = ()>> {
     /// It was listed, as the store shows it.
     Listed(ObjectRef<K>),
     /// It was added, changed or removed.
@@ -237,7 +237,7 @@ impl<K: Object, G> Writer<K, G> {
     }
 
     /// Applies an event, and returns the objects that it added, changed or removed.
-    pub fn take(&mut self, event: Event<K>) -> Vec<News<K>> {
+    pub fn take(&mut self, event: Event<K>) -> Vec<StoreChange<K>> {
         match event {
             Event::Init => {
                 self.relist.clear();
@@ -260,13 +260,13 @@ impl<K: Object, G> Writer<K, G> {
                 let key = key(&*object);
                 self.store.change(|shelf| shelf.insert(key.clone(), shown));
                 self.pack_another(key);
-                vec![News::Moved(object)]
+                vec![StoreChange::Moved(object)]
             }
             Event::Delete(object) => {
                 let key = key(&object);
                 self.store.change(|shelf| shelf.remove(&key));
                 self.recent.forget(&key);
-                vec![News::Moved(Arc::new(object))]
+                vec![StoreChange::Moved(Arc::new(object))]
             }
         }
     }
@@ -290,10 +290,11 @@ impl<K: Object, G> Writer<K, G> {
     }
 
     /// Shows exactly what was listed.
-    fn listed(&mut self) -> Vec<News<K>> {
+    fn listed(&mut self) -> Vec<StoreChange<K>> {
         let fresh = std::mem::take(&mut self.relist);
         self.recent.clear();
-        let shown: Vec<News<K>> = fresh.keys().map(|key| News::Listed(reference(key))).collect();
+        let shown: Vec<StoreChange<K>> =
+            fresh.keys().map(|key| StoreChange::Listed(reference(key))).collect();
         let gone = self.store.change(|shelf| {
             shelf.found.clear();
             let mut before = std::mem::take(&mut shelf.objects);
@@ -303,7 +304,7 @@ impl<K: Object, G> Writer<K, G> {
             }
             before
         });
-        let gone = gone.into_values().filter_map(|kept| kept.object()).map(News::Moved);
+        let gone = gone.into_values().filter_map(|kept| kept.object()).map(StoreChange::Moved);
         gone.chain(shown).collect()
     }
 }
@@ -333,10 +334,10 @@ mod tests {
         nodes.iter().map(|n| n.name_any()).collect()
     }
 
-    fn described(news: &[News<Node>]) -> Vec<String> {
-        let name = |news: &News<Node>| match news {
-            News::Listed(node) => format!("listed {}", node.name),
-            News::Moved(node) => node.name_any(),
+    fn described(news: &[StoreChange<Node>]) -> Vec<String> {
+        let name = |news: &StoreChange<Node>| match news {
+            StoreChange::Listed(node) => format!("listed {}", node.name),
+            StoreChange::Moved(node) => node.name_any(),
         };
         news.iter().map(name).collect()
     }

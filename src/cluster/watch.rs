@@ -5,7 +5,7 @@
 
 use super::backoff::Doubling;
 use super::guard::Guarded;
-use super::store::{Keeping, News, Object, Store, Writer};
+use super::store::{Keeping, Object, Store, StoreChange, Writer};
 use crate::error;
 use crate::telemetry::metrics;
 use futures::{StreamExt, TryStreamExt, pin_mut};
@@ -44,7 +44,7 @@ pub struct Watched<K: Resource<DynamicType = ()> + 'static, G = ()> {
 
 /// Objects that were added, changed or removed, one after the other.
 pub struct Touched<K: Resource<DynamicType = ()>, G = ()> {
-    news: UnboundedReceiver<News<K>>,
+    news: UnboundedReceiver<StoreChange<K>>,
     store: Store<K, G>,
 }
 
@@ -69,10 +69,10 @@ impl<K: Object, G> Touched<K, G> {
     }
 
     /// A listed object that is gone again gets a notification of its own.
-    fn known(&self, news: News<K>) -> Option<Arc<K>> {
+    fn known(&self, news: StoreChange<K>) -> Option<Arc<K>> {
         match news {
-            News::Listed(object) => self.store.get(&object),
-            News::Moved(object) => Some(object),
+            StoreChange::Listed(object) => self.store.get(&object),
+            StoreChange::Moved(object) => Some(object),
         }
     }
 }
@@ -106,9 +106,9 @@ impl fmt::Display for Closed {
 
 /// Which kinds have been listed once, and why the others have not. An open gate stays open.
 #[derive(Clone, Debug, Default)]
-pub struct Gates(watch::Sender<BTreeMap<&'static str, Option<Closed>>>);
+pub struct StartGates(watch::Sender<BTreeMap<&'static str, Option<Closed>>>);
 
-impl Gates {
+impl StartGates {
     /// Kinds not listed yet, each with the known reason.
     pub fn closed(&self) -> Vec<(&'static str, Closed)> {
         self.0.borrow().iter().filter_map(|(kind, why)| why.clone().map(|w| (*kind, w))).collect()
@@ -137,7 +137,7 @@ pub fn watch<K>(
     kind: &'static str,
     api: Api<Guarded<K>>,
     config: watcher::Config,
-    gates: Option<&Gates>,
+    gates: Option<&StartGates>,
 ) -> Watched<K>
 where
     K: Object + Debug + Send + Sync + 'static,
@@ -150,7 +150,7 @@ pub fn watch_keeping<K, G>(
     kind: &'static str,
     api: Api<Guarded<K>>,
     config: watcher::Config,
-    gates: Option<&Gates>,
+    gates: Option<&StartGates>,
     keeping: Keeping<K, G>,
 ) -> Watched<K, G>
 where
@@ -171,8 +171,8 @@ async fn pump<K, G>(
     kind: &'static str,
     api: Api<Guarded<K>>,
     config: watcher::Config,
-    (mut writer, sender, all_listed): (Writer<K, G>, UnboundedSender<News<K>>, Listed),
-    gates: Option<Gates>,
+    (mut writer, sender, all_listed): (Writer<K, G>, UnboundedSender<StoreChange<K>>, Listed),
+    gates: Option<StartGates>,
 ) where
     K: Object + Debug + Send + Sync + 'static,
     G: Send + Sync + 'static,
@@ -232,7 +232,7 @@ fn is_not_served(kind: &'static str, error: &watcher::Error) -> bool {
     code(error) == 404 && NOT_EVERYWHERE.contains(&kind)
 }
 
-fn report(kind: &'static str, error: &watcher::Error, gates: Option<&Gates>) {
+fn report(kind: &'static str, error: &watcher::Error, gates: Option<&StartGates>) {
     metrics::watch_error(kind);
     let advice = advice(kind, error);
     let words = in_words(error);
@@ -336,7 +336,7 @@ mod tests {
         {
             assert_eq!(is_not_served(kind, &answer(code)), not_served, "{kind} {code}");
         }
-        let gates = Gates::default();
+        let gates = StartGates::default();
         gates.set("deviceclasses", Some(Closed::Waits(String::new())));
         report("deviceclasses", &answer(403), Some(&gates));
         assert!(matches!(gates.closed()[..], [("deviceclasses", Closed::Forbidden(_))]));

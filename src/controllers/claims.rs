@@ -16,7 +16,7 @@ use crate::gang::custody::{OrphanReason, OwnerStatus, orphan_reason};
 use crate::gang::identity::{gang_label, gang_of};
 use crate::names;
 use crate::planted::planted;
-use crate::telemetry::metrics::{self, Kept};
+use crate::telemetry::metrics::{self, WarmResult};
 use jiff::Timestamp;
 use kube::api::ListParams;
 use kube::runtime::reflector::ObjectRef;
@@ -115,7 +115,7 @@ pub async fn reconcile(object: ObjectRef<NodeClaim>, sweeper: Arc<Sweeper>) -> R
     if claim.metadata.deletion_timestamp.is_some() && is_ours(&claim) && claim.is_warm() {
         // Karpenter updates the claim once more before it is gone, no matter who deletes it.
         if !sweeper.parted.again(&uid) {
-            metrics::kept_warm(&claim, Kept::Unused, now);
+            metrics::kept_warm(&claim, WarmResult::Unused, now);
         }
         return Ok(Action::await_change());
     }

@@ -18,7 +18,7 @@ use crate::cluster::fence::fenced;
 use crate::cluster::joined::Joined;
 use crate::cluster::lease::{self, Leadership, Shards};
 use crate::cluster::outage::Outage;
-use crate::cluster::watch::Gates;
+use crate::cluster::watch::StartGates;
 use crate::cluster::write_limiter::WriteLimiter;
 use crate::effects::events::Publisher;
 use crate::error::Error;
@@ -73,7 +73,7 @@ pub struct Parts {
     /// Logs, metrics and traces.
     pub telemetry: Telemetry,
     /// How replicas settle who leads; `None` for a sole replica.
-    pub election: Option<lease::Settings>,
+    pub election: Option<lease::ElectionSettings>,
 }
 
 /// What the controllers share.
@@ -99,7 +99,7 @@ pub struct Context {
     /// Watched kinds.
     pub stores: Stores,
     /// Which of them have been listed.
-    pub gates: Gates,
+    pub gates: StartGates,
     /// Wakes the reconcilers.
     pub wake: Wakers,
     /// Publishes Kubernetes Events.
@@ -130,7 +130,7 @@ impl Context {
         parts: Parts,
         shards: Shards,
         stores: Stores,
-        (gates, wake, outage): (Gates, Wakers, Outage),
+        (gates, wake, outage): (StartGates, Wakers, Outage),
     ) -> Self {
         let writes = WriteLimiter::default();
         let (clients, for_any) = clients(&writes.heeding(&parts.client), &shards);

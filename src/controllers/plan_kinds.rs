@@ -7,7 +7,7 @@
 use crate::api::{ClusterQueue, DaemonSet, DeviceClass, NodePool, ResourceFlavor};
 use crate::cluster::guard::Guarded;
 use crate::cluster::store::Store;
-use crate::cluster::watch::{Gates, Touched, watch};
+use crate::cluster::watch::{StartGates, Touched, watch};
 use crate::effects::call;
 use crate::error::Error;
 use k8s_openapi::api::node::v1::RuntimeClass;
@@ -39,7 +39,7 @@ macro_rules! plan_kinds {
 
         impl PlanStores {
             /// Starts a watch of each kind; nothing is reconciled before each was listed.
-            pub fn watch(client: &Client, gates: &Gates) -> (Self, PlanChanges) {
+            pub fn watch(client: &Client, gates: &StartGates) -> (Self, PlanChanges) {
                 let all = Config::default;
                 $(let $field = watch::<$kind>($resource, Api::all(client.clone()), all(), Some(gates));)+
                 (Self { $($field: $field.store),+ }, PlanChanges { $($field: $field.touched),+ })

@@ -6,7 +6,7 @@
 use super::summary::WorkloadSummary;
 use crate::api::{ProvisioningRequest, Workload};
 use crate::cluster::store::{Keeping, Store, StoreEntry, Writer};
-use crate::cluster::watch::{Gates, Listed, Touched, watch_keeping};
+use crate::cluster::watch::{StartGates, Listed, Touched, watch_keeping};
 use crate::names;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Config;
@@ -79,7 +79,7 @@ type ListedRequests = (Store<ProvisioningRequest, RequestSummary>, Listed);
 type RequestChanges = Touched<ProvisioningRequest, RequestSummary>;
 
 /// Watches every request if gates are given, and none otherwise.
-pub fn watch(client: &Client, gates: Option<&Gates>) -> (ListedRequests, Option<RequestChanges>) {
+pub fn watch(client: &Client, gates: Option<&StartGates>) -> (ListedRequests, Option<RequestChanges>) {
     let keeping = Keeping { summary: RequestSummary::of, index: RequestSummary::owner, packed: true };
     if gates.is_none() {
         return ((Writer::new(keeping).0, Listed::default()), None);

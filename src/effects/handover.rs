@@ -38,14 +38,14 @@ pub struct LetGo {
 }
 
 /// Why a claim was not released.
-pub(super) enum Kept {
+pub(super) enum NotReleased {
     /// Setu may not change it, and it is still its own.
     Forbidden(Error),
     /// Something else: the next try does the rest.
     Failed(Error),
 }
 
-impl From<Error> for Kept {
+impl From<Error> for NotReleased {
     fn from(error: Error) -> Self {
         if error.is_forbidden() { Self::Forbidden(error) } else { Self::Failed(error) }
     }
@@ -53,14 +53,14 @@ impl From<Error> for Kept {
 
 impl LetGo {
     /// Adds the answer for one more claim.
-    pub(super) fn and(mut self, (claim, answer): (NodeClaim, Result<(), Kept>)) -> Self {
+    pub(super) fn and(mut self, (claim, answer): (NodeClaim, Result<(), NotReleased>)) -> Self {
         match answer {
             Ok(()) => {}
-            Err(Kept::Forbidden(error)) => {
+            Err(NotReleased::Forbidden(error)) => {
                 tracing::warn!(nodeclaim = claim.name_any(), error = %error.in_full(), "not allowed to release a NodeClaim");
                 self.forbidden.push(claim);
             }
-            Err(Kept::Failed(error)) => self.failed = self.failed.or(Some(error)),
+            Err(NotReleased::Failed(error)) => self.failed = self.failed.or(Some(error)),
         }
         self
     }
@@ -72,7 +72,7 @@ pub async fn hand_back_all(client: &Client, claims: Vec<NodeClaim>) -> LetGo {
         .map(|claim| async move {
             let answer = match hand_back(client, &claim).await {
                 Err(error) if error.is_forbidden() => Err(kept(client, &claim, error).await),
-                answer => answer.map_err(Kept::Failed),
+                answer => answer.map_err(NotReleased::Failed),
             };
             (claim, answer)
         })
@@ -82,7 +82,7 @@ pub async fn hand_back_all(client: &Client, claims: Vec<NodeClaim>) -> LetGo {
 
 /// What a refusal means for a claim: it is still its gang's own, unless it is marked and its Node no longer has our
 /// label. Then other pods may be there.
-async fn kept(client: &Client, claim: &NodeClaim, refusal: Error) -> Kept {
+async fn kept(client: &Client, claim: &NodeClaim, refusal: Error) -> NotReleased {
     let is_ours = async {
         let found = current(client, &claim.name_any()).await?;
         let Some(marked) = found.filter(NodeClaim::is_handing_back) else { return Ok(true) };
@@ -92,9 +92,9 @@ async fn kept(client: &Client, claim: &NodeClaim, refusal: Error) -> Kept {
         Ok(node.is_some_and(|node| node.label(names::MANAGED_BY) == names::SETU))
     };
     match is_ours.await {
-        Ok(true) => Kept::Forbidden(refusal),
-        Ok(false) => Kept::Failed(refusal),
-        Err(unread) => Kept::Failed(unread),
+        Ok(true) => NotReleased::Forbidden(refusal),
+        Ok(false) => NotReleased::Failed(refusal),
+        Err(unread) => NotReleased::Failed(unread),
     }
 }
 

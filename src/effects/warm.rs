@@ -6,7 +6,7 @@
 use crate::api::duration::Span;
 use crate::api::{Node, NodeClaim};
 use crate::cluster::guard::Guarded;
-use crate::effects::handover::{Kept, LetGo};
+use crate::effects::handover::{LetGo, NotReleased};
 use crate::effects::{call, merge, patch_params, write};
 use crate::error::Error;
 use crate::names;
@@ -29,7 +29,7 @@ const PLACE: [&str; 2] = [names::SLOT, names::GENERATION];
 
 /// Who nodes are kept for, and how long.
 #[derive(Clone, Debug)]
-pub struct Keeping {
+pub struct KeptFor {
     /// Value of the label [`names::WARM`].
     pub key: String,
     /// `namespace/name` of the LocalQueue.
@@ -41,17 +41,17 @@ pub struct Keeping {
 }
 
 /// Keeps these claims for a next gang, in parallel.
-pub async fn keep_all(client: &Client, claims: Vec<NodeClaim>, keeping: &Keeping) -> LetGo {
+pub async fn keep_all(client: &Client, claims: Vec<NodeClaim>, keeping: &KeptFor) -> LetGo {
     let answers = stream::iter(claims)
         .map(|claim| async move {
             let answer = keep(client, &claim, keeping).await;
-            (claim, answer.map_err(Kept::from))
+            (claim, answer.map_err(NotReleased::from))
         })
         .buffer_unordered(PARALLEL);
     answers.fold(LetGo::default(), |all, answer| async { all.and(answer) }).await
 }
 
-async fn keep(client: &Client, claim: &NodeClaim, keeping: &Keeping) -> Result<(), Error> {
+async fn keep(client: &Client, claim: &NodeClaim, keeping: &KeptFor) -> Result<(), Error> {
     let mut labels: Map<String, Value> =
         OWNERSHIP.iter().chain(&PLACE).map(|key| ((*key).to_owned(), Value::Null)).collect();
     let name = claim.name_any();

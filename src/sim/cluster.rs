@@ -11,7 +11,7 @@ use super::wire::{Line, Struck, Wire};
 use crate::app::reload;
 use crate::app::replica::Replica;
 use crate::clock::Clock;
-use crate::cluster::lease::{Settings, Timing};
+use crate::cluster::lease::{ElectionSettings, Timing};
 use crate::cluster::lock;
 use crate::controllers::Context;
 use crate::controllers::board::BoardSnapshot;
@@ -182,13 +182,13 @@ impl Cluster {
         Setu { name, wire, context, stop, task, elections }
     }
 
-    fn election(&self, name: &str, election: Election) -> Settings {
+    fn election(&self, name: &str, election: Election) -> ElectionSettings {
         let chance = Mutex::new(Chance::new(self.seed, &format!("{name}-election")));
         let jitter = move || {
             let mut chance = lock(&chance);
             Duration::from_millis(chance.below(1_000)).as_secs_f64()
         };
-        Settings {
+        ElectionSettings {
             namespace: "kube-system".to_owned(),
             name: names::SETU.to_owned(),
             shards: election.shards,

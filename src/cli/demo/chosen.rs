@@ -1,6 +1,6 @@
 //! The scenario to play: one of the binary's own, by name, or a file of the user.
 
-use super::super::Failure;
+use super::super::CliError;
 use crate::sim::scenario::{self, Run};
 use crate::words::{counted, nearest};
 use std::fmt::Write as _;
@@ -10,8 +10,8 @@ use std::path::Path;
 pub const LIST: &str = "list";
 
 /// The runs of a scenario, given by name or as a file.
-pub fn runs(scenario: &str) -> Result<Vec<Run>, Failure> {
-    let invalid = |e: anyhow::Error| Failure::Invalid(format!("{e:#}"));
+pub fn runs(scenario: &str) -> Result<Vec<Run>, CliError> {
+    let invalid = |e: anyhow::Error| CliError::Invalid(format!("{e:#}"));
     let known = scenario::find(scenario).map_err(invalid)?;
     if !known.is_empty() {
         return Ok(known);
@@ -29,15 +29,15 @@ pub fn runs(scenario: &str) -> Result<Vec<Run>, Failure> {
     let near = nearest(path.file_stem().and_then(|s| s.to_str()).unwrap_or(scenario), &names);
     let near = near.map_or_else(String::new, |name| format!("; did you mean {name}?"));
     let how = format!("`setu demo --scenario {LIST}` shows the names");
-    Err(Failure::Invalid(format!("--scenario {scenario} {what}{near} ({how})")))
+    Err(CliError::Invalid(format!("--scenario {scenario} {what}{near} ({how})")))
 }
 
 /// Every built-in scenario, one per line.
-pub fn list() -> Result<String, Failure> {
+pub fn list() -> Result<String, CliError> {
     let width = scenario::names().map(str::len).max().unwrap_or_default();
     let mut text = String::new();
     for name in scenario::names() {
-        let runs = scenario::find(name).map_err(|e| Failure::Failed(format!("{name}: {e:#}")))?;
+        let runs = scenario::find(name).map_err(|e| CliError::Failed(format!("{name}: {e:#}")))?;
         let Some(first) = runs.first() else { continue };
         let title = &first.scenario.title;
         let more = match runs.len() {

@@ -1,6 +1,6 @@
 //! The port that serves the demo's cluster to kubectl and its board to browsers.
 
-use super::super::{Failure, print};
+use super::super::{CliError, print};
 use crate::app::board;
 use crate::controllers::board::BoardSnapshot;
 use crate::sim::cluster::Cluster;
@@ -22,8 +22,8 @@ pub struct Door {
 
 impl Door {
     /// Binds the port.
-    pub fn open(address: SocketAddr) -> Result<Self, Failure> {
-        let invalid = |why: &str| Failure::Invalid(format!("--serve {address}: {why}"));
+    pub fn open(address: SocketAddr) -> Result<Self, CliError> {
+        let invalid = |why: &str| CliError::Invalid(format!("--serve {address}: {why}"));
         if !address.ip().is_loopback() {
             return Err(invalid(
                 "whoever reaches the port may do everything; give an address of this machine alone, such as 127.0.0.1:8080",
@@ -40,9 +40,9 @@ impl Door {
 
     /// Starts to serve and prints how to connect. Keep the returned value for as long as the port serves. Must be
     /// called within a tokio runtime.
-    pub fn serve(self, cluster: &Cluster) -> Result<Option<Kubeconfig>, Failure> {
+    pub fn serve(self, cluster: &Cluster) -> Result<Option<Kubeconfig>, CliError> {
         let listener = tokio::net::TcpListener::from_std(self.listener)
-            .map_err(|e| Failure::Failed(format!("--serve {}: {e}", self.address)))?;
+            .map_err(|e| CliError::Failed(format!("--serve {}: {e}", self.address)))?;
         let (acting, last) = (cluster.board(), Arc::new(Mutex::new(BoardSnapshot::default())));
         // While no replica acts, the board stays as it was.
         let objects = move || {

@@ -5,7 +5,7 @@ mod door;
 mod live;
 mod summary;
 
-use super::Failure;
+use super::CliError;
 use crate::clock::Clock;
 use crate::names;
 use crate::policy::PolicyFile;
@@ -49,9 +49,9 @@ pub struct Args {
 
 impl Args {
     /// Runs the demo to its end.
-    pub async fn run(self) -> Result<(), Failure> {
+    pub async fn run(self) -> Result<(), CliError> {
         if !self.speed.is_finite() || (self.speed != 0.0 && self.speed < SLOWEST) {
-            return Err(Failure::Invalid(format!(
+            return Err(CliError::Invalid(format!(
                 "--speed {}: give 0 or a number from {SLOWEST} on",
                 self.speed
             )));
@@ -64,10 +64,10 @@ impl Args {
         let door = self.serve.map(Door::open).transpose()?;
         // Virtual time needs a separate runtime with one thread.
         let shown = tokio::task::spawn_blocking(move || self.show(runs, door));
-        shown.await.map_err(|e| Failure::Failed(format!("the demo broke off: {e}")))?
+        shown.await.map_err(|e| CliError::Failed(format!("the demo broke off: {e}")))?
     }
 
-    fn show(&self, runs: Option<Vec<Run>>, door: Option<Door>) -> Result<(), Failure> {
+    fn show(&self, runs: Option<Vec<Run>>, door: Option<Door>) -> Result<(), CliError> {
         let runs = runs.unwrap_or_default();
         match (runs.first(), door) {
             (None, door) => self.on_stage(self.play(door))?,
@@ -85,7 +85,7 @@ impl Args {
     }
 
     /// Plays a run. Then, if the scenario asks for it, plays it again for each write, with Setu killed right after that write.
-    fn lives(&self, run: &Run) -> Result<(), Failure> {
+    fn lives(&self, run: &Run) -> Result<(), CliError> {
         let writes = self.on_stage(self.scenario(run, None, None))?;
         let kills = if run.scenario.kill_after_each_write { writes } else { 0 };
         (1..=kills).try_for_each(|write| {
@@ -95,10 +95,10 @@ impl Args {
     }
 
     /// Runs a future in virtual time, or in real time if kubectl is served.
-    fn on_stage<T>(&self, show: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    fn on_stage<T>(&self, show: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
         let paused = self.serve.is_none();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(paused).build();
-        let runtime = runtime.map_err(|e| Failure::Failed(format!("no runtime: {e}")))?;
+        let runtime = runtime.map_err(|e| CliError::Failed(format!("no runtime: {e}")))?;
         runtime.block_on(async {
             if paused && self.speed > 0.0 {
                 tokio::spawn(pace::keep(self.speed));
@@ -123,10 +123,10 @@ impl Args {
         (cluster, spectator)
     }
 
-    async fn play(&self, door: Option<Door>) -> Result<(), Failure> {
-        let policy = Play::policy().map_err(Failure::Failed)?;
+    async fn play(&self, door: Option<Door>) -> Result<(), CliError> {
+        let policy = Play::policy().map_err(CliError::Failed)?;
         let (cluster, spectator) = self.cluster(names::CONTROLLER_NAME, policy, &self.clock());
-        let mut play = Play::new(cluster, spectator.clone()).map_err(Failure::Failed)?;
+        let mut play = Play::new(cluster, spectator.clone()).map_err(CliError::Failed)?;
         let served = door.is_some();
         let _kubeconfig = door.map(|door| door.serve(play.cluster())).transpose()?;
         let mut screen = Screen::new(std::io::stdout().is_terminal());
@@ -145,12 +145,17 @@ impl Args {
 
     /// Plays a run, with Setu killed right after the given write, if any. Returns how many writes Setu made, or 0
     /// if it was killed or interrupted.
-    async fn scenario(&self, run: &Run, kill_after: Option<u64>, door: Option<Door>) -> Result<u64, Failure> {
-        let invalid = |e: anyhow::Error| Failure::Invalid(format!("{e:#}"));
+    async fn scenario(
+        &self,
+        run: &Run,
+        kill_after: Option<u64>,
+        door: Option<Door>,
+    ) -> Result<u64, CliError> {
+        let invalid = |e: anyhow::Error| CliError::Invalid(format!("{e:#}"));
         let clock = self.clock();
         let policy = scenario::policy(run, clock.now()).map_err(invalid)?;
         let policy: PolicyFile = serde_yaml::from_str(&policy)
-            .map_err(|e| Failure::Invalid(format!("the policy of {}: {e}", run.title)))?;
+            .map_err(|e| CliError::Invalid(format!("the policy of {}: {e}", run.title)))?;
         let (mut cluster, spectator) = self.cluster(&scenario::controller_name(run), policy, &clock);
         let witness = spectator.clone();
         cluster.tell_of_faults(Arc::new(move |_, _| witness.announce(clock.now(), KILLED)));
@@ -181,7 +186,7 @@ impl Args {
         unless_interrupted(served, shown).await;
         screen.close();
         super::print(&summary::text(&spectator.gangs(), columns()));
-        played.map_or(Ok(0), |played| played.map_err(|e| Failure::Failed(format!("{e:#}"))))
+        played.map_or(Ok(0), |played| played.map_err(|e| CliError::Failed(format!("{e:#}"))))
     }
 }
 

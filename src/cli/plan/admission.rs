@@ -9,7 +9,7 @@ use crate::api::quantity::Amount;
 use crate::api::queue::{FlavorQuotas, ResourceGroup, ResourceQuota};
 use crate::api::workload::{Admission, PodSet, PodSetAssignment, WorkloadStatus};
 use crate::api::{ClusterQueue, ResourceFlavor, Workload};
-use crate::cli::Failure;
+use crate::cli::CliError;
 use crate::names;
 use crate::plan::resources::{self, Defaults};
 use serde_json::json;
@@ -36,9 +36,9 @@ pub fn admit(
     check: Option<&str>,
     flavor: Option<&str>,
     controller_name: &str,
-) -> Result<Admitted, Failure> {
+) -> Result<Admitted, CliError> {
     let mut workload = objects.workload.clone().ok_or_else(|| {
-        Failure::Invalid(
+        CliError::Invalid(
             "nothing to plan for: give a Workload, Job, JobSet or Pod with -f, or name a Workload".to_owned(),
         )
     })?;
@@ -47,7 +47,7 @@ pub fn admit(
     if let Some(name) = flavor
         && !flavors.iter().any(|f| f.metadata.name.as_deref() == Some(name))
     {
-        return Err(Failure::Invalid(format!("there is no ResourceFlavor {name}; give it with -f")));
+        return Err(CliError::Invalid(format!("there is no ResourceFlavor {name}; give it with -f")));
     }
     if flavors.is_empty() {
         flavors.push(Arc::new(ResourceFlavor::new("any", crate::api::flavor::ResourceFlavorSpec::default())));
@@ -70,7 +70,7 @@ pub fn admit(
 }
 
 /// The ClusterQueue of the admission or of the LocalQueue, or the only one.
-fn queue_of<'a>(objects: &'a Objects, workload: &Workload) -> Result<Option<&'a ClusterQueue>, Failure> {
+fn queue_of<'a>(objects: &'a Objects, workload: &Workload) -> Result<Option<&'a ClusterQueue>, CliError> {
     let local = objects.local_queues.iter().find(|q| {
         q.metadata.name.as_ref() == Some(&workload.spec.queue_name)
             && q.metadata.namespace.as_ref().is_none_or(|n| Some(n) == workload.metadata.namespace.as_ref())
@@ -80,11 +80,11 @@ fn queue_of<'a>(objects: &'a Objects, workload: &Workload) -> Result<Option<&'a 
         return match objects.cluster_queues.as_slice() {
             [] => Ok(None),
             [only] => Ok(Some(only)),
-            _ if workload.spec.queue_name.is_empty() => Err(Failure::Invalid(format!(
+            _ if workload.spec.queue_name.is_empty() => Err(CliError::Invalid(format!(
                 "no LocalQueue is named, and there are several ClusterQueues; name one by the label {} of the Job",
                 crate::names::QUEUE
             ))),
-            _ => Err(Failure::Invalid(format!(
+            _ => Err(CliError::Invalid(format!(
                 "LocalQueue {:?} of the Workload was not found, so its ClusterQueue is not known; give it with -f, or \
                  submit to one that exists",
                 workload.spec.queue_name
@@ -94,7 +94,7 @@ fn queue_of<'a>(objects: &'a Objects, workload: &Workload) -> Result<Option<&'a 
     let found = objects.cluster_queues.iter().find(|q| q.metadata.name.as_deref() == Some(name));
     found
         .map(|q| Some(q.as_ref()))
-        .ok_or_else(|| Failure::Invalid(format!("there is no ClusterQueue {name}; give it with -f")))
+        .ok_or_else(|| CliError::Invalid(format!("there is no ClusterQueue {name}; give it with -f")))
 }
 
 /// Checks of the queue that are Setu's, sorted. A check without an AdmissionCheck object counts as Setu's only if
@@ -145,13 +145,13 @@ struct FlavorChoice<'a> {
 
 impl FlavorChoice<'_> {
     /// Assigns flavors to every pod set.
-    fn assign_all(&self, objects: &Objects, workload: &Workload) -> Result<Vec<PodSetAssignment>, Failure> {
+    fn assign_all(&self, objects: &Objects, workload: &Workload) -> Result<Vec<PodSetAssignment>, CliError> {
         let limit_ranges =
             &objects.limit_ranges_of(workload.metadata.namespace.as_deref().unwrap_or_default());
         let defaults = Defaults { limit_ranges, runtime_classes: &objects.runtime_classes };
         let assignment = |set: &PodSet| {
             let each = resources::of_pod(&set.template.spec, defaults)
-                .map_err(|e| Failure::Invalid(format!("pod set {}: {e}", set.name)))?;
+                .map_err(|e| CliError::Invalid(format!("pod set {}: {e}", set.name)))?;
             let total = resources::times(&each, u32::try_from(set.count).unwrap_or(0));
             let flavors = self.assign(set, &total)?;
             Ok(PodSetAssignment { name: set.name.clone(), flavors, ..PodSetAssignment::default() })
@@ -160,11 +160,11 @@ impl FlavorChoice<'_> {
     }
 
     /// Assigns a flavor to each resource that the pods request in total.
-    fn assign(&self, set: &PodSet, total: &ResourceList) -> Result<BTreeMap<String, String>, Failure> {
+    fn assign(&self, set: &PodSet, total: &ResourceList) -> Result<BTreeMap<String, String>, CliError> {
         let covered = |key: &str| self.groups.iter().any(|group| covers(group, key));
         let uncovered = total.keys().find(|key| *key != "pods" && !covered(key));
         if let Some(key) = uncovered.filter(|_| !self.groups.is_empty()) {
-            return Err(Failure::Failed(format!(
+            return Err(CliError::Failed(format!(
                 "pod set {} requests {key}, which no resource group of the ClusterQueue covers: Kueue would never reserve \
                  quota for it",
                 set.name
@@ -184,7 +184,7 @@ impl FlavorChoice<'_> {
                     assigned.extend(keys.map(|key| (key.clone(), flavor.name.clone())));
                 }
                 None if total.keys().any(|key| covers(group, key)) => {
-                    return Err(Failure::Failed(self.no_flavor(group, total, set)));
+                    return Err(CliError::Failed(self.no_flavor(group, total, set)));
                 }
                 None => {}
             }

@@ -10,7 +10,7 @@ mod show;
 use super::cluster::Connection;
 use super::karpenter_metrics::KarpenterMetrics;
 use super::policy_flags::PolicyFlags;
-use super::{Failure, Format, print, render};
+use super::{CliError, Format, print, render};
 use crate::api::NodePool;
 use crate::api::parameters::{GateMode, PackingMode};
 use crate::gang::identity::gang_label;
@@ -63,7 +63,7 @@ pub struct Args {
 
 impl Args {
     /// Plans and prints.
-    pub async fn run(self) -> Result<(), Failure> {
+    pub async fn run(self) -> Result<(), CliError> {
         let settings = self.policy.settings()?;
         let objects = self.objects().await?;
         let (check, flavor) = (self.check.as_deref(), self.flavor.as_deref());
@@ -101,13 +101,13 @@ impl Args {
     }
 
     /// The objects of the files, completed from the cluster unless the files have NodePools.
-    async fn objects(&self) -> Result<Objects, Failure> {
+    async fn objects(&self) -> Result<Objects, CliError> {
         let mut objects = Objects::read(&self.files)?;
         objects.unused.iter().for_each(|unused| render::remark(unused));
         if objects.node_pools.is_empty() {
             objects.complete(&self.connection, self.workload.as_deref()).await?;
         } else if self.workload.is_some() {
-            return Err(Failure::Invalid(
+            return Err(CliError::Invalid(
                 "a Workload of the cluster cannot be planned with NodePools from files: give its manifest with -f, or leave \
                  the NodePools out"
                     .to_owned(),
@@ -118,7 +118,7 @@ impl Args {
 }
 
 /// The policy that counts for the Workload, with its own overrides.
-fn policy_of(admitted: &Admitted, objects: &Objects, settings: &Settings) -> Result<Policy, Failure> {
+fn policy_of(admitted: &Admitted, objects: &Objects, settings: &Settings) -> Result<Policy, CliError> {
     let parameters = objects.parameters_of(&admitted.check)?;
     let policy = settings.policy(&admitted.check, parameters.as_ref());
     super::usable(&admitted.check, &policy)?;
@@ -166,10 +166,10 @@ fn outdated(pools: &[Arc<NodePool>], now: Timestamp) -> BTreeSet<String> {
 }
 
 /// A plan that cannot be carried out is a failure of the command, with the sentence that helps where it was not shown.
-fn ending(outcome: Outcome, untold: bool) -> Result<(), Failure> {
+fn ending(outcome: Outcome, untold: bool) -> Result<(), CliError> {
     let failed = |o: Obstacle| {
         let why = if untold { &o.message } else { "no node would be created, for the reason that is shown" };
-        Err(Failure::Failed(format!("{}: {why}", o.reason)))
+        Err(CliError::Failed(format!("{}: {why}", o.reason)))
     };
     match outcome {
         Outcome::Provision(_) | Outcome::NothingNeeded(_) => Ok(()),

@@ -12,7 +12,7 @@ use crate::api::{
     NodePool, RawParameters, ResourceFlavor, Workload,
 };
 use crate::cli::cluster::{Connection, VIEWER};
-use crate::cli::{Failure, find};
+use crate::cli::{CliError, find};
 use crate::controllers::{parameters, storage};
 use crate::names;
 use crate::plan::gates::traffic::{HeldNodes, Traffic};
@@ -67,16 +67,16 @@ pub struct Objects {
 
 impl Objects {
     /// Reads YAML files.
-    pub fn read(files: &[PathBuf]) -> Result<Self, Failure> {
+    pub fn read(files: &[PathBuf]) -> Result<Self, CliError> {
         let mut objects = Self::default();
         for path in files {
             let text = std::fs::read_to_string(path)
-                .map_err(|e| Failure::Invalid(format!("reading {}: {e}", path.display())))?;
+                .map_err(|e| CliError::Invalid(format!("reading {}: {e}", path.display())))?;
             for (n, document) in (1..).zip(serde_yaml::Deserializer::from_str(&text)) {
                 let place = || format!("{}, document {n}", path.display());
                 let value = Value::deserialize(document)
-                    .map_err(|e| Failure::Invalid(format!("{}: {e}", place())))?;
-                objects.take(value, path).map_err(|e| Failure::Invalid(format!("{}: {e}", place())))?;
+                    .map_err(|e| CliError::Invalid(format!("{}: {e}", place())))?;
+                objects.take(value, path).map_err(|e| CliError::Invalid(format!("{}: {e}", place())))?;
             }
         }
         Ok(objects)
@@ -140,9 +140,13 @@ impl Objects {
     }
 
     /// Reads from the cluster what the files do not hold.
-    pub async fn complete(&mut self, connection: &Connection, workload: Option<&str>) -> Result<(), Failure> {
+    pub async fn complete(
+        &mut self,
+        connection: &Connection,
+        workload: Option<&str>,
+    ) -> Result<(), CliError> {
         let (client, namespace) = connection.connect_to_namespace().await.map_err(|e| {
-            Failure::Invalid(format!(
+            CliError::Invalid(format!(
                 "without a cluster, give NodePools, queues and flavors with -f: none of the files has a NodePool, and {e}"
             ))
         })?;
@@ -167,7 +171,7 @@ impl Objects {
         if let Some(workload) = &self.workload {
             let read = storage::read(&client, workload)
                 .await
-                .map_err(|e| Failure::Failed(e.in_full().to_string()))?;
+                .map_err(|e| CliError::Failed(e.in_full().to_string()))?;
             merge(&mut self.storage.claims, read.claims);
             merge(&mut self.storage.volumes, read.volumes);
             merge(&mut self.storage.classes, read.classes);
@@ -180,12 +184,12 @@ impl Objects {
     }
 
     /// The parameters that a check names, if it names any.
-    pub fn parameters_of(&self, check: &str) -> Result<Option<ProvisioningParametersSpec>, Failure> {
+    pub fn parameters_of(&self, check: &str) -> Result<Option<ProvisioningParametersSpec>, CliError> {
         let found = self.checks.iter().find(|c| c.metadata.name.as_deref() == Some(check));
         let Some(reference) = found.and_then(|c| c.spec.parameters.as_ref()) else { return Ok(None) };
         let name = &reference.name;
         let refused = |why: String| {
-            Failure::Invalid(format!("check {check} names ProvisioningParameters {name}, {why}"))
+            CliError::Invalid(format!("check {check} names ProvisioningParameters {name}, {why}"))
         };
         let object = self.parameters.iter().find(|p| p.metadata.name.as_ref() == Some(name));
         let object = object.ok_or_else(|| refused("which were not found; give them with -f".to_owned()))?;
@@ -282,14 +286,14 @@ impl Objects {
 }
 
 /// The Workload that a user means by a name: its own or that of its Job; the newest, of the slices of an elastic one.
-fn meant(workloads: &[Arc<Workload>], name: &str, namespace: &str) -> Result<Workload, Failure> {
+fn meant(workloads: &[Arc<Workload>], name: &str, namespace: &str) -> Result<Workload, CliError> {
     let all: Vec<Workload> = workloads.iter().map(|w| (**w).clone()).collect();
     let found = find::matches(&all, name).into_iter();
     let newest =
         found.max_by_key(|w| (!w.is("Finished"), w.metadata.creation_timestamp.clone().map(|t| t.0)));
     newest.cloned().ok_or_else(|| {
         let place = format!("namespace {namespace}");
-        Failure::Invalid(find::absent(name, &place, &[], &find::similar(&all, name)))
+        CliError::Invalid(find::absent(name, &place, &[], &find::similar(&all, name)))
     })
 }
 
@@ -334,14 +338,14 @@ fn assumed_ready(mut pool: Value) -> Value {
     pool
 }
 
-fn failed(what: &str, error: &kube::Error) -> Failure {
+fn failed(what: &str, error: &kube::Error) -> CliError {
     if matches!(error, kube::Error::Api(status) if status.code == 403) {
-        return Failure::Failed(format!("you may not list {what}; {VIEWER} has what is needed"));
+        return CliError::Failed(format!("you may not list {what}; {VIEWER} has what is needed"));
     }
-    Failure::Failed(format!("reading {what}: {error}"))
+    CliError::Failed(format!("reading {what}: {error}"))
 }
 
-async fn list<K>(client: &Client, all: &mut Vec<Arc<K>>) -> Result<(), Failure>
+async fn list<K>(client: &Client, all: &mut Vec<Arc<K>>) -> Result<(), CliError>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
 {
@@ -354,7 +358,7 @@ where
 }
 
 /// The same, where a cluster may not serve the kind; then there are none.
-async fn list_if_served<K>(client: &Client, all: &mut Vec<Arc<K>>) -> Result<(), Failure>
+async fn list_if_served<K>(client: &Client, all: &mut Vec<Arc<K>>) -> Result<(), CliError>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
 {
@@ -369,7 +373,7 @@ where
     Ok(())
 }
 
-async fn list_in<K>(client: &Client, namespace: &str, all: &mut Vec<Arc<K>>) -> Result<(), Failure>
+async fn list_in<K>(client: &Client, namespace: &str, all: &mut Vec<Arc<K>>) -> Result<(), CliError>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
 {
@@ -430,7 +434,7 @@ mod tests {
             [Some("job-train-1")]
         );
         assert_eq!(named("job-train-1").unwrap().metadata.name.as_deref(), Some("job-train-1"));
-        let Err(Failure::Invalid(why)) = named("trian") else { panic!("it is not there") };
+        let Err(CliError::Invalid(why)) = named("trian") else { panic!("it is not there") };
         assert_eq!(
             why,
             "no Workload or Job trian in namespace ns; did you mean train or job-train-1 or job-train-2?"

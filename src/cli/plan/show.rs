@@ -3,7 +3,7 @@
 use super::admission::Admitted;
 use crate::api::amount::{Currency, Money, Price};
 use crate::api::pod::ResourceList;
-use crate::cli::Failure;
+use crate::cli::CliError;
 use crate::plan::cost::Prices;
 use crate::plan::gates::GateReport;
 use crate::plan::outcome::NO_TIER;
@@ -347,13 +347,13 @@ impl OptionRow {
 }
 
 /// The NodeClaims as YAML. Real names and gang labels are set at creation.
-pub fn node_claims(plan: &Plan) -> Result<String, Failure> {
+pub fn node_claims(plan: &Plan) -> Result<String, CliError> {
     let mut text = String::new();
     for slot in &plan.slots {
         let mut claim = (*slot.template).clone();
         claim.metadata.name = Some(format!("setu-plan-{}", slot.index));
-        let yaml =
-            serde_yaml::to_string(&claim).map_err(|e| Failure::Failed(format!("writing NodeClaims: {e}")))?;
+        let yaml = serde_yaml::to_string(&claim)
+            .map_err(|e| CliError::Failed(format!("writing NodeClaims: {e}")))?;
         text.push_str("---\n");
         text.push_str(&yaml);
     }

@@ -14,7 +14,7 @@ const LEAST_WIDTH: usize = 60;
 
 /// The columns and the total width.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Layout {
+pub struct Columns {
     /// Show owner, queue, check, time in the state, cost and trace.
     pub wide: bool,
     /// Show the namespace.
@@ -24,7 +24,7 @@ pub struct Layout {
 }
 
 /// The gangs as a table.
-pub fn gangs(gangs: &[GangReport], now: Timestamp, layout: Layout) -> String {
+pub fn gangs(gangs: &[GangReport], now: Timestamp, layout: Columns) -> String {
     let mut head = vec!["WORKLOAD", "STATE", "NODES", "ATTEMPT", "TIER", "AGE"];
     if layout.namespaces {
         head.insert(0, "NAMESPACE");
@@ -37,7 +37,7 @@ pub fn gangs(gangs: &[GangReport], now: Timestamp, layout: Layout) -> String {
     table(&head, gangs.iter().map(|gang| row(gang, now, layout)), width)
 }
 
-fn row(report: &GangReport, now: Timestamp, layout: Layout) -> Vec<String> {
+fn row(report: &GangReport, now: Timestamp, layout: Columns) -> Vec<String> {
     let dash = || "-".to_owned();
     let gang = report.gang.as_ref();
     let mut row = vec![

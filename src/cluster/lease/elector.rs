@@ -4,11 +4,11 @@
 //! Rule: every write names the version it replaces, so that of several candidates one wins. A term is counted from before
 //! the request that began it.
 
-use super::evaluate::{Sighting, Verdict, evaluate};
+use super::evaluate::{LeaseState, Sighting, evaluate};
 use super::lost::Lost;
 use super::record::{is_overtaken, params, version, without_request};
 use super::share::{Share, patience};
-use super::{Leadership, Settings, Shards, Term};
+use super::{ElectionSettings, Leadership, Shards, Term};
 use crate::clock::Clock;
 use crate::cluster::backoff::Doubling;
 use crate::cluster::watch::WATCH_SECONDS;
@@ -37,7 +37,7 @@ const LAST_ANSWER: Duration = Duration::from_millis(200);
 /// A candidate.
 pub struct Elector {
     api: Api<Lease>,
-    settings: Arc<Settings>,
+    settings: Arc<ElectionSettings>,
     shard: usize,
     /// Name of the shard's lease.
     name: String,
@@ -57,7 +57,7 @@ struct Known {
 
 impl Elector {
     /// Enters the elections for all shards. Nothing happens before [`Elector::run`].
-    pub fn enter(client: &Client, settings: Settings, clock: &Clock) -> (Vec<Self>, Shards) {
+    pub fn enter(client: &Client, settings: ElectionSettings, clock: &Clock) -> (Vec<Self>, Shards) {
         let share = Arc::new(Share::new(settings.shards));
         let settings = Arc::new(settings);
         let candidate = |shard| {
@@ -132,14 +132,14 @@ impl Elector {
         let now = Instant::now();
         let sighting = self.known.as_ref().map(|k| &k.sighting).ok_or(self.missing);
         match evaluate(sighting, &self.settings.identity, timing.retry, now) {
-            Verdict::Taken { until } => {
+            LeaseState::Taken { until } => {
                 self.lose(Lost::Taken);
                 self.ask().await;
                 (until - now).min(self.spread(timing.retry))
             }
-            Verdict::Ours { renew_at } if renew_at > now && self.leads() => renew_at - now,
-            Verdict::Free { since } if now < since + self.patience() => since + self.patience() - now,
-            Verdict::Ours { .. } | Verdict::Free { .. } => {
+            LeaseState::Ours { renew_at } if renew_at > now && self.leads() => renew_at - now,
+            LeaseState::Free { since } if now < since + self.patience() => since + self.patience() - now,
+            LeaseState::Ours { .. } | LeaseState::Free { .. } => {
                 if self.write(now).await {
                     return timing.retry;
                 }

@@ -19,7 +19,7 @@ pub struct Sighting {
 
 /// What a candidate should do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum LeaseState {
     /// It is ours: renew it at this time.
     Ours {
         /// When to renew.
@@ -38,19 +38,19 @@ pub enum Verdict {
 }
 
 /// Judges the lease for the candidate `me`. `Err` means that there is no lease, since that time.
-pub fn evaluate(seen: Result<&Sighting, Instant>, me: &str, retry: Duration, now: Instant) -> Verdict {
+pub fn evaluate(seen: Result<&Sighting, Instant>, me: &str, retry: Duration, now: Instant) -> LeaseState {
     let seen = match seen {
         Ok(seen) => seen,
-        Err(since) => return Verdict::Free { since },
+        Err(since) => return LeaseState::Free { since },
     };
     match &seen.holder {
-        None => Verdict::Free { since: seen.since },
-        Some(holder) if holder == me => Verdict::Ours { renew_at: seen.since + retry },
+        None => LeaseState::Free { since: seen.since },
+        Some(holder) if holder == me => LeaseState::Ours { renew_at: seen.since + retry },
         Some(_) => match seen.since.checked_add(seen.lasts) {
-            Some(until) if until <= now => Verdict::Free { since: until },
-            Some(until) => Verdict::Taken { until },
+            Some(until) if until <= now => LeaseState::Free { since: until },
+            Some(until) => LeaseState::Taken { until },
             // Longer than any clock runs: as good as forever.
-            None => Verdict::Taken { until: now + retry },
+            None => LeaseState::Taken { until: now + retry },
         },
     }
 }
@@ -69,8 +69,8 @@ mod tests {
     #[test]
     fn a_lease_that_is_missing_or_given_up_is_free() {
         let now = Instant::now();
-        assert_eq!(evaluate(Err(now), "a", RETRY, now), Verdict::Free { since: now });
-        assert_eq!(evaluate(Ok(&held_by(None, now)), "a", RETRY, now), Verdict::Free { since: now });
+        assert_eq!(evaluate(Err(now), "a", RETRY, now), LeaseState::Free { since: now });
+        assert_eq!(evaluate(Ok(&held_by(None, now)), "a", RETRY, now), LeaseState::Free { since: now });
     }
 
     #[test]
@@ -79,15 +79,15 @@ mod tests {
         let seen = held_by(Some("b"), start);
         let until = start + LASTS;
         let just_before = until - Duration::from_millis(1);
-        assert_eq!(evaluate(Ok(&seen), "a", RETRY, just_before), Verdict::Taken { until });
-        assert_eq!(evaluate(Ok(&seen), "a", RETRY, until), Verdict::Free { since: until });
+        assert_eq!(evaluate(Ok(&seen), "a", RETRY, just_before), LeaseState::Taken { until });
+        assert_eq!(evaluate(Ok(&seen), "a", RETRY, until), LeaseState::Free { since: until });
     }
 
     #[test]
     fn our_own_lease_is_renewed_however_old_it_is() {
         let start = Instant::now();
         let seen = held_by(Some("a"), start);
-        let expected = Verdict::Ours { renew_at: start + RETRY };
+        let expected = LeaseState::Ours { renew_at: start + RETRY };
         assert_eq!(evaluate(Ok(&seen), "a", RETRY, start), expected);
         assert_eq!(evaluate(Ok(&seen), "a", RETRY, start + 3 * LASTS), expected);
     }
@@ -96,6 +96,6 @@ mod tests {
     fn a_huge_lease_duration_does_not_overflow() {
         let now = Instant::now();
         let seen = Sighting { lasts: Duration::MAX, ..held_by(Some("b"), now) };
-        assert_eq!(evaluate(Ok(&seen), "a", RETRY, now), Verdict::Taken { until: now + RETRY });
+        assert_eq!(evaluate(Ok(&seen), "a", RETRY, now), LeaseState::Taken { until: now + RETRY });
     }
 }

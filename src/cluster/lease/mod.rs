@@ -12,7 +12,7 @@ mod shards;
 mod share;
 
 pub use elector::Elector;
-pub use evaluate::{Sighting, Verdict, evaluate};
+pub use evaluate::{LeaseState, Sighting, evaluate};
 pub use shards::{Shards, shard_of};
 
 use jiff::Timestamp;
@@ -63,7 +63,7 @@ impl Timing {
 }
 
 /// Who takes part in an election, and how.
-pub struct Settings {
+pub struct ElectionSettings {
     /// Namespace of the Lease.
     pub namespace: String,
     /// Name of the Lease, shared by the replicas of one controller. With several shards it is the prefix of their Leases'
@@ -79,7 +79,7 @@ pub struct Settings {
     pub jitter: Box<dyn Fn() -> f64 + Send + Sync>,
 }
 
-impl Settings {
+impl ElectionSettings {
     /// Name of a shard's Lease.
     pub fn lease(&self, shard: usize) -> String {
         if self.shards == 1 { self.name.clone() } else { format!("{}-{shard}", self.name) }

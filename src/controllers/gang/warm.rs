@@ -3,14 +3,14 @@
 use super::scope::Scope;
 use crate::api::{NodeClaim, Workload};
 use crate::effects::handover::LetGo;
-use crate::effects::warm::{self as effects, Keeping};
+use crate::effects::warm::{self as effects, KeptFor};
 use crate::error::Error;
 use crate::gang::Journal;
 use crate::gang::observed::Observed;
 use crate::names;
 use crate::plan::warm::{key, matches};
 use crate::policy::Policy;
-use crate::telemetry::metrics::{self, Kept};
+use crate::telemetry::metrics::{self, WarmResult};
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -46,7 +46,7 @@ pub(super) async fn take_over(
         match taken {
             Ok(Some(claim)) => {
                 if let Some(kept) = kept {
-                    metrics::kept_warm(&kept, Kept::Reused, now);
+                    metrics::kept_warm(&kept, WarmResult::Reused, now);
                 }
                 scope.context.tombstones.saw(&claim, now);
                 observed.note(claim);
@@ -102,7 +102,7 @@ pub(super) async fn keep(
 ) -> LetGo {
     let (since, queue) = (scope.now(), workload.local_queue());
     let until = since.checked_add(policy.warm_for.signed()).unwrap_or(Timestamp::MAX);
-    let keeping = Keeping { key: key(&queue, &scope.identity.check), queue, since, until };
+    let keeping = KeptFor { key: key(&queue, &scope.identity.check), queue, since, until };
     effects::keep_all(scope.client, claims, &keeping).await
 }
 

@@ -8,7 +8,7 @@ pub struct Metric {
     /// Its name.
     pub name: &'static str,
     /// What it is.
-    pub kind: Kind,
+    pub kind: MetricKind,
     /// Labels, in the order of the documentation.
     pub labels: &'static [&'static str],
     /// What it means.
@@ -17,7 +17,7 @@ pub struct Metric {
 
 /// Type of a metric, as in Prometheus.
 #[derive(Clone, Copy, Debug)]
-pub enum Kind {
+pub enum MetricKind {
     /// Only grows.
     Counter,
     /// The current value.
@@ -35,11 +35,11 @@ const STATES: &[f64] =
     &[0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3_600.0, 14_400.0];
 
 const fn counter(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Metric {
-    Metric { name, kind: Kind::Counter, labels, help }
+    Metric { name, kind: MetricKind::Counter, labels, help }
 }
 
 const fn gauge(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Metric {
-    Metric { name, kind: Kind::Gauge, labels, help }
+    Metric { name, kind: MetricKind::Gauge, labels, help }
 }
 
 const fn histogram(
@@ -48,7 +48,7 @@ const fn histogram(
     buckets: &'static [f64],
     help: &'static str,
 ) -> Metric {
-    Metric { name, kind: Kind::Histogram(buckets), labels, help }
+    Metric { name, kind: MetricKind::Histogram(buckets), labels, help }
 }
 
 macro_rules! catalog {

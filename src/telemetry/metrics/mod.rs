@@ -13,7 +13,7 @@ pub use gangs::{
     Counted, attempt_retried, gangs, gangs_with_unbound_pods, transition, verdict, verdict_delay,
 };
 pub use nodes::{
-    Checked, Kept, NodeCosts, claim_created, claim_failed, claim_ready, claims, gate, held_nodes,
+    Checked, NodeCosts, WarmResult, claim_created, claim_failed, claim_ready, claims, gate, held_nodes,
     karpenter_stalled, kept_warm, node_costs, swept, wasted, wasted_cost,
 };
 pub use replica::{
@@ -21,7 +21,7 @@ pub use replica::{
     policy_reload, spans_unsent, watch_error,
 };
 
-use catalog::Kind;
+use catalog::MetricKind;
 use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 use metrics_exporter_prometheus::{
     BuildError, Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
@@ -31,7 +31,7 @@ use metrics_exporter_prometheus::{
 pub fn recorder() -> Result<PrometheusRecorder, BuildError> {
     let mut builder = PrometheusBuilder::new();
     for metric in catalog::ALL {
-        if let Kind::Histogram(buckets) = metric.kind {
+        if let MetricKind::Histogram(buckets) = metric.kind {
             builder = builder.set_buckets_for_metric(Matcher::Full(metric.name.to_owned()), buckets)?;
         }
     }
@@ -56,9 +56,9 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
 pub fn describe() {
     for metric in catalog::ALL {
         match metric.kind {
-            Kind::Counter => describe_counter!(metric.name, Unit::Count, metric.help),
-            Kind::Gauge => describe_gauge!(metric.name, Unit::Count, metric.help),
-            Kind::Histogram(_) => describe_histogram!(metric.name, Unit::Seconds, metric.help),
+            MetricKind::Counter => describe_counter!(metric.name, Unit::Count, metric.help),
+            MetricKind::Gauge => describe_gauge!(metric.name, Unit::Count, metric.help),
+            MetricKind::Histogram(_) => describe_histogram!(metric.name, Unit::Seconds, metric.help),
         }
     }
 }

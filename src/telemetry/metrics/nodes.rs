@@ -139,7 +139,7 @@ pub fn wasted_cost(of: [&str; 3], cost: Price) {
 
 /// What happened to a node that was kept for a next gang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kept {
+pub enum WarmResult {
     /// A gang took it over.
     Reused,
     /// Its time was over.
@@ -147,10 +147,10 @@ pub enum Kept {
 }
 
 /// Counts a node that is no longer kept.
-pub fn kept_warm(claim: &NodeClaim, result: Kept, now: Timestamp) {
+pub fn kept_warm(claim: &NodeClaim, result: WarmResult, now: Timestamp) {
     let result = match result {
-        Kept::Reused => "reused",
-        Kept::Unused => "unused",
+        WarmResult::Reused => "reused",
+        WarmResult::Unused => "unused",
     };
     let since: Option<Timestamp> = claim.annotation(names::WARM_SINCE).parse().ok();
     let kept = since.map_or(0, |since| now.duration_since(since).as_secs());

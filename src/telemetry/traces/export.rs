@@ -3,7 +3,7 @@
 //! A span is exported under the replica whose work it was, also if another replica sends it again. A collector then sees
 //! the same span twice, resource and all, and keeps one.
 
-use super::settings::{BadSetting, Settings, Transport};
+use super::settings::{BadSetting, TraceSettings, Transport};
 use super::{Traces, metrics};
 use crate::gang::trace::{AttributeValue, SpanStatus, TraceSpan};
 use crate::telemetry::metrics::Unsent;
@@ -51,7 +51,7 @@ impl Exporting {
 ///
 /// # Errors
 /// A setting that can never work, such as an invalid certificate.
-pub fn start(settings: &Settings) -> Result<(Traces, Exporting), BadSetting> {
+pub fn start(settings: &TraceSettings) -> Result<(Traces, Exporting), BadSetting> {
     let exporter = exporter(settings)?;
     let (traces, queue) = Traces::channel(settings.sampler.clone(), settings.queue);
     let stop = CancellationToken::new();
@@ -60,7 +60,7 @@ pub fn start(settings: &Settings) -> Result<(Traces, Exporting), BadSetting> {
     Ok((traces, Exporting { task, stop }))
 }
 
-fn exporter(settings: &Settings) -> Result<Otlp, BadSetting> {
+fn exporter(settings: &TraceSettings) -> Result<Otlp, BadSetting> {
     let endpoint = settings.endpoint.as_deref().unwrap_or_default();
     let refused =
         |e: &dyn Display| BadSetting::new("the OTLP endpoint", endpoint, format!("cannot be used: {e}"));
@@ -94,7 +94,7 @@ fn file(path: &Path) -> Result<Vec<u8>, BadSetting> {
         .map_err(|e| BadSetting::new("the file", &path.display().to_string(), format!("cannot be read: {e}")))
 }
 
-fn grpc_tls(settings: &Settings) -> Result<ClientTlsConfig, BadSetting> {
+fn grpc_tls(settings: &TraceSettings) -> Result<ClientTlsConfig, BadSetting> {
     let mut tls = ClientTlsConfig::new();
     if let Some(path) = &settings.authorities {
         tls = tls.ca_certificate(Certificate::from_pem(file(path)?));
@@ -107,7 +107,7 @@ fn grpc_tls(settings: &Settings) -> Result<ClientTlsConfig, BadSetting> {
     Ok(tls)
 }
 
-fn http_tls(settings: &Settings) -> Result<rustls::ClientConfig, BadSetting> {
+fn http_tls(settings: &TraceSettings) -> Result<rustls::ClientConfig, BadSetting> {
     use hyper_rustls::ConfigBuilderExt as _;
     use rustls::pki_types::pem::PemObject as _;
     use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -149,7 +149,7 @@ fn http_tls(settings: &Settings) -> Result<rustls::ClientConfig, BadSetting> {
 /// Sends batches to the collector.
 struct Courier<E> {
     exporter: E,
-    settings: Settings,
+    settings: TraceSettings,
     /// Whether the last export failed, so that only a change is logged.
     failing: bool,
 }
@@ -221,7 +221,7 @@ impl<E: SpanExporter> Courier<E> {
 }
 
 /// Waits for a span, and then a little for others to join it.
-async fn gather(queue: &mut Receiver<TraceSpan>, batch: &mut Vec<TraceSpan>, settings: &Settings) {
+async fn gather(queue: &mut Receiver<TraceSpan>, batch: &mut Vec<TraceSpan>, settings: &TraceSettings) {
     if queue.recv_many(batch, settings.batch).await == 0 {
         return;
     }
@@ -329,9 +329,9 @@ mod tests {
         }
     }
 
-    fn settings() -> Settings {
+    fn settings() -> TraceSettings {
         let env = |name: &str| (name == "OTEL_BSP_MAX_QUEUE_SIZE").then(|| "4".to_owned());
-        Settings::read(Some("http://127.0.0.1:4317"), env).unwrap().unwrap()
+        TraceSettings::read(Some("http://127.0.0.1:4317"), env).unwrap().unwrap()
     }
 
     fn begin(collector: &Collector) -> (Traces, Exporting) {
@@ -383,8 +383,8 @@ mod tests {
         let none = folder.join("setu-no-such-file.pem");
         let broken = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
         for url in ["https://127.0.0.1:4317", "https://127.0.0.1:4318"] {
-            assert!(start(&Settings::read(Some(url), |_| None).unwrap().unwrap()).is_ok());
-            let mut settings = Settings::read(Some(url), |_| None).unwrap().unwrap();
+            assert!(start(&TraceSettings::read(Some(url), |_| None).unwrap().unwrap()).is_ok());
+            let mut settings = TraceSettings::read(Some(url), |_| None).unwrap().unwrap();
             settings.authorities = Some(none.clone());
             let error = start(&settings).unwrap_err().to_string();
             assert!(error.contains("setu-no-such-file.pem"), "{error}");

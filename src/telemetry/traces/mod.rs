@@ -7,7 +7,7 @@ mod export;
 mod settings;
 
 pub use export::{Exporting, start};
-pub use settings::{BadSetting, Settings, Transport};
+pub use settings::{BadSetting, TraceSettings, Transport};
 
 use super::metrics::{self, Unsent};
 use crate::gang::TraceSpan;

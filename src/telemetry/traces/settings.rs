@@ -12,7 +12,7 @@ const TRACES_PATH: &str = "/v1/traces";
 
 /// How traces are exported.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct TraceSettings {
     /// The collector's URL if a flag gives it; otherwise the exporter reads the environment.
     pub endpoint: Option<String>,
     /// The protocol.
@@ -75,7 +75,7 @@ impl BadSetting {
     }
 }
 
-impl Settings {
+impl TraceSettings {
     /// Reads the settings; `None` if no collector is configured, or tracing is switched off.
     pub fn read(
         flag: Option<&str>,
@@ -167,9 +167,9 @@ fn sampler(env: &impl Fn(&str) -> Option<String>) -> Result<Sampler, BadSetting>
 mod tests {
     use super::*;
 
-    fn read(flag: Option<&str>, env: &[(&str, &str)]) -> Result<Option<Settings>, String> {
+    fn read(flag: Option<&str>, env: &[(&str, &str)]) -> Result<Option<TraceSettings>, String> {
         let find = |name: &str| env.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned());
-        Settings::read(flag, find).map_err(|e| e.to_string())
+        TraceSettings::read(flag, find).map_err(|e| e.to_string())
     }
 
     #[test]
