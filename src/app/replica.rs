@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 /// Objects of one kind that are reconciled at the same time.
 const AT_ONCE: Limits = Limits { all: 512, flow: 32, first: 512 };
 const ONE: Limits = Limits { all: 1, flow: 1, first: 0 };
-/// The lane in which the sweep waits for its turn to write.
+/// The flow in which the sweep waits for permits to write.
 const SWEEP: &str = "sweep";
 /// How long the leases wait for running reconciles after `stop`: another replica should lead within a second.
 const LAST_RECONCILES: Duration = Duration::from_millis(400);
@@ -77,17 +77,18 @@ impl Replica {
                 idle.cancel();
             }
         };
-        let terms = join_all((0..context.shards.count()).map(|shard| terms(&context, shard)));
-        tokio::join!(loops, late, terms);
+        let leaderships =
+            join_all((0..context.shards.count()).map(|shard| follow_leadership(&context, shard)));
+        tokio::join!(loops, late, leaderships);
     }
 }
 
 /// Follows whether this replica leads a shard, while it takes part in the election.
-async fn terms(context: &Context, shard: usize) {
+async fn follow_leadership(context: &Context, shard: usize) {
     let Some(mut leadership) = context.shards.all().nth(shard).cloned() else { return };
     let label = (context.shards.count() > 1).then_some(shard);
     metrics::leader(label, leadership.leads());
-    while let Some(leads) = leadership.turned().await {
+    while let Some(leads) = leadership.changed().await {
         metrics::leader(label, leads);
         context.turn(shard, leads);
     }

@@ -39,14 +39,14 @@ enum Reply<K, T> {
     /// The result.
     Read(Arc<T>),
     /// It has to read, for these too.
-    Lead(Place<K, T>, Vec<Waiter<K, T>>),
+    Lead(ReadInFlight<K, T>, Vec<Waiter<K, T>>),
 }
 
 type Wait<K, T> = oneshot::Receiver<Reply<K, T>>;
 
 /// One of the reads under way. However it ends, the next one begins.
 #[derive(Debug)]
-struct Place<K, T>(Arc<Mutex<Pending<K, T>>>);
+struct ReadInFlight<K, T>(Arc<Mutex<Pending<K, T>>>);
 
 impl<K, T> Default for Batched<K, T> {
     fn default() -> Self {
@@ -63,12 +63,12 @@ impl<K: Clone, T> Batched<K, T> {
     where
         F: Future<Output = Result<T, E>>,
     {
-        let (place, followers) = loop {
+        let (lead, followers) = loop {
             match self.enter(key.clone()) {
-                Ok(place) => break (place, Vec::new()),
+                Ok(lead) => break (lead, Vec::new()),
                 Err(reply) => match reply.await {
                     Ok(Reply::Read(found)) => return Ok(found),
-                    Ok(Reply::Lead(place, followers)) => break (place, followers),
+                    Ok(Reply::Lead(lead, followers)) => break (lead, followers),
                     // The read that was made for this caller failed, or was cancelled.
                     Err(_) => {}
                 },
@@ -77,9 +77,9 @@ impl<K: Clone, T> Batched<K, T> {
         let keys = followers.iter().map(|follower| follower.key.clone());
         let answer = read(std::iter::once(key).chain(keys).collect()).await;
         if !followers.is_empty() {
-            place.learn(answer.is_ok());
+            lead.learn(answer.is_ok());
         }
-        drop(place);
+        drop(lead);
         let found = Arc::new(answer?);
         for follower in followers {
             // A caller that is gone needs no answer.
@@ -88,12 +88,12 @@ impl<K: Clone, T> Batched<K, T> {
         Ok(found)
     }
 
-    /// Joins the line: returns a place, or what to wait for.
-    fn enter(&self, key: K) -> Result<Place<K, T>, Wait<K, T>> {
+    /// Joins the line: returns a lead, or what to wait for.
+    fn enter(&self, key: K) -> Result<ReadInFlight<K, T>, Wait<K, T>> {
         let mut line = lock(&self.0);
         if line.under_way < AT_ONCE {
             line.under_way += 1;
-            return Ok(Place(Arc::clone(&self.0)));
+            return Ok(ReadInFlight(Arc::clone(&self.0)));
         }
         let (reply, wait) = oneshot::channel();
         line.waiting.push_back(Waiter { key, reply });
@@ -101,7 +101,7 @@ impl<K: Clone, T> Batched<K, T> {
     }
 }
 
-impl<K, T> Place<K, T> {
+impl<K, T> ReadInFlight<K, T> {
     /// Halves the batch size after a failed read, which may have been too large, and doubles it after a successful one.
     fn learn(&self, works: bool) {
         let mut line = lock(&self.0);
@@ -110,7 +110,7 @@ impl<K, T> Place<K, T> {
     }
 }
 
-impl<K, T> Drop for Place<K, T> {
+impl<K, T> Drop for ReadInFlight<K, T> {
     fn drop(&mut self) {
         let mut line = lock(&self.0);
         line.waiting.retain(|waiter| !waiter.reply.is_closed());
@@ -121,7 +121,7 @@ impl<K, T> Drop for Place<K, T> {
         let together = line.waiting.len().min(line.together - 1);
         let followers = line.waiting.drain(..together).collect();
         drop(line);
-        // If it goes at this very moment, the place is dropped with the message, and the next caller gets it.
+        // If it goes at this very moment, the lead is dropped with the message, and the next caller gets it.
         let _ = first.reply.send(Reply::Lead(Self(Arc::clone(&self.0)), followers));
     }
 }
@@ -199,6 +199,6 @@ mod tests {
         let (_, leader, other) = tokio::join!(first, leader, world.read(6));
         assert!(leader.is_err());
         assert_eq!(other, Ok(60));
-        assert_eq!(lock(&world.batched.0).under_way, 0, "no place is lost");
+        assert_eq!(lock(&world.batched.0).under_way, 0, "no lead is lost");
     }
 }

@@ -47,15 +47,15 @@ pub struct WritePermit(Option<WriteLimiter>);
 
 /// Where a write waits.
 #[derive(Clone, Debug)]
-enum Place {
+enum Priority {
     /// In a flow.
-    Lane(String),
+    Flow(String),
     /// Behind all flows, where reports wait.
-    LowPriority,
+    Low,
 }
 
 tokio::task_local! {
-    static PLACE: (WriteLimiter, Place);
+    static PRIORITY: (WriteLimiter, Priority);
 }
 
 impl Default for WriteLimiter {
@@ -81,33 +81,33 @@ impl WriteLimiter {
         lock(&self.0)
     }
 
-    /// Makes everything that `work` writes through [`turn`] wait in this flow.
+    /// Makes everything that `work` writes through [`permit`] wait in this flow.
     pub async fn within<T>(&self, flow: &str, work: impl Future<Output = T>) -> T {
-        PLACE.scope((self.clone(), Place::Lane(flow.to_owned())), work).await
+        PRIORITY.scope((self.clone(), Priority::Flow(flow.to_owned())), work).await
     }
 
-    /// Runs `work` at low priority: what it writes through [`turn`] waits until no flow does, or for every sixteenth permit.
+    /// Runs `work` at low priority: what it writes through [`permit`] waits until no flow does, or for every sixteenth permit.
     pub async fn low_priority<T>(&self, work: impl Future<Output = T>) -> T {
-        PLACE.scope((self.clone(), Place::LowPriority), work).await
+        PRIORITY.scope((self.clone(), Priority::Low), work).await
     }
 
-    /// Waits for the turn of this place.
-    async fn turn(&self, place: Place) -> WritePermit {
-        let (granted, turn) = oneshot::channel();
+    /// Waits for a permit.
+    async fn permit(&self, of: Priority) -> WritePermit {
+        let (granted, permit) = oneshot::channel();
         {
             let mut state = self.state();
-            match place {
-                Place::Lane(flow) => state.flows.push(flow, granted),
-                Place::LowPriority => state.low_priority.push_back(granted),
+            match of {
+                Priority::Flow(flow) => state.flows.push(flow, granted),
+                Priority::Low => state.low_priority.push_back(granted),
             }
             self.grant(&mut state);
         }
         // A sender is never dropped unused.
-        let turn = turn.await.unwrap_or(WritePermit(None));
+        let permit = permit.await.unwrap_or(WritePermit(None));
         while let Some(rest) = self.rest() {
             sleep_until(rest).await;
         }
-        turn
+        permit
     }
 
     fn grant(&self, state: &mut State) {
@@ -116,8 +116,8 @@ impl WriteLimiter {
         {
             match granted.send(WritePermit(Some(self.clone()))) {
                 Ok(()) => state.free -= 1,
-                // The waiter is gone; its turn must not come back here.
-                Err(mut turn) => turn.0 = None,
+                // The waiter is gone; its permit must not come back here.
+                Err(mut permit) => permit.0 = None,
             }
         }
     }
@@ -167,10 +167,10 @@ impl State {
     }
 }
 
-/// Waits for the turn of the place this runs in. Outside any place there is no wait.
-pub async fn turn() -> Option<WritePermit> {
-    let (limiter, own) = PLACE.try_with(Clone::clone).ok()?;
-    Some(limiter.turn(own).await)
+/// Waits for a permit, as `within` or `low_priority` says. Outside of both there is no wait.
+pub async fn permit() -> Option<WritePermit> {
+    let (limiter, own) = PRIORITY.try_with(Clone::clone).ok()?;
+    Some(limiter.permit(own).await)
 }
 
 impl Drop for WritePermit {
@@ -191,8 +191,8 @@ mod tests {
 
     const WRITE: Duration = Duration::from_millis(10);
 
-    fn flow(name: &str) -> Place {
-        Place::Lane(name.to_owned())
+    fn flow(name: &str) -> Priority {
+        Priority::Flow(name.to_owned())
     }
 
     /// Makes this many writes at once and returns when the last one was done.
@@ -247,14 +247,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_turn_of_a_waiter_that_is_gone_is_not_lost() {
         let limiter = WriteLimiter::new(1);
-        let first = limiter.turn(flow("a")).await;
-        for place in [flow("b"), flow("c"), Place::LowPriority] {
-            let waits = tokio::time::timeout(WRITE, limiter.turn(place)).await;
+        let first = limiter.permit(flow("a")).await;
+        for place in [flow("b"), flow("c"), Priority::Low] {
+            let waits = tokio::time::timeout(WRITE, limiter.permit(place)).await;
             assert!(waits.is_err());
         }
         drop(first);
-        drop(limiter.turn(flow("d")).await);
-        drop(limiter.turn(Place::LowPriority).await);
+        drop(limiter.permit(flow("d")).await);
+        drop(limiter.permit(Priority::Low).await);
         let state = limiter.state();
         assert_eq!((state.free, state.flows.is_empty(), state.low_priority.is_empty()), (1, true, true));
     }
@@ -269,11 +269,11 @@ mod tests {
         let client = limiter.heeding(&Client::new(server, "default"));
         client.send(Request::new(Body::empty())).await.unwrap();
         let start = Instant::now();
-        drop(limiter.turn(flow("a")).await);
+        drop(limiter.permit(flow("a")).await);
         assert!(start.elapsed() >= Duration::from_secs(7));
         limiter.pause(Duration::from_hours(1));
         let start = Instant::now();
-        drop(limiter.turn(flow("a")).await);
+        drop(limiter.permit(flow("a")).await);
         assert!(start.elapsed() <= LONGEST_REST + WRITE);
     }
 

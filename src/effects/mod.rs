@@ -31,13 +31,13 @@ use std::time::Duration;
 /// How long one call may take.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
 
-/// Makes one write: a call that first waits for its turn. The wait does not count towards the time limit.
+/// Makes one write: a call that first waits for a permit. The wait does not count towards the time limit.
 pub async fn write<T>(
     action: &'static str,
     object: &str,
     request: impl Future<Output = Result<T, kube::Error>>,
 ) -> Result<T, Error> {
-    let _turn = write_limiter::turn().await;
+    let _permit = write_limiter::permit().await;
     call(action, object, request).await
 }
 

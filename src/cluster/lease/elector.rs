@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 /// How long one call may take.
 const CALL_LIMIT: Duration = Duration::from_secs(5);
 /// How long the shutdown waits for the lease to be given up.
-const FAREWELL: Duration = Duration::from_secs(2);
+const GIVE_UP_LIMIT: Duration = Duration::from_secs(2);
 /// How long the shutdown waits for the answer to a write under way.
 const LAST_ANSWER: Duration = Duration::from_millis(200);
 
@@ -43,14 +43,14 @@ pub struct Elector {
     name: String,
     share: Arc<Share>,
     clock: Clock,
-    known: Option<Known>,
+    known: Option<KnownLease>,
     /// When the lease was first seen to be missing.
     missing: Instant,
     term: watch::Sender<Option<Term>>,
 }
 
 /// The lease as last seen, whole.
-struct Known {
+struct KnownLease {
     lease: Lease,
     sighting: Sighting,
 }
@@ -85,46 +85,46 @@ impl Elector {
     pub async fn run(mut self, stop: CancellationToken) {
         let selector =
             watcher::Config::default().fields(&format!("metadata.name={}", self.name)).timeout(WATCH_SECONDS);
-        let news = watcher(self.api.clone(), selector).backoff(Doubling::default());
-        futures::pin_mut!(news);
+        let events = watcher(self.api.clone(), selector).backoff(Doubling::default());
+        futures::pin_mut!(events);
         self.refresh().await;
         loop {
-            let Some(wait) = self.turn_until(&stop).await else { break };
+            let Some(wait) = self.act_until(&stop).await else { break };
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
                 // No event came for this long: the watch may be broken, so the lease is read.
                 () = sleep(wait) => if self.term.borrow().is_none() { self.refresh().await },
-                event = news.next() => self.hear(event).await,
+                event = events.next() => self.on_event(event).await,
             }
         }
-        self.farewell().await;
+        self.shut_down().await;
     }
 
-    /// Takes a turn; `None` at `stop`. A write under way by then may make the lease ours, and without its answer we
+    /// Does what is due; `None` at `stop`. A write under way by then may make the lease ours, and without its answer we
     /// cannot give the lease up.
-    async fn turn_until(&mut self, stop: &CancellationToken) -> Option<Duration> {
+    async fn act_until(&mut self, stop: &CancellationToken) -> Option<Duration> {
         if stop.is_cancelled() {
             return None;
         }
         let answered = {
-            let turn = self.turn();
-            futures::pin_mut!(turn);
+            let act = self.act();
+            futures::pin_mut!(act);
             tokio::select! {
                 biased;
-                wait = &mut turn => return Some(wait),
-                () = stop.cancelled() => timeout(LAST_ANSWER, turn).await.is_ok(),
+                wait = &mut act => return Some(wait),
+                () = stop.cancelled() => timeout(LAST_ANSWER, act).await.is_ok(),
             }
         };
         if !answered {
-            // If this gets no answer either, `farewell` uses what was known before.
-            let _ = timeout(FAREWELL, self.refresh()).await;
+            // If this gets no answer either, `shut_down` uses what was known before.
+            let _ = timeout(GIVE_UP_LIMIT, self.refresh()).await;
         }
         None
     }
 
     /// Does what is due now, and returns how long nothing more is due.
-    async fn turn(&mut self) -> Duration {
+    async fn act(&mut self) -> Duration {
         let timing = self.settings.timing;
         if let Some(asker) = self.asker().filter(|a| self.share.grants(&self.settings.identity, a)) {
             self.hand_over(asker).await;
@@ -283,12 +283,12 @@ impl Elector {
         }
     }
 
-    async fn hear(&mut self, event: Option<Result<Event<Lease>, watcher::Error>>) {
+    async fn on_event(&mut self, event: Option<Result<Event<Lease>, watcher::Error>>) {
         match event {
             Some(Ok(Event::Apply(lease) | Event::InitApply(lease))) => {
                 let known = self.known.as_ref().and_then(|k| version(&k.lease));
                 // The watch may lag behind our own writes.
-                if known.zip(version(&lease)).is_none_or(|(known, heard)| heard > known) {
+                if known.zip(version(&lease)).is_none_or(|(known, seen)| seen > known) {
                     self.note(lease, Instant::now());
                 }
             }
@@ -310,7 +310,7 @@ impl Elector {
         let lasts = spec.and_then(|s| s.lease_duration_seconds).and_then(|s| u64::try_from(s).ok());
         let lasts = lasts.filter(|s| *s > 0).map_or(self.settings.timing.lease, Duration::from_secs);
         self.share.note(self.shard, holder.as_deref());
-        self.known = Some(Known { lease, sighting: Sighting { holder, lasts, since } });
+        self.known = Some(KnownLease { lease, sighting: Sighting { holder, lasts, since } });
     }
 
     fn term_ends(&self) -> Option<Instant> {
@@ -348,9 +348,9 @@ impl Elector {
     }
 
     /// Gives the lease up, so that another replica can lead at once.
-    async fn farewell(mut self) {
+    async fn shut_down(mut self) {
         self.lose(Lost::Stopping);
-        let given_up = match timeout(FAREWELL, self.give_up()).await {
+        let given_up = match timeout(GIVE_UP_LIMIT, self.give_up()).await {
             Ok(done) => done,
             Err(_) => Err("no answer".to_owned()),
         };

@@ -133,7 +133,7 @@ impl Leadership {
 
     /// Waits until leadership is won or lost, and returns whether it is held now; `None` once that cannot change any
     /// more.
-    pub async fn turned(&mut self) -> Option<bool> {
+    pub async fn changed(&mut self) -> Option<bool> {
         self.0.as_mut()?.changed().await.ok()?;
         Some(self.leads())
     }

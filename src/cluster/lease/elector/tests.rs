@@ -209,7 +209,7 @@ fn seconds(n: u64) -> Duration {
 async fn until_it_leads(candidate: &mut Candidate) -> Duration {
     let start = Instant::now();
     while !candidate.leadership.leads() {
-        candidate.leadership.turned().await.unwrap();
+        candidate.leadership.changed().await.unwrap();
     }
     start.elapsed()
 }
