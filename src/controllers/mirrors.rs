@@ -7,7 +7,7 @@ use crate::api::workload::{CheckState, Verdict};
 use crate::api::{ProvisioningRequest, Workload};
 use crate::cluster::guard::Guarded;
 use crate::cluster::lock;
-use crate::cluster::store::News;
+use crate::cluster::store::StoreChange;
 use crate::effects::{call, request};
 use crate::error::Error;
 use crate::gang::request::{Details, as_workload, check_of, name_as_workload, owner_ref};
@@ -101,10 +101,10 @@ impl Context {
             |last: &Arc<Workload>| next.as_ref().is_none_or(|next| next.metadata.uid != last.metadata.uid);
         let gone = last.filter(is_another).map(|last| Event::Delete((*last).clone()));
         let events = gone.into_iter().chain(next.map(Event::Apply));
-        let news: Vec<News<Workload>> = events.flat_map(|event| mirrors.take(event)).collect();
+        let news: Vec<StoreChange<Workload>> = events.flat_map(|event| mirrors.take(event)).collect();
         drop(mirrors);
         for news in news {
-            if let News::Moved(workload) = news {
+            if let StoreChange::Moved(workload) = news {
                 self.workload_touched(&workload);
                 self.wake_workload(ObjectRef::from_obj(&*workload));
             }

@@ -6,7 +6,7 @@
 use super::summary::WorkloadSummary;
 use crate::api::{ProvisioningRequest, Workload};
 use crate::cluster::store::{Keeping, Store, StoreEntry, Writer};
-use crate::cluster::watch::{StartGates, Listed, Touched, watch_keeping};
+use crate::cluster::watch::{Listed, StartGates, Touched, watch_keeping};
 use crate::names;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Config;
