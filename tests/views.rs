@@ -350,10 +350,10 @@ fn of<'g>(gangs: &'g [GangReport], name: &str) -> &'g GangReport {
 fn the_table_shows_the_state_of_every_gang_and_why_it_waits() {
     let snapshot = snapshot(&situations());
     let gangs = report::gangs(&snapshot);
-    let wide = table::Layout { wide: true, namespaces: true, width: None };
-    let cut = table::Layout { width: Some(100), ..table::Layout::default() };
+    let wide = table::Columns { wide: true, namespaces: true, width: None };
+    let cut = table::Columns { width: Some(100), ..table::Columns::default() };
     let tables =
-        [table::Layout::default(), wide, cut].map(|layout| table::gangs(&gangs, snapshot.now, layout));
+        [table::Columns::default(), wide, cut].map(|layout| table::gangs(&gangs, snapshot.now, layout));
     compare("inspect.txt", &tables.join(SPLIT));
     let longest =
         anstream::adapter::strip_str(&tables[2]).to_string().lines().map(|l| l.chars().count()).max();

@@ -198,7 +198,7 @@ mod tests {
     /// Makes this many writes at once and returns when the last one was done.
     async fn writes(limiter: WriteLimiter, flow: &'static str, count: usize) -> Instant {
         let one = || async {
-            let _turn = turn().await;
+            let _permit = permit().await;
             tokio::time::sleep(WRITE).await;
         };
         limiter.within(flow, futures::future::join_all(std::iter::repeat_with(one).take(count))).await;
@@ -225,7 +225,7 @@ mod tests {
         let write = |name: &'static str| {
             let done = Arc::clone(&done);
             async move {
-                let _turn = turn().await;
+                let _permit = permit().await;
                 tokio::time::sleep(WRITE).await;
                 done.lock().unwrap().push(name);
             }
@@ -279,6 +279,6 @@ mod tests {
 
     #[tokio::test]
     async fn outside_any_flow_there_is_no_wait() {
-        assert!(turn().await.is_none());
+        assert!(permit().await.is_none());
     }
 }

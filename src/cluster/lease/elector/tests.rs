@@ -175,7 +175,7 @@ impl Candidate {
     }
 
     fn enter_with(cluster: &Cluster, identity: &str, jitter: f64) -> Self {
-        let settings = Settings {
+        let settings = ElectionSettings {
             namespace: "n".into(),
             name: "setu".into(),
             shards: 1,
