@@ -108,41 +108,45 @@ pub async fn reconcile(object: ObjectRef<NodeClaim>, sweeper: Arc<Sweeper>) -> R
         sweeper.suspects.clear(&known.uid);
         return Ok(Action::await_change());
     }
-    let Some(claim) = known.object() else { return Ok(Action::await_change()) };
-    let of_workload = claim.label(names::WORKLOAD_UID);
-    let (name, uid) = (claim.name_any(), claim.uid().unwrap_or_default());
+    let Some(claim) = known.object().filter(|claim| is_ours(claim)) else {
+        return Ok(Action::await_change());
+    };
     let now = context.now();
-    if claim.metadata.deletion_timestamp.is_some() && is_ours(&claim) && claim.is_warm() {
+    if claim.metadata.deletion_timestamp.is_some() {
         // Karpenter updates the claim once more before it is gone, no matter who deletes it.
-        if !sweeper.parted.again(&uid) {
+        if claim.is_warm() && !sweeper.parted.again(&known.uid) {
             metrics::kept_warm(&claim, WarmResult::Unused, now);
         }
         return Ok(Action::await_change());
     }
-    if claim.metadata.deletion_timestamp.is_some() || !is_ours(&claim) {
-        return Ok(Action::await_change());
-    }
     if orphaned_now(&sweeper, &claim, now).await?.is_none() {
-        sweeper.suspects.clear(&uid);
+        sweeper.suspects.clear(&known.uid);
         return Ok(requeue_after(&claim, now));
     }
-    if !sweeper.suspects.again(&uid) {
+    if !sweeper.suspects.again(&known.uid) {
         return Ok(Action::requeue(SECOND_READ));
     }
-    sweeper.suspects.clear(&uid);
+    sweeper.suspects.clear(&known.uid);
+    end(&sweeper, &claim, now).await?;
+    Ok(Action::await_change())
+}
+
+/// Ends a claim that was found orphaned, if it still is.
+async fn end(sweeper: &Sweeper, claim: &NodeClaim, now: Timestamp) -> Result<(), Error> {
+    let context = &sweeper.context;
+    let (name, uid) = (claim.name_any(), claim.uid().unwrap_or_default());
     // It may have been handed back since it was last read, or its gang has deleted it.
     let current = claims::current(&context.client, &name).await?;
     let stays = |c: &NodeClaim| c.metadata.deletion_timestamp.is_none() && is_ours(c);
     let Some(current) = current.filter(|c| c.metadata.uid == claim.metadata.uid && stays(c)) else {
-        return Ok(Action::await_change());
+        return Ok(());
     };
-    let Some(reason) = orphaned_now(&sweeper, &current, now).await? else {
-        return Ok(Action::await_change());
-    };
+    let Some(reason) = orphaned_now(sweeper, &current, now).await? else { return Ok(()) };
+    let client = context.client_of(claim.label(names::WORKLOAD_UID));
     if current.is_handing_back() {
         // Other pods may be on its Node.
-        let left = handover::hand_back_all(context.client_of(of_workload), vec![current]).await;
-        return left.failed.map_or(Ok(Action::await_change()), Err);
+        let left = handover::hand_back_all(client, vec![current]).await;
+        return left.failed.map_or(Ok(()), Err);
     }
     tracing::info!(
         nodeclaim = name,
@@ -150,10 +154,10 @@ pub async fn reconcile(object: ObjectRef<NodeClaim>, sweeper: Arc<Sweeper>) -> R
         reason = reason.name(),
         "deleting an orphaned NodeClaim"
     );
-    claims::delete(context.client_of(of_workload), &name, &uid).await?;
+    claims::delete(client, &name, &uid).await?;
     context.tombstones.deleted(&name, &uid);
     metrics::swept(reason);
-    Ok(Action::await_change())
+    Ok(())
 }
 
 /// Whether the caches show that pods may run on its node. That holds for most claims, and then nothing is read.

@@ -4,7 +4,7 @@ use super::board::{Acting, Around, Board, BoardSnapshot, Holder, Queued};
 use super::grounds;
 use super::ledger::Remembered;
 use super::memory::ClaimTombstones;
-use super::meters::Stall;
+use super::meters::{Estimates, Stall};
 use super::policies::Parameters;
 use super::policies::Policies;
 use super::queue::Key;
@@ -119,6 +119,9 @@ pub struct Context {
     /// Everything kept about gangs.
     pub(super) of_gangs: OfGangs,
     pub(super) tombstones: ClaimTombstones,
+    /// How long nodes took lately.
+    pub(super) estimates: Estimates,
+    /// How long Karpenter stood still.
     pub(super) stall: Stall,
     turns: AtomicU64,
     better_offers: AtomicU64,
@@ -157,6 +160,7 @@ impl Context {
             reads: Batched::default(),
             of_gangs: OfGangs::default(),
             tombstones: ClaimTombstones::default(),
+            estimates: Estimates::default(),
             stall: Stall::default(),
             turns: AtomicU64::new(0),
             better_offers: AtomicU64::new(0),

@@ -22,7 +22,7 @@ const PATIENCE: SignedDuration = SignedDuration::from_mins(5);
 pub async fn take(context: &Context, workload: &mut Workload) -> Result<(), Error> {
     if context.options.workload_finalizer && may_get_nodes(workload) && !is_held(workload) {
         *workload = hold_workload(client_of(context, workload), workload).await?;
-        context.of_gangs.own_writes.note(workload);
+        context.of_gangs.registry.wrote(workload);
     }
     Ok(())
 }

@@ -5,7 +5,8 @@
 //! [`Context::forget_if_over`], which clears the rest.
 
 use super::context::Context;
-use super::remembered::{Cause, Forgotten};
+use super::registry::Cause;
+use super::remembered::Forgotten;
 use crate::api::{NodeClaim, Workload};
 use crate::gang::Journal;
 use crate::gang::identity::{gang_id, gang_of};
@@ -21,7 +22,7 @@ impl Context {
     /// Forgets a deleted Workload, and its gangs.
     pub(super) fn forget_deleted(&self, workload: &Workload) {
         let uid = workload.uid().unwrap_or_default();
-        self.of_gangs.index.add(&uid, gangs_of(workload));
+        self.of_gangs.registry.add(&uid, gangs_of(workload));
         let forgotten = self.forget(&uid, Cause::Deleted { ran: workload.is("Admitted") });
         for (gang, journal, subject) in &forgotten.last_seen {
             self.trace_cut_off(gang, journal, subject);
@@ -34,7 +35,7 @@ impl Context {
     /// Forgets the gangs of all Workloads whose UID fits, because their term is over.
     pub(super) fn forget_term(&self, fits: impl Fn(&str) -> bool) {
         let mut freed = false;
-        for uid in self.of_gangs.index.uids(&fits) {
+        for uid in self.of_gangs.registry.uids(&fits) {
             freed |= self.forget(&uid, Cause::TermOver).freed;
         }
         if freed {
@@ -59,8 +60,8 @@ impl Context {
     }
 
     fn forget(&self, uid: &str, cause: Cause) -> Forgotten {
-        let claims = || self.stores.claims.those_of(uid).into_iter().map(|claim| claim.name).collect();
-        self.of_gangs.forget(uid, cause, claims)
+        let claims = self.stores.claims.those_of(uid).into_iter().map(|claim| claim.name).collect();
+        self.of_gangs.forget(uid, cause, &claims)
     }
 
     /// How many entries about gangs there are of each kind. Empty once all gangs are forgotten.

@@ -21,7 +21,7 @@ impl Context {
         // Every replica records them, so that the next leader has estimates too.
         let ready = claim.is("Initialized").then(|| claim.since("Initialized")).flatten();
         if let Some(ready) = ready.filter(|_| claim.taken_over().is_none()) {
-            self.of_gangs.estimates.note(claim, ready);
+            self.estimates.note(claim, ready);
         }
         let name = claim.name_any();
         let current = self.stores.claims.entry(&ObjectRef::from_obj(claim));

@@ -30,13 +30,13 @@ const WEEDING: Duration = Duration::from_mins(1);
 /// silent watch is noticed only after a minute, and a gang must not stand still for that long.
 const CACHE_LAG: Duration = Duration::from_secs(3);
 
-/// resourceVersions of our writes, and of others' writes that made ours fail. A cache that lags behind them is not acted
-/// on.
-#[derive(Debug, Default)]
-pub struct OwnWrites(Mutex<BTreeMap<String, OwnWrite>>);
+/// The resourceVersion of our last write to a Workload, or of another's write that made ours fail, until the cache shows it. A
+/// cache that lags behind it is not acted on.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OwnWrite(Option<AwaitedVersion>);
 
 #[derive(Clone, Copy, Debug)]
-struct OwnWrite {
+struct AwaitedVersion {
     version: u64,
     /// When it was written, or when the Workload was last read because the cache lagged.
     since: Instant,
@@ -53,63 +53,49 @@ pub enum CacheLag {
     Overdue,
 }
 
-impl OwnWrites {
+impl OwnWrite {
+    /// Whether the cache does not show it yet.
+    pub fn is_awaited(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Records the Workload as one of our writes returned it.
-    pub fn note(&self, workload: &Workload) {
-        if let (Some(uid), Some(version)) = (workload.uid(), version(workload)) {
-            lock(&self.0).insert(uid, OwnWrite { version, since: Instant::now() });
+    pub fn note(&mut self, workload: &Workload) {
+        if let Some(version) = version(workload) {
+            self.0 = Some(AwaitedVersion { version, since: Instant::now() });
         }
     }
 
     /// Records that a write failed because someone else wrote the Workload. Unless the cache shows that by the next
     /// reconcile, the Workload is read by name. Otherwise the same write would fail for as long as the watch is silent.
-    pub fn refused(&self, workload: &Workload) {
-        let (Some(uid), Some(seen)) = (workload.uid(), version(workload)) else { return };
+    pub fn refused(&mut self, workload: &Workload) {
+        let Some(seen) = version(workload) else { return };
         let overdue = Instant::now().checked_sub(CACHE_LAG).unwrap_or_else(Instant::now);
-        let mut writes = lock(&self.0);
-        let known = writes.get(&uid).map_or(seen, |written| written.version.max(seen));
-        writes.insert(uid, OwnWrite { version: known.saturating_add(1), since: overdue });
+        let known = self.0.map_or(seen, |written| written.version.max(seen));
+        self.0 = Some(AwaitedVersion { version: known.saturating_add(1), since: overdue });
     }
 
     /// Records the Workload as read by name: a cache that shows this version is current.
-    pub fn was_read(&self, workload: &Workload) {
-        if let (Some(uid), Some(version)) = (workload.uid(), version(workload))
-            && let Some(written) = lock(&self.0).get_mut(&uid)
-        {
+    pub fn was_read(&mut self, workload: &Workload) {
+        if let (Some(version), Some(written)) = (version(workload), &mut self.0) {
             written.version = version;
         }
     }
 
     /// How this view of the Workload compares with our last write to it.
-    pub fn cache_lag(&self, workload: &Workload) -> CacheLag {
-        let (Some(uid), Some(seen)) = (workload.uid(), version(workload)) else {
+    pub fn cache_lag(&mut self, workload: &Workload) -> CacheLag {
+        let (Some(seen), Some(written)) = (version(workload), &mut self.0) else {
             return CacheLag::Current;
         };
-        let mut writes = lock(&self.0);
-        match writes.get_mut(&uid) {
-            Some(written) if written.version > seen && written.since.elapsed() < CACHE_LAG => {
-                CacheLag::Behind
-            }
-            Some(written) if written.version > seen => {
-                written.since = Instant::now();
-                CacheLag::Overdue
-            }
-            Some(_) => {
-                writes.remove(&uid);
-                CacheLag::Current
-            }
-            None => CacheLag::Current,
+        if written.version <= seen {
+            self.0 = None;
+            return CacheLag::Current;
         }
-    }
-
-    /// How many writes the cache does not show yet.
-    pub fn count(&self) -> usize {
-        lock(&self.0).len()
-    }
-
-    /// Forgets a Workload that is gone.
-    pub fn forget(&self, uid: &str) {
-        lock(&self.0).remove(uid);
+        if written.since.elapsed() < CACHE_LAG {
+            return CacheLag::Behind;
+        }
+        written.since = Instant::now();
+        CacheLag::Overdue
     }
 }
 
@@ -380,7 +366,7 @@ mod tests {
             let metadata = json!({"name": "w", "namespace": "n", "uid": "u", "resourceVersion": version});
             serde_json::from_value(json!({"metadata": metadata, "spec": {}})).unwrap()
         };
-        let writes = OwnWrites::default();
+        let mut writes = OwnWrite::default();
         writes.note(&view("7"));
         let mut seen = Vec::new();
         for _ in 0..8 {
@@ -399,9 +385,9 @@ mod tests {
             let metadata = json!({"name": "w", "namespace": "n", "uid": "u", "resourceVersion": version});
             serde_json::from_value(json!({"metadata": metadata, "spec": {}})).unwrap()
         };
-        let writes = OwnWrites::default();
+        let mut writes = OwnWrite::default();
         writes.was_read(&view("9"));
-        assert_eq!(writes.count(), 0, "nothing is waited for");
+        assert!(!writes.is_awaited(), "nothing is waited for");
         writes.refused(&view("6"));
         assert_eq!(writes.cache_lag(&view("6")), CacheLag::Overdue);
         writes.was_read(&view("9"));

@@ -28,19 +28,14 @@ type Kind = (String, [String; 3]);
 
 /// How long nodes took lately, by what was requested.
 #[derive(Debug, Default)]
-pub struct Estimates {
-    took: Mutex<BTreeMap<Kind, Samples>>,
-    /// The estimate reported for each gang, and after which transition. It stays fixed, or every node that becomes ready
-    /// would change the message of every waiting gang.
-    reported: Mutex<BTreeMap<String, (u64, Timestamp)>>,
-}
+pub struct Estimates(Mutex<BTreeMap<Kind, Samples>>);
 
 impl Estimates {
     /// Records when the node of a claim was ready.
     pub fn note(&self, claim: &NodeClaim, ready: Timestamp) {
         let Some(created) = claim.metadata.creation_timestamp.as_ref() else { return };
         let took = ready.duration_since(created.0).max(SignedDuration::ZERO);
-        let mut all = lock(&self.took);
+        let mut all = lock(&self.0);
         let kind = kind(claim);
         if all.len() >= KINDS && !all.contains_key(&kind) {
             // The kind that was not updated for the longest time.
@@ -56,30 +51,14 @@ impl Estimates {
         }
     }
 
-    /// When the last of these claims is usually ready, as first answered for this gang after the transition `seq`; `None`
-    /// if no such node was seen yet.
-    pub fn ready_by(&self, gang: &str, seq: u64, claims: &[&NodeClaim]) -> Option<Timestamp> {
-        if let Some((_, reported)) = lock(&self.reported).get(gang).filter(|(at, _)| *at == seq) {
-            return Some(*reported);
-        }
-        let all = lock(&self.took);
+    /// When the last of these claims is usually ready; `None` if no such node was seen yet.
+    pub fn ready_by(&self, claims: &[&NodeClaim]) -> Option<Timestamp> {
+        let all = lock(&self.0);
         let due = |claim: &&NodeClaim| {
             let created = claim.metadata.creation_timestamp.as_ref()?.0;
             created.checked_add(median(all.get(&kind(claim))?)?).ok()
         };
-        let due = claims.iter().map(due).collect::<Option<Vec<Timestamp>>>()?.into_iter().max()?;
-        lock(&self.reported).insert(gang.to_owned(), (seq, due));
-        Some(due)
-    }
-
-    /// How many gangs have an estimate.
-    pub fn count(&self) -> usize {
-        lock(&self.reported).len()
-    }
-
-    /// Forgets a gang's estimate.
-    pub fn forget(&self, gang: &str) {
-        lock(&self.reported).remove(gang);
+        claims.iter().map(due).collect::<Option<Vec<Timestamp>>>()?.into_iter().max()
     }
 }
 
@@ -166,23 +145,20 @@ mod tests {
     }
 
     #[test]
-    fn an_estimate_is_the_median_of_its_kind_and_stays_until_the_gang_moves() {
+    fn an_estimate_is_the_median_of_its_kind() {
         let estimates = Estimates::default();
         let (spot, on_demand) = (claim(100, "spot"), claim(110, "on-demand"));
-        assert_eq!(estimates.ready_by("g", 1, &[&spot]), None);
+        assert_eq!(estimates.ready_by(&[&spot]), None);
         for seconds in [70, 60, 500, 60] {
             estimates.note(&spot, at(100 + seconds));
         }
-        assert_eq!(estimates.ready_by("g", 1, &[&spot]), Some(at(170)));
+        assert_eq!(estimates.ready_by(&[&spot]), Some(at(170)));
         estimates.note(&spot, at(700));
         estimates.note(&spot, at(800));
-        assert_eq!(estimates.ready_by("g", 1, &[&spot]), Some(at(170)), "it was answered before");
-        assert_eq!(estimates.ready_by("g", 2, &[&spot]), Some(at(600)));
-        assert_eq!(estimates.ready_by("g", 3, &[&spot, &on_demand]), None);
+        assert_eq!(estimates.ready_by(&[&spot]), Some(at(600)));
+        assert_eq!(estimates.ready_by(&[&spot, &on_demand]), None);
         estimates.note(&on_demand, at(200));
-        assert_eq!(estimates.ready_by("h", 3, &[&spot, &on_demand]), Some(at(600)));
-        estimates.forget("g");
-        assert_eq!(estimates.ready_by("g", 3, &[&spot, &on_demand]), Some(at(600)));
+        assert_eq!(estimates.ready_by(&[&spot, &on_demand]), Some(at(600)));
     }
 
     /// A claim that also requests these values of a label.
@@ -204,12 +180,12 @@ mod tests {
         let (here, there) = (of(names::ZONE, &["a"]), of(names::ZONE, &["b"]));
         estimates.note(&large, at(700));
         estimates.note(&here, at(160));
-        assert_eq!(estimates.ready_by("large", 1, &[&large]), Some(at(700)));
+        assert_eq!(estimates.ready_by(&[&large]), Some(at(700)));
         let turned = of(names::INSTANCE_TYPE, &["p4", "p5"]);
-        assert_eq!(estimates.ready_by("turned", 1, &[&turned]), Some(at(700)), "the same types");
-        assert_eq!(estimates.ready_by("here", 1, &[&here]), Some(at(160)));
+        assert_eq!(estimates.ready_by(&[&turned]), Some(at(700)), "the same types");
+        assert_eq!(estimates.ready_by(&[&here]), Some(at(160)));
         for (gang, other) in [("small", &small), ("there", &there), ("any", &claim(100, "spot"))] {
-            assert_eq!(estimates.ready_by(gang, 1, &[other]), None, "{gang}");
+            assert_eq!(estimates.ready_by(&[other]), None, "{gang}");
         }
     }
 
@@ -220,9 +196,9 @@ mod tests {
         for n in 0..=KINDS {
             estimates.note(&of(n), at(100 + i64::try_from(n).unwrap()));
         }
-        assert_eq!(estimates.ready_by("first", 1, &[&of(0)]), None);
-        assert_eq!(estimates.ready_by("second", 1, &[&of(1)]), Some(at(101)));
-        assert_eq!(estimates.ready_by("last", 1, &[&of(KINDS)]), Some(at(1_100)));
+        assert_eq!(estimates.ready_by(&[&of(0)]), None);
+        assert_eq!(estimates.ready_by(&[&of(1)]), Some(at(101)));
+        assert_eq!(estimates.ready_by(&[&of(KINDS)]), Some(at(1_100)));
     }
 
     #[test]

@@ -20,6 +20,7 @@ mod gang;
 mod gauges;
 mod grounds;
 mod inflight;
+mod last_seen;
 mod leadership;
 mod ledger;
 mod memory;

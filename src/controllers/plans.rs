@@ -5,15 +5,18 @@ use super::context::Context;
 use super::grounds::Grounds;
 use super::inflight;
 use super::ledger::LedgerPages;
+use super::plan_kinds::PlanObjects;
 use crate::api::parameters::{PackingMode, Pinning};
 use crate::api::pod::ResourceList;
 use crate::api::workload::PodSetUpdate;
-use crate::api::{ClusterQueue, NodeClaim, NodePool, Workload};
+use crate::api::{AdmissionCheck, ClusterQueue, Cohort, LocalQueue, NodeClaim, NodePool, Workload};
 use crate::effects::events::Moment;
 use crate::gang::identity::gang_of;
 use crate::gang::notice::Notice;
 use crate::names;
 use crate::plan::catalogue;
+use crate::plan::gates::traffic::Traffic;
+use crate::plan::offering::Offering;
 use crate::plan::resources::Defaults;
 use crate::plan::shape::Shape;
 use crate::plan::volumes::Storage;
@@ -21,7 +24,7 @@ use crate::plan::{
     self, Cluster, Edited, Obstacle, ObstacleReason, OptionSelection, Outcome, PoolReservation, Request,
 };
 use crate::policy::overrides::{self, Ignored};
-use crate::policy::{PhaseLimits, Policy};
+use crate::policy::{PhaseLimits, Policy, Settings};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
 use kube::ResourceExt;
@@ -46,7 +49,7 @@ pub fn policy(context: &Context, workload: &Workload, check: &str) -> (Policy, R
     let (policy, ignored) = overrides::apply(policy, &settings.file.job_overrides, workload.annotations());
     for Ignored { key, why } in ignored {
         let note = format!("annotation {key} is ignored: {why}");
-        if context.of_gangs.notices.is_news(&workload.uid().unwrap_or_default(), &note) {
+        if context.of_gangs.registry.is_new_notice(&workload.uid().unwrap_or_default(), &note) {
             let moment = Moment { check, seq: 0, at: context.now() };
             let text = format!("{note}. The gang goes on without it");
             let notice = Notice { reason: "JobOverrideIgnored", topic: note, warning: true, text };
@@ -114,11 +117,11 @@ pub fn of_topology(context: &Context, policy: &Arc<Policy>, workload: &Workload,
 /// NodeClaims as the API server has them, where a plan depends on others than the gang's.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadInputs<'a> {
-    /// Those of the NodePools that must be read.
+    /// Those of the NodePools of which all must be known.
     pub claims: &'a [NodeClaim],
     /// Those that the gang may take over.
     pub warm: &'a [NodeClaim],
-    /// Those that the gang keeps while the rest of its nodes come another way.
+    /// Those that the gang keeps while the rest of its nodes come from other options.
     pub kept: &'a [NodeClaim],
     /// Shapes to go by, instead of those that were known when the gang was planned, or are known now.
     pub shapes: Option<&'a [Shape]>,
@@ -138,75 +141,12 @@ pub fn outcome(
     pages: &mut LedgerPages,
     read: ReadInputs<'_>,
 ) -> Outcome {
-    let workload = request.workload;
-    let now = context.now();
-    // One that was read before it went would be remembered for good.
-    let is_there = |claim: &&NodeClaim| context.stores.claims.entry(&ObjectRef::from_obj(*claim)).is_some();
-    for claim in read.claims.iter().filter(is_there) {
-        if let Some(shape) = Shape::of_claim(claim)
-            && pages.sightings().note(shape, now)
-        {
-            context.count_better_offer();
-        }
-    }
-    // While its claims are created, and while it is mended, what is learnt meanwhile and what prices have become must not
-    // change the plan of a gang.
-    let accepted = pages.accepted(gang);
-    let began = || {
-        let began = pages.frozen(gang).filter(|_| matches!(request.selection, OptionSelection::Like(_)))?;
-        Some(began.or_market(pages.market(now)))
-    };
-    let frozen = accepted.as_ref().map(|accepted| accepted.basis.clone()).or_else(began);
-    let Basis { shapes, market } = frozen.unwrap_or_else(|| pages.basis(now));
-    let shapes = read.shapes.map_or(shapes, Arc::from);
-    let short = pages.short(now);
-    let reserved = pages.others(gang);
-    let counted = not_reserved(read.claims, &reserved);
-    let grounds = read.grounds.cloned().unwrap_or_else(|| Grounds::cached(&context.stores, workload));
-    let granted = workload.admission().map(|admission| admission.cluster_queue.as_str());
-    let queue = grounds
-        .cluster
-        .queues
-        .iter()
-        .find(|queue| queue.metadata.name.as_deref() == granted && granted.is_some());
-    let settings = context.policies.settings();
-    let traffic = inflight::of(context, workload, gang, pages, now);
-    let local_queues = context.stores.local_queues.all();
-    let namespace = grounds.namespace.as_deref();
-    let predecessors = predecessors(context, workload);
-    let settled = accepted.map_or_else(|| settled(context, request), |accepted| accepted.settled);
-    let cluster = Cluster {
-        cluster_queue: queue.map(|queue| &**queue),
-        checks: &context.stores.checks.state(),
-        flavors: &grounds.cluster.flavors,
-        node_pools: &grounds.cluster.pools,
-        daemon_sets: &grounds.cluster.daemon_sets,
-        limit_ranges: &grounds.limit_ranges,
-        runtime_classes: &grounds.cluster.runtime_classes,
-        device_classes: &grounds.cluster.device_classes,
-        storage: read.storage,
-        pool_claims: &counted,
-        warm: read.warm,
-        kept: read.kept,
-        reserved: &reserved,
-        shapes: &shapes,
-        market: market.as_deref(),
-        short: Some(&short),
-        cluster_queues: &grounds.cluster.queues,
-        cohorts: &context.stores.cohorts.all().unwrap_or_default(),
-        local_queues: local_queues.as_deref(),
-        namespace_labels: namespace.map(|n| n.metadata.labels.as_ref().unwrap_or(&NO_LABELS)),
-        guards: Some(&settings.file.guards),
-        traffic: Some(&traffic),
-        predecessors: &predecessors,
-        settled: settled.as_deref(),
-        edited: read.edited,
-        now,
-    };
-    let outcome = plan::plan(&cluster, request);
-    warn_if_outdated(&grounds.cluster.pools, now);
+    learn(context, read.claims, pages);
+    let inputs = OwnInputs::of(context, request, gang, pages, read);
+    let outcome = plan::plan(&inputs.cluster(request.workload, read), request);
+    warn_if_outdated(&inputs.grounds.cluster.pools, inputs.now);
     match outcome {
-        Outcome::Provision(plan) => match pages.whose_turn(gang, &plan, now) {
+        Outcome::Provision(plan) => match pages.whose_turn(gang, &plan, inputs.now) {
             Some((_, offering)) if matches!(request.selection, OptionSelection::From(_)) => {
                 Outcome::Wait(Obstacle::new(
                     ObstacleReason::OthersFirst,
@@ -216,6 +156,112 @@ pub fn outcome(
             _ => Outcome::Provision(plan),
         },
         other => other,
+    }
+}
+
+/// Records the shapes that these claims show.
+fn learn(context: &Context, claims: &[NodeClaim], pages: &mut LedgerPages) {
+    let now = context.now();
+    // One that was read before it went would be remembered for good.
+    let is_there = |claim: &&NodeClaim| context.stores.claims.entry(&ObjectRef::from_obj(*claim)).is_some();
+    for claim in claims.iter().filter(is_there) {
+        if let Some(shape) = Shape::of_claim(claim)
+            && pages.sightings().note(shape, now)
+        {
+            context.count_better_offer();
+        }
+    }
+}
+
+/// What a plan is made from at one instant, as the stores and the ledger have it.
+struct OwnInputs {
+    grounds: Grounds,
+    checks: Vec<Arc<AdmissionCheck>>,
+    cohorts: Vec<Arc<Cohort>>,
+    local_queues: Option<Vec<Arc<LocalQueue>>>,
+    settings: Arc<Settings>,
+    predecessors: Vec<Arc<Workload>>,
+    settled: Option<String>,
+    /// Live claims, without those of gangs that count with what they are about to create.
+    pool_claims: Vec<NodeClaim>,
+    reserved: Vec<PoolReservation>,
+    basis: Basis,
+    short: BTreeSet<Offering>,
+    traffic: Traffic,
+    now: Timestamp,
+}
+
+impl OwnInputs {
+    fn of(
+        context: &Context,
+        request: &Request<'_>,
+        gang: &str,
+        pages: &mut LedgerPages,
+        read: ReadInputs<'_>,
+    ) -> Self {
+        let (workload, stores, now) = (request.workload, &context.stores, context.now());
+        // While its claims are created, and while lost ones are replaced, what is learnt meanwhile and what prices have become
+        // must not change the plan of a gang.
+        let accepted = pages.accepted(gang);
+        let began = || {
+            let began =
+                pages.frozen(gang).filter(|_| matches!(request.selection, OptionSelection::Like(_)))?;
+            Some(began.or_market(pages.market(now)))
+        };
+        let frozen = accepted.as_ref().map(|accepted| accepted.basis.clone()).or_else(began);
+        let basis = frozen.unwrap_or_else(|| pages.basis(now));
+        let reserved = pages.others(gang);
+        Self {
+            grounds: read.grounds.cloned().unwrap_or_else(|| Grounds::cached(stores, workload)),
+            checks: stores.checks.state(),
+            cohorts: stores.cohorts.all().unwrap_or_default(),
+            local_queues: stores.local_queues.all(),
+            settings: context.policies.settings(),
+            predecessors: predecessors(context, workload),
+            settled: accepted.map_or_else(|| settled(context, request), |accepted| accepted.settled),
+            pool_claims: not_reserved(read.claims, &reserved),
+            reserved,
+            basis: Basis { shapes: read.shapes.map_or(basis.shapes, Arc::from), ..basis },
+            short: pages.short(now),
+            traffic: inflight::of(context, workload, gang, pages, now),
+            now,
+        }
+    }
+
+    fn cluster<'c>(&'c self, workload: &Workload, read: ReadInputs<'c>) -> Cluster<'c> {
+        let PlanObjects { pools, queues, flavors, runtime_classes, device_classes, daemon_sets } =
+            &*self.grounds.cluster;
+        let granted = workload.admission().map(|admission| admission.cluster_queue.as_str());
+        let is_granted = |queue: &&Arc<ClusterQueue>| queue.metadata.name.as_deref() == granted;
+        let namespace = self.grounds.namespace.as_deref();
+        Cluster {
+            cluster_queue: granted.and_then(|_| queues.iter().find(is_granted)).map(|queue| &**queue),
+            checks: &self.checks,
+            flavors,
+            node_pools: pools,
+            daemon_sets,
+            limit_ranges: &self.grounds.limit_ranges,
+            runtime_classes,
+            device_classes,
+            storage: read.storage,
+            pool_claims: &self.pool_claims,
+            warm: read.warm,
+            kept: read.kept,
+            reserved: &self.reserved,
+            shapes: &self.basis.shapes,
+            market: self.basis.market.as_deref(),
+            short: Some(&self.short),
+            cluster_queues: queues,
+            cohorts: &self.cohorts,
+            local_queues: self.local_queues.as_deref(),
+            namespace_labels: namespace.map(|n| n.metadata.labels.as_ref().unwrap_or(&NO_LABELS)),
+            guards: Some(&self.settings.file.guards),
+            traffic: Some(&self.traffic),
+            predecessors: &self.predecessors,
+            settled: self.settled.as_deref(),
+            edited: read.edited,
+            now: self.now,
+        }
     }
 }
 
@@ -257,7 +303,7 @@ pub fn updates(
     Ok(updates)
 }
 
-/// What a pod takes from its node, of each pod set that is held to the gang's nodes; nothing where that is not read.
+/// What a pod takes from its node, of each pod set that is held to the gang's nodes; nothing where that is not known.
 pub fn each(context: &Context, request: &Request<'_>) -> Vec<ResourceList> {
     let queue = queue_of(context, request.workload);
     let held = plan::demand::pinned(queue.as_deref(), request);

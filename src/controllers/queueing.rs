@@ -26,7 +26,7 @@ pub(super) async fn settle(
     if may_write && wanted != Queueing::of(workload) {
         let client = context.client_of(workload.metadata.uid.as_deref().unwrap_or_default());
         *workload = requeued::apply(client, workload, wanted, context.now()).await?;
-        context.of_gangs.own_writes.note(workload);
+        context.of_gangs.registry.wrote(workload);
     }
     Ok(())
 }

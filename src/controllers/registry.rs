@@ -1,225 +1,382 @@
-//! Every gang as this replica last saw it: the source of spans, Events and gauges.
+//! What this replica remembers of each gang and of each Workload, behind one lock.
 //!
-//! Rule: only the gangs' reconciles write it, and nothing is decided on it.
+//! Rule: forgetting removes the entry. The lock is never held across an await, and under it only stores are read. All of it may
+//! be lost at any time.
 
-use super::board::uid_of;
-use super::memory::lock;
+use super::last_seen::{GangEntry, OrphanedGang, Unanswered, UnansweredWrites};
+use super::memory::{CacheLag, OwnWrite, lock};
+use super::policies::{Notices, SharedPolicies};
 use crate::api::{NodeClaim, Workload};
 use crate::gang::event::Reason;
 use crate::gang::identity::gang_of;
-use crate::gang::reservation::Ending;
 use crate::gang::trace::Subject;
 use crate::gang::{Journal, StateName};
 use crate::names;
-use crate::plan::Outcome;
+use crate::policy::Policy;
 use jiff::Timestamp;
+use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// The most unanswered journal writes kept of one gang. The newest count: an older one arrives late, if ever.
-const UNANSWERED_KEPT: usize = 4;
-
-/// Gangs by their ids.
+/// Gangs and Workloads.
 #[derive(Debug, Default)]
-pub struct GangRegistry {
-    gangs: Mutex<BTreeMap<String, GangEntry>>,
-    unanswered: Mutex<BTreeMap<String, Vec<Unanswered>>>,
-    orphaned: Mutex<BTreeMap<String, Orphaned>>,
+pub struct GangRegistry(Mutex<Entries>);
+
+#[derive(Debug, Default)]
+struct Entries {
+    /// By their ids.
+    gangs: BTreeMap<String, OfGang>,
+    /// By their UIDs.
+    workloads: BTreeMap<String, OfWorkload>,
+    /// Gangs whose Workload is gone, by their ids.
+    orphaned: BTreeMap<String, OrphanedGang>,
+    /// Notices that Workloads got about their policies. Their number is bounded over all Workloads.
+    notices: Notices,
+    /// The policies that attempts share.
+    policies: SharedPolicies,
 }
 
-/// What is kept about a gang whose Workload is gone while its NodeClaims still exist.
-#[derive(Debug)]
-struct Orphaned {
-    /// UID of the Workload.
-    workload: String,
-    /// Names of its NodeClaims that are not measured yet.
-    claims: BTreeSet<String>,
-    attempt: u32,
-    /// Why that attempt was wasted.
-    reason: Reason,
+/// What is remembered of one gang.
+#[derive(Debug, Default)]
+struct OfGang {
+    /// Where it was last seen.
+    last_seen: Option<GangEntry>,
+    /// Journal writes of which it is not known whether they happened.
+    unanswered: UnansweredWrites,
+    /// The policy of its attempt.
+    policy: Option<(u32, Arc<Policy>)>,
+    /// When its nodes are ready, as reported after which transition. It stays fixed, or every node that becomes ready would
+    /// change the message of every waiting gang.
+    ready_by: Option<(u64, Timestamp)>,
 }
 
-/// Where a gang is, as committed.
-#[derive(Debug)]
-pub struct GangEntry {
-    object: ObjectRef<Workload>,
-    journal: Journal,
-    subject: Subject,
-    /// The last wait notice for the gang's owner, and after which transition.
-    reported: (u64, String),
-    /// Whether its wait has no deadline: for another check, or an administrator.
-    lasts: bool,
+/// What is remembered of one Workload.
+#[derive(Debug, Default)]
+struct OfWorkload {
+    /// The gangs that anything may be remembered of.
+    gangs: BTreeSet<String>,
+    /// How many of its reconciles have failed in a row.
+    failures: u32,
+    /// Our last write that the cache does not show yet.
+    own_write: OwnWrite,
 }
 
-impl GangEntry {
-    /// Where a gang is. `lasts` says that its wait has no deadline.
-    pub fn new(workload: &Workload, journal: &Journal, subject: Subject, lasts: bool) -> Self {
-        let object = ObjectRef::from_obj(workload);
-        Self { object, journal: journal.clone(), subject, reported: <(u64, String)>::default(), lasts }
-    }
+/// Why gangs are forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// Their Workload is gone.
+    Deleted {
+        /// Whether it was admitted.
+        ran: bool,
+    },
+    /// This replica no longer leads their shard, or begins a new term.
+    TermOver,
 }
 
-/// A journal write without a reply, with everything to report if it did happen.
-#[derive(Debug)]
-pub struct Unanswered {
-    /// What was written.
-    pub journal: String,
-    /// Number of the last transition in it.
-    pub seq: u64,
-    /// Where the gang was then, for users.
-    pub sentence: String,
-    /// Its transitions: the journal before each, and after it.
-    pub steps: Vec<(Journal, Journal)>,
-    /// The gang's claims as they were then.
-    pub claims: Vec<NodeClaim>,
-    /// The plan at that time.
-    pub plan: Option<Outcome>,
-}
+/// A gang that was forgotten, with where it was last seen.
+pub type LastSeen = (String, Journal, Subject);
 
 impl GangRegistry {
-    fn gangs(&self) -> MutexGuard<'_, BTreeMap<String, GangEntry>> {
-        lock(&self.gangs)
+    fn entries(&self) -> MutexGuard<'_, Entries> {
+        lock(&self.0)
     }
 
-    fn unanswered(&self) -> MutexGuard<'_, BTreeMap<String, Vec<Unanswered>>> {
-        lock(&self.unanswered)
+    /// Adds the gangs of a Workload that is about to be reconciled.
+    pub fn add(&self, uid: &str, gangs: impl Iterator<Item = String>) {
+        self.entries().workloads.entry(uid.to_owned()).or_default().gangs.extend(gangs);
     }
 
-    fn orphaned(&self) -> MutexGuard<'_, BTreeMap<String, Orphaned>> {
-        lock(&self.orphaned)
+    /// UIDs of the Workloads that fit.
+    pub fn uids(&self, fits: impl Fn(&str) -> bool) -> Vec<String> {
+        self.entries().workloads.keys().filter(|uid| fits(uid)).cloned().collect()
+    }
+
+    /// Forgets the gangs of one Workload, and returns their ids and where they were. `claims` names its NodeClaims that still
+    /// exist: why an attempt was wasted is kept until they are measured.
+    pub fn forget(
+        &self,
+        uid: &str,
+        cause: Cause,
+        claims: &BTreeSet<String>,
+    ) -> (BTreeSet<String>, Vec<LastSeen>) {
+        let mut entries = self.entries();
+        let gangs = match cause {
+            Cause::Deleted { .. } => {
+                entries.notices.forget(uid);
+                entries.workloads.remove(uid).unwrap_or_default().gangs
+            }
+            Cause::TermOver => entries.end_term(uid),
+        };
+        let mut last_seen = Vec::new();
+        for gang in &gangs {
+            let Some(entry) = entries.gangs.remove(gang).and_then(|gang| gang.last_seen) else { continue };
+            if let Cause::Deleted { ran } = cause
+                && let Some(orphaned) = entry.orphaned(ran, claims)
+            {
+                entries.orphaned.insert(gang.clone(), orphaned);
+            }
+            last_seen.push((gang.clone(), entry.journal, entry.subject));
+        }
+        (gangs, last_seen)
+    }
+
+    /// How many entries there are of each kind.
+    pub fn counts(&self) -> [(&'static str, usize); 4] {
+        let entries = self.entries();
+        let Entries { gangs, workloads, orphaned, notices, policies: _ } = &*entries;
+        [
+            ("gangs", gangs.len()),
+            ("workloads", workloads.len()),
+            ("orphaned", orphaned.len()),
+            ("notices", notices.count()),
+        ]
     }
 
     /// Records where a gang is, if its Workload `is_there`; returns whether it is. That is checked under the lock,
     /// because a deletion forgets the gangs only once, at any moment of a reconcile.
     pub fn note(&self, entry: GangEntry, is_there: impl FnOnce() -> bool) -> bool {
-        let mut gangs = self.gangs();
+        let mut entries = self.entries();
         if !is_there() {
             return false;
         }
-        let gang = entry.subject.gang.clone();
-        let reported = gangs.remove(&gang).map(|before| before.reported).unwrap_or_default();
-        gangs.insert(gang, GangEntry { reported, ..entry });
+        let gang = entries.gangs.entry(entry.subject.gang.clone()).or_default();
+        gang.last_seen = Some(entry.after(gang.last_seen.take()));
         true
     }
 
     /// Keeps the reports of a write without a reply, if its Workload `is_there`.
     pub fn keep(&self, gang: &str, write: Unanswered, is_there: impl FnOnce() -> bool) {
-        let mut all = self.unanswered();
-        if !is_there() {
-            return;
+        let mut entries = self.entries();
+        if is_there() {
+            entries.gangs.entry(gang.to_owned()).or_default().unanswered.keep(write);
         }
-        let kept = all.entry(gang.to_owned()).or_default();
-        if kept.len() == UNANSWERED_KEPT {
-            kept.remove(0);
-        }
-        kept.push(write);
     }
 
     /// Takes the unanswered write that led to this journal. `seq` is the number of the journal's last transition. Forgets
     /// writes that can no longer appear.
     pub fn turned_out(&self, gang: &str, journal: Option<&str>, seq: u64) -> Option<Unanswered> {
-        let mut all = self.unanswered();
-        let kept = all.remove(gang)?;
-        let (mut happened, others): (Vec<_>, Vec<_>) =
-            kept.into_iter().partition(|write| Some(write.journal.as_str()) == journal);
-        let may_appear: Vec<_> = others.into_iter().filter(|write| write.seq > seq).collect();
-        if !may_appear.is_empty() {
-            all.insert(gang.to_owned(), may_appear);
-        }
-        happened.pop()
+        self.entries().gangs.get_mut(gang)?.unanswered.turned_out(journal, seq)
     }
 
     /// Whether this replica has reconciled the gang before.
     pub fn knows(&self, gang: &str) -> bool {
-        self.gangs().contains_key(gang)
+        self.entries().gangs.get(gang).is_some_and(|gang| gang.last_seen.is_some())
     }
 
     /// Records the wait notice for a gang's owner; returns whether it is new.
     pub fn is_news(&self, gang: &str, seq: u64, topic: &str) -> bool {
-        let mut gangs = self.gangs();
-        let Some(entry) = gangs.get_mut(gang) else { return false };
-        let reported = (seq, topic.to_owned());
-        let new = entry.reported != reported;
-        entry.reported = reported;
-        new
-    }
-
-    /// Forgets a gang whose Workload is gone, and returns where it was. Why its attempt was wasted is kept until its
-    /// NodeClaims `claims` are measured. An approved attempt that `ran` was not wasted.
-    pub fn forget(&self, gang: &str, ran: bool, claims: BTreeSet<String>) -> Option<(Journal, Subject)> {
-        self.unanswered().remove(gang);
-        let GangEntry { journal, subject, object, .. } = self.gangs().remove(gang)?;
-        let attempt = journal.memory.attempt;
-        let unused = match journal.state.name() {
-            StateName::Provisioning | StateName::WaitingReady => Some(Reason::Ended(Ending::Deleted)),
-            StateName::Approved if !ran => Some(Reason::Ended(Ending::Deleted)),
-            _ => journal.taken_back(attempt),
-        };
-        if let Some(reason) = unused.filter(|_| !claims.is_empty()) {
-            let workload = uid_of(&object).to_owned();
-            self.orphaned().insert(gang.to_owned(), Orphaned { workload, claims, attempt, reason });
-        }
-        Some((journal, subject))
+        let mut entries = self.entries();
+        let entry = entries.gangs.get_mut(gang).and_then(|gang| gang.last_seen.as_mut());
+        entry.is_some_and(|entry| entry.is_news(seq, topic))
     }
 
     /// Records that a NodeClaim of a deleted Workload was measured. After the last one, the reason is forgotten.
     pub fn forget_orphaned(&self, workload: &str, claim: &str) {
-        self.orphaned().retain(|_, orphaned| {
-            let left = !orphaned.claims.remove(claim) || !orphaned.claims.is_empty();
-            left || orphaned.workload != workload
-        });
+        self.entries().orphaned.retain(|_, gang| gang.measured(claim) || gang.workload != workload);
     }
 
-    /// Forgets a gang that this replica no longer acts for, and returns where it was.
-    pub fn forget_term(&self, gang: &str) -> Option<(Journal, Subject)> {
-        self.unanswered().remove(gang);
-        let GangEntry { journal, subject, .. } = self.gangs().remove(gang)?;
-        Some((journal, subject))
-    }
-
-    /// Like [`Self::forget_orphaned`], for all Workloads whose UID fits.
+    /// Forgets the gangs of deleted Workloads whose UID fits.
     pub fn forget_orphaned_where(&self, fits: impl Fn(&str) -> bool) {
-        self.orphaned().retain(|_, orphaned| !fits(&orphaned.workload));
-    }
-
-    /// How many gangs are known, how many have unanswered writes, and how many have only NodeClaims left.
-    pub fn counts(&self) -> [(&'static str, usize); 3] {
-        let Self { gangs, unanswered, orphaned } = self;
-        let (gangs, unanswered, orphaned) = (lock(gangs), lock(unanswered), lock(orphaned));
-        [("seen", gangs.len()), ("unanswered", unanswered.len()), ("orphaned", orphaned.len())]
+        self.entries().orphaned.retain(|_, gang| !fits(&gang.workload));
     }
 
     /// Why the attempt that a claim was made for was taken back before a pod could run.
     pub fn taken_back(&self, claim: &NodeClaim) -> Option<Reason> {
         let (gang, attempt) = (gang_of(claim), claim.label(names::ATTEMPT).parse().ok()?);
-        if let Some(entry) = self.gangs().get(&gang) {
+        let entries = self.entries();
+        if let Some(entry) = entries.gangs.get(&gang).and_then(|gang| gang.last_seen.as_ref()) {
             return entry.journal.taken_back(attempt);
         }
-        self.orphaned()
-            .get(&gang)
-            .filter(|orphaned| orphaned.attempt == attempt)
-            .map(|orphaned| orphaned.reason)
+        let orphaned = entries.orphaned.get(&gang).filter(|orphaned| orphaned.attempt == attempt);
+        orphaned.map(|orphaned| orphaned.reason)
     }
 
     /// State and Workload of every gang.
     pub fn standings(&self) -> BTreeMap<String, (StateName, ObjectRef<Workload>)> {
-        let standing = |entry: &GangEntry| (entry.journal.state.name(), entry.object.clone());
-        self.gangs().iter().map(|(gang, entry)| (gang.clone(), standing(entry))).collect()
+        let entries = self.entries();
+        let standing = |gang: &OfGang| {
+            let entry = gang.last_seen.as_ref()?;
+            Some((entry.journal.state.name(), entry.object.clone()))
+        };
+        entries.gangs.iter().filter_map(|(id, gang)| Some((id.clone(), standing(gang)?))).collect()
     }
 
     /// How many gangs are in each state, and for how long the oldest whose wait has a deadline has been there.
     pub fn by_state(&self, now: Timestamp) -> BTreeMap<StateName, (usize, Duration)> {
         let mut all: BTreeMap<StateName, (usize, Duration)> = BTreeMap::new();
-        for entry in self.gangs().values() {
+        for entry in self.entries().gangs.values().filter_map(|gang| gang.last_seen.as_ref()) {
             let (count, oldest) = all.entry(entry.journal.state.name()).or_default();
             *count += 1;
-            let age = now.duration_since(entry.journal.entered_at);
-            if !entry.lasts {
-                *oldest = Duration::try_from(age).unwrap_or_default().max(*oldest);
-            }
+            *oldest = entry.age(now).max(*oldest);
         }
         all
+    }
+
+    /// Keeps the policy of a gang's attempt.
+    pub fn keep_policy(&self, gang: &str, attempt: u32, policy: &Arc<Policy>) {
+        let mut entries = self.entries();
+        let policy = entries.policies.one_like(policy);
+        entries.gangs.entry(gang.to_owned()).or_default().policy = Some((attempt, policy));
+    }
+
+    /// The policy of a gang's attempt, if it is known here.
+    pub fn policy(&self, gang: &str, attempt: u32) -> Option<Arc<Policy>> {
+        let entries = self.entries();
+        let (of, policy) = entries.gangs.get(gang)?.policy.as_ref()?;
+        (*of == attempt).then(|| Arc::clone(policy))
+    }
+
+    /// Forgets the policy of a gang that has no attempt in flight.
+    pub fn forget_policy(&self, gang: &str) {
+        if let Some(gang) = self.entries().gangs.get_mut(gang) {
+            gang.policy = None;
+        }
+    }
+
+    /// When a gang's nodes are usually ready, as first estimated after the transition `seq`.
+    pub fn ready_by(
+        &self,
+        gang: &str,
+        seq: u64,
+        estimate: impl FnOnce() -> Option<Timestamp>,
+    ) -> Option<Timestamp> {
+        let reported = self.entries().gangs.get(gang).and_then(|gang| gang.ready_by);
+        if let Some((_, reported)) = reported.filter(|(at, _)| *at == seq) {
+            return Some(reported);
+        }
+        let estimated = estimate()?;
+        self.entries().gangs.entry(gang.to_owned()).or_default().ready_by = Some((seq, estimated));
+        Some(estimated)
+    }
+
+    /// Whether a Workload with this UID gets this notice about its policy for the first time.
+    pub fn is_new_notice(&self, uid: &str, notice: &str) -> bool {
+        self.entries().notices.is_news(uid, notice)
+    }
+
+    /// Records that a reconcile of the Workload with this UID failed. Returns how many have failed in a row.
+    pub fn failed(&self, uid: &str) -> u32 {
+        let mut entries = self.entries();
+        let workload = entries.workloads.entry(uid.to_owned()).or_default();
+        workload.failures = workload.failures.saturating_add(1);
+        workload.failures
+    }
+
+    /// Records that a reconcile of the Workload with this UID succeeded.
+    pub fn succeeded(&self, uid: &str) {
+        if let Some(workload) = self.entries().workloads.get_mut(uid) {
+            workload.failures = 0;
+        }
+    }
+
+    /// Records the Workload as one of our writes returned it.
+    pub fn wrote(&self, workload: &Workload) {
+        self.own_write(workload, |write| write.note(workload));
+    }
+
+    /// Records that a write failed because someone else wrote the Workload.
+    pub fn write_refused(&self, workload: &Workload) {
+        self.own_write(workload, |write| write.refused(workload));
+    }
+
+    fn own_write(&self, workload: &Workload, act: impl FnOnce(&mut OwnWrite)) {
+        let Some(uid) = workload.uid() else { return };
+        act(&mut self.entries().workloads.entry(uid).or_default().own_write);
+    }
+
+    /// Records the Workload as read by name: a cache that shows this version is current.
+    pub fn was_read(&self, workload: &Workload) {
+        let mut entries = self.entries();
+        if let Some(of) = workload.uid().and_then(|uid| entries.workloads.get_mut(&uid)) {
+            of.own_write.was_read(workload);
+        }
+    }
+
+    /// How this view of the Workload compares with our last write to it.
+    pub fn cache_lag(&self, workload: &Workload) -> CacheLag {
+        let mut entries = self.entries();
+        let of = workload.uid().and_then(|uid| entries.workloads.get_mut(&uid));
+        of.map_or(CacheLag::Current, |of| of.own_write.cache_lag(workload))
+    }
+}
+
+impl Entries {
+    /// Forgets of a Workload what belongs to a term, and returns its gangs. Notices and writes stay valid for any leader.
+    fn end_term(&mut self, uid: &str) -> BTreeSet<String> {
+        let Some(OfWorkload { gangs, own_write, .. }) = self.workloads.remove(uid) else {
+            return BTreeSet::new();
+        };
+        if own_write.is_awaited() {
+            self.workloads.insert(uid.to_owned(), OfWorkload { own_write, ..OfWorkload::default() });
+        }
+        gangs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::policies::Policies;
+    use super::*;
+    use crate::policy::PolicyFile;
+
+    #[test]
+    fn an_attempt_keeps_its_policy_and_the_next_one_takes_the_new_one() {
+        let (policies, registry) = (Policies::default(), GangRegistry::default());
+        let old = Arc::new(policies.settings().policy("c", None));
+        registry.keep_policy("g", 1, &old);
+        let text =
+            "apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\ndefaults: {deadlines: {launch: 9s}}";
+        policies.replace(PolicyFile::parse(text).unwrap(), Vec::new());
+        assert_ne!(policies.settings().policy("c", None), *old);
+        assert_eq!(registry.policy("g", 1), Some(old));
+        assert_eq!((registry.policy("g", 2), registry.policy("h", 1)), (None, None));
+        registry.forget_policy("g");
+        assert_eq!(registry.policy("g", 1), None);
+    }
+
+    #[test]
+    fn attempts_of_equal_policies_share_one() {
+        let (policies, registry) = (Policies::default(), GangRegistry::default());
+        for gang in ["g", "h"] {
+            registry.keep_policy(gang, 1, &Arc::new(policies.settings().policy("c", None)));
+        }
+        let [g, h] = ["g", "h"].map(|gang| registry.policy(gang, 1).unwrap());
+        assert!(Arc::ptr_eq(&g, &h));
+    }
+
+    #[test]
+    fn an_estimate_stays_until_the_gang_moves_or_is_forgotten() {
+        let registry = GangRegistry::default();
+        let at = |second| Some(Timestamp::from_second(second).unwrap());
+        registry.add("u", ["g".to_owned()].into_iter());
+        assert_eq!(registry.ready_by("g", 1, || None), None);
+        assert_eq!(registry.ready_by("g", 1, || at(170)), at(170));
+        assert_eq!(registry.ready_by("g", 1, || at(600)), at(170), "it was answered before");
+        assert_eq!(registry.ready_by("g", 2, || at(600)), at(600));
+        assert_eq!(registry.ready_by("g", 3, || None), None);
+        registry.forget("u", Cause::TermOver, &BTreeSet::new());
+        assert_eq!(registry.ready_by("g", 2, || at(900)), at(900));
+    }
+
+    #[test]
+    fn the_end_of_a_term_keeps_only_what_is_true_for_any_leader() {
+        let registry = GangRegistry::default();
+        let workload: Workload = serde_json::from_value(serde_json::json!({
+            "metadata": {"name": "w", "namespace": "n", "uid": "u", "resourceVersion": "7"}, "spec": {},
+        }))
+        .unwrap();
+        registry.add("u", ["g".to_owned()].into_iter());
+        registry.keep_policy("g", 1, &Arc::new(Policy::default()));
+        registry.failed("u");
+        registry.wrote(&workload);
+        let left = || registry.counts().map(|(_, count)| count);
+        assert_eq!(left(), [1, 1, 0, 0]);
+        let (gangs, _) = registry.forget("u", Cause::TermOver, &BTreeSet::new());
+        assert_eq!((gangs.len(), left()), (1, [0, 1, 0, 0]));
+        assert_eq!(registry.failed("u"), 1);
+        registry.forget("u", Cause::Deleted { ran: false }, &BTreeSet::new());
+        assert_eq!(left(), [0, 0, 0, 0]);
     }
 }

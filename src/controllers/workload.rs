@@ -4,7 +4,7 @@
 use super::context::Context;
 use super::finalizer;
 use super::gang::{Gang, LeftAlone, Reconciled};
-use super::memory::{CacheLag, lock};
+use super::memory::CacheLag;
 use super::mirrors::refuse_without_owner;
 use super::others::Others;
 use super::queue::{Action, Key};
@@ -77,7 +77,7 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
         return Ok(Action::await_change());
     }
     let uid = workload.uid().unwrap_or_default();
-    context.of_gangs.index.add(&uid, checks.iter().map(|check| gang_id(&uid, check)));
+    context.of_gangs.registry.add(&uid, checks.iter().map(|check| gang_id(&uid, check)));
     finalizer::take(&context, &mut workload).await?;
     let mut left_alone = false;
     for check in &checks {
@@ -95,7 +95,7 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
     let let_go =
         if left_alone { None } else { finalizer::let_go(&context, &workload, &results, others).await? };
     context.of_gangs.waiting.served(&key, began);
-    lock(&context.of_gangs.failures).remove(&workload.uid().unwrap_or_default());
+    context.of_gangs.registry.succeeded(&uid);
     Ok(requeue_after(&context, &results, later.into_iter().chain(let_go).min())
         .pausing(pause_of(&workload, &context)))
 }
@@ -103,7 +103,7 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
 /// The Workload with our last write: from the cache, or read by name if the watch is overdue. `None` while the watch may
 /// still deliver it, or once the Workload is gone.
 async fn current(cached: Arc<Workload>, context: &Context) -> Result<Option<Arc<Workload>>, Error> {
-    match context.of_gangs.own_writes.cache_lag(&cached) {
+    match context.of_gangs.registry.cache_lag(&cached) {
         CacheLag::Current => return Ok(Some(cached)),
         CacheLag::Behind => return Ok(None),
         CacheLag::Overdue => {}
@@ -112,7 +112,7 @@ async fn current(cached: Arc<Workload>, context: &Context) -> Result<Option<Arc<
     let read = context.read_workload(&ObjectRef::from_obj(&*cached)).await?;
     let found = read.and_then(|found| found.0.ok()).filter(|found| found.metadata.uid == cached.metadata.uid);
     if let Some(found) = &found {
-        context.of_gangs.own_writes.was_read(found);
+        context.of_gangs.registry.was_read(found);
     }
     Ok(found.map(Arc::new))
 }
@@ -146,51 +146,79 @@ async fn write_entries(
     }
     let now = context.now();
     let reserved = condition::since(workload.conditions(), "QuotaReserved").unwrap_or(now);
-    let only_progress = results.iter().filter(|l| l.entry.is_some()).all(|l| l.progress);
-    let age = now.duration_since(reserved);
-    if only_progress && age.is_positive() && age < SETTLING {
-        return Ok(Some(reserved + SETTLING));
-    }
-    let uid = workload.uid().unwrap_or_default();
-    if only_progress && let Some(due) = context.of_gangs.progress.due(&uid, now) {
+    if let Some(due) = progress_due(context, workload, results, (reserved, now)) {
         return Ok(Some(due));
     }
-    let ours = workload.checks().iter().filter(|c| context.is_ours(&c.name));
-    let entries: Vec<CheckState> = ours
-        .map(|old| changed.iter().find(|new| new.name == old.name).map_or(old, |new| *new).clone())
-        .collect();
     let was_ready = |check: &str| workload.check(check).is_some_and(|old| old.state == Verdict::Ready);
     let is_ready = |entry: &CheckState| entry.state == Verdict::Ready && !was_ready(&entry.name);
     // Without nodes, none stood idle.
     let nodes_waited = results.iter().any(|l| l.has_nodes && l.entry.as_ref().is_some_and(is_ready));
-    let client = context.client_of(&uid);
-    *workload = match (workload.request_name(), results.first(), changed.first()) {
-        (Some(_), Some(result), Some(entry)) => {
-            let reason = (&result.in_request.details, result.in_request.failure.as_ref());
-            request::apply(client, workload, entry, reason, now).await?
-        }
-        _ => verdict::apply(client, workload, &entries).await?,
-    };
-    context.of_gangs.own_writes.note(workload);
+    *workload = apply(context, workload, results, &changed).await?;
+    context.of_gangs.registry.wrote(workload);
     for entry in &changed {
-        tracing::info!(
-            workload = workload.full_name(),
-            check = entry.name, verdict = ?entry.state, message = entry.message, "updated the admission check"
-        );
-        let result = match entry.state {
-            Verdict::Ready => "approved",
-            Verdict::Rejected => "rejected",
-            // Kueue has already evicted it for that.
-            Verdict::Retry if workload.is("Evicted") => continue,
-            Verdict::Retry => "yielded",
-            Verdict::Pending => continue,
-        };
-        metrics::verdict(result, Duration::try_from(now.duration_since(reserved)).unwrap_or_default());
+        report(workload, entry, now.duration_since(reserved));
     }
     if nodes_waited {
         metrics::verdict_delay(waits.elapsed());
     }
     Ok(None)
+}
+
+/// When these entries are due, if they only report progress and may not be written yet.
+fn progress_due(
+    context: &Context,
+    workload: &Workload,
+    results: &[Reconciled],
+    (reserved, now): (Timestamp, Timestamp),
+) -> Option<Timestamp> {
+    let only_progress = results.iter().filter(|l| l.entry.is_some()).all(|l| l.progress);
+    let age = now.duration_since(reserved);
+    if only_progress && age.is_positive() && age < SETTLING {
+        return Some(reserved + SETTLING);
+    }
+    let due = || context.of_gangs.progress.due(workload.metadata.uid.as_deref().unwrap_or_default(), now);
+    only_progress.then(due)?
+}
+
+/// Writes the entries of our checks, these among them, and returns the Workload as written.
+async fn apply(
+    context: &Context,
+    workload: &Workload,
+    results: &[Reconciled],
+    changed: &[&CheckState],
+) -> Result<Workload, Error> {
+    let client = context.client_of(workload.metadata.uid.as_deref().unwrap_or_default());
+    match (workload.request_name(), results.first(), changed.first()) {
+        (Some(_), Some(result), Some(entry)) => {
+            let reason = (&result.in_request.details, result.in_request.failure.as_ref());
+            request::apply(client, workload, entry, reason, context.now()).await
+        }
+        _ => {
+            let ours = workload.checks().iter().filter(|c| context.is_ours(&c.name));
+            let latest = |old: &CheckState| {
+                changed.iter().find(|new| new.name == old.name).copied().unwrap_or(old).clone()
+            };
+            let entries: Vec<CheckState> = ours.map(latest).collect();
+            verdict::apply(client, workload, &entries).await
+        }
+    }
+}
+
+/// Logs and counts a verdict that was written this long after the reservation.
+fn report(workload: &Workload, entry: &CheckState, after: SignedDuration) {
+    tracing::info!(
+        workload = workload.full_name(),
+        check = entry.name, verdict = ?entry.state, message = entry.message, "updated the admission check"
+    );
+    let result = match entry.state {
+        Verdict::Ready => "approved",
+        Verdict::Rejected => "rejected",
+        // Kueue has already evicted it for that.
+        Verdict::Retry if workload.is("Evicted") => return,
+        Verdict::Retry => "yielded",
+        Verdict::Pending => return,
+    };
+    metrics::verdict(result, Duration::try_from(after).unwrap_or_default());
 }
 
 fn requeue_after(context: &Context, results: &[Reconciled], later: Option<Timestamp>) -> Action {
@@ -222,7 +250,7 @@ pub fn on_error(workload: &Workload, error: &Error, context: &Context) -> Action
     let pause = pause_of(workload, context);
     if error.class() == Class::Again {
         if matches!(error, Error::Conflict { object: of, .. } if *of == object) {
-            context.of_gangs.own_writes.refused(workload);
+            context.of_gangs.registry.write_refused(workload);
         }
         tracing::debug!(workload = object, error = %error.in_full(), "lost a write race, reconciling again");
         return Action::requeue(AFTER_CONFLICT).pausing(pause);
@@ -232,9 +260,7 @@ pub fn on_error(workload: &Workload, error: &Error, context: &Context) -> Action
         tracing::debug!(workload = object, error = %error.in_full(), "the Workload is gone");
         return Action::requeue(LAST_RETRY);
     }
-    let mut failures = lock(&context.of_gangs.failures);
-    let count = failures.entry(uid).or_default();
-    *count = count.saturating_add(1);
+    let count = context.of_gangs.registry.failed(&uid);
     let wait = FIRST_RETRY.saturating_mul(2_u32.saturating_pow(count.saturating_sub(1))).min(LAST_RETRY);
     if context.is_quiet_about(error) {
         tracing::debug!(workload = object, error = %error.in_full(), retry_in = ?wait, "failed to reconcile");

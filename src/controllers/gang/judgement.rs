@@ -35,7 +35,7 @@ impl Judgement {
         if !journal.state.is_in_flight() {
             let (policy, fault) = plans::policy(scope.context, workload, &scope.identity.check);
             let by = if fault.is_ok() { JudgedBy::Known } else { JudgedBy::Unknown };
-            scope.context.of_gangs.attempts.forget(&scope.id);
+            scope.context.of_gangs.registry.forget_policy(&scope.id);
             return Self { policy: Arc::new(policy), fault: fault.err(), by };
         }
         let tier = journal.memory.option.tier;
@@ -46,9 +46,9 @@ impl Judgement {
     }
 
     fn in_flight(scope: &Scope<'_>, journal: &Journal, claims: &[NodeClaim], workload: &Workload) -> Self {
-        let attempts = &scope.context.of_gangs.attempts;
+        let registry = &scope.context.of_gangs.registry;
         let attempt = journal.memory.attempt;
-        if let Some(policy) = attempts.of(&scope.id, attempt) {
+        if let Some(policy) = registry.policy(&scope.id, attempt) {
             return Self { policy, fault: None, by: JudgedBy::Known };
         }
         let (policy, fault) = plans::policy(scope.context, workload, &scope.identity.check);
@@ -59,7 +59,7 @@ impl Judgement {
         };
         let policy = Arc::new(policy);
         if fault.is_ok() {
-            attempts.keep(&scope.id, attempt, &policy);
+            registry.keep_policy(&scope.id, attempt, &policy);
         }
         Self { policy, fault: fault.err(), by }
     }
@@ -80,7 +80,7 @@ impl Judgement {
         }
         let (attempt, tier) = (journal.memory.attempt, journal.memory.option.tier);
         let policy = if attempt == before.attempt {
-            let kept = scope.context.of_gangs.attempts.of(&scope.id, attempt);
+            let kept = scope.context.of_gangs.registry.policy(&scope.id, attempt);
             let Some(kept) = kept.filter(|_| tier != before.option.tier && before.terms.is_some()) else {
                 return;
             };
@@ -110,8 +110,8 @@ impl Judgement {
 /// Warns once that a gang is left alone because a newer release wrote its journal.
 pub(super) fn warn_of_newer(scope: &Scope<'_>, workload: &Workload, error: &JournalError) {
     let (check, text) = (scope.identity.check.as_str(), error.to_string());
-    let notices = &scope.context.of_gangs.notices;
-    if !notices.is_news(&scope.identity.uid, &format!("{check}: {text}")) {
+    let registry = &scope.context.of_gangs.registry;
+    if !registry.is_new_notice(&scope.identity.uid, &format!("{check}: {text}")) {
         return;
     }
     tracing::warn!(workload = workload.name_any(), check, error = text, "left a gang alone");

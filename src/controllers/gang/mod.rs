@@ -236,7 +236,7 @@ impl<'a> Gang<'a> {
                 return Err(error);
             }
         }
-        self.scope.context.of_gangs.own_writes.note(workload);
+        self.scope.context.of_gangs.registry.wrote(workload);
         self.stored.saved(text);
         let (claims, plan) = (self.observed.claims.as_slice(), self.planned.outcome.as_ref());
         self.report_transitions(workload, &Transitions { steps, sentence, claims, plan });

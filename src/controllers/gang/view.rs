@@ -68,7 +68,8 @@ impl Gang<'_> {
         let ready_by = match journal.state {
             State::WaitingReady => {
                 let current: Vec<&NodeClaim> = self.observed.of_attempt(journal.memory.attempt).collect();
-                self.scope.context.of_gangs.estimates.ready_by(&self.scope.id, journal.seq, &current)
+                let estimate = || self.scope.context.estimates.ready_by(&current);
+                self.scope.context.of_gangs.registry.ready_by(&self.scope.id, journal.seq, estimate)
             }
             _ => None,
         };

@@ -1,0 +1,134 @@
+//! Where a gang was last seen, and what of it is still to be reported: the source of spans, Events and gauges.
+//!
+//! Rule: nothing is decided on it.
+
+use super::board::uid_of;
+use crate::api::{NodeClaim, Workload};
+use crate::gang::event::Reason;
+use crate::gang::reservation::Ending;
+use crate::gang::trace::Subject;
+use crate::gang::{Journal, StateName};
+use crate::plan::Outcome;
+use jiff::Timestamp;
+use kube::runtime::reflector::ObjectRef;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// The most unanswered journal writes kept of one gang. The newest count: an older one arrives late, if ever.
+const UNANSWERED_KEPT: usize = 4;
+
+/// What is kept about a gang whose Workload is gone while its NodeClaims still exist.
+#[derive(Debug)]
+pub struct OrphanedGang {
+    /// UID of the Workload.
+    pub workload: String,
+    /// Names of its NodeClaims that are not measured yet.
+    claims: BTreeSet<String>,
+    /// The attempt that they were made in.
+    pub attempt: u32,
+    /// Why that attempt was wasted.
+    pub reason: Reason,
+}
+
+impl OrphanedGang {
+    /// Records that one of the NodeClaims was measured. Returns whether any is left.
+    pub fn measured(&mut self, claim: &str) -> bool {
+        !self.claims.remove(claim) || !self.claims.is_empty()
+    }
+}
+
+/// Where a gang is, as committed.
+#[derive(Debug)]
+pub struct GangEntry {
+    /// The Workload.
+    pub object: ObjectRef<Workload>,
+    /// The journal.
+    pub journal: Journal,
+    /// The gang, for spans.
+    pub subject: Subject,
+    /// The last wait notice for the gang's owner, and after which transition.
+    reported: (u64, String),
+    /// Whether its wait has no deadline: for another check, or an administrator.
+    lasts: bool,
+}
+
+impl GangEntry {
+    /// Where a gang is. `lasts` says that its wait has no deadline.
+    pub fn new(workload: &Workload, journal: &Journal, subject: Subject, lasts: bool) -> Self {
+        let object = ObjectRef::from_obj(workload);
+        Self { object, journal: journal.clone(), subject, reported: <(u64, String)>::default(), lasts }
+    }
+
+    /// The same at a later time: what was reported stays reported.
+    #[must_use]
+    pub fn after(self, before: Option<Self>) -> Self {
+        Self { reported: before.map(|before| before.reported).unwrap_or_default(), ..self }
+    }
+
+    /// Records the wait notice for the gang's owner; returns whether it is new.
+    pub fn is_news(&mut self, seq: u64, topic: &str) -> bool {
+        let reported = (seq, topic.to_owned());
+        std::mem::replace(&mut self.reported, reported.clone()) != reported
+    }
+
+    /// For how long the gang has been in its state; zero if its wait has no deadline.
+    pub fn age(&self, now: Timestamp) -> Duration {
+        let age = Duration::try_from(now.duration_since(self.journal.entered_at)).unwrap_or_default();
+        if self.lasts { Duration::ZERO } else { age }
+    }
+
+    /// What is kept once its Workload is gone, while these NodeClaims are not measured: why its attempt was wasted. An approved
+    /// attempt that `ran` was not wasted.
+    pub fn orphaned(&self, ran: bool, claims: &BTreeSet<String>) -> Option<OrphanedGang> {
+        let attempt = self.journal.memory.attempt;
+        let unused = match self.journal.state.name() {
+            StateName::Provisioning | StateName::WaitingReady => Some(Reason::Ended(Ending::Deleted)),
+            StateName::Approved if !ran => Some(Reason::Ended(Ending::Deleted)),
+            _ => self.journal.taken_back(attempt),
+        };
+        let workload = uid_of(&self.object).to_owned();
+        let reason = unused.filter(|_| !claims.is_empty())?;
+        Some(OrphanedGang { workload, claims: claims.clone(), attempt, reason })
+    }
+}
+
+/// Unanswered journal writes of one gang, the oldest first.
+#[derive(Debug, Default)]
+pub struct UnansweredWrites(Vec<Unanswered>);
+
+impl UnansweredWrites {
+    /// Keeps one more.
+    pub fn keep(&mut self, write: Unanswered) {
+        if self.0.len() == UNANSWERED_KEPT {
+            self.0.remove(0);
+        }
+        self.0.push(write);
+    }
+
+    /// Takes the write that led to this journal. `seq` is the number of the journal's last transition. Forgets writes that can
+    /// no longer appear.
+    pub fn turned_out(&mut self, journal: Option<&str>, seq: u64) -> Option<Unanswered> {
+        let (mut happened, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.0)
+            .into_iter()
+            .partition(|write| Some(write.journal.as_str()) == journal);
+        self.0 = others.into_iter().filter(|write| write.seq > seq).collect();
+        happened.pop()
+    }
+}
+
+/// A journal write without a reply, with everything to report if it did happen.
+#[derive(Debug)]
+pub struct Unanswered {
+    /// What was written.
+    pub journal: String,
+    /// Number of the last transition in it.
+    pub seq: u64,
+    /// Where the gang was then, for users.
+    pub sentence: String,
+    /// Its transitions: the journal before each, and after it.
+    pub steps: Vec<(Journal, Journal)>,
+    /// The gang's claims as they were then.
+    pub claims: Vec<NodeClaim>,
+    /// The plan at that time.
+    pub plan: Option<Outcome>,
+}
