@@ -29,7 +29,7 @@ use setu::app::replica::Replica;
 use setu::app::server;
 use setu::clock::Clock;
 use setu::cluster::client;
-use setu::controllers::context::{Options, Parts};
+use setu::controllers::context::{ContextParts, Options};
 use setu::gang::StateName;
 use setu::sim::cluster::Cluster;
 use setu::sim::{http, scenario};
@@ -65,7 +65,7 @@ async fn controller(most: usize) {
         start(&settings).unwrap()
     });
     let traces = exported.as_ref().map(|(traces, _)| traces.clone()).unwrap_or_default();
-    let replica = Replica::start(Parts {
+    let replica = Replica::start(ContextParts {
         client: client::connect(kube::Config::infer().await.unwrap()).unwrap(),
         clock: Clock::wall(),
         controller_name: scenario::controller_name_of(ID),

@@ -16,7 +16,7 @@ use setu::api::amount::Price;
 use setu::app::board;
 use setu::clock::Clock;
 use setu::controllers::board::{
-    Acting, Around, BoardEntry, BoardSnapshot, Holder, Noted, Queued, Shortage, ShortageSource,
+    Acting, Around, BoardEntry, BoardSnapshot, Holder, Noted, Queued, ShortageEntry, ShortageSource,
 };
 use setu::gang::explain::{Explanation, Otherwise, SlotPhase, SlotView};
 use setu::gang::reservation::AdmissionId;
@@ -265,7 +265,7 @@ fn source() -> impl Fn() -> BoardSnapshot + Clone + Send + Sync + 'static {
                 known.insert(entry.gang.clone(), Noted { revision: *revision, entry: Arc::new(entry) });
             }
         }
-        let shortages = vec![Shortage {
+        let shortages = vec![ShortageEntry {
             offering: Offering {
                 what: What::NodePool("gpu-h100-spot".into()),
                 machine: String::new(),

@@ -8,7 +8,7 @@ use kube::client::Body;
 use serde_json::json;
 use setu::app::replica::Replica;
 use setu::clock::Clock;
-use setu::controllers::context::{Options, Parts};
+use setu::controllers::context::{ContextParts, Options};
 use setu::names;
 use setu::policy::PolicyFile;
 use setu::sim::api::kinds;
@@ -73,7 +73,7 @@ async fn no_workload_is_read_for_a_claim_before_workloads_are_listed() {
         admin.create(&kinds::NODE_CLAIM, claim).unwrap();
     }
     let reads = Arc::default();
-    let replica = Replica::start(Parts {
+    let replica = Replica::start(ContextParts {
         client: late(cluster.client(names::SETU), &reads),
         clock,
         controller_name: controller,

@@ -1,14 +1,14 @@
 //! Starts one watch per kind and passes its changes to the loops that need them.
 
-use crate::api::{AdmissionCheck, DaemonSet, Node, NodeClaim, NodePool, RawParameters, Workload};
+use crate::api::{AdmissionCheck, Node, NodeClaim, RawParameters, Workload};
 use crate::cluster::lease::Shards;
 use crate::cluster::outage::Outage;
 use crate::cluster::store::{Keeping, Object, Store};
 use crate::cluster::watch::{StartGates, Touched, watch, watch_keeping};
 use crate::controllers::Context;
-use crate::controllers::context::{Options, Parts, Wakers};
-use crate::controllers::plan_kinds::{PlanChanges, PlanStores};
-use crate::controllers::queue::Key;
+use crate::controllers::context::{ContextParts, Options, Wakers};
+use crate::controllers::plan_kinds::{OnPlanChange, PlanStores};
+use crate::controllers::queue::QueueKey;
 use crate::controllers::stores::{Optional, Stores};
 use crate::controllers::summary::{ClaimSummary, WorkloadSummary};
 use crate::controllers::workloads::{self, Requests, Workloads};
@@ -18,7 +18,6 @@ use k8s_openapi::api::core::v1::Event;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Config;
 use kube::{Api, Client};
-use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +28,7 @@ use tokio::sync::watch;
 const PACE: Duration = Duration::from_millis(100);
 
 /// Keys to reconcile, one after the other.
-type Wakes = BoxStream<'static, Key>;
+type Wakes = BoxStream<'static, QueueKey>;
 
 /// The inputs of the loops.
 pub struct Feeds {
@@ -45,7 +44,7 @@ pub struct Feeds {
 
 impl Feeds {
     /// Starts every watch.
-    pub fn start(parts: Parts, shards: Shards, outage: Outage) -> (Self, Arc<Context>) {
+    pub fn start(parts: ContextParts, shards: Shards, outage: Outage) -> (Self, Arc<Context>) {
         let (client, options, gates) = (parts.client.clone(), parts.options, StartGates::default());
         let plans = Plans::default();
         let mut watches = Watches { client, gates: gates.clone(), reactions: Vec::new() };
@@ -53,7 +52,7 @@ impl Feeds {
         let (wake, woken) = wakers();
         let context = Arc::new(Context::new(parts, shards, stores, (gates, wake, outage)));
         let of_plans = Arc::clone(&context);
-        tokio::spawn(at_most_every(PACE, plans.0.subscribe(), move || of_plans.next_turn()));
+        tokio::spawn(at_most_every(PACE, plans.0.subscribe(), move || of_plans.wake_waiting()));
         watches.reactions.into_iter().for_each(|start| start(&context));
         let feeds = Self {
             workloads: wakes(changes.workloads, woken.workloads, &context, Context::workload_touched),
@@ -114,7 +113,7 @@ impl Watches {
             .then(|| self.required("topologies", all(), |_, _| {}))
             .unwrap_or_default();
         let (requests, all_workloads) = self.requests(serves_requests, workloads.store);
-        let plan = self.plan_kinds(plans);
+        let plan = PlanStores::watch(&client, &gates, &mut PlanReactions { watches: self, plans });
         let ours = all().labels(&format!("{}={}", names::MANAGED_BY, names::SETU));
         let claims = Keeping { summary: ClaimSummary::of, index: ClaimSummary::workload_uid, packed: true };
         let claims = watch_keeping("nodeclaims", Api::all(client.clone()), ours, open, claims);
@@ -184,19 +183,6 @@ impl Watches {
         Requests::new(requests, of_kueue)
     }
 
-    /// Watches what plans are made from.
-    fn plan_kinds(&mut self, plans: &Plans) -> PlanStores {
-        let (stores, changes) = PlanStores::watch(&self.client, &self.gates);
-        let PlanChanges { pools, queues, flavors, runtime_classes, device_classes, daemon_sets } = changes;
-        self.react(pools, plans.on_pool_change());
-        self.react(queues, plans.on_change());
-        self.react(flavors, plans.on_change());
-        self.react(runtime_classes, plans.on_change());
-        self.react(device_classes, plans.on_change());
-        self.react(daemon_sets, plans.on_daemon_change());
-        stores
-    }
-
     /// Watches the Nodes of gangs.
     fn nodes(&mut self) -> Store<Node> {
         let keeping = Keeping { packed: true, ..Keeping::default() };
@@ -235,10 +221,10 @@ fn wakes<K: Object + Send + Sync + 'static, G: Send + Sync + 'static>(
     let touched = stream::unfold(touched, |mut t| async move { t.recv().await.map(|object| (object, t)) });
     let touched = touched.map(move |object| {
         note(&context, &object);
-        Key::of(&*object)
+        QueueKey::of(&*object)
     });
     let woken = stream::unfold(woken, |mut w| async move { w.recv().await.map(|object| (object, w)) });
-    stream::select(touched, woken.map(Key::from)).boxed()
+    stream::select(touched, woken.map(QueueKey::from)).boxed()
 }
 
 fn spawn<K: Object + Send + Sync + 'static, G: Send + Sync + 'static>(
@@ -268,30 +254,26 @@ impl Plans {
         let plans = self.clone();
         move |_, _| plans.may_change()
     }
+}
 
-    /// Signals for every DaemonSet whose generation has changed: its status changes with every node, and that does not
-    /// matter.
-    fn on_daemon_change(&self) -> impl FnMut(&Context, &DaemonSet) + Send + use<> {
-        let (plans, mut generations) = (self.clone(), BTreeMap::new());
-        move |context, set| {
-            let exists = context.stores.plan.daemon_sets.get(&ObjectRef::from_obj(set)).is_some();
-            let generation = exists.then_some(set.metadata.generation);
-            if generations.insert(Key::of(set), generation) != Some(generation) {
+/// Signals for changes of what plans are made from.
+struct PlanReactions<'w> {
+    watches: &'w mut Watches,
+    plans: &'w Plans,
+}
+
+impl OnPlanChange for PlanReactions<'_> {
+    fn on_change<K: Object + Send + Sync + 'static>(
+        &mut self,
+        changes: Touched<K>,
+        mut matters: impl FnMut(&K) -> bool + Send + 'static,
+    ) {
+        let plans = self.plans.clone();
+        self.watches.react(changes, move |_, object| {
+            if matters(object) {
                 plans.may_change();
             }
-        }
-    }
-
-    /// Signals for every NodePool, except one that was edited and that Karpenter has not reconciled yet: nothing can be
-    /// planned from it, and Karpenter's update comes as another change.
-    fn on_pool_change(&self) -> impl FnMut(&Context, &NodePool) + Send + use<> {
-        let plans = self.clone();
-        move |context, pool| {
-            let found = context.stores.plan.pools.get(&ObjectRef::from_obj(pool));
-            if found.is_none_or(|pool| !pool.is_unseen()) {
-                plans.may_change();
-            }
-        }
+        });
     }
 }
 

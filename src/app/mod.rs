@@ -17,7 +17,7 @@ use crate::cluster::client;
 use crate::cluster::lease;
 use crate::cluster::page::Page;
 use crate::controllers::Context;
-use crate::controllers::context::{Options, Parts};
+use crate::controllers::context::{ContextParts, Options};
 use crate::policy::Settings;
 use crate::telemetry::traces::{self, Exporting, Traces};
 use crate::telemetry::{Telemetry, metrics};
@@ -82,7 +82,7 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     let watched = config.policy_file.as_deref().map(reload::WatchedFile::start).transpose()?;
     let mut policy = config.policy;
     policy.served_groups = reload::groups_that_matter(&client, &policy).await;
-    let mut replica = Replica::start(Parts {
+    let mut replica = Replica::start(ContextParts {
         client,
         clock: Clock::wall(),
         controller_name: config.controller_name.clone(),

@@ -5,8 +5,8 @@ use crate::cluster::lease::{Elector, Shards};
 use crate::cluster::outage::Outage;
 use crate::cluster::time::timed;
 use crate::controllers::claims::{MissingChecks, Suspects, Sweeper};
-use crate::controllers::context::Parts;
-use crate::controllers::queue::{self, Action, Key, Limits};
+use crate::controllers::context::ContextParts;
+use crate::controllers::queue::{self, Action, QueueKey, QueueLimits};
 use crate::controllers::{Context, admission_check, claims, parameters, strays, workload};
 use crate::telemetry::metrics;
 use futures::FutureExt;
@@ -17,8 +17,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// Objects of one kind that are reconciled at the same time.
-const AT_ONCE: Limits = Limits { all: 512, flow: 32, first: 512 };
-const ONE: Limits = Limits { all: 1, flow: 1, first: 0 };
+const AT_ONCE: QueueLimits = QueueLimits { all: 512, flow: 32, first: 512 };
+const ONE: QueueLimits = QueueLimits { all: 1, flow: 1, first: 0 };
 /// The flow in which the sweep waits for permits to write.
 const SWEEP: &str = "sweep";
 /// How long the leases wait for running reconciles after `stop`: another replica should lead within a second.
@@ -37,7 +37,7 @@ pub struct Replica {
 
 impl Replica {
     /// Starts the watches. Nothing is decided before [`Replica::work`].
-    pub fn start(mut parts: Parts) -> Self {
+    pub fn start(mut parts: ContextParts) -> Self {
         let outage = Outage::default();
         parts.client = timed(&outage.observe(&parts.client), &parts.clock);
         let (electors, shards) = match parts.election.take() {
@@ -90,7 +90,7 @@ async fn follow_leadership(context: &Context, shard: usize) {
     metrics::leader(label, leadership.leads());
     while let Some(leads) = leadership.changed().await {
         metrics::leader(label, leads);
-        context.turn(shard, leads);
+        context.on_leadership_change(shard, leads);
     }
 }
 
@@ -115,20 +115,21 @@ async fn loops(feeds: Feeds, context: &Arc<Context>, stop: &CancellationToken) {
         |key| reconcile_workload(key, context),
         stop,
     );
-    let checks = queue::work(feeds.checks, ONE, Key::flow, |key| reconcile_check(key, context), stop);
+    let checks = queue::work(feeds.checks, ONE, QueueKey::flow, |key| reconcile_check(key, context), stop);
     let claims = queue::work(
         queue::held_back(feeds.claims, context.gates.opened()),
         AT_ONCE,
-        Key::flow,
+        QueueKey::flow,
         |key| reconcile_claim(key, &sweeper),
         stop,
     );
-    let named = queue::work(feeds.parameters, ONE, Key::flow, |key| reconcile_parameters(key, context), stop);
+    let named =
+        queue::work(feeds.parameters, ONE, QueueKey::flow, |key| reconcile_parameters(key, context), stop);
     // The result of each reconcile is logged where it ends.
     tokio::join!(workloads, checks, claims, named, sweeper.sweep(stop), strays::sweep(context, stop).boxed());
 }
 
-async fn reconcile_workload(key: Key, context: &Arc<Context>) -> Action {
+async fn reconcile_workload(key: QueueKey, context: &Arc<Context>) -> Action {
     let Some(workload) = context.stores.workloads.get(&key.object()) else {
         context.waiting().served(&key, Instant::now());
         return Action::await_change();
@@ -142,7 +143,7 @@ async fn reconcile_workload(key: Key, context: &Arc<Context>) -> Action {
     action
 }
 
-async fn reconcile_check(key: Key, context: &Arc<Context>) -> Action {
+async fn reconcile_check(key: QueueKey, context: &Arc<Context>) -> Action {
     let Some(check) = context.stores.checks.get(&key.object()) else {
         return Action::await_change();
     };
@@ -150,13 +151,13 @@ async fn reconcile_check(key: Key, context: &Arc<Context>) -> Action {
     result.unwrap_or_else(|error| retry(context, ("AdmissionCheck", &key), &error))
 }
 
-async fn reconcile_claim(key: Key, sweeper: &Arc<Sweeper>) -> Action {
+async fn reconcile_claim(key: QueueKey, sweeper: &Arc<Sweeper>) -> Action {
     let reconcile = Box::pin(claims::reconcile(key.object(), Arc::clone(sweeper)));
     let result = sweeper.context.writes.within(SWEEP, reconcile).await;
     result.unwrap_or_else(|error| retry(&sweeper.context, ("NodeClaim", &key), &error))
 }
 
-async fn reconcile_parameters(key: Key, context: &Arc<Context>) -> Action {
+async fn reconcile_parameters(key: QueueKey, context: &Arc<Context>) -> Action {
     let Some(object) = context.stores.parameters.get(&key.object()) else {
         return Action::await_change();
     };
@@ -164,7 +165,7 @@ async fn reconcile_parameters(key: Key, context: &Arc<Context>) -> Action {
     result.unwrap_or_else(|error| retry(context, ("ProvisioningParameters", &key), &error))
 }
 
-fn retry(context: &Context, (kind, key): (&str, &Key), error: &crate::error::Error) -> Action {
+fn retry(context: &Context, (kind, key): (&str, &QueueKey), error: &crate::error::Error) -> Action {
     if context.is_quiet_about(error) {
         tracing::debug!(kind, name = key.name, error = %error.in_full(), "failed to reconcile");
     } else {

@@ -127,7 +127,7 @@ pub enum ShortageSource {
 /// What ran out of capacity lately.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Shortage {
+pub struct ShortageEntry {
     /// What is short.
     #[serde(flatten)]
     pub offering: Offering,
@@ -220,7 +220,7 @@ pub struct BoardSnapshot {
 #[derive(Serialize, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Around {
     /// Where capacity is short.
-    pub shortages: Vec<Shortage>,
+    pub shortages: Vec<ShortageEntry>,
     /// Who waits for quota, by LocalQueue.
     pub queued: Vec<Queued>,
     /// How much this replica acts for.

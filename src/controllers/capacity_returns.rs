@@ -12,10 +12,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Gangs that wait for nodes, by their ids.
 #[derive(Debug, Default)]
-pub struct CapacityReturns(BTreeMap<String, Waiting>);
+pub struct CapacityReturns(BTreeMap<String, WaitingGang>);
 
 #[derive(Debug)]
-struct Waiting {
+struct WaitingGang {
     /// When quota was reserved.
     since: Timestamp,
     workload: ObjectRef<Workload>,
@@ -28,7 +28,7 @@ impl CapacityReturns {
     /// Makes a gang wait until as many nodes of the same NodePools are given back as were reserved for it. A gang that
     /// already waits starts over.
     pub fn wait(&mut self, gang: &str, workload: &Workload, reserved: &[PoolReservation]) {
-        let waiting = Waiting {
+        let waiting = WaitingGang {
             since: condition::since(workload.conditions(), "QuotaReserved").unwrap_or(Timestamp::MAX),
             workload: ObjectRef::from_obj(workload),
             node_pools: reserved.iter().map(|r| r.node_pool.clone()).collect(),
@@ -50,7 +50,7 @@ impl CapacityReturns {
     /// Counts that a gang's node of this NodePool is gone. Returns the Workload whose wait this ends.
     pub fn take(&mut self, node_pool: &str, from: &str) -> Option<ObjectRef<Workload>> {
         let wants =
-            |gang: &str, w: &Waiting| w.missing > 0 && gang != from && w.node_pools.contains(node_pool);
+            |gang: &str, w: &WaitingGang| w.missing > 0 && gang != from && w.node_pools.contains(node_pool);
         let waiting = self.0.iter_mut().filter(|(gang, waiting)| wants(gang, waiting));
         let (_, first) = waiting.min_by_key(|(_, waiting)| waiting.since)?;
         first.missing -= 1;

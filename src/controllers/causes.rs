@@ -1,12 +1,12 @@
 //! What refusals may be due to, as digests of the stores, and who is woken when it changes.
 
 use super::context::Context;
+use super::digests::{by_generation, by_version};
 use super::refused::Causes;
 use crate::api::{ClusterQueue, Workload};
+use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
-use kube::{Resource, ResourceExt};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Arc;
 
 impl Context {
     /// The current causes that a refusal of this gang may be due to.
@@ -44,12 +44,9 @@ impl Context {
         let mut hasher = DefaultHasher::new();
         (self.policies.revision(), self.better_offers()).hash(&mut hasher);
         let stores = &self.stores;
-        by_generation(stores.plan.pools.state(), &mut hasher);
-        by_generation(stores.plan.daemon_sets.state(), &mut hasher);
-        by_version(&stores.limit_ranges.state(), &mut hasher);
-        by_version(&stores.plan.runtime_classes.state(), &mut hasher);
-        by_version(&stores.plan.device_classes.state(), &mut hasher);
-        by_version(&stores.namespaces.store.state(), &mut hasher);
+        stores.plan.hash(&mut hasher);
+        by_version(stores.limit_ranges.state(), &mut hasher);
+        by_version(stores.namespaces.store.state(), &mut hasher);
         hasher.finish()
     }
 
@@ -65,19 +62,4 @@ impl Context {
             self.wake_workload(workload);
         }
     }
-}
-
-/// Hashes objects whose status does not matter for a refusal.
-fn by_generation<K: Resource>(all: impl IntoIterator<Item = Arc<K>>, hasher: &mut DefaultHasher) {
-    let mut sorted: Vec<_> = all.into_iter().map(|o| (o.uid(), o.meta().generation)).collect();
-    sorted.sort();
-    sorted.hash(hasher);
-}
-
-/// Hashes objects that have no generation, or whose labels count.
-fn by_version<K: Resource>(all: &[Arc<K>], hasher: &mut DefaultHasher) {
-    let mut sorted: Vec<_> =
-        all.iter().map(|o| (o.namespace(), o.name_any(), o.resource_version())).collect();
-    sorted.sort();
-    sorted.hash(hasher);
 }

@@ -4,10 +4,10 @@ use super::board::{Acting, Around, Board, BoardSnapshot, Holder, Queued};
 use super::grounds;
 use super::ledger::Remembered;
 use super::memory::ClaimTombstones;
-use super::meters::{Estimates, Stall};
+use super::meters::{ReadyEstimates, Stall};
 use super::policies::Parameters;
 use super::policies::Policies;
-use super::queue::Key;
+use super::queue::QueueKey;
 use super::remembered::OfGangs;
 use super::stores::Stores;
 use super::waiting::Waiting;
@@ -59,7 +59,7 @@ pub struct Options {
 }
 
 /// The parts of a [`Context`].
-pub struct Parts {
+pub struct ContextParts {
     /// The API server client.
     pub client: Client,
     /// The clock.
@@ -120,17 +120,17 @@ pub struct Context {
     pub(super) of_gangs: OfGangs,
     pub(super) tombstones: ClaimTombstones,
     /// How long nodes took lately.
-    pub(super) estimates: Estimates,
+    pub(super) estimates: ReadyEstimates,
     /// How long Karpenter stood still.
     pub(super) stall: Stall,
-    turns: AtomicU64,
+    changes: AtomicU64,
     better_offers: AtomicU64,
 }
 
 impl Context {
     /// Builds a context with an empty memory.
     pub fn new(
-        parts: Parts,
+        parts: ContextParts,
         shards: Shards,
         stores: Stores,
         (gates, wake, outage): (StartGates, Wakers, Outage),
@@ -160,9 +160,9 @@ impl Context {
             reads: Batched::default(),
             of_gangs: OfGangs::default(),
             tombstones: ClaimTombstones::default(),
-            estimates: Estimates::default(),
+            estimates: ReadyEstimates::default(),
             stall: Stall::default(),
-            turns: AtomicU64::new(0),
+            changes: AtomicU64::new(0),
             better_offers: AtomicU64::new(0),
         }
     }
@@ -248,7 +248,7 @@ impl Context {
 
     /// Queues a Workload for another reconcile.
     pub fn wake_workload(&self, workload: ObjectRef<Workload>) {
-        self.of_gangs.waiting.note(Key::from(workload.clone()));
+        self.of_gangs.waiting.note(QueueKey::from(workload.clone()));
         // Fails only while the process ends, when nothing reconciles any more.
         let _ = self.wake.workload.send(workload);
     }
@@ -276,7 +276,7 @@ impl Context {
             self.count_better_offer();
         }
         if news.eased {
-            self.next_turn();
+            self.wake_waiting();
         } else if news.is_better {
             self.wake_refused();
         }
@@ -293,28 +293,28 @@ impl Context {
     }
 
     /// Wakes the gangs that wait for another's turn, or for anything else that plans are made from.
-    pub fn next_turn(&self) {
-        self.next_turn_of(|_| true);
+    pub fn wake_waiting(&self) {
+        self.wake_waiting_where(|_| true);
         self.wake_refused();
     }
 
     /// Wakes those of the waiting gangs that `is_meant` accepts.
-    pub(super) fn next_turn_of(&self, is_meant: impl Fn(&ObjectRef<Workload>) -> bool) {
-        self.count_turn();
+    pub(super) fn wake_waiting_where(&self, is_meant: impl Fn(&ObjectRef<Workload>) -> bool) {
+        self.count_change();
         for workload in self.of_gangs.board.waiting().into_iter().filter(is_meant) {
             self.wake_workload(workload);
         }
     }
 
     /// Counts a change that a gang may wait for before it is known to wait.
-    pub(super) fn count_turn(&self) {
-        self.turns.fetch_add(1, Ordering::SeqCst);
+    pub(super) fn count_change(&self) {
+        self.changes.fetch_add(1, Ordering::SeqCst);
     }
 
     /// How often something changed that gangs wait for. A gang that found no plan compares this count after its
     /// reconcile, because it is known to wait only then and may have missed a change.
-    pub fn turns(&self) -> u64 {
-        self.turns.load(Ordering::SeqCst)
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Ordering::SeqCst)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::context::Context;
 use super::memory::workload_of;
-use super::queue::Key;
+use super::queue::QueueKey;
 use crate::api::{Node, NodeClaim, Workload};
 use crate::gang::identity::gang_label;
 use crate::names;
@@ -49,7 +49,7 @@ impl Context {
         let is_more = self.of_gangs.ledger.open().sightings().note(shape, self.now());
         if is_more {
             self.count_better_offer();
-            self.next_turn();
+            self.wake_waiting();
         }
     }
 
@@ -71,7 +71,7 @@ impl Context {
     /// Handles a changed Workload. If it is gone, its claims are reconciled.
     pub fn workload_touched(&self, workload: &Workload) {
         let object = ObjectRef::from_obj(workload);
-        self.of_gangs.waiting.note(Key::of(workload));
+        self.of_gangs.waiting.note(QueueKey::of(workload));
         let uid = workload.uid().unwrap_or_default();
         // A request owns no requests, whatever a tenant writes.
         let may_own_requests = workload.request_name().is_none();
@@ -115,6 +115,6 @@ impl Context {
         for check in self.stores.checks.state() {
             let _ = self.wake.check.send(ObjectRef::from_obj(&*check));
         }
-        self.next_turn();
+        self.wake_waiting();
     }
 }

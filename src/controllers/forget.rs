@@ -28,7 +28,7 @@ impl Context {
             self.trace_cut_off(gang, journal, subject);
         }
         if forgotten.freed {
-            self.next_turn();
+            self.wake_waiting();
         }
     }
 
@@ -39,7 +39,7 @@ impl Context {
             freed |= self.forget(&uid, Cause::TermOver).freed;
         }
         if freed {
-            self.next_turn();
+            self.wake_waiting();
         }
         self.of_gangs.registry.forget_orphaned_where(fits);
         if !self.shards.any_led() || self.shards.count() == 1 {

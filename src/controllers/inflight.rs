@@ -87,20 +87,20 @@ impl Context {
         }
         let waited_for = |reason| self.of_gangs.ledger.open().is_waited_for(reason);
         if gone {
-            self.count_turn();
+            self.count_change();
         }
         let arrived = (gone || claim.is("Initialized")) && waited_for(ObstacleReason::Guarded);
         let [limited, full] =
             [ObstacleReason::LimitExceeded, ObstacleReason::ReservationFull].map(waited_for);
         if arrived || (gone && limited) || (left && full) {
-            self.next_turn();
+            self.wake_waiting();
             return;
         }
         if !counts_by_queue(self) || !gone {
             return;
         }
         let queue = queue_of(self, &ClaimSummary::of(claim));
-        self.next_turn_of(|object| {
+        self.wake_waiting_where(|object| {
             let waits = self.stores.workloads.entry(object).map(|known| known.local_queue.clone());
             // The LocalQueue of a Workload that is gone is unknown.
             queue.is_none() || waits == queue

@@ -26,7 +26,7 @@ impl Context {
 
     /// Begins or ends a term as leader of a shard. What is kept about its gangs belongs to an earlier term and is
     /// dropped. A new leader reconciles everything.
-    pub fn turn(&self, shard: usize, leads: bool) {
+    pub fn on_leadership_change(&self, shard: usize, leads: bool) {
         let count = self.shards.count();
         let is_in = |uid: &str| shard_of(uid, count) == shard;
         self.forget_term(is_in);

@@ -5,7 +5,7 @@
 //! others are planned.
 
 use super::basis::{Bases, Basis};
-use super::board::{Shortage, ShortageSource};
+use super::board::{ShortageEntry, ShortageSource};
 use super::capacity_returns::CapacityReturns;
 use super::memory::lock;
 use super::refused::Refused;
@@ -38,7 +38,7 @@ pub struct Ledger(Mutex<LedgerPages>);
 
 /// What got better since the previous page of Karpenter's metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct News {
+pub struct MarketNews {
     /// Something has capacity again.
     pub eased: bool,
     /// Something costs less, or has a price for the first time.
@@ -48,8 +48,8 @@ pub struct News {
 /// The inside of [`Ledger`].
 #[derive(Debug, Default)]
 pub struct LedgerPages {
-    entries: BTreeMap<String, Entry>,
-    short: BTreeMap<Offering, Short>,
+    entries: BTreeMap<String, LedgerEntry>,
+    short: BTreeMap<Offering, ShortUntil>,
     /// The last page of Karpenter's metrics.
     market: Option<Arc<Market>>,
     options: BTreeMap<String, OptionPosition>,
@@ -74,14 +74,14 @@ pub struct LedgerPages {
 
 /// Until when an offering counts as out of capacity, and who reported it.
 #[derive(Clone, Copy, Debug)]
-struct Short {
+struct ShortUntil {
     until: Timestamp,
     source: ShortageSource,
 }
 
 /// An accepted plan whose nodes do not all exist yet.
 #[derive(Debug)]
-struct Entry {
+struct LedgerEntry {
     reservations: Vec<PoolReservation>,
     held: Vec<HeldNodes>,
     offerings: BTreeSet<Offering>,
@@ -106,7 +106,7 @@ pub struct Accepted {
 #[derive(Serialize, Debug)]
 pub struct Remembered {
     /// What ran out of capacity lately.
-    pub shortages: Vec<Shortage>,
+    pub shortages: Vec<ShortageEntry>,
     /// What nodes of each instance type have offered.
     pub shapes: Vec<Shape>,
 }
@@ -142,7 +142,7 @@ impl LedgerPages {
         }
         let Basis { shapes, market } = self.basis(now);
         let basis = self.bases.keep(gang, shapes, market.is_some());
-        let entry = Entry {
+        let entry = LedgerEntry {
             reservations: plan.reservations(gang),
             held: plan.held(),
             offerings: plan.offerings(),
@@ -221,7 +221,7 @@ impl LedgerPages {
 
     /// What the entered plan of a gang was made from.
     pub fn accepted(&self, gang: &str) -> Option<Accepted> {
-        let accepted = |entry: &Entry| Accepted {
+        let accepted = |entry: &LedgerEntry| Accepted {
             option_index: entry.option_index,
             basis: entry.basis.clone(),
             settled: entry.settled.clone(),
@@ -296,12 +296,12 @@ impl LedgerPages {
 
     /// Records what ran out of capacity.
     pub fn note_shortage(&mut self, offerings: BTreeSet<Offering>, now: Timestamp) {
-        let short = Short { until: now + REMEMBERED, source: ShortageSource::Launch };
+        let short = ShortUntil { until: now + REMEMBERED, source: ShortageSource::Launch };
         self.short.extend(offerings.into_iter().map(|offering| (offering, short)));
     }
 
     /// Takes over a page of Karpenter's metrics.
-    pub fn take_market(&mut self, market: Market) -> News {
+    pub fn take_market(&mut self, market: Market) -> MarketNews {
         // A page that is too old to count is ignored, so what it said is news again.
         let is_better = market.is_better_than(self.market(market.seen).as_deref());
         let reported = market.short();
@@ -309,7 +309,7 @@ impl LedgerPages {
         self.short
             .retain(|offering, short| short.source == ShortageSource::Launch || reported.contains(offering));
         let eased = self.short.len() < before;
-        let new = Short { until: market.seen + REMEMBERED, source: ShortageSource::Karpenter };
+        let new = ShortUntil { until: market.seen + REMEMBERED, source: ShortageSource::Karpenter };
         for offering in reported {
             let short = self.short.entry(offering).or_insert(new);
             if short.until < new.until {
@@ -319,7 +319,7 @@ impl LedgerPages {
         let market = Arc::new(market);
         self.bases.take_market(&market);
         self.market = Some(market);
-        News { eased, is_better }
+        MarketNews { eased, is_better }
     }
 
     /// The last page of Karpenter's metrics, unless it is too old.
@@ -370,14 +370,14 @@ impl LedgerPages {
     }
 
     /// What ran out of capacity lately, and whose turn it is there.
-    pub fn shortages(&self, now: Timestamp) -> Vec<Shortage> {
+    pub fn shortages(&self, now: Timestamp) -> Vec<ShortageEntry> {
         let turn = |offering: &Offering| {
             let entries = self.entries.iter().filter(|(_, entry)| entry.offerings.contains(offering));
             entries.map(|(gang, _)| gang.clone()).next()
         };
         let lasting = self.short.iter().filter(|(_, short)| short.until > now);
         lasting
-            .map(|(offering, short)| Shortage {
+            .map(|(offering, short)| ShortageEntry {
                 offering: offering.clone(),
                 until: short.until,
                 source: short.source,

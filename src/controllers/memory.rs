@@ -105,19 +105,19 @@ fn version(workload: &Workload) -> Option<u64> {
 
 /// What is known about claims that are gone, or may be gone before the stores show it.
 #[derive(Debug, Default)]
-pub struct ClaimTombstones(Mutex<Book>);
+pub struct ClaimTombstones(Mutex<TombstoneRecords>);
 
 #[derive(Debug, Default)]
-struct Book {
+struct TombstoneRecords {
     records: BTreeMap<String, Record>,
     /// Names of the claims that took over places.
-    places: BTreeMap<Place, String>,
+    places: BTreeMap<SlotKey, String>,
     /// When expired records were last searched for, by a monotonic clock.
     weeded: Option<Instant>,
 }
 
 /// A place in a gang: gang, attempt and slot.
-type Place = (String, String, String);
+type SlotKey = (String, String, String);
 
 #[derive(Debug, Default)]
 struct Record {
@@ -125,7 +125,7 @@ struct Record {
     node_pool: String,
     requirements: Vec<Requirement>,
     workload: Option<ObjectRef<Workload>>,
-    place: Option<Place>,
+    place: Option<SlotKey>,
     /// UID under which we deleted it.
     deleted: Option<String>,
     /// Set if it could not be deleted.
@@ -161,8 +161,8 @@ impl ClaimTombstones {
     /// Records a claim as a watch or a write showed it, alive or being deleted.
     pub fn saw(&self, claim: &NodeClaim, now: Timestamp) {
         let (name, place) = (claim.name_any(), claim.taken_over().map(|_| place_of(claim)));
-        let mut book = lock(&self.0);
-        let record = book.record(&name);
+        let mut records = lock(&self.0);
+        let record = records.record(&name);
         record.tombstone.launched |= claim.is("Launched");
         claim.label(names::NODEPOOL).clone_into(&mut record.node_pool);
         record.requirements.clone_from(&claim.spec.requirements);
@@ -172,21 +172,21 @@ impl ClaimTombstones {
         record.launch_error = has_launch_error(claim).then_some(first);
         let before = std::mem::replace(&mut record.place, place.clone());
         if before != place {
-            book.leave(before, &name);
+            records.leave(before, &name);
         }
         if let Some(place) = place {
-            book.places.insert(place, name);
+            records.places.insert(place, name);
         }
     }
 
     /// Records that a claim is alive and in the store. What the store shows need not be kept too.
     pub fn lives(&self, claim: &NodeClaim, now: Timestamp) {
-        let mut book = lock(&self.0);
+        let mut records = lock(&self.0);
         let name = claim.name_any();
-        match book.records.get(&name).map(Record::says_anything) {
-            None | Some(false) if !has_launch_error(claim) => book.forget(&name),
+        match records.records.get(&name).map(Record::says_anything) {
+            None | Some(false) if !has_launch_error(claim) => records.forget(&name),
             _ => {
-                drop(book);
+                drop(records);
                 self.saw(claim, now);
             }
         }
@@ -232,15 +232,15 @@ impl ClaimTombstones {
 
     /// UIDs of claims that could not be deleted, and since when by a clock that shows `now`.
     pub fn undeletable(&self, now: Timestamp) -> BTreeMap<String, Timestamp> {
-        let book = lock(&self.0);
-        let all = book.records.values().filter_map(|record| record.undeletable.as_ref());
+        let records = lock(&self.0);
+        let all = records.records.values().filter_map(|record| record.undeletable.as_ref());
         all.map(|one| (one.uid.clone(), now.checked_sub(one.since.elapsed()).unwrap_or(now))).collect()
     }
 
     /// Whether we deleted this claim, by its UID.
     pub fn is_deleted(&self, claim: &NodeClaim) -> bool {
-        let book = lock(&self.0);
-        let record = book.records.get(&claim.name_any());
+        let records = lock(&self.0);
+        let record = records.records.get(&claim.name_any());
         record.is_some_and(|r| r.deleted.is_some() && r.deleted == claim.uid())
     }
 
@@ -265,8 +265,8 @@ impl ClaimTombstones {
 
     /// Offerings that a vanished claim may have become. These labels distinguish places.
     pub fn offerings(&self, claim: &str, place_keys: &[String]) -> BTreeSet<Offering> {
-        let book = lock(&self.0);
-        let record = book.records.get(claim);
+        let records = lock(&self.0);
+        let record = records.records.get(claim);
         record.map(|r| Offering::among(&r.node_pool, &r.requirements, place_keys)).unwrap_or_default()
     }
 
@@ -275,7 +275,7 @@ impl ClaimTombstones {
     }
 }
 
-impl Book {
+impl TombstoneRecords {
     /// The record of a claim, to be changed.
     fn record(&mut self, claim: &str) -> &mut Record {
         let now = Instant::now();
@@ -297,14 +297,14 @@ impl Book {
     }
 
     /// Another claim may have taken over the place meanwhile.
-    fn leave(&mut self, place: Option<Place>, claim: &str) {
+    fn leave(&mut self, place: Option<SlotKey>, claim: &str) {
         if let Some(place) = place.filter(|place| self.places.get(place).is_some_and(|name| name == claim)) {
             self.places.remove(&place);
         }
     }
 }
 
-fn place_of(claim: &NodeClaim) -> Place {
+fn place_of(claim: &NodeClaim) -> SlotKey {
     let slot = claim.slot().map_or_else(String::new, |slot| slot.to_string());
     (gang_of(claim), claim.label(names::ATTEMPT).to_owned(), slot)
 }

@@ -24,13 +24,13 @@ const KIND_LABELS: [&str; 3] = [names::CAPACITY_TYPE, names::INSTANCE_TYPE, name
 type Samples = BTreeMap<(Timestamp, String), SignedDuration>;
 
 /// What nodes were requested with: their NodePool, and the values of [`KIND_LABELS`] in that order.
-type Kind = (String, [String; 3]);
+type RequestedKind = (String, [String; 3]);
 
 /// How long nodes took lately, by what was requested.
 #[derive(Debug, Default)]
-pub struct Estimates(Mutex<BTreeMap<Kind, Samples>>);
+pub struct ReadyEstimates(Mutex<BTreeMap<RequestedKind, Samples>>);
 
-impl Estimates {
+impl ReadyEstimates {
     /// Records when the node of a claim was ready.
     pub fn note(&self, claim: &NodeClaim, ready: Timestamp) {
         let Some(created) = claim.metadata.creation_timestamp.as_ref() else { return };
@@ -69,7 +69,7 @@ fn median(samples: &Samples) -> Option<SignedDuration> {
 }
 
 /// What a claim requested, which is known while it exists. What it got shows only later.
-fn kind(claim: &NodeClaim) -> Kind {
+fn kind(claim: &NodeClaim) -> RequestedKind {
     let asked = KIND_LABELS.map(|key| {
         // The order of the values does not matter.
         let values: BTreeSet<&str> = allowed(claim, key).iter().map(String::as_str).collect();
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn an_estimate_is_the_median_of_its_kind() {
-        let estimates = Estimates::default();
+        let estimates = ReadyEstimates::default();
         let (spot, on_demand) = (claim(100, "spot"), claim(110, "on-demand"));
         assert_eq!(estimates.ready_by(&[&spot]), None);
         for seconds in [70, 60, 500, 60] {
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn tiers_of_one_pool_that_differ_by_type_or_zone_are_estimated_apart() {
-        let estimates = Estimates::default();
+        let estimates = ReadyEstimates::default();
         let of = |key, values: &[&str]| asked_for(claim(100, "spot"), key, values);
         let (large, small) = (of(names::INSTANCE_TYPE, &["p5", "p4"]), of(names::INSTANCE_TYPE, &["g5"]));
         let (here, there) = (of(names::ZONE, &["a"]), of(names::ZONE, &["b"]));
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn the_kind_without_updates_for_longest_is_dropped_first() {
-        let estimates = Estimates::default();
+        let estimates = ReadyEstimates::default();
         let of = |n: usize| asked_for(claim(0, "spot"), names::ZONE, &[&n.to_string()]);
         for n in 0..=KINDS {
             estimates.note(&of(n), at(100 + i64::try_from(n).unwrap()));

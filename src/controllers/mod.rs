@@ -13,6 +13,7 @@ mod capacity_returns;
 mod causes;
 pub mod claims;
 pub mod context;
+mod digests;
 mod event_handlers;
 mod finalizer;
 mod forget;

@@ -1,25 +1,38 @@
 //! The kinds, one object of each for the whole cluster or more, that plans are made from.
 //!
-//! One line below watches a kind, keeps its objects and reads them past the caches, and the compiler asks what follows from a change
-//! (`app/feeds`). By hand: `plan::Cluster` and who fills it (`plans`, `cli/plan`), `planned_from` in `refused` if a change may end a
-//! refusal, `RESOURCES` in `cluster/client`, the ClusterRoles, and `sim/api/kinds`.
+//! One line below watches a kind, keeps its objects, reads them past the caches, and says which changes count. By hand remain
+//! `plan::Cluster` and who fills it (`plans`, `cli/plan`), the ClusterRole, and `sim/api/kinds`; tests ask for the last two.
 
+use super::digests::{by_generation, by_version, uncounted};
 use crate::api::{ClusterQueue, DaemonSet, DeviceClass, NodePool, ResourceFlavor};
 use crate::cluster::guard::Guarded;
-use crate::cluster::store::Store;
+use crate::cluster::store::{Object, Store};
 use crate::cluster::watch::{StartGates, Touched, watch};
 use crate::effects::call;
 use crate::error::Error;
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::api::ListParams;
+use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Config;
-use kube::{Api, Client, Resource};
+use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::hash::DefaultHasher;
 use std::sync::Arc;
 
+/// Acts on changes of what plans are made from.
+pub trait OnPlanChange {
+    /// Acts on those changes of a kind that matter.
+    fn on_change<K: Object + Send + Sync + 'static>(
+        &mut self,
+        changes: Touched<K>,
+        matters: impl FnMut(&K) -> bool + Send + 'static,
+    );
+}
+
 macro_rules! plan_kinds {
-    ($($field:ident: $kind:ty, $resource:literal, $plural:literal;)+) => {
+    ($($field:ident: $kind:ty, $resource:literal, $plural:literal, $matters:ident, $counted:ident;)+) => {
         /// The objects that their watches show.
         #[derive(Clone)]
         pub struct PlanStores {
@@ -32,22 +45,25 @@ macro_rules! plan_kinds {
             $(#[doc = concat!("All ", $plural, ".")] pub $field: Vec<Arc<$kind>>,)+
         }
 
-        /// The changes of these objects.
-        pub struct PlanChanges {
-            $(#[doc = concat!("Changes of ", $plural, ".")] pub $field: Touched<$kind>,)+
-        }
-
         impl PlanStores {
             /// Starts a watch of each kind; nothing is reconciled before each was listed.
-            pub fn watch(client: &Client, gates: &StartGates) -> (Self, PlanChanges) {
+            pub fn watch(client: &Client, gates: &StartGates, act: &mut impl OnPlanChange) -> Self {
                 let all = Config::default;
-                $(let $field = watch::<$kind>($resource, Api::all(client.clone()), all(), Some(gates));)+
-                (Self { $($field: $field.store),+ }, PlanChanges { $($field: $field.touched),+ })
+                $(
+                    let $field = watch::<$kind>($resource, Api::all(client.clone()), all(), Some(gates));
+                    act.on_change($field.touched, $matters($field.store.clone()));
+                )+
+                Self { $($field: $field.store),+ }
             }
 
             /// What the caches show.
             pub fn objects(&self) -> PlanObjects {
                 PlanObjects { $($field: self.$field.state()),+ }
+            }
+
+            /// Hashes what may end a refusal if it changes.
+            pub fn hash(&self, hasher: &mut DefaultHasher) {
+                $($counted(self.$field.state(), hasher);)+
             }
         }
 
@@ -62,16 +78,43 @@ macro_rules! plan_kinds {
                 Ok(Arc::new(Self { $($field),+ }))
             }
         }
+
+        #[cfg(test)]
+        fn resources() -> Vec<(String, &'static str)> {
+            vec![$((<$kind as Resource>::group(&()).into_owned(), $resource)),+]
+        }
     };
 }
 
+// Queues and flavors end a refusal by what Kueue reserves by (`causes`).
 plan_kinds! {
-    pools: NodePool, "nodepools", "NodePools";
-    queues: ClusterQueue, "clusterqueues", "ClusterQueues";
-    flavors: ResourceFlavor, "resourceflavors", "ResourceFlavors";
-    runtime_classes: RuntimeClass, "runtimeclasses", "RuntimeClasses";
-    device_classes: DeviceClass, "deviceclasses", "DeviceClasses";
-    daemon_sets: DaemonSet, "daemonsets", "DaemonSets";
+    pools: NodePool, "nodepools", "NodePools", once_seen, by_generation;
+    queues: ClusterQueue, "clusterqueues", "ClusterQueues", always, uncounted;
+    flavors: ResourceFlavor, "resourceflavors", "ResourceFlavors", always, uncounted;
+    runtime_classes: RuntimeClass, "runtimeclasses", "RuntimeClasses", always, by_version;
+    device_classes: DeviceClass, "deviceclasses", "DeviceClasses", always, by_version;
+    daemon_sets: DaemonSet, "daemonsets", "DaemonSets", once_a_generation, by_generation;
+}
+
+/// Every change matters.
+fn always<K>(_: Store<K>) -> impl FnMut(&K) -> bool {
+    |_| true
+}
+
+/// Every NodePool, except one that was edited and that Karpenter has not reconciled yet: nothing can be planned from it, and
+/// Karpenter's update comes as another change.
+fn once_seen(pools: Store<NodePool>) -> impl FnMut(&NodePool) -> bool {
+    move |pool| pools.get(&ObjectRef::from_obj(pool)).is_none_or(|pool| !pool.is_unseen())
+}
+
+/// Every object whose generation has changed: the status of a DaemonSet changes with every node, and that does not matter.
+fn once_a_generation<K: Object>(store: Store<K>) -> impl FnMut(&K) -> bool {
+    let mut generations = BTreeMap::new();
+    move |object| {
+        let exists = store.get(&ObjectRef::from_obj(object)).is_some();
+        let generation = exists.then_some(object.meta().generation);
+        generations.insert((object.namespace(), object.name_any()), generation) != Some(generation)
+    }
 }
 
 /// All objects of a kind that can be read; none where the API server does not serve the kind.
@@ -84,4 +127,30 @@ where
         list => list?,
     };
     Ok(list.items.into_iter().filter_map(|guard| guard.0.ok()).map(Arc::new).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::api::kinds;
+    use serde_json::Value;
+
+    #[test]
+    fn each_kind_may_be_read_and_is_served_by_the_embedded_cluster() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/manifests/rbac.yaml");
+        let text = std::fs::read_to_string(path).unwrap();
+        let documents = text.split("\n---\n").map(|one| serde_yaml::from_str::<Value>(one).unwrap());
+        let rules: Vec<Value> =
+            documents.flat_map(|one| one["rules"].as_array().cloned().unwrap_or_default()).collect();
+        let has = |rule: &Value, key: &str, word: &str| {
+            rule[key].as_array().is_some_and(|words| words.iter().any(|one| one == word))
+        };
+        for (group, resource) in resources() {
+            let grants = |rule: &&Value| has(rule, "apiGroups", &group) && has(rule, "resources", resource);
+            let may = |verb: &str| rules.iter().filter(grants).any(|rule| has(rule, "verbs", verb));
+            assert!(may("list") && may("watch"), "{resource} of {group} in {path}");
+            let is_served = kinds::ALL.iter().any(|kind| (kind.group, kind.plural) == (&*group, resource));
+            assert!(is_served, "{resource} of {group}");
+        }
+    }
 }

@@ -16,14 +16,14 @@ use tokio_util::sync::CancellationToken;
 
 /// Namespace and name of what is reconciled.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Key {
+pub struct QueueKey {
     /// Namespace; empty for cluster-scoped objects.
     pub namespace: String,
     /// Name.
     pub name: String,
 }
 
-impl Key {
+impl QueueKey {
     /// The key of an object.
     pub fn of<K: Resource>(object: &K) -> Self {
         let meta = object.meta();
@@ -45,7 +45,7 @@ impl Key {
     }
 }
 
-impl<K: Resource<DynamicType = ()>> From<ObjectRef<K>> for Key {
+impl<K: Resource<DynamicType = ()>> From<ObjectRef<K>> for QueueKey {
     fn from(object: ObjectRef<K>) -> Self {
         Self { namespace: object.namespace.unwrap_or_default(), name: object.name }
     }
@@ -53,7 +53,7 @@ impl<K: Resource<DynamicType = ()>> From<ObjectRef<K>> for Key {
 
 /// How many reconciles run at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct QueueLimits {
     /// In total.
     pub all: usize,
     /// In one flow.
@@ -90,10 +90,10 @@ impl Action {
 /// Reconciles the objects that `wakes` names, and again when a reconcile asks for it, until `stop`. Then finishes the
 /// running reconciles.
 pub async fn work<F>(
-    wakes: impl Stream<Item = Key>,
-    limits: Limits,
-    flow_of: impl Fn(&Key) -> String,
-    reconcile: impl Fn(Key) -> F,
+    wakes: impl Stream<Item = QueueKey>,
+    limits: QueueLimits,
+    flow_of: impl Fn(&QueueKey) -> String,
+    reconcile: impl Fn(QueueKey) -> F,
     stop: &CancellationToken,
 ) where
     F: Future<Output = Action>,
@@ -132,9 +132,9 @@ pub async fn work<F>(
 ///
 /// `wakes` is read from the start, so that nothing piles up.
 pub fn held_back(
-    wakes: impl Stream<Item = Key>,
+    wakes: impl Stream<Item = QueueKey>,
     opened: impl Future<Output = ()>,
-) -> impl Stream<Item = Key> {
+) -> impl Stream<Item = QueueKey> {
     let wakes = Box::pin(wakes);
     let waits = async move {
         let (mut wakes, mut opened) = (wakes, pin!(opened));
@@ -158,22 +158,22 @@ pub fn held_back(
 struct Scheduler<L> {
     /// Which flow a key waits in.
     flow_of: L,
-    flows: FairQueue<Key>,
-    waiting: BTreeSet<Key>,
+    flows: FairQueue<QueueKey>,
+    waiting: BTreeSet<QueueKey>,
     /// With the flow that each runs in.
-    running: BTreeMap<Key, String>,
+    running: BTreeMap<QueueKey, String>,
     /// How many run in each flow.
     busy: BTreeMap<String, usize>,
     /// Changed while being reconciled.
-    again: BTreeSet<Key>,
-    due: BTreeMap<(Instant, u64), Key>,
-    due_at: BTreeMap<Key, (Instant, u64)>,
+    again: BTreeSet<QueueKey>,
+    due: BTreeMap<(Instant, u64), QueueKey>,
+    due_at: BTreeMap<QueueKey, (Instant, u64)>,
     /// Until when recently reconciled objects are left alone.
-    pauses: BTreeMap<Key, Instant>,
+    pauses: BTreeMap<QueueKey, Instant>,
     count: u64,
 }
 
-impl<L: Fn(&Key) -> String> Scheduler<L> {
+impl<L: Fn(&QueueKey) -> String> Scheduler<L> {
     fn new(flow_of: L) -> Self {
         Self {
             flow_of,
@@ -189,7 +189,7 @@ impl<L: Fn(&Key) -> String> Scheduler<L> {
         }
     }
 
-    fn wake(&mut self, key: Key) {
+    fn wake(&mut self, key: QueueKey) {
         if let Some(until) = self.pauses.get(&key).copied().filter(|until| *until > Instant::now()) {
             self.put_off(key, until);
             return;
@@ -204,7 +204,7 @@ impl<L: Fn(&Key) -> String> Scheduler<L> {
     }
 
     /// Makes a key due then, and at no other time.
-    fn put_off(&mut self, key: Key, at: Instant) {
+    fn put_off(&mut self, key: QueueKey, at: Instant) {
         self.forget_due(&key);
         self.count = self.count.wrapping_add(1);
         let due = (at, self.count);
@@ -212,7 +212,7 @@ impl<L: Fn(&Key) -> String> Scheduler<L> {
         self.due_at.insert(key, due);
     }
 
-    fn forget_due(&mut self, key: &Key) {
+    fn forget_due(&mut self, key: &QueueKey) {
         if let Some(due) = self.due_at.remove(key) {
             self.due.remove(&due);
         }
@@ -234,7 +234,7 @@ impl<L: Fn(&Key) -> String> Scheduler<L> {
     }
 
     /// The next key. Flows take turns, and those that run `most` already are skipped.
-    fn next(&mut self, most: usize) -> Option<Key> {
+    fn next(&mut self, most: usize) -> Option<QueueKey> {
         let has_room = |flow: &str| self.busy.get(flow).is_none_or(|busy| *busy < most);
         let (flow, key) = self.flows.next(has_room)?;
         self.waiting.remove(&key);
@@ -243,7 +243,7 @@ impl<L: Fn(&Key) -> String> Scheduler<L> {
         Some(key)
     }
 
-    fn done(&mut self, key: Key, action: Action) {
+    fn done(&mut self, key: QueueKey, action: Action) {
         let flow = self.running.remove(&key).unwrap_or_default();
         if let Some(busy) = self.busy.get_mut(&flow) {
             *busy -= 1;
@@ -269,8 +269,8 @@ mod tests {
     use super::*;
     use std::cell::RefCell;
 
-    fn key(name: &str) -> Key {
-        Key { namespace: name.chars().take(1).collect(), name: name.to_owned() }
+    fn key(name: &str) -> QueueKey {
+        QueueKey { namespace: name.chars().take(1).collect(), name: name.to_owned() }
     }
 
     #[tokio::test(start_paused = true)]
@@ -279,7 +279,7 @@ mod tests {
         let seen = RefCell::new(Vec::new());
         let names = ["a1", "a2", "a3", "b1", "a1"].map(key);
         let wakes = futures::stream::iter(names).chain(futures::stream::pending());
-        let reconcile = |key: Key| {
+        let reconcile = |key: QueueKey| {
             seen.borrow_mut().push(key.name.clone());
             let (stop, count) = (stop.clone(), seen.borrow().len());
             async move {
@@ -292,7 +292,7 @@ mod tests {
             }
         };
         let started = Instant::now();
-        work(wakes, Limits { all: 1, flow: 1, first: 0 }, Key::flow, reconcile, &stop).await;
+        work(wakes, QueueLimits { all: 1, flow: 1, first: 0 }, QueueKey::flow, reconcile, &stop).await;
         assert_eq!(*seen.borrow(), ["a1", "b1", "a2", "a3", "a1", "b1"]);
         assert!(
             started.elapsed() >= Duration::from_secs(11),
@@ -310,7 +310,7 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(1)).await;
             key("c1")
         }));
-        let reconcile = |key: Key| {
+        let reconcile = |key: QueueKey| {
             seen.borrow_mut().insert(key.name, started.elapsed().as_secs());
             let (stop, count) = (stop.clone(), seen.borrow().len());
             async move {
@@ -321,8 +321,8 @@ mod tests {
                 Action::await_change()
             }
         };
-        let limits = Limits { all: 4, flow: 2, first: 1 };
-        work(wakes.chain(futures::stream::pending()), limits, Key::flow, reconcile, &stop).await;
+        let limits = QueueLimits { all: 4, flow: 2, first: 1 };
+        work(wakes.chain(futures::stream::pending()), limits, QueueKey::flow, reconcile, &stop).await;
         let at = |name: &str| seen.borrow().get(name).copied();
         assert_eq!(["a1", "a2", "b1", "b2"].map(at), [Some(0); 4]);
         assert_eq!(at("c1"), Some(1), "it does not wait for one of the four");
@@ -343,7 +343,7 @@ mod tests {
             futures::stream::once(touch).boxed_local()
         });
         let wakes = futures::stream::iter([key("a")]).chain(futures::stream::select_all(touches));
-        let reconcile = |key: Key| {
+        let reconcile = |key: QueueKey| {
             seen.borrow_mut().push((key.name.clone(), started.elapsed().as_millis()));
             let (stop, count) = (stop.clone(), seen.borrow().len());
             async move {
@@ -356,8 +356,8 @@ mod tests {
                 Action::requeue(again).pausing(pause)
             }
         };
-        let limits = Limits { all: 2, flow: 2, first: 0 };
-        work(wakes.chain(futures::stream::pending()), limits, Key::flow, reconcile, &stop).await;
+        let limits = QueueLimits { all: 2, flow: 2, first: 0 };
+        work(wakes.chain(futures::stream::pending()), limits, QueueKey::flow, reconcile, &stop).await;
         let at = |name: &str, at| (name.to_owned(), at);
         assert_eq!(
             *seen.borrow(),

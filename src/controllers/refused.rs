@@ -22,10 +22,10 @@ const PAUSE: SignedDuration = SignedDuration::from_millis(250);
 
 /// Refused gangs, by their ids.
 #[derive(Debug, Default)]
-pub struct Refused(BTreeMap<String, Entry>);
+pub struct Refused(BTreeMap<String, RefusedGang>);
 
 #[derive(Debug)]
-struct Entry {
+struct RefusedGang {
     /// The Workload as it was refused, with what Kueue had reserved for it.
     workload: Arc<Workload>,
     causes: Causes,
@@ -56,7 +56,7 @@ impl Refused {
         let lost = self.0.get(gang).map_or(0, |entry| entry.lost.saturating_add(1));
         let again_at = now + PAUSE.saturating_mul(1 << lost.min(8));
         let (workload, refusal) = (Arc::new(workload.clone()), Refusal { until, again_at });
-        self.0.insert(gang.to_owned(), Entry { workload, causes, refusal, lost });
+        self.0.insert(gang.to_owned(), RefusedGang { workload, causes, refusal, lost });
     }
 
     /// The refusal of a gang, if it still stands.

@@ -22,10 +22,10 @@ use std::time::Duration;
 
 /// Gangs and Workloads.
 #[derive(Debug, Default)]
-pub struct GangRegistry(Mutex<Entries>);
+pub struct GangRegistry(Mutex<RegistryEntries>);
 
 #[derive(Debug, Default)]
-struct Entries {
+struct RegistryEntries {
     /// By their ids.
     gangs: BTreeMap<String, OfGang>,
     /// By their UIDs.
@@ -79,7 +79,7 @@ pub enum Cause {
 pub type LastSeen = (String, Journal, Subject);
 
 impl GangRegistry {
-    fn entries(&self) -> MutexGuard<'_, Entries> {
+    fn entries(&self) -> MutexGuard<'_, RegistryEntries> {
         lock(&self.0)
     }
 
@@ -125,7 +125,7 @@ impl GangRegistry {
     /// How many entries there are of each kind.
     pub fn counts(&self) -> [(&'static str, usize); 4] {
         let entries = self.entries();
-        let Entries { gangs, workloads, orphaned, notices, policies: _ } = &*entries;
+        let RegistryEntries { gangs, workloads, orphaned, notices, policies: _ } = &*entries;
         [
             ("gangs", gangs.len()),
             ("workloads", workloads.len()),
@@ -302,7 +302,7 @@ impl GangRegistry {
     }
 }
 
-impl Entries {
+impl RegistryEntries {
     /// Forgets of a Workload what belongs to a term, and returns its gangs. Notices and writes stay valid for any leader.
     fn end_term(&mut self, uid: &str) -> BTreeSet<String> {
         let Some(OfWorkload { gangs, own_write, .. }) = self.workloads.remove(uid) else {

@@ -7,7 +7,7 @@
 
 use super::board::Board;
 use super::ledger::Ledger;
-use super::progress::Progress;
+use super::progress::ProgressPace;
 use super::registry::{Cause, GangRegistry, LastSeen};
 use super::waiting::Waiting;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,7 +23,7 @@ pub struct OfGangs {
     /// What gangs take and wait for.
     pub(super) ledger: Ledger,
     /// When progress was reported to Workloads.
-    pub(super) progress: Progress,
+    pub(super) progress: ProgressPace,
     /// Since when Workloads wait to be reconciled.
     pub(super) waiting: Waiting,
 }

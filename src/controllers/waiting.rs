@@ -3,17 +3,17 @@
 //! Rule: nothing is decided on it. The delay of verdicts is measured from it.
 
 use super::memory::lock;
-use super::queue::Key;
+use super::queue::QueueKey;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 /// Workloads that changed since their last complete reconcile.
 #[derive(Debug, Default)]
-pub struct Waiting(Mutex<BTreeMap<Key, Wait>>);
+pub struct Waiting(Mutex<BTreeMap<QueueKey, ReconcileWait>>);
 
 #[derive(Clone, Copy, Debug)]
-struct Wait {
+struct ReconcileWait {
     /// Since when.
     since: Instant,
     /// When the last change was seen.
@@ -21,14 +21,14 @@ struct Wait {
 }
 
 impl Waiting {
-    fn open(&self) -> MutexGuard<'_, BTreeMap<Key, Wait>> {
+    fn open(&self) -> MutexGuard<'_, BTreeMap<QueueKey, ReconcileWait>> {
         lock(&self.0)
     }
 
     /// Records that a change was seen.
-    pub fn note(&self, workload: Key) {
+    pub fn note(&self, workload: QueueKey) {
         let now = Instant::now();
-        self.open().entry(workload).or_insert(Wait { since: now, latest: now }).latest = now;
+        self.open().entry(workload).or_insert(ReconcileWait { since: now, latest: now }).latest = now;
     }
 
     /// How many Workloads wait.
@@ -37,13 +37,13 @@ impl Waiting {
     }
 
     /// Since when it waits; now if no change was seen.
-    pub fn since(&self, workload: &Key) -> Instant {
+    pub fn since(&self, workload: &QueueKey) -> Instant {
         self.open().get(workload).map_or_else(Instant::now, |wait| wait.since)
     }
 
     /// Records that a reconcile that began then is complete, or that there was nothing to reconcile. Changes seen
     /// meanwhile wait for the next one.
-    pub fn served(&self, workload: &Key, began: Instant) {
+    pub fn served(&self, workload: &QueueKey, began: Instant) {
         let mut all = self.open();
         match all.get_mut(workload) {
             Some(wait) if wait.latest > began => wait.since = wait.latest,
@@ -62,7 +62,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn changes_during_a_reconcile_wait_for_the_next_one() {
         let (waiting, second) = (Waiting::default(), Duration::from_secs(1));
-        let key = Key::of(&Workload::new("train", WorkloadSpec::default()));
+        let key = QueueKey::of(&Workload::new("train", WorkloadSpec::default()));
         waiting.note(key.clone());
         let noted = Instant::now();
         tokio::time::sleep(second).await;

@@ -7,7 +7,7 @@ use super::gang::{Gang, LeftAlone, Reconciled};
 use super::memory::CacheLag;
 use super::mirrors::refuse_without_owner;
 use super::others::Others;
-use super::queue::{Action, Key};
+use super::queue::{Action, QueueKey};
 use super::queueing;
 use crate::api::workload::{CheckState, Verdict};
 use crate::api::{Workload, condition};
@@ -44,14 +44,14 @@ const FIRST_RETRY: Duration = Duration::from_millis(400);
 const LAST_RETRY: Duration = Duration::from_secs(30);
 
 /// The flow of a Workload: its LocalQueue.
-pub fn flow(key: &Key, context: &Context) -> String {
+pub fn flow(key: &QueueKey, context: &Context) -> String {
     let known = context.stores.workloads.entry(&key.object());
     known.map_or_else(|| key.flow(), |workload| workload.local_queue.clone())
 }
 
 /// Reconciles one Workload.
 pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result<Action, Error> {
-    let (key, began) = (Key::of(&*workload), Instant::now());
+    let (key, began) = (QueueKey::of(&*workload), Instant::now());
     if !context.acts_for(workload.metadata.uid.as_deref().unwrap_or_default()) {
         // The next leader of its shard reconciles it.
         context.of_gangs.waiting.served(&key, began);

@@ -15,7 +15,7 @@ use crate::cluster::lease::{ElectionSettings, Timing};
 use crate::cluster::lock;
 use crate::controllers::Context;
 use crate::controllers::board::BoardSnapshot;
-use crate::controllers::context::{Options, Parts};
+use crate::controllers::context::{ContextParts, Options};
 use crate::names;
 use crate::policy::PolicyFile;
 use crate::policy::read::FileError;
@@ -159,7 +159,7 @@ impl Cluster {
         }
         let client =
             self.link(names::SETU, start.api_replica, self.clock.clone(), Arc::clone(&wire)).client();
-        let mut replica = Replica::start(Parts {
+        let mut replica = Replica::start(ContextParts {
             client,
             clock: self.clock.skewed(start.skew),
             controller_name: start.controller_name.clone().unwrap_or_else(|| self.controller_name.clone()),

@@ -1,6 +1,6 @@
 //! Carries out a gang's decisions: writes the journal first, then creates or deletes claims.
 
-use super::scope::Scope;
+use super::scope::GangScope;
 use super::{Gang, warm};
 use crate::api::parameters::Release;
 use crate::api::{NodeClaim, Workload};
@@ -216,22 +216,22 @@ impl Gang<'_> {
 struct Released {
     back: Vec<NodeClaim>,
     kept: Vec<NodeClaim>,
-    gone: Vec<Target>,
+    gone: Vec<ClaimTarget>,
 }
 
 /// Name and UID of a claim to delete.
-type Target = (String, String);
+type ClaimTarget = (String, String);
 
-fn target(claim: &NodeClaim) -> Target {
+fn target(claim: &NodeClaim) -> ClaimTarget {
     (claim.name_any(), claim.uid().unwrap_or_default())
 }
 
 /// Deletes claims. Returns false if they cannot be deleted: those that are left of these names then count as being deleted.
 async fn delete(
-    scope: &Scope<'_>,
+    scope: &GangScope<'_>,
     observed: &mut Observed,
     names: &[String],
-    targets: Vec<Target>,
+    targets: Vec<ClaimTarget>,
 ) -> Result<bool, Error> {
     let (tombstones, now) = (&scope.context.tombstones, scope.now());
     let noted = |name: &str, uid: &str| tombstones.deleted(name, uid);

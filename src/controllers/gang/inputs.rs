@@ -1,7 +1,7 @@
 //! What a gang's plan is made from, besides the stores: read past the caches, once for each reconcile.
 
 use super::Gang;
-use super::scope::Scope;
+use super::scope::GangScope;
 use crate::api::parameters::Release;
 use crate::api::{NodeClaim, Workload};
 use crate::controllers::grounds::Grounds;
@@ -35,7 +35,7 @@ impl PlanInputs {
     /// Reads the claims that a plan depends on: those of NodePools, and those that the gang may take over.
     pub(super) async fn read_claims(
         &mut self,
-        scope: &Scope<'_>,
+        scope: &GangScope<'_>,
         state: &State,
         policy: &Policy,
         workload: &Workload,
@@ -61,7 +61,7 @@ impl PlanInputs {
     /// Reads which kept nodes the gang may take over.
     pub(super) async fn read_warm(
         &mut self,
-        scope: &Scope<'_>,
+        scope: &GangScope<'_>,
         policy: &Policy,
         workload: &Workload,
     ) -> Result<(), Error> {
@@ -76,7 +76,7 @@ impl PlanInputs {
     /// Reads what the volumes of the pods depend on.
     pub(super) async fn read_storage(
         &mut self,
-        scope: &Scope<'_>,
+        scope: &GangScope<'_>,
         state: &State,
         workload: &Workload,
         refused_by: Option<Causes>,

@@ -3,7 +3,7 @@
 //! Rule: while the parameters cannot be read, a gang in flight is judged by its terms. Without terms, nothing that
 //! depends on a policy is decided.
 
-use super::scope::Scope;
+use super::scope::GangScope;
 use crate::api::{NodeClaim, Workload};
 use crate::controllers::plans;
 use crate::gang::journal::JournalError;
@@ -27,7 +27,7 @@ pub(super) struct Judgement {
 impl Judgement {
     /// An attempt keeps the policy it began with. Everything else uses the current policy.
     pub(super) fn of(
-        scope: &Scope<'_>,
+        scope: &GangScope<'_>,
         journal: &Journal,
         claims: &[NodeClaim],
         workload: &Workload,
@@ -45,7 +45,12 @@ impl Judgement {
         Self { policy, ..judgement }
     }
 
-    fn in_flight(scope: &Scope<'_>, journal: &Journal, claims: &[NodeClaim], workload: &Workload) -> Self {
+    fn in_flight(
+        scope: &GangScope<'_>,
+        journal: &Journal,
+        claims: &[NodeClaim],
+        workload: &Workload,
+    ) -> Self {
         let registry = &scope.context.of_gangs.registry;
         let attempt = journal.memory.attempt;
         if let Some(policy) = registry.policy(&scope.id, attempt) {
@@ -65,7 +70,7 @@ impl Judgement {
     }
 
     /// Bounds the deadline by the policy. While the policy is unknown, the deadline stays as it is.
-    pub(super) fn bound_deadline(&self, scope: &Scope<'_>, journal: &mut Journal) {
+    pub(super) fn bound_deadline(&self, scope: &GangScope<'_>, journal: &mut Journal) {
         let waits = journal.state == State::Validating && journal.memory.deadline.is_none();
         if self.by == JudgedBy::Known || waits {
             journal.bound_deadline(scope.now(), self.policy.deadlines.gang.signed());
@@ -73,7 +78,7 @@ impl Judgement {
     }
 
     /// Records the attempt's terms in the journal when the attempt begins or moves to another tier.
-    pub(super) fn settle_terms(&self, scope: &Scope<'_>, journal: &mut Journal, before: &Memory) {
+    pub(super) fn settle_terms(&self, scope: &GangScope<'_>, journal: &mut Journal, before: &Memory) {
         let needs_none = matches!(journal.state, State::Approved { nodes: Nodes::Unneeded });
         if !journal.state.is_in_flight() || needs_none {
             return;
@@ -108,7 +113,7 @@ impl Judgement {
 }
 
 /// Warns once that a gang is left alone because a newer release wrote its journal.
-pub(super) fn warn_of_newer(scope: &Scope<'_>, workload: &Workload, error: &JournalError) {
+pub(super) fn warn_of_newer(scope: &GangScope<'_>, workload: &Workload, error: &JournalError) {
     let (check, text) = (scope.identity.check.as_str(), error.to_string());
     let registry = &scope.context.of_gangs.registry;
     if !registry.is_new_notice(&scope.identity.uid, &format!("{check}: {text}")) {

@@ -36,7 +36,7 @@ use crate::plan::{Outcome, Plan};
 use inputs::PlanInputs;
 use judgement::Judgement;
 pub use reconciled::{LeftAlone, Reconciled};
-use scope::Scope;
+use scope::GangScope;
 use std::collections::BTreeMap;
 use stored::StoredJournal;
 use transitions::Transitions;
@@ -46,7 +46,7 @@ const STEPS: usize = 16;
 
 /// One gang while it is reconciled.
 pub struct Gang<'a> {
-    scope: Scope<'a>,
+    scope: GangScope<'a>,
     /// Its journal. Only a step moves it.
     stored: StoredJournal,
     /// What was read about it.
@@ -85,7 +85,7 @@ impl<'a> Gang<'a> {
         check: &str,
         our_checks: &'a [String],
     ) -> Result<Option<Self>, LeftAlone> {
-        let scope = Scope::of(context, workload, check, our_checks);
+        let scope = GangScope::of(context, workload, check, our_checks);
         let claims = view::claims_of(&scope);
         let opened = StoredJournal::open(&scope, workload, &claims).map_err(|error| {
             judgement::warn_of_newer(&scope, workload, &error);
@@ -165,7 +165,7 @@ impl<'a> Gang<'a> {
         let freed = self.enter(workload, &mut pages);
         drop(pages);
         if freed {
-            self.scope.context.next_turn();
+            self.scope.context.wake_waiting();
         }
         taken
     }

@@ -2,7 +2,7 @@
 
 use super::{Gang, Planned};
 use crate::api::{NodeClaim, Workload};
-use crate::controllers::board::{Shortage, ShortageSource};
+use crate::controllers::board::{ShortageEntry, ShortageSource};
 use crate::controllers::ledger::LedgerPages;
 use crate::controllers::plans;
 use crate::controllers::refused::Causes;
@@ -163,18 +163,18 @@ impl Gang<'_> {
 }
 
 /// The wait of a gang whose missing nodes no tier has now.
-fn no_capacity(wanted: &BTreeSet<Offering>, shortages: &[Shortage]) -> Obstacle {
+fn no_capacity(wanted: &BTreeSet<Offering>, shortages: &[ShortageEntry]) -> Obstacle {
     let message = "no tier has capacity now for the nodes that are missing".to_owned();
     Obstacle::new(ObstacleReason::CapacityShort, message + &what_is_short(wanted, shortages))
 }
 
 /// What of these offerings ran out, and until when that is remembered; empty if nothing of them is.
-fn what_is_short(wanted: &BTreeSet<Offering>, shortages: &[Shortage]) -> String {
-    let is_wanted = |short: &&Shortage| {
+fn what_is_short(wanted: &BTreeSet<Offering>, shortages: &[ShortageEntry]) -> String {
+    let is_wanted = |short: &&ShortageEntry| {
         let short = BTreeSet::from([short.offering.clone()]);
         wanted.iter().any(|offering| offering.is_in(&short))
     };
-    let those: Vec<&Shortage> = shortages.iter().filter(is_wanted).collect();
+    let those: Vec<&ShortageEntry> = shortages.iter().filter(is_wanted).collect();
     let Some(until) = those.iter().map(|s| s.until).min() else { return String::new() };
     let named: Vec<String> = those.iter().take(NAMED).map(|s| s.offering.to_string()).collect();
     let more = those.len().saturating_sub(NAMED);
@@ -205,7 +205,12 @@ mod tests {
         };
         let short = |pool: &str, until: &str| {
             let offering = of(pool).pop_first().unwrap();
-            Shortage { offering, until: until.parse().unwrap(), source: ShortageSource::Launch, turn: None }
+            ShortageEntry {
+                offering,
+                until: until.parse().unwrap(),
+                source: ShortageSource::Launch,
+                turn: None,
+            }
         };
         let all = [short("gpu", "2026-11-21T10:15:02Z"), short("other", "2026-11-21T10:14:00Z")];
         assert_eq!(

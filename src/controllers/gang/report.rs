@@ -110,7 +110,7 @@ impl Gang<'_> {
             .checked(self.observed.pod_check.clone(), self.observed.searched);
         let is_known_to_wait = context.board().waits(&scope.id);
         context.board().note(entry, || scope.is_there(workload));
-        if waits && !is_known_to_wait && context.turns() != scope.turns {
+        if waits && !is_known_to_wait && context.changes() != scope.changes {
             // No one could know yet that this gang has to be woken.
             context.wake_workload(ObjectRef::from_obj(workload));
         }

@@ -15,7 +15,7 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Client, ResourceExt};
 
 /// One gang, and what it is reconciled with.
-pub(super) struct Scope<'a> {
+pub(super) struct GangScope<'a> {
     pub context: &'a Context,
     /// Writes only while this replica leads the gang's shard.
     pub client: &'a Client,
@@ -26,11 +26,11 @@ pub(super) struct Scope<'a> {
     /// The Workload that owns the ProvisioningRequest, where the gang is that of one.
     pub owner: Option<String>,
     our_checks: &'a [String],
-    /// The context's count of turns when the reconcile began.
-    pub turns: u64,
+    /// The context's count of changes when the reconcile began.
+    pub changes: u64,
 }
 
-impl<'a> Scope<'a> {
+impl<'a> GangScope<'a> {
     pub(super) fn of(
         context: &'a Context,
         workload: &Workload,
@@ -50,7 +50,7 @@ impl<'a> Scope<'a> {
             label: gang_label(workload, check),
             owner: owner_ref(workload),
             our_checks,
-            turns: context.turns(),
+            changes: context.changes(),
             identity,
         }
     }

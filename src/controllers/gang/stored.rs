@@ -1,7 +1,7 @@
 //! The journal of a gang while it is reconciled: as it is stored, as the steps have left it, and what of it is not reported yet.
 
 use super::judgement::Judgement;
-use super::scope::Scope;
+use super::scope::GangScope;
 use crate::api::Workload;
 use crate::effects::journal::{Entry, Guard};
 use crate::gang::initial_journal::{has_possible_slots, initial_journal, substitute_journal};
@@ -27,12 +27,12 @@ pub(super) struct StoredJournal {
     /// Committed transitions that are not reported yet: the journal before and after each.
     unreported: Vec<(Journal, Journal)>,
     /// What is reported about the plan of the attempt.
-    pub accepted: Accepted,
+    pub accepted: PlanNotes,
 }
 
 /// What is reported about an accepted plan. Only this plan has the gates' warnings: gates are not asked again about it.
 #[derive(Debug, Default)]
-pub(super) struct Accepted {
+pub(super) struct PlanNotes {
     /// The plan's drawbacks.
     pub drawbacks: Vec<String>,
     /// NodePools that provide none of its nodes.
@@ -45,7 +45,7 @@ impl StoredJournal {
     /// # Errors
     /// A newer release wrote the journal.
     pub(super) fn open(
-        scope: &Scope<'_>,
+        scope: &GangScope<'_>,
         workload: &Workload,
         claims: &[crate::api::NodeClaim],
     ) -> Result<Option<Self>, JournalError> {
@@ -77,7 +77,7 @@ impl StoredJournal {
         let own_index =
             scope.context.of_gangs.ledger.open().option(&scope.id).map_or(0, |option| option.index);
         let written_index = std::mem::replace(&mut journal.memory.option.index, own_index);
-        let (unreported, accepted) = (Vec::new(), Accepted::default());
+        let (unreported, accepted) = (Vec::new(), PlanNotes::default());
         Ok(Some(Self { journal, text, written_index, own_index, fresh, unreported, accepted }))
     }
 
@@ -87,7 +87,7 @@ impl StoredJournal {
     }
 
     /// Starts over without a journal: the one that was read cannot be the gang's.
-    pub(super) fn rebuild(&mut self, scope: &Scope<'_>, workload: &Workload) {
+    pub(super) fn rebuild(&mut self, scope: &GangScope<'_>, workload: &Workload) {
         let reservation = Reservation::of(workload, &scope.identity.check);
         self.fresh = true;
         self.journal = substitute_journal(&scope.identity.uid, reservation, scope.now());
@@ -97,7 +97,7 @@ impl StoredJournal {
     pub(super) fn adopt(
         &mut self,
         next: Journal,
-        scope: &Scope<'_>,
+        scope: &GangScope<'_>,
         plan: Option<&Plan>,
         judgement: &Judgement,
     ) {
@@ -106,7 +106,7 @@ impl StoredJournal {
         if stepped {
             if let (StateName::Provisioning, Some(plan)) = (self.journal.state.name(), plan) {
                 let passed_over = Arc::clone(&plan.passed_over);
-                self.accepted = Accepted { drawbacks: plan.notes.clone(), passed_over };
+                self.accepted = PlanNotes { drawbacks: plan.notes.clone(), passed_over };
             }
             self.journal.sign(&scope.context.telemetry.instance);
         }

@@ -2,7 +2,7 @@
 
 use super::Gang;
 use super::elastic_job::is_missed;
-use super::scope::Scope;
+use super::scope::GangScope;
 use crate::api::workload::Verdict;
 use crate::api::{Node, NodeClaim, Workload, condition};
 use crate::controllers::Context;
@@ -106,7 +106,7 @@ impl Gang<'_> {
 
 /// This replica's records of a gang's claims.
 pub(super) struct Records<'a> {
-    scope: &'a Scope<'a>,
+    scope: &'a GangScope<'a>,
     workload: &'a Workload,
 }
 
@@ -152,7 +152,7 @@ impl ClaimRecords for Records<'_> {
 }
 
 /// A gang's claims from the cache. Those that this replica deleted count as being deleted.
-pub(super) fn claims_of(scope: &Scope<'_>) -> Vec<NodeClaim> {
+pub(super) fn claims_of(scope: &GangScope<'_>) -> Vec<NodeClaim> {
     let (context, now) = (scope.context, scope.now());
     let all = context.stores.claims.of(&scope.identity.uid);
     let own = all.iter().filter(|c| scope.identity.made(c));

@@ -1,6 +1,6 @@
 //! Passes nodes that are kept warm from one gang of a LocalQueue to the next.
 
-use super::scope::Scope;
+use super::scope::GangScope;
 use crate::api::{NodeClaim, Workload};
 use crate::effects::handover::LetGo;
 use crate::effects::warm::{self as effects, KeptFor};
@@ -21,7 +21,7 @@ const PARALLEL: usize = 32;
 
 /// Takes over kept nodes for these claims where they match. Returns the claims that are still to be created.
 pub(super) async fn take_over(
-    scope: &Scope<'_>,
+    scope: &GangScope<'_>,
     observed: &mut Observed,
     kept: Vec<NodeClaim>,
     wanted: Vec<NodeClaim>,
@@ -64,7 +64,7 @@ pub(super) async fn take_over(
 
 /// Marks the Nodes of taken-over claims as the gang's where they are not yet. Records those that could not be marked.
 pub(super) async fn mark_nodes(
-    scope: &Scope<'_>,
+    scope: &GangScope<'_>,
     journal: &Journal,
     observed: &mut Observed,
 ) -> Result<(), Error> {
@@ -87,7 +87,7 @@ pub(super) async fn mark_nodes(
     first
 }
 
-fn is_marked(scope: &Scope<'_>, claim: &NodeClaim) -> bool {
+fn is_marked(scope: &GangScope<'_>, claim: &NodeClaim) -> bool {
     let node = claim.node_name().and_then(|name| scope.context.stores.nodes.get(&ObjectRef::new(name)));
     let label = node.as_ref().and_then(|n| n.metadata.labels.as_ref()?.get(names::WORKLOAD_UID));
     label.is_some_and(|uid| uid == claim.label(names::WORKLOAD_UID))
@@ -95,7 +95,7 @@ fn is_marked(scope: &Scope<'_>, claim: &NodeClaim) -> bool {
 
 /// Keeps these nodes for the next gang of the same LocalQueue.
 pub(super) async fn keep(
-    scope: &Scope<'_>,
+    scope: &GangScope<'_>,
     policy: &Policy,
     workload: &Workload,
     claims: Vec<NodeClaim>,
