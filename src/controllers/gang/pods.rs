@@ -27,7 +27,7 @@ impl Gang<'_> {
             Err(error) if error.code() == Some(403) => last.forbidden(),
             Err(error) => {
                 tracing::debug!(workload = self.scope.identity.workload_ref(), error = %error.in_full(), "could not check a gang's pods");
-                last.again(now)
+                last.postponed(now)
             }
         })
     }

@@ -36,8 +36,8 @@ pub fn decide(journal: &Journal, event: &Event, rules: &Rules) -> Decision {
         next.memory = context.memory;
         next.state = state;
     }
-    let goes_on = journal.state.is_over() && !next.state.is_over();
-    if goes_on || next.memory.admission != journal.memory.admission {
+    let resumes = journal.state.is_over() && !next.state.is_over();
+    if resumes || next.memory.admission != journal.memory.admission {
         next.start_trace(journal, rules.now);
     }
     Decision { journal: next, effects: context.effects }

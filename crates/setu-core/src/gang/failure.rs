@@ -87,7 +87,7 @@ enum ShortageEvidence {
 }
 
 /// What follows from a class.
-struct Consequences {
+struct ClassTraits {
     had_node: bool,
     node_loss: bool,
     needs_quorum: bool,
@@ -96,7 +96,7 @@ struct Consequences {
 
 impl FailureClass {
     /// The one place that defines what follows from each class.
-    const fn consequences(self) -> Consequences {
+    const fn traits(self) -> ClassTraits {
         let (had_node, node_loss, needs_quorum, shortage) = match self {
             Self::InsufficientCapacity => (true, false, false, ShortageEvidence::Named),
             Self::LaunchTimeout => (false, false, true, ShortageEvidence::Named),
@@ -115,39 +115,39 @@ impl FailureClass {
             Self::Interrupted | Self::DeletedByOther => (true, true, false, ShortageEvidence::None),
             Self::Refused => (true, false, false, ShortageEvidence::None),
         };
-        Consequences { had_node, node_loss, needs_quorum, shortage }
+        ClassTraits { had_node, node_loss, needs_quorum, shortage }
     }
 
     /// Whether a claim that failed this way may have had a Node. If that is unknown, it may.
     pub fn may_have_had_node(self) -> bool {
-        self.consequences().had_node
+        self.traits().had_node
     }
 
     /// Whether a node existed and is gone, so that one replacement is enough.
     pub fn is_node_loss(self) -> bool {
-        self.consequences().node_loss
+        self.traits().node_loss
     }
 
     /// Whether the provider does not give these nodes now, so that another tier may.
     pub fn is_shortage(self) -> bool {
-        self.consequences().shortage >= ShortageEvidence::OfTheseNodes
+        self.traits().shortage >= ShortageEvidence::OfTheseNodes
     }
 
     /// Whether it needs a quorum read: it depends on elapsed time, or on a plan or a node that a watch showed last. The watch may
     /// be stale.
     pub fn needs_quorum(self) -> bool {
-        self.consequences().needs_quorum
+        self.traits().needs_quorum
     }
 
     /// Whether it names what is short, so that every plan of the next minutes avoids it.
     pub fn names_what_is_short(self) -> bool {
-        self.consequences().shortage == ShortageEvidence::Named
+        self.traits().shortage == ShortageEvidence::Named
     }
 
     /// Whether what the lost claims requested counts as short from now on. For a claim that was deleted without an event that
     /// is a guess.
     pub fn counts_as_short(self) -> bool {
-        self.consequences().shortage >= ShortageEvidence::Suspected
+        self.traits().shortage >= ShortageEvidence::Suspected
     }
 }
 

@@ -1,8 +1,8 @@
 //! The journal: a gang's state as kept in an annotation of its Workload.
 //!
-//! It is a hint, not an authority: it is bound to the Workload's UID, its size and depth are checked
-//! before it is read, and nothing in it names an object. What an earlier release wrote is read as what this one
-//! would have written; what a newer release wrote is left alone.
+//! Rule: it is a hint, not an authority. It counts only on the Workload whose UID it has, its size and depth are checked
+//! before it is read, and nothing in it names an object. A journal of an earlier release is read as this release would have
+//! written it. A journal of a newer release is left alone.
 
 mod version;
 
@@ -23,20 +23,19 @@ pub use version::VERSION;
 
 /// Largest journal that is written, in bytes, whatever the gang's size.
 pub const WRITE_LIMIT: usize = 8 * 1024;
-/// Largest annotation that is even looked at, in bytes.
+/// Largest annotation that is parsed, in bytes.
 const READ_LIMIT: usize = 2 * WRITE_LIMIT;
-/// Longest name of a replica in the history, and of a tier, in characters.
+/// Longest name of a replica or tier, in characters.
 const NAME_LIMIT: usize = 63;
-/// How far the clocks of two replicas may be apart before a deadline counts as forged.
+/// How much the clocks of two replicas may differ. A deadline that is further off counts as forged.
 const CLOCKS_APART: SignedDuration = SignedDuration::from_mins(5);
-/// Most nodes a journal may name: each of them is looked for, and the number is a tenant's word.
+/// The most slots that a journal may have. A tenant can write the number, and each slot is searched for.
 pub(super) const SLOTS_LIMIT: u32 = 16 * 1024;
-/// Largest number of a transition that is believed; no gang comes near it by itself.
+/// The largest number of a transition that is accepted. No gang reaches it by itself.
 const SEQ_LIMIT: u64 = u64::MAX / 2;
 /// Most history entries kept; the oldest go first.
 const HISTORY_LIMIT: usize = 32;
-
-/// Longest admission or plan hash that is believed, in bytes.
+/// Longest admission or plan hash that is accepted, in bytes.
 const WORD_LIMIT: usize = 128;
 
 /// A gang's durable state.
@@ -45,16 +44,16 @@ const WORD_LIMIT: usize = 128;
 pub struct Journal {
     /// Version of this format.
     pub version: u32,
-    /// UID of the Workload it belongs to; on any other it counts as absent.
+    /// UID of its Workload. On any other Workload it counts as absent.
     pub workload_uid: String,
     /// Number of transitions so far.
     pub seq: u64,
-    /// Where the gang is.
+    /// The gang's state.
     #[serde(flatten)]
     pub state: State,
-    /// When it got there.
+    /// When the gang entered it.
     pub entered_at: Timestamp,
-    /// What else is remembered.
+    /// What else must survive a restart.
     #[serde(flatten)]
     pub memory: Memory,
     /// W3C trace context of this admission's trace.
@@ -67,30 +66,30 @@ pub struct Journal {
     pub history: Vec<Transition>,
 }
 
-/// What cannot be observed from the cluster and must survive a change of leader.
+/// What the cluster does not show and must survive a change of leader.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Memory {
-    /// The admission this state belongs to.
+    /// The admission that the state belongs to.
     #[serde(rename = "epoch")]
     pub admission: AdmissionId,
-    /// Whether the nodes are of the shape of that admission.
+    /// Whether the nodes match what that admission admits.
     #[serde(rename = "fit", default, skip_serializing_if = "ShapeMatch::is_same")]
     pub shape_match: ShapeMatch,
-    /// Number of the current or last attempt; only ever grows.
+    /// Number of the current or last attempt; it never decreases.
     pub attempt: u32,
-    /// Which of the ways to get nodes the attempt uses, or the next one is to start from.
+    /// The option that the attempt uses, or that the next attempt starts with.
     #[serde(flatten)]
     pub option: OptionPosition,
-    /// The policy's own name for the tier of `way`, for people; absent where the policy names no tiers.
+    /// The policy's name for the tier, for users; absent if the policy names no tiers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tier_name: Option<String>,
     /// Number of the attempt's last replacement of lost nodes; 0 if there was none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub generation: u32,
-    /// Nodes of the attempt.
+    /// How many slots the attempt has.
     pub slots: u32,
-    /// When the current attempt, or the wait before it, has taken too long.
+    /// When the current attempt, or the validation before it, has taken too long.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Timestamp>,
     /// Attempts that failed under this admission.
@@ -99,20 +98,20 @@ pub struct Memory {
     /// Times the quota was given back.
     #[serde(default)]
     pub yields: u32,
-    /// Times the quota was given back, since the last attempt, for something that may come.
+    /// Times the quota was given back since the last attempt because something was missing that may appear.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub waits: u32,
     /// After giving quota back: when the next attempt may start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_before: Option<Timestamp>,
-    /// Hash of the plan the attempt was started with; absent after it was taken over, and once its nodes come
-    /// by several ways.
+    /// Hash of the plan that the attempt was begun with; absent if it was adopted from its claims, or if its nodes come from
+    /// several options.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<String>,
-    /// How the pods find their nodes, frozen for the attempt; `Auto` after it was taken over.
+    /// How the pods find their nodes, fixed for the attempt; `Auto` if it was adopted from its claims.
     #[serde(default)]
     pub pinning: Pinning,
-    /// What the attempt in flight is judged by; absent if none is, or where a release before version 2 began it.
+    /// The terms of the attempt in flight; absent if there is none, or if a release before version 2 began it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terms: Option<Terms>,
     /// Why the last attempt failed.
@@ -129,13 +128,13 @@ pub struct TraceStart {
     /// Number of the transition that entered the admission's first state; 0 if none did.
     #[serde(default)]
     pub seq: u64,
-    /// Number of the transition by which the admission went on after it had come to an end; 0 in its first trace.
+    /// Number of the transition that resumed the admission after it had ended; 0 in its first trace.
     #[serde(default, skip_serializing_if = "is_zero_seq")]
     pub resumed: u64,
-    /// The admission of the trace before it.
+    /// The admission of the previous trace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<AdmissionId>,
-    /// `resumed` of the trace before it.
+    /// `resumed` of the previous trace.
     #[serde(default, skip_serializing_if = "is_zero_seq")]
     pub resumed_before: u64,
 }
@@ -153,13 +152,13 @@ pub struct Transition {
     pub at: Timestamp,
     /// Why.
     pub reason: Reason,
-    /// The attempt that was the current one afterwards.
+    /// The current attempt after it.
     #[serde(default)]
     pub attempt: u32,
     /// The tier of that attempt.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub tier: u32,
-    /// The replica that took it.
+    /// The replica that made it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub by: String,
 }
@@ -174,7 +173,7 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-/// Why an annotation is no journal that can be used.
+/// Why an annotation cannot be used as a journal.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum JournalError {
     /// It is larger than any journal.
@@ -192,7 +191,7 @@ pub enum JournalError {
 }
 
 impl Journal {
-    /// The journal of a gang that was never seen before.
+    /// The journal of a new gang.
     pub fn new(uid: &str, admission: AdmissionId, now: Timestamp, deadline: Option<Timestamp>) -> Self {
         let traceparent = TraceContext::of(uid, &admission, 0).to_string();
         Self {
@@ -208,7 +207,7 @@ impl Journal {
         }
     }
 
-    /// Stands for a journal that is not there, of a gang that holds nothing by right.
+    /// A substitute for the missing journal of a gang without a reservation.
     pub fn released(uid: &str, now: Timestamp) -> Self {
         Self { state: State::Released, ..Self::new(uid, AdmissionId::default(), now, None) }
     }
@@ -224,21 +223,21 @@ impl Journal {
         if journal.memory.slots > SLOTS_LIMIT {
             return Err(JournalError::Malformed(format!("it names {} slots", journal.memory.slots)));
         }
-        journal.bounded()?;
+        journal.bound_fields()?;
         if journal.memory.slots == 0 && journal.state.is_approved() {
             journal.state = State::Approved { nodes: Nodes::Unneeded };
         }
         if journal.seq > SEQ_LIMIT {
-            // So that there is always a next number, and it is the one after the last transition.
+            // The next number must exist and follow the last transition.
             let transitions =
                 journal.history.iter().map(|transition| transition.seq).filter(|seq| *seq <= SEQ_LIMIT);
             journal.seq = transitions.max().unwrap_or_default();
         }
-        // Times are the tenant's word until they are shown to be possible.
+        // A tenant can write times, so impossible ones are corrected.
         let possible = |time: Timestamp| time.clamp(created.min(now), now);
         journal.entered_at = possible(journal.entered_at);
         if journal.trace == TraceStart::default() {
-            // Written by a release that did not keep it.
+            // A release that did not record it wrote the journal.
             journal.trace.since =
                 journal.history.first().map_or(journal.entered_at, |transition| transition.at);
         }
@@ -247,26 +246,25 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Reads what was written in an earlier version as this one. The number changes with the gang's next
-    /// transition: a new release that wrote every journal anew would be a burst of writes, and could not be taken
-    /// back.
+    /// Converts the fields of an earlier version. The version itself changes with the gang's next transition: a new release
+    /// that rewrote all journals at once would cause a burst of writes and could not be rolled back.
     fn migrate(&mut self, version: u64) {
         if version == FIRST_VERSION {
             self.memory.terms = None;
         }
     }
 
-    /// Holds the deadline of what goes on to what the policy gives from now on: as written it is the tenant's word.
+    /// Limits the deadline of a running attempt to what the policy gives from now on, because a tenant can write it.
     pub fn bound_deadline(&mut self, now: Timestamp, limit: SignedDuration) {
-        let goes_on = matches!(self.state, State::Validating | State::Provisioning | State::WaitingReady);
+        let is_running = matches!(self.state, State::Validating | State::Provisioning | State::WaitingReady);
         let Ok(bound) = now.checked_add(limit) else { return };
         let is_far = |deadline: Timestamp| deadline.duration_since(bound) > CLOCKS_APART;
-        if goes_on && self.memory.deadline.is_none_or(is_far) {
+        if is_running && self.memory.deadline.is_none_or(is_far) {
             self.memory.deadline = Some(bound);
         }
     }
 
-    /// Writes it, never longer than [`WRITE_LIMIT`]: the oldest history goes first.
+    /// The text of the annotation, at most [`WRITE_LIMIT`] long. If necessary, the oldest history is dropped.
     pub fn encode(&self) -> String {
         let mut journal = self.clone();
         loop {
@@ -278,7 +276,7 @@ impl Journal {
         }
     }
 
-    /// Moves to `target` and notes it in the history.
+    /// Enters `target` and adds the transition to the history.
     pub(super) fn record(&mut self, target: State, reason: Reason, now: Timestamp) {
         self.version = VERSION;
         self.seq = self.seq.saturating_add(1);
@@ -297,39 +295,38 @@ impl Journal {
         self.entered_at = now;
     }
 
-    /// Gives the admission that begins now, or goes on after its end, its own trace.
+    /// Starts the trace of an admission that begins now, or resumes after its end.
     pub(super) fn start_trace(&mut self, before: &Self, now: Timestamp) {
-        let goes_on = self.memory.admission == before.memory.admission;
+        let is_resumed = self.memory.admission == before.memory.admission;
         self.trace = TraceStart {
             since: now,
             seq: self.seq,
-            resumed: if goes_on { self.seq } else { 0 },
+            resumed: if is_resumed { self.seq } else { 0 },
             before: Some(before.memory.admission.clone()),
             resumed_before: before.trace.resumed,
         };
         self.traceparent = self.trace_context().to_string();
     }
 
-    /// The trace of this admission. It is derived, so that what somebody else writes into the annotation
-    /// leads into nobody's trace.
+    /// The trace of this admission. It is derived, so that nobody can write another trace's id into the annotation.
     pub fn trace_context(&self) -> TraceContext {
         TraceContext::of(&self.workload_uid, &self.memory.admission, self.trace.resumed)
     }
 
-    /// Notes which replica took the last transition.
+    /// Records which replica made the last transition.
     pub fn sign(&mut self, replica: &str) {
         if let Some(transition) = self.history.last_mut() {
             transition.by = replica.chars().take(NAME_LIMIT).collect();
         }
     }
 
-    /// Notes what the policy calls the tier that the nodes come from.
+    /// Records the policy's name for the tier that the nodes come from.
     pub fn name_tier(&mut self, name: Option<&str>) {
         let printable = |name: &str| name.chars().filter(|c| !c.is_control()).take(NAME_LIMIT).collect();
         self.memory.tier_name = name.map(printable);
     }
 
-    /// Why an attempt was taken back before a pod could run on its nodes; `None` if it was not.
+    /// Why an attempt was rolled back before a pod could run on its nodes; `None` if it was not.
     pub fn taken_back(&self, attempt: u32) -> Option<Reason> {
         let mut transitions = self.history.iter().rev().filter(|s| s.attempt == attempt);
         let back = transitions.find(|s| s.to == StateName::RollingBack)?;
@@ -338,8 +335,7 @@ impl Journal {
         unused.then_some(back.reason)
     }
 
-    /// When the state was entered that was left by the transition of this number; `None` if that is
-    /// no longer in the history.
+    /// When the state was entered that this transition left; `None` if the history no longer has that.
     pub fn entered_before(&self, seq: u64) -> Option<Timestamp> {
         let before = seq.checked_sub(1)?;
         if before == self.trace.seq {
@@ -348,21 +344,21 @@ impl Journal {
         self.history.iter().find(|transition| transition.seq == before).map(|transition| transition.at)
     }
 
-    /// Id of this admission's trace: 32 hexadecimal digits. `None` if what stands there is none.
+    /// Id of this admission's trace: 32 hexadecimal digits. `None` if `traceparent` has no valid one.
     pub fn trace_id(&self) -> Option<&str> {
         let id = self.traceparent.split('-').nth(1)?;
         (id.len() == 32 && id.chars().all(|c| c.is_ascii_hexdigit())).then_some(id)
     }
 
-    /// Whether its last transition takes back what was approved. Another replica may be telling Kueue Ready
-    /// at that moment, and Kueue may be admitting on it, so this is decided on the current Workload only.
+    /// Whether its last transition withdraws an approval. Another replica may be reporting Ready at that moment, and Kueue may
+    /// admit on it. So this is decided only on the current Workload.
     pub fn revokes(&self) -> bool {
         matches!(self.state, State::RollingBack { .. } | State::Provisioning)
             && self.history.last().is_some_and(|transition| transition.from == StateName::Approved)
     }
 
-    /// Cuts what has no bound of its own to what this code would have written.
-    fn bounded(&mut self) -> Result<(), JournalError> {
+    /// Cuts fields without a limit of their own to the length that this code writes.
+    fn bound_fields(&mut self) -> Result<(), JournalError> {
         let memory = &mut self.memory;
         let plan = memory.plan.as_ref().map_or(0, String::len);
         if memory.admission.0.len().max(plan) > WORD_LIMIT {
@@ -464,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_journal_of_this_workload_is_refused_with_the_reason() {
+    fn an_annotation_that_is_no_journal_of_this_workload_is_rejected_with_the_reason() {
         let good = journal().encode();
         let decode = |text: &str, uid: &str| Journal::decode(text, uid, at(0), at(20));
         assert_eq!(decode(&good, "uid-2"), Err(JournalError::Foreign));
@@ -481,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_of_a_forged_journal_moves_no_cursor() {
+    fn the_error_for_a_forged_journal_has_no_control_characters() {
         let forged = journal().encode().replace("\"Validating\"", "\"\\u001b[2J\\nforged\"");
         let Err(JournalError::Malformed(reported)) = Journal::decode(&forged, "uid-1", at(0), at(20)) else {
             panic!("{forged}")
@@ -490,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forged_number_of_slots_is_no_work_for_the_controller() {
+    fn a_journal_with_too_many_slots_is_rejected() {
         let mut forged = journal();
         forged.memory.slots = SLOTS_LIMIT;
         assert!(Journal::decode(&forged.encode(), "uid-1", at(0), at(20)).is_ok());
@@ -500,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forged_deadline_or_none_is_one_that_the_policy_gives() {
+    fn a_forged_or_missing_deadline_becomes_that_of_the_policy() {
         let minute = SignedDuration::from_mins(1);
         let bound = |state: State, deadline| {
             let mut forged = Journal { state, ..journal() };
@@ -510,7 +506,7 @@ mod tests {
         };
         for far in [None, Some(at(9_999_999))] {
             assert_eq!(bound(State::WaitingReady, far), Some(at(80)));
-            assert_eq!(bound(State::Released, far), far, "nothing goes on there");
+            assert_eq!(bound(State::Released, far), far, "nothing runs there");
         }
         // Written by a replica whose clock is ahead.
         assert_eq!(bound(State::WaitingReady, Some(at(110))), Some(at(110)));
@@ -532,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forged_time_of_entry_is_moved_into_the_workloads_life() {
+    fn a_forged_time_of_entry_is_moved_into_the_lifetime_of_the_workload() {
         let future = Journal { entered_at: at(9_999_999), ..journal() };
         let read = Journal::decode(&future.encode(), "uid-1", at(0), at(20)).unwrap();
         assert_eq!(read.entered_at, at(20));

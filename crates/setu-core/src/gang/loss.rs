@@ -167,7 +167,7 @@ impl Tombstone {
     }
 }
 
-/// Why a claim is missing or being deleted, if that can be told: from Karpenter's event, from how far the claim had come, or
+/// Why a claim is missing or being deleted, if that is known: from Karpenter's event, from how far the claim had come, or
 /// from the state of its NodePool.
 fn cause(
     slot: u32,

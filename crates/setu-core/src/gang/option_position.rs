@@ -22,13 +22,13 @@ impl OptionPosition {
     ///
     /// A failure that names what is short keeps the current option: the plan avoids what is short, and the lost claim may
     /// belong to an earlier option. Any other failure would repeat with the same option.
-    pub fn past(self, failure: FailureClass) -> Option<u32> {
+    pub fn next_for_lost(self, failure: FailureClass) -> Option<u32> {
         let next = if failure.names_what_is_short() { self.index } else { self.index.saturating_add(1) };
         (failure.is_shortage() && self.count > 1 && next < self.count).then_some(next)
     }
 
     /// The same for a slot that was lost under an earlier option: the current option stays, as it has not failed.
-    pub fn still(self, failure: FailureClass) -> Option<u32> {
+    pub fn current_for_lost(self, failure: FailureClass) -> Option<u32> {
         (failure.is_shortage() && self.count > 1).then_some(self.index)
     }
 }

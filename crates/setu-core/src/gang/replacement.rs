@@ -33,7 +33,7 @@ pub(super) fn carry_nodes_over(attempt: &Attempt<'_>, event: Event) -> Observati
 /// Whether only the slots that hit this shortage move to another tier.
 pub(super) fn moves_lost_slots(attempt: &Attempt<'_>, failure: &Failure) -> bool {
     attempt.snapshot.policy.mixed_tiers
-        && attempt.journal.memory.option.past(failure.reason).is_some()
+        && attempt.journal.memory.option.next_for_lost(failure.reason).is_some()
         && attempt.first_loss() == Some(failure)
 }
 
@@ -43,7 +43,7 @@ fn is_superseded(attempt: &Attempt<'_>, failure: &Failure) -> bool {
     let is_earlier = |loss: &Loss| matches!(loss, Loss::Superseded(of) if of == failure);
     attempt.journal.is_mixed(attempt.snapshot.policy)
         && !failure.reason.names_what_is_short()
-        && attempt.journal.memory.option.still(failure.reason).is_some()
+        && attempt.journal.memory.option.current_for_lost(failure.reason).is_some()
         && attempt.first_loss() == Some(failure)
         && attempt.slots().filter_map(|(_, slot)| slot.loss()).any(is_earlier)
 }

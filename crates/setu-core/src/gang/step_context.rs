@@ -149,12 +149,12 @@ impl StepContext {
     /// Moves the slots that ran out of capacity to an option that may have some, if tiers may be mixed. The other slots stay
     /// as they are. Returns whether it did.
     pub(super) fn move_lost_slots(&mut self, failure: &Failure) -> bool {
-        self.move_to_option(self.memory.option.past(failure.reason), failure)
+        self.move_to_option(self.memory.option.next_for_lost(failure.reason), failure)
     }
 
     /// Replaces a lost claim of an earlier option with one of the current option, if tiers may be mixed.
     pub(super) fn replace_superseded(&mut self, failure: &Failure) -> bool {
-        self.move_to_option(self.memory.option.still(failure.reason), failure)
+        self.move_to_option(self.memory.option.current_for_lost(failure.reason), failure)
     }
 
     fn move_to_option(&mut self, next: Option<u32>, failure: &Failure) -> bool {

@@ -156,7 +156,7 @@ impl PodCheck {
 
     /// The same, with the next check a while later.
     #[must_use]
-    pub fn again(&self, now: Timestamp) -> Self {
+    pub fn postponed(&self, now: Timestamp) -> Self {
         Self { next: now.checked_add(PATIENCE).ok(), ..self.clone() }
     }
 

@@ -1,11 +1,11 @@
-//! Which versions of the journal there are, and which one an annotation has.
+//! The versions of the journal, and the version of an annotation.
 
 use super::{JournalError, READ_LIMIT};
 use serde::Deserialize;
 
 /// The version that this code writes. Version 2 added `terms`.
 pub const VERSION: u32 = 2;
-/// The first version that was ever written. Without `terms`, it reads as version 2 does.
+/// The first version. It has no `terms` and is otherwise read like version 2.
 pub(super) const FIRST_VERSION: u64 = 1;
 
 /// The version of an annotation that this code reads.
@@ -25,8 +25,8 @@ pub(super) fn version_of(text: &str) -> Result<u64, JournalError> {
     }
 }
 
-/// Why a text is no journal, in words that move no cursor.
-#[allow(clippy::needless_pass_by_value, reason = "it is what map_err gives")]
+/// The error for a text that is no journal, without control characters.
+#[allow(clippy::needless_pass_by_value, reason = "the signature is that of map_err")]
 pub(super) fn malformed(error: serde_json::Error) -> JournalError {
     JournalError::Malformed(error.to_string().escape_debug().take(120).collect())
 }
