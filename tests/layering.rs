@@ -1,8 +1,8 @@
 //! Checks the layers, the purity of the core, and the house rules that readers rely on.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -157,4 +157,167 @@ fn every_file_has_a_module_doc_and_at_most_400_lines() {
         let lines = without_tests(&source).lines().count();
         assert!(lines <= 400, "{} has {lines} lines before its tests", path.display());
     }
+}
+
+/// Functions of a source in rustfmt's layout, each with its number of lines.
+fn functions(source: &str) -> Vec<(String, usize)> {
+    let lines: Vec<&str> = without_tests(source).lines().collect();
+    let function = |(start, line): (usize, &&str)| {
+        let code = line.trim_start();
+        let (head, rest) = code.split_once("fn ")?;
+        let is_qualifier = |word| ["const", "async"].contains(&word) || word.starts_with("pub");
+        let name = rest.split(['(', '<']).next().filter(|_| head.split_whitespace().all(is_qualifier))?;
+        let indent = line.get(..line.len() - code.len())?;
+        let ends = |line: &&str| {
+            let rest = line.strip_prefix(indent).filter(|rest| !rest.starts_with(' '));
+            rest.is_some_and(|rest| rest.ends_with(['}', ';']))
+        };
+        Some((name.to_owned(), lines.iter().skip(start).position(ends)? + 1))
+    };
+    lines.iter().enumerate().filter_map(function).collect()
+}
+
+/// Functions that are longer than 50 lines, each with the reason.
+const LONG_FUNCTIONS: [(&str, &str); 0] = [];
+
+#[test]
+fn functions_have_at_most_50_lines() {
+    let mut long = BTreeSet::new();
+    for (path, source) in sources() {
+        let all = functions(&source).into_iter().filter(|(_, lines)| *lines > 50);
+        long.extend(all.map(|(name, _)| format!("{} {name}", path.display())));
+    }
+    let excepted = LONG_FUNCTIONS.iter().map(|(function, _)| (*function).to_owned()).collect();
+    assert_eq!(long, excepted, "the left are too long, the right are excepted");
+}
+
+/// Names of types that stand for several things, each with the reason.
+const SHARED_NAMES: [(&str, &str); 1] = [("Args", "clap's convention for the arguments of a command")];
+
+#[test]
+fn a_type_name_stands_for_one_thing() {
+    let mut declared: BTreeMap<String, usize> = BTreeMap::new();
+    for (_, source) in sources() {
+        for line in without_tests(&source).lines().map(str::trim_start).filter(|l| l.starts_with("pub")) {
+            let mut words = line.split_whitespace().skip(1);
+            if words.next().is_some_and(|kind| ["struct", "enum", "trait"].contains(&kind)) {
+                let name = words.next().and_then(|name| name.split(|c: char| !c.is_alphanumeric()).next());
+                *declared.entry(name.unwrap_or_default().to_owned()).or_default() += 1;
+            }
+        }
+    }
+    let shared = declared.into_iter().filter(|(_, count)| *count > 1).map(|(name, _)| name);
+    let excepted: BTreeSet<String> = SHARED_NAMES.iter().map(|(name, _)| (*name).to_owned()).collect();
+    assert_eq!(shared.collect::<BTreeSet<_>>(), excepted, "the left are shared, the right are excepted");
+}
+
+/// The files of a crate as modules: their code without comments and tests.
+struct Modules(BTreeMap<String, String>);
+
+impl Modules {
+    fn of(folder: &str) -> Self {
+        let module = |(path, source): (PathBuf, String)| {
+            let path = path.with_extension("").to_str().unwrap().replace('/', "::");
+            let code = without_tests(&source).lines().filter(|line| !line.trim_start().starts_with("//"));
+            let name = path.strip_suffix("::mod").unwrap_or(&path).to_owned();
+            (name, code.collect::<Vec<_>>().join("\n"))
+        };
+        Self(sources_in(folder).into_iter().map(module).collect())
+    }
+
+    /// The file that has what `path` means in `module`, through re-exports.
+    fn file_of(&self, module: &str, path: &str) -> Option<String> {
+        let mut parts: Vec<&str> = path.split("::").filter(|part| !part.is_empty()).collect();
+        let mut base: Vec<&str> = module.split("::").collect();
+        match *parts.first()? {
+            "crate" => base.clear(),
+            "self" | "super" => {}
+            child if self.0.contains_key(&format!("{module}::{child}")) => {}
+            _ => return None,
+        }
+        let levels = parts.iter().take_while(|part| **part == "super").count();
+        base.truncate(base.len().saturating_sub(levels));
+        parts.retain(|part| !["crate", "self", "super"].contains(part));
+        base.extend(parts);
+        let known = (1..=base.len()).rev().find(|length| self.0.contains_key(&base[..*length].join("::")))?;
+        let file = base[..known].join("::");
+        let exported = base.get(known).and_then(|item| {
+            let all = uses(&self.0[&file]).into_iter().filter(|(is_public, _)| *is_public);
+            let path = all.map(|(_, path)| path).find(|path| path.ends_with(&format!("::{item}")))?;
+            self.file_of(&file, &path)
+        });
+        Some(exported.unwrap_or(file))
+    }
+
+    /// The files that a module uses, without those that it is a part of.
+    fn used_by(&self, module: &str) -> BTreeSet<String> {
+        let code = &self.0[module];
+        let inline = code.split(|c: char| !c.is_alphanumeric() && c != '_' && c != ':');
+        let inline =
+            inline.filter(|word| ["crate::", "super::", "self::"].iter().any(|p| word.starts_with(p)));
+        // The start of a tree of uses.
+        let inline = inline.filter(|word| !word.ends_with("::")).map(str::to_owned);
+        let paths = uses(code).into_iter().map(|(_, path)| path).chain(inline);
+        let files = paths.filter_map(|path| self.file_of(module, &path));
+        files.filter(|file| file != module && !module.starts_with(&format!("{file}::"))).collect()
+    }
+}
+
+/// Every path that is used by a declaration, and whether the declaration is public.
+fn uses(code: &str) -> Vec<(bool, String)> {
+    fn expand(prefix: &str, tree: &str, all: &mut Vec<String>) {
+        let tree = tree.trim();
+        let Some((head, rest)) = tree.split_once('{') else {
+            let path = tree.split(" as ").next().unwrap();
+            all.push(format!("{prefix}{}", if path == "self" { "" } else { path }));
+            return;
+        };
+        let mut depth = 0;
+        let is_comma = |c: char| {
+            depth += i32::from(c == '{') - i32::from(c == '}');
+            c == ',' && depth == 0
+        };
+        let inner = rest.rsplit_once('}').map_or("", |(inner, _)| inner);
+        let parts = inner.split(is_comma).filter(|part| !part.trim().is_empty());
+        parts.for_each(|part| expand(&format!("{prefix}{head}"), part, all));
+    }
+    let mut found = Vec::new();
+    for statement in code.split(';') {
+        let Some((start, tree)) = statement.rsplit_once("use ") else { continue };
+        let visibility = start.rsplit('\n').next().unwrap().trim();
+        if visibility.is_empty() || visibility.starts_with("pub") {
+            let mut all = Vec::new();
+            expand("", tree, &mut all);
+            found.extend(all.into_iter().map(|path| (!visibility.is_empty(), path)));
+        }
+    }
+    found
+}
+
+/// Files in circles, each with the reason.
+const CIRCLES: [(&str, &str); 0] = [];
+
+/// Whether what `file` uses leads back to it.
+fn is_in_circle(file: &str, uses: &BTreeMap<String, BTreeSet<String>>) -> bool {
+    let (mut reached, mut next) = (BTreeSet::new(), uses[file].clone());
+    while let Some(used) = next.pop_first() {
+        if reached.insert(used.clone()) {
+            next.extend(uses[&used].iter().cloned());
+        }
+    }
+    reached.contains(file)
+}
+
+#[test]
+fn files_form_no_circle() {
+    let mut circles = BTreeMap::new();
+    for folder in ["crates/setu-core/src", "src"] {
+        let modules = Modules::of(folder);
+        let uses: BTreeMap<String, BTreeSet<String>> =
+            modules.0.keys().map(|file| (file.clone(), modules.used_by(file))).collect();
+        circles.extend(uses.clone().into_iter().filter(|(file, _)| is_in_circle(file, &uses)));
+    }
+    let excepted: BTreeSet<&str> = CIRCLES.iter().map(|(file, _)| *file).collect();
+    let files: BTreeSet<&str> = circles.keys().map(String::as_str).collect();
+    assert_eq!(files, excepted, "the left are in a circle, the right are excepted: {circles:#?}");
 }
