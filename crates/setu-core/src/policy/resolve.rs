@@ -23,8 +23,10 @@ fn set<T: Clone>(value: &mut T, stated: Option<&T>) {
     }
 }
 
-fn some<T: Clone>(value: &T) -> Option<T> {
-    Some(value.clone())
+fn set_some<T: Clone>(value: &mut Option<T>, stated: Option<&T>) {
+    if let Some(stated) = stated {
+        *value = Some(stated.clone());
+    }
 }
 
 /// Merges and states the fields of a table. Each row names the place of a field in a layer, and in the policy.
@@ -41,9 +43,7 @@ macro_rules! fields {
                 })*
                 $({
                     let group = Some(layer)$(.and_then(|group| group.$opt_group.as_ref()))*;
-                    if let Some(stated) = group.and_then(|group| group.$opt_stated.as_ref()) {
-                        self.$($opt_own).+ = some(stated);
-                    }
+                    set_some(&mut self.$($opt_own).+, group.and_then(|group| group.$opt_stated.as_ref()));
                 })*
             }
 
@@ -51,12 +51,12 @@ macro_rules! fields {
                 $({
                     let group = &mut *layer;
                     $(let group = group.$group.get_or_insert_default();)*
-                    group.$stated = some(&self.$($own).+);
+                    set_some(&mut group.$stated, Some(&self.$($own).+));
                 })*
                 $(if let Some(value) = &self.$($opt_own).+ {
                     let group = &mut *layer;
                     $(let group = group.$opt_group.get_or_insert_default();)*
-                    group.$opt_stated = some(value);
+                    set_some(&mut group.$opt_stated, Some(value));
                 })*
             }
         }
