@@ -86,7 +86,7 @@ catalog! {
     CLAIMS = gauge("setu_active_nodeclaims", &["nodepool", "state"],
         "NodeClaims of Setu, by phase; stuck are those that have been deleting, or could not be deleted, for ten minutes");
     HELD = gauge("setu_held_nodes", &["nodepool", "state"],
-        "Nodes by what they are held for: gathering for the rest of the gang, idle although the gang is ready, used, leaving, warm for a next gang, stray without a NodeClaim, or unknown");
+        "Nodes by what they are held for: gathering (the rest of the gang), idle (the gang is ready), used, leaving, warm (a next gang), stray (no NodeClaim), unknown");
     COST = gauge("setu_node_cost_per_hour", &["nodepool", "capacity_type", "state"],
         "What launched nodes with a known price cost an hour, at most, by what they are held for, as in setu_held_nodes");
     UNPRICED = gauge("setu_nodes_without_price", &["nodepool", "capacity_type"],
@@ -100,7 +100,7 @@ catalog! {
     KEPT_WARM = counter("setu_warm_node_seconds_total", &["nodepool", "result"],
         "Seconds that nodes were kept for a next gang, until one took them over (reused) or they went without (unused)");
     SWEPT = counter("setu_orphans_swept_total", &["reason"],
-        "NodeClaims deleted because they are no longer needed: their Workload is gone, their hold ran out, every slice of their elastic Job is over, their gang finished, the AdmissionCheck that it waited for was deleted, or no gang took them over in the time they were kept");
+        "NodeClaims deleted because they are no longer needed. Their Workload is gone, their hold ran out or their gang is over, with every slice of an elastic Job. Or their AdmissionCheck is gone, or no gang took over warm nodes in time");
     CAPACITY = counter("setu_capacity_validation_total", &["nodepool", "result"],
         "Comparisons of a gang's demand with the limits of a NodePool");
     QUOTA = counter("setu_quota_check_total", &["queue", "result"],

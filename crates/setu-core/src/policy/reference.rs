@@ -29,11 +29,10 @@ Spans of time are written as `90s`, `15m` or `1h30m`; amounts as Kubernetes quan
 quotes. The file is YAML 1.2, in which `Off` is a word. kubectl reads YAML 1.1, in which it is not: write
 `\"Off\"` in ProvisioningParameters.
 
-The file may change while Setu runs; a mounted ConfigMap does so by itself. A new version holds for new
-attempts, and an attempt that has begun is carried through by the policy it began with, as long as the same replica
-acts. One that takes over keeps its deadlines, `bufferTime`, `readiness`, `retry` and what `custody` says of release and
-lost nodes, and plans by the policy of that time; where that gives other nodes than those half created, the attempt is given
-up and begun anew. A version that cannot be used changes nothing: the last good one holds, with an Event on each AdmissionCheck, a log line and
+The file may change while Setu runs; a mounted ConfigMap does so by itself. New attempts use the new version. An
+attempt that has begun keeps its policy while the same replica acts. A replica that takes over keeps the attempt's deadlines,
+`bufferTime`, `readiness` and `retry`, and what `custody` says of release and lost nodes. It plans by the current policy: if that gives
+other nodes, the attempt is given up and starts again. A version that cannot be used changes nothing: the last good one holds, with an Event on each AdmissionCheck, a log line and
 `setu_policy_reloads_total`.
 ";
 
@@ -49,8 +48,8 @@ Keys under `jobOverrides` are open to Jobs, within the bounds given there. A Job
 | `provreq.kueue.x-k8s.io/setu-capacityType` | values with commas | a requirement on `karpenter.sh/capacity-type` |
 | `provreq.kueue.x-k8s.io/setu-zone` | values with commas | a requirement on `topology.kubernetes.io/zone` |
 
-Requirements only narrow what the policy allows. Whatever else a Job asks for is ignored, which the Event
-`JobOverrideIgnored` on the Workload says once. Nothing else on a Workload, Job or Pod changes a policy.
+Requirements only narrow what the policy allows. Setu ignores all else that a Job asks for, and says so
+once by the Event `JobOverrideIgnored` on the Workload. Nothing else on a Workload, Job or Pod changes a policy.
 
 ## From when deadlines count
 
@@ -60,29 +59,33 @@ Requirements only narrow what the policy allows. Whatever else a Job asks for is
 | `deadlines.gang` | the reservation of quota, and again the end of a wait, an accepted plan, a replacement and a fall to the next tier | an attempt fails; a gang that waits for a gate gives its quota back |
 | `deadlines.admit` | Ready | nodes and quota are given back |
 
-A Node that is initialized and misses something else, such as a label, a condition or a device, has no deadline of its own: the gang's
-ends the wait. A deadline of a phase or tier that is longer than the gang's never comes into play; `setu policy check` warns of it. Where the
-provider says why it cannot launch a machine, and says so for 20 seconds, that ends the wait for it. While Karpenter reboots a
-node, and for `deadlines.initialize` and `bufferTime` after that, neither `deadlines.gang` nor `deadlines.admit` ends the attempt; the
-time of `deadlines.admit` begins anew then. `custody.holdLimit` runs on: it bounds what held nodes cost.
+An initialized Node may still miss something, such as a label, a condition or a device. That wait has no deadline of its own:
+`deadlines.gang` ends it. A deadline of a phase or tier that is longer than the gang's has no effect, and `setu policy check` warns of it. If the
+provider reports for 20 seconds why it cannot launch a machine, the wait for it ends.
+
+While Karpenter reboots a node, neither `deadlines.gang` nor `deadlines.admit` ends the attempt. The same goes for the time of
+`deadlines.initialize` and `bufferTime` after the reboot. Then the time of `deadlines.admit` starts again. `custody.holdLimit` runs on: it bounds what held nodes
+cost.
 
 ## Rejected is a one-way door
 
-With `retry.onExhausted: Reject`, and with `retry.compat: Setu`, a gang ends Rejected once its retries are used up. With any
-policy a gang does whose pods can never run: they use `resourceClaims`, or contradict themselves.
+With `retry.onExhausted: Reject`, and with `retry.compat: Setu`, a gang ends Rejected once its retries are used up. With any policy,
+a gang ends Rejected if its pods can never run: they use `resourceClaims`, or contradict themselves.
 Kueue then deactivates the Workload, and setting it active again does not queue it; only a new Workload is tried
 again. `Yield` gives the quota back and keeps trying.
 
-A gang that only another policy or another Job can help is no longer in Kueue's queue after its quota is given back, whatever the
-`queueingStrategy` of its ClusterQueue: its condition `Requeued` is False with the reason `RefusedBySetu`. It goes back into the queue when
-the Job, its queue or a flavor of its queue changes, when another change, as of the policy or of a NodePool, gives it a plan, and after
-the waits of `retry.yield`.
+Some gangs need another policy or another Job. Such a gang leaves Kueue's queue after its quota is given back, with any
+`queueingStrategy` of its ClusterQueue. Its condition `Requeued` is False with the reason `RefusedBySetu`. It goes back into the queue
+
+- when the Job, its queue or a flavor of its queue changes,
+- when another change, such as of the policy or of a NodePool, gives it a plan,
+- after the waits of `retry.yield`.
 
 ## A wait may end early
 
-A gang that ran short of capacity begins its next try before its wait is over once other gangs have given back as many nodes of
-the same NodePools as it needs, whether they ended or failed themselves; of several, the one that holds quota for longest. Somebody else
-may have taken those nodes meanwhile: it counts as a try. With `retry.compat: Setu` every wait takes its time.
+A gang that ran short of capacity may retry before its wait is over. It does once other gangs have given back as many nodes of the same
+NodePools as it needs, because they ended or failed. If several gangs wait, the one that has held quota for longest goes first. Others may have
+taken those nodes meanwhile, and it counts as a try. With `retry.compat: Setu` no wait ends early.
 ";
 
 /// The reference as Markdown.

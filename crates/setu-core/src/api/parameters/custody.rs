@@ -118,7 +118,7 @@ pub enum Release {
     /// Those of a gang that has finished are Karpenter's from then on: it gives them to other pods or
     /// consolidates them. All others are deleted.
     HandBack,
-    /// Those of a gang that has finished are kept for `warmFor`: the next gang of the same LocalQueue takes
-    /// over those it would otherwise ask for anew. All others are deleted.
+    /// Those of a gang that has finished are kept for `warmFor`. The next gang of the same LocalQueue takes
+    /// over those it would otherwise buy. All others are deleted.
     Warm,
 }

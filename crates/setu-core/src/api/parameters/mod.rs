@@ -80,15 +80,15 @@ pub struct ProvisioningParametersSpec {
         extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"])
     )]
     pub tiers: Option<Vec<Tier>>,
-    /// Capacity types to try in this order within each tier, before its NodePools by weight: one for all nodes of a pod
-    /// set, and those that NodePool and tier do not allow are passed over. Empty leaves the choice to the provider, for
-    /// each node by itself.
+    /// Capacity types to try in this order within each tier, before its NodePools by weight. All nodes of a pod set have
+    /// the same one. Setu skips those that NodePool or tier do not allow. If the list is empty, the provider chooses for
+    /// each node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 3))]
     pub capacity_types: Option<Vec<CapacityType>>,
-    /// Whether the nodes of one gang may come from several tiers: where one has no capacity for some of them, the
-    /// next one is asked for those alone, and the others stay. A launch that takes too long takes the whole gang
-    /// along. Not with `colocation` Required, nor with `packing` Fill.
+    /// Whether the nodes of one gang may come from several tiers. If a tier has no capacity for some nodes, Setu asks the
+    /// next tier for those alone, and the others stay. One launch timeout fails the whole gang. Not with `colocation`
+    /// Required, nor with `packing` Fill.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mixed_tiers: Option<bool>,
     /// When to provision.
