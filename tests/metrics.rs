@@ -253,6 +253,31 @@ fn dashboard_and_alerts_use_every_metric_and_no_others() {
 }
 
 #[test]
+fn the_dashboard_can_be_imported_and_published() {
+    let dashboard: serde_json::Value = serde_json::from_str(&read("charts/setu/dashboards/setu.json")).unwrap();
+    assert!(dashboard["id"].is_null() && dashboard["description"].is_string());
+    // Users choose the data source by a variable, so an import asks for nothing.
+    assert_eq!(dashboard["__inputs"], serde_json::json!([]));
+    let panels = dashboard["panels"].as_array().unwrap();
+    let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+    let mut used = BTreeSet::new();
+    for panel in panels.iter().filter(|panel| panel["type"] != "row") {
+        assert!(panel["description"].is_string(), "{} has no description", panel["title"]);
+        for target in panel["targets"].as_array().unwrap() {
+            let source = if target["datasource"].is_null() { &panel["datasource"] } else { &target["datasource"] };
+            assert_eq!(source["uid"], "${datasource}", "{}", panel["title"]);
+        }
+        used.insert(text(&panel["type"]));
+    }
+    let required = dashboard["__requires"].as_array().unwrap();
+    let of = |kind: &str| -> BTreeSet<String> {
+        required.iter().filter(|of| of["type"] == kind).map(|of| text(&of["id"])).collect()
+    };
+    assert_eq!(of("panel"), used);
+    assert_eq!((of("grafana").len(), of("datasource").len()), (1, 1), "{required:?}");
+}
+
+#[test]
 fn every_alert_has_a_test_that_it_fires_and_one_that_it_does_not() {
     let read = |file| serde_yaml::from_str::<serde_json::Value>(&read(file)).unwrap();
     let (rules, tests) = (read("charts/setu/rules/setu.yaml"), read("charts/setu/rules/setu.test.yaml"));
