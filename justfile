@@ -53,6 +53,10 @@ fuzz target:
 image *flags:
     python3 .ci/image {{ flags }}
 
+# Every object of the chart, the manifests and the examples against its schema, with kubeconform; needs Go and PyYAML
+manifests:
+    python3 .ci/manifests
+
 # The docs site as target/site/book, with every link checked; needs mdBook (`cargo install mdbook --locked --version 0.5.4`) and npm
 site *flags:
     python3 .ci/site {{ flags }}

@@ -49,7 +49,7 @@ fn root() -> PathBuf {
 }
 
 /// The prefixes of lines that do not run here, each with the reason.
-const ELSEWHERE: [(&str, &str); 51] = [
+const ELSEWHERE: [(&str, &str); 52] = [
     ("cargo run --release -- demo", "tests/docs.rs runs it, and with --serve tests/kubectl"),
     ("cargo test", "it is what runs the tests"),
     ("SETU_SLOW=3 cargo test", "just e2e runs it"),
@@ -103,6 +103,7 @@ const ELSEWHERE: [(&str, &str); 51] = [
     ("just generate", "the tests compare what it writes"),
     ("just model", "takes long"),
     ("just site", "CI builds the site"),
+    ("just manifests", "CI runs the same script"),
     ("just soak", "takes long"),
     ("just nightly", "takes long"),
     ("export KUBECONFIG=…", "the terminal has it"),
