@@ -364,6 +364,34 @@ fn commands_that_need_no_cluster_print_what_the_documents_show() {
     assert!(run.iter().any(|arguments| arguments.iter().any(|a| a == FIRST)), "no guide plans its first Job");
 }
 
+#[test]
+fn the_first_job_of_every_guide_fits_the_guides_nodepool() {
+    let folder = Folder(std::env::temp_dir().join(format!("setu-guides-{}", std::process::id())));
+    std::fs::create_dir_all(&folder.0).unwrap();
+    let first = block_with(&read("docs/eks.md"), "NodePool").unwrap();
+    let (_, queues_and_job) = first.split_once("\n---\n").unwrap();
+    for guide in ["aks", "gke"] {
+        let text = read(&format!("docs/{guide}.md"));
+        // The guide names what differs in the Job.
+        let mut objects = queues_and_job.to_owned();
+        for (field, of_eks) in [("requests", "cpu: 180, memory: 1800Gi"), ("limits", "nvidia.com/gpu: 8")] {
+            assert!(objects.contains(&format!("{field}: {{{of_eks}}}")), "{objects}");
+            if let [stated] = between(&text, &format!("`{field}: {{"), "}`")[..] {
+                objects = objects.replace(&format!("{field}: {{{of_eks}}}"), &format!("{field}: {{{stated}}}"));
+            }
+        }
+        assert!(objects != queues_and_job, "docs/{guide}.md does not say what a pod may ask for");
+        let pool = block_with(&text, "NodePool").unwrap();
+        std::fs::write(folder.0.join(FIRST), format!("{pool}---\n{objects}")).unwrap();
+        std::fs::write(folder.0.join("policy.yaml"), block_with(&text, "Policy").unwrap()).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_setu"));
+        let output = command.args(["plan", "-f", FIRST, "--config", "policy.yaml"]).current_dir(&folder.0);
+        let output = output.output().unwrap();
+        let plan = String::from_utf8(output.stdout).unwrap();
+        assert!(plan.contains("Outcome   2 nodes: 2 from NodePool gpu as "), "docs/{guide}.md: {plan}");
+    }
+}
+
 /// Compares an output with every occurrence below its command; `…` stands for the rest. Returns the number.
 fn is_what_is_shown(document: &str, text: &str, command: &[String], output: &str) -> usize {
     let (blocks, _) = blocks(text);

@@ -49,7 +49,7 @@ fn root() -> PathBuf {
 }
 
 /// The prefixes of lines that do not run here, each with the reason.
-const ELSEWHERE: [(&str, &str); 53] = [
+const ELSEWHERE: [(&str, &str); 55] = [
     ("cargo run --release -- demo", "tests/docs.rs runs it, and with --serve tests/kubectl"),
     ("cargo test", "it is what runs the tests"),
     ("SETU_SLOW=3 cargo test", "just e2e runs it"),
@@ -57,6 +57,8 @@ const ELSEWHERE: [(&str, &str); 53] = [
     ("ln -sf setu", "the terminal has that link"),
     ("source <(setu completions", "the shell's own; tests/cli.rs prints them"),
     ("aws ecr", "needs an account of AWS"),
+    ("az a", "needs an account of Azure"),
+    ("gcloud a", "needs an account of Google Cloud"),
     ("docker ", "needs a container engine; a workflow builds the image"),
     (
         "helm install setu charts/setu --namespace kueue-system --set image.repository=REGISTRY/setu --set",
