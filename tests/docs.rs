@@ -377,7 +377,8 @@ fn the_first_job_of_every_guide_fits_the_guides_nodepool() {
         for (field, of_eks) in [("requests", "cpu: 180, memory: 1800Gi"), ("limits", "nvidia.com/gpu: 8")] {
             assert!(objects.contains(&format!("{field}: {{{of_eks}}}")), "{objects}");
             if let [stated] = between(&text, &format!("`{field}: {{"), "}`")[..] {
-                objects = objects.replace(&format!("{field}: {{{of_eks}}}"), &format!("{field}: {{{stated}}}"));
+                objects =
+                    objects.replace(&format!("{field}: {{{of_eks}}}"), &format!("{field}: {{{stated}}}"));
             }
         }
         assert!(objects != queues_and_job, "docs/{guide}.md does not say what a pod may ask for");

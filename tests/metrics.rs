@@ -254,7 +254,8 @@ fn dashboard_and_alerts_use_every_metric_and_no_others() {
 
 #[test]
 fn the_dashboard_can_be_imported_and_published() {
-    let dashboard: serde_json::Value = serde_json::from_str(&read("charts/setu/dashboards/setu.json")).unwrap();
+    let dashboard: serde_json::Value =
+        serde_json::from_str(&read("charts/setu/dashboards/setu.json")).unwrap();
     assert!(dashboard["id"].is_null() && dashboard["description"].is_string());
     // Users choose the data source by a variable, so an import asks for nothing.
     assert_eq!(dashboard["__inputs"], serde_json::json!([]));
@@ -264,7 +265,8 @@ fn the_dashboard_can_be_imported_and_published() {
     for panel in panels.iter().filter(|panel| panel["type"] != "row") {
         assert!(panel["description"].is_string(), "{} has no description", panel["title"]);
         for target in panel["targets"].as_array().unwrap() {
-            let source = if target["datasource"].is_null() { &panel["datasource"] } else { &target["datasource"] };
+            let source =
+                if target["datasource"].is_null() { &panel["datasource"] } else { &target["datasource"] };
             assert_eq!(source["uid"], "${datasource}", "{}", panel["title"]);
         }
         used.insert(text(&panel["type"]));

@@ -9,7 +9,8 @@ use std::process::Command;
 /// Checks these files, or all documents, and returns whether they pass and what was found.
 fn check(files: &[&Path]) -> (bool, String) {
     let mut script = Command::new("python3");
-    let output = script.arg(".ci/prose").args(files).current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
+    let output =
+        script.arg(".ci/prose").args(files).current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
     assert!(output.status.code() == Some(0) || output.stderr.ends_with(b" findings\n"), "{output:?}");
     (output.status.success(), String::from_utf8(output.stdout).unwrap())
 }
