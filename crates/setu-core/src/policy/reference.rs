@@ -36,6 +36,78 @@ other nodes, the attempt is given up and starts again. A version that cannot be 
 `setu_policy_reloads_total`.
 ";
 
+const EXAMPLES: &str = "
+## Examples
+
+Each is a whole policy file. `setu policy check FILE` checks yours. [examples/policy.yaml](../examples/policy.yaml) has every key.
+
+### Spot first, then on demand
+
+The whole gang gets spot nodes. If there are too few within two minutes, all of it gets on-demand nodes:
+
+```yaml
+apiVersion: setu.kueue.x-k8s.io/v1alpha1
+kind: Policy
+defaults:
+  tiers:
+  - name: spot
+    nodePoolName: gpu
+    requirements: [{key: karpenter.sh/capacity-type, operator: In, values: [spot]}]
+    launchTimeout: 2m
+  - name: on-demand
+    nodePoolName: gpu
+    requirements: [{key: karpenter.sh/capacity-type, operator: In, values: [on-demand]}]
+```
+
+### Limits on cost and size
+
+No gang costs more than 2,500 an hour or has more than 128 nodes, and no LocalQueue has more than 64 nodes at a time:
+
+```yaml
+apiVersion: setu.kueue.x-k8s.io/v1alpha1
+kind: Policy
+guards:
+  gangNodes: 128
+  perLocalQueue: {nodes: 64}
+defaults:
+  gates:
+    budget: {maxHourlyCost: \"2500\"}
+```
+
+### All nodes in one zone
+
+```yaml
+apiVersion: setu.kueue.x-k8s.io/v1alpha1
+kind: Policy
+defaults:
+  colocation: {topologyKey: topology.kubernetes.io/zone, mode: Required}
+```
+
+### Nodes that the next gang takes over
+
+Nodes of a finished gang stay for ten minutes. It needs the right that `rbac.handBack` of the chart gives:
+
+```yaml
+apiVersion: setu.kueue.x-k8s.io/v1alpha1
+kind: Policy
+defaults:
+  custody: {release: Warm, warmFor: 10m}
+```
+
+### Other rules for one check
+
+Gangs of the AdmissionCheck `gpu` wait longer for their nodes, and are rejected once their retries are used up:
+
+```yaml
+apiVersion: setu.kueue.x-k8s.io/v1alpha1
+kind: Policy
+checks:
+  gpu:
+    deadlines: {gang: 30m}
+    retry: {onExhausted: Reject}
+```
+";
+
 const OVERRIDES: &str = "
 ## What a Job may ask for
 
@@ -90,7 +162,7 @@ taken those nodes meanwhile, and it counts as a try. With `retry.compat: Setu` n
 
 /// The reference as Markdown.
 pub fn markdown() -> String {
-    let mut text = INTRODUCTION.to_owned();
+    let mut text = format!("{INTRODUCTION}{EXAMPLES}");
     text.push_str("\n## Keys of the file\n\n");
     let file = schema_of::<PolicyFile>();
     let guards = serde_json::json!({ "guards": PolicyFile::default().guards.filled() });
