@@ -166,16 +166,14 @@ pub fn markdown() -> String {
     text.push_str("\n## Keys of the file\n\n");
     let file = schema_of::<PolicyFile>();
     let guards = serde_json::json!({ "guards": PolicyFile::default().guards.filled() });
-    let mut rows = Rows { root: &file, defaults: &guards, skip: &["defaults", "checks"], text: &mut text };
-    rows.table();
-    text.push_str("| `defaults` | map |  | Keys below, for every check. |\n");
-    text.push_str(
-        "| `checks.NAME` | map |  | Keys below, for the check of that name, on top of `defaults`. |\n",
-    );
+    let layers = "| `defaults` | map |  | Keys below, for every check. |\n\
+        | `checks.NAME` | map |  | Keys below, for the check of that name, on top of `defaults`. |\n";
+    let skip = &["defaults", "checks"];
+    Rows { root: &file, defaults: &guards, skip, text: &mut text }.tables(layers);
     text.push_str("\n## Keys of `defaults`, `checks.NAME` and `spec` of ProvisioningParameters\n\n");
     let spec = schema_of::<ProvisioningParametersSpec>();
     let defaults = serde_json::to_value(Policy::default().stated()).unwrap_or_default();
-    Rows { root: &spec, defaults: &defaults, skip: &[], text: &mut text }.table();
+    Rows { root: &spec, defaults: &defaults, skip: &[], text: &mut text }.tables("");
     text.push_str(OVERRIDES);
     text
 }
@@ -193,9 +191,30 @@ struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    fn table(&mut self) {
+    /// A table of the keys that stand alone, with `more` rows behind it, then one with a heading for each key that has
+    /// keys of its own.
+    fn tables(&mut self, more: &str) {
+        let (root, defaults) = (self.root, self.defaults);
+        let keys = root["properties"].as_object().into_iter().flatten();
+        let keys = keys.filter(|(key, _)| !self.skip.contains(&key.as_str()));
+        let (groups, single): (Vec<_>, Vec<_>) = keys.partition(|(_, field)| {
+            let kind = self.resolved(field);
+            is_struct(kind) || is_struct(self.resolved(&kind["items"]))
+        });
+        self.head();
+        for (key, field) in single {
+            self.field(key, field, defaults.get(key));
+        }
+        self.text.push_str(more);
+        for (key, field) in groups {
+            let _ = write!(self.text, "\n### `{key}`\n\n");
+            self.head();
+            self.field(key, field, defaults.get(key));
+        }
+    }
+
+    fn head(&mut self) {
         self.text.push_str("| key | value | default | meaning |\n|---|---|---|---|\n");
-        self.fields("", self.root, Some(self.defaults));
     }
 
     /// Resolves references in a schema, and removes the option of being absent.
@@ -213,27 +232,26 @@ impl<'a> Rows<'a> {
 
     fn fields(&mut self, prefix: &str, schema: &'a Value, defaults: Option<&Value>) {
         for (key, field) in schema["properties"].as_object().into_iter().flatten() {
-            if self.skip.contains(&key.as_str()) && prefix.is_empty() {
-                continue;
-            }
-            let path = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
-            let default = defaults.and_then(|d| d.get(key));
-            let kind = self.resolved(field);
-            if is_struct(kind) {
-                self.fields(&path, kind, default);
-                continue;
-            }
-            let meaning = meaning(field, kind);
-            let _ = writeln!(
-                self.text,
-                "| `{path}` | {} | {} | {meaning} |",
-                self.kind(kind),
-                default.map_or_else(String::new, shown)
-            );
-            let items = self.resolved(&kind["items"]);
-            if is_struct(items) {
-                self.fields(&format!("{path}[]"), items, None);
-            }
+            self.field(&format!("{prefix}.{key}"), field, defaults.and_then(|d| d.get(key)));
+        }
+    }
+
+    fn field(&mut self, path: &str, field: &'a Value, default: Option<&Value>) {
+        let kind = self.resolved(field);
+        if is_struct(kind) {
+            self.fields(path, kind, default);
+            return;
+        }
+        let meaning = meaning(field, kind);
+        let _ = writeln!(
+            self.text,
+            "| `{path}` | {} | {} | {meaning} |",
+            self.kind(kind),
+            default.map_or_else(String::new, shown)
+        );
+        let items = self.resolved(&kind["items"]);
+        if is_struct(items) {
+            self.fields(&format!("{path}[]"), items, None);
         }
     }
 
