@@ -43,7 +43,7 @@ fn the_columns_of_k9s_read_what_setu_writes() {
     let of = |kind: &str, column: &str| -> String {
         let columns = views["views"][kind]["columns"].as_array().unwrap();
         let start = format!("{column}:");
-        let found = columns.iter().filter_map(|c| c.as_str().unwrap().strip_prefix(&start)).next();
+        let found = columns.iter().find_map(|c| c.as_str().unwrap().strip_prefix(&start));
         found.unwrap_or_else(|| panic!("{kind} has no column {column}")).to_owned()
     };
     // kubectl's tests run the same columns on a cluster.

@@ -108,9 +108,9 @@ fn the_checksums_cover_every_file_of_the_release() {
     assert!(pack(&folder, "1.2.3-rc.1").status.success());
     let mut files = packed(&folder);
     let sums = String::from_utf8(files.remove("SHA256SUMS").unwrap()).unwrap();
-    let expected: String = files.iter().map(|(name, data)| format!("{}  {name}\n", sha256(data))).collect();
-    let sorted = |text: &str| text.lines().map(str::to_owned).collect::<BTreeSet<_>>();
-    assert_eq!(sorted(&sums), sorted(&expected));
+    let expected: BTreeSet<String> =
+        files.iter().map(|(name, data)| format!("{}  {name}", sha256(data))).collect();
+    assert_eq!(sums.lines().map(str::to_owned).collect::<BTreeSet<_>>(), expected);
     assert_eq!(files.len(), 2 * PLATFORMS.len() + 1, "{:?}", files.keys());
     let again = binaries("release-again");
     assert!(pack(&again, "1.2.3-rc.1").status.success());
