@@ -53,7 +53,7 @@ fuzz target:
 image *flags:
     python3 .ci/image {{ flags }}
 
-# Every object of the chart, the manifests and the examples against its schema, with kubeconform; needs Go and PyYAML
+# Every object of the chart, the manifests, the examples and the documents against its schema, with kubeconform; needs Go and PyYAML
 manifests:
     python3 .ci/manifests
 
