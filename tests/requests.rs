@@ -8,6 +8,7 @@ mod world;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use setu::controllers::context::Options;
+use setu::gang::identity::gang_id;
 use setu::names;
 use setu::sim::api::kinds;
 use setu::sim::api::{Preconditions, User};
@@ -120,6 +121,19 @@ impl Stage {
             "spec": {"provisioningClassName": names::REQUEST_CLASS, "podSets": [pods]},
         });
         self.admin.create(&kinds::PROVISIONING_REQUEST, request).unwrap()
+    }
+
+    /// Deletes the request and makes it again under its name at once.
+    fn recreate_request(&self) -> [String; 2] {
+        let mut request = self.request();
+        let old = request["metadata"]["uid"].as_str().unwrap().to_owned();
+        request["metadata"] = json!({
+            "name": request["metadata"]["name"], "namespace": ID, "ownerReferences": request["metadata"]["ownerReferences"],
+        });
+        request.as_object_mut().unwrap().remove("status");
+        self.delete_request();
+        let new = self.admin.create(&kinds::PROVISIONING_REQUEST, request).unwrap();
+        [old, new["metadata"]["uid"].as_str().unwrap().to_owned()]
     }
 
     fn delete_request(&self) {
@@ -350,4 +364,25 @@ async fn a_request_that_waits_for_a_finalizer_takes_no_nodes_from_a_running_gang
     stage.delete_request();
     tokio::time::sleep(Duration::from_mins(10)).await;
     assert_eq!(stage.claims().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_kept_of_a_request_that_was_recreated_under_its_name() {
+    let stage = Stage::new(names::REQUEST_CLASS, "{}");
+    world::weather(&stage.admin, &json!([{"launchDelay": "3m"}]));
+    stage.job("gang");
+    stage.until("its claims exist", 60, |s| s.claims().len() == 2).await;
+    let board = stage.cluster.board();
+    let [old, new] = stage.recreate_request();
+    let gangs = |uid: &str| {
+        let snapshot = board().unwrap();
+        snapshot.gangs.keys().filter(|gang| **gang == gang_id(uid, ID)).count()
+    };
+    stage.until("the new one is served", 60, |_| gangs(&new) == 1).await;
+    assert_eq!(gangs(&old), 0);
+    let kept = stage.setu.context.remembered_gangs();
+    assert_eq!((kept["board"], kept["gangs"], kept["workloads"]), (1, 1, 1), "{kept:?}");
+    for (kind, count) in kept {
+        assert!(count <= 1 || kind == "claims", "{kind}: {count}");
+    }
 }

@@ -500,3 +500,118 @@ fn a_foreign_workload_is_distinguished_from_one_without_quota() {
     let early = find::early(&snapshot, &snapshot.workloads[1]).unwrap();
     assert_eq!(early.why, "quota is not reserved: LocalQueue main doesn't exist");
 }
+
+/// A Workload whose only check is Kueue's own, with these conditions besides the reserved quota.
+fn by_request(conditions: &[&str]) -> ClusterObjects {
+    let gang = Gang::reserved("asks", "").edit(|gang| {
+        gang.workload["status"]["admissionChecks"][0]["name"] = json!("provisioning");
+        gang.workload["spec"]["podSets"] = json!([{"name": "main", "count": 1}]);
+        let more = conditions.iter().map(|kind| condition(kind, "True", 20, ""));
+        gang.workload["status"]["conditions"].as_array_mut().unwrap().extend(more);
+    });
+    let mut snapshot = snapshot(&[gang]);
+    let check = json!({
+        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": "provisioning"},
+        "spec": {"controllerName": names::PROVISIONING_REQUEST},
+    });
+    snapshot.checks.as_mut().unwrap().push(serde_json::from_value(check).unwrap());
+    snapshot.requests = Some(Vec::new());
+    snapshot
+}
+
+/// A request of this class, controlled by that Workload if so.
+fn request(class: &str, owned: bool) -> setu::api::ProvisioningRequest {
+    let owner = json!([{
+        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "name": "job-asks-1a2b3", "uid": "uid-asks", "controller": true,
+    }]);
+    serde_json::from_value(json!({
+        "apiVersion": "autoscaling.x-k8s.io/v1", "kind": "ProvisioningRequest",
+        "metadata": {
+            "name": "job-asks-1a2b3-provisioning-1", "namespace": "team-a", "uid": "uid-request",
+            "creationTimestamp": at(5).to_string(), "ownerReferences": if owned { owner } else { json!([]) },
+        },
+        "spec": {"provisioningClassName": class},
+    }))
+    .unwrap()
+}
+
+#[test]
+fn between_reservation_and_request_explain_says_that_kueue_makes_the_request() {
+    let mut snapshot = by_request(&[]);
+    snapshot.add_requests();
+    assert!(report::gangs(&snapshot).is_empty());
+    let early = find::early(&snapshot, &snapshot.workloads[0]).unwrap();
+    assert_eq!(
+        early.why,
+        "quota is reserved, and Kueue has not made the ProvisioningRequest for check provisioning yet; Setu serves it if its class \
+         is atomic.setu.kueue.x-k8s.io"
+    );
+    snapshot.requests = Some(vec![request("check-capacity.autoscaling.x-k8s.io", true)]);
+    snapshot.add_requests();
+    let foreign = find::early(&snapshot, &snapshot.workloads[0]).unwrap_err().to_string();
+    assert!(
+        foreign.contains("is of class check-capacity.autoscaling.x-k8s.io, which Setu does not serve"),
+        "{foreign}"
+    );
+    snapshot.requests = None;
+    let unread = find::early(&snapshot, &snapshot.workloads[0]).unwrap_err().to_string();
+    assert!(unread.ends_with("is answered by a ProvisioningRequest, and those cannot be read"), "{unread}");
+}
+
+#[test]
+fn a_request_that_stands_for_no_workload_is_explained_as_such() {
+    let mut snapshot = by_request(&[]);
+    snapshot.workloads.clear();
+    snapshot.requests = Some(vec![request(names::REQUEST_CLASS, false)]);
+    snapshot.add_requests();
+    let report = find::early(&snapshot, &snapshot.workloads[0]).unwrap();
+    let text = anstream::adapter::strip_str(&explanation::explain(&report, snapshot.now)).to_string();
+    assert!(text.contains("State      Unowned\n"), "{text}");
+    assert!(text.contains("Why it gets no nodes\n  no Workload controls this request"), "{text}");
+    snapshot.workloads.clear();
+    snapshot.requests = Some(vec![request(names::REQUEST_CLASS, true)]);
+    snapshot.add_requests();
+    let report = find::early(&snapshot, &snapshot.workloads[0]).unwrap();
+    assert_eq!(report.why, "Workload job-asks-1a2b3, which controls this request, does not exist");
+}
+
+#[test]
+fn the_nodes_of_a_running_gang_are_shown_after_its_request_was_deleted() {
+    let mut snapshot = by_request(&["Admitted"]);
+    let claim = json!({
+        "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+        "metadata": {
+            "name": "claim", "creationTimestamp": at(6).to_string(),
+            "labels": {
+                (names::MANAGED_BY): names::SETU, (names::WORKLOAD_UID): "uid-request", (names::ATTEMPT): "1",
+                (names::NODEPOOL): "gpu",
+            },
+            "annotations": {
+                (names::SLOT): "0", (names::CHECK): "provisioning",
+                (names::WORKLOAD): "team-a/provisioningrequest/job-asks-1a2b3-provisioning-1",
+                (names::OWNER): "team-a/job-asks-1a2b3/uid-asks",
+            },
+        },
+        "spec": {"nodeClassRef": {"group": "", "kind": "", "name": ""}},
+        "status": {"conditions": [condition("Initialized", "True", 15, "")]},
+    });
+    snapshot.claims = Some(vec![serde_json::from_value(claim).unwrap()]);
+    let read = snapshot.clone();
+    snapshot.add_requests();
+    let gangs = report::gangs(&snapshot);
+    assert_eq!(gangs.len(), 1);
+    assert_eq!(gangs[0].workload, "provisioningrequest/job-asks-1a2b3-provisioning-1");
+    assert_eq!(
+        gangs[0].why,
+        "admitted; 1 node held for it; its ProvisioningRequest was deleted, and the nodes go when its Workload ends"
+    );
+    let gang = gangs[0].gang.as_ref().unwrap();
+    assert_eq!((gang.slots, gang.nodes.len(), gang.since), (1, 1, at(20)));
+    assert_eq!(find::matches(&snapshot.workloads, "job/asks").len(), 2);
+    // A request that exists is not deleted, and without the right to read requests none is known to be.
+    for requests in [Some(vec![request(names::REQUEST_CLASS, true)]), None] {
+        let mut other = ClusterObjects { requests, ..read.clone() };
+        other.add_requests();
+        assert!(other.deleted_requests.is_empty());
+    }
+}

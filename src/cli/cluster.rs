@@ -14,7 +14,6 @@ use crate::cluster::guard::Guarded;
 use crate::cluster::watch::provider_of;
 use crate::error::root_of;
 use crate::gang::notice::VALIDATED;
-use crate::gang::request::{as_workload, check_of};
 use crate::names;
 use crate::plan::market::Market;
 use crate::policy::Settings;
@@ -24,6 +23,7 @@ use kube::api::ListParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, Resource};
 use serde::de::DeserializeOwned;
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -85,8 +85,12 @@ pub struct ClusterObjects {
     pub now: Timestamp,
     /// `spec.controllerName` of the checks that are Setu's.
     pub controller_name: String,
-    /// Workloads of the scope.
+    /// Workloads of the scope, and the ProvisioningRequests of Setu's class as Workloads.
     pub workloads: Vec<Workload>,
+    /// ProvisioningRequests of the scope, of any class; `None` if they may not be read.
+    pub requests: Option<Vec<ProvisioningRequest>>,
+    /// UIDs of requests that were deleted and still stand among the Workloads, because their nodes run.
+    pub deleted_requests: BTreeSet<String>,
     /// Every AdmissionCheck; `None` if they may not be read.
     pub checks: Option<Vec<AdmissionCheck>>,
     /// NodeClaims that Setu made; `None` if they may not be read.
@@ -208,8 +212,8 @@ impl ClusterReader {
         objects.checks = objects.or_note(checks);
         objects.claims = objects.or_note(claims);
         objects.nodes = objects.or_note(nodes);
-        // Most clusters serve none.
-        objects.add_requests(&requests.unwrap_or_default());
+        objects.requests = objects.requests_or_note(requests);
+        objects.add_requests();
         // Without them, the deadlines of single phases are not shown. That needs no note.
         objects.parameters = parameters.unwrap_or_default();
         // Without them, the holders of the quota that a Workload waits for are not shown.
@@ -248,23 +252,19 @@ impl ClusterReader {
 }
 
 impl ClusterObjects {
-    /// Adds the ProvisioningRequests of Setu's class, as Workloads.
-    fn add_requests(&mut self, requests: &[ProvisioningRequest]) {
-        let is_provisioning = |name: &str| {
-            let is_its = |c: &&AdmissionCheck| c.metadata.name.as_deref() == Some(name);
-            let found = self.checks.iter().flatten().find(is_its);
-            found.is_none_or(|check| check.spec.controller_name == names::PROVISIONING_REQUEST)
-        };
-        let mirror = |request: &ProvisioningRequest| {
-            let owner = request
-                .workload()
-                .and_then(|(_, uid)| self.workloads.iter().find(|w| w.metadata.uid.as_deref() == Some(uid)));
-            let check = owner.and_then(|owner| check_of(request, owner, is_provisioning));
-            as_workload(request, owner.map(|owner| (owner, check)))
-        };
-        let ours = requests.iter().filter(|request| request.is_of_setus_class());
-        let mirrors: Vec<Workload> = ours.map(mirror).collect();
-        self.workloads.extend(mirrors);
+    /// Most clusters serve no requests, and there nobody need be allowed to read them.
+    fn requests_or_note(
+        &mut self,
+        read: Result<Vec<ProvisioningRequest>, Refusal>,
+    ) -> Option<Vec<ProvisioningRequest>> {
+        let is_by_request =
+            |check: &AdmissionCheck| check.spec.controller_name == names::PROVISIONING_REQUEST;
+        let may_exist = self.checks.as_ref().is_none_or(|checks| checks.iter().any(is_by_request));
+        match read {
+            Err(Refusal::NotServed(..)) => Some(Vec::new()),
+            Err(Refusal::Forbidden(_)) if !may_exist => None,
+            read => self.or_note(read),
+        }
     }
 
     fn or_note<T>(&mut self, read: Result<Vec<T>, Refusal>) -> Option<Vec<T>> {
@@ -312,6 +312,39 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
+
+    /// The notes of a read in which requests get an answer with this code, and one check is of this controller.
+    async fn notes(code: u16, controller: &str) -> Vec<String> {
+        let check = json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": "c"},
+            "spec": {"controllerName": controller},
+        });
+        let serve = move |request: http::Request<kube::client::Body>| {
+            let items =
+                if request.uri().path().ends_with("/admissionchecks") { json!([check]) } else { json!([]) };
+            let refusal = json!({"kind": "Status", "code": code, "reason": "r", "message": "no"});
+            let is_refused = request.uri().path().ends_with("/provisioningrequests");
+            let list = json!({"kind": "List", "metadata": {}, "items": items});
+            let (code, body) = if is_refused { (code, refusal) } else { (200, list) };
+            let body = kube::client::Body::from(body.to_string().into_bytes());
+            let answer = http::Response::builder().status(code).body(body).unwrap();
+            async move { Ok::<_, tower::BoxError>(answer) }
+        };
+        let client = Client::new(tower::service_fn(serve), "default");
+        let reader = ClusterReader { client, scope: Scope::Everywhere, controller_name: "setu".to_owned() };
+        reader.read().await.unwrap().notes
+    }
+
+    #[tokio::test]
+    async fn requests_that_may_not_be_read_are_noted_where_a_check_is_answered_by_them() {
+        let kueue = names::PROVISIONING_REQUEST;
+        let note = "you may not list provisioningrequests; examples/rbac/setu-viewer.yaml has what is needed";
+        assert_eq!(notes(403, kueue).await, [note]);
+        assert!(notes(403, "setu").await.is_empty());
+        assert!(notes(404, kueue).await.is_empty(), "they are not served");
+        assert_eq!(notes(500, "setu").await, ["cannot read provisioningrequests: no"]);
+    }
 
     #[test]
     fn claims_of_other_namespaces_are_dropped() {

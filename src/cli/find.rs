@@ -3,6 +3,7 @@
 use super::CliError;
 use super::cluster::{ClusterObjects, ClusterReader, Scope};
 use super::report::{self, GangReport};
+use super::requests::{check_without_request, why_not_ours};
 use crate::api::Workload;
 use kube::ResourceExt;
 use std::time::Duration;
@@ -75,11 +76,13 @@ pub fn similar(workloads: &[Workload], wanted: &str) -> Vec<String> {
     scored.into_iter().take(SUGGESTIONS).map(|(_, name)| name).collect()
 }
 
-/// Whether a matching Workload exists whose checks Kueue has listed, or that has no checks to list.
-fn is_settled(workloads: &[Workload], wanted: &str) -> bool {
-    let found = matches(workloads, wanted);
+/// Whether a matching Workload exists whose checks Kueue has listed, or that has no checks to list, and whose ProvisioningRequest
+/// it has made, if a check is answered by one.
+fn is_settled(objects: &ClusterObjects, wanted: &str) -> bool {
+    let found = matches(&objects.workloads, wanted);
     let lacks_checks = |w: &&Workload| w.is("QuotaReserved") && w.checks().is_empty() && !w.is("Admitted");
-    !found.is_empty() && !found.iter().any(lacks_checks)
+    let lacks_request = |w: &&Workload| check_without_request(objects, w).is_some();
+    !found.is_empty() && !found.iter().any(|w| lacks_checks(w) || lacks_request(w))
 }
 
 /// Reads the cluster. Reads it again for up to `PATIENCE` while Kueue may be about to create the Workload or
@@ -88,7 +91,7 @@ pub async fn read(cluster: &ClusterReader, wanted: &str) -> Result<ClusterObject
     let until = Instant::now() + PATIENCE;
     loop {
         let mut objects = cluster.read().await?;
-        if is_settled(&objects.workloads, wanted) || Instant::now() >= until {
+        if is_settled(&objects, wanted) || Instant::now() >= until {
             let found = matches(&objects.workloads, wanted);
             if let Some(admitted) = found.iter().find(|w| w.is("Admitted") && !w.is("Finished")) {
                 objects.pods = cluster.unbound_pods(&admitted.namespace().unwrap_or_default()).await;
@@ -124,8 +127,12 @@ pub async fn gangs(
 
 /// The report of a Workload that has no check of Setu's yet: it may get one with its quota.
 pub fn early(objects: &ClusterObjects, workload: &Workload) -> Result<GangReport, CliError> {
+    if let Some(check) = check_without_request(objects, workload).filter(|_| objects.requests.is_some()) {
+        return Ok(report::report(objects, workload, check));
+    }
     if workload.is("QuotaReserved") || workload.is("Finished") {
-        return Err(CliError::Failed(not_ours(objects, workload)));
+        let why = why_not_ours(objects, workload).unwrap_or_else(|| not_ours(objects, workload));
+        return Err(CliError::Failed(why));
     }
     Ok(report::report(objects, workload, ""))
 }

@@ -19,6 +19,7 @@ mod queued;
 pub mod render;
 pub mod repair;
 pub mod report;
+mod requests;
 pub mod run;
 mod standing;
 pub mod statechart;

@@ -57,6 +57,13 @@ impl Args {
         // Fails with a hint about what to type if there is no such gang.
         find::gangs(&cluster, &objects, &self.workload).await?;
         for workload in find::matches(&objects.workloads, &self.workload) {
+            if objects.is_deleted_request(workload) {
+                super::print(&format!(
+                    "{} was deleted, so there is no journal to repair\n",
+                    workload.full_name()
+                ));
+                continue;
+            }
             let repairs: Vec<Repair> = report::gangs_of(&objects, workload)
                 .iter()
                 .map(|gang| repair(&objects, workload, &gang.check))

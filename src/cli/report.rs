@@ -8,6 +8,7 @@ use super::gang_objects::GangObjects;
 use super::known::HourlyCost;
 use super::queued;
 use super::render::span;
+use super::requests::why_unowned;
 use super::standing::Standing;
 use crate::api::workload::{CheckState, Verdict};
 use crate::api::{NodeClaim, Workload, condition};
@@ -192,7 +193,13 @@ pub fn report(objects: &ClusterObjects, workload: &Workload, check: &str) -> Gan
     }
     let journal_fault = journal_fault(&of_gang);
     report.why_quotes_kueue = journal_fault.is_none() && quotes_kueue(&report);
-    report.why = journal_fault.unwrap_or_else(|| why(objects, &report));
+    report.why = journal_fault.unwrap_or_else(|| match standing {
+        Standing::Unowned => why_unowned(workload),
+        _ => why(objects, &report),
+    });
+    if objects.is_deleted_request(workload) {
+        report.why += "; its ProvisioningRequest was deleted, and the nodes go when its Workload ends";
+    }
     report
 }
 
@@ -286,6 +293,7 @@ fn why(objects: &ClusterObjects, report: &GangReport) -> String {
     };
     let holds = holding(report);
     match (report.standing, holds) {
+        (Standing::Unowned, None) => String::new(),
         (Standing::Finished, None) => note("finished"),
         (Standing::Deactivated, None) => note("deactivated, spec.active is false"),
         (Standing::Queued, None) => {
@@ -326,6 +334,10 @@ fn unanswered(objects: &ClusterObjects, report: &GangReport) -> String {
         Some(active) if active.status != "True" => {
             format!("AdmissionCheck {check} is not active: {} {}", active.reason, active.message)
         }
+        _ if objects.is_by_request(check) && report.told.is_empty() => format!(
+            "quota is reserved, and Kueue has not made the ProvisioningRequest for check {check} yet; Setu serves it if its class is {}",
+            names::REQUEST_CLASS
+        ),
         _ if report.waiting(objects.now).is_some_and(|waits| waits < JUST_NOW) => {
             format!("quota was reserved just now; check {check} is about to be answered")
         }

@@ -1,11 +1,14 @@
 //! How far Kueue has got with a Workload.
 
 use crate::api::{Workload, condition};
+use crate::gang::request::is_unowned;
 use serde::Serialize;
 
 /// How far Kueue has got with a Workload.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
+    /// It is a ProvisioningRequest that stands for no Workload.
+    Unowned,
     /// No quota is reserved.
     Queued,
     /// Quota is reserved, but not every check is Ready.
@@ -23,7 +26,9 @@ pub enum Standing {
 impl Standing {
     /// Reads it from the Workload's conditions.
     pub fn of(workload: &Workload) -> Self {
-        if workload.is("Finished") {
+        if is_unowned(workload) {
+            Self::Unowned
+        } else if workload.is("Finished") {
             Self::Finished
         } else if workload.spec.active == Some(false) {
             Self::Deactivated
@@ -49,7 +54,7 @@ impl Standing {
             Self::Queued => words("QuotaReserved").or_else(|| words("Evicted")),
             Self::Evicted | Self::Deactivated => words("Evicted"),
             Self::Finished => words("Finished"),
-            Self::Reserved | Self::Admitted => None,
+            Self::Reserved | Self::Admitted | Self::Unowned => None,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::CliError;
 use super::cluster::{ClusterObjects, ClusterReader};
-use crate::api::{Node, NodeClaim, Workload};
+use crate::api::{Node, NodeClaim, ProvisioningRequest, Workload};
 use crate::cluster::watch::{Closed, StartGates, Watched, watch};
 use crate::names;
 use kube::Api;
@@ -18,6 +18,7 @@ const TICK: Duration = Duration::from_secs(5);
 /// Watches of the objects that change.
 pub struct Live {
     workloads: Watched<Workload>,
+    requests: Watched<ProvisioningRequest>,
     claims: Watched<NodeClaim>,
     nodes: Watched<Node>,
     gates: StartGates,
@@ -35,6 +36,12 @@ impl Live {
         let workloads = cluster.scope.workloads(&cluster.client);
         Self {
             workloads: watch("workloads", workloads, Config::default(), Some(&gates)),
+            requests: watch(
+                "provisioningrequests",
+                cluster.scope.workloads(&cluster.client),
+                Config::default(),
+                base.requests.is_some().then_some(&gates),
+            ),
             claims: watch("nodeclaims", Api::all(client()), ours, base.claims.is_some().then_some(&gates)),
             nodes: watch("nodes", Api::all(client()), of_gangs, base.nodes.is_some().then_some(&gates)),
             gates,
@@ -48,6 +55,7 @@ impl Live {
             let change = async {
                 tokio::select! {
                     Some(_) = self.workloads.touched.recv() => {}
+                    Some(_) = self.requests.touched.recv() => {}
                     Some(_) = self.claims.touched.recv() => {}
                     Some(_) = self.nodes.touched.recv() => {}
                     else => std::future::pending().await,
@@ -56,7 +64,11 @@ impl Live {
             // Redraw in both cases: objects changed, or time passed.
             let _ = tokio::time::timeout(TICK, change).await;
             tokio::time::sleep(PACE).await;
-            while self.workloads.touched.skip() || self.claims.touched.skip() || self.nodes.touched.skip() {}
+            while self.workloads.touched.skip()
+                || self.requests.touched.skip()
+                || self.claims.touched.skip()
+                || self.nodes.touched.skip()
+            {}
             let closed = self.gates.closed();
             if closed.is_empty() {
                 return Ok(self.objects(cluster));
@@ -72,12 +84,15 @@ impl Live {
         fn all<K: Clone>(items: Vec<Arc<K>>) -> Vec<K> {
             items.into_iter().map(Arc::unwrap_or_clone).collect()
         }
-        ClusterObjects {
+        let mut objects = ClusterObjects {
             now: cluster.empty().now,
             workloads: all(self.workloads.store.state()),
+            requests: self.base.requests.is_some().then(|| all(self.requests.store.state())),
             claims: self.base.claims.is_some().then(|| all(self.claims.store.state())),
             nodes: self.base.nodes.is_some().then(|| all(self.nodes.store.state())),
             ..self.base.clone()
-        }
+        };
+        objects.add_requests();
+        objects
     }
 }

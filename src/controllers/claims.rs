@@ -5,7 +5,7 @@
 //! deleted. Wanted claims are left to their gang.
 
 use super::context::Context;
-use super::memory::{lock, owner_of, workload_of};
+use super::memory::{lock, workload_of};
 use super::queue::Action;
 use super::summary::{ClaimSummary, WorkloadSummary};
 use crate::api::{AdmissionCheck, NodeClaim, Workload};
@@ -14,6 +14,7 @@ use crate::effects::{call, claims, handover};
 use crate::error::Error;
 use crate::gang::custody::{OrphanReason, OwnerStatus, orphan_reason};
 use crate::gang::identity::{gang_label, gang_of};
+use crate::gang::request::owner_of;
 use crate::names;
 use crate::planted::planted;
 use crate::telemetry::metrics::{self, WarmResult};

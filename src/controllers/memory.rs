@@ -314,12 +314,6 @@ pub fn workload_of(claim: &NodeClaim) -> Option<ObjectRef<Workload>> {
     workload_named(claim.annotation(names::WORKLOAD))
 }
 
-/// Namespace, name and UID of the Workload that owns the ProvisioningRequest that a claim was made for, if it was made for one.
-pub fn owner_of(claim: &NodeClaim) -> Option<(&str, &str, &str)> {
-    let mut parts = claim.annotation(names::OWNER).split('/');
-    Some((parts.next()?, parts.next()?, parts.next()?))
-}
-
 /// The Workload that [`names::WORKLOAD`] names as `namespace/name`.
 pub fn workload_named(value: &str) -> Option<ObjectRef<Workload>> {
     let (namespace, name) = value.split_once('/')?;

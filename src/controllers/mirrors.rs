@@ -6,14 +6,12 @@ use super::context::Context;
 use crate::api::workload::{CheckState, Verdict};
 use crate::api::{ProvisioningRequest, Workload};
 use crate::cluster::guard::Guarded;
-use crate::cluster::lock;
 use crate::cluster::store::StoreChange;
 use crate::effects::{call, request};
 use crate::error::Error;
 use crate::gang::request::{Details, as_workload, check_of, name_as_workload, owner_ref};
 use crate::names;
 use kube::runtime::reflector::ObjectRef;
-use kube::runtime::watcher::Event;
 use kube::{Api, ResourceExt};
 use std::sync::Arc;
 
@@ -80,30 +78,18 @@ impl Context {
     }
 
     fn mirror(&self, object: &ObjectRef<ProvisioningRequest>) {
-        // Held while the objects are read, too: another task may see the request deleted meanwhile, and its mirror would come back.
-        let mut mirrors = lock(&self.stores.requests.mirrors);
         let namespace = object.namespace.as_deref().unwrap_or_default();
         let name = ObjectRef::new(&name_as_workload(&object.name)).within(namespace);
-        let last = self.stores.workloads.get(&name);
-        let next = self.stores.requests.objects.get(object).filter(|request| request.is_of_setus_class());
-        let next = next.map(|request| {
+        let read = || {
+            let request =
+                self.stores.requests.objects.get(object).filter(|request| request.is_of_setus_class())?;
             let owner = request.workload().and_then(|(name, uid)| {
                 let found = self.stores.workloads.get(&ObjectRef::new(name).within(namespace))?;
                 (found.metadata.uid.as_deref() == Some(uid)).then_some(found)
             });
-            self.as_workload(&request, owner.as_deref())
-        });
-        if last.as_deref() == next.as_ref() {
-            return;
-        }
-        // Another request may have taken the name.
-        let is_another =
-            |last: &Arc<Workload>| next.as_ref().is_none_or(|next| next.metadata.uid != last.metadata.uid);
-        let gone = last.filter(is_another).map(|last| Event::Delete((*last).clone()));
-        let events = gone.into_iter().chain(next.map(Event::Apply));
-        let news: Vec<StoreChange<Workload>> = events.flat_map(|event| mirrors.take(event)).collect();
-        drop(mirrors);
-        for news in news {
+            Some(self.as_workload(&request, owner.as_deref()))
+        };
+        for news in self.stores.requests.mirror(&self.stores.workloads, &name, read) {
             if let StoreChange::Moved(workload) = news {
                 self.workload_touched(&workload);
                 self.wake_workload(ObjectRef::from_obj(&*workload));

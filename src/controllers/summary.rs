@@ -1,11 +1,12 @@
 //! Summaries of Workloads and NodeClaims, for passes over all of them: there may be thousands, and a whole object has to
 //! be unpacked.
 
-use super::memory::{owner_of, workload_of};
+use super::memory::workload_of;
 use crate::api::{NodeClaim, Workload};
 use crate::gang::claims::is_stuck;
 use crate::gang::identity::gang_of;
 use crate::gang::phase::ClaimPhase;
+use crate::gang::request::owner_of;
 use crate::names;
 use crate::plan::cost::priced_as;
 use jiff::Timestamp;

@@ -5,11 +5,12 @@
 
 use super::summary::WorkloadSummary;
 use crate::api::{ProvisioningRequest, Workload};
-use crate::cluster::store::{Keeping, Store, StoreEntry, Writer};
+use crate::cluster::lock;
+use crate::cluster::store::{Keeping, Store, StoreChange, StoreEntry, Writer};
 use crate::cluster::watch::{Listed, StartGates, Touched, watch_keeping};
 use crate::names;
 use kube::runtime::reflector::ObjectRef;
-use kube::runtime::watcher::Config;
+use kube::runtime::watcher::{Config, Event};
 use kube::{Api, Client};
 use std::sync::{Arc, Mutex};
 
@@ -53,7 +54,7 @@ pub struct Requests {
     /// Whether they were listed; never where requests are not served.
     pub listed: Listed,
     /// Writes their mirrors.
-    pub(super) mirrors: Mutex<Writer<Workload, WorkloadSummary>>,
+    mirrors: Mutex<Writer<Workload, WorkloadSummary>>,
 }
 
 /// What is at hand of each request.
@@ -98,5 +99,67 @@ impl Requests {
         let keeping = Keeping { summary: WorkloadSummary::of, index: |_: &WorkloadSummary| "", packed: true };
         let (of_requests, writer) = Writer::new(keeping);
         (Self { objects, listed, mirrors: Mutex::new(writer) }, Workloads { of_kueue, of_requests })
+    }
+
+    /// Replaces the mirror of this name by what `read` returns, and returns what changed.
+    ///
+    /// `read` runs under the lock of the mirrors: another task may see the request deleted meanwhile, and its mirror would come
+    /// back for ever.
+    pub(super) fn mirror(
+        &self,
+        workloads: &Workloads,
+        name: &ObjectRef<Workload>,
+        read: impl FnOnce() -> Option<Workload>,
+    ) -> Vec<StoreChange<Workload>> {
+        let mut mirrors = lock(&self.mirrors);
+        let (last, next) = (workloads.get(name), read());
+        if last.as_deref() == next.as_ref() {
+            return Vec::new();
+        }
+        // Another request may have taken the name.
+        let is_another =
+            |last: &Arc<Workload>| next.as_ref().is_none_or(|next| next.metadata.uid != last.metadata.uid);
+        let gone = last.filter(is_another).map(|last| Event::Delete((*last).clone()));
+        let events = gone.into_iter().chain(next.map(Event::Apply));
+        events.flat_map(|event| mirrors.take(event)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::workload::WorkloadSpec;
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
+    fn empty() -> (Requests, Workloads) {
+        let of_requests = Keeping { summary: RequestSummary::of, index: RequestSummary::owner, packed: true };
+        let of_kueue =
+            Keeping { summary: WorkloadSummary::of, index: |_: &WorkloadSummary| "", packed: true };
+        Requests::new((Writer::new(of_requests).0, Listed::default()), Writer::new(of_kueue).0)
+    }
+
+    #[test]
+    fn a_mirror_does_not_come_back_if_its_request_is_seen_deleted_while_it_is_read() {
+        let (requests, workloads) = empty();
+        let name = ObjectRef::new("provisioningrequest/r").within("ns");
+        let mut mirror = Workload::new(&name.name, WorkloadSpec::default());
+        mirror.metadata.namespace = Some("ns".to_owned());
+        thread::scope(|scope| {
+            let (requests, workloads, name) = (&requests, &workloads, &name);
+            let read = move || {
+                let (sender, is_deleted) = mpsc::channel();
+                scope.spawn(move || {
+                    requests.mirror(workloads, name, || None);
+                    // Nobody waits for it any more if it had to wait for the lock.
+                    let _ = sender.send(());
+                });
+                let _ = is_deleted.recv_timeout(Duration::from_millis(200));
+                Some(mirror)
+            };
+            assert_eq!(requests.mirror(workloads, name, read).len(), 1);
+        });
+        assert!(workloads.get(&name).is_none(), "the other task came last");
     }
 }

@@ -30,7 +30,8 @@ pub struct Entry<'a> {
     pub guard: Guard,
 }
 
-/// What a journal write requires besides the journal that was read.
+/// What a journal write requires besides the journal that was read. For a request, the Workload is the one that controls it, read
+/// before the write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Guard {
     /// Nothing: other writes to the Workload do not matter.
@@ -45,6 +46,9 @@ pub enum Guard {
 /// [`Error::Conflict`] if the annotation is no longer `old`, or the Workload is another one.
 pub async fn commit(client: &Client, workload: &Workload, entry: &Entry<'_>) -> Result<Workload, Error> {
     if workload.request_name().is_some() {
+        if entry.guard == Guard::Workload {
+            request::require_owner(client, workload).await?;
+        }
         let annotations = json!({
             (names::journal_key(entry.check)): entry.journal,
             (names::state_key(entry.check)): entry.headline,
@@ -83,10 +87,13 @@ pub async fn confirm(client: &Client, workload: &Workload, entry: &Entry<'_>) ->
     // A write without a reply may have happened.
     let written = journal == Some(entry.journal);
     let written = written && found.uid == workload.metadata.uid;
-    if written || is_unchanged(&found, workload, entry) {
+    if written {
         return Ok(());
     }
-    Err(Error::Conflict { action, object: workload.full_name() })
+    if !is_unchanged(&found, workload, entry) {
+        return Err(Error::Conflict { action, object: workload.full_name() });
+    }
+    if entry.guard == Guard::Workload { request::require_owner(client, workload).await } else { Ok(()) }
 }
 
 /// Whether the Workload as found meets what a write requires.
@@ -129,6 +136,9 @@ fn patch(workload: &Workload, entry: &Entry<'_>) -> JsonPatch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gang::request::name_as_workload;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     fn rendered(workload: &Workload, old: Option<&str>) -> Value {
         let entry = Entry { check: "c/1", old, journal: "{}", headline: "h", guard: Guard::Journal };
@@ -197,6 +207,61 @@ mod tests {
             let refused = answered(metadata("u", version, Some("old")), guard).await;
             assert_eq!(refused.code(), Some(422), "{refused:?}");
         }
+    }
+
+    /// What becomes of a guarded write, and of its confirmation, for a request whose Workload has reserved quota and got these
+    /// conditions meanwhile; and whether the request was written.
+    async fn of_request(meanwhile: &[&str], guard: Guard) -> ([bool; 2], bool) {
+        let conditions = |kinds: &[&str]| -> Value {
+            let of = |kind| json!({"type": kind, "status": "True", "reason": "r", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+            kinds.iter().map(of).collect()
+        };
+        let owner = json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "metadata": {"name": "w", "namespace": "n", "uid": "o"},
+            "spec": {}, "status": {"conditions": conditions(&[&["QuotaReserved"], meanwhile].concat())},
+        });
+        let is_written = Arc::new(AtomicBool::new(false));
+        let noted = Arc::clone(&is_written);
+        let serve = move |request: http::Request<kube::client::Body>| {
+            let mut found = metadata("u", "7", Some("old"));
+            found["name"] = json!("r");
+            let is_write = request.method() == http::Method::PATCH;
+            noted.fetch_or(is_write, Ordering::Relaxed);
+            let body = if request.uri().path().contains("/workloads/") {
+                owner.clone()
+            } else {
+                json!({"apiVersion": "autoscaling.x-k8s.io/v1", "kind": "ProvisioningRequest", "metadata": found, "spec": {}})
+            };
+            let body = kube::client::Body::from(body.to_string().into_bytes());
+            async move { Ok::<_, tower::BoxError>(http::Response::new(body)) }
+        };
+        let mut mirror = Workload::new("", crate::api::workload::WorkloadSpec::default());
+        mirror.metadata = serde_json::from_value(metadata("u", "7", Some("old"))).unwrap();
+        mirror.metadata.name = Some(name_as_workload("r"));
+        let controller = json!([{"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "name": "w", "uid": "o", "controller": true}]);
+        mirror.metadata.owner_references = serde_json::from_value(controller).unwrap();
+        mirror.status =
+            serde_json::from_value(json!({"conditions": conditions(&["QuotaReserved"])})).unwrap();
+        let client = Client::new(tower::service_fn(serve), "default");
+        let entry = Entry { check: "c", old: Some("old"), journal: "new", headline: "h", guard };
+        let held = |result: Result<(), Error>| match result {
+            Ok(()) => true,
+            Err(Error::Conflict { .. }) => false,
+            Err(other) => panic!("{other:?}"),
+        };
+        let committed = held(commit(&client, &mirror, &entry).await.map(drop));
+        let is_written = is_written.load(Ordering::Relaxed);
+        ([committed, held(confirm(&client, &mirror, &entry).await)], is_written)
+    }
+
+    #[tokio::test]
+    async fn a_guarded_write_to_a_request_is_refused_once_its_workload_is_admitted_or_taken_down() {
+        for meanwhile in ["Admitted", "Evicted", "Finished"] {
+            assert_eq!(of_request(&[meanwhile], Guard::Workload).await, ([false; 2], false), "{meanwhile}");
+            assert_eq!(of_request(&[meanwhile], Guard::Journal).await, ([true; 2], true), "{meanwhile}");
+        }
+        assert_eq!(of_request(&[], Guard::Workload).await, ([true; 2], true));
+        assert_eq!(of_request(&["PodsReady"], Guard::Workload).await, ([true; 2], true));
     }
 
     #[test]

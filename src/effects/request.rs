@@ -2,10 +2,11 @@
 
 use crate::api::workload::{CheckState, Verdict};
 use crate::api::{ProvisioningRequest, Workload};
+use crate::cluster::guard::Guarded;
 use crate::effects::{call, patch_params, status_of, whole_seconds, write};
 use crate::error::Error;
 use crate::gang::Failure;
-use crate::gang::request::{Details, after_write, conditions};
+use crate::gang::request::{Details, after_write, conditions, owner, stands_as_mirrored};
 use crate::names;
 use jiff::Timestamp;
 use kube::api::{ObjectMeta, Patch, PatchParams};
@@ -35,6 +36,24 @@ pub async fn write_journal(
     let action = "writing the journal of ProvisioningRequest";
     let written = write(action, &mirror.full_name(), api.patch(name, &params, &patch)).await?;
     Ok(after_write(mirror.clone(), &written))
+}
+
+/// Requires that the Workload which controls the request stands as the request's mirror shows it, read past the cache: it may have
+/// been admitted meanwhile.
+///
+/// # Errors
+/// [`Error::Conflict`] if it does not; or it could not be read.
+pub async fn require_owner(client: &Client, mirror: &Workload) -> Result<(), Error> {
+    let Some((name, uid)) = owner(mirror) else { return Ok(()) };
+    let action = "reading the owner of ProvisioningRequest";
+    let api: Api<Guarded<Workload>> =
+        Api::namespaced(client.clone(), &mirror.namespace().unwrap_or_default());
+    let found = call(action, &mirror.full_name(), api.get_opt(name)).await?.and_then(|found| found.0.ok());
+    let found = found.filter(|found| found.metadata.uid.as_deref() == Some(uid));
+    if stands_as_mirrored(mirror, found.as_ref()) {
+        return Ok(());
+    }
+    Err(Error::Conflict { action, object: mirror.full_name() })
 }
 
 /// Metadata of the request as it is now.

@@ -94,6 +94,7 @@ fn waits(text: &mut String, report: &GangReport) {
         report.standing == Standing::Admitted && report.verdict == Some(crate::api::workload::Verdict::Ready);
     let question = match report.standing {
         Standing::Finished => "How it ended",
+        Standing::Unowned => "Why it gets no nodes",
         _ if runs && unbound => "Why not all of its pods run",
         _ if runs => "It runs",
         _ => "Why it waits",

@@ -2,7 +2,7 @@
 
 use super::condition;
 use crate::names;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube_derive::CustomResource;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -28,6 +28,29 @@ pub struct ProvisioningRequestSpec {
     /// Settings of that class.
     #[serde(default)]
     pub parameters: BTreeMap<String, String>,
+    /// What capacity is wanted for.
+    #[serde(default)]
+    pub pod_sets: Vec<RequestedPods>,
+}
+
+/// Pods that a ProvisioningRequest wants capacity for.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct RequestedPods {
+    /// The PodTemplate in the request's namespace.
+    #[serde(default)]
+    pub pod_template_ref: TemplateReference,
+    /// How many.
+    #[serde(default)]
+    pub count: i32,
+}
+
+/// A PodTemplate, by its name.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+pub struct TemplateReference {
+    /// Its name.
+    #[serde(default)]
+    pub name: String,
 }
 
 /// `status` of a ProvisioningRequest.
@@ -60,9 +83,14 @@ impl ProvisioningRequest {
 
     /// Name and UID of the Workload that controls it, if one does.
     pub fn workload(&self) -> Option<(&str, &str)> {
-        let controller = self.metadata.owner_references.iter().flatten().find(|o| o.controller == Some(true));
-        let workload =
-            controller.filter(|o| o.kind == "Workload" && o.api_version.starts_with("kueue.x-k8s.io/"))?;
-        Some((&workload.name, &workload.uid))
+        controlling_workload(&self.metadata)
     }
+}
+
+/// Name and UID of the Workload that controls an object with this metadata, if one does.
+pub fn controlling_workload(metadata: &ObjectMeta) -> Option<(&str, &str)> {
+    let controller = metadata.owner_references.iter().flatten().find(|o| o.controller == Some(true));
+    let workload =
+        controller.filter(|o| o.kind == "Workload" && o.api_version.starts_with("kueue.x-k8s.io/"))?;
+    Some((&workload.name, &workload.uid))
 }

@@ -8,8 +8,9 @@
 //! Rule: pods and counts come from the Workload that Kueue admitted. A request that no Workload controls has none.
 
 use super::failure::{Failure, FailureClass};
-use crate::api::workload::{CheckState, Verdict, WorkloadSpec};
-use crate::api::{ProvisioningRequest, Workload, condition};
+use crate::api::provisioning_request::controlling_workload;
+use crate::api::workload::{CheckState, PodSet, Verdict, WorkloadSpec};
+use crate::api::{NodeClaim, ProvisioningRequest, Workload, condition};
 use crate::names;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -19,6 +20,10 @@ use std::collections::BTreeMap;
 const MESSAGE_LIMIT: usize = 32_768;
 /// Conditions of a Workload that its request has too: those that say whether the gang may run.
 const OF_WORKLOAD: [&str; 5] = ["QuotaReserved", "Admitted", "Evicted", "Finished", "PodsReady"];
+/// Those of them that Kueue sets to admit a Workload or to take it down.
+const BY_KUEUE: [&str; 4] = ["QuotaReserved", "Admitted", "Evicted", "Finished"];
+/// How much of a long name of a request Kueue keeps: `objNameMaxPrefixLength` of its provisioning check.
+const KEPT_OF_NAME: usize = 247;
 
 /// The detail in which a request says which nodes are its own: the value of [`names::GANG`] on them.
 pub const GANG_DETAIL: &str = "gang";
@@ -29,15 +34,32 @@ pub fn name_as_workload(request: &str) -> String {
 }
 
 /// `namespace/name/UID` of the Workload that owns the request that is mirrored as this Workload.
-pub fn owner_ref(workload: &Workload) -> Option<String> {
-    workload.request_name()?;
-    let owner = workload.metadata.owner_references.iter().flatten().find(|o| o.controller == Some(true))?;
-    Some(format!(
-        "{}/{}/{}",
-        workload.metadata.namespace.as_deref().unwrap_or_default(),
-        owner.name,
-        owner.uid
-    ))
+pub fn owner_ref(mirror: &Workload) -> Option<String> {
+    let (name, uid) = owner(mirror)?;
+    Some(format!("{}/{name}/{uid}", mirror.metadata.namespace.as_deref().unwrap_or_default()))
+}
+
+/// Name and UID of the Workload that owns the request that is mirrored as this Workload.
+pub fn owner(mirror: &Workload) -> Option<(&str, &str)> {
+    mirror.request_name()?;
+    controlling_workload(&mirror.metadata)
+}
+
+/// Namespace, name and UID of the Workload that owns the ProvisioningRequest that a claim was made for, if it was made for one.
+pub fn owner_of(claim: &NodeClaim) -> Option<(&str, &str, &str)> {
+    let mut parts = claim.annotation(names::OWNER).split('/');
+    Some((parts.next()?, parts.next()?, parts.next()?))
+}
+
+/// Whether this is a mirrored request without the Workload that is to control it: Kueue's Workloads have pods.
+pub fn is_unowned(mirror: &Workload) -> bool {
+    mirror.request_name().is_some() && mirror.spec.pod_sets.is_empty()
+}
+
+/// Whether a Workload stands as a mirrored request shows it, so that what was decided about the request still holds.
+pub fn stands_as_mirrored(mirror: &Workload, owner: Option<&Workload>) -> bool {
+    let is_same = |owner: &Workload| BY_KUEUE.iter().all(|kind| owner.is(kind) == mirror.is(kind));
+    owner.is_some_and(is_same)
 }
 
 /// The check of a Workload that a request was made for, among those that `is_provisioning` says are answered by requests.
@@ -52,12 +74,23 @@ pub fn check_of<'w>(
         .map(|check| check.name.as_str())
         .filter(|name| is_provisioning(name))
         .collect();
-    // Kueue names a request WORKLOAD-CHECK-ATTEMPT, and shortens what is too long.
-    let name = request.metadata.name.as_deref().unwrap_or_default();
-    let rest = name.strip_prefix(workload.metadata.name.as_deref().unwrap_or_default()).unwrap_or_default();
+    let (name, of) =
+        (request.metadata.name.as_deref().unwrap_or_default(), workload.metadata.name.as_deref());
+    let prefix = |check: &str| format!("{}-{check}-", of.unwrap_or_default());
     let is_attempt = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_digit());
-    let named = checks.iter().find(|check| rest.strip_prefix(&format!("-{check}-")).is_some_and(is_attempt));
-    named.or_else(|| checks.first().filter(|_| checks.len() == 1)).copied()
+    let named = checks.iter().find(|check| name.strip_prefix(&prefix(check)).is_some_and(is_attempt));
+    let mut shortened = checks.iter().filter(|check| is_shortened(name, &prefix(check)));
+    let only = checks.first().filter(|_| checks.len() == 1);
+    // A name that was shortened may fit several checks.
+    named.or(only).or_else(|| shortened.next().filter(|_| shortened.next().is_none())).copied()
+}
+
+/// Whether this can be the name of a request whose full name begins with `prefix` and is too long for Kueue: it keeps the first
+/// [`KEPT_OF_NAME`] characters, and appends a hash of the full name.
+fn is_shortened(name: &str, prefix: &str) -> bool {
+    let Some((kept, hash)) = name.split_at_checked(KEPT_OF_NAME) else { return false };
+    // What is cut off may begin within the number of the attempt.
+    hash.starts_with('-') && kept.starts_with(prefix.get(..KEPT_OF_NAME).unwrap_or(prefix))
 }
 
 /// A request as a Workload, with the check that it is served for. Without the Workload that owns it, nothing is reserved for it.
@@ -83,6 +116,7 @@ pub fn as_workload(request: &ProvisioningRequest, owner: Option<(&Workload, Opti
     };
     annotations.extend(request.spec.parameters.iter().filter_map(stated));
     mirror.metadata.annotations = Some(annotations);
+    keep_requested(&mut mirror, request);
     let status = mirror.status.get_or_insert_default();
     match owner {
         // The check that the request answers comes first.
@@ -91,6 +125,35 @@ pub fn as_workload(request: &ProvisioningRequest, owner: Option<(&Workload, Opti
     }
     answered(&mut mirror, request);
     mirror
+}
+
+/// Keeps only the pod sets that the request asks for: Kueue leaves out those without the check's `managedResources`.
+fn keep_requested(mirror: &mut Workload, request: &ProvisioningRequest) {
+    let name = request.metadata.name.as_deref().unwrap_or_default();
+    let asked = &request.spec.pod_sets;
+    // Kueue names a PodTemplate ppt-REQUEST-PODSET.
+    let is_asked = |set: &str| {
+        let template = format!("ppt-{name}-{set}");
+        asked.iter().any(|pods| pods.pod_template_ref.name == template)
+    };
+    let granted = |set: &PodSet| {
+        let assignments = mirror.admission().into_iter().flat_map(|admission| &admission.pod_set_assignments);
+        let mut of_set = assignments.filter(|assignment| assignment.name == set.name);
+        i64::from(of_set.find_map(|assignment| assignment.count).unwrap_or(set.count))
+    };
+    let kept = mirror.spec.pod_sets.iter().filter(|set| is_asked(&set.name));
+    let (sets, pods) = kept.fold((0, 0), |(sets, pods), set| (sets + 1, pods + granted(set)));
+    // A pod set under another name, or one that others were merged into, does not tell which it stands for.
+    if asked.is_empty()
+        || sets != asked.len()
+        || pods != asked.iter().map(|pods| i64::from(pods.count)).sum::<i64>()
+    {
+        return;
+    }
+    mirror.spec.pod_sets.retain(|set| is_asked(&set.name));
+    if let Some(admission) = mirror.status.as_mut().and_then(|status| status.admission.as_mut()) {
+        admission.pod_set_assignments.retain(|assignment| is_asked(&assignment.name));
+    }
 }
 
 /// The same Workload after its request was written.
@@ -228,5 +291,106 @@ pub fn conditions(
             let failed = condition("Failed", "True", failing.reason(), message);
             vec![accepted, provisioned("False", failing.reason()), failed]
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn workload(name: &str, conditions: &[&str], checks: &[&str]) -> Workload {
+        let conditions: Vec<Value> = conditions
+            .iter()
+            .map(|kind| json!({"type": kind, "status": "True", "reason": "r", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}))
+            .collect();
+        let checks: Vec<Value> =
+            checks.iter().map(|check| json!({"name": check, "state": "Pending"})).collect();
+        serde_json::from_value(json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",
+            "metadata": {"namespace": "ns", "name": name, "uid": "u"}, "spec": {},
+            "status": {"conditions": conditions, "admissionChecks": checks},
+        }))
+        .unwrap()
+    }
+
+    fn answered_by(request: &str, workload: &Workload) -> Option<String> {
+        let request = ProvisioningRequest::new(
+            request,
+            crate::api::provisioning_request::ProvisioningRequestSpec::default(),
+        );
+        check_of(&request, workload, |_| true).map(str::to_owned)
+    }
+
+    #[test]
+    fn a_request_is_for_the_check_in_its_name() {
+        let both = workload("job-a", &[], &["gpu", "gpu-1"]);
+        for (request, check) in [
+            ("job-a-gpu-1", Some("gpu")),
+            ("job-a-gpu-12", Some("gpu")),
+            ("job-a-gpu-1-1", Some("gpu-1")),
+            ("job-a-cpu-1", None),
+            ("job-a-gpu-", None),
+        ] {
+            assert_eq!(answered_by(request, &both).as_deref(), check, "{request}");
+        }
+        assert_eq!(answered_by("any", &workload("job-a", &[], &["gpu"])).as_deref(), Some("gpu"));
+    }
+
+    #[test]
+    fn a_shortened_name_is_for_the_only_check_that_it_fits() {
+        let (name, long) = ("w".repeat(200), "c".repeat(60));
+        let (first, second) = (format!("a{long}"), format!("b{long}"));
+        let two = workload(&name, &[], &[&first, &second]);
+        let shortened = |check: &str| format!("{}-1a2b3", &format!("{name}-{check}-1")[..KEPT_OF_NAME]);
+        for check in [&first, &second] {
+            assert_eq!(answered_by(&shortened(check), &two).as_ref(), Some(check));
+        }
+        let alike = workload(&name, &[], &[&format!("{long}a"), &format!("{long}b")]);
+        assert_eq!(answered_by(&shortened(&long), &alike), None);
+        // Only the number of the attempt is cut off.
+        let edge = workload(&"w".repeat(244), &[], &["c", "d"]);
+        let request = format!("{}-c--1a2b3", "w".repeat(244));
+        assert_eq!(answered_by(&request, &edge).as_deref(), Some("c"));
+    }
+
+    #[test]
+    fn a_request_stands_for_the_pod_sets_that_it_asks_for_where_its_templates_tell() {
+        let mut owner = workload("w", &["QuotaReserved"], &["gpu", "tpu"]);
+        let sets = json!([{"name": "driver", "count": 1}, {"name": "worker", "count": 9}]);
+        owner.spec = serde_json::from_value(json!({"podSets": sets})).unwrap();
+        let assigned = json!({"clusterQueue": "q", "podSetAssignments": [{"name": "driver"}, {"name": "worker", "count": 4}]});
+        owner.status.as_mut().unwrap().admission = serde_json::from_value(assigned).unwrap();
+        let sets = |asked: &[(&str, i32)]| -> Vec<String> {
+            let set = |(name, count): &(&str, i32)| json!({"podTemplateRef": {"name": format!("ppt-{name}")}, "count": count});
+            let request: ProvisioningRequest = serde_json::from_value(json!({
+                "apiVersion": "autoscaling.x-k8s.io/v1", "kind": "ProvisioningRequest", "metadata": {"name": "w-gpu-1"},
+                "spec": {"podSets": asked.iter().map(set).collect::<Vec<_>>()},
+            }))
+            .unwrap();
+            let mirror = as_workload(&request, Some((&owner, Some("gpu"))));
+            let assigned =
+                mirror.admission().unwrap().pod_set_assignments.iter().map(|assigned| assigned.name.clone());
+            let sets: Vec<String> = mirror.spec.pod_sets.iter().map(|set| set.name.clone()).collect();
+            assert!(assigned.eq(sets.iter().cloned()));
+            sets
+        };
+        let (worker, both) = (vec!["worker"], vec!["driver", "worker"]);
+        assert_eq!(sets(&[("w-gpu-1-worker", 4)]), worker);
+        assert_eq!(sets(&[("w-gpu-1-driver", 1), ("w-gpu-1-worker", 4)]), both);
+        assert_eq!(sets(&[("w-gpu-1-driver", 5)]), both, "both were merged into one");
+        assert_eq!(sets(&[("long-1a2b3", 4)]), both, "the name was shortened");
+        assert_eq!(sets(&[]), both);
+    }
+
+    #[test]
+    fn a_workload_that_was_admitted_evicted_or_finished_meanwhile_does_not_stand_as_mirrored() {
+        let reserved = workload("w", &["QuotaReserved"], &[]);
+        assert!(stands_as_mirrored(&reserved, Some(&workload("w", &["QuotaReserved", "PodsReady"], &[]))));
+        let admitted = ["QuotaReserved", "Admitted"].as_slice();
+        for now in [admitted, &["QuotaReserved", "Evicted"], &["QuotaReserved", "Finished"], &[]] {
+            assert!(!stands_as_mirrored(&reserved, Some(&workload("w", now, &[]))), "{now:?}");
+        }
+        assert!(!stands_as_mirrored(&reserved, None));
     }
 }
