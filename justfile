@@ -25,6 +25,10 @@ e2e-aws title='':
     bash tests/e2e/setu.sh
     SETU_SLOW="${SETU_SLOW:-3}" cargo test -p setu-e2e --test aws -- --include-ignored {{ quote(title) }}
 
+# The image and the chart on a node with a real kubelet; needs root, Go and Python on Linux for amd64, and installs containerd
+e2e-node:
+    bash tests/e2e/node/run.sh
+
 # The real control plane to play with, until Ctrl-C; needs Go. `just cluster --provider aws` has the AWS provider, and needs Python too
 cluster *flags='--apply examples/setup':
     cargo run -p setu-e2e -- cluster {{ flags }}

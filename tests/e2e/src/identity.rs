@@ -23,6 +23,9 @@ const KARPENTER: &str = "system:serviceaccount:kube-system:karpenter";
 /// Kueue's user name.
 const KUEUE: &str = "system:serviceaccount:kueue-system:kueue-controller-manager";
 
+/// The kubelet's user name, which the node's name is part of.
+const KUBELET: &str = "system:node:real";
+
 /// The credential files.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
@@ -30,6 +33,8 @@ pub(crate) struct Identity {
     pub kubeconfig: PathBuf,
     pub karpenter: PathBuf,
     pub kueue: PathBuf,
+    pub kubelet: PathBuf,
+    pub proxy: PathBuf,
     /// The API server's token file.
     pub tokens: PathBuf,
     /// The private key of the service account issuer.
@@ -50,6 +55,8 @@ impl Identity {
             kubeconfig: folder.join("kubeconfig"),
             karpenter: folder.join("kubeconfig-karpenter"),
             kueue: folder.join("kubeconfig-kueue"),
+            kubelet: folder.join("kubeconfig-kubelet"),
+            proxy: folder.join("kubeconfig-proxy"),
             tokens: folder.join("tokens.csv"),
             issuer_key: folder.join("issuer.pem"),
             issuer_public_key: folder.join("issuer-public.pem"),
@@ -62,6 +69,8 @@ impl Identity {
             (&identity.kubeconfig, "admin", ",\"system:masters\""),
             (&identity.karpenter, KARPENTER, ""),
             (&identity.kueue, KUEUE, ""),
+            (&identity.kubelet, KUBELET, ",\"system:nodes\""),
+            (&identity.proxy, "system:kube-proxy", ""),
         ] {
             let token = token(&random)?;
             tokens.extend([&token, ",", user, ",", user, groups, "\n"]);

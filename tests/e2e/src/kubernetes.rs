@@ -6,6 +6,7 @@ use std::path::Path;
 use crate::identity::Identity;
 use crate::ports::Ports;
 use crate::process::{Launch, Program};
+use crate::{Scope, node};
 
 /// More than any scenario needs, so that client-side rate limits do not affect measurements.
 const CLIENT_RATE: [&str; 2] = ["--kube-api-qps=500", "--kube-api-burst=1000"];
@@ -26,17 +27,13 @@ pub(crate) fn etcd(folder: &Path, ports: Ports) -> Launch {
     Launch::new(Program::Etcd, arguments)
 }
 
-pub(crate) fn api_server(identity: &Identity, ports: Ports) -> Launch {
-    let arguments = [
+pub(crate) fn api_server(identity: &Identity, ports: Ports, scope: Scope) -> Launch {
+    let mut arguments = vec![
         format!("--etcd-servers=http://127.0.0.1:{}", ports.etcd),
         "--bind-address=127.0.0.1".to_owned(),
-        "--advertise-address=127.0.0.1".to_owned(),
         format!("--secure-port={}", ports.api_server),
         format!("--cert-dir={}", identity.certificates.display()),
-        "--authorization-mode=RBAC".to_owned(),
         format!("--token-auth-file={}", identity.tokens.display()),
-        // No kubelet mounts tokens here, so pods need no service account.
-        "--disable-admission-plugins=ServiceAccount".to_owned(),
         "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
         format!("--service-account-key-file={}", identity.issuer_public_key.display()),
         format!("--service-account-signing-key-file={}", identity.issuer_key.display()),
@@ -45,6 +42,17 @@ pub(crate) fn api_server(identity: &Identity, ports: Ports) -> Launch {
         "--max-mutating-requests-inflight=1000".to_owned(),
         "--shutdown-delay-duration=0s".to_owned(),
     ];
+    if scope == Scope::RealNode {
+        // Its certificate, and the Service that pods use, have this address too.
+        arguments.push(format!("--advertise-address={}", node::api_server_address(ports)));
+        arguments.push("--authorization-mode=Node,RBAC".to_owned());
+        arguments.push("--enable-admission-plugins=NodeRestriction".to_owned());
+    } else {
+        arguments.push("--advertise-address=127.0.0.1".to_owned());
+        arguments.push("--authorization-mode=RBAC".to_owned());
+        // No kubelet mounts tokens here, so pods need no service account.
+        arguments.push("--disable-admission-plugins=ServiceAccount".to_owned());
+    }
     Launch::new(Program::ApiServer, arguments)
 }
 
@@ -54,6 +62,8 @@ pub(crate) fn controller_manager(identity: &Identity, ports: Ports) -> Launch {
     // Each controller then has its own user name. Admission policies allow the garbage collector by that name.
     arguments.push("--use-service-account-credentials=true".to_owned());
     arguments.push(format!("--service-account-private-key-file={}", identity.issuer_key.display()));
+    // What pods trust the API server by.
+    arguments.push(format!("--root-ca-file={}", identity.certificate().display()));
     Launch::new(Program::ControllerManager, arguments)
 }
 

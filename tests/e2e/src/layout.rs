@@ -31,6 +31,11 @@ impl Layout {
         self.source.join("programs").join(name)
     }
 
+    /// The scripts of a node with a real kubelet.
+    pub fn node(&self) -> PathBuf {
+        self.source.join("node")
+    }
+
     /// One of our manifests.
     pub fn manifest(&self, name: &str) -> PathBuf {
         self.source.join("manifests").join(name)

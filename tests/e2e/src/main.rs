@@ -60,7 +60,7 @@ async fn main() -> ExitCode {
 async fn run(arguments: Arguments) -> Result<()> {
     let layout = arguments.workspace.as_deref().map(Layout::of_workspace).unwrap_or_default();
     match arguments.command {
-        Command::Build { provider } => programs::build(&layout, provider),
+        Command::Build { provider } => programs::build(&layout, provider, Scope::Full),
         Command::Cluster { provider, mut apply, api_server_only, jaeger } => {
             let scope = if api_server_only { Scope::ApiServer } else { Scope::Full };
             if apply.is_empty() && provider == Provider::Aws {

@@ -84,6 +84,8 @@ impl Ports {
             Program::Moto => self.cloud.into_iter().take(1).collect(),
             Program::Karpenter => vec![self.karpenter_health, self.karpenter_metrics],
             Program::Jaeger => self.jaeger.to_vec(),
+            // They are in a network of its own.
+            Program::Node => Vec::new(),
         }
     }
 

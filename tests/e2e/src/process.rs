@@ -36,6 +36,8 @@ pub enum Program {
     Karpenter,
     /// Jaeger, all in one.
     Jaeger,
+    /// A node: the kubelet, and what it needs.
+    Node,
 }
 
 impl Program {
@@ -53,6 +55,7 @@ impl Program {
             Self::Moto => "moto",
             Self::Karpenter => "karpenter",
             Self::Jaeger => "jaeger",
+            Self::Node => "node",
         }
     }
 }

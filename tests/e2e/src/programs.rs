@@ -10,7 +10,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 
-use crate::{Layout, Provider};
+use crate::{Layout, Provider, Scope};
 
 const KUBERNETES_VERSION: &str = "v1.36.3";
 
@@ -54,6 +54,18 @@ const MODULES: [Module; 5] = [
     Module { name: "jaeger", binaries: &[("jaeger", "github.com/jaegertracing/jaeger/cmd/all-in-one")] },
 ];
 
+/// What a real node runs.
+const NODE: [Module; 2] = [
+    Module {
+        name: "kubelet",
+        binaries: &[
+            ("kubelet", "k8s.io/kubernetes/cmd/kubelet"),
+            ("kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy"),
+        ],
+    },
+    Module { name: "coredns", binaries: &[("coredns", ".")] },
+];
+
 /// Karpenter with this provider.
 const fn karpenter(provider: Provider) -> Module {
     match provider {
@@ -67,8 +79,9 @@ const fn karpenter(provider: Provider) -> Module {
 
 /// Builds the programs that are missing or out of date. Blocks, and waits for other builds of the same
 /// programs. Writes its progress to standard error.
-pub fn build(layout: &Layout, provider: Provider) -> Result<()> {
-    build_all(layout, MODULES.iter().chain([&karpenter(provider)]))
+pub fn build(layout: &Layout, provider: Provider, scope: Scope) -> Result<()> {
+    let node = NODE.iter().filter(|_| scope == Scope::RealNode);
+    build_all(layout, MODULES.iter().chain([&karpenter(provider)]).chain(node))
 }
 
 /// The path of helm, which is built if needed.
@@ -140,7 +153,7 @@ fn build_module(layout: &Layout, module: &Module) -> Result<()> {
 
 /// Kueue reads the server's version and refuses one that was not linked in.
 fn linker_flags(module: &str) -> String {
-    if module != "k8s" {
+    if !matches!(module, "k8s" | "kubelet") {
         return String::new();
     }
     let package = "k8s.io/component-base/version";
@@ -190,6 +203,15 @@ fn take_manifests(layout: &Layout, module: &str) -> Result<()> {
             let files = yaml_files(&provider.join("pkg/apis/crds"))?;
             write(&layout.upstream().join("karpenter-aws.yaml"), &concatenated(&files)?)?;
             install_moto(layout)
+        }
+        "kubelet" => {
+            // The container that holds a pod's namespaces.
+            let source = module_folder(&source, "k8s.io/kubernetes")?.join("build/pause/linux/pause.c");
+            let version = format!("-DVERSION={KUBERNETES_VERSION}");
+            let mut compiler = Command::new("cc");
+            compiler.args(["-Os", "-static", &version, "-o"]).arg(layout.bin().join("pause")).arg(source);
+            run(&mut compiler)
+                .context("compiling Kubernetes' pause needs a C compiler and a static C library")
         }
         "kwok" => {
             let stages = module_folder(&source, "sigs.k8s.io/kwok")?.join("kustomize/stage");

@@ -8,16 +8,18 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Api, Client, Config};
+use kube::{Client, Config};
 use tempfile::TempDir;
 use tokio::sync::Mutex;
+use tokio::task::JoinHandle;
 
 use crate::identity::{self, Identity};
 use crate::ports::Ports;
 use crate::process::{Launch, Logs, Process, Program, Watchdog};
-use crate::{Layout, apply, aws, jaeger, jobs, kubernetes, kueue, nodes, probe, programs, requests};
+use crate::{
+    Layout, apply, aws, jaeger, jobs, kubernetes, kueue, node, nodes, probe, programs, ready, requests,
+};
 
 const START_LIMIT: Duration = Duration::from_secs(90);
 /// How often the stack checks that all programs still run.
@@ -31,6 +33,8 @@ pub enum Scope {
     Full,
     /// etcd and kube-apiserver only.
     ApiServer,
+    /// Everything, and a node with a real kubelet; see [`node`].
+    RealNode,
 }
 
 /// The cloud that Karpenter buys from.
@@ -73,6 +77,8 @@ pub struct Stack {
     client: Option<Client>,
     provider: Provider,
     cloud: Option<aws::Cloud>,
+    /// Leads a real node's connections to the API server.
+    forwarder: Option<JoinHandle<()>>,
     /// Deleted when the stack is dropped; on failure the logs are saved first.
     folder: TempDir,
     outcome: Outcome,
@@ -94,17 +100,23 @@ impl Stack {
     /// Builds what is missing, starts everything and waits until it is ready. If a program does not come up,
     /// the error includes the last lines of its log.
     pub async fn start(options: Options) -> Result<Self> {
-        let (layout, provider) = (options.layout.clone(), options.provider);
-        tokio::task::spawn_blocking(move || programs::build(&layout, provider))
+        let (layout, provider, scope) = (options.layout.clone(), options.provider, options.scope);
+        if scope == Scope::RealNode {
+            node::possible()?;
+        }
+        tokio::task::spawn_blocking(move || programs::build(&layout, provider, scope))
             .await
             .context("building programs")??;
-        let mut stack = Self::prepare(options.layout, provider)?;
+        let mut stack = Self::prepare(options.layout, provider, scope)?;
         stack.start_api_server().await?;
-        if options.scope == Scope::Full {
+        if scope != Scope::ApiServer {
             stack.start_everything_else(options.job_kinds, options.provisioning_requests).await?;
         }
         if options.jaeger {
             stack.start_program(Program::Jaeger).await?;
+        }
+        if scope == Scope::RealNode {
+            stack.start_node().await?;
         }
         let client = stack.client()?;
         for path in &options.apply {
@@ -113,7 +125,7 @@ impl Stack {
         Ok(stack)
     }
 
-    fn prepare(layout: Layout, provider: Provider) -> Result<Self> {
+    fn prepare(layout: Layout, provider: Provider, scope: Scope) -> Result<Self> {
         fs::create_dir_all(layout.runs()).with_context(|| format!("creating {}", layout.runs().display()))?;
         let folder =
             TempDir::with_prefix_in("stack-", layout.runs()).context("creating the stack's folder")?;
@@ -124,7 +136,7 @@ impl Stack {
         let mut launches = BTreeMap::new();
         for launch in [
             kubernetes::etcd(folder.path(), ports),
-            kubernetes::api_server(&identity, ports),
+            kubernetes::api_server(&identity, ports, scope),
             kubernetes::controller_manager(&identity, ports),
             kubernetes::scheduler(&identity, ports),
             nodes::kwok(&layout, folder.path(), &identity, ports)?,
@@ -140,6 +152,10 @@ impl Stack {
         ] {
             launches.insert(launch.program, launch);
         }
+        if scope == Scope::RealNode {
+            let launch = node::launch(&layout, folder.path(), &identity, ports)?;
+            launches.insert(launch.program, launch);
+        }
         let running = Running { processes: BTreeMap::new(), watchdog: Watchdog::start()? };
         Ok(Self {
             layout,
@@ -151,6 +167,7 @@ impl Stack {
             client: None,
             provider,
             cloud: None,
+            forwarder: None,
             folder,
             outcome: Outcome::Open,
         })
@@ -210,6 +227,13 @@ impl Stack {
             self.start_program(Program::Karpenter),
             controllers_of_jobs,
         )?;
+        Ok(())
+    }
+
+    async fn start_node(&mut self) -> Result<()> {
+        node::pack_images(&self.layout, self.folder.path())?;
+        let (started, forwarder) = tokio::join!(self.start_program(Program::Node), node::forward(self.ports));
+        self.forwarder = Some(started.and(forwarder).map_err(|error| self.with_log(Program::Node, &error))?);
         Ok(())
     }
 
@@ -327,12 +351,13 @@ impl Stack {
                 .map_err(|error| self.with_log(program, &error))?;
         }
         let what = format!("{} is ready", program.name());
+        let client = self.client.as_ref();
         let ready = probe::until(&what, START_LIMIT, async || {
             if let Err(ended) = self.check(program).await {
                 // Do not wait for a process that is gone.
                 return Ok(Err(ended));
             }
-            self.ready(program).await.map(Ok)
+            ready::ready(program, self.ports, client).await.map(Ok)
         });
         ready.await.and_then(|outcome| outcome).map_err(|error| self.with_log(program, &error))
     }
@@ -341,33 +366,6 @@ impl Stack {
         let mut running = self.running.lock().await;
         let process = running.processes.get_mut(&program);
         process.with_context(|| format!("{} was stopped", program.name()))?.check()
-    }
-
-    async fn ready(&self, program: Program) -> Result<()> {
-        let ports = self.ports;
-        let http = |port: u16| format!("http://127.0.0.1:{port}");
-        let https = |port: u16| format!("https://127.0.0.1:{port}");
-        match program {
-            Program::Etcd => probe::answers(&http(ports.etcd), "/health").await,
-            Program::ApiServer => probe::answers(&https(ports.api_server), "/readyz").await,
-            Program::Scheduler => probe::answers(&https(ports.scheduler), "/healthz").await,
-            Program::Kwok => probe::answers(&http(ports.kwok), "/healthz").await,
-            Program::Karpenter => probe::answers(&http(ports.karpenter_health), "/readyz").await,
-            Program::Moto => probe::answers(&http(ports.cloud[0]), "/moto-api/").await,
-            Program::Jaeger => probe::answers(&http(jaeger::health(ports)), "/").await,
-            Program::JobSet | Program::LeaderWorkerSet => jobs::taken(program, &self.client()?).await,
-            Program::ControllerManager => {
-                probe::answers(&https(ports.controller_manager), "/healthz").await?;
-                // Its controllers create this first, so once it exists they run.
-                let accounts: Api<ServiceAccount> = Api::namespaced(self.client()?, "default");
-                accounts.get("default").await?;
-                Ok(())
-            }
-            Program::Kueue => {
-                probe::answers(&http(ports.kueue_health), "/readyz").await?;
-                kueue::webhooks_answer(&self.client()?).await
-            }
-        }
     }
 
     fn with_log(&self, program: Program, error: &anyhow::Error) -> anyhow::Error {
@@ -385,6 +383,9 @@ impl Drop for Stack {
     fn drop(&mut self) {
         // Before the mock stops, or it logs errors.
         self.cloud = None;
+        if let Some(forwarder) = self.forwarder.take() {
+            forwarder.abort();
+        }
         let running = self.running.get_mut();
         // Karpenter first, the API server after its clients: fewer errors in the logs.
         while let Some((_, process)) = running.processes.pop_last() {
@@ -393,6 +394,7 @@ impl Drop for Stack {
             // If the watchdog is gone, there is nothing to release.
             let _ = running.watchdog.release(id);
         }
+        node::remove_control_groups(self.folder.path());
         if self.outcome == Outcome::Open {
             let name = self.folder.path().file_name().unwrap_or_default();
             self.logs.keep(&self.layout.kept_logs(), name);
@@ -408,11 +410,11 @@ mod tests {
 
     async fn prepared() -> Stack {
         let layout = Layout::default();
-        tokio::task::spawn_blocking(|| programs::build(&Layout::default(), Provider::Aws))
+        tokio::task::spawn_blocking(|| programs::build(&Layout::default(), Provider::Aws, Scope::Full))
             .await
             .unwrap()
             .unwrap();
-        Stack::prepare(layout, Provider::Aws).unwrap()
+        Stack::prepare(layout, Provider::Aws, Scope::Full).unwrap()
     }
 
     /// The error of a start when this port is taken. Checks that no started program is left running.

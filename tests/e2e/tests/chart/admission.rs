@@ -2,7 +2,8 @@
 //! than it should have. The programs of the stack use the same user names, so a gang only finishes if the policies
 //! allow everything that they do for it.
 
-use crate::install::{ID, Install, NAMESPACE};
+use crate::install::Install;
+use crate::surroundings::{ID, NAMESPACE};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};

@@ -1,8 +1,9 @@
 //! The chart's hooks: helm creates their pods, and the test acts as their kubelet.
 
 use crate::helm::said;
-use crate::install::{Install, NAMESPACE};
+use crate::install::Install;
 use crate::setu::Setu;
+use crate::surroundings::NAMESPACE;
 use k8s_openapi::api::core::v1::{Container, Pod, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;

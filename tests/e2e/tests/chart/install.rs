@@ -6,6 +6,7 @@
 use crate::helm::{EVERYTHING, SETS, chart, command, previous_chart, said, succeed, values};
 use crate::real::{Real, Shared};
 use crate::setu::Setu;
+use crate::surroundings::{ID, NAMESPACE, surroundings};
 use crate::{admission, hooks};
 use ::setu::sim::scenario::{self, Run, Scenario, Step, World, controller_name_of};
 use k8s_openapi::api::apps::v1::Deployment;
@@ -21,38 +22,6 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-pub const ID: &str = "chart";
-pub const NAMESPACE: &str = "setu-system";
-
-/// The objects that exist before the chart: its namespace with the strictest Pod Security profile, what the pods mount
-/// with everything enabled, and the CRDs of the Prometheus Operator, reduced to their names.
-fn surroundings() -> Vec<Value> {
-    let kind = |kind: &str, plural: &str| {
-        json!({
-            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-            "metadata": {"name": format!("{plural}.monitoring.coreos.com")},
-            "spec": {
-                "group": "monitoring.coreos.com", "scope": "Namespaced",
-                "names": {"kind": kind, "plural": plural},
-                "versions": [{"name": "v1", "served": true, "storage": true, "schema": {
-                    "openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}],
-            },
-        })
-    };
-    vec![
-        kind("ServiceMonitor", "servicemonitors"),
-        kind("PrometheusRule", "prometheusrules"),
-        json!({
-            "apiVersion": "v1", "kind": "Namespace",
-            "metadata": {"name": NAMESPACE, "labels": {"pod-security.kubernetes.io/enforce": "restricted"}},
-        }),
-        json!({
-            "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "collector-ca", "namespace": NAMESPACE},
-            "data": {"ca.crt": "of a collector that there is not"},
-        }),
-    ]
-}
-
 /// A release in its world.
 pub struct Install {
     pub world: World<Real>,
@@ -64,7 +33,7 @@ impl Install {
     async fn start() -> Self {
         let stack = Arc::new(Stack::start(Options::default()).await.unwrap());
         let client = stack.client().unwrap();
-        apply::all(&client, surroundings()).await.unwrap();
+        apply::all(&client, surroundings("of a collector that there is not")).await.unwrap();
         // The chart contains the CRD too, but the world lists the kinds before that.
         let crd = serde_json::to_value(::setu::api::ProvisioningParameters::crd()).unwrap();
         let kinds = Arc::new(apply::kinds(&client).await.unwrap());

@@ -20,3 +20,4 @@ mod real;
 mod render;
 #[path = "../scenarios/setu.rs"]
 mod setu;
+mod surroundings;
