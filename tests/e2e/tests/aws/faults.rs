@@ -62,6 +62,25 @@ pub async fn launches_throttled(stage: &Stage, instance_type: &'static str) -> R
     play.end().await
 }
 
+/// EC2 throttles the calls that end a gang's instances for longer than the provider tries: they are terminated all the
+/// same, and only then does the gang go on.
+pub async fn ends_throttled(stage: &Stage, instance_type: &'static str) -> Result<()> {
+    let policy = json!({"retry": {"inCheck": {"limit": 4, "base": "10m", "max": "10m"}}});
+    let mut play = Play::start(stage, "ends-throttled", instance_type, policy).await?;
+    let refusals = 2 * TRIES;
+    play.cloud.rules(vec![
+        Rule::Room(Offerings::of(instance_type), 3),
+        Rule::Throttle("TerminateInstances", refusals),
+    ]);
+    play.submit("train", 4, None).await?;
+    let back = ["Provisioning", "WaitingReady", "RollingBack", "BackingOff"];
+    play.steps(json!([{"until": {"job": "train", "wentThrough": back, "claims": 0, "within": 180}}])).await?;
+    play.audit(0).await?;
+    let refused = play.calls("TerminateInstances").iter().filter(|call| call.throttled).count();
+    ensure!(refused == refusals, "{refused} calls were throttled");
+    play.end().await
+}
+
 /// Weather that EC2 cannot have is rejected.
 pub fn no_such_weather(stage: &Stage) -> Result<()> {
     let cloud = stage.stack.cloud()?;

@@ -59,7 +59,7 @@ const SPOT_FIRST: [Market; 2] = [Market::Spot, Market::OnDemand];
 const ON_DEMAND_FIRST: [Market; 2] = [Market::OnDemand, Market::Spot];
 
 /// No scenario requests what ran out in an earlier one; see [`play::Play::start`].
-const SCENARIOS: [(&str, Form, Act); 44] = [
+const SCENARIOS: [(&str, Form, Act); 45] = [
     ("8 machines: one launch template, few fleets", Form::Short, |s| {
         launches::few_calls(s, 8, "g5.xlarge").boxed_local()
     }),
@@ -137,6 +137,7 @@ const SCENARIOS: [(&str, Form, Act); 44] = [
     ("a fleet whose launches are throttled", Form::Long, |s| {
         faults::launches_throttled(s, "g6.2xlarge").boxed_local()
     }),
+    ("throttled ends", Form::Long, |s| faults::ends_throttled(s, "g6e.4xlarge").boxed_local()),
     ("weather that EC2 does not have", Form::Short, |s| {
         future::ready(faults::no_such_weather(s)).boxed_local()
     }),
