@@ -109,9 +109,11 @@ impl Watches {
         let checks = watch("admissionchecks", Api::all(client.clone()), all(), open);
         // Without permission to read these two nothing starts, so they are watched only where they count.
         let serves_requests = options.provisioning_requests;
-        let topologies = (options.tas_compat || serves_requests)
-            .then(|| self.required("topologies", all(), |_, _| {}))
-            .unwrap_or_default();
+        let topologies = if options.tas_compat || serves_requests {
+            self.required("topologies", all(), |_, _| {})
+        } else {
+            Store::default()
+        };
         let (requests, all_workloads) = self.requests(serves_requests, workloads.store);
         let plan = PlanStores::watch(&client, &gates, &mut PlanReactions { watches: self, plans });
         let ours = all().labels(&format!("{}={}", names::MANAGED_BY, names::SETU));
