@@ -1,6 +1,5 @@
 //! The instance types of the embedded cloud, and their prices by zone and capacity type.
 
-use super::weather::Place;
 use crate::api::quantity::Amount;
 use std::collections::BTreeMap;
 
@@ -85,18 +84,6 @@ pub struct Offer {
     pub capacity_type: &'static str,
     /// US dollars per hour.
     pub price: f64,
-}
-
-impl Offer {
-    /// The place of an instance of this offer, for a claim at `place`.
-    pub fn on(&self, place: &Place) -> Place {
-        Place {
-            instance_type: self.instance_type.name.to_owned(),
-            zone: self.zone.to_owned(),
-            capacity_type: self.capacity_type.to_owned(),
-            ..place.clone()
-        }
-    }
 }
 
 /// Every offer, in catalogue order.

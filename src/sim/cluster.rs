@@ -33,8 +33,6 @@ use tokio_util::sync::CancellationToken;
 
 /// Number of API server replicas.
 const API_REPLICAS: usize = 2;
-/// The replica that may be stale.
-pub const STALE_REPLICA: usize = 1;
 /// Number of changes that the API server keeps for watches.
 const HISTORY: usize = 10_000;
 

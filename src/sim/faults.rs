@@ -26,6 +26,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
+/// The replica of the API server that may be stale.
+pub const STALE_REPLICA: usize = 1;
+
 /// A fault of one write.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {

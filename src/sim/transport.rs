@@ -2,9 +2,8 @@
 //! latency and faults.
 
 use super::api::{Answer, ApiServer, Caller, Frame, Watch};
-use super::cluster::STALE_REPLICA;
 use super::denials::Denials;
-use super::faults::{Fault, WatchFault};
+use super::faults::{Fault, STALE_REPLICA, WatchFault};
 use super::wire::Wire;
 use crate::clock::Clock;
 use axum::body::{Body as AnswerBody, Bytes};
@@ -76,26 +75,12 @@ impl Link {
         request: Request<Bytes>,
         fault: Option<Fault>,
     ) -> Result<Response<AnswerBody>, io::Error> {
-        let wire = Arc::clone(&self.wire);
-        tokio::time::sleep(wire.latency()).await;
-        match fault {
-            Some(Fault::CrashBefore) => {
-                wire.die(Fault::CrashBefore);
-                return Err(broken());
-            }
-            Some(Fault::RequestLost) => return Err(broken()),
-            Some(Fault::TooManyRequests) => {
-                return Ok(busy(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests"));
-            }
-            Some(Fault::Unavailable) => {
-                return Ok(busy(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable"));
-            }
-            Some(Fault::ServerError) => {
-                return Ok(refused(StatusCode::INTERNAL_SERVER_ERROR, "InternalError"));
-            }
-            Some(Fault::Conflict) => return Ok(refused(StatusCode::CONFLICT, "Conflict")),
-            Some(Fault::Delayed) => tokio::time::sleep(DELAY).await,
-            _ => {}
+        tokio::time::sleep(self.wire.latency()).await;
+        if let Some(result) = self.intercepted(fault) {
+            return result;
+        }
+        if fault == Some(Fault::Delayed) {
+            tokio::time::sleep(DELAY).await;
         }
         if self.down.load(Ordering::Relaxed) {
             return Err(broken());
@@ -112,12 +97,12 @@ impl Link {
             answer = self.server.handle(&self.caller, &request);
         }
         match fault {
-            Some(deadly @ (Fault::CrashAfter | Fault::StaleRestart)) => wire.die(deadly),
+            Some(deadly @ (Fault::CrashAfter | Fault::StaleRestart)) => self.wire.die(deadly),
             Some(Fault::ReplyLost) => return Err(broken()),
             Some(Fault::Timeout) => return Ok(refused(StatusCode::GATEWAY_TIMEOUT, "Timeout")),
             _ => {}
         }
-        tokio::time::sleep(wire.latency()).await;
+        tokio::time::sleep(self.wire.latency()).await;
         Ok(match answer {
             Answer::Whole(response) => {
                 let mut response = response.map(AnswerBody::from);
@@ -130,6 +115,22 @@ impl Link {
                 let frames = self.feed(watch, path, limit);
                 Response::new(AnswerBody::from_stream(frames.map(Ok::<Bytes, io::Error>)))
             }
+        })
+    }
+
+    /// The result of a request that does not get to the server because of this fault.
+    fn intercepted(&self, fault: Option<Fault>) -> Option<Result<Response<AnswerBody>, io::Error>> {
+        Some(match fault? {
+            Fault::CrashBefore => {
+                self.wire.die(Fault::CrashBefore);
+                Err(broken())
+            }
+            Fault::RequestLost => Err(broken()),
+            Fault::TooManyRequests => Ok(busy(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests")),
+            Fault::Unavailable => Ok(busy(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable")),
+            Fault::ServerError => Ok(refused(StatusCode::INTERNAL_SERVER_ERROR, "InternalError")),
+            Fault::Conflict => Ok(refused(StatusCode::CONFLICT, "Conflict")),
+            _ => return None,
         })
     }
 

@@ -49,6 +49,11 @@ pub fn uid(object: &Value) -> &str {
     text(object, "/metadata/uid")
 }
 
+/// The owner references of this kind.
+pub fn owners<'v>(object: &'v Value, kind: &'v str) -> impl Iterator<Item = &'v Value> {
+    list(object, "/metadata/ownerReferences").iter().filter(move |owner| text(owner, "/kind") == kind)
+}
+
 /// A label.
 pub fn label<'v>(object: &'v Value, key: &str) -> &'v str {
     entry(object, "labels", key)
@@ -87,6 +92,11 @@ pub fn is(object: &Value, kind: &str) -> bool {
 /// When a condition last changed.
 pub fn since(object: &Value, kind: &str) -> Option<Timestamp> {
     condition(object, kind).and_then(|c| text(c, "/lastTransitionTime").parse().ok())
+}
+
+/// Whether no container of a pod will run again.
+pub fn has_ended(pod: &Value) -> bool {
+    matches!(text(pod, "/status/phase"), "Succeeded" | "Failed")
 }
 
 /// `metadata.creationTimestamp`.

@@ -2,7 +2,7 @@
 //!
 //! Each data key holds a YAML document `rules: [...]`. The rules of all keys apply.
 
-use super::catalogue::RESERVED;
+use super::catalogue::{Offer, RESERVED};
 use crate::api::duration::Span;
 use serde::Deserialize;
 use serde_json::Value;
@@ -24,6 +24,19 @@ pub struct Place {
     pub capacity_type: String,
     /// Labels of the claim.
     pub labels: BTreeMap<String, String>,
+}
+
+impl Place {
+    /// The place of an instance of this offer, for a claim that is here.
+    #[must_use]
+    pub fn with(&self, offer: &Offer) -> Self {
+        Self {
+            instance_type: offer.instance_type.name.to_owned(),
+            zone: offer.zone.to_owned(),
+            capacity_type: offer.capacity_type.to_owned(),
+            ..self.clone()
+        }
+    }
 }
 
 /// A matcher of places, and their weather. An absent matcher field matches everything.

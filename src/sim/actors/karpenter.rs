@@ -192,7 +192,7 @@ impl Karpenter {
         let again = (name(claim).to_owned(), uid(claim).to_owned(), Phase::Launch);
         let offer = self.cheapest(claim, &place, &weather);
         // Launch delays depend on the place of the launch.
-        let target = offer.as_ref().map_or_else(|| place.clone(), |offer| offer.on(&place));
+        let target = offer.as_ref().map_or_else(|| place.clone(), |offer| place.with(offer));
         if age < signed(weather.launch_delay(&target)) {
             return stage.after(POLL, again);
         }
@@ -226,17 +226,17 @@ impl Karpenter {
     fn cheapest(&self, claim: &Value, place: &Place, weather: &Weather) -> Option<Offer> {
         let requests = map(claim, "/spec/resources/requests");
         offers()
-            .filter(|offer| offer.instance_type.fits(&requests) && allowed(claim, &offer.on(place)))
-            .filter(|offer| offer.capacity_type != RESERVED || weather.reserves(&offer.on(place)))
-            .filter(|offer| !weather.is_full(&offer.on(place), &self.live))
-            .map(|offer| (offer.price * weather.price_factor(&offer.on(place)), offer))
+            .filter(|offer| offer.instance_type.fits(&requests) && allowed(claim, &place.with(offer)))
+            .filter(|offer| offer.capacity_type != RESERVED || weather.reserves(&place.with(offer)))
+            .filter(|offer| !weather.is_full(&place.with(offer), &self.live))
+            .map(|offer| (offer.price * weather.price_factor(&place.with(&offer)), offer))
             .min_by(|(a, _), (b, _)| a.total_cmp(b))
             .map(|(_, offer)| offer)
     }
 
     fn launched(&mut self, user: &User, claim: &Value, offer: &Offer, now: Timestamp) {
         self.instances = self.instances.saturating_add(1);
-        let place = offer.on(&place(claim));
+        let place = place(claim).with(offer);
         let mut labels = json!({
             "node.kubernetes.io/instance-type": place.instance_type,
             "topology.kubernetes.io/zone": place.zone,

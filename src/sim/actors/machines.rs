@@ -6,7 +6,8 @@ use super::{Actor, Stage, Touched};
 use crate::sim::api::kinds;
 use crate::sim::api::{Preconditions, User};
 use crate::sim::values::{
-    annotation, flag, is, is_going, list, map, name, namespace, number, text, uid, with_condition,
+    annotation, flag, has_ended, is, is_going, list, map, name, namespace, number, owners, text, uid,
+    with_condition,
 };
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -19,9 +20,9 @@ pub const RUN_FOR: &str = "e2e.setu/run-for";
 /// Start delay of a pod in milliseconds: minimum and maximum.
 const START: (u64, u64) = (50, 400);
 
-/// An item of the work queue.
+/// What the actor is to do.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Look {
+pub enum MachineTask {
     /// A Job: namespace, name.
     Job(String, String),
     /// Pods that wait for a node.
@@ -44,11 +45,11 @@ const LEFTOVERS_KEPT: Duration = Duration::from_mins(1);
 /// The actor.
 #[derive(Default)]
 pub struct Machines {
-    queued: BTreeSet<Look>,
+    queued: BTreeSet<MachineTask>,
 }
 
 impl Machines {
-    fn push(&mut self, what: Look, stage: &mut Stage<Look>) {
+    fn push(&mut self, what: MachineTask, stage: &mut Stage<MachineTask>) {
         if self.queued.insert(what.clone()) {
             stage.soon(1, 50, what);
         }
@@ -56,75 +57,71 @@ impl Machines {
 }
 
 impl Actor for Machines {
-    type Timer = Look;
+    type Timer = MachineTask;
     const NAME: &'static str = "machines";
 
-    fn seen(&mut self, touched: &Touched, stage: &mut Stage<Look>) {
+    fn seen(&mut self, touched: &Touched, stage: &mut Stage<MachineTask>) {
         let object = &touched.object;
         if touched.gone && matches!(touched.kind.kind, "Job" | "Workload" | "NodePool" | "NodeClaim" | "Pod")
         {
-            self.push(Look::Garbage, stage);
+            self.push(MachineTask::Garbage, stage);
         }
         match touched.kind.kind {
             "Job" if !touched.gone => {
-                self.push(Look::Job(namespace(object).to_owned(), name(object).to_owned()), stage);
+                self.push(MachineTask::Job(namespace(object).to_owned(), name(object).to_owned()), stage);
             }
             "Pod" => {
-                for owner in
-                    list(object, "/metadata/ownerReferences").iter().filter(|o| text(o, "/kind") == "Job")
-                {
-                    self.push(
-                        Look::Job(namespace(object).to_owned(), text(owner, "/name").to_owned()),
-                        stage,
-                    );
+                for owner in owners(object, "Job") {
+                    let job = text(owner, "/name").to_owned();
+                    self.push(MachineTask::Job(namespace(object).to_owned(), job), stage);
                 }
                 if touched.gone || text(object, "/spec/nodeName").is_empty() {
-                    self.push(Look::Schedule, stage);
+                    self.push(MachineTask::Schedule, stage);
                 }
             }
-            "Node" if touched.gone => self.push(Look::NodeGone(name(object).to_owned()), stage),
-            "Node" => self.push(Look::Schedule, stage),
+            "Node" if touched.gone => self.push(MachineTask::NodeGone(name(object).to_owned()), stage),
+            "Node" => self.push(MachineTask::Schedule, stage),
             _ => {}
         }
     }
 
-    fn due(&mut self, what: Look, stage: &mut Stage<Look>) {
+    fn due(&mut self, what: MachineTask, stage: &mut Stage<MachineTask>) {
         self.queued.remove(&what);
         let user = stage.server.user(Self::NAME);
         match what {
-            Look::Job(namespace, name) => sync_job(&user, &namespace, &name, stage.now()),
-            Look::Schedule => {
+            MachineTask::Job(namespace, name) => sync_job(&user, &namespace, &name, stage.now()),
+            MachineTask::Schedule => {
                 for pod in schedule(&user, stage.now()) {
                     let key = (
                         text(&pod, "/metadata/namespace").to_owned(),
                         name(&pod).to_owned(),
                         uid(&pod).to_owned(),
                     );
-                    stage.soon(START.0, START.1, Look::Start(key.0, key.1, key.2));
+                    stage.soon(START.0, START.1, MachineTask::Start(key.0, key.1, key.2));
                 }
             }
-            Look::Start(namespace, name, id) => {
+            MachineTask::Start(namespace, name, id) => {
                 if let Some(pod) = user.get(&kinds::POD, &namespace, &name).filter(|p| uid(p) == id) {
                     set_phase(&user, &pod, "Running", stage.now());
                     if let Ok(time) = humantime::parse_duration(annotation(&pod, RUN_FOR)) {
-                        stage.after(time, Look::End(namespace, name, id));
+                        stage.after(time, MachineTask::End(namespace, name, id));
                     }
                 }
             }
-            Look::End(namespace, name, id) => {
+            MachineTask::End(namespace, name, id) => {
                 if let Some(pod) = user.get(&kinds::POD, &namespace, &name).filter(|p| uid(p) == id) {
                     set_phase(&user, &pod, "Succeeded", stage.now());
                 }
             }
-            Look::Garbage => stage.server.collect_garbage(),
-            Look::NodeGone(node) => {
+            MachineTask::Garbage => stage.server.collect_garbage(),
+            MachineTask::NodeGone(node) => {
                 let on_it = |p: &&Arc<Value>| text(p, "/spec/nodeName") == node;
                 for pod in user.list(&kinds::POD).iter().filter(on_it).filter(|p| !has_ended(p)) {
                     delete(&user, pod);
                 }
-                stage.after(LEFTOVERS_KEPT, Look::Leftovers(node));
+                stage.after(LEFTOVERS_KEPT, MachineTask::Leftovers(node));
             }
-            Look::Leftovers(node) => {
+            MachineTask::Leftovers(node) => {
                 if user.get(&kinds::NODE, "", &node).is_none() {
                     for pod in user.list(&kinds::POD).iter().filter(|p| text(p, "/spec/nodeName") == node) {
                         delete(&user, pod);
@@ -133,11 +130,6 @@ impl Actor for Machines {
             }
         }
     }
-}
-
-/// Whether no container of a pod will run again.
-pub fn has_ended(pod: &Value) -> bool {
-    matches!(text(pod, "/status/phase"), "Succeeded" | "Failed")
 }
 
 fn delete(user: &User, pod: &Value) {

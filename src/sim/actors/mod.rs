@@ -52,7 +52,11 @@ impl<T> Stage<T> {
     /// Calls the actor back after `wait`.
     pub fn after(&mut self, wait: Duration, what: T) {
         let wait = SignedDuration::try_from(wait).unwrap_or(SignedDuration::MAX);
-        let at = self.now().checked_add(wait).unwrap_or(Timestamp::MAX);
+        self.at(self.now().checked_add(wait).unwrap_or(Timestamp::MAX), what);
+    }
+
+    /// Calls the actor back at this time.
+    pub fn at(&mut self, at: Timestamp, what: T) {
         self.count = self.count.wrapping_add(1);
         self.timers.insert((at, self.count), what);
     }

@@ -1,9 +1,8 @@
 //! The scheduler: binds each waiting pod to a node that fits.
 
-use super::machines::has_ended;
 use crate::api::quantity::Amount;
 use crate::sim::api::{User, kinds};
-use crate::sim::values::{flag, is, is_going, list, map, name, text, with_condition};
+use crate::sim::values::{flag, has_ended, is, is_going, list, map, name, text, with_condition};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};

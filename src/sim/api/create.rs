@@ -2,9 +2,10 @@
 
 use super::kinds::{self, Kind};
 use super::managers::Managers;
+use super::preconditions::FIXED;
 use super::status::{Status, Violation};
 use super::store::{Key, Store};
-use super::write::{By, Deny, FIXED};
+use super::write::{By, Deny};
 use super::{Attempt, defaults, rules};
 use crate::sim::values::{is_going, list, map, name, namespace, seconds, set, text};
 use serde_json::{Value, json};
@@ -39,25 +40,7 @@ impl Store {
         let key: Key = (namespace(&object).to_owned(), name(&object).to_owned());
         self.namespace_for(kind, &key)?;
         let now = seconds(self.clock.now());
-        let uid = self.uid();
-        if kind.status
-            && let Some(fields) = object.as_object_mut()
-        {
-            fields.remove("status");
-        }
-        if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
-            for field in FIXED.iter().chain(&["managedFields"]) {
-                metadata.remove(*field);
-            }
-            metadata.insert("uid".to_owned(), json!(uid));
-            metadata.insert("creationTimestamp".to_owned(), json!(now));
-            if kind.has_generation() {
-                metadata.insert("generation".to_owned(), json!(1));
-            }
-            defaults::drop_empty(metadata);
-        }
-        let mut object = defaults::without_nulls(object);
-        defaults::fill(kind, &mut object);
+        let mut object = completed(kind, object, &self.uid(), &now);
         if kind.kind == kinds::POD.kind {
             self.add_runtime_class(&mut object);
         }
@@ -69,19 +52,22 @@ impl Store {
         if versioned && !by.dry_run {
             return Err(Status::internal("resourceVersion should not be set on objects to be created"));
         }
-        if let Some(found) = self.get(kind, &key) {
-            let mut status = Status::already_exists(kind, &key.1);
-            if is_going(&found.bare) {
-                status.message = format!("object is being deleted: {}", status.message);
-            }
-            return Err(status);
-        }
+        self.must_not_exist(kind, &key)?;
         deny(&Attempt { user: by.user, verb: "CREATE", kind, object: &object, old: None })
             .map_or(Ok(()), Err)?;
         if by.dry_run {
             return Ok(Arc::new(self.shown(object, &managers)));
         }
         Ok(self.commit(kind, key, Some((object, managers)), (by.user, None)))
+    }
+
+    fn must_not_exist(&self, kind: &Kind, key: &Key) -> Result<(), Status> {
+        let Some(found) = self.get(kind, key) else { return Ok(()) };
+        let mut status = Status::already_exists(kind, &key.1);
+        if is_going(&found.bare) {
+            status.message = format!("object is being deleted: {}", status.message);
+        }
+        Err(status)
     }
 
     /// Generates the name of an object with `generateName`.
@@ -139,4 +125,27 @@ impl Store {
             low & 0xffff_ffff_ffff
         )
     }
+}
+
+/// A new object with the metadata that the server sets, without a status, and with the defaults of its kind.
+fn completed(kind: &Kind, mut object: Value, uid: &str, now: &str) -> Value {
+    if kind.status
+        && let Some(fields) = object.as_object_mut()
+    {
+        fields.remove("status");
+    }
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        for field in FIXED.iter().chain(&["managedFields"]) {
+            metadata.remove(*field);
+        }
+        metadata.insert("uid".to_owned(), json!(uid));
+        metadata.insert("creationTimestamp".to_owned(), json!(now));
+        if kind.has_generation() {
+            metadata.insert("generation".to_owned(), json!(1));
+        }
+        defaults::drop_empty(metadata);
+    }
+    let mut object = defaults::without_nulls(object);
+    defaults::fill(kind, &mut object);
+    object
 }

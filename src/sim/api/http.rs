@@ -13,7 +13,6 @@ use super::{Answer, ApiServer, Caller, Preconditions, lists};
 use crate::sim::values::{name, namespace, set, text};
 use axum::body::Bytes;
 use http::{Method, Request, Response, StatusCode, header};
-use serde::Serialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -28,14 +27,14 @@ const CUSTOM_FORMATS: &str =
 /// Answers one request.
 pub fn handle(server: &ApiServer, caller: &Caller, request: &Request<Bytes>) -> Answer {
     let Some(target) = target(request.uri().path()) else {
-        return Answer::Whole(nothing_here(request.uri().path()));
+        return nothing_here(request.uri().path());
     };
     let done = Call { server, caller, request, target: &target, query: body::query(request) }.answered();
-    done.unwrap_or_else(|status| Answer::Whole(response(status.code, &status.to_json())))
+    done.unwrap_or_else(|status| Answer::json(status.code, &status.to_json()))
 }
 
 /// The answer for an unknown path. Within a served built-in group it is a Status object.
-fn nothing_here(path: &str) -> Response<Bytes> {
+fn nothing_here(path: &str) -> Answer {
     let served = super::kinds::ALL.iter().filter(|kind| !kind.custom).any(|kind| {
         let root = if kind.group.is_empty() {
             "/api/v1/".to_owned()
@@ -46,22 +45,13 @@ fn nothing_here(path: &str) -> Response<Bytes> {
     });
     if served {
         let status = Status::no_such_path();
-        return response(status.code, &status.to_json());
+        return Answer::json(status.code, &status.to_json());
     }
     let mut response = Response::new(Bytes::from_static(b"404 page not found\n"));
     *response.status_mut() = StatusCode::NOT_FOUND;
     let plain = header::HeaderValue::from_static("text/plain; charset=utf-8");
     response.headers_mut().insert(header::CONTENT_TYPE, plain);
-    response
-}
-
-/// A complete response.
-pub fn response(code: u16, body: &impl Serialize) -> Response<Bytes> {
-    // Fails only for maps with non-string keys, which JSON does not have.
-    let mut response = Response::new(Bytes::from(serde_json::to_vec(body).unwrap_or_default()));
-    *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
-    response
+    Answer::Whole(response)
 }
 
 /// One request.
@@ -94,7 +84,7 @@ impl Call<'_> {
     }
 
     fn whole(&self, code: u16, object: &Arc<Value>) -> Answer {
-        Answer::Whole(response(code, &self.target.form.of(object)))
+        Answer::json(code, &self.target.form.of(object))
     }
 
     fn key(&self, name: &str) -> (String, String) {
@@ -243,7 +233,7 @@ impl Call<'_> {
             set(&mut details, &["group"], json!(kind.group));
         }
         let done = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details});
-        Ok(Answer::Whole(response(200, &done)))
+        Ok(Answer::json(200, &done))
     }
 
     fn delete_all(&self) -> Result<Answer, Status> {
@@ -258,6 +248,6 @@ impl Call<'_> {
             // The object may be gone already.
             let _ = self.server.with(|s, deny| s.delete(self.target.kind, &key, options, by, deny));
         }
-        Ok(Answer::Whole(response(200, &List::new(self.target, chosen.iter().collect(), version))))
+        Ok(Answer::json(200, &List::new(self.target, chosen.iter().collect(), version)))
     }
 }

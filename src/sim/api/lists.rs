@@ -1,15 +1,14 @@
 //! Reads: single objects, lists with pages and versions, and watches.
 
 use super::body::Query;
-use super::http::response;
 use super::items::List;
+use super::preconditions::parsed_version;
 use super::route::Target;
 use super::select::Selector;
 use super::status::{Status, Violation};
 use super::{Answer, ApiServer, Caller, Watch};
 use crate::sim::values::{name, namespace};
 use serde_json::{Value, json};
-use std::num::ParseIntError;
 use std::sync::Arc;
 
 /// The version that a read requests.
@@ -25,17 +24,8 @@ enum Wanted {
     Exact(u64),
 }
 
-/// Why a text is not a valid version, in the words of the real server.
-pub fn parse_error(text: &str, error: &ParseIntError) -> String {
-    let why = match error.kind() {
-        std::num::IntErrorKind::PosOverflow => "value out of range",
-        _ => "invalid syntax",
-    };
-    format!("strconv.ParseUint: parsing {text:?}: {why}")
-}
-
 fn version(text: &str) -> Result<u64, String> {
-    text.parse().map_err(|e| format!("resourceVersion: Invalid value: {text:?}: {}", parse_error(text, &e)))
+    parsed_version(text).map_err(|why| format!("resourceVersion: Invalid value: {text:?}: {why}"))
 }
 
 fn is_set(query: &Query, key: &str) -> bool {
@@ -227,7 +217,7 @@ fn page(
     if let Some(token) = going_on {
         answer.goes_on(&token, selector.takes_all().then(|| chosen.count() + 1));
     }
-    Ok(Answer::Whole(response(200, &answer)))
+    Ok(Answer::json(200, &answer))
 }
 
 fn read(
@@ -258,11 +248,6 @@ fn read(
             Ok((objects, version))
         }
     }
-}
-
-/// The error that ends a watch from an expired version.
-pub fn too_old(from: u64, oldest: u64) -> Value {
-    Status::expired(format!("too old resource version: {from} ({oldest})")).to_json()
 }
 
 #[cfg(test)]

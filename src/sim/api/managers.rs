@@ -112,9 +112,7 @@ impl Managers {
 
     /// Records the fields that an update changed.
     pub fn update(&mut self, kind: &Kind, who: Manager<'_>, old: &Value, new: &Value) {
-        let Difference { mut set, mut removed } = differ::difference(kind, old, new);
-        reset(kind, who.subresource, &mut set);
-        reset(kind, who.subresource, &mut removed);
+        let Difference { mut set, removed } = written(kind, who.subresource, (old, new));
         for entry in &mut self.0 {
             entry.fields.subtract(&set);
             entry.fields.subtract(&removed);
@@ -141,12 +139,8 @@ impl Managers {
         if self.0.is_empty() && old.pointer("/metadata/uid").is_some() {
             // Fields set before field management began need an owner.
             let nothing = json!({"apiVersion": old.get("apiVersion"), "kind": old.get("kind")});
-            self.update(
-                kind,
-                Manager { name: BEFORE_FIRST_APPLY, subresource: None, now: who.now },
-                &nothing,
-                old,
-            );
+            let owner = Manager { name: BEFORE_FIRST_APPLY, subresource: None, now: who.now };
+            self.update(kind, owner, &nothing, old);
         }
         let mut new = old.clone();
         differ::merge(kind, &mut new, stated);
@@ -162,13 +156,8 @@ impl Managers {
         // Metadata also holds fields of the server itself.
         gone.forget("f:metadata");
         differ::remove(kind, &mut new, &gone);
-        let Difference { mut set, mut removed } = differ::difference(kind, old, &new);
-        reset(kind, who.subresource, &mut set);
-        reset(kind, who.subresource, &mut removed);
-        let others = || self.0.iter().enumerate().filter(|(at, _)| *at != place).map(|(_, e)| e);
-        let conflicts: Vec<(String, String)> = others()
-            .flat_map(|e| e.fields.common(&set).paths().into_iter().map(|path| (e.described(), path)))
-            .collect();
+        let Difference { set, removed } = written(kind, who.subresource, (old, &new));
+        let conflicts = self.conflicts(place, &set);
         if !force && !conflicts.is_empty() {
             return Err(Status::apply_conflict(&conflicts));
         }
@@ -182,6 +171,15 @@ impl Managers {
         }
         self.0.retain(|e| !e.fields.is_empty());
         Ok(new)
+    }
+
+    /// The fields of a set that entries other than this one manage, each with its manager.
+    fn conflicts(&self, own: usize, set: &Fields) -> Vec<(String, String)> {
+        let others = self.0.iter().enumerate().filter(|(at, _)| *at != own);
+        let paths = others.map(|(_, entry)| (entry.described(), entry.fields.common(set).paths()));
+        paths
+            .flat_map(|(manager, paths)| paths.into_iter().map(move |path| (manager.clone(), path)))
+            .collect()
     }
 
     /// The index of a manager's entry, which is created if missing.
@@ -220,6 +218,14 @@ impl Entry {
         }
         if self.applies { text } else { format!("{text} using {}", self.version) }
     }
+}
+
+/// The fields that a write of this subresource changed.
+fn written(kind: &Kind, subresource: Option<&'static str>, (old, new): (&Value, &Value)) -> Difference {
+    let mut difference = differ::difference(kind, old, new);
+    reset(kind, subresource, &mut difference.set);
+    reset(kind, subresource, &mut difference.removed);
+    difference
 }
 
 /// Removes the fields that a write of this subresource never changes.

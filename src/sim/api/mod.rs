@@ -37,12 +37,14 @@ pub use user::{Apply, User};
 use crate::clock::Clock;
 use crate::cluster::lock;
 use crate::sim::values::set;
-use ::http::{Request, Response};
+use ::http::header::CONTENT_TYPE;
+use ::http::{HeaderValue, Request, Response, StatusCode};
 use axum::body::Bytes;
 use futures::Stream;
 use futures::channel::mpsc::UnboundedReceiver;
 use jiff::Timestamp;
 use kinds::Kind;
+use serde::Serialize;
 use serde_json::{Value, json};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -77,6 +79,17 @@ pub enum Answer {
     Whole(Response<Bytes>),
     /// A watch.
     Watch(Watch),
+}
+
+impl Answer {
+    /// A complete response with this body.
+    fn json(code: u16, body: &impl Serialize) -> Self {
+        // Fails only for maps with non-string keys, which JSON does not have.
+        let mut response = Response::new(Bytes::from(serde_json::to_vec(body).unwrap_or_default()));
+        *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        Self::Whole(response)
+    }
 }
 
 /// An open watch: a stream of frames that ends when the server closes it.

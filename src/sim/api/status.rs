@@ -249,6 +249,11 @@ impl Status {
         Self { code: 410, reason: "Expired", message: message.into(), details: Value::Null }
     }
 
+    /// The error that ends a watch from an expired version.
+    pub fn too_old(from: u64, oldest: u64) -> Self {
+        Self::expired(format!("too old resource version: {from} ({oldest})"))
+    }
+
     /// A version that does not exist yet.
     pub fn too_new(version: u64, newest: u64) -> Self {
         let cause = json!({"reason": "ResourceVersionTooLarge", "message": "Too large resource version"});

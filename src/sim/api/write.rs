@@ -3,7 +3,7 @@
 use super::kinds::Kind;
 use super::managers::{Manager, Managers};
 use super::patch::Patch;
-use super::preconditions::prepared;
+use super::preconditions::{FIXED, prepared};
 use super::status::{Status, Violation};
 use super::store::{Key, Store, Stored};
 use super::{Attempt, defaults, rules};
@@ -25,17 +25,6 @@ pub struct By<'b> {
 
 /// Admission: returns an error if a write is refused.
 pub type Deny<'d> = &'d dyn Fn(&Attempt<'_>) -> Option<Status>;
-
-/// Fields of metadata that a write cannot change.
-pub const FIXED: [&str; 7] = [
-    "creationTimestamp",
-    "deletionTimestamp",
-    "deletionGracePeriodSeconds",
-    "generation",
-    "resourceVersion",
-    "selfLink",
-    "uid",
-];
 
 impl<'b> By<'b> {
     pub fn manager(self, now: &'b str) -> Manager<'b> {
@@ -115,7 +104,7 @@ impl Store {
             Some(given) => Managers::read(&given).unwrap_or_else(|| (*stored.managers).clone()),
             None => (*stored.managers).clone(),
         };
-        let mut new = prepared(kind, key, stored, wanted, by)?;
+        let mut new = prepared(kind, key, stored, wanted, by.subresource)?;
         defaults::fill(kind, &mut new);
         // An update does not start field management on an object without managers.
         if !managers.is_empty() {
@@ -161,7 +150,7 @@ impl Store {
         if let Some(metadata) = wanted.get_mut("metadata").and_then(Value::as_object_mut) {
             metadata.extend(preconditions);
         }
-        let mut new = prepared(kind, key, &stored, wanted, by)?;
+        let mut new = prepared(kind, key, &stored, wanted, by.subresource)?;
         defaults::fill(kind, &mut new);
         self.put(kind, key, (&stored, new, managers), by, deny).map(|object| (object, false))
     }
@@ -227,45 +216,6 @@ fn taken_out(stated: &mut Value) -> Map<String, Value> {
     let fixed =
         metadata.map(|m| FIXED.iter().filter_map(|f| Some(((*f).to_owned(), m.remove(*f)?))).collect());
     fixed.unwrap_or_default()
-}
-
-/// The new object, with everything restored that this write may not change.
-pub fn restricted(kind: &Kind, old: &Value, mut wanted: Value, subresource: Option<&'static str>) -> Value {
-    let status = wanted.as_object_mut().and_then(|w| w.remove("status")).filter(|s| !s.is_null());
-    if subresource.is_some() && kind.custom {
-        let mut new = old.clone();
-        if let Some(new) = new.as_object_mut() {
-            match status {
-                Some(status) => new.insert("status".to_owned(), defaults::without_nulls(status)),
-                None => new.remove("status"),
-            };
-        }
-        return new;
-    }
-    let Some(fields) = wanted.as_object_mut() else { return old.clone() };
-    let (kept, given) = if subresource.is_some() { ("spec", status) } else { ("", status) };
-    let status = if subresource.is_none() && kind.status { old.get("status").cloned() } else { given };
-    if let Some(status) = status {
-        fields.insert("status".to_owned(), status);
-    }
-    for field in ["apiVersion", "kind", kept] {
-        match old.get(field) {
-            Some(value) => fields.insert(field.to_owned(), value.clone()),
-            None => fields.remove(field),
-        };
-    }
-    if let (Some(metadata), Some(before)) =
-        (fields.get_mut("metadata").and_then(Value::as_object_mut), old.get("metadata"))
-    {
-        for field in FIXED.iter().chain(&["name", "namespace", "generateName"]) {
-            match before.get(field) {
-                Some(value) => metadata.insert((*field).to_owned(), value.clone()),
-                None => metadata.remove(*field),
-            };
-        }
-        defaults::drop_empty(metadata);
-    }
-    defaults::without_nulls(wanted)
 }
 
 /// Replaces null maps and lists of metadata with empty ones, as the real server does for an apply.

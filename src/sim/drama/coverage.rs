@@ -1,10 +1,49 @@
 //! Coverage: which fault or move met a gang in which state. A pair that never occurs is not tested.
 
+use crate::cluster::lock;
 use crate::gang::StateName;
+use crate::sim::cluster::Cluster;
 use crate::sim::faults::{Fault, ReadFault, WatchFault};
+use crate::sim::invariants::Watchman;
 use crate::sim::moves::Move;
+use http::Method;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::sync::{Arc, Mutex};
+
+/// How often each fault or move has met a gang in each state. Clones count together.
+#[derive(Clone, Default)]
+pub struct Met(Arc<Mutex<BTreeMap<(StateName, String), u64>>>);
+
+impl Met {
+    /// Records the states of gangs that a fault or move met.
+    pub fn note(&self, states: &[StateName], what: &str) {
+        let mut met = lock(&self.0);
+        for state in states {
+            *met.entry((*state, what.to_owned())).or_default() += 1;
+        }
+    }
+
+    /// Records every fault that occurs in this cluster.
+    pub fn note_faults(&self, cluster: &mut Cluster, watchman: &Watchman) {
+        let (met, watchman) = (self.clone(), watchman.clone());
+        cluster.tell_of_faults(Arc::new(move |fault, request| {
+            let meant = request.map(|request| (watchman.meant_by(request), request.method()));
+            let states = match meant {
+                // A fault of a watch or a list of everything meets all known gangs.
+                None => watchman.states(),
+                Some((meant, &Method::GET)) if meant.is_empty() => watchman.states(),
+                Some((meant, _)) => watchman.state_of(&meant).into_iter().collect(),
+            };
+            met.note(&states, fault);
+        }));
+    }
+
+    /// The counts so far.
+    pub fn counts(&self) -> BTreeMap<(StateName, String), u64> {
+        lock(&self.0).clone()
+    }
+}
 
 /// A table of how often each fault or move met a gang in each state.
 pub fn coverage(met: &BTreeMap<(StateName, String), u64>) -> String {

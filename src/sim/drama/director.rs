@@ -1,28 +1,26 @@
 //! The director: runs the scenes of a drama when they are due, and then waits for its end.
 
+use super::coverage::Met;
 use super::{Drama, Outcome, Role, Scene, policy_text};
 use crate::clock::Clock;
-use crate::cluster::lock;
 use crate::gang::{StateName, TraceSpan};
 use crate::names;
 use crate::policy::PolicyFile;
 use crate::sim::actors::{kueue, machines};
 use crate::sim::api::{Preconditions, kinds};
 use crate::sim::chance::Chance;
-use crate::sim::cluster::{Cluster, STALE_REPLICA, Setu, Start};
-use crate::sim::faults::{Fault, Rates};
+use crate::sim::cluster::{Cluster, Setu, Start};
+use crate::sim::faults::{Fault, Rates, STALE_REPLICA};
 use crate::sim::invariants::Watchman;
 use crate::sim::moves::{Move, Players, Props, calm, weather};
 use crate::sim::scenario;
 use crate::sim::values::{annotation, is, name, text};
 use crate::sim::wire::Line;
 use crate::telemetry::traces::Traces;
-use http::Method;
 use jiff::{SignedDuration, Timestamp};
 use opentelemetry_sdk::trace::Sampler;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::mpsc::Receiver;
 use tokio::time::Instant;
@@ -65,9 +63,6 @@ struct Waking {
     since: Timestamp,
 }
 
-/// How often each fault or move met a gang in each state.
-type Met = Arc<Mutex<BTreeMap<(StateName, String), u64>>>;
-
 const PROPS: Props<'static> = Props { id: ID, check: ID };
 
 impl<'d> Director<'d> {
@@ -87,25 +82,8 @@ impl<'d> Director<'d> {
         watchman.allow(drama.allowed());
         cluster.server.observe(Box::new(watchman.clone()));
         let met = Met::default();
-        let (witness, book) = (watchman.clone(), Arc::clone(&met));
-        cluster.tell_of_faults(Arc::new(move |fault, request| {
-            let meant = request.map(|request| (witness.meant_by(request), request.method()));
-            let met = match meant {
-                // A fault of a watch or a list of everything meets all known gangs.
-                None => witness.states(),
-                Some((meant, &Method::GET)) if meant.is_empty() => witness.states(),
-                Some((meant, _)) => witness.state_of(&meant).into_iter().collect(),
-            };
-            note(&book, &met, fault);
-        }));
-        let admin = cluster.server.user("admin");
-        for object in scenario::objects(ID, 100).map_err(|e| e.to_string())? {
-            let kind = text(&object, "/kind");
-            let kind = kinds::ALL.iter().find(|k| k.kind == kind).ok_or_else(|| format!("no kind {kind}"))?;
-            admin.create(kind, object.clone()).map_err(|e| format!("{kind:?}: {e}"))?;
-        }
-        let weather = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "kube-system", "name": "weather"}, "data": {}});
-        admin.create(&kinds::CONFIG_MAP, weather).map_err(|e| e.to_string())?;
+        met.note_faults(&mut cluster, &watchman);
+        populate(&cluster)?;
         let mut director = Self {
             drama,
             cluster,
@@ -277,12 +255,12 @@ impl<'d> Director<'d> {
             Some(workload) => states.get(&workload).copied().into_iter().collect(),
             None => states.into_values().collect(),
         };
-        note(&self.met, &met, &format!("{what:?}"));
+        self.met.note(&met, &format!("{what:?}"));
     }
 
     /// Records an event that all gangs meet.
     fn note(&self, what: &str) {
-        note(&self.met, &self.watchman.states(), what);
+        self.met.note(&self.watchman.states(), what);
     }
 
     fn submit(&self, index: usize, role: &Role) {
@@ -373,7 +351,7 @@ impl<'d> Director<'d> {
             changes: self.watchman.changes(),
             lines: self.watchman.lines(),
             lives: self.watchman.lives(),
-            met: std::mem::take(&mut *lock(&self.met)),
+            met: self.met.counts(),
             writes: self.first_writes.unwrap_or(first),
             wasted: self.watchman.wasted(),
             created: self.watchman.created(),
@@ -383,15 +361,23 @@ impl<'d> Director<'d> {
     }
 }
 
+/// Creates the objects that every drama begins with.
+fn populate(cluster: &Cluster) -> Result<(), String> {
+    let admin = cluster.server.user("admin");
+    for object in scenario::objects(ID, 100).map_err(|e| e.to_string())? {
+        let kind = text(&object, "/kind");
+        let kind = kinds::ALL.iter().find(|k| k.kind == kind).ok_or_else(|| format!("no kind {kind}"))?;
+        admin.create(kind, object).map_err(|e| format!("{kind:?}: {e}"))?;
+    }
+    let weather = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "kube-system", "name": "weather"},
+        "data": {},
+    });
+    admin.create(&kinds::CONFIG_MAP, weather).map_err(|e| e.to_string())?;
+    Ok(())
+}
+
 /// Job name of the gang with this index.
 fn job_of(gang: usize) -> String {
     format!("gang-{gang}")
-}
-
-/// Records the states of gangs that met a fault or move.
-fn note(met: &Met, states: &[StateName], what: &str) {
-    let mut met = lock(met);
-    for state in states {
-        *met.entry((*state, what.to_owned())).or_default() += 1;
-    }
 }

@@ -1,7 +1,6 @@
 //! Invariants of admitted gangs: which Ready they were admitted on, and what may not be taken from them.
 
-use super::Committed;
-use super::gangs::read;
+use super::{Committed, read_journal};
 use crate::api::Workload;
 use crate::api::workload::Verdict;
 use crate::gang::Reservation;
@@ -73,7 +72,7 @@ pub fn changed(sight: &mut Committed, workload: &Workload) {
             Reservation::Held { admission, .. } => Some(admission),
             _ => None,
         };
-        let journal = read(text, workload).filter(|j| j.state.holds_nodes());
+        let journal = read_journal(text, &uid).filter(|j| j.state.holds_nodes());
         if let Some(journal) = journal
             && is_ready
             && held.as_ref() == Some(&journal.memory.admission)

@@ -1,6 +1,6 @@
 //! Invariants of NodeClaims: who creates and deletes them, how many there are, and under which journal.
 
-use super::{Committed, attempts, decode};
+use super::{Committed, attempts, decode, read_journal};
 use crate::api::workload::Verdict;
 use crate::gang::{Journal, Reservation};
 use crate::names;
@@ -51,14 +51,12 @@ impl Book {
     }
 }
 
-/// The journal on the Workload that a claim was made for, with the Workload.
-fn journal(sight: &Committed, claim: &Value) -> Option<(Journal, crate::api::Workload)> {
+/// The journal on the Workload that a claim was made for.
+fn journal(sight: &Committed, claim: &Value) -> Option<Journal> {
     let workload = sight.workload(label(claim, names::WORKLOAD_UID))?;
     let check = annotation(claim, names::CHECK);
     let text = workload.metadata.annotations.as_ref()?.get(&names::journal_key(check))?;
-    let uid = workload.metadata.uid.clone().unwrap_or_default();
-    let journal = Journal::decode(text, &uid, Timestamp::MIN, Timestamp::MAX).ok()?;
-    Some((journal, workload))
+    read_journal(text, workload.metadata.uid.as_deref().unwrap_or_default())
 }
 
 /// A NodeClaim was written. `sight` still has the state before.
@@ -87,7 +85,7 @@ pub fn changed(sight: &mut Committed, change: &Change) {
 }
 
 fn created(sight: &mut Committed, claim: &Value) {
-    let (name, attempt) = (name(claim).to_owned(), label(claim, names::ATTEMPT).to_owned());
+    let name = name(claim).to_owned();
     // Erasing a journal also erases the count of attempts.
     let tampered = sight.gangs_book.is_tampered(label(claim, names::WORKLOAD_UID));
     let times = sight.claims_book.created.entry(name.clone()).or_default();
@@ -96,16 +94,10 @@ fn created(sight: &mut Committed, claim: &Value) {
         let what = format!("{name} is created for the {times}. time");
         sight.violated("bounded", what);
     }
-    let same = |other: &Value| {
-        !is_going(other)
-            && place(other) == place(claim)
-            && annotation(other, names::CHECK) == annotation(claim, names::CHECK)
-    };
     let late = was_replaced(sight, claim);
     if late {
         sight.claims_book.late.insert(name.clone());
-    }
-    if sight.claims.values().any(|c| same(c)) && !late {
+    } else if sight.claims.values().any(|other| is_live_in_same_slot(other, claim)) {
         sight.violated("one-per-slot", format!("{name} is a second claim for its slot"));
     }
     if !tampered {
@@ -115,31 +107,55 @@ fn created(sight: &mut Committed, claim: &Value) {
         // The create was on its way when the Workload was deleted or its journal erased. The sweep deletes the claim.
         None if tampered || sight.workload(label(claim, names::WORKLOAD_UID)).is_none() => {}
         None => sight.violated("first-written", format!("{name} is created under no journal")),
-        Some((journal, _)) => {
-            let known = attempt.parse().is_ok_and(|a: u32| a <= journal.memory.attempt);
-            // The create was on its way when a tenant wrote a journal of an earlier attempt.
-            let forgotten = tampered && sight.lateness.delay.is_positive();
-            if !known && !forgotten {
-                let stored = journal.memory.attempt;
-                sight.violated(
-                    "first-written",
-                    format!("{name} of attempt {attempt} is created under a journal of attempt {stored}"),
-                );
-            }
-            // A claim that arrived after its attempt is left to the sweep and does not count.
-            let counts = |c: &Value| {
-                let late = label(c, names::ATTEMPT) != attempt && sight.lateness.delay.is_positive();
-                !is_going(c) && of_same_gang(c, claim) && !late
-            };
-            let live = sight.claims.values().filter(|c| counts(c)).count();
-            let slots = usize::try_from(journal.memory.slots).unwrap_or(usize::MAX);
+        Some(journal) => {
+            check_attempt(sight, claim, &journal);
             // Creates after the end of their attempt are checked above. With a tampered journal, a create may be on its
             // way when the slot count is reduced.
-            let goes_on = journal.state.wants_claims() && attempt == journal.memory.attempt.to_string();
-            if goes_on && live >= slots && !late && !tampered {
-                sight.violated("one-per-slot", format!("{name} is claim {} of a gang of {slots}", live + 1));
+            if !late && !tampered {
+                check_slots(sight, claim, &journal);
             }
         }
+    }
+}
+
+fn is_live_in_same_slot(other: &Value, claim: &Value) -> bool {
+    !is_going(other)
+        && place(other) == place(claim)
+        && annotation(other, names::CHECK) == annotation(claim, names::CHECK)
+}
+
+/// Checks that the journal names the attempt of a new claim.
+fn check_attempt(sight: &mut Committed, claim: &Value, journal: &Journal) {
+    let (attempt, stored) = (label(claim, names::ATTEMPT), journal.memory.attempt);
+    let known = attempt.parse().is_ok_and(|attempt: u32| attempt <= stored);
+    // The create was on its way when a tenant wrote a journal of an earlier attempt.
+    let tampered = sight.gangs_book.is_tampered(label(claim, names::WORKLOAD_UID));
+    let forgotten = tampered && sight.lateness.delay.is_positive();
+    if !known && !forgotten {
+        let name = name(claim);
+        sight.violated(
+            "first-written",
+            format!("{name} of attempt {attempt} is created under a journal of attempt {stored}"),
+        );
+    }
+}
+
+/// Checks that a new claim of the current attempt does not exceed the slots of its gang.
+fn check_slots(sight: &mut Committed, claim: &Value, journal: &Journal) {
+    let attempt = label(claim, names::ATTEMPT);
+    if !journal.state.wants_claims() || attempt != journal.memory.attempt.to_string() {
+        return;
+    }
+    // A claim that arrived after its attempt is left to the sweep and does not count.
+    let counts = |other: &Value| {
+        let late = label(other, names::ATTEMPT) != attempt && sight.lateness.delay.is_positive();
+        !is_going(other) && of_same_gang(other, claim) && !late
+    };
+    let live = sight.claims.values().filter(|other| counts(other)).count();
+    let slots = usize::try_from(journal.memory.slots).unwrap_or(usize::MAX);
+    if live >= slots {
+        let name = name(claim);
+        sight.violated("one-per-slot", format!("{name} is claim {} of a gang of {slots}", live + 1));
     }
 }
 
@@ -175,7 +191,7 @@ fn deleted(sight: &mut Committed, claim: &Value) {
     let (uid, check) = (label(claim, names::WORKLOAD_UID), annotation(claim, names::CHECK));
     let Some(workload) = sight.workload(uid) else { return };
     let tampered = sight.gangs_book.is_tampered(uid);
-    let journal = journal(sight, claim).map(|(journal, _)| journal);
+    let journal = journal(sight, claim);
     let approved = journal.as_ref().is_some_and(|j| j.state.is_approved());
     let leaving = workload.metadata.deletion_timestamp.is_some();
     // With any other verdict, Kueue knows that the pods lose their nodes.
@@ -244,7 +260,7 @@ fn bound(sight: &mut Committed, pod: &Value, node: &str) {
     let uid = workload.uid().unwrap_or_default();
     let led = workload.checks().iter().filter(|entry| entry.state == Verdict::Ready).any(|entry| {
         let text = workload.annotations().get(&names::journal_key(&entry.name));
-        let journal = text.and_then(|t| Journal::decode(t, &uid, Timestamp::MIN, Timestamp::MAX).ok());
+        let journal = text.and_then(|text| read_journal(text, &uid));
         journal.is_some_and(|j| j.state.holds_nodes())
     });
     let own = sight.claims.get(node).is_some_and(|claim| label(claim, names::WORKLOAD_UID) == uid);

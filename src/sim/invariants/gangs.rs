@@ -1,6 +1,6 @@
 //! Invariants of Workloads: their journals, and their verdicts.
 
-use super::{Committed, admitted, attempts, decode, verdicts};
+use super::{Committed, admitted, attempts, decode, read_journal, verdicts};
 use crate::api::Workload;
 use crate::api::workload::{CheckState, PodSetUpdate, Verdict};
 use crate::gang::journal::WRITE_LIMIT;
@@ -8,7 +8,7 @@ use crate::gang::reservation::AdmissionId;
 use crate::gang::{GangIdentity, Journal, Reservation, StateName, diagram};
 use crate::names;
 use crate::sim::api::Change;
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 use kube::ResourceExt;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -113,21 +113,17 @@ pub fn changed(sight: &mut Committed, change: &Change) {
     }
 }
 
-pub fn read(text: &str, workload: &Workload) -> Option<Journal> {
-    Journal::decode(text, &workload.uid().unwrap_or_default(), Timestamp::MIN, Timestamp::MAX).ok()
-}
-
 fn journal_written(sight: &mut Committed, workload: &Workload, check: &str, old: Option<&str>, text: &str) {
-    let name = workload.name_any();
+    let (name, uid) = (workload.name_any(), workload.uid().unwrap_or_default());
     if text.len() > WRITE_LIMIT {
         sight.violated("small", format!("the journal of {name} has {} bytes", text.len()));
     }
-    let Some(new) = read(text, workload) else {
+    let Some(new) = read_journal(text, &uid) else {
         sight.violated("lawful", format!("the journal of {name} under {check} cannot be read back: {text}"));
         return;
     };
-    sight.gangs_book.states.insert(workload.uid().unwrap_or_default(), new.state.name());
-    let old = old.and_then(|old| read(old, workload));
+    sight.gangs_book.states.insert(uid.clone(), new.state.name());
+    let old = old.and_then(|old| read_journal(old, &uid));
     attempts::journal_written(sight, workload, check, (old.as_ref(), &new));
     for step in new.history.iter().filter(|s| s.seq > old.as_ref().map_or(0, |old| old.seq)) {
         let step = (step.from, step.to, step.reason.to_string());
@@ -143,7 +139,7 @@ fn journal_written(sight: &mut Committed, workload: &Workload, check: &str, old:
     }
     let Some(fault) = off_the_chart(&new, (old.seq, old.state.name())) else { return };
     // A forged journal that is not credible counts as missing. Then the gang starts again.
-    let tampered = sight.gangs_book.is_tampered(&workload.uid().unwrap_or_default());
+    let tampered = sight.gangs_book.is_tampered(&uid);
     if !tampered || off_the_chart(&new, (0, StateName::Validating)).is_some() {
         sight.violated("lawful", format!("{name}: {fault}"));
     }
@@ -186,8 +182,8 @@ fn entry_written(sight: &mut Committed, workload: &Workload, old: &CheckState, n
     {
         sight.violated("stable", format!("what {name} is to add to its pods changed while Ready"));
     }
-    let journal =
-        workload.annotations().get(&names::journal_key(&new.name)).and_then(|text| read(text, workload));
+    let text = workload.annotations().get(&names::journal_key(&new.name));
+    let journal = text.and_then(|text| read_journal(text, &workload.uid().unwrap_or_default()));
     verdicts::entry_written(sight, workload, journal.as_ref(), (old, new));
     if new.state != Verdict::Ready || old.state == Verdict::Ready {
         return;
@@ -263,6 +259,7 @@ mod tests {
     use crate::sim::api::{Observer as _, kinds};
     use crate::sim::invariants::Watchman;
     use crate::sim::invariants::tests::with_journal;
+    use jiff::Timestamp;
     use serde_json::{Value, json};
     use std::sync::Arc;
 

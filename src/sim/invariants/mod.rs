@@ -37,7 +37,7 @@ pub use ends::End;
 use super::api::{Caller, Change, Observer};
 use super::values::{name, namespace, text, uid};
 use crate::api::Workload;
-use crate::gang::StateName;
+use crate::gang::{Journal, StateName};
 use crate::names;
 use axum::body::Bytes;
 use http::{Method, Request};
@@ -104,6 +104,11 @@ impl Committed {
 
 fn decode(object: &Value) -> Option<Workload> {
     Workload::deserialize(object).ok()
+}
+
+/// The journal in an annotation of the Workload with this UID, whatever its times are.
+fn read_journal(text: &str, uid: &str) -> Option<Journal> {
+    Journal::decode(text, uid, Timestamp::MIN, Timestamp::MAX).ok()
 }
 
 /// Checks the invariants of one run.
@@ -312,8 +317,8 @@ fn line(change: &Change) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gang::State;
     use crate::gang::reservation::AdmissionId;
-    use crate::gang::{Journal, State};
     use crate::sim::api::kinds;
     use serde_json::json;
 

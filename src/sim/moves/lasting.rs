@@ -1,11 +1,13 @@
 //! Moves that are not about one Workload. Most last until they are undone by `calm`.
 
-use super::{Move, Props, annotate, forged, free};
+use super::{Move, Mover, Props, annotate, forged, free};
 use crate::names;
-use crate::sim::api::{Preconditions, User, kinds};
+use crate::sim::api::kinds::{self, Kind};
+use crate::sim::api::{Preconditions, User};
 use crate::sim::chance::Chance;
-use crate::sim::cluster::{Cluster, STALE_REPLICA};
+use crate::sim::cluster::Cluster;
 use crate::sim::denials::Denial;
+use crate::sim::faults::STALE_REPLICA;
 use crate::sim::scenario;
 use crate::sim::values::{is, list, name, set, text, with_condition};
 use jiff::Timestamp;
@@ -17,11 +19,18 @@ const HOLD: &str = "example.com/hold";
 pub const OTHER: &str = "other";
 
 /// Makes a move that is not about a particular Workload.
-pub fn begin(what: Move, user: &User, cluster: &Cluster, props: &Props<'_>, chance: &mut Chance) {
+pub fn begin(what: Move, mover: &Mover<'_>, chance: &mut Chance) {
+    let Mover { user, cluster, props } = mover;
+    if let Some(denial) = denial(what) {
+        return cluster.denials.begin(denial);
+    }
+    if let Some(rules) = rules(what, chance) {
+        return weather(user, props, &rules);
+    }
     match what {
         Move::DeleteClaim => {
             if let Some(claim) = chance.pick(&user.list(&kinds::NODE_CLAIM)) {
-                let _ = user.delete(&kinds::NODE_CLAIM, "", name(claim), Preconditions::default());
+                delete(user, &kinds::NODE_CLAIM, name(claim));
             }
         }
         Move::HoldFinalizer => {
@@ -36,56 +45,64 @@ pub fn begin(what: Move, user: &User, cluster: &Cluster, props: &Props<'_>, chan
                 set_ready(user, node, false, cluster);
             }
         }
-        Move::Shortage => {
-            let room = chance.below(4);
-            weather(user, props, &json!([{"capacity": room}]));
-        }
-        Move::SlowCloud => {
-            let launch = format!("{}s", chance.below(90));
-            let registration = format!("{}s", chance.below(90));
-            weather(user, props, &json!([{"launchDelay": launch, "registrationDelay": registration}]));
-        }
-        Move::RefuseSlot => {
-            let error = json!({"reason": "Unauthorized", "message": "not allowed"});
-            weather(user, props, &json!([{"slot": chance.below(3).to_string(), "createError": error}]));
-        }
         Move::FreeNode => free::stand(user, props, cluster.clock.now()),
-        Move::HideDevices => weather(user, props, &json!([{"missingResources": ["nvidia.com/gpu"]}])),
-        Move::FairWeather => weather(user, props, &json!([])),
         Move::BreakNodeClass => set_class(user, props, false, cluster),
-        Move::HoldQueue => set_queue(
-            user,
-            props,
-            &json!({"stopPolicy": if chance.happens(500) { "Hold" } else { "HoldAndDrain" }}),
-        ),
-        Move::RemoveCheck => set_queue(user, props, &json!({"admissionChecksStrategy": null})),
-        Move::DeleteCheck => {
-            let _ = user.delete(&kinds::ADMISSION_CHECK, "", props.check, Preconditions::default());
+        Move::HoldQueue => {
+            let policy = if chance.happens(500) { "Hold" } else { "HoldAndDrain" };
+            set_queue(user, props, &json!({"stopPolicy": policy}));
         }
+        Move::RemoveCheck => set_queue(user, props, &json!({"admissionChecksStrategy": null})),
+        Move::DeleteCheck => delete(user, &kinds::ADMISSION_CHECK, props.check),
         Move::TakeLimit => free::take_limit(user, props),
         Move::FreezeReplica => cluster.server.freeze(STALE_REPLICA),
         Move::Compact => cluster.server.compact(),
         Move::CutWatches => cluster.server.cut_watches(None),
         Move::ApiServerDown => cluster.set_down(true),
-        Move::DenyCreates => cluster.denials.begin(Denial::Creates),
-        Move::DenySlot => cluster.denials.begin(Denial::OneSlot),
-        Move::HangWebhook => cluster.denials.begin(Denial::Webhook),
-        Move::DenyDeletes => cluster.denials.begin(Denial::Deletes),
-        Move::DenyPatches => cluster.denials.begin(Denial::Patches),
-        Move::DenyJournals => cluster.denials.begin(Denial::Journals),
-        Move::DenyVerdicts => cluster.denials.begin(Denial::Verdicts),
-        Move::DenyEvents => cluster.denials.begin(Denial::Events),
-        Move::DeletePool => {
-            let _ = user.delete(&kinds::NODE_POOL, "", props.id, Preconditions::default());
-        }
-        Move::DeleteClass => {
-            let _ = user.delete(&kinds::KWOK_NODE_CLASS, "", props.id, Preconditions::default());
-        }
+        Move::DeletePool => delete(user, &kinds::NODE_POOL, props.id),
+        Move::DeleteClass => delete(user, &kinds::KWOK_NODE_CLASS, props.id),
         Move::ChangePool => change_pool(user, props, chance.below(1_000)),
         Move::StopKueue => cluster.stop_kueue(true),
         Move::SecondCheck => second_check(user, props, cluster.clock.now()),
         _ => {}
     }
+}
+
+/// The denial that a move begins, if it is about the rights of Setu.
+const fn denial(what: Move) -> Option<Denial> {
+    Some(match what {
+        Move::DenyCreates => Denial::Creates,
+        Move::DenySlot => Denial::OneSlot,
+        Move::HangWebhook => Denial::Webhook,
+        Move::DenyDeletes => Denial::Deletes,
+        Move::DenyPatches => Denial::Patches,
+        Move::DenyJournals => Denial::Journals,
+        Move::DenyVerdicts => Denial::Verdicts,
+        Move::DenyEvents => Denial::Events,
+        _ => return None,
+    })
+}
+
+/// The rules of the weather after a move, if it is about the cloud.
+fn rules(what: Move, chance: &mut Chance) -> Option<Value> {
+    Some(match what {
+        Move::Shortage => json!([{"capacity": chance.below(4)}]),
+        Move::SlowCloud => {
+            let launch = format!("{}s", chance.below(90));
+            let registration = format!("{}s", chance.below(90));
+            json!([{"launchDelay": launch, "registrationDelay": registration}])
+        }
+        Move::RefuseSlot => {
+            let error = json!({"reason": "Unauthorized", "message": "not allowed"});
+            json!([{"slot": chance.below(3).to_string(), "createError": error}])
+        }
+        Move::HideDevices => json!([{"missingResources": ["nvidia.com/gpu"]}]),
+        Move::FairWeather => json!([]),
+        _ => return None,
+    })
+}
+
+fn delete(user: &User, kind: &'static Kind, name: &str) {
+    let _ = user.delete(kind, "", name, Preconditions::default());
 }
 
 /// Changes the NodePool's template and its hash annotation.

@@ -14,7 +14,7 @@ use crate::sim::api::kinds;
 use crate::sim::api::{Preconditions, User};
 use crate::sim::chance::Chance;
 use crate::sim::cluster::Cluster;
-use crate::sim::values::{is, label, list, name, namespace, seconds, set, text, uid};
+use crate::sim::values::{is, label, list, name, namespace, owners, seconds, set, text, uid};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -32,6 +32,13 @@ pub struct Props<'p> {
     pub id: &'p str,
     /// The check.
     pub check: &'p str,
+}
+
+/// The user who makes a move, and what it is made on.
+struct Mover<'m> {
+    user: User,
+    cluster: &'m Cluster,
+    props: &'m Props<'m>,
 }
 
 impl Players {
@@ -54,40 +61,47 @@ impl Players {
             Some(_) => workloads.iter().find(of_job).cloned(),
             None => chance.pick(&workloads).cloned(),
         };
-        let meant = workload.as_deref().map(|w| uid(w).to_owned());
-        match (what, workload) {
-            (Move::Evict, Some(w)) => {
-                kueue::evict(&user, &w, ("Preempted", "preempted"), cluster.clock.now());
-            }
-            (Move::LoseQuota, Some(w)) => kueue::lose_quota(&user, &w, cluster.clock.now()),
-            (Move::StaleEntries, Some(w)) => self.stale_entries(&user, &w),
-            (Move::DeleteJob | Move::RecreateJob, Some(w)) => {
-                delete_job(&user, &w, what == Move::RecreateJob);
-            }
-            (Move::DeleteWorkload, Some(w)) => {
-                let _ = user.delete(&kinds::WORKLOAD, namespace(&w), name(&w), Preconditions::default());
-            }
-            (Move::FillAnnotations, Some(w)) => {
-                annotate(&user, &w, "example.com/junk", &json!("x".repeat(250_000)));
-            }
-            (Move::SuspendJob, Some(w)) => suspend_job(&user, &w),
-            (Move::StrayPod, Some(w)) => free::stray(&user, &w, props),
-            (Move::SquatName, Some(w)) => free::squat(&user, &w, props),
-            (forgery, Some(w)) if forgery.touches_journal() => {
-                let all = forged::Known { seen: &self.seen, now: &workloads };
-                let journal = forged::journal(forgery, &all, &w, props.check, chance);
-                annotate(&user, &w, &names::journal_key(props.check), &journal);
-            }
-            (Move::OtherRejects, Some(w)) => {
-                lasting::second_check(&user, props, cluster.clock.now());
-                reject(&user, &w, cluster.clock.now());
-            }
-            (other, _) => {
-                lasting::begin(other, &user, cluster, props, chance);
-                return None;
-            }
+        let mover = Mover { user, cluster, props };
+        if let Some(workload) = &workload
+            && self.make_on(what, workload, &mover, chance)
+        {
+            return Some(uid(workload).to_owned());
         }
-        meant
+        lasting::begin(what, &mover, chance);
+        None
+    }
+
+    /// Makes a move on this Workload. Returns false if the move is not about one.
+    fn make_on(&self, what: Move, workload: &Value, mover: &Mover<'_>, chance: &mut Chance) -> bool {
+        let Mover { user, props, .. } = mover;
+        let now = mover.cluster.clock.now();
+        match what {
+            Move::Evict => kueue::evict(user, workload, ("Preempted", "preempted"), now),
+            Move::LoseQuota => kueue::lose_quota(user, workload, now),
+            Move::StaleEntries => self.stale_entries(user, workload),
+            Move::DeleteJob | Move::RecreateJob => delete_job(user, workload, what == Move::RecreateJob),
+            Move::DeleteWorkload => {
+                let (namespace, name) = (namespace(workload), name(workload));
+                let _ = user.delete(&kinds::WORKLOAD, namespace, name, Preconditions::default());
+            }
+            Move::FillAnnotations => {
+                annotate(user, workload, "example.com/junk", &json!("x".repeat(250_000)));
+            }
+            Move::SuspendJob => suspend_job(user, workload),
+            Move::StrayPod => free::stray(user, workload, props),
+            Move::SquatName => free::squat(user, workload, props),
+            Move::OtherRejects => {
+                lasting::second_check(user, props, now);
+                reject(user, workload, now);
+            }
+            forgery if forgery.touches_journal() => {
+                let all = forged::Known { seen: &self.seen, now: &user.list(&kinds::WORKLOAD) };
+                let journal = forged::journal(forgery, &all, workload, props.check, chance);
+                annotate(user, workload, &names::journal_key(props.check), &journal);
+            }
+            _ => return false,
+        }
+        true
     }
 
     /// Records Workloads that may be written back later.
@@ -137,8 +151,7 @@ fn annotate(user: &User, workload: &Value, key: &str, value: &Value) {
 
 /// The Job that a Workload was made for.
 fn job_of(user: &User, workload: &Value) -> Option<Arc<Value>> {
-    let owners = list(workload, "/metadata/ownerReferences");
-    let owner = owners.iter().find(|o| text(o, "/kind") == "Job")?;
+    let owner = owners(workload, "Job").next()?;
     user.get(&kinds::JOB, namespace(workload), text(owner, "/name"))
 }
 

@@ -4,6 +4,7 @@
 //! plane; both are a [`Theatre`].
 
 mod check;
+mod expect;
 mod file;
 mod library;
 mod play;

@@ -32,6 +32,8 @@ pub fn edges() -> &'static Edges {
 /// Tries every state with every event in every circumstance, and collects the edges.
 fn walk() -> Edges {
     let now = Timestamp::UNIX_EPOCH + SignedDuration::from_hours(1_000);
+    // Hundreds of thousands of copies are cheaper than the same digests as often.
+    let fresh = Journal::new("uid", AdmissionId("1-0-same".into()), now, None);
     let mut edges = Edges::new();
     for state in states(now) {
         for event in events() {
@@ -39,7 +41,7 @@ fn walk() -> Edges {
                 let policy =
                     Policy { on_exhausted, on_node_lost, mixed_tiers: options > 1, ..Policy::default() };
                 let rules = Rules { eviction, ..Rules::new(&policy, now, 0.5) };
-                let mut journal = Journal::new("uid", AdmissionId("1-0-same".into()), now, None);
+                let mut journal = fresh.clone();
                 journal.state = state.clone();
                 journal.memory.tries = tries;
                 journal.memory.yields = yields;

@@ -4,9 +4,10 @@
 use super::{Due, FINALIZER, Karpenter, POLL, Phase, delete, set_conditions, signed, weather};
 use crate::names;
 use crate::sim::actors::Stage;
-use crate::sim::actors::machines::has_ended;
 use crate::sim::api::{Preconditions, User, kinds};
-use crate::sim::values::{annotation, created, is, list, map, name, set, since, text, uid, with_condition};
+use crate::sim::values::{
+    annotation, created, has_ended, is, list, map, name, set, since, text, uid, with_condition,
+};
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -145,10 +146,7 @@ pub(super) fn initialize(user: &User, claim: &Value, stage: &mut Stage<Due>) {
 pub(super) fn idle(user: &User, claim: &Value, stage: &mut Stage<Due>) {
     let Some(node) = user.get(&kinds::NODE, "", name(claim)) else { return };
     let protected = annotation(&node, names::DO_NOT_DISRUPT) == "true";
-    let runs = |p: &Arc<Value>| {
-        text(p, "/spec/nodeName") == name(claim)
-            && !matches!(text(p, "/status/phase"), "Succeeded" | "Failed")
-    };
+    let runs = |p: &Arc<Value>| text(p, "/spec/nodeName") == name(claim) && !has_ended(p);
     let busy = user.list(&kinds::POD).iter().any(runs);
     let unknown = |c: &Arc<Value>| text(c, "/status/providerID").is_empty();
     let stalls = user.list(&kinds::NODE_CLAIM).iter().any(unknown);

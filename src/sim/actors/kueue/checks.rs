@@ -156,6 +156,13 @@ pub fn release(user: &User, workload: &Value, now: Timestamp) {
     set_status(user, workload, &json!({"conditions": conditions, "admission": null, "requeueState": null}));
 }
 
+/// Releases a reservation without an eviction, if the Workload is not admitted yet.
+pub fn lose_quota(user: &User, workload: &Value, now: Timestamp) {
+    if is(workload, "QuotaReserved") && !is(workload, "Admitted") && !is(workload, "Finished") {
+        release(user, workload, now);
+    }
+}
+
 /// Admits a Workload whose checks are all Ready. Returns when to try again if its pods cannot be placed yet.
 pub fn admit(user: &User, workload: &Value, now: Timestamp) -> Option<Timestamp> {
     let ready = list(workload, "/status/admissionChecks").iter().all(|c| text(c, "/state") == "Ready");
@@ -168,13 +175,6 @@ pub fn admit(user: &User, workload: &Value, now: Timestamp) -> Option<Timestamp>
     let set = [("Admitted", "True", "Admitted", "The workload is admitted")];
     set_status(user, workload, &json!({"conditions": conditions(workload, &set, now)}));
     None
-}
-
-/// Replaces the pod set assignments of an admission.
-pub fn set_assignments(user: &User, workload: &Value, assignments: &[Value]) {
-    let queue = text(workload, "/status/admission/clusterQueue");
-    let admission = json!({"clusterQueue": queue, "podSetAssignments": assignments});
-    set_status(user, workload, &json!({"admission": admission}));
 }
 
 /// Removes Kueue's finalizer from a Workload that is being deleted.

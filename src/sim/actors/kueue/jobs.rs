@@ -1,13 +1,14 @@
 //! Jobs and pod groups: creates their Workloads, starts them on admission and stops them on eviction.
 
-use super::checks;
 use super::{FINALIZER, QUEUE, conditions, is_suspended, set_status};
 use crate::names;
 use crate::sim::api::Preconditions;
 use crate::sim::api::User;
 use crate::sim::api::kinds;
-use crate::sim::values::{annotation, is, is_going, label, list, map, name, number, since, text, uid};
-use jiff::{SignedDuration, Timestamp};
+use crate::sim::values::{
+    annotation, has_ended, is, is_going, label, list, map, name, number, owners, text, uid,
+};
+use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -175,7 +176,7 @@ pub fn sync_group(user: &User, namespace: &str, group_name: &str, now: Timestamp
         }
         return;
     };
-    if !pods.is_empty() && pods.iter().all(|p| matches!(text(p, "/status/phase"), "Succeeded" | "Failed")) {
+    if !pods.is_empty() && pods.iter().all(|p| has_ended(p)) {
         if !is(&workload, "Finished") {
             let set = [("Finished", "True", "Succeeded", "Pods succeeded")];
             set_status(user, &workload, &json!({"conditions": conditions(&workload, &set, now)}));
@@ -193,7 +194,7 @@ pub fn sync_group(user: &User, namespace: &str, group_name: &str, now: Timestamp
 /// Reconciles a pod that is a job by itself.
 pub fn sync_pod(user: &User, namespace: &str, name: &str, now: Timestamp) {
     let Some(pod) = user.get(&kinds::POD, namespace, name).filter(|p| !is_going(p)) else { return };
-    let ended = matches!(text(&pod, "/status/phase"), "Succeeded" | "Failed");
+    let ended = has_ended(&pod);
     let Some(workload) = workload_of(user, namespace, uid(&pod)) else {
         if !ended && text(&pod, "/spec/nodeName").is_empty() {
             gate(user, &pod);
@@ -271,7 +272,7 @@ fn ungate(user: &User, pod: &Value, workload: &Value, pod_set: &str) {
 }
 
 /// The pods of a Workload.
-fn pods(user: &User, workload: &Value) -> Vec<Arc<Value>> {
+pub fn pods(user: &User, workload: &Value) -> Vec<Arc<Value>> {
     let namespace = text(workload, "/metadata/namespace");
     let owners: Vec<&str> =
         list(workload, "/metadata/ownerReferences").iter().map(|o| text(o, "/uid")).collect();
@@ -284,17 +285,16 @@ fn pods(user: &User, workload: &Value) -> Vec<Arc<Value>> {
 }
 
 /// Stops the pods of a Workload: suspends its Job, and deletes plain pods that were ungated.
-pub fn stop(user: &User, workload: &Value, _now: Timestamp) {
+pub fn stop(user: &User, workload: &Value) {
     let namespace = text(workload, "/metadata/namespace");
-    for owner in list(workload, "/metadata/ownerReferences").iter().filter(|o| text(o, "/kind") == "Job") {
+    for owner in owners(workload, "Job") {
         if let Some(job) = user.get(&kinds::JOB, namespace, text(owner, "/name")).filter(|j| !is_suspended(j))
         {
             suspend(user, &job);
         }
     }
     for pod in pods(user, workload).iter().filter(|p| !annotation(p, ORIGINAL).is_empty()) {
-        let phase = text(pod, "/status/phase");
-        if list(pod, "/spec/schedulingGates").is_empty() && !matches!(phase, "Succeeded" | "Failed") {
+        if !is_stopped(pod) {
             let _ = user.delete(&kinds::POD, namespace, name(pod), Preconditions::default());
         }
     }
@@ -302,29 +302,12 @@ pub fn stop(user: &User, workload: &Value, _now: Timestamp) {
 
 /// Whether no pod of a Workload still runs.
 pub fn has_stopped(user: &User, workload: &Value) -> bool {
-    pods(user, workload).iter().all(|p| {
-        !list(p, "/spec/schedulingGates").is_empty()
-            || matches!(text(p, "/status/phase"), "Succeeded" | "Failed")
-    })
+    pods(user, workload).iter().all(|pod| is_stopped(pod))
 }
 
-/// How long it may take until all pods of an admitted Workload run.
-const PODS_READY_LIMIT: SignedDuration = SignedDuration::from_mins(30);
-
-/// Evicts an admitted Workload whose pods do not run in time. Returns when to check again.
-pub fn pods_overdue(user: &User, workload: &Value, now: Timestamp) -> Option<Timestamp> {
-    if !is(workload, "Admitted") || is(workload, "Evicted") {
-        return None;
-    }
-    let pods = pods(user, workload);
-    let runs = |p: &Arc<Value>| matches!(text(p, "/status/phase"), "Running" | "Succeeded");
-    let all = !pods.is_empty() && pods.iter().all(runs);
-    let due = since(workload, "Admitted").unwrap_or(now).checked_add(PODS_READY_LIMIT).ok()?;
-    if all || due > now {
-        return (!all).then_some(due);
-    }
-    checks::evict(user, workload, ("PodsReadyTimeout", "Exceeded the PodsReady timeout"), now);
-    None
+/// Whether a pod is gated or has ended.
+fn is_stopped(pod: &Value) -> bool {
+    !list(pod, "/spec/schedulingGates").is_empty() || has_ended(pod)
 }
 
 #[cfg(test)]

@@ -1,24 +1,23 @@
-//! Kueue: creates Workloads for jobs, reserves quota, maintains check entries, admits, evicts and releases. The
-//! order of statements is that of the real Kueue, with the pitfalls of that order.
+//! Kueue: creates Workloads for jobs, reserves quota, maintains check entries, admits, evicts and releases.
 
 mod checks;
 mod jobs;
 mod provisioning;
 mod quota;
 mod topology;
+mod workloads;
 
-pub use checks::eviction;
+pub use checks::{evict, eviction, lose_quota};
 
 use super::{Actor, Stage, Touched};
 use crate::sim::api::User;
 use crate::sim::api::kinds;
 use crate::sim::values::{
-    annotation, flag, is, is_going, label, list, name, namespace, number, since, text, with_condition,
+    annotation, flag, is, label, list, name, namespace, number, owners, since, text, with_condition,
 };
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 /// The label that names a job's LocalQueue.
 pub const QUEUE: &str = "kueue.x-k8s.io/queue-name";
@@ -28,219 +27,139 @@ const FINALIZER: &str = "kueue.x-k8s.io/resource-in-use";
 /// Minimum time from an eviction to the release of the quota, which Kueue's job controller does.
 const RELEASE: SignedDuration = SignedDuration::from_millis(50);
 
-/// An item of Kueue's work queue.
+/// Namespace and name.
+type Key = (String, String);
+
+/// What Kueue is to reconcile.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Look {
-    /// A Workload: namespace, name.
-    Workload(String, String),
+pub enum KueueTask {
+    /// A Workload.
+    Workload(Key),
     /// A Job.
-    Job(String, String),
+    Job(Key),
     /// The pods of a group.
-    Group(String, String),
+    Group(Key),
     /// A pod that is a job by itself.
-    Pod(String, String),
+    Pod(Key),
     /// All ClusterQueues and their waiting Workloads.
     Queues,
 }
 
-/// The actor.
-#[derive(Default)]
-pub struct Kueue {
-    queued: BTreeSet<Look>,
-    /// When the quota of evicted Workloads may be released.
-    releases: BTreeMap<(String, String), Timestamp>,
-    queues: quota::Queues,
-}
-
-impl Kueue {
-    fn push(&mut self, what: Look, stage: &mut Stage<Look>) {
-        if self.queued.insert(what.clone()) {
-            stage.soon(1, 20, what);
-        }
-    }
-}
-
-impl Actor for Kueue {
-    type Timer = Look;
-    const NAME: &'static str = "kueue";
-
-    fn seen(&mut self, touched: &Touched, stage: &mut Stage<Look>) {
-        let object = &touched.object;
-        let key = || (namespace(object).to_owned(), name(object).to_owned());
+impl KueueTask {
+    /// What to reconcile after a change, in order.
+    fn after(touched: &Touched) -> Vec<Self> {
+        let object = &*touched.object;
+        let key = |name: &str| (namespace(object).to_owned(), name.to_owned());
+        let own = || key(name(object));
         match touched.kind.kind {
             "Workload" => {
-                let (namespace, name) = key();
-                if !annotation(object, jobs::IS_GROUP).is_empty() {
-                    self.push(Look::Group(namespace.clone(), name.clone()), stage);
-                }
-                self.push(Look::Workload(namespace.clone(), name), stage);
-                for owner in list(object, "/metadata/ownerReferences") {
-                    let owned = (namespace.clone(), text(owner, "/name").to_owned());
+                let is_group = !annotation(object, jobs::IS_GROUP).is_empty();
+                let owners = list(object, "/metadata/ownerReferences").iter().filter_map(|owner| {
+                    let owner_key = key(text(owner, "/name"));
                     match text(owner, "/kind") {
-                        "Job" => self.push(Look::Job(owned.0, owned.1), stage),
-                        "Pod" if flag(owner, "/controller") => self.push(Look::Pod(owned.0, owned.1), stage),
-                        _ => {}
+                        "Job" => Some(Self::Job(owner_key)),
+                        "Pod" if flag(owner, "/controller") => Some(Self::Pod(owner_key)),
+                        _ => None,
                     }
-                }
-                if touched.gone {
-                    self.push(Look::Queues, stage);
-                }
+                });
+                let group = is_group.then(|| Self::Group(own()));
+                let queues = touched.gone.then_some(Self::Queues);
+                group.into_iter().chain([Self::Workload(own())]).chain(owners).chain(queues).collect()
             }
-            "Job" => {
-                let (namespace, name) = key();
-                self.push(Look::Job(namespace, name), stage);
-            }
+            "Job" => vec![Self::Job(own())],
             "Pod" if !label(object, jobs::GROUP).is_empty() => {
-                let (namespace, _) = key();
-                self.push(Look::Group(namespace, label(object, jobs::GROUP).to_owned()), stage);
+                vec![Self::Group(key(label(object, jobs::GROUP)))]
             }
-            "Pod" if !label(object, QUEUE).is_empty() => {
-                let (namespace, name) = key();
-                self.push(Look::Pod(namespace, name), stage);
-            }
-            "Pod" => {
-                for owner in
-                    list(object, "/metadata/ownerReferences").iter().filter(|o| text(o, "/kind") == "Job")
-                {
-                    self.push(
-                        Look::Job(namespace(object).to_owned(), text(owner, "/name").to_owned()),
-                        stage,
-                    );
-                }
-            }
+            "Pod" if !label(object, QUEUE).is_empty() => vec![Self::Pod(own())],
+            "Pod" => owners(object, "Job").map(|owner| Self::Job(key(text(owner, "/name")))).collect(),
             "ProvisioningRequest" => {
-                for owner in list(object, "/metadata/ownerReferences") {
-                    let owned = (namespace(object).to_owned(), text(owner, "/name").to_owned());
-                    self.push(Look::Workload(owned.0, owned.1), stage);
-                }
+                let owners = list(object, "/metadata/ownerReferences").iter();
+                owners.map(|owner| Self::Workload(key(text(owner, "/name")))).collect()
             }
             "ClusterQueue"
             | "LocalQueue"
             | "AdmissionCheck"
             | "ProvisioningRequestConfig"
             | "ResourceFlavor"
-            | "WorkloadPriorityClass" => {
-                self.push(Look::Queues, stage);
-            }
-            _ => {}
-        }
-    }
-
-    fn due(&mut self, what: Look, stage: &mut Stage<Look>) {
-        self.queued.remove(&what);
-        let user = stage.server.user(Self::NAME);
-        let now = stage.now();
-        match what {
-            Look::Workload(namespace, name) => {
-                let key = (namespace, name);
-                let (namespace, name) = &key;
-                let workload = user.get(&kinds::WORKLOAD, namespace, name);
-                if workload.is_some_and(|w| is(&w, "Evicted") && is(&w, "QuotaReserved")) {
-                    let at = *self.releases.entry(key.clone()).or_insert(now + RELEASE);
-                    if at > now {
-                        let wait = Duration::try_from(at.duration_since(now)).unwrap_or_default();
-                        stage.after(wait, Look::Workload(namespace.clone(), name.clone()));
-                        return;
-                    }
-                }
-                self.releases.remove(&key);
-                let again = reconcile(&user, namespace, name, now);
-                if let Some(at) = again {
-                    let wait = Duration::try_from(at.duration_since(now)).unwrap_or_default();
-                    stage.after(wait.max(Duration::from_millis(1)), Look::Workload(key.0, key.1));
-                }
-                quota::schedule(&user, &mut self.queues, now);
-            }
-            Look::Job(namespace, name) => jobs::sync_job(&user, &namespace, &name, now),
-            Look::Group(namespace, name) => jobs::sync_group(&user, &namespace, &name, now),
-            Look::Pod(namespace, name) => jobs::sync_pod(&user, &namespace, &name, now),
-            Look::Queues => {
-                provisioning::activate(&user, now);
-                for queue in user.list(&kinds::CLUSTER_QUEUE) {
-                    quota::queue_conditions(&user, &queue, now);
-                }
-                for workload in user.list(&kinds::WORKLOAD) {
-                    // Kueue retries inadmissible Workloads after a second, once their checks match the queue.
-                    if let Some(queue) =
-                        checks::queue_of(&user, &workload).filter(|_| quota::waits(&workload))
-                    {
-                        checks::sync_entries(&user, &workload, &queue, now);
-                    }
-                    self.push(
-                        Look::Workload(
-                            text(&workload, "/metadata/namespace").to_owned(),
-                            self::name(&workload).to_owned(),
-                        ),
-                        stage,
-                    );
-                }
-                self.queues.reset();
-                quota::schedule(&user, &mut self.queues, now);
-            }
+            | "WorkloadPriorityClass" => vec![Self::Queues],
+            _ => Vec::new(),
         }
     }
 }
 
-/// Reconciles a Workload, in the order of Kueue's own reconciler. Returns when to reconcile again.
-fn reconcile(user: &User, namespace: &str, name: &str, now: Timestamp) -> Option<Timestamp> {
-    let workload = user.get(&kinds::WORKLOAD, namespace, name)?;
-    if is_going(&workload) {
-        jobs::stop(user, &workload, now);
-        checks::drop_finalizer(user, &workload);
-        return None;
+/// The actor.
+#[derive(Default)]
+pub struct Kueue {
+    queued: BTreeSet<KueueTask>,
+    /// When the quota of evicted Workloads may be released.
+    releases: BTreeMap<Key, Timestamp>,
+    queues: quota::Queues,
+}
+
+impl Kueue {
+    fn push(&mut self, task: KueueTask, stage: &mut Stage<KueueTask>) {
+        if self.queued.insert(task.clone()) {
+            stage.soon(1, 20, task);
+        }
     }
-    if is(&workload, "Finished") {
-        return None;
-    }
-    let queue = checks::queue_of(user, &workload);
-    if let Some(queue) = &queue {
-        checks::sync_entries(user, &workload, queue, now);
-    }
-    let workload = user.get(&kinds::WORKLOAD, namespace, name)?;
-    provisioning::sync(user, &workload, now);
-    let workload = user.get(&kinds::WORKLOAD, namespace, name)?;
-    if let Some(at) = checks::backoff(user, &workload, now) {
-        return Some(at);
-    }
-    if checks::is_inactive(&workload) {
-        checks::evict(user, &workload, ("Deactivated", "The workload is deactivated"), now);
-    } else if list(&workload, "/status/admissionChecks").iter().any(|c| text(c, "/state") == "Rejected") {
-        let off = json!({"spec": {"active": false}});
-        let _ = user.merge(&kinds::WORKLOAD, namespace, name, &off);
-        return None;
-    } else if let Some(check) = checks::retried(&workload) {
-        checks::evict(
-            user,
-            &workload,
-            ("AdmissionCheck", &format!("At least one admission check is false: {check}")),
-            now,
-        );
-    } else if let Some(queue) = &queue {
-        match checks::stop_of(user, &workload, queue) {
-            // A reservation that is not admitted yet is lost without an eviction.
-            Some(_) if !is(&workload, "Admitted") => lose_quota(user, &workload, now),
-            Some(stop) if stop.drains => {
-                checks::evict(user, &workload, (stop.reason, "The queue is stopped"), now);
+
+    fn workload_due(&mut self, user: &User, key: Key, stage: &mut Stage<KueueTask>) {
+        let now = stage.now();
+        let workload = user.get(&kinds::WORKLOAD, &key.0, &key.1);
+        if workload.is_some_and(|w| is(&w, "Evicted") && is(&w, "QuotaReserved")) {
+            let at = *self.releases.entry(key.clone()).or_insert(now + RELEASE);
+            if at > now {
+                return stage.at(at, KueueTask::Workload(key));
             }
-            _ => {}
+        }
+        self.releases.remove(&key);
+        if let Some(at) = workloads::reconcile(user, &key, now) {
+            stage.at(at.max(now + SignedDuration::from_millis(1)), KueueTask::Workload(key));
+        }
+        quota::schedule(user, &mut self.queues, now);
+    }
+
+    fn queues_due(&mut self, user: &User, stage: &mut Stage<KueueTask>) {
+        let now = stage.now();
+        provisioning::activate(user, now);
+        for queue in user.list(&kinds::CLUSTER_QUEUE) {
+            quota::queue_conditions(user, &queue, now);
+        }
+        for workload in user.list(&kinds::WORKLOAD) {
+            // Kueue retries inadmissible Workloads after a second, once their checks match the queue.
+            if let Some(queue) = checks::queue_of(user, &workload).filter(|_| quota::waits(&workload)) {
+                checks::sync_entries(user, &workload, &queue, now);
+            }
+            let key = (namespace(&workload).to_owned(), name(&workload).to_owned());
+            self.push(KueueTask::Workload(key), stage);
+        }
+        self.queues.reset();
+        quota::schedule(user, &mut self.queues, now);
+    }
+}
+
+impl Actor for Kueue {
+    type Timer = KueueTask;
+    const NAME: &'static str = "kueue";
+
+    fn seen(&mut self, touched: &Touched, stage: &mut Stage<KueueTask>) {
+        for task in KueueTask::after(touched) {
+            self.push(task, stage);
         }
     }
-    let was_evicted = is(&workload, "Evicted");
-    let workload = user.get(&kinds::WORKLOAD, namespace, name)?;
-    if is(&workload, "Evicted") && is(&workload, "QuotaReserved") {
-        if !was_evicted {
-            return now.checked_add(RELEASE).ok();
+
+    fn due(&mut self, task: KueueTask, stage: &mut Stage<KueueTask>) {
+        self.queued.remove(&task);
+        let user = stage.server.user(Self::NAME);
+        let now = stage.now();
+        match task {
+            KueueTask::Workload(key) => self.workload_due(&user, key, stage),
+            KueueTask::Job((namespace, name)) => jobs::sync_job(&user, &namespace, &name, now),
+            KueueTask::Group((namespace, name)) => jobs::sync_group(&user, &namespace, &name, now),
+            KueueTask::Pod((namespace, name)) => jobs::sync_pod(&user, &namespace, &name, now),
+            KueueTask::Queues => self.queues_due(&user, stage),
         }
-        jobs::stop(user, &workload, now);
-        if jobs::has_stopped(user, &workload) {
-            checks::release(user, &workload, now);
-        } else {
-            return now.checked_add(SignedDuration::from_millis(100)).ok();
-        }
-        return None;
     }
-    let again = checks::admit(user, &workload, now);
-    again.into_iter().chain(jobs::pods_overdue(user, &workload, now)).min()
 }
 
 /// Writes parts of a Workload's status.
@@ -263,18 +182,6 @@ fn conditions(workload: &Value, set: &[(&str, &str, &str, &str)], now: Timestamp
         crate::sim::values::set(&mut changed, &["status", "conditions"], json!(all));
     }
     list(&changed, "/status/conditions").to_vec()
-}
-
-/// Evicts a Workload with the given reason and message.
-pub fn evict(user: &User, workload: &Value, why: (&str, &str), now: Timestamp) {
-    checks::evict(user, workload, why, now);
-}
-
-/// Releases a reservation without an eviction, if the Workload is not admitted yet.
-pub fn lose_quota(user: &User, workload: &Value, now: Timestamp) {
-    if is(workload, "QuotaReserved") && !is(workload, "Admitted") && !is(workload, "Finished") {
-        checks::release(user, workload, now);
-    }
 }
 
 /// Sort key of Workloads in a queue: priority, then eviction or creation time.

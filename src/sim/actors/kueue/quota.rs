@@ -1,6 +1,6 @@
 //! Quota: which ClusterQueues are active, what each Workload is assigned, and which ones are preempted.
 
-use super::{checks, conditions, holds_quota, order, set_status, topology};
+use super::{Key, checks, conditions, holds_quota, order, set_status, topology};
 use crate::api::quantity::Amount;
 use crate::sim::api::User;
 use crate::sim::api::kinds;
@@ -12,8 +12,6 @@ use std::sync::Arc;
 
 /// Amounts by flavor and resource.
 type Usage = BTreeMap<(String, String), Amount>;
-/// Namespace and name of a Workload.
-type Key = (String, String);
 
 /// The state of Kueue's queues for waiting Workloads.
 #[derive(Default)]

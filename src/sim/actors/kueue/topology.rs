@@ -1,8 +1,8 @@
 //! Topology placement: delayed if Kueue's own provisioning is among the checks, and then done in a second pass
 //! over the new nodes.
 
-use super::checks::set_assignments;
 use super::jobs::additions;
+use super::set_status;
 use crate::names;
 use crate::sim::actors::scheduler::places;
 use crate::sim::api::User;
@@ -50,6 +50,13 @@ pub fn place(user: &User, workload: &Value) -> bool {
         set_assignments(user, workload, &assignments);
     }
     true
+}
+
+/// Replaces the pod set assignments of an admission.
+fn set_assignments(user: &User, workload: &Value, assignments: &[Value]) {
+    let queue = text(workload, "/status/admission/clusterQueue");
+    let admission = json!({"clusterQueue": queue, "podSetAssignments": assignments});
+    set_status(user, workload, &json!({"admission": admission}));
 }
 
 /// The first domain with room for a pod set.

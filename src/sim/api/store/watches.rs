@@ -4,7 +4,8 @@ use super::{Past, Store, last_of};
 use crate::sim::api::events;
 use crate::sim::api::kinds::Kind;
 use crate::sim::api::select::Selector;
-use crate::sim::api::{self, Frame, lists};
+use crate::sim::api::status::Status;
+use crate::sim::api::{self, Frame};
 use axum::body::Bytes;
 use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
 use serde_json::Value;
@@ -47,7 +48,7 @@ impl Store {
     ) -> UnboundedReceiver<Frame> {
         let (sender, receiver) = unbounded();
         if from < self.forgotten {
-            let line = frame_line("ERROR", &lists::too_old(from, self.forgotten));
+            let line = frame_line("ERROR", &Status::too_old(from, self.forgotten).to_json());
             // Cannot fail: the receiver is still open.
             let _ = sender.unbounded_send(Frame { at: self.clock.now(), line });
             return receiver;
