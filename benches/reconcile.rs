@@ -17,7 +17,7 @@ use gangs::{ID, in_state, make_world, policy, submit};
 use setu::clock::Clock;
 use setu::gang::StateName;
 use setu::sim::api::User;
-use setu::sim::cluster::{Cluster, Start};
+use setu::sim::cluster::{SimCluster, Start};
 use setu::sim::scenario;
 use std::time::{Duration, Instant};
 
@@ -40,7 +40,7 @@ async fn main() {
     let nodes = numbers.get(1).copied().unwrap_or(4);
     let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap());
     let most = 2 * gangs * nodes;
-    let mut cluster = Cluster::start(7, &clock, &scenario::controller_name_of(ID), policy(most));
+    let mut cluster = SimCluster::start(7, &clock, &scenario::controller_name_of(ID), policy(most));
     let admin = cluster.server.user("admin");
     make_world(&admin, most);
     let setu = cluster.start_setu(&Start::default());

@@ -31,7 +31,7 @@ use setu::clock::Clock;
 use setu::cluster::client;
 use setu::controllers::context::{ContextParts, Options};
 use setu::gang::StateName;
-use setu::sim::cluster::Cluster;
+use setu::sim::cluster::SimCluster;
 use setu::sim::{http, scenario};
 use setu::telemetry::traces::{TraceSettings, start};
 use setu::telemetry::{Telemetry, logs, metrics};
@@ -152,7 +152,7 @@ struct Round {
 /// Runs the gangs in a new cluster.
 async fn round(gangs: usize, nodes: usize, is_observed: bool) -> Round {
     let most = 2 * gangs * nodes;
-    let cluster = Cluster::start(7, &Clock::wall(), &scenario::controller_name_of(ID), policy(most));
+    let cluster = SimCluster::start(7, &Clock::wall(), &scenario::controller_name_of(ID), policy(most));
     let admin = cluster.server.user("admin");
     make_world(&admin, most);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -8,9 +8,9 @@ mod world;
 
 use serde_json::{Value, json};
 use setu::names;
-use setu::sim::api::kinds::{self, Kind};
+use setu::sim::api::kinds::{self, ServedKind};
 use setu::sim::api::{Preconditions, User};
-use setu::sim::cluster::{Cluster, Setu, Start};
+use setu::sim::cluster::{Setu, SimCluster, Start};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ const ID: &str = "alike";
 const PODS: usize = 4;
 
 struct Stage {
-    cluster: Cluster,
+    cluster: SimCluster,
     setu: Setu,
     admin: User,
 }
@@ -78,7 +78,7 @@ impl Stage {
         self.setu = self.cluster.start_setu(&Start::default());
     }
 
-    fn move_to_labels(&self, kind: &'static Kind) {
+    fn move_to_labels(&self, kind: &'static ServedKind) {
         for object in self.admin.list(kind) {
             let metadata = &object["metadata"];
             let slot = &metadata["annotations"][names::SLOT];

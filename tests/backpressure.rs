@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use setu::clock::Clock;
 use setu::policy::PolicyFile;
 use setu::sim::api::{Change, Observer, User, kinds};
-use setu::sim::cluster::{Cluster, Start};
+use setu::sim::cluster::{SimCluster, Start};
 use setu::sim::scenario;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -90,7 +90,7 @@ async fn until(what: &str, is: impl Fn() -> bool) {
 async fn a_gang_of_a_thousand_nodes_delays_a_gang_of_two_by_less_than_a_second() {
     let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap());
     let policy = PolicyFile::parse(POLICY).unwrap();
-    let mut cluster = Cluster::start(7, &clock, &scenario::controller_name_of(ID), policy);
+    let mut cluster = SimCluster::start(7, &clock, &scenario::controller_name_of(ID), policy);
     let times = Times::default();
     cluster.server.observe(Box::new(times.clone()));
     let admin = cluster.server.user("admin");

@@ -24,7 +24,7 @@ use setu::gang::{Failure, FailureClass, Journal, StateName};
 use setu::plan::cost::{Cost, times};
 use setu::plan::offering::{Offering, What};
 use setu::sim::api::kinds;
-use setu::sim::cluster::{Cluster, Start};
+use setu::sim::cluster::{SimCluster, Start};
 use setu::sim::scenario::{controller_name_of, objects};
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -411,7 +411,8 @@ async fn a_browser_follows_a_real_gang_through_its_states() {
     const ID: &str = "board";
     let policy = json!({"apiVersion": "setu.kueue.x-k8s.io/v1alpha1", "kind": "Policy"});
     let controller = controller_name_of(ID);
-    let mut cluster = Cluster::start(7, &Clock::wall(), &controller, serde_json::from_value(policy).unwrap());
+    let mut cluster =
+        SimCluster::start(7, &Clock::wall(), &controller, serde_json::from_value(policy).unwrap());
     let admin = cluster.server.user("admin");
     for object in objects(ID, 100).unwrap() {
         let kind = kinds::ALL.iter().find(|k| object["kind"] == k.kind).unwrap();

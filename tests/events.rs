@@ -12,8 +12,8 @@ use setu::cluster::lease::Timing;
 use setu::names;
 use setu::plan::market::Market;
 use setu::sim::api::kinds;
-use setu::sim::cluster::{Cluster, Election, Start};
-use setu::sim::faults::Fault;
+use setu::sim::cluster::{Election, SimCluster, Start};
+use setu::sim::faults::WriteFault;
 use setu::sim::scenario::{controller_name_of, objects};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -27,10 +27,10 @@ const BEAT: Duration = Duration::from_millis(250);
 type Reported = BTreeMap<String, BTreeSet<(String, String)>>;
 
 /// A cluster with the default policy.
-fn cluster() -> Cluster {
+fn cluster() -> SimCluster {
     let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse::<Timestamp>().unwrap());
     let policy = json!({"apiVersion": "setu.kueue.x-k8s.io/v1alpha1", "kind": "Policy"});
-    Cluster::start(7, &clock, &controller_name_of(ID), serde_json::from_value(policy).unwrap())
+    SimCluster::start(7, &clock, &controller_name_of(ID), serde_json::from_value(policy).unwrap())
 }
 
 fn in_virtual_time<T>(work: impl Future<Output = T>) -> T {
@@ -122,7 +122,7 @@ fn every_step_is_reported_after_a_kill_or_a_lost_reply_at_any_write() {
         reported["Workload"].iter().map(|(reason, _)| reason.clone()).collect()
     };
     let (whole, writes) = lead(&Start::default(), &[], None);
-    for fault in [Fault::CrashAfter, Fault::ReplyLost] {
+    for fault in [WriteFault::CrashAfter, WriteFault::ReplyLost] {
         for write in 0..writes {
             let (reported, _) = lead(&Start { plan: Some((write, fault)), ..Start::default() }, &[], None);
             assert_eq!(reasons(&reported), reasons(&whole), "{fault} at write {write}");

@@ -9,7 +9,7 @@ use setu::clock::Clock;
 use setu::names;
 use setu::policy::PolicyFile;
 use setu::sim::api::{Preconditions, User, kinds};
-use setu::sim::cluster::{Cluster, Start};
+use setu::sim::cluster::{SimCluster, Start};
 use setu::sim::invariants::Watchman;
 use setu::sim::show::Spectator;
 use std::collections::{BTreeMap, BTreeSet};
@@ -107,7 +107,7 @@ fn has_ended(gang: &str, end: &End, seen: &Seen, spectator: &Spectator) -> bool 
             seen.finished
         }
         End::Waits(words) => {
-            let created = |g: &setu::sim::show::Gang| if g.job == gang { g.created } else { 0 };
+            let created = |g: &setu::sim::show::ShownGang| if g.job == gang { g.created } else { 0 };
             assert_eq!(spectator.gangs().iter().map(created).sum::<u32>(), 0, "{gang} got nodes");
             seen.messages.iter().any(|message| message.contains(words))
         }
@@ -116,7 +116,7 @@ fn has_ended(gang: &str, end: &End, seen: &Seen, spectator: &Spectator) -> bool 
 
 async fn play(play: &Play) {
     let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap());
-    let mut cluster = Cluster::start(1, &clock, names::CONTROLLER_NAME, PolicyFile::default());
+    let mut cluster = SimCluster::start(1, &clock, names::CONTROLLER_NAME, PolicyFile::default());
     let (watchman, spectator) = (Watchman::default(), Spectator::default());
     cluster.server.observe(Box::new(watchman.clone()));
     cluster.server.observe(Box::new(spectator.clone()));
@@ -157,7 +157,7 @@ async fn play(play: &Play) {
 }
 
 /// The submitted objects that still exist.
-fn jobs(admin: &User) -> Vec<(&'static kinds::Kind, String, String)> {
+fn jobs(admin: &User) -> Vec<(&'static kinds::ServedKind, String, String)> {
     let key = |kind, o: &Value| {
         (kind, text(o, "/metadata/namespace").to_owned(), text(o, "/metadata/name").to_owned())
     };

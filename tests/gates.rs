@@ -15,7 +15,7 @@ use setu::app::server;
 use setu::cluster::lease::Timing;
 use setu::names;
 use setu::sim::api::{Caller, Change, Observer, Preconditions, Status, User, kinds};
-use setu::sim::cluster::{Cluster, Election, Setu, Start};
+use setu::sim::cluster::{Election, Setu, SimCluster, Start};
 use setu::sim::denials::Denial;
 use setu::sim::scenario;
 use setu::telemetry::metrics;
@@ -32,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 const ID: &str = "gates";
 
 struct Stage {
-    cluster: Cluster,
+    cluster: SimCluster,
     admin: User,
 }
 

@@ -9,9 +9,9 @@ mod world;
 use serde_json::{Value, json};
 use setu::controllers::context::Options;
 use setu::names;
-use setu::sim::api::kinds::{self, Kind};
+use setu::sim::api::kinds::{self, ServedKind};
 use setu::sim::api::{Preconditions, Status, User};
-use setu::sim::cluster::{Cluster, Setu, Start};
+use setu::sim::cluster::{Setu, SimCluster, Start};
 use setu::sim::denials::Denial;
 use setu::telemetry::metrics;
 use std::collections::BTreeSet;
@@ -23,7 +23,7 @@ use world::is;
 const ID: &str = "kept";
 
 struct Stage {
-    cluster: Cluster,
+    cluster: SimCluster,
     setu: Setu,
     admin: User,
 }
@@ -157,7 +157,7 @@ impl Stage {
 
     /// Deletes every object in the namespace, as the namespace controller does.
     fn end_namespace(&self) {
-        let of: [&Kind; 4] = [&kinds::JOB, &kinds::POD, &kinds::WORKLOAD, &kinds::LOCAL_QUEUE];
+        let of: [&ServedKind; 4] = [&kinds::JOB, &kinds::POD, &kinds::WORKLOAD, &kinds::LOCAL_QUEUE];
         for kind in of {
             for object in self.admin.list_in(kind, ID) {
                 let name = object["metadata"]["name"].as_str().unwrap();

@@ -17,7 +17,7 @@ use setu::plan::catalogue;
 use setu::plan::market::Market;
 use setu::policy::PolicyFile;
 use setu::sim::api::{Preconditions, User, kinds};
-use setu::sim::cluster::{Cluster, Setu, Start};
+use setu::sim::cluster::{Setu, SimCluster, Start};
 use setu::sim::denials::Denial;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -44,7 +44,7 @@ async fn a_minute_passes() {
 #[tokio::test]
 async fn the_last_readable_page_stays_in_effect_until_the_next_one() {
     let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap());
-    let mut cluster = Cluster::start(1, &clock, "setu", PolicyFile::default());
+    let mut cluster = SimCluster::start(1, &clock, "setu", PolicyFile::default());
     let setu = cluster.start_setu(&Start::default());
     let served = Served::default();
     let page = Page::at(&served.start()).unwrap();
@@ -102,7 +102,7 @@ fn apart(id: &str) -> Value {
 }
 
 /// A cluster whose NodePools provide EC2 types of category m, under this policy.
-fn of_ec2(id: &str, policy: PolicyFile) -> (Cluster, User) {
+fn of_ec2(id: &str, policy: PolicyFile) -> (SimCluster, User) {
     let (cluster, admin) = world::cluster(id, policy);
     let spec = json!({"spec": {"template": {"spec": {
         "nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": id},

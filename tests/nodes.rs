@@ -8,7 +8,7 @@ mod world;
 
 use serde_json::{Value, json};
 use setu::sim::api::{Preconditions, User, kinds};
-use setu::sim::cluster::{Cluster, Setu, Start};
+use setu::sim::cluster::{Setu, SimCluster, Start};
 use setu::telemetry::metrics;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use std::time::Duration;
 const ID: &str = "nodes";
 
 struct Stage {
-    _cluster: Cluster,
+    _cluster: SimCluster,
     admin: User,
     setu: Setu,
 }

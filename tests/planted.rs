@@ -13,8 +13,8 @@ use setu::effects::claims;
 use setu::planted::{Planted, plant};
 use setu::policy::PolicyFile;
 use setu::sim::api::kinds;
-use setu::sim::cluster::Cluster;
-use setu::sim::drama::{Drama, Role, Scene};
+use setu::sim::cluster::SimCluster;
+use setu::sim::drama::{Drama, GangRole, Scene};
 use setu::sim::faults::Rates;
 use setu::sim::invariants::Violation;
 use setu::sim::moves::Move;
@@ -65,7 +65,7 @@ fn a_claim_that_is_swept_on_an_incomplete_cache_is_found() {
 
 /// Dramas of two gangs and two replicas with lagging caches, with capacity for only one of the gangs.
 fn late_in_a_shortage() -> impl Iterator<Item = Drama> {
-    let gangs = vec![Role { pods: 2, runs: 10, enters: 0 }, Role { pods: 2, runs: 10, enters: 2 }];
+    let gangs = vec![GangRole { pods: 2, runs: 10, enters: 0 }, GangRole { pods: 2, runs: 10, enters: 2 }];
     let short = vec![(0, Scene::Weather(vec![json!({"capacity": 3})]))];
     let rates = Rates { lag: 20_000, ..Rates::default() };
     (20..80).map(move |seed| Drama {
@@ -142,7 +142,7 @@ fn adopts_a_stranger() -> bool {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.unwrap().block_on(async {
         let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap());
-        let cluster = Cluster::start(1, &clock, "setu", PolicyFile::default());
+        let cluster = SimCluster::start(1, &clock, "setu", PolicyFile::default());
         let claim = json!({
             "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {"name": "setu-taken"},
             "spec": {

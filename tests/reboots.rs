@@ -11,7 +11,7 @@ use setu::gang::{Journal, StateName};
 use setu::names;
 use setu::sim::actors::karpenter::reboots;
 use setu::sim::api::{User, kinds};
-use setu::sim::cluster::{Cluster, Setu, Start};
+use setu::sim::cluster::{Setu, SimCluster, Start};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ const ID: &str = "reboots";
 
 /// One gang of two nodes.
 struct Stage {
-    cluster: Cluster,
+    cluster: SimCluster,
     admin: User,
     _setu: Setu,
 }

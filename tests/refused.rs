@@ -11,7 +11,7 @@ use page::priced;
 use serde_json::{Value, json};
 use setu::plan::market::Market;
 use setu::sim::api::{User, kinds};
-use setu::sim::cluster::{Cluster, Setu, Start};
+use setu::sim::cluster::{Setu, SimCluster, Start};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ const ID: &str = "refused";
 const TIER: &str = "example.com/tier";
 
 struct Stage {
-    cluster: Cluster,
+    cluster: SimCluster,
     setu: Setu,
     admin: User,
 }
@@ -160,7 +160,7 @@ impl Refusal {
 }
 
 /// A claim and its volume in a zone.
-fn volume_in(zone: &str) -> [(&'static kinds::Kind, Value); 2] {
+fn volume_in(zone: &str) -> [(&'static kinds::ServedKind, Value); 2] {
     let zone = json!({"key": "topology.kubernetes.io/zone", "operator": "In", "values": [zone]});
     let volume = json!({
         "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": ID},

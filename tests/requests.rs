@@ -12,7 +12,7 @@ use setu::gang::identity::gang_id;
 use setu::names;
 use setu::sim::api::kinds;
 use setu::sim::api::{Preconditions, User};
-use setu::sim::cluster::{Cluster, Setu, Start};
+use setu::sim::cluster::{Setu, SimCluster, Start};
 use std::sync::Arc;
 use std::time::Duration;
 use world::is;
@@ -21,7 +21,7 @@ const ID: &str = "requests";
 const SERVED: Options = Options { workload_finalizer: false, tas_compat: false, provisioning_requests: true };
 
 struct Stage {
-    cluster: Cluster,
+    cluster: SimCluster,
     setu: Setu,
     admin: User,
 }

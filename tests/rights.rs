@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use setu::clock::Clock;
 use setu::policy::PolicyFile;
 use setu::sim::api::kinds;
-use setu::sim::cluster::{Cluster, Setu, Start};
+use setu::sim::cluster::{Setu, SimCluster, Start};
 use setu::sim::{http as door, scenario};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -60,7 +60,7 @@ fn needed(path: &str) -> Option<Right> {
 type Asked = Arc<Mutex<BTreeSet<Right>>>;
 
 /// Serves the cluster to a client with these rights. Returns the address.
-async fn serve(cluster: &Cluster, rights: BTreeSet<Right>, asked: Asked) -> SocketAddr {
+async fn serve(cluster: &SimCluster, rights: BTreeSet<Right>, asked: Asked) -> SocketAddr {
     serve_where(cluster, move |request| {
         let right = needed(request.uri().path());
         let reads = request.method() == http::Method::GET;
@@ -73,7 +73,7 @@ async fn serve(cluster: &Cluster, rights: BTreeSet<Right>, asked: Asked) -> Sock
 
 /// Serves only those requests to the cluster that `may` allows. Returns the address.
 async fn serve_where(
-    cluster: &Cluster,
+    cluster: &SimCluster,
     may: impl Fn(&Request) -> bool + Clone + Send + Sync + 'static,
 ) -> SocketAddr {
     let guard = middleware::from_fn(move |request: Request, next: Next| {
@@ -112,7 +112,7 @@ fn job() -> Value {
 }
 
 /// A claim bound to a volume, and one with a StorageClass.
-fn storage() -> [(&'static kinds::Kind, Value); 4] {
+fn storage() -> [(&'static kinds::ServedKind, Value); 4] {
     let claim = |name: &str, spec: Value| {
         let metadata = json!({"namespace": ID, "name": name});
         json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec})
@@ -132,10 +132,10 @@ fn storage() -> [(&'static kinds::Kind, Value); 4] {
 }
 
 /// A cluster with a gang that has its nodes.
-async fn world() -> (Cluster, Setu) {
+async fn world() -> (SimCluster, Setu) {
     let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap());
     let policy = PolicyFile::parse("apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\n").unwrap();
-    let mut cluster = Cluster::start(7, &clock, &scenario::controller_name_of(ID), policy);
+    let mut cluster = SimCluster::start(7, &clock, &scenario::controller_name_of(ID), policy);
     let admin = cluster.server.user("admin");
     for object in scenario::objects(ID, 100).unwrap() {
         let kind = kinds::ALL.iter().find(|k| k.kind == object["kind"]).unwrap();

@@ -6,10 +6,10 @@
 use anyhow::{Context as _, Result};
 use setu::clock::Clock;
 use setu::policy::PolicyFile;
-use setu::sim::cluster::Cluster;
-use setu::sim::embedded::Embedded;
+use setu::sim::cluster::SimCluster;
+use setu::sim::embedded::EmbeddedTheatre;
 use setu::sim::invariants::Watchman;
-use setu::sim::scenario::{self, Run, Theatre as _, World};
+use setu::sim::scenario::{self, Run, ScenarioWorld, Theatre as _};
 use std::path::Path;
 use std::time::Duration;
 
@@ -19,16 +19,16 @@ fn play(run: &Run, kill_after: Option<u64>) -> Result<u64> {
 }
 
 /// Runs `act` in the world of a run, in virtual time.
-fn acted<T>(run: &Run, act: impl AsyncFnOnce(&mut World<Embedded>) -> Result<T>) -> Result<T> {
+fn acted<T>(run: &Run, act: impl AsyncFnOnce(&mut ScenarioWorld<EmbeddedTheatre>) -> Result<T>) -> Result<T> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
         let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap());
         let policy: PolicyFile = serde_yaml::from_str(&scenario::policy(run, clock.now())?)?;
-        let cluster = Cluster::start(1, &clock, &scenario::controller_name(run), policy);
+        let cluster = SimCluster::start(1, &clock, &scenario::controller_name(run), policy);
         let watchman = Watchman::default();
         cluster.server.observe(Box::new(watchman.clone()));
-        let mut world = World::new(Embedded::new(cluster), run).await?;
+        let mut world = ScenarioWorld::new(EmbeddedTheatre::new(cluster), run).await?;
         let done = act(&mut world).await?;
         let violations = watchman.violations();
         anyhow::ensure!(violations.is_empty(), "{violations:?}");

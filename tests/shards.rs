@@ -9,8 +9,8 @@ use setu::cluster::lease::{Timing, shard_of};
 use setu::gang::{Journal, StateName};
 use setu::policy::PolicyFile;
 use setu::sim::api::{User, kinds};
-use setu::sim::cluster::{Cluster, Election, Setu, Start};
-use setu::sim::faults::Fault;
+use setu::sim::cluster::{Election, Setu, SimCluster, Start};
+use setu::sim::faults::WriteFault;
 use setu::sim::invariants::Watchman;
 use setu::sim::scenario;
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ const STEP: Duration = Duration::from_millis(20);
 struct Stage {
     /// The number of shards.
     shards: usize,
-    cluster: Cluster,
+    cluster: SimCluster,
     admin: User,
     watchman: Watchman,
     replicas: BTreeMap<&'static str, Setu>,
@@ -36,7 +36,7 @@ impl Stage {
         let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap());
         let text = "apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy";
         let policy = PolicyFile::parse(text).unwrap();
-        let cluster = Cluster::start(7, &clock, &scenario::controller_name_of(ID), policy);
+        let cluster = SimCluster::start(7, &clock, &scenario::controller_name_of(ID), policy);
         let watchman = Watchman::default();
         cluster.server.observe(Box::new(watchman.clone()));
         let admin = cluster.server.user("admin");
@@ -207,7 +207,7 @@ async fn a_stopping_replica_is_replaced_within_a_second_however_long_its_reconci
     }
     stage.shared_as(&[2, 2]).await;
     for setu in stage.replicas.values() {
-        setu.wire.doom(("POST", "/nodeclaims"), 1, Fault::Delayed);
+        setu.wire.doom(("POST", "/nodeclaims"), 1, WriteFault::Delayed);
     }
     stage.submit("train");
     let creates = |setu: &Setu| setu.wire.written().iter().any(|w| w.path.ends_with("/nodeclaims"));

@@ -9,7 +9,7 @@ mod world;
 use serde_json::{Value, json};
 use setu::names;
 use setu::sim::api::{User, kinds};
-use setu::sim::cluster::{Cluster, Setu, Start};
+use setu::sim::cluster::{Setu, SimCluster, Start};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -20,7 +20,7 @@ const ID: &str = "silences";
 const NOTICED: Duration = Duration::from_secs(70);
 
 struct Stage {
-    cluster: Cluster,
+    cluster: SimCluster,
     setu: Setu,
     admin: User,
 }

@@ -10,7 +10,7 @@ use setu::names;
 use setu::policy::PolicyFile;
 use setu::sim::api::User;
 use setu::sim::api::kinds;
-use setu::sim::cluster::{Cluster, Setu, Start};
+use setu::sim::cluster::{Setu, SimCluster, Start};
 use setu::sim::denials::Denial;
 use setu::telemetry::metrics;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use world::START;
 const ID: &str = "strays";
 
 struct Stage {
-    cluster: Cluster,
+    cluster: SimCluster,
     setu: Setu,
     admin: User,
 }

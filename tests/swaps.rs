@@ -12,7 +12,7 @@ use setu::gang::{FailureClass, Journal, StateName};
 use setu::policy::PolicyFile;
 use setu::policy::read::FileError;
 use setu::sim::api::{Preconditions, Status, User, kinds};
-use setu::sim::cluster::{Cluster, Setu, Start};
+use setu::sim::cluster::{Setu, SimCluster, Start};
 use setu::telemetry::metrics;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ const ID: &str = "swap";
 
 /// One gang of two nodes in a cluster of its own, in virtual time.
 struct Stage {
-    cluster: Cluster,
+    cluster: SimCluster,
     setu: Setu,
     admin: User,
 }
@@ -221,7 +221,7 @@ async fn parameters_are_followed_from_before_they_exist_until_after_they_are_gon
         json!({"apiGroup": "setu.kueue.x-k8s.io", "kind": "ProvisioningParameters", "name": "late"});
     stage.admin.merge(&kinds::ADMISSION_CHECK, "", ID, &json!({"spec": {"parameters": reference}})).unwrap();
     tokio::time::sleep(Duration::from_secs(5)).await;
-    let condition = |kind: &'static kinds::Kind, name: &str, of: &str| {
+    let condition = |kind: &'static kinds::ServedKind, name: &str, of: &str| {
         let object = stage.admin.get(kind, "", name).unwrap();
         let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
         conditions.iter().find(|c| c["type"] == of).map(|c| c["status"].as_str().unwrap().to_owned())

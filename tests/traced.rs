@@ -19,8 +19,8 @@ use setu::cluster::lease::Timing;
 use setu::gang::trace::TraceSpan;
 use setu::names;
 use setu::sim::api::kinds;
-use setu::sim::cluster::{Cluster, Election, Start};
-use setu::sim::faults::Fault;
+use setu::sim::cluster::{Election, SimCluster, Start};
+use setu::sim::faults::WriteFault;
 use setu::sim::scenario::{controller_name_of, objects};
 use setu::telemetry::metrics;
 use setu::telemetry::traces::Traces;
@@ -36,7 +36,7 @@ const BEAT: Duration = Duration::from_millis(250);
 /// Runs a gang of two through a shortage to its end. `plan` sets a fault at one write, counted from 0. If Setu
 /// dies of it, another replica takes over. Returns every span sent, in order, and the number of the first
 /// replica's writes.
-fn play(plan: Option<(usize, Fault)>) -> (Vec<TraceSpan>, usize) {
+fn play(plan: Option<(usize, WriteFault)>) -> (Vec<TraceSpan>, usize) {
     play_with(plan, None, Heir::Starts(Duration::ZERO))
 }
 
@@ -51,7 +51,7 @@ enum Heir {
 
 /// The same, with leader election if one is given.
 fn play_with(
-    plan: Option<(usize, Fault)>,
+    plan: Option<(usize, WriteFault)>,
     election: Option<Election>,
     heir: Heir,
 ) -> (Vec<TraceSpan>, usize) {
@@ -64,7 +64,7 @@ fn play_with(
             "defaults": {"retry": {"inCheck": {"limit": 5, "base": "1s", "max": "2s"}}},
         });
         let policy = serde_json::from_value(policy).unwrap();
-        let mut cluster = Cluster::start(7, &clock, &controller_name_of(ID), policy);
+        let mut cluster = SimCluster::start(7, &clock, &controller_name_of(ID), policy);
         let (traces, mut sent) = Traces::channel(Sampler::AlwaysOn, 100_000);
         cluster.traces = traces;
         let client = stage(&cluster).await;
@@ -123,7 +123,7 @@ fn headline(workload: &Workload) -> String {
     workload.annotations().get(&names::state_key(ID)).cloned().unwrap_or_default()
 }
 
-async fn stage(cluster: &Cluster) -> Client {
+async fn stage(cluster: &SimCluster) -> Client {
     let admin = cluster.server.user("admin");
     for object in objects(ID, 10_000).unwrap() {
         let kind = kinds::ALL.iter().find(|k| object["kind"] == k.kind).unwrap();
@@ -176,7 +176,7 @@ fn a_trace_is_complete_after_a_kill_at_any_write_and_repeated_spans_are_identica
     assert_eq!(flaw(&sent), None);
     assert!(writes > 15, "{writes} writes");
     let again = (0..writes).filter(|write| {
-        let (sent, _) = play(Some((*write, Fault::CrashAfter)));
+        let (sent, _) = play(Some((*write, WriteFault::CrashAfter)));
         assert_eq!(flaw(&sent), None, "killed after write {write}");
         let mut ids: Vec<_> = sent.iter().map(|s| s.id).collect();
         ids.sort_unstable();
@@ -190,7 +190,7 @@ fn a_trace_is_complete_when_a_standby_replica_takes_over() {
     let election = Some(Election { timing: Timing::default(), shards: 1 });
     let (_, writes) = play_with(None, election, Heir::StandsBy);
     for write in (2..writes).step_by(3) {
-        let (sent, _) = play_with(Some((write, Fault::CrashAfter)), election, Heir::StandsBy);
+        let (sent, _) = play_with(Some((write, WriteFault::CrashAfter)), election, Heir::StandsBy);
         assert_eq!(flaw(&sent), None, "killed after write {write}");
     }
 }
@@ -204,7 +204,7 @@ fn a_trace_is_complete_after_minutes_without_a_leader() {
     assert_eq!(flaw(&sent), None);
     for write in 0..writes {
         let after = Heir::Starts(Duration::from_mins(5));
-        let (sent, _) = play_with(Some((write, Fault::CrashAfter)), election, after);
+        let (sent, _) = play_with(Some((write, WriteFault::CrashAfter)), election, after);
         assert_eq!(flaw(&sent), None, "killed after write {write}");
     }
 }
@@ -219,7 +219,7 @@ fn a_trace_is_complete_whichever_reply_is_lost() {
         }
         count
     };
-    for fault in [Fault::ReplyLost, Fault::Timeout] {
+    for fault in [WriteFault::ReplyLost, WriteFault::Timeout] {
         for write in 0..writes {
             let (sent, _) = play(Some((write, fault)));
             assert_eq!(flaw(&sent), None, "{fault} at write {write}");
@@ -238,7 +238,7 @@ fn a_workload_deleted_during_a_rollback_leaves_no_gang_on_the_board_or_in_metric
             let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse::<Timestamp>().unwrap());
             let policy = json!({"apiVersion": "setu.kueue.x-k8s.io/v1alpha1", "kind": "Policy"});
             let policy = serde_json::from_value(policy).unwrap();
-            let mut cluster = Cluster::start(7, &clock, &controller_name_of(ID), policy);
+            let mut cluster = SimCluster::start(7, &clock, &controller_name_of(ID), policy);
             let (traces, mut sent) = Traces::channel(Sampler::AlwaysOn, 100_000);
             cluster.traces = traces;
             let client = stage(&cluster).await;

@@ -8,7 +8,7 @@ use setu::clock::Clock;
 use setu::policy::PolicyFile;
 use setu::sim::api::User;
 use setu::sim::api::kinds;
-use setu::sim::cluster::{Cluster, Start};
+use setu::sim::cluster::{SimCluster, Start};
 use setu::sim::scenario;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use std::time::Duration;
 const ID: &str = "uninstall";
 const LIMIT: Duration = Duration::from_mins(5);
 
-fn stage() -> (Cluster, User) {
+fn stage() -> (SimCluster, User) {
     // The command uses the machine's clock.
     let clock = Clock::starting_at(jiff::Timestamp::now());
-    let cluster = Cluster::start(7, &clock, &scenario::controller_name_of(ID), PolicyFile::default());
+    let cluster = SimCluster::start(7, &clock, &scenario::controller_name_of(ID), PolicyFile::default());
     let admin = cluster.server.user("admin");
     for object in scenario::objects(ID, 100).unwrap() {
         let kind = kinds::ALL.iter().find(|k| k.kind == object["kind"]).unwrap();

@@ -11,7 +11,7 @@ use setu::gang::{FailureClass, Journal, Nodes, State, StateName};
 use setu::names;
 use setu::policy::PolicyFile;
 use setu::sim::api::{Preconditions, Status, User, kinds};
-use setu::sim::cluster::{Cluster, Setu, Start};
+use setu::sim::cluster::{Setu, SimCluster, Start};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,7 @@ const ID: &str = "upgrade";
 
 /// One gang of two nodes in a cluster of its own, in virtual time.
 struct Stage {
-    cluster: Cluster,
+    cluster: SimCluster,
     setu: Option<Setu>,
     admin: User,
 }

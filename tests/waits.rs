@@ -12,7 +12,7 @@ use setu::controllers::context::{ContextParts, Options};
 use setu::names;
 use setu::policy::PolicyFile;
 use setu::sim::api::kinds;
-use setu::sim::cluster::Cluster;
+use setu::sim::cluster::SimCluster;
 use setu::sim::scenario;
 use setu::telemetry::Telemetry;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ async fn no_workload_is_read_for_a_claim_before_workloads_are_listed() {
     let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap());
     let policy = PolicyFile::parse("apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy").unwrap();
     let controller = scenario::controller_name_of(ID);
-    let cluster = Cluster::start(7, &clock, &controller, policy.clone());
+    let cluster = SimCluster::start(7, &clock, &controller, policy.clone());
     let admin = cluster.server.user("admin");
     for object in scenario::objects(ID, 100).unwrap() {
         let kind = kinds::ALL.iter().find(|k| k.kind == object["kind"]).unwrap();

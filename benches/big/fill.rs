@@ -13,7 +13,7 @@ use setu::gang::Journal;
 use setu::gang::identity::gang_id;
 use setu::gang::reservation::AdmissionId;
 use setu::names;
-use setu::sim::api::kinds::{self, Kind};
+use setu::sim::api::kinds::{self, ServedKind};
 use setu::sim::scenario;
 use setu_e2e::apply;
 
@@ -31,7 +31,7 @@ pub struct Filler {
 
 impl Filler {
     /// All objects of a kind, in the world's namespace if the kind is namespaced.
-    pub fn api(&self, kind: &Kind) -> Api<DynamicObject> {
+    pub fn api(&self, kind: &ServedKind) -> Api<DynamicObject> {
         let resource = ApiResource {
             group: kind.group.to_owned(),
             version: kind.version.to_owned(),
@@ -124,7 +124,7 @@ impl Filler {
     }
 
     /// Creates a copy of the object with text replaced, and sets its status.
-    async fn copy(&self, kind: &Kind, model: &Value, replaced: &[(&str, &str)]) -> Result<Value> {
+    async fn copy(&self, kind: &ServedKind, model: &Value, replaced: &[(&str, &str)]) -> Result<Value> {
         let mut object = changed(model, replaced)?;
         let status = object.as_object_mut().and_then(|object| object.remove("status"));
         if let Some(metadata) = object["metadata"].as_object_mut() {
@@ -141,14 +141,14 @@ impl Filler {
     }
 
     /// Sets an object's status. Returns the object.
-    pub async fn tell(&self, kind: &Kind, name: &str, status: &Value) -> Result<Value> {
+    pub async fn tell(&self, kind: &ServedKind, name: &str, status: &Value) -> Result<Value> {
         let patch = Patch::Merge(json!({"status": status}));
         let patched = self.api(kind).patch_status(name, &PatchParams::default(), &patch).await;
         Ok(serde_json::to_value(patched.with_context(|| format!("the status of {} {name}", kind.kind))?)?)
     }
 
     /// Merges this into an object.
-    pub async fn change(&self, kind: &Kind, name: &str, change: &Value) -> Result<()> {
+    pub async fn change(&self, kind: &ServedKind, name: &str, change: &Value) -> Result<()> {
         let changed = self.api(kind).patch(name, &PatchParams::default(), &Patch::Merge(change)).await;
         changed.with_context(|| format!("changing {} {name}", kind.kind))?;
         Ok(())

@@ -31,7 +31,7 @@ use model::Model;
 use process::Process;
 use serde_json::json;
 use server::Server;
-use setu::sim::api::kinds::{self, Kind};
+use setu::sim::api::kinds::{self, ServedKind};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -148,7 +148,7 @@ fn cpu(process: &Process) -> f64 {
 }
 
 /// The number of objects of a kind.
-async fn count(filler: &Filler, kind: &Kind) -> Result<i64> {
+async fn count(filler: &Filler, kind: &ServedKind) -> Result<i64> {
     let page: kube::core::ObjectList<DynamicObject> =
         filler.api(kind).list(&ListParams::default().limit(1)).await?;
     let rest = page.metadata.remaining_item_count.unwrap_or_default();

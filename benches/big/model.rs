@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use setu::clock::Clock;
 use setu::policy::PolicyFile;
 use setu::sim::api::{User, kinds};
-use setu::sim::cluster::{Cluster, Start};
+use setu::sim::cluster::{SimCluster, Start};
 use setu::sim::scenario;
 use std::time::{Duration, Instant};
 
@@ -16,14 +16,14 @@ pub struct Model {
     pub claims: Vec<Value>,
     pub nodes: Vec<Value>,
     /// The objects that it depends on, with the status from their controllers.
-    pub others: Vec<(&'static kinds::Kind, Value)>,
+    pub others: Vec<(&'static kinds::ServedKind, Value)>,
 }
 
 impl Model {
     /// A gang of this many nodes, in the world with this id. Takes some seconds.
     pub async fn new(id: &str, nodes: usize) -> Self {
         let policy = PolicyFile::parse("apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy").unwrap();
-        let mut cluster = Cluster::start(7, &Clock::wall(), &scenario::controller_name_of(id), policy);
+        let mut cluster = SimCluster::start(7, &Clock::wall(), &scenario::controller_name_of(id), policy);
         let admin = cluster.server.user("admin");
         for object in scenario::objects(id, 1_000_000).unwrap() {
             let kind = kinds::ALL.iter().find(|k| k.kind == object["kind"]).unwrap();

@@ -10,7 +10,7 @@ use futures::{StreamExt as _, stream};
 use kube::api::{DeleteParams, DynamicObject, ListParams, PatchParams, PostParams};
 use kube::{Api, Client, CustomResourceExt as _, ResourceExt as _};
 use serde_json::{Value, json};
-use setu_e2e::{KUEUE_NAMESPACE, Options, Stack, apply, requests};
+use setu_e2e::{KUEUE_NAMESPACE, Stack, StackOptions, apply, requests};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -53,7 +53,8 @@ fn queue(name: &str, flavor: &str, check: Option<&str>) -> Vec<Value> {
 
 impl World {
     pub async fn start() -> Result<Self> {
-        let stack = Stack::start(Options { provisioning_requests: true, ..Options::default() }).await?;
+        let stack =
+            Stack::start(StackOptions { provisioning_requests: true, ..StackOptions::default() }).await?;
         let client = stack.client()?;
         let crd = serde_json::to_value(::setu::api::ProvisioningParameters::crd())?;
         apply::all(&client, vec![crd]).await?;

@@ -75,7 +75,7 @@ impl InstanceType {
 
 /// One instance type in one zone with one capacity type.
 #[derive(Clone, Copy, Debug)]
-pub struct Offer {
+pub struct CatalogueOffer {
     /// The type.
     pub instance_type: &'static InstanceType,
     /// The zone.
@@ -87,10 +87,10 @@ pub struct Offer {
 }
 
 /// Every offer, in catalogue order.
-pub fn offers() -> impl Iterator<Item = Offer> {
+pub fn offers() -> impl Iterator<Item = CatalogueOffer> {
     TYPES.iter().flat_map(|instance_type| {
         ZONES.iter().zip(0_u32..).flat_map(move |(zone, index)| {
-            CAPACITY_TYPES.iter().map(move |(capacity_type, factor)| Offer {
+            CAPACITY_TYPES.iter().map(move |(capacity_type, factor)| CatalogueOffer {
                 instance_type,
                 zone,
                 capacity_type,

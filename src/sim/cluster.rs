@@ -4,7 +4,7 @@ use super::actors::{self, karpenter::Karpenter, kueue::Kueue, machines::Machines
 use super::api::{self, ApiServer, Caller};
 use super::chance::Chance;
 use super::denials::Denials;
-use super::faults::{Fault, Rates};
+use super::faults::{Rates, WriteFault};
 use super::gated::Gated;
 use super::transport::Link;
 use super::wire::{Line, Struck, Wire};
@@ -37,7 +37,7 @@ const API_REPLICAS: usize = 2;
 const HISTORY: usize = 10_000;
 
 /// The cluster.
-pub struct Cluster {
+pub struct SimCluster {
     /// The API server.
     pub server: ApiServer,
     /// The clock.
@@ -52,7 +52,7 @@ pub struct Cluster {
     lives: u64,
     down: Arc<AtomicBool>,
     kueue_stands: Arc<AtomicBool>,
-    died: (UnboundedSender<Fault>, UnboundedReceiver<Fault>),
+    died: (UnboundedSender<WriteFault>, UnboundedReceiver<WriteFault>),
     struck: Struck,
     /// Replicas of Setu in start order.
     started: Arc<Mutex<Vec<Weak<Context>>>>,
@@ -77,7 +77,7 @@ pub struct Start {
     /// Rates of random faults.
     pub rates: Option<Rates>,
     /// A fault for one write, counted from 0.
-    pub plan: Option<(usize, Fault)>,
+    pub plan: Option<(usize, WriteFault)>,
     /// Clock skew.
     pub skew: SignedDuration,
     /// The API server replica that it talks to.
@@ -101,10 +101,11 @@ pub struct Election {
     pub shards: usize,
 }
 
-impl Cluster {
+impl SimCluster {
     /// Starts a cluster with its actors. Must be called within a tokio runtime.
     pub fn start(seed: u64, clock: &Clock, controller_name: &str, policy: PolicyFile) -> Self {
-        let options = api::Options { seed, clock: clock.clone(), replicas: API_REPLICAS, history: HISTORY };
+        let options =
+            api::ServerOptions { seed, clock: clock.clone(), replicas: API_REPLICAS, history: HISTORY };
         let server = ApiServer::new(options);
         let kueue_stands = actors::start(Kueue::default(), &server, clock, seed);
         actors::start(Karpenter::default(), &server, clock, seed);
@@ -232,7 +233,7 @@ impl Cluster {
     }
 
     /// The planned or random faults that have killed a replica since the last call.
-    pub fn deaths(&mut self) -> Vec<Fault> {
+    pub fn deaths(&mut self) -> Vec<WriteFault> {
         std::iter::from_fn(|| self.died.1.try_recv().ok()).collect()
     }
 }
@@ -272,7 +273,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn only_a_replica_that_panicked_has_fallen() {
         let clock = Clock::starting_at(jiff::Timestamp::UNIX_EPOCH);
-        let mut cluster = Cluster::start(1, &clock, "setu", PolicyFile::default());
+        let mut cluster = SimCluster::start(1, &clock, "setu", PolicyFile::default());
         let mut fallen = cluster.start_setu(&Start::default());
         fallen.task = tokio::spawn(async { panic!("on purpose") });
         let [stopped, killed, alive] = [(); 3].map(|()| cluster.start_setu(&Start::default()));
@@ -286,7 +287,7 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn a_blocking_reconcile_longer_than_the_renew_deadline_keeps_the_lease() {
         let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap());
-        let mut cluster = Cluster::start(1, &clock, "setu", PolicyFile::default());
+        let mut cluster = SimCluster::start(1, &clock, "setu", PolicyFile::default());
         let [lease, renew_deadline] = [3, 2].map(Duration::from_secs);
         let timing = Timing { lease, renew_deadline, retry: Duration::from_millis(250) };
         let computes = Arc::new(AtomicBool::new(false));
@@ -298,7 +299,7 @@ mod tests {
         }));
         let election = Some(Election { timing, shards: 1 });
         let setu = cluster.start_setu(&Start { election, ..Start::default() });
-        setu.wire.doom(("PATCH", "/admissionchecks/check/status"), 1, Fault::ServerError);
+        setu.wire.doom(("PATCH", "/admissionchecks/check/status"), 1, WriteFault::ServerError);
         let leads = || setu.context.shards.any_led();
         until(leads).await;
         let check = json!({
@@ -316,9 +317,9 @@ mod tests {
 
     /// Captures the log.
     #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<u8>>>);
+    struct LogLines(Arc<Mutex<Vec<u8>>>);
 
-    impl std::io::Write for Lines {
+    impl std::io::Write for LogLines {
         fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
             lock(&self.0).extend_from_slice(text);
             Ok(text.len())
@@ -331,7 +332,7 @@ mod tests {
 
     /// The lines logged during and after an API server outage of three minutes, while a gang waits for its nodes.
     async fn logged_of_an_outage(start: Start) -> Vec<String> {
-        let lines = Lines::default();
+        let lines = LogLines::default();
         let written = lines.clone();
         let log = tracing_subscriber::fmt().with_max_level(tracing::Level::INFO).with_ansi(false);
         // With a single subscriber in the process, a callsite first hit on another thread would be disabled permanently.
@@ -341,7 +342,8 @@ mod tests {
         let policy =
             "apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\ndefaults: {deadlines: {launch: 15m}}";
         let policy = PolicyFile::parse(policy).unwrap();
-        let mut cluster = Cluster::start(1, &clock, &crate::sim::scenario::controller_name_of("out"), policy);
+        let mut cluster =
+            SimCluster::start(1, &clock, &crate::sim::scenario::controller_name_of("out"), policy);
         let admin = cluster.server.user("admin");
         for object in crate::sim::scenario::objects("out", 100).unwrap() {
             let kind = kinds::ALL.iter().find(|k| k.kind == object["kind"]).unwrap();
@@ -407,7 +409,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_paused_replica_gets_the_answer_after_it_resumes_and_does_not_repeat_the_request() {
         let clock = Clock::starting_at(jiff::Timestamp::UNIX_EPOCH);
-        let mut cluster = Cluster::start(1, &clock, "setu", PolicyFile::default());
+        let mut cluster = SimCluster::start(1, &clock, "setu", PolicyFile::default());
         let check = json!({
             "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": "check"},
             "spec": {"controllerName": "setu"},

@@ -1,9 +1,9 @@
 //! The [`Theatre`] of the embedded cluster: scenarios run in virtual time, within one process.
 
 use super::api::kinds;
-use super::cluster::{Cluster, Setu, Start};
-use super::faults::Fault;
-use super::scenario::{Provider, Theatre};
+use super::cluster::{Setu, SimCluster, Start};
+use super::faults::WriteFault;
+use super::scenario::{KarpenterProvider, Theatre};
 use super::values::set;
 use crate::app::market;
 use crate::plan::market::Market;
@@ -17,9 +17,9 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 
 /// An embedded cluster with at most one Setu.
-pub struct Embedded {
+pub struct EmbeddedTheatre {
     /// The cluster.
-    pub cluster: Cluster,
+    pub cluster: SimCluster,
     setu: Option<Setu>,
     client: Client,
     /// Karpenter's metrics page, if set.
@@ -28,9 +28,9 @@ pub struct Embedded {
     reading: Option<JoinHandle<()>>,
 }
 
-impl Embedded {
+impl EmbeddedTheatre {
     /// A cluster without Setu.
-    pub fn new(cluster: Cluster) -> Self {
+    pub fn new(cluster: SimCluster) -> Self {
         let client = cluster.client("admin");
         Self { cluster, setu: None, client, page: None, reading: None }
     }
@@ -53,14 +53,14 @@ impl Embedded {
     }
 }
 
-impl Theatre for Embedded {
+impl Theatre for EmbeddedTheatre {
     fn client(&self) -> Client {
         self.client.clone()
     }
 
     /// The cloud has the same machines for every kind of NodeClass.
-    fn provided(&self, mut object: Value, provider: Provider) -> Result<Value> {
-        if provider == Provider::Aws && object.get("kind").is_some_and(|kind| kind == "NodePool") {
+    fn provided(&self, mut object: Value, provider: KarpenterProvider) -> Result<Value> {
+        if provider == KarpenterProvider::Aws && object.get("kind").is_some_and(|kind| kind == "NodePool") {
             let class = ["spec", "template", "spec", "nodeClassRef"];
             set(&mut object, &[&class[..], &["group"]].concat(), "karpenter.k8s.aws".into());
             set(&mut object, &[&class[..], &["kind"]].concat(), "EC2NodeClass".into());
@@ -86,7 +86,7 @@ impl Theatre for Embedded {
 
     fn start_setu(&mut self, kill_after: Option<u64>) -> Result<()> {
         let write = kill_after.and_then(|n| usize::try_from(n).ok()?.checked_sub(1));
-        let plan = write.map(|write| (write, Fault::CrashAfter));
+        let plan = write.map(|write| (write, WriteFault::CrashAfter));
         self.setu = Some(self.cluster.start_setu(&Start { plan, ..Start::default() }));
         self.read_page();
         Ok(())

@@ -31,7 +31,7 @@ pub const STALE_REPLICA: usize = 1;
 
 /// A fault of one write.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Fault {
+pub enum WriteFault {
     /// The replica dies before the request is sent.
     CrashBefore,
     /// The replica dies after the write is committed, before it gets the answer.
@@ -59,7 +59,7 @@ pub enum Fault {
     StaleRestart,
 }
 
-impl Fault {
+impl WriteFault {
     /// Every fault.
     pub const ALL: [Self; 12] = [
         Self::CrashBefore,
@@ -82,7 +82,7 @@ impl Fault {
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for WriteFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self, f)
     }
@@ -109,13 +109,13 @@ impl ReadFault {
         [Self::ReadLost, Self::ReadTimeout, Self::ReadRefused, Self::ReadUnavailable, Self::ReadDelayed];
 
     /// The corresponding fault of a write.
-    pub const fn of_write(self) -> Fault {
+    pub const fn of_write(self) -> WriteFault {
         match self {
-            Self::ReadLost => Fault::RequestLost,
-            Self::ReadTimeout => Fault::Timeout,
-            Self::ReadRefused => Fault::TooManyRequests,
-            Self::ReadUnavailable => Fault::Unavailable,
-            Self::ReadDelayed => Fault::Delayed,
+            Self::ReadLost => WriteFault::RequestLost,
+            Self::ReadTimeout => WriteFault::Timeout,
+            Self::ReadRefused => WriteFault::TooManyRequests,
+            Self::ReadUnavailable => WriteFault::Unavailable,
+            Self::ReadDelayed => WriteFault::Delayed,
         }
     }
 }
@@ -141,7 +141,7 @@ impl WatchFault {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Rates {
     /// Per write and fault.
-    pub writes: BTreeMap<Fault, u64>,
+    pub writes: BTreeMap<WriteFault, u64>,
     /// Per read.
     #[serde(default)]
     pub reads: Vec<(ReadFault, u64)>,
@@ -160,7 +160,7 @@ impl Rates {
     /// A random subset of all faults, each at a random rate.
     pub fn swarm(chance: &mut Chance) -> Self {
         let mut writes = BTreeMap::new();
-        for fault in Fault::ALL {
+        for fault in WriteFault::ALL {
             if chance.happens(500) {
                 writes.insert(fault, 1 + chance.below(40));
             }

@@ -21,7 +21,7 @@ use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::api::{Answer, ApiServer, Caller, Watch};
+use super::api::{ApiServer, Caller, ServerResponse, Watch};
 
 /// Maximum body size that kube-apiserver accepts.
 const LARGEST_BODY: usize = 3 << 20;
@@ -69,8 +69,8 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
     };
     let query = Query::of(parts.uri.query().unwrap_or_default());
     match shared.server.handle(&shared.caller, &Request::from_parts(parts, body)) {
-        Answer::Whole(response) => response.map(Body::from),
-        Answer::Watch(watch) => stream_of(shared.server.clone(), watch, &query, shared.stop.clone()),
+        ServerResponse::Whole(response) => response.map(Body::from),
+        ServerResponse::Watch(watch) => stream_of(shared.server.clone(), watch, &query, shared.stop.clone()),
     }
 }
 

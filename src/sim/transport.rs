@@ -1,9 +1,9 @@
 //! The transport between a replica and the API server: HTTP requests and answers without a socket, with
 //! latency and faults.
 
-use super::api::{Answer, ApiServer, Caller, Frame, Watch};
+use super::api::{ApiServer, Caller, Frame, ServerResponse, Watch};
 use super::denials::Denials;
-use super::faults::{Fault, STALE_REPLICA, WatchFault};
+use super::faults::{STALE_REPLICA, WatchFault, WriteFault};
 use super::wire::Wire;
 use crate::clock::Clock;
 use axum::body::{Body as AnswerBody, Bytes};
@@ -73,13 +73,13 @@ impl Link {
     async fn travel(
         self,
         request: Request<Bytes>,
-        fault: Option<Fault>,
+        fault: Option<WriteFault>,
     ) -> Result<Response<AnswerBody>, io::Error> {
         tokio::time::sleep(self.wire.latency()).await;
         if let Some(result) = self.intercepted(fault) {
             return result;
         }
-        if fault == Some(Fault::Delayed) {
+        if fault == Some(WriteFault::Delayed) {
             tokio::time::sleep(DELAY).await;
         }
         if self.down.load(Ordering::Relaxed) {
@@ -88,28 +88,28 @@ impl Link {
         if let Some(code) = self.denials.refuse(request.method(), request.uri().path(), request.body()) {
             return Ok(refused(code, code.canonical_reason().unwrap_or_default()));
         }
-        if fault == Some(Fault::StaleRestart) {
+        if fault == Some(WriteFault::StaleRestart) {
             self.server.freeze(STALE_REPLICA);
         }
         let date = http_date(self.clock.now());
         let mut answer = self.server.handle(&self.caller, &request);
-        if fault == Some(Fault::AppliedTwice) {
+        if fault == Some(WriteFault::AppliedTwice) {
             answer = self.server.handle(&self.caller, &request);
         }
         match fault {
-            Some(deadly @ (Fault::CrashAfter | Fault::StaleRestart)) => self.wire.die(deadly),
-            Some(Fault::ReplyLost) => return Err(broken()),
-            Some(Fault::Timeout) => return Ok(refused(StatusCode::GATEWAY_TIMEOUT, "Timeout")),
+            Some(deadly @ (WriteFault::CrashAfter | WriteFault::StaleRestart)) => self.wire.die(deadly),
+            Some(WriteFault::ReplyLost) => return Err(broken()),
+            Some(WriteFault::Timeout) => return Ok(refused(StatusCode::GATEWAY_TIMEOUT, "Timeout")),
             _ => {}
         }
         tokio::time::sleep(self.wire.latency()).await;
         Ok(match answer {
-            Answer::Whole(response) => {
+            ServerResponse::Whole(response) => {
                 let mut response = response.map(AnswerBody::from);
                 response.headers_mut().extend(date.map(|date| (DATE, date)));
                 response
             }
-            Answer::Watch(watch) => {
+            ServerResponse::Watch(watch) => {
                 let limit = timeout(&request).unwrap_or(WATCH_LIMIT);
                 let path = request.uri().path().to_owned();
                 let frames = self.feed(watch, path, limit);
@@ -119,17 +119,17 @@ impl Link {
     }
 
     /// The result of a request that does not get to the server because of this fault.
-    fn intercepted(&self, fault: Option<Fault>) -> Option<Result<Response<AnswerBody>, io::Error>> {
+    fn intercepted(&self, fault: Option<WriteFault>) -> Option<Result<Response<AnswerBody>, io::Error>> {
         Some(match fault? {
-            Fault::CrashBefore => {
-                self.wire.die(Fault::CrashBefore);
+            WriteFault::CrashBefore => {
+                self.wire.die(WriteFault::CrashBefore);
                 Err(broken())
             }
-            Fault::RequestLost => Err(broken()),
-            Fault::TooManyRequests => Ok(busy(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests")),
-            Fault::Unavailable => Ok(busy(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable")),
-            Fault::ServerError => Ok(refused(StatusCode::INTERNAL_SERVER_ERROR, "InternalError")),
-            Fault::Conflict => Ok(refused(StatusCode::CONFLICT, "Conflict")),
+            WriteFault::RequestLost => Err(broken()),
+            WriteFault::TooManyRequests => Ok(busy(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests")),
+            WriteFault::Unavailable => Ok(busy(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable")),
+            WriteFault::ServerError => Ok(refused(StatusCode::INTERNAL_SERVER_ERROR, "InternalError")),
+            WriteFault::Conflict => Ok(refused(StatusCode::CONFLICT, "Conflict")),
             _ => return None,
         })
     }
@@ -252,7 +252,7 @@ mod tests {
     use crate::policy::PolicyFile;
     use crate::sim::api::kinds;
     use crate::sim::chance::Chance;
-    use crate::sim::cluster::Cluster;
+    use crate::sim::cluster::SimCluster;
     use crate::sim::wire::Line;
     use k8s_openapi::api::core::v1::ConfigMap;
     use kube::Api;
@@ -266,9 +266,9 @@ mod tests {
     /// object exists when the replica gives up, and after the delay.
     async fn created(meanwhile: impl FnOnce(&Wire)) -> (bool, bool) {
         let cluster =
-            Cluster::start(1, &Clock::starting_at(Timestamp::UNIX_EPOCH), "setu", PolicyFile::default());
+            SimCluster::start(1, &Clock::starting_at(Timestamp::UNIX_EPOCH), "setu", PolicyFile::default());
         let wire = Wire::new(Chance::new(1, "test"), unbounded_channel().0, Arc::new(|_, _| {}));
-        wire.plan(0, Fault::Delayed);
+        wire.plan(0, WriteFault::Delayed);
         let link = Link {
             server: cluster.server.clone(),
             caller: Caller { user: Arc::from("admin"), replica: 0 },

@@ -2,7 +2,7 @@
 //!
 //! Each data key holds a YAML document `rules: [...]`. The rules of all keys apply.
 
-use super::catalogue::{Offer, RESERVED};
+use super::catalogue::{CatalogueOffer, RESERVED};
 use crate::api::duration::Span;
 use serde::Deserialize;
 use serde_json::Value;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// Where a claim is, or would be, launched.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct Location {
     /// Its NodePool.
     pub node_pool: String,
     /// Its slot in the gang.
@@ -26,10 +26,10 @@ pub struct Place {
     pub labels: BTreeMap<String, String>,
 }
 
-impl Place {
+impl Location {
     /// The place of an instance of this offer, for a claim that is here.
     #[must_use]
-    pub fn with(&self, offer: &Offer) -> Self {
+    pub fn with(&self, offer: &CatalogueOffer) -> Self {
         Self {
             instance_type: offer.instance_type.name.to_owned(),
             zone: offer.zone.to_owned(),
@@ -42,7 +42,7 @@ impl Place {
 /// A matcher of places, and their weather. An absent matcher field matches everything.
 #[derive(Deserialize, Clone, Debug, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Rule {
+pub struct WeatherRule {
     node_pool: Option<String>,
     slot: Option<String>,
     instance_type: Option<String>,
@@ -82,8 +82,8 @@ pub struct CreateError {
     pub message: String,
 }
 
-impl Rule {
-    fn matches(&self, place: &Place) -> bool {
+impl WeatherRule {
+    fn matches(&self, place: &Location) -> bool {
         let same = |wanted: &Option<String>, is: &str| wanted.as_ref().is_none_or(|w| w == is);
         same(&self.node_pool, &place.node_pool)
             && same(&self.slot, &place.slot)
@@ -96,13 +96,13 @@ impl Rule {
 
 /// All current rules.
 #[derive(Clone, Debug, Default)]
-pub struct Weather(Vec<Rule>);
+pub struct Weather(Vec<WeatherRule>);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Document {
     #[serde(default)]
-    rules: Vec<Rule>,
+    rules: Vec<WeatherRule>,
 }
 
 impl Weather {
@@ -115,54 +115,54 @@ impl Weather {
         Self(documents.flat_map(rules).collect())
     }
 
-    fn at<'w>(&'w self, place: &'w Place) -> impl Iterator<Item = &'w Rule> {
+    fn at<'w>(&'w self, place: &'w Location) -> impl Iterator<Item = &'w WeatherRule> {
         self.0.iter().filter(|r| r.matches(place))
     }
 
     /// Whether one more instance at `place` would exceed the capacity.
-    pub fn is_full(&self, place: &Place, live: &BTreeMap<String, Place>) -> bool {
+    pub fn is_full(&self, place: &Location, live: &BTreeMap<String, Location>) -> bool {
         self.at(place).any(|rule| {
             rule.capacity.is_some_and(|room| live.values().filter(|p| rule.matches(p)).count() >= room)
         })
     }
 
     /// Whether a rule sets the reserved capacity at `place`.
-    pub fn reserves(&self, place: &Place) -> bool {
+    pub fn reserves(&self, place: &Location) -> bool {
         self.at(place).any(|rule| rule.capacity.is_some() && rule.capacity_type.as_deref() == Some(RESERVED))
     }
 
     /// Minimum duration of a launch.
-    pub fn launch_delay(&self, place: &Place) -> Duration {
+    pub fn launch_delay(&self, place: &Location) -> Duration {
         longest(self.at(place).filter_map(|r| r.launch_delay))
     }
 
     /// Minimum time until the Node appears.
-    pub fn registration_delay(&self, place: &Place) -> Duration {
+    pub fn registration_delay(&self, place: &Location) -> Duration {
         longest(self.at(place).filter_map(|r| r.registration_delay))
     }
 
     /// The error of every launch, if any.
-    pub fn create_error(&self, place: &Place) -> Option<&CreateError> {
+    pub fn create_error(&self, place: &Location) -> Option<&CreateError> {
         self.0.iter().filter(|r| r.matches(place)).find_map(|r| r.create_error.as_ref())
     }
 
     /// Whether the Node never becomes ready.
-    pub fn never_ready(&self, place: &Place) -> bool {
+    pub fn never_ready(&self, place: &Location) -> bool {
         self.at(place).any(|r| r.never_ready)
     }
 
     /// Whether the Node does not report this resource.
-    pub fn hides(&self, place: &Place, resource: &str) -> bool {
+    pub fn hides(&self, place: &Location, resource: &str) -> bool {
         self.at(place).any(|r| r.missing_resources.iter().any(|m| m == resource))
     }
 
     /// The amount of this resource that the Node reports instead of that of its type.
-    pub fn shows(&self, place: &Place, resource: &str) -> Option<String> {
+    pub fn shows(&self, place: &Location, resource: &str) -> Option<String> {
         self.at(place).find_map(|r| r.shows.get(resource)).cloned()
     }
 
     /// The price factor.
-    pub fn price_factor(&self, place: &Place) -> f64 {
+    pub fn price_factor(&self, place: &Location) -> f64 {
         self.at(place).filter_map(|r| r.price_factor).product()
     }
 }

@@ -1,7 +1,7 @@
 //! The wire of one replica: whether it reaches the API server, and which faults hit its requests.
 
 use super::chance::Chance;
-use super::faults::{Fault, Rates, WatchFault};
+use super::faults::{Rates, WatchFault, WriteFault};
 use axum::body::Bytes;
 use http::{Method, Request};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -38,14 +38,14 @@ pub struct Wire {
     moved: Notify,
     /// Tasks that are suspended while the replica is paused.
     gated: Mutex<Vec<Waker>>,
-    state: Mutex<State>,
-    died: UnboundedSender<Fault>,
+    state: Mutex<WireState>,
+    died: UnboundedSender<WriteFault>,
     struck: Struck,
-    asked: Mutex<Option<Asked>>,
+    asked: Mutex<Option<RequestObserver>>,
 }
 
 /// Callback for every request when it is sent.
-pub type Asked = Arc<dyn Fn(&Request<Bytes>) + Send + Sync>;
+pub type RequestObserver = Arc<dyn Fn(&Request<Bytes>) + Send + Sync>;
 
 /// Callback for every fault when it hits: the fault's name, and the request that it hits,
 /// if any.
@@ -56,11 +56,11 @@ struct Doom {
     verb: &'static str,
     path: &'static str,
     left: usize,
-    fault: Fault,
+    fault: WriteFault,
 }
 
 impl Doom {
-    fn strikes(&mut self, verb: &str, path: &str) -> Option<Fault> {
+    fn strikes(&mut self, verb: &str, path: &str) -> Option<WriteFault> {
         if verb == self.verb && path.ends_with(self.path) {
             self.left = self.left.checked_sub(1)?;
             return (self.left == 0).then_some(self.fault);
@@ -69,10 +69,10 @@ impl Doom {
     }
 }
 
-struct State {
+struct WireState {
     chance: Chance,
     rates: Rates,
-    plan: Option<(usize, Fault)>,
+    plan: Option<(usize, WriteFault)>,
     doom: Option<Doom>,
     written: Vec<Written>,
     /// Path suffixes whose watches have been silenced, and when.
@@ -81,8 +81,8 @@ struct State {
 
 impl Wire {
     /// A wire without faults. Deaths of the replica are sent to `died`.
-    pub fn new(chance: Chance, died: UnboundedSender<Fault>, struck: Struck) -> Arc<Self> {
-        let state = State {
+    pub fn new(chance: Chance, died: UnboundedSender<WriteFault>, struck: Struck) -> Arc<Self> {
+        let state = WireState {
             chance,
             rates: Rates::none(),
             plan: None,
@@ -101,7 +101,7 @@ impl Wire {
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, WireState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -115,18 +115,18 @@ impl Wire {
     }
 
     /// Plans a fault for the write with this number, counted from 0.
-    pub fn plan(&self, write: usize, fault: Fault) {
+    pub fn plan(&self, write: usize, fault: WriteFault) {
         self.state().plan = Some((write, fault));
     }
 
     /// Plans a fault for the `number`th write from now on, counted from 1, among those with this
     /// verb and path suffix.
-    pub fn doom(&self, (verb, path): (&'static str, &'static str), number: usize, fault: Fault) {
+    pub fn doom(&self, (verb, path): (&'static str, &'static str), number: usize, fault: WriteFault) {
         self.state().doom = Some(Doom { verb, path, left: number, fault });
     }
 
     /// Sets a callback for every request from now on.
-    pub fn tell_of_requests(&self, asked: Asked) {
+    pub fn tell_of_requests(&self, asked: RequestObserver) {
         *self.asked.lock().unwrap_or_else(PoisonError::into_inner) = Some(asked);
     }
 
@@ -206,7 +206,7 @@ impl Wire {
     }
 
     /// The fault that hits this request, if any.
-    pub fn strikes(&self, request: &Request<Bytes>) -> Option<Fault> {
+    pub fn strikes(&self, request: &Request<Bytes>) -> Option<WriteFault> {
         let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(asked) = asked {
             asked(request);
@@ -214,7 +214,7 @@ impl Wire {
         if request.method() == Method::GET { self.strikes_read(request) } else { self.strikes_write(request) }
     }
 
-    fn strikes_read(&self, request: &Request<Bytes>) -> Option<Fault> {
+    fn strikes_read(&self, request: &Request<Bytes>) -> Option<WriteFault> {
         let mut state = self.state();
         let rates = state.rates.reads.clone();
         let (fault, _) = rates.into_iter().find(|(_, rate)| state.chance.happens(*rate))?;
@@ -223,7 +223,7 @@ impl Wire {
         Some(fault.of_write())
     }
 
-    fn strikes_write(&self, request: &Request<Bytes>) -> Option<Fault> {
+    fn strikes_write(&self, request: &Request<Bytes>) -> Option<WriteFault> {
         let (verb, path) = (request.method().as_str(), request.uri().path());
         let mut state = self.state();
         let number = state.written.len();
@@ -254,7 +254,7 @@ impl Wire {
     }
 
     /// Kills the replica.
-    pub fn die(&self, of: Fault) {
+    pub fn die(&self, of: WriteFault) {
         self.set_line(Line::Dead);
         // The receiver is gone once the run is over.
         let _ = self.died.send(of);

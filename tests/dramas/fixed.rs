@@ -6,21 +6,21 @@ use super::single::{differs, ways};
 use jiff::SignedDuration;
 use serde_json::json;
 use setu::gang::StateName;
-use setu::sim::drama::{Drama, Outcome, Role, Scene};
-use setu::sim::faults::{Fault, Rates};
+use setu::sim::drama::{Drama, DramaOutcome, GangRole, Scene};
+use setu::sim::faults::{Rates, WriteFault};
 use setu::sim::moves::Move;
 use setu::telemetry::metrics;
 use std::collections::BTreeMap;
 
 /// Plays named dramas. Each must succeed, and end like its reference if it has one.
-fn all_go_well(all: &[(String, Drama, Option<&Outcome>)]) -> Vec<Outcome> {
+fn all_go_well(all: &[(String, Drama, Option<&DramaOutcome>)]) -> Vec<DramaOutcome> {
     let played = each(all, |(name, drama, reference)| {
         let outcome = drama.play(false).unwrap();
         let wrong = outcome.violations.first().map(ToString::to_string);
         let other = || reference.and_then(|reference| differs(reference, &outcome, drama));
         (wrong.or_else(other).map(|wrong| format!("{name}: {wrong}")), outcome)
     });
-    let (wrong, outcomes): (Vec<Option<String>>, Vec<Outcome>) = played.into_iter().unzip();
+    let (wrong, outcomes): (Vec<Option<String>>, Vec<DramaOutcome>) = played.into_iter().unzip();
     let wrong: Vec<String> = wrong.into_iter().flatten().collect();
     assert!(wrong.is_empty(), "{} of {} failed:\n{}", wrong.len(), all.len(), wrong.join("\n"));
     outcomes
@@ -30,9 +30,9 @@ fn all_go_well(all: &[(String, Drama, Option<&Outcome>)]) -> Vec<Outcome> {
 type Change<'c> = (&'c str, &'c (dyn Fn(&mut Drama) + Sync));
 
 /// Checks that every way, with each change, ends as it does without it. Returns all runs, change by change.
-fn every_way_with(changes: &[Change<'_>]) -> Vec<Outcome> {
+fn every_way_with(changes: &[Change<'_>]) -> Vec<DramaOutcome> {
     let ways = ways();
-    let references: Vec<Outcome> = each(&ways, |way| way.drama.play(false).unwrap());
+    let references: Vec<DramaOutcome> = each(&ways, |way| way.drama.play(false).unwrap());
     let mut all = Vec::new();
     for (what, change) in changes {
         for (way, reference) in ways.iter().zip(&references) {
@@ -79,7 +79,7 @@ fn a_clock_jump_does_no_harm() {
         ("an hour on while nodes come up", &jumps(5_000, 3_600)),
         ("a minute back while it runs", &jumps(12_000, -60)),
     ]);
-    let met = |outcome: &Outcome, state| outcome.met.contains_key(&(state, "Clock".to_owned()));
+    let met = |outcome: &DramaOutcome, state| outcome.met.contains_key(&(state, "Clock".to_owned()));
     for (jump, state) in
         [(1, StateName::WaitingReady), (2, StateName::WaitingReady), (3, StateName::Approved)]
     {
@@ -101,13 +101,13 @@ fn a_leader_that_resumes_after_ten_minutes_with_stale_state_does_no_harm() {
         }
     }
     let outcomes = all_go_well(&all);
-    let slow = |outcome: &Outcome| took(outcome, "gang-0") > SignedDuration::from_mins(9);
+    let slow = |outcome: &DramaOutcome| took(outcome, "gang-0") > SignedDuration::from_mins(9);
     let (alone, beside) = outcomes.split_at(all.len() / 2);
     assert!(alone.iter().any(slow), "no one was asleep while it mattered");
     assert!(!beside.iter().any(slow), "the other one goes on");
 }
 
-fn took(outcome: &Outcome, job: &str) -> SignedDuration {
+fn took(outcome: &DramaOutcome, job: &str) -> SignedDuration {
     outcome.ends.get(job).and_then(|end| end.took).unwrap()
 }
 
@@ -115,7 +115,7 @@ fn took(outcome: &Outcome, job: &str) -> SignedDuration {
 fn a_gang_ends_after_a_minute_of_any_disturbance() {
     let mut all = Vec::new();
     for what in Move::ALL {
-        let gangs = vec![Role { pods: 2, runs: 10, enters: 0 }, Role { pods: 1, runs: 5, enters: 8 }];
+        let gangs = vec![GangRole { pods: 2, runs: 10, enters: 0 }, GangRole { pods: 1, runs: 5, enters: 8 }];
         let scenes = vec![(6_000, Scene::Move(what)), (66_000, Scene::Calm)];
         let drama = Drama { gangs, scenes, chaos: 67_000, ..Drama::quiet(2) };
         all.push((format!("{what:?}"), drama, None));
@@ -125,7 +125,7 @@ fn a_gang_ends_after_a_minute_of_any_disturbance() {
 
 #[test]
 fn thirty_gangs_that_arrive_during_an_outage_all_finish_after_it() {
-    let gangs = (0..30).map(|n| Role { pods: 2, runs: 5, enters: n / 3 }).collect();
+    let gangs = (0..30).map(|n| GangRole { pods: 2, runs: 5, enters: n / 3 }).collect();
     let scenes = vec![(0, Scene::Move(Move::ApiServerDown)), (60_000, Scene::Calm)];
     let mut drama = Drama { gangs, scenes, chaos: 61_000, ..Drama::quiet(2) };
     // The default deadlines of dramas are too short for this.
@@ -142,14 +142,14 @@ fn thirty_gangs_that_arrive_during_an_outage_all_finish_after_it() {
 
 /// How much later the first of two gangs ends because of what happens to the second.
 fn delay(scenes: Vec<(u64, Scene)>) -> SignedDuration {
-    let first = Role { pods: 2, runs: 5, enters: 10 };
-    let other = Role { pods: 3, runs: 5, enters: 0 };
+    let first = GangRole { pods: 2, runs: 5, enters: 10 };
+    let other = GangRole { pods: 3, runs: 5, enters: 0 };
     let chaos = 100_000;
     let alone = Drama { gangs: vec![first.clone()], chaos, ..Drama::quiet(2) };
     let beside = Drama { gangs: vec![first, other], scenes, ..alone.clone() };
     let both = all_go_well(&[("alone".to_owned(), alone, None), ("beside".to_owned(), beside, None)]);
     let [alone, beside] = both.as_slice() else { panic!("two were played") };
-    let ended = |outcome: &Outcome| outcome.ends.get("gang-0").is_some_and(|end| end.finished);
+    let ended = |outcome: &DramaOutcome| outcome.ends.get("gang-0").is_some_and(|end| end.finished);
     assert!(ended(alone) && ended(beside), "{:?}", beside.ends);
     took(beside, "gang-0") - took(alone, "gang-0")
 }
@@ -216,7 +216,7 @@ fn the_metric_counts_each_committed_step_exactly_once() {
         assert_eq!(counted, committed, "{}", way.name);
     }
     for way in ways().into_iter().take(2) {
-        let doubled = Drama { plan: Some((4, Fault::AppliedTwice)), ..way.drama.clone() };
+        let doubled = Drama { plan: Some((4, WriteFault::AppliedTwice)), ..way.drama.clone() };
         let (counted, committed) = counted(&doubled);
         for (step, times) in counted {
             assert!(committed.get(&step).is_some_and(|most| times <= *most), "{}: {step}", way.name);

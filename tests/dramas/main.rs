@@ -11,7 +11,7 @@
 mod fixed;
 mod single;
 
-use setu::sim::drama::{Drama, Outcome, shrink};
+use setu::sim::drama::{Drama, DramaOutcome, shrink};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -51,7 +51,7 @@ fn each<I: Sync, T: Send>(all: &[I], does: impl Fn(&I) -> T + Sync) -> Vec<T> {
     done.into_inner().unwrap().into_values().collect()
 }
 
-fn describe(drama: &Drama, outcome: &Outcome) -> String {
+fn describe(drama: &Drama, outcome: &DramaOutcome) -> String {
     let violations: Vec<String> = outcome.violations.iter().take(5).map(ToString::to_string).collect();
     format!("{}\nin the drama:\n{}", violations.join("\n"), serde_yaml::to_string(drama).unwrap())
 }

@@ -4,21 +4,21 @@
 use super::each;
 use serde_json::{Value, json};
 use setu::gang::StateName;
-use setu::sim::drama::{Drama, Outcome, Role, Scene};
-use setu::sim::faults::Fault;
+use setu::sim::drama::{Drama, DramaOutcome, GangRole, Scene};
+use setu::sim::faults::WriteFault;
 use setu::sim::moves::Move;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// The faults after which a restart, or another answer, must lead to the same end; and a write that arrives
 /// late.
-const WORST: [Fault; 6] = [
-    Fault::CrashBefore,
-    Fault::CrashAfter,
-    Fault::ReplyLost,
-    Fault::AppliedTwice,
-    Fault::StaleRestart,
-    Fault::Delayed,
+const WORST: [WriteFault; 6] = [
+    WriteFault::CrashBefore,
+    WriteFault::CrashAfter,
+    WriteFault::ReplyLost,
+    WriteFault::AppliedTwice,
+    WriteFault::StaleRestart,
+    WriteFault::Delayed,
 ];
 
 /// The longest attempt: `deadlines.gang` of a drama, plus the time to replace a dead replica.
@@ -28,15 +28,15 @@ const ATTEMPT: Duration = Duration::from_secs(140);
 pub struct Way {
     pub name: &'static str,
     pub drama: Drama,
-    goes: fn(&Outcome) -> bool,
+    goes: fn(&DramaOutcome) -> bool,
 }
 
 /// Gangs by their pods, the seconds that these run, and when they start.
-fn gangs(all: &[(u32, u64, u64)]) -> Vec<Role> {
-    all.iter().map(|&(pods, runs, enters)| Role { pods, runs, enters }).collect()
+fn gangs(all: &[(u32, u64, u64)]) -> Vec<GangRole> {
+    all.iter().map(|&(pods, runs, enters)| GangRole { pods, runs, enters }).collect()
 }
 
-fn of(gangs: Vec<Role>, scenes: Vec<(u64, Scene)>, more: &Value) -> Drama {
+fn of(gangs: Vec<GangRole>, scenes: Vec<(u64, Scene)>, more: &Value) -> Drama {
     let mut policy = Drama::quiet(1).policy;
     json_patch::merge(&mut policy, &json!({"retry": {"inCheck": {"limit": 20}}}));
     json_patch::merge(&mut policy, more);
@@ -52,11 +52,11 @@ fn moves(at: u64, what: Move) -> (u64, Scene) {
     (at, Scene::Move(what))
 }
 
-fn met(outcome: &Outcome, state: StateName, what: Move) -> bool {
+fn met(outcome: &DramaOutcome, state: StateName, what: Move) -> bool {
     outcome.met.contains_key(&(state, format!("{what:?}")))
 }
 
-fn went(outcome: &Outcome, from: StateName, to: StateName) -> bool {
+fn went(outcome: &DramaOutcome, from: StateName, to: StateName) -> bool {
     outcome.steps.keys().any(|step| (step.0, step.1) == (from, to))
 }
 
@@ -124,8 +124,8 @@ pub fn ways() -> Vec<Way> {
 }
 
 /// How a run differs from the one without a fault, apart from time.
-pub fn differs(reference: &Outcome, faulty: &Outcome, drama: &Drama) -> Option<String> {
-    let ends = |outcome: &Outcome| -> BTreeMap<String, (bool, bool)> {
+pub fn differs(reference: &DramaOutcome, faulty: &DramaOutcome, drama: &Drama) -> Option<String> {
+    let ends = |outcome: &DramaOutcome| -> BTreeMap<String, (bool, bool)> {
         outcome.ends.iter().map(|(job, end)| (job.clone(), (end.finished, end.given_up))).collect()
     };
     if ends(reference) != ends(faulty) {
@@ -147,13 +147,13 @@ pub fn differs(reference: &Outcome, faulty: &Outcome, drama: &Drama) -> Option<S
 }
 
 /// A fault at one write: the way, the write and the fault.
-type Case = (usize, usize, Fault);
+type Case = (usize, usize, WriteFault);
 
 /// Plays these faults at every write of every way, except for cases that `keep` drops. Returns the cases played.
-fn every(faults: &[Fault], keep: impl Fn(&Case) -> bool) -> Vec<Case> {
+fn every(faults: &[WriteFault], keep: impl Fn(&Case) -> bool) -> Vec<Case> {
     let started = Instant::now();
     let ways = ways();
-    let references: Vec<Outcome> = each(&ways, |way| way.drama.play(false).unwrap());
+    let references: Vec<DramaOutcome> = each(&ways, |way| way.drama.play(false).unwrap());
     let mut cases: Vec<Case> = Vec::new();
     for (index, (way, reference)) in ways.iter().zip(&references).enumerate() {
         assert!(reference.violations.is_empty(), "{}: {:?}", way.name, reference.violations);
@@ -179,13 +179,13 @@ fn every(faults: &[Fault], keep: impl Fn(&Case) -> bool) -> Vec<Case> {
 }
 
 /// Plays one in `apart` of these faults at every write of every way, in rotation.
-fn in_turn(faults: &[Fault], apart: usize) {
-    let place = |fault: &Fault| faults.iter().position(|known| known == fault);
+fn in_turn(faults: &[WriteFault], apart: usize) {
+    let place = |fault: &WriteFault| faults.iter().position(|known| known == fault);
     let cases = every(faults, |&(way, write, fault)| {
         place(&fault).is_some_and(|at| (way + write + at).is_multiple_of(apart))
     });
     let ways: BTreeSet<usize> = cases.iter().map(|(way, ..)| *way).collect();
-    let played: BTreeSet<Fault> = cases.iter().map(|(_, _, fault)| *fault).collect();
+    let played: BTreeSet<WriteFault> = cases.iter().map(|(_, _, fault)| *fault).collect();
     assert_eq!((ways.len(), played.len()), (self::ways().len(), faults.len()), "{cases:?}");
 }
 
@@ -197,7 +197,8 @@ fn the_worst_faults_at_a_single_write_do_not_change_how_a_gang_ends() {
 /// Plays a sample of what the next test plays.
 #[test]
 fn other_faults_at_a_single_write_do_not_change_how_a_gang_ends() {
-    let others: Vec<Fault> = Fault::ALL.into_iter().filter(|fault| !WORST.contains(fault)).collect();
+    let others: Vec<WriteFault> =
+        WriteFault::ALL.into_iter().filter(|fault| !WORST.contains(fault)).collect();
     in_turn(&others, others.len());
 }
 
@@ -205,7 +206,7 @@ fn other_faults_at_a_single_write_do_not_change_how_a_gang_ends() {
 #[test]
 #[ignore = "takes minutes"]
 fn every_fault_at_every_write_does_not_change_how_a_gang_ends() {
-    every(&Fault::ALL, |_| true);
+    every(&WriteFault::ALL, |_| true);
 }
 
 #[test]
@@ -215,9 +216,9 @@ fn a_different_end_is_detected() {
     let cut_short = of(gangs(&[(2, 5, 0)]), vec![moves(5_000, Move::DeleteJob)], &json!({}));
     let cut_short = cut_short.play(false).unwrap();
     assert!(differs(&reference, &cut_short, &drama).unwrap().contains("it ends as"));
-    let dear = Outcome { created: 5, ..reference.clone() };
+    let dear = DramaOutcome { created: 5, ..reference.clone() };
     assert!(differs(&reference, &dear, &drama).unwrap().contains("5 claims are made, 4 at most"));
-    let idle = Outcome { wasted: reference.wasted + 300.0, ..reference.clone() };
+    let idle = DramaOutcome { wasted: reference.wasted + 300.0, ..reference.clone() };
     assert!(differs(&reference, &idle, &drama).unwrap().contains("node-seconds serve nobody"));
     assert_eq!(differs(&reference, &reference, &drama), None);
 }

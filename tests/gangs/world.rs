@@ -8,7 +8,7 @@ use setu::clock::Clock;
 use setu::policy::PolicyFile;
 use setu::sim::actors::machines::RUN_FOR;
 use setu::sim::api::{User, kinds};
-use setu::sim::cluster::{Cluster, Setu, Start};
+use setu::sim::cluster::{Setu, SimCluster, Start};
 use setu::sim::scenario;
 
 /// When it starts.
@@ -21,9 +21,9 @@ pub fn policy(lines: &str) -> PolicyFile {
 }
 
 /// A cluster in which everything is named `id`, without Setu, and its administrator.
-pub fn cluster(id: &str, policy: PolicyFile) -> (Cluster, User) {
+pub fn cluster(id: &str, policy: PolicyFile) -> (SimCluster, User) {
     let clock = Clock::starting_at(START.parse().unwrap());
-    let cluster = Cluster::start(7, &clock, &scenario::controller_name_of(id), policy);
+    let cluster = SimCluster::start(7, &clock, &scenario::controller_name_of(id), policy);
     let admin = cluster.server.user("admin");
     for object in scenario::objects(id, 100).unwrap() {
         let kind = kinds::ALL.iter().find(|k| k.kind == object["kind"]).unwrap();
@@ -98,7 +98,7 @@ pub fn slice(id: &str, job: &Value, name: &str, pods: usize, replaces: Option<&s
 }
 
 /// A second installation of Setu, with a controller name and a check of its own.
-pub fn another_setu(cluster: &mut Cluster, admin: &User) -> Setu {
+pub fn another_setu(cluster: &mut SimCluster, admin: &User) -> Setu {
     let controller_name = "example.com/another";
     let check = json!({
         "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": "another"},

@@ -3,7 +3,7 @@
 //! Rule: nothing is decided here. A turn is `Journal::decode` → `step` as in `controllers::gang`, a report is
 //! `verdict::desired`. Results are cached because the same small values recur.
 
-use crate::world::{Claim, Phase, Work};
+use crate::world::{Claim, KueuePhase, Work};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 use setu_core::api::Workload;
@@ -104,7 +104,7 @@ fn number(admission: &AdmissionId) -> u8 {
 
 /// The state of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum ModelState {
     Validating,
     Provisioning,
     WaitingReady,
@@ -119,8 +119,8 @@ pub enum Place {
 /// A journal without the fields that decide nothing: history, times, texts.
 #[allow(clippy::struct_excessive_bools, reason = "it mirrors the journal's fields")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Kept {
-    pub place: Place,
+pub struct ModelJournal {
+    pub place: ModelState,
     pub admission: u8,
     pub attempt: u8,
     pub generation: u8,
@@ -132,21 +132,21 @@ pub struct Kept {
     begun: bool,
 }
 
-impl Kept {
+impl ModelJournal {
     fn of(journal: &Journal) -> Self {
         let memory = &journal.memory;
         let small = |n: u32| u8::try_from(n).unwrap();
         Self {
             place: match &journal.state {
-                State::Validating => Place::Validating,
-                State::Provisioning => Place::Provisioning,
-                State::WaitingReady => Place::WaitingReady,
-                State::RollingBack { then } => Place::RollingBack(*then),
-                State::BackingOff { .. } => Place::BackingOff,
-                State::Approved { nodes } => Place::Approved(*nodes),
-                State::Yielded => Place::Yielded,
-                State::Rejected => Place::Rejected,
-                State::Released => Place::Released,
+                State::Validating => ModelState::Validating,
+                State::Provisioning => ModelState::Provisioning,
+                State::WaitingReady => ModelState::WaitingReady,
+                State::RollingBack { then } => ModelState::RollingBack(*then),
+                State::BackingOff { .. } => ModelState::BackingOff,
+                State::Approved { nodes } => ModelState::Approved(*nodes),
+                State::Yielded => ModelState::Yielded,
+                State::Rejected => ModelState::Rejected,
+                State::Released => ModelState::Released,
             },
             admission: number(&memory.admission),
             attempt: small(memory.attempt),
@@ -165,15 +165,15 @@ impl Kept {
         let admission = AdmissionId(ADMISSIONS.lock().unwrap()[usize::from(self.admission)].clone());
         let mut journal = Journal::new(UID, admission, start(), Some(soon));
         journal.state = match self.place {
-            Place::Validating => State::Validating,
-            Place::Provisioning => State::Provisioning,
-            Place::WaitingReady => State::WaitingReady,
-            Place::RollingBack(then) => State::RollingBack { then },
-            Place::BackingOff => State::BackingOff { until: soon },
-            Place::Approved(nodes) => State::Approved { nodes },
-            Place::Yielded => State::Yielded,
-            Place::Rejected => State::Rejected,
-            Place::Released => State::Released,
+            ModelState::Validating => State::Validating,
+            ModelState::Provisioning => State::Provisioning,
+            ModelState::WaitingReady => State::WaitingReady,
+            ModelState::RollingBack(then) => State::RollingBack { then },
+            ModelState::BackingOff => State::BackingOff { until: soon },
+            ModelState::Approved(nodes) => State::Approved { nodes },
+            ModelState::Yielded => State::Yielded,
+            ModelState::Rejected => State::Rejected,
+            ModelState::Released => State::Released,
         };
         journal.seq = if self.begun { 7 } else { 0 };
         journal.memory.attempt = u32::from(self.attempt);
@@ -194,7 +194,7 @@ impl Kept {
 
     /// Whether it is ever written. The journal of a gang that never held anything is not.
     pub fn is_durable(self) -> bool {
-        self.begun || self.place == Place::Validating
+        self.begun || self.place == ModelState::Validating
     }
 
     /// Whether a node lost after admission is replaced.
@@ -204,7 +204,7 @@ impl Kept {
 
     /// Whether this claim is wanted, given the other claims.
     pub fn wants(self, claim: &Claim, all: &[Claim]) -> bool {
-        matches!(self.place, Place::Provisioning | Place::WaitingReady | Place::Approved(_))
+        matches!(self.place, ModelState::Provisioning | ModelState::WaitingReady | ModelState::Approved(_))
             && claim.attempt == self.attempt
             && claim.slot < self.slots
             && !claim.is_superseded(all)
@@ -213,8 +213,8 @@ impl Kept {
 
 /// All inputs of one turn.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Sighting {
-    pub journal: Kept,
+pub struct StepInput {
+    pub journal: ModelJournal,
     pub fresh: bool,
     pub work: Work,
     pub claims: Vec<Claim>,
@@ -236,22 +236,22 @@ pub enum Write {
 pub enum Turn {
     Still,
     NeedsQuorumRead,
-    Moved { journal: Kept, writes: Vec<Write>, lawful: bool },
+    Moved { journal: ModelJournal, writes: Vec<Write>, lawful: bool },
 }
 
 #[derive(Default)]
-struct Known {
-    turns: HashMap<Sighting, Turn>,
-    reports: HashMap<Sighting, Option<Verdict>>,
+struct StepCache {
+    turns: HashMap<StepInput, Turn>,
+    reports: HashMap<StepInput, Option<Verdict>>,
     works: HashMap<Work, (Reservation, u8)>,
 }
 
 thread_local! {
-    static KNOWN: RefCell<Known> = RefCell::default();
+    static KNOWN: RefCell<StepCache> = RefCell::default();
 }
 
 /// One pure turn of a reconcile.
-pub fn turn(seen: &Sighting) -> Turn {
+pub fn turn(seen: &StepInput) -> Turn {
     if let Some(known) = KNOWN.with_borrow(|k| k.turns.get(seen).cloned()) {
         return known;
     }
@@ -261,7 +261,7 @@ pub fn turn(seen: &Sighting) -> Turn {
 }
 
 /// The verdict to write at the end of a reconcile; `None` if the check already has it.
-pub fn report(seen: &Sighting) -> Option<Verdict> {
+pub fn report(seen: &StepInput) -> Option<Verdict> {
     if let Some(known) = KNOWN.with_borrow(|k| k.reports.get(seen).copied()) {
         return known;
     }
@@ -278,12 +278,12 @@ pub fn report(seen: &Sighting) -> Option<Verdict> {
 }
 
 /// The journal that a reconcile starts from, and whether it is new; `None` if there is nothing to do.
-pub fn open(work: &Work, claims: &[Claim]) -> Option<(Kept, bool)> {
+pub fn open(work: &Work, claims: &[Claim]) -> Option<(ModelJournal, bool)> {
     if let Some(journal) = work.journal {
         return Some((journal, false));
     }
     let opened = initial_journal(None, UID, known(work).0, !claims.is_empty(), start());
-    opened.map(|(journal, fresh)| (Kept::of(&journal), fresh))
+    opened.map(|(journal, fresh)| (ModelJournal::of(&journal), fresh))
 }
 
 /// Whether quota is reserved and nothing prevents the gang from running.
@@ -307,7 +307,7 @@ pub fn admission(work: &Work) -> u8 {
     known(work).1
 }
 
-fn work_out(seen: &Sighting) -> Turn {
+fn work_out(seen: &StepInput) -> Turn {
     let edges = diagram::edges();
     let workload = workload(&seen.work);
     let journal = seen.journal.journal();
@@ -339,10 +339,10 @@ fn work_out(seen: &Sighting) -> Turn {
             }
         }
     }
-    Turn::Moved { journal: Kept::of(next), writes, lawful }
+    Turn::Moved { journal: ModelJournal::of(next), writes, lawful }
 }
 
-impl Sighting {
+impl StepInput {
     fn with_snapshot<T>(
         &self,
         workload: &Workload,
@@ -355,7 +355,7 @@ impl Sighting {
         let mut views: Vec<ClaimView> = self.claims.iter().map(|c| view(c, runs_out)).collect();
         views.sort_by_key(|v| v.slot);
         let now = now(self.late);
-        let losses = losses(journal, &IDENTITY, &views, &Records { late: self.late }, now);
+        let losses = losses(journal, &IDENTITY, &views, &ModelRecords { late: self.late }, now);
         then(&Snapshot {
             fresh: self.fresh,
             reported: workload.check(CHECK).map(|c| c.state).unwrap_or_default(),
@@ -374,11 +374,11 @@ impl Sighting {
 
 /// What a replica knows about deleted claims: before every deadline nothing, after all of them that the claims had
 /// launched.
-struct Records {
+struct ModelRecords {
     late: bool,
 }
 
-impl ClaimRecords for Records {
+impl ClaimRecords for ModelRecords {
     fn saw_since(&self, _: &str, _: Timestamp) -> bool {
         false
     }
@@ -432,7 +432,7 @@ fn updates() -> Vec<PodSetUpdate> {
 
 /// The Workload as Kueue would write it.
 fn workload(work: &Work) -> Workload {
-    let reserved = !matches!(work.phase, Phase::Queued | Phase::Deleted);
+    let reserved = !matches!(work.phase, KueuePhase::Queued | KueuePhase::Deleted);
     let mut conditions = Vec::new();
     let mut condition = |kind: &str, holds: bool, at: u8| {
         let at = start() + SignedDuration::from_secs(i64::from(at));
@@ -440,10 +440,13 @@ fn workload(work: &Work) -> Workload {
         conditions.push(json!({"type": kind, "status": status, "reason": "R", "message": "", "lastTransitionTime": at.to_string()}));
     };
     condition("QuotaReserved", reserved, work.second);
-    let ran = matches!(work.phase, Phase::Admitted | Phase::Finished | Phase::Evicting { ran: true });
+    let ran = matches!(
+        work.phase,
+        KueuePhase::Admitted | KueuePhase::Finished | KueuePhase::Evicting { ran: true }
+    );
     condition("Admitted", ran, work.second);
-    condition("Evicted", matches!(work.phase, Phase::Evicting { .. }), work.second);
-    condition("Finished", work.phase == Phase::Finished, work.second);
+    condition("Evicted", matches!(work.phase, KueuePhase::Evicting { .. }), work.second);
+    condition("Finished", work.phase == KueuePhase::Finished, work.second);
     let mut workload: Workload = serde_json::from_value(json!({
         "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",
         "metadata": {"name": "train", "namespace": "team", "uid": UID, "creationTimestamp": start().to_string()},

@@ -4,8 +4,8 @@
 //! stateright's own `eventually` does not see cycles, so this is computed here: a state is stuck if no
 //! path without faults leads to a settled state.
 
-use crate::replica::{Fate, Replica};
-use crate::world::{Broken, Budget, Move, World};
+use crate::replica::{Fate, ModelReplica};
+use crate::world::{Broken, ModelMove, ModelWorld, MoveBudget};
 use stateright::{Checker, HasDiscoveries, Model, Property};
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -20,7 +20,7 @@ pub type Bug = std::convert::Infallible;
 /// One step of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
-    Other(Move),
+    Other(ModelMove),
     Start { replica: usize, old_work: bool, old_claims: bool, late: bool, unread: bool },
     Step { replica: usize, fate: Fate },
     Crash { replica: usize },
@@ -38,7 +38,7 @@ impl Action {
 }
 
 /// The result of an exploration.
-pub struct Found {
+pub struct Exploration {
     /// Properties that do not hold, each with the path that breaks it.
     pub violations: Vec<String>,
     /// A state from which no settled state can be reached.
@@ -53,20 +53,20 @@ struct Graph {
 }
 
 struct Gangs {
-    budget: Budget,
+    budget: MoveBudget,
     bug: Option<Bug>,
     graph: Arc<Mutex<Graph>>,
 }
 
-fn fingerprint(world: &World) -> u64 {
+fn fingerprint(world: &ModelWorld) -> u64 {
     let mut hasher = DefaultHasher::new();
     world.hash(&mut hasher);
     hasher.finish()
 }
 
 /// The same world with its replicas in a canonical order: swapping them makes no difference.
-fn ordered(mut world: World) -> World {
-    let key = |replica: &Replica| {
+fn ordered(mut world: ModelWorld) -> ModelWorld {
+    let key = |replica: &ModelReplica| {
         let mut hasher = DefaultHasher::new();
         replica.hash(&mut hasher);
         hasher.finish()
@@ -97,7 +97,7 @@ impl Gangs {
         debug_assert!(self.bug.is_none());
     }
 
-    fn replica_actions(&self, world: &World, replica: usize, actions: &mut Vec<Action>) {
+    fn replica_actions(&self, world: &ModelWorld, replica: usize, actions: &mut Vec<Action>) {
         let it = &world.replicas[replica];
         if let Some(look) = &it.look {
             actions.push(Action::Step { replica, fate: Fate::Answered });
@@ -132,13 +132,13 @@ impl Gangs {
         }
     }
 
-    fn apply(world: &mut World, action: Action) -> Option<()> {
+    fn apply(world: &mut ModelWorld, action: Action) -> Option<()> {
         match action {
             Action::Other(action) => world.make(action),
             Action::Start { replica, old_work, old_claims, late, unread } => {
                 let past = world.past.clone();
                 let past = past.as_ref();
-                let look = Replica::start(
+                let look = ModelReplica::start(
                     world,
                     past.filter(|_| old_work),
                     past.filter(|_| old_claims),
@@ -162,7 +162,7 @@ impl Gangs {
             }
             Action::Crash { replica } => {
                 world.budget.crashes -= 1;
-                world.replicas[replica] = Replica::default();
+                world.replicas[replica] = ModelReplica::default();
             }
         }
         Some(())
@@ -170,14 +170,14 @@ impl Gangs {
 }
 
 impl Model for Gangs {
-    type State = World;
+    type State = ModelWorld;
     type Action = Action;
 
-    fn init_states(&self) -> Vec<World> {
-        vec![World::new(self.budget)]
+    fn init_states(&self) -> Vec<ModelWorld> {
+        vec![ModelWorld::new(self.budget)]
     }
 
-    fn actions(&self, world: &World, actions: &mut Vec<Action>) {
+    fn actions(&self, world: &ModelWorld, actions: &mut Vec<Action>) {
         self.plant();
         let settled = world.is_settled();
         self.graph.lock().unwrap().settled.insert(fingerprint(world), settled);
@@ -191,7 +191,7 @@ impl Model for Gangs {
         }
     }
 
-    fn next_state(&self, last: &World, action: Action) -> Option<World> {
+    fn next_state(&self, last: &ModelWorld, action: Action) -> Option<ModelWorld> {
         self.plant();
         let mut world = last.clone();
         Self::apply(&mut world, action)?;
@@ -213,7 +213,7 @@ impl Model for Gangs {
     fn properties(&self) -> Vec<Property<Self>> {
         macro_rules! properties {
             ($($n:literal)*) => {
-                vec![$(Property::always(Broken::ALL[$n].1, |_, w: &World| w.broken != Some(Broken::ALL[$n].0))),*]
+                vec![$(Property::always(Broken::ALL[$n].1, |_, w: &ModelWorld| w.broken != Some(Broken::ALL[$n].0))),*]
             };
         }
         properties!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14)
@@ -222,7 +222,7 @@ impl Model for Gangs {
 
 /// Explores the states that this mix of faults leads to, breadth first: all of them, or the first `limit`
 /// steps.
-pub fn explore(title: &str, budget: Budget, bug: Option<Bug>, limit: Option<usize>) -> Found {
+pub fn explore(title: &str, budget: MoveBudget, bug: Option<Bug>, limit: Option<usize>) -> Exploration {
     let began = Instant::now();
     let graph = Arc::new(Mutex::new(Graph::default()));
     let model = Gangs { budget, bug, graph: Arc::clone(&graph) };
@@ -245,11 +245,11 @@ pub fn explore(title: &str, budget: Budget, bug: Option<Bug>, limit: Option<usiz
         stuck.len(),
         began.elapsed()
     );
-    Found { violations, stuck: stuck.first().map(|state| describe_stuck(budget, bug, *state)) }
+    Exploration { violations, stuck: stuck.first().map(|state| describe_stuck(budget, bug, *state)) }
 }
 
-fn story(option: &[(World, Option<Action>)]) -> String {
-    let line = |(n, (world, action)): (usize, &(World, Option<Action>))| match action {
+fn story(option: &[(ModelWorld, Option<Action>)]) -> String {
+    let line = |(n, (world, action)): (usize, &(ModelWorld, Option<Action>))| match action {
         Some(Action::Step { replica, .. } | Action::Crash { replica }) => {
             let look = world.replicas[*replica].look.as_ref().map(ToString::to_string).unwrap_or_default();
             format!("  {:>2} {action:?}: {look}", n + 1)
@@ -284,7 +284,7 @@ impl Graph {
 }
 
 /// Describes the shortest path to a stuck state.
-fn describe_stuck(budget: Budget, bug: Option<Bug>, state: u64) -> String {
+fn describe_stuck(budget: MoveBudget, bug: Option<Bug>, state: u64) -> String {
     let model = Gangs { budget, bug, graph: Arc::default() };
     let mut seen: HashMap<u64, Option<(u64, Action)>> = HashMap::new();
     let mut open = std::collections::VecDeque::from(model.init_states());

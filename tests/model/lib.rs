@@ -38,11 +38,11 @@ mod replica;
 mod world;
 
 use explore::explore;
-use world::Budget;
+use world::MoveBudget;
 
 /// The budget that every mix starts from.
-fn quiet() -> Budget {
-    Budget { reservations: 1, ..Budget::default() }
+fn quiet() -> MoveBudget {
+    MoveBudget { reservations: 1, ..MoveBudget::default() }
 }
 
 /// The step limit of one exploration, to keep `cargo test` short.
@@ -58,7 +58,7 @@ fn more() -> u8 {
     u8::from(model_is(&["large"]))
 }
 
-fn holds(title: &str, budget: Budget) {
+fn holds(title: &str, budget: MoveBudget) {
     let limit = (!model_is(&["whole", "large"])).then_some(STEPS);
     let found = explore(title, budget, None, limit);
     assert!(found.violations.is_empty(), "{title}: {}", found.violations.join("\n"));
@@ -67,53 +67,53 @@ fn holds(title: &str, budget: Budget) {
 
 #[test]
 fn a_crash_breaks_nothing() {
-    holds("crash", Budget { crashes: 1, lost: more(), losses: more(), ..quiet() });
+    holds("crash", MoveBudget { crashes: 1, lost: more(), losses: more(), ..quiet() });
     if more() > 0 {
-        holds("crash, old cache, lost message", Budget { crashes: 1, stale: 1, lost: 1, ..quiet() });
+        holds("crash, old cache, lost message", MoveBudget { crashes: 1, stale: 1, lost: 1, ..quiet() });
     }
 }
 
 #[test]
 fn a_lost_request_or_reply_breaks_nothing() {
-    holds("lost message", Budget { lost: 1, losses: more(), ..quiet() });
+    holds("lost message", MoveBudget { lost: 1, losses: more(), ..quiet() });
 }
 
 #[test]
 fn a_lost_node_breaks_nothing() {
-    holds("lost node", Budget { losses: 1 + more(), ..quiet() });
+    holds("lost node", MoveBudget { losses: 1 + more(), ..quiet() });
 }
 
 #[test]
 fn an_old_cache_breaks_nothing() {
-    holds("old cache", Budget { stale: 1, crashes: more(), losses: more(), ..quiet() });
+    holds("old cache", MoveBudget { stale: 1, crashes: more(), losses: more(), ..quiet() });
 }
 
 #[test]
 fn parameters_that_cannot_be_read_break_nothing() {
-    holds("parameters unread", Budget { unread: 1, losses: 1, crashes: more(), ..quiet() });
+    holds("parameters unread", MoveBudget { unread: 1, losses: 1, crashes: more(), ..quiet() });
 }
 
 #[test]
 fn an_eviction_breaks_nothing() {
-    holds("eviction", Budget { evictions: 1, reservations: 1 + more(), stale: more(), ..quiet() });
+    holds("eviction", MoveBudget { evictions: 1, reservations: 1 + more(), stale: more(), ..quiet() });
 }
 
 #[test]
 fn quota_that_comes_and_goes_breaks_nothing() {
-    holds("quota lost and back", Budget { quota_losses: 1, reservations: 2, crashes: more(), ..quiet() });
+    holds("quota lost and back", MoveBudget { quota_losses: 1, reservations: 2, crashes: more(), ..quiet() });
 }
 
 #[test]
 fn a_check_that_comes_and_goes_breaks_nothing() {
-    holds("check off and on", Budget { delistings: 1, losses: more(), ..quiet() });
+    holds("check off and on", MoveBudget { delistings: 1, losses: more(), ..quiet() });
 }
 
 #[test]
 fn a_tenant_that_deletes_the_journal_breaks_nothing() {
-    holds("journal erased", Budget { erasures: 1, lost: more(), ..quiet() });
+    holds("journal erased", MoveBudget { erasures: 1, lost: more(), ..quiet() });
 }
 
 #[test]
 fn a_tenant_that_deletes_the_workload_breaks_nothing() {
-    holds("Workload deleted", Budget { deletions: 1, crashes: more(), ..quiet() });
+    holds("Workload deleted", MoveBudget { deletions: 1, crashes: more(), ..quiet() });
 }

@@ -4,8 +4,8 @@
 //! Rule: between two requests anything else may happen. Each request or its reply may be lost, and the
 //! replica may die.
 
-use crate::core::{self, Kept, Place, Sighting, Turn, Write};
-use crate::world::{Broken, Claim, Past, Phase, World};
+use crate::core::{self, ModelJournal, ModelState, StepInput, Turn, Write};
+use crate::world::{Broken, CachedView, Claim, KueuePhase, ModelWorld};
 use setu_core::api::workload::Verdict;
 use setu_core::gang::{Freshness, Then};
 
@@ -14,19 +14,19 @@ const TURNS: usize = 16;
 
 /// One replica.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
-pub struct Replica {
-    pub look: Option<Box<Look>>,
+pub struct ModelReplica {
+    pub look: Option<Box<OngoingReconcile>>,
     /// Whether it made a write that the old cache does not show.
     pub has_written: bool,
 }
 
 /// A reconcile in progress.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Look {
-    seen: Sighting,
+pub struct OngoingReconcile {
+    seen: StepInput,
     /// The annotation as last read or written.
-    stored: Option<Kept>,
-    next: Request,
+    stored: Option<ModelJournal>,
+    next: NextRequest,
     /// At some instant since the reconcile began, the cluster's journal was the one it uses.
     current: bool,
     /// At some instant since the reconcile began, no claim existed.
@@ -41,7 +41,7 @@ pub struct Look {
 
 /// The next request of a reconcile.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Request {
+pub enum NextRequest {
     /// Lists the claims from the API server.
     Read,
     /// Writes the journal, then runs these writes.
@@ -66,24 +66,24 @@ pub enum Fate {
     DiesAfterOne,
 }
 
-impl Replica {
+impl ModelReplica {
     /// Starts a reconcile, with an old cache of the Workload or of the claims if given.
     pub fn start(
-        world: &World,
-        old_work: Option<&Past>,
-        old_claims: Option<&Past>,
+        world: &ModelWorld,
+        old_work: Option<&CachedView>,
+        old_claims: Option<&CachedView>,
         (late, unread): (bool, bool),
-    ) -> Option<Look> {
+    ) -> Option<OngoingReconcile> {
         let work = old_work.map_or(&world.work, |p| &p.work);
-        if work.phase == Phase::Deleted {
+        if work.phase == KueuePhase::Deleted {
             return None;
         }
         let claims = old_claims.map_or(&world.claims, |p| &p.claims);
         let (journal, fresh) = core::open(work, claims)?;
         let ready = world.ready_attempt().map(|attempt| (attempt, world.reservation));
-        let look = Look {
+        let look = OngoingReconcile {
             stored: work.journal,
-            seen: Sighting {
+            seen: StepInput {
                 journal,
                 fresh,
                 work: work.clone(),
@@ -92,8 +92,8 @@ impl Replica {
                 late,
                 unread,
             },
-            next: Request::Settle,
-            current: world.work.journal == work.journal && world.work.phase != Phase::Deleted,
+            next: NextRequest::Settle,
+            current: world.work.journal == work.journal && world.work.phase != KueuePhase::Deleted,
             clean: world.is_clean(),
             ready,
             ready_before: ready,
@@ -103,14 +103,14 @@ impl Replica {
     }
 }
 
-impl Look {
+impl OngoingReconcile {
     /// Takes turns until the next request; `None` if the reconcile is over.
     fn advance(mut self) -> Option<Self> {
         for _ in 0..TURNS {
             match core::turn(&self.seen) {
                 Turn::Still => break,
                 Turn::NeedsQuorumRead => {
-                    self.next = Request::Read;
+                    self.next = NextRequest::Read;
                     return Some(self);
                 }
                 Turn::Moved { journal, writes, lawful } => {
@@ -124,7 +124,7 @@ impl Look {
             }
         }
         if self.is_unsaved() {
-            self.next = Request::Settle;
+            self.next = NextRequest::Settle;
             return Some(self);
         }
         self.report_verdict()
@@ -135,31 +135,31 @@ impl Look {
     }
 
     /// The request that must precede these writes.
-    fn before(&self, writes: Vec<Write>) -> Request {
+    fn before(&self, writes: Vec<Write>) -> NextRequest {
         if planted!(CreateWithoutJournal) {
-            return Request::Run { writes, failed: false };
+            return NextRequest::Run { writes, failed: false };
         }
         match self.is_unsaved() {
-            true => Request::Commit(writes),
-            false if planted!(ActOnStaleJournal) => Request::Run { writes, failed: false },
-            false => Request::Confirm { writes, failed: false },
+            true => NextRequest::Commit(writes),
+            false if planted!(ActOnStaleJournal) => NextRequest::Run { writes, failed: false },
+            false => NextRequest::Confirm { writes, failed: false },
         }
     }
 
     fn report_verdict(mut self) -> Option<Self> {
-        self.next = Request::Tell(core::report(&self.seen)?);
+        self.next = NextRequest::Tell(core::report(&self.seen)?);
         Some(self)
     }
 
     /// Makes the next request. Returns the reconcile if it continues.
-    pub fn step(mut self, world: &mut World, fate: Fate) -> Option<Self> {
-        match std::mem::replace(&mut self.next, Request::Read) {
-            Request::Read => self.read(world, fate),
-            Request::Commit(writes) => self.commit(world, fate, writes),
-            Request::Confirm { writes, failed } => self.confirm(world, fate, writes, failed),
-            Request::Run { writes, failed } => self.run(world, fate, writes, failed),
-            Request::Settle => self.settle(world, fate),
-            Request::Tell(verdict) => {
+    pub fn step(mut self, world: &mut ModelWorld, fate: Fate) -> Option<Self> {
+        match std::mem::replace(&mut self.next, NextRequest::Read) {
+            NextRequest::Read => self.read(world, fate),
+            NextRequest::Commit(writes) => self.commit(world, fate, writes),
+            NextRequest::Confirm { writes, failed } => self.confirm(world, fate, writes, failed),
+            NextRequest::Run { writes, failed } => self.run(world, fate, writes, failed),
+            NextRequest::Settle => self.settle(world, fate),
+            NextRequest::Tell(verdict) => {
                 if fate != Fate::RequestLost && world.work == self.seen.work {
                     self.record_verdict(world, verdict);
                 }
@@ -168,7 +168,7 @@ impl Look {
         }
     }
 
-    fn read(mut self, world: &World, fate: Fate) -> Option<Self> {
+    fn read(mut self, world: &ModelWorld, fate: Fate) -> Option<Self> {
         if fate != Fate::Answered {
             return None;
         }
@@ -179,7 +179,7 @@ impl Look {
     }
 
     /// Records what is true at this instant, for the properties.
-    fn note(&mut self, world: &World) {
+    fn note(&mut self, world: &ModelWorld) {
         self.clean |= world.is_clean();
         let ready = world.ready_attempt().map(|attempt| (attempt, world.reservation));
         self.ready_before = self.ready_before.filter(|before| Some(*before) == ready);
@@ -189,13 +189,13 @@ impl Look {
     }
 
     /// Writes the journal. Returns whether it was written, or `None` on a conflict.
-    fn write_journal(&mut self, world: &mut World, fate: Fate) -> Option<bool> {
+    fn write_journal(&mut self, world: &mut ModelWorld, fate: Fate) -> Option<bool> {
         if fate == Fate::RequestLost {
             return Some(false);
         }
         // A write that revokes an approval requires that the whole Workload is unchanged since it was read.
         let revokes = self.revokes();
-        if world.work.phase == Phase::Deleted
+        if world.work.phase == KueuePhase::Deleted
             || world.work.journal != self.stored
             || revokes && world.work != self.seen.work
         {
@@ -215,11 +215,11 @@ impl Look {
     }
 
     fn revokes(&self) -> bool {
-        matches!(self.seen.journal.place, Place::RollingBack(_) | Place::Provisioning)
-            && self.stored.is_some_and(|s| matches!(s.place, Place::Approved(_)))
+        matches!(self.seen.journal.place, ModelState::RollingBack(_) | ModelState::Provisioning)
+            && self.stored.is_some_and(|s| matches!(s.place, ModelState::Approved(_)))
     }
 
-    fn check_write(&self, world: &mut World) {
+    fn check_write(&self, world: &mut ModelWorld) {
         let (old, new) = (world.work.journal, self.seen.journal);
         if !self.lawful {
             world.breaks(Broken::Unlawful);
@@ -227,14 +227,14 @@ impl Look {
         if new.attempt > world.announced && !self.clean {
             world.breaks(Broken::Overlap);
         }
-        let rolled_back = old.is_some_and(|o| matches!(o.place, Place::RollingBack(_)));
-        let goes_on = matches!(new.place, Place::RollingBack(_));
+        let rolled_back = old.is_some_and(|o| matches!(o.place, ModelState::RollingBack(_)));
+        let goes_on = matches!(new.place, ModelState::RollingBack(_));
         if rolled_back && !goes_on && !self.clean {
             world.breaks(Broken::EarlyEnd);
         }
-        let waited = old.filter(|o| matches!(o.place, Place::Provisioning | Place::WaitingReady));
+        let waited = old.filter(|o| matches!(o.place, ModelState::Provisioning | ModelState::WaitingReady));
         let up = waited.map(|o| (o.attempt, world.reservation));
-        let gives_up = new.place == Place::RollingBack(Then::BackingOff);
+        let gives_up = new.place == ModelState::RollingBack(Then::BackingOff);
         let was_up = up.is_some()
             && up == self.ready_before
             && world.ready_attempt() == up.map(|(attempt, _)| attempt);
@@ -247,10 +247,10 @@ impl Look {
         }
     }
 
-    fn commit(mut self, world: &mut World, fate: Fate, mut writes: Vec<Write>) -> Option<Self> {
+    fn commit(mut self, world: &mut ModelWorld, fate: Fate, mut writes: Vec<Write>) -> Option<Self> {
         let written = self.write_journal(world, fate);
         if written == Some(true) {
-            self.next = Request::Run { writes, failed: false };
+            self.next = NextRequest::Run { writes, failed: false };
             return Some(self);
         }
         if written == Some(false) && core::is_held(&self.seen.work) {
@@ -261,26 +261,26 @@ impl Look {
             return None;
         }
         self.next = if planted!(ActOnStaleJournal) || planted!(ActOnConflict) {
-            Request::Run { writes, failed: true }
+            NextRequest::Run { writes, failed: true }
         } else {
-            Request::Confirm { writes, failed: true }
+            NextRequest::Confirm { writes, failed: true }
         };
         Some(self)
     }
 
-    fn confirm(mut self, world: &World, fate: Fate, writes: Vec<Write>, failed: bool) -> Option<Self> {
+    fn confirm(mut self, world: &ModelWorld, fate: Fate, writes: Vec<Write>, failed: bool) -> Option<Self> {
         let found = world.work.journal;
         let stands = found == self.stored || found == Some(self.seen.journal);
-        if fate != Fate::Answered || world.work.phase == Phase::Deleted || !stands {
+        if fate != Fate::Answered || world.work.phase == KueuePhase::Deleted || !stands {
             return None;
         }
         self.current = true;
-        self.next = Request::Run { writes, failed };
+        self.next = NextRequest::Run { writes, failed };
         Some(self)
     }
 
     /// Runs all writes, which a replica sends concurrently. If one is lost, it is the first.
-    fn run(mut self, world: &mut World, fate: Fate, writes: Vec<Write>, failed: bool) -> Option<Self> {
+    fn run(mut self, world: &mut ModelWorld, fate: Fate, writes: Vec<Write>, failed: bool) -> Option<Self> {
         self.seen.freshness = Freshness::Cached;
         for (n, write) in writes.into_iter().enumerate() {
             match (n, fate) {
@@ -292,7 +292,7 @@ impl Look {
         if failed || fate != Fate::Answered { None } else { self.advance() }
     }
 
-    fn write(&mut self, world: &mut World, write: Write) {
+    fn write(&mut self, world: &mut ModelWorld, write: Write) {
         match write {
             Write::Create { attempt, slot, generation } => self.create(world, (attempt, slot, generation)),
             Write::Delete(claim) => self.delete(world, claim),
@@ -301,10 +301,10 @@ impl Look {
 
     /// Whether dying now may leave some of its writes undone.
     pub fn runs_many(&self) -> bool {
-        matches!(&self.next, Request::Run { writes, .. } if writes.len() > 1)
+        matches!(&self.next, NextRequest::Run { writes, .. } if writes.len() > 1)
     }
 
-    fn create(&mut self, world: &mut World, name: (u8, u8, u8)) {
+    fn create(&mut self, world: &mut ModelWorld, name: (u8, u8, u8)) {
         let (attempt, slot, generation) = name;
         if !self.current {
             world.breaks(Broken::UnfencedCreate);
@@ -331,7 +331,7 @@ impl Look {
         self.seen.claims.sort_unstable();
     }
 
-    fn delete(&mut self, world: &mut World, meant: Claim) {
+    fn delete(&mut self, world: &mut ModelWorld, meant: Claim) {
         if !self.current {
             world.breaks(Broken::UnfencedDelete);
         }
@@ -339,7 +339,7 @@ impl Look {
         let hit = |c: &Claim| same(c) || planted!(DeleteWithoutUid) && c.name() == meant.name();
         let wanted = !meant.is_superseded(&world.claims);
         let approved = world.work.journal.is_some_and(|j| {
-            matches!(j.place, Place::Approved(_))
+            matches!(j.place, ModelState::Approved(_))
                 && j.wants(&meant, &world.claims)
                 && j.admission == core::admission(&world.work)
         });
@@ -368,17 +368,17 @@ impl Look {
         }
     }
 
-    fn settle(mut self, world: &mut World, fate: Fate) -> Option<Self> {
+    fn settle(mut self, world: &mut ModelWorld, fate: Fate) -> Option<Self> {
         if self.write_journal(world, fate) == Some(true) { self.report_verdict() } else { None }
     }
 
-    fn record_verdict(&self, world: &mut World, verdict: Verdict) {
+    fn record_verdict(&self, world: &mut ModelWorld, verdict: Verdict) {
         let journal = self.seen.journal;
         match verdict {
             Verdict::Ready => {
                 match self.ready {
                     // Ready changes nothing once Kueue has admitted.
-                    _ if journal.slots == 0 || world.work.phase == Phase::Admitted => {}
+                    _ if journal.slots == 0 || world.work.phase == KueuePhase::Admitted => {}
                     Some((attempt, reservation)) if attempt == journal.attempt => {
                         if reservation != world.reservation {
                             world.breaks(Broken::OldReady);
@@ -389,12 +389,14 @@ impl Look {
                 world.home = (journal.slots > 0).then_some(journal.attempt);
             }
             Verdict::Retry | Verdict::Rejected => {
-                let recorded =
-                    world.work.journal.is_some_and(|j| matches!(j.place, Place::Yielded | Place::Rejected));
+                let recorded = world
+                    .work
+                    .journal
+                    .is_some_and(|j| matches!(j.place, ModelState::Yielded | ModelState::Rejected));
                 if !recorded {
                     world.breaks(Broken::EarlyVerdict);
                 }
-                if world.without_us && world.work.phase == Phase::Admitted {
+                if world.without_us && world.work.phase == KueuePhase::Admitted {
                     world.breaks(Broken::UnboughtEviction);
                 }
             }
@@ -404,9 +406,9 @@ impl Look {
     }
 }
 
-impl std::fmt::Display for Look {
+impl std::fmt::Display for OngoingReconcile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Sighting { journal, freshness, late, unread, .. } = &self.seen;
+        let StepInput { journal, freshness, late, unread, .. } = &self.seen;
         write!(
             f,
             "{:?}, {:?} {}, {freshness:?}, late {late}, unread {unread}",

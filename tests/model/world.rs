@@ -3,13 +3,13 @@
 //!
 //! Rule: every move is one commit of the API server. `replica` has what replicas do.
 
-use crate::core::{self, Kept, Place, SLOTS};
-use crate::replica::Replica;
+use crate::core::{self, ModelJournal, ModelState, SLOTS};
+use crate::replica::ModelReplica;
 use setu_core::api::workload::Verdict;
 
 /// How far Kueue is with the Workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Phase {
+pub enum KueuePhase {
     /// No quota.
     Queued,
     /// Quota is reserved.
@@ -27,7 +27,7 @@ pub enum Phase {
 /// The Workload object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Work {
-    pub phase: Phase,
+    pub phase: KueuePhase,
     /// The second of the last reservation.
     pub second: u8,
     pub evictions: u8,
@@ -35,7 +35,7 @@ pub struct Work {
     /// Our check's entry; absent while the check is not on the Workload.
     pub entry: Option<Verdict>,
     /// The annotation.
-    pub journal: Option<Kept>,
+    pub journal: Option<ModelJournal>,
 }
 
 /// A NodeClaim.
@@ -66,14 +66,14 @@ impl Claim {
 
 /// A snapshot that a cache may still show.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Past {
+pub struct CachedView {
     pub work: Work,
     pub claims: Vec<Claim>,
 }
 
 /// How often each thing may still happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub struct Budget {
+pub struct MoveBudget {
     /// Replicas that die during a reconcile.
     pub crashes: u8,
     /// Reconciles that start from an old cache.
@@ -145,12 +145,12 @@ impl Broken {
 
 /// The whole state.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct World {
+pub struct ModelWorld {
     pub work: Work,
     pub claims: Vec<Claim>,
-    pub replicas: [Replica; 2],
-    pub past: Option<Past>,
-    pub budget: Budget,
+    pub replicas: [ModelReplica; 2],
+    pub past: Option<CachedView>,
+    pub budget: MoveBudget,
     /// The number of distinct reservations so far.
     pub reservation: u8,
     /// Evictions up to the last reservation.
@@ -170,7 +170,7 @@ pub struct World {
 
 /// What anyone but a replica does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Move {
+pub enum ModelMove {
     Reserve {
         same_second: bool,
     },
@@ -192,7 +192,7 @@ pub enum Move {
     Remember,
 }
 
-impl Move {
+impl ModelMove {
     /// Whether it is not a fault: it happens by itself sooner or later.
     pub fn is_calm(self) -> bool {
         !matches!(
@@ -208,10 +208,10 @@ impl Move {
     }
 }
 
-impl World {
-    pub fn new(budget: Budget) -> Self {
+impl ModelWorld {
+    pub fn new(budget: MoveBudget) -> Self {
         let work = Work {
-            phase: Phase::Queued,
+            phase: KueuePhase::Queued,
             second: 0,
             evictions: 0,
             active: true,
@@ -221,7 +221,7 @@ impl World {
         Self {
             work,
             claims: Vec::new(),
-            replicas: [Replica::default(), Replica::default()],
+            replicas: [ModelReplica::default(), ModelReplica::default()],
             past: None,
             budget,
             reservation: 0,
@@ -236,105 +236,106 @@ impl World {
     }
 
     /// Every move that is possible now.
-    pub fn moves(&self) -> Vec<Move> {
+    pub fn moves(&self) -> Vec<ModelMove> {
         let (work, budget) = (&self.work, &self.budget);
-        let holds = matches!(work.phase, Phase::Reserved | Phase::Admitted);
-        let exists = work.phase != Phase::Deleted;
+        let holds = matches!(work.phase, KueuePhase::Reserved | KueuePhase::Admitted);
+        let exists = work.phase != KueuePhase::Deleted;
         let answered = matches!(work.entry, Some(Verdict::Retry | Verdict::Rejected));
         let listed = work.entry.is_some();
-        let may_admit = work.phase == Phase::Reserved && matches!(work.entry, None | Some(Verdict::Ready));
-        let can_reserve = work.phase == Phase::Queued && work.active && budget.reservations > 0;
+        let may_admit =
+            work.phase == KueuePhase::Reserved && matches!(work.entry, None | Some(Verdict::Ready));
+        let can_reserve = work.phase == KueuePhase::Queued && work.active && budget.reservations > 0;
         let runs = self.claims.iter().filter(|c| c.ready && !c.deleting).count() >= usize::from(SLOTS);
-        let mut moves: Vec<Move> = [
-            (can_reserve, Move::Reserve { same_second: false }),
-            (can_reserve && work.second > 0, Move::Reserve { same_second: true }),
-            (may_admit, Move::Admit),
-            (holds && budget.evictions > 0, Move::Evict),
-            (holds && answered, Move::ReactToVerdict),
-            (matches!(work.phase, Phase::Evicting { .. }), Move::Release),
-            (work.phase == Phase::Reserved && budget.quota_losses > 0, Move::LoseQuota),
-            (work.phase == Phase::Admitted && (runs || self.without_us), Move::Finish),
-            (holds && listed && budget.delistings > 0, Move::Delist),
-            (exists && !listed, Move::Relist),
-            (exists && budget.deletions > 0, Move::DeleteWorkload),
-            (work.journal.is_some() && budget.erasures > 0, Move::EraseJournal),
-            (budget.stale > 0 && self.past.is_none(), Move::Remember),
+        let mut moves: Vec<ModelMove> = [
+            (can_reserve, ModelMove::Reserve { same_second: false }),
+            (can_reserve && work.second > 0, ModelMove::Reserve { same_second: true }),
+            (may_admit, ModelMove::Admit),
+            (holds && budget.evictions > 0, ModelMove::Evict),
+            (holds && answered, ModelMove::ReactToVerdict),
+            (matches!(work.phase, KueuePhase::Evicting { .. }), ModelMove::Release),
+            (work.phase == KueuePhase::Reserved && budget.quota_losses > 0, ModelMove::LoseQuota),
+            (work.phase == KueuePhase::Admitted && (runs || self.without_us), ModelMove::Finish),
+            (holds && listed && budget.delistings > 0, ModelMove::Delist),
+            (exists && !listed, ModelMove::Relist),
+            (exists && budget.deletions > 0, ModelMove::DeleteWorkload),
+            (work.journal.is_some() && budget.erasures > 0, ModelMove::EraseJournal),
+            (budget.stale > 0 && self.past.is_none(), ModelMove::Remember),
         ]
         .into_iter()
         .filter_map(|(possible, action)| possible.then_some(action))
         .collect();
         // Slots are interchangeable, so only the first candidate moves.
-        moves.extend(self.claims.iter().position(|c| c.deleting).map(Move::Finalize));
-        moves.extend(self.claims.iter().position(|c| !c.deleting && !c.ready).map(Move::Launch));
+        moves.extend(self.claims.iter().position(|c| c.deleting).map(ModelMove::Finalize));
+        moves.extend(self.claims.iter().position(|c| !c.deleting && !c.ready).map(ModelMove::Launch));
         for (n, _) in self.claims.iter().enumerate().filter(|(_, c)| !c.deleting) {
             if budget.losses > 0 {
-                moves.push(Move::Lose(n));
+                moves.push(ModelMove::Lose(n));
             }
             if !exists {
-                moves.push(Move::Sweep(n));
+                moves.push(ModelMove::Sweep(n));
             }
         }
         moves
     }
 
     /// Makes a move.
-    pub fn make(&mut self, action: Move) {
+    pub fn make(&mut self, action: ModelMove) {
         match action {
-            Move::Reserve { same_second } => {
+            ModelMove::Reserve { same_second } => {
                 self.budget.reservations -= 1;
                 let alike = same_second && self.work.evictions == self.evictions_before;
                 self.reservation += u8::from(!alike);
                 self.evictions_before = self.work.evictions;
                 self.home = None;
                 self.without_us = false;
-                self.work.phase = Phase::Reserved;
+                self.work.phase = KueuePhase::Reserved;
                 self.work.second += u8::from(!same_second);
             }
-            Move::Admit => {
+            ModelMove::Admit => {
                 self.without_us = self.work.entry.is_none();
                 self.home = self.home.filter(|_| !self.without_us);
-                self.work.phase = Phase::Admitted;
+                self.work.phase = KueuePhase::Admitted;
             }
-            Move::Evict => {
+            ModelMove::Evict => {
                 self.budget.evictions -= 1;
                 self.evict();
             }
-            Move::ReactToVerdict => {
+            ModelMove::ReactToVerdict => {
                 self.work.active &= self.work.entry != Some(Verdict::Rejected);
                 self.evict();
             }
-            Move::Release => self.work.phase = Phase::Queued,
-            Move::LoseQuota => {
+            ModelMove::Release => self.work.phase = KueuePhase::Queued,
+            ModelMove::LoseQuota => {
                 self.budget.quota_losses -= 1;
-                self.work.phase = Phase::Queued;
+                self.work.phase = KueuePhase::Queued;
             }
-            Move::Finish => self.work.phase = Phase::Finished,
-            Move::Delist => {
+            ModelMove::Finish => self.work.phase = KueuePhase::Finished,
+            ModelMove::Delist => {
                 self.budget.delistings -= 1;
                 self.work.entry = None;
             }
-            Move::Relist => self.work.entry = Some(Verdict::Pending),
-            Move::DeleteWorkload => {
+            ModelMove::Relist => self.work.entry = Some(Verdict::Pending),
+            ModelMove::DeleteWorkload => {
                 self.budget.deletions -= 1;
-                self.work.phase = Phase::Deleted;
+                self.work.phase = KueuePhase::Deleted;
                 self.work.journal = None;
             }
-            Move::EraseJournal => {
+            ModelMove::EraseJournal => {
                 self.budget.erasures -= 1;
                 self.erased = true;
                 self.work.journal = None;
             }
-            Move::Launch(n) => self.claims[n].ready = true,
-            Move::Lose(n) => {
+            ModelMove::Launch(n) => self.claims[n].ready = true,
+            ModelMove::Lose(n) => {
                 self.budget.losses -= 1;
                 self.claims[n].deleting = true;
             }
-            Move::Finalize(n) => {
+            ModelMove::Finalize(n) => {
                 self.claims.remove(n);
             }
-            Move::Sweep(n) => self.claims[n].deleting = true,
-            Move::Remember => {
-                self.past = Some(Past { work: self.work.clone(), claims: self.claims.clone() });
+            ModelMove::Sweep(n) => self.claims[n].deleting = true,
+            ModelMove::Remember => {
+                self.past = Some(CachedView { work: self.work.clone(), claims: self.claims.clone() });
                 for replica in &mut self.replicas {
                     replica.has_written = false;
                 }
@@ -343,7 +344,7 @@ impl World {
     }
 
     fn evict(&mut self) {
-        self.work.phase = Phase::Evicting { ran: self.work.phase == Phase::Admitted };
+        self.work.phase = KueuePhase::Evicting { ran: self.work.phase == KueuePhase::Admitted };
         self.work.evictions += 1;
         if self.work.entry.is_some() {
             self.work.entry = Some(Verdict::Pending);
@@ -359,7 +360,7 @@ impl World {
 
     /// Whether pods of the gang may be running under a current reservation.
     pub fn pods_run(&self) -> bool {
-        matches!(self.work.phase, Phase::Admitted | Phase::Evicting { ran: true })
+        matches!(self.work.phase, KueuePhase::Admitted | KueuePhase::Evicting { ran: true })
     }
 
     /// Whether no claim is left.
@@ -385,12 +386,14 @@ impl World {
     /// Whether no replica has anything to do and no deletion is in progress.
     pub fn is_still(&self) -> bool {
         let idle = self.replicas.iter().all(|r| r.look.is_none());
-        let sweeping = self.work.phase == Phase::Deleted && !self.claims.is_empty();
-        let evicting = matches!(self.work.phase, Phase::Evicting { .. });
+        let sweeping = self.work.phase == KueuePhase::Deleted && !self.claims.is_empty();
+        let evicting = matches!(self.work.phase, KueuePhase::Evicting { .. });
         idle && !sweeping
             && !evicting
             && self.claims.iter().all(|c| !c.deleting)
-            && [false, true].iter().all(|late| Replica::start(self, None, None, (*late, false)).is_none())
+            && [false, true]
+                .iter()
+                .all(|late| ModelReplica::start(self, None, None, (*late, false)).is_none())
     }
 
     /// Whether everything may stay as it is: nothing is held needlessly, and nothing waits for us.
@@ -399,19 +402,19 @@ impl World {
             return false;
         }
         match self.work.phase {
-            Phase::Deleted | Phase::Finished => self.is_clean(),
-            Phase::Queued => self.is_clean() && self.work.entry != Some(Verdict::Ready),
-            Phase::Admitted => match (self.work.entry, self.work.journal) {
+            KueuePhase::Deleted | KueuePhase::Finished => self.is_clean(),
+            KueuePhase::Queued => self.is_clean() && self.work.entry != Some(Verdict::Ready),
+            KueuePhase::Admitted => match (self.work.entry, self.work.journal) {
                 (None, _) => true,
                 (Some(Verdict::Ready), Some(journal)) => {
                     let whole = self.ready_attempt() == Some(journal.attempt);
-                    matches!(journal.place, Place::Approved(_))
+                    matches!(journal.place, ModelState::Approved(_))
                         && journal.admission == core::admission(&self.work)
                         && (whole || !journal.may_mend())
                 }
                 _ => false,
             },
-            Phase::Reserved | Phase::Evicting { .. } => false,
+            KueuePhase::Reserved | KueuePhase::Evicting { .. } => false,
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::super::{CliError, print};
 use crate::app::board;
 use crate::controllers::board::BoardSnapshot;
-use crate::sim::cluster::Cluster;
+use crate::sim::cluster::SimCluster;
 use crate::sim::http;
 use std::fs::OpenOptions;
 use std::future::IntoFuture as _;
@@ -40,7 +40,7 @@ impl Door {
 
     /// Starts to serve and prints how to connect. Keep the returned value for as long as the port serves. Must be
     /// called within a tokio runtime.
-    pub fn serve(self, cluster: &Cluster) -> Result<Option<Kubeconfig>, CliError> {
+    pub fn serve(self, cluster: &SimCluster) -> Result<Option<Kubeconfig>, CliError> {
         let listener = tokio::net::TcpListener::from_std(self.listener)
             .map_err(|e| CliError::Failed(format!("--serve {}: {e}", self.address)))?;
         let (acting, last) = (cluster.board(), Arc::new(Mutex::new(BoardSnapshot::default())));

@@ -1,7 +1,7 @@
 //! The screen: a progress bar for each gang on a terminal, a line for each step elsewhere.
 
 use crate::gang::StateName;
-use crate::sim::show::{Gang, Spectator};
+use crate::sim::show::{ShownGang, Spectator};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use jiff::Timestamp;
 use std::collections::BTreeMap;
@@ -64,7 +64,7 @@ fn style() -> ProgressStyle {
         .progress_chars("━━─")
 }
 
-fn message(gang: &Gang) -> String {
+fn message(gang: &ShownGang) -> String {
     let state = gang.state.map_or("waits for quota", |(state, _)| name(state));
     let running = match (gang.finished, gang.admitted) {
         (true, _) => ", finished",

@@ -9,8 +9,8 @@ use super::CliError;
 use crate::clock::Clock;
 use crate::names;
 use crate::policy::PolicyFile;
-use crate::sim::cluster::Cluster;
-use crate::sim::embedded::Embedded;
+use crate::sim::cluster::SimCluster;
+use crate::sim::embedded::EmbeddedTheatre;
 use crate::sim::scenario::{self, Run};
 use crate::sim::show::{Spectator, pace, play::Play};
 use door::Door;
@@ -116,8 +116,8 @@ impl Args {
         Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap_or(Timestamp::UNIX_EPOCH))
     }
 
-    fn cluster(&self, controller_name: &str, policy: PolicyFile, clock: &Clock) -> (Cluster, Spectator) {
-        let cluster = Cluster::start(self.seed, clock, controller_name, policy);
+    fn cluster(&self, controller_name: &str, policy: PolicyFile, clock: &Clock) -> (SimCluster, Spectator) {
+        let cluster = SimCluster::start(self.seed, clock, controller_name, policy);
         let spectator = Spectator::default();
         cluster.server.observe(Box::new(spectator.clone()));
         (cluster, spectator)
@@ -163,7 +163,8 @@ impl Args {
         let served = door.is_some();
         let _kubeconfig = door.map(|door| door.serve(&cluster)).transpose()?;
         let mut screen = Screen::new(std::io::stdout().is_terminal());
-        let mut world = scenario::World::new(Embedded::new(cluster), run).await.map_err(invalid)?;
+        let mut world =
+            scenario::ScenarioWorld::new(EmbeddedTheatre::new(cluster), run).await.map_err(invalid)?;
         let mut played = None;
         let shown = async {
             let mut playing = std::pin::pin!(scenario::play(&mut world, run, kill_after));

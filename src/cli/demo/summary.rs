@@ -1,7 +1,7 @@
 //! The summary after a demo: the states, nodes, waste and writes of each gang.
 
 use super::live::name;
-use crate::sim::show::Gang;
+use crate::sim::show::ShownGang;
 use std::fmt::Write as _;
 
 /// Width of the lines if standard output is not a terminal.
@@ -14,10 +14,10 @@ const NUMBERS: usize = 42;
 const LEAST: usize = 40;
 
 /// The summary, in lines of this many columns.
-pub fn text(gangs: &[Gang], columns: Option<usize>) -> String {
+pub fn text(gangs: &[ShownGang], columns: Option<usize>) -> String {
     let mut text = String::from("\n");
     let width = gangs.iter().map(|g| g.job.len()).max().unwrap_or_default().max(4);
-    let tiers = |gang: &Gang| gang.tiers.join(THEN);
+    let tiers = |gang: &ShownGang| gang.tiers.join(THEN);
     let wide = gangs.iter().map(|g| tiers(g).chars().count()).max().unwrap_or_default().max("TIERS".len());
     let room = columns.unwrap_or(WIDTH).saturating_sub(width + NUMBERS + wide + 2).max(LEAST);
     // Writing to a String cannot fail.

@@ -5,16 +5,16 @@ mod limits;
 mod nodes;
 pub mod reboots;
 
-use super::{Actor, Stage, Touched};
+use super::{Actor, ObjectChange, Stage};
 use crate::names;
-use crate::sim::api::kinds::{self, Kind};
+use crate::sim::api::kinds::{self, ServedKind};
 use crate::sim::api::{Preconditions, User};
-use crate::sim::catalogue::{Offer, RESERVED, offers};
+use crate::sim::catalogue::{CatalogueOffer, RESERVED, offers};
 use crate::sim::values::{
     annotation, condition, created, is_going, label, list, map, name, noted, seconds, set, text, uid,
     with_condition,
 };
-use crate::sim::weather::{Place, Weather};
+use crate::sim::weather::{Location, Weather};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ const POLL: Duration = Duration::from_secs(1);
 
 /// The next phase of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum ClaimStage {
     /// An instance is launched.
     Launch,
     /// Its Node appears.
@@ -52,18 +52,18 @@ pub enum Phase {
 #[derive(Default)]
 pub struct Karpenter {
     /// Places of the existing instances, by claim name.
-    live: BTreeMap<String, Place>,
+    live: BTreeMap<String, Location>,
     instances: u64,
 }
 
 /// A claim that is due for a phase: name, UID, phase.
-type Due = (String, String, Phase);
+type Due = (String, String, ClaimStage);
 
 impl Actor for Karpenter {
     type Timer = Due;
     const NAME: &'static str = "karpenter";
 
-    fn seen(&mut self, touched: &Touched, stage: &mut Stage<Due>) {
+    fn seen(&mut self, touched: &ObjectChange, stage: &mut Stage<Due>) {
         let user = stage.server.user(Self::NAME);
         match touched.kind.kind {
             "NodeClaim" => {
@@ -93,18 +93,18 @@ impl Actor for Karpenter {
         let Some(object) = user.get(&kinds::NODE_CLAIM, "", &claim).filter(|c| uid(c) == id) else {
             return;
         };
-        if is_going(&object) != (phase == Phase::Terminate) {
+        if is_going(&object) != (phase == ClaimStage::Terminate) {
             return;
         }
         match phase {
-            Phase::Launch => self.launch(&user, &object, stage),
-            Phase::Register => self.register(&user, &object, stage),
-            Phase::Boot => self.boot(&user, &object, stage),
-            Phase::Initialize => nodes::initialize(&user, &object, stage),
-            Phase::Reboot => reboots::begin(&user, &object, stage),
-            Phase::Rebooted => reboots::end(&user, &object, stage),
-            Phase::Idle => nodes::idle(&user, &object, stage),
-            Phase::Terminate => self.terminate(&user, &object),
+            ClaimStage::Launch => self.launch(&user, &object, stage),
+            ClaimStage::Register => self.register(&user, &object, stage),
+            ClaimStage::Boot => self.boot(&user, &object, stage),
+            ClaimStage::Initialize => nodes::initialize(&user, &object, stage),
+            ClaimStage::Reboot => reboots::begin(&user, &object, stage),
+            ClaimStage::Rebooted => reboots::end(&user, &object, stage),
+            ClaimStage::Idle => nodes::idle(&user, &object, stage),
+            ClaimStage::Terminate => self.terminate(&user, &object),
         }
     }
 }
@@ -112,7 +112,7 @@ impl Actor for Karpenter {
 fn claim_seen(user: &User, claim: &Value, stage: &mut Stage<Due>) {
     let key = |phase| (name(claim).to_owned(), uid(claim).to_owned(), phase);
     if is_going(claim) {
-        stage.soon(300, 1_500, key(Phase::Terminate));
+        stage.soon(300, 1_500, key(ClaimStage::Terminate));
     } else if !list(claim, "/metadata/finalizers").iter().any(|f| f == FINALIZER) {
         let _ = user.merge(
             &kinds::NODE_CLAIM,
@@ -129,7 +129,7 @@ fn claim_seen(user: &User, claim: &Value, stage: &mut Stage<Due>) {
             name(claim),
             &json!({"status": {"conditions": conditions}}),
         );
-        stage.soon(200, 1_200, key(Phase::Launch));
+        stage.soon(200, 1_200, key(ClaimStage::Launch));
     }
 }
 
@@ -161,18 +161,18 @@ fn pool_seen(user: &User, pool: &Value, now: Timestamp) {
     }
 }
 
-fn set_conditions(user: &User, kind: &'static Kind, object: &Value, conditions: &[Value]) {
+fn set_conditions(user: &User, kind: &'static ServedKind, object: &Value, conditions: &[Value]) {
     let patch = json!({"status": {"conditions": conditions}});
     // The object may be gone by now.
     let _ = user.merge_status(kind, "", name(object), &patch);
 }
 
-fn place(claim: &Value) -> Place {
-    Place {
+fn place(claim: &Value) -> Location {
+    Location {
         node_pool: label(claim, names::NODEPOOL).to_owned(),
         slot: noted(claim, names::SLOT).to_owned(),
         labels: map(claim, "/metadata/labels"),
-        ..Place::default()
+        ..Location::default()
     }
 }
 
@@ -189,7 +189,7 @@ impl Karpenter {
         if age > LAUNCH_LIMIT {
             return delete(user, claim);
         }
-        let again = (name(claim).to_owned(), uid(claim).to_owned(), Phase::Launch);
+        let again = (name(claim).to_owned(), uid(claim).to_owned(), ClaimStage::Launch);
         let offer = self.cheapest(claim, &place, &weather);
         // Launch delays depend on the place of the launch.
         let target = offer.as_ref().map_or_else(|| place.clone(), |offer| place.with(offer));
@@ -220,10 +220,10 @@ impl Karpenter {
             return delete(user, claim);
         };
         self.launched(user, claim, &offer, now);
-        stage.soon(500, 2_500, (name(claim).to_owned(), uid(claim).to_owned(), Phase::Register));
+        stage.soon(500, 2_500, (name(claim).to_owned(), uid(claim).to_owned(), ClaimStage::Register));
     }
 
-    fn cheapest(&self, claim: &Value, place: &Place, weather: &Weather) -> Option<Offer> {
+    fn cheapest(&self, claim: &Value, place: &Location, weather: &Weather) -> Option<CatalogueOffer> {
         let requests = map(claim, "/spec/resources/requests");
         offers()
             .filter(|offer| offer.instance_type.fits(&requests) && allowed(claim, &place.with(offer)))
@@ -234,7 +234,7 @@ impl Karpenter {
             .map(|(_, offer)| offer)
     }
 
-    fn launched(&mut self, user: &User, claim: &Value, offer: &Offer, now: Timestamp) {
+    fn launched(&mut self, user: &User, claim: &Value, offer: &CatalogueOffer, now: Timestamp) {
         self.instances = self.instances.saturating_add(1);
         let place = place(claim).with(offer);
         let mut labels = json!({
@@ -262,7 +262,7 @@ impl Karpenter {
 }
 
 /// Whether the claim's requirements allow an instance in this place.
-fn allowed(claim: &Value, place: &Place) -> bool {
+fn allowed(claim: &Value, place: &Location) -> bool {
     list(claim, "/spec/requirements").iter().all(|requirement| {
         let value = match text(requirement, "/key") {
             "node.kubernetes.io/instance-type" => &place.instance_type,

@@ -2,7 +2,7 @@
 //! collector.
 
 use super::scheduler::schedule;
-use super::{Actor, Stage, Touched};
+use super::{Actor, ObjectChange, Stage};
 use crate::sim::api::kinds;
 use crate::sim::api::{Preconditions, User};
 use crate::sim::values::{
@@ -60,7 +60,7 @@ impl Actor for Machines {
     type Timer = MachineTask;
     const NAME: &'static str = "machines";
 
-    fn seen(&mut self, touched: &Touched, stage: &mut Stage<MachineTask>) {
+    fn seen(&mut self, touched: &ObjectChange, stage: &mut Stage<MachineTask>) {
         let object = &touched.object;
         if touched.gone && matches!(touched.kind.kind, "Job" | "Workload" | "NodePool" | "NodeClaim" | "Pod")
         {

@@ -8,7 +8,7 @@ pub mod kueue;
 pub mod machines;
 mod scheduler;
 
-use super::api::kinds::Kind;
+use super::api::kinds::ServedKind;
 use super::api::{ApiServer, Change, Observer};
 use super::chance::Chance;
 use crate::clock::Clock;
@@ -22,9 +22,9 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 /// An object that was written.
 #[derive(Clone, Debug)]
-pub struct Touched {
+pub struct ObjectChange {
     /// Its kind.
-    pub kind: &'static Kind,
+    pub kind: &'static ServedKind,
     /// The object as it was written, or as it last was.
     pub object: Arc<Value>,
     /// Whether it is gone.
@@ -87,7 +87,7 @@ pub trait Actor: Send + 'static {
     const NAME: &'static str;
 
     /// An object was written.
-    fn seen(&mut self, touched: &Touched, stage: &mut Stage<Self::Timer>);
+    fn seen(&mut self, touched: &ObjectChange, stage: &mut Stage<Self::Timer>);
     /// A timer ran out.
     fn due(&mut self, what: Self::Timer, stage: &mut Stage<Self::Timer>);
 }
@@ -114,42 +114,45 @@ pub fn start<A: Actor>(mut actor: A, server: &ApiServer, clock: &Clock, seed: u6
                 tokio::time::sleep(STANDSTILL).await;
             }
             match step {
-                Step::Seen(touched) => actor.seen(&touched, &mut stage),
-                Step::Due(what) => actor.due(what, &mut stage),
+                ActorStep::Seen(touched) => actor.seen(&touched, &mut stage),
+                ActorStep::Due(what) => actor.due(what, &mut stage),
             }
         }
     });
     stands
 }
 
-enum Step<T> {
-    Seen(Touched),
+enum ActorStep<T> {
+    Seen(ObjectChange),
     Due(T),
 }
 
-async fn step<T>(changes: &mut UnboundedReceiver<Touched>, stage: &mut Stage<T>) -> Option<Step<T>> {
+async fn step<T>(
+    changes: &mut UnboundedReceiver<ObjectChange>,
+    stage: &mut Stage<T>,
+) -> Option<ActorStep<T>> {
     loop {
         if let Some(what) = stage.due() {
-            return Some(Step::Due(what));
+            return Some(ActorStep::Due(what));
         }
         let wait = stage.next().unwrap_or(Duration::from_hours(24));
         tokio::select! {
             biased;
-            touched = changes.recv() => return touched.map(Step::Seen),
+            touched = changes.recv() => return touched.map(ActorStep::Seen),
             () = tokio::time::sleep(wait) => {}
         }
     }
 }
 
 /// Sends every change to one actor.
-struct Bus(UnboundedSender<Touched>);
+struct Bus(UnboundedSender<ObjectChange>);
 
 impl Observer for Bus {
     fn committed(&mut self, change: &Change) {
         let gone = change.after.is_none();
         if let Some(object) = change.after.as_ref().or(change.before.as_ref()) {
             // Fails only while the cluster shuts down.
-            let _ = self.0.send(Touched { kind: change.kind, object: Arc::clone(object), gone });
+            let _ = self.0.send(ObjectChange { kind: change.kind, object: Arc::clone(object), gone });
         }
     }
 }

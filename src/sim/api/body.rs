@@ -2,9 +2,9 @@
 //! real server before anything else is done.
 
 use super::events::stored;
-use super::kinds::Kind;
-use super::route::Target;
-use super::status::{Status, Violation};
+use super::kinds::ServedKind;
+use super::route::RequestTarget;
+use super::status::{FieldError, Status};
 use crate::sim::values::{name, set, text};
 use axum::body::Bytes;
 use http::{Request, header};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 /// The query of a request.
-pub type Query = BTreeMap<String, String>;
+pub type QueryParameters = BTreeMap<String, String>;
 
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 const TEXT_FORMATS: &str = "application/json, application/yaml";
@@ -21,7 +21,7 @@ const BODY_FORMATS: &str = "application/json, application/yaml, application/vnd.
 const MANAGER_LIMIT: usize = 128;
 
 /// Parses the query.
-pub fn query(request: &Request<Bytes>) -> Query {
+pub fn query(request: &Request<Bytes>) -> QueryParameters {
     let text = request.uri().query().unwrap_or_default();
     form_urlencoded::parse(text.as_bytes()).into_owned().collect()
 }
@@ -38,7 +38,7 @@ pub fn json_fault(error: &serde_json::Error) -> String {
 }
 
 /// The object in the body of a create or update, in its stored form.
-pub fn object(request: &Request<Bytes>, target: &Target) -> Result<Value, Status> {
+pub fn object(request: &Request<Bytes>, target: &RequestTarget) -> Result<Value, Status> {
     let kind = target.kind;
     let object = read(request, kind)?;
     let given = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -56,7 +56,7 @@ pub fn object(request: &Request<Bytes>, target: &Target) -> Result<Value, Status
             )));
         }
         if own != kind.kind {
-            let violation = Violation::invalid("kind", &json!(own), &format!("must be {}", kind.kind));
+            let violation = FieldError::invalid("kind", &json!(own), &format!("must be {}", kind.kind));
             return Err(Status::invalid_as(&own, kind.group, name(&object), violation));
         }
     } else if (!own.is_empty() && own != kind.kind) || (!version.is_empty() && version != expected) {
@@ -71,7 +71,7 @@ pub fn object(request: &Request<Bytes>, target: &Target) -> Result<Value, Status
     placed(object, target)
 }
 
-fn read(request: &Request<Bytes>, kind: &Kind) -> Result<Value, Status> {
+fn read(request: &Request<Bytes>, kind: &ServedKind) -> Result<Value, Status> {
     let body = request.body();
     let object: Value = match format(request) {
         "" | "application/json" => serde_json::from_slice(body).map_err(|error| {
@@ -100,12 +100,12 @@ fn read(request: &Request<Bytes>, kind: &Kind) -> Result<Value, Status> {
     }
 }
 
-fn unrecognized(kind: &Kind, why: &str) -> Status {
+fn unrecognized(kind: &ServedKind, why: &str) -> Status {
     Status::bad_request(format!("the object provided is unrecognized (must be of type {}): {why}", kind.kind))
 }
 
 /// The object with the kind and namespace of the path, in its stored form.
-pub fn placed(object: Value, target: &Target) -> Result<Value, Status> {
+pub fn placed(object: Value, target: &RequestTarget) -> Result<Value, Status> {
     let mut object = stored(object);
     if !object.get("metadata").is_some_and(Value::is_object) {
         set(&mut object, &["metadata"], json!({}));
@@ -145,7 +145,7 @@ pub fn check_name(object: &Value, wanted: &str) -> Result<(), Status> {
 }
 
 /// Checks the options of a write; `kind` is the kind of the options.
-pub fn check_options(kind: &str, query: &Query) -> Result<(), Status> {
+pub fn check_options(kind: &str, query: &QueryParameters) -> Result<(), Status> {
     let given = |key: &str| query.get(key).map(String::as_str).filter(|v| !v.is_empty());
     if let Some(manager) = given("fieldManager") {
         let odd = manager.chars().enumerate().find(|(_, c)| c.is_control());
@@ -158,18 +158,18 @@ pub fn check_options(kind: &str, query: &Query) -> Result<(), Status> {
         };
         if !why.is_empty() {
             let shown = go_quoted(manager);
-            return Err(Status::invalid_options(kind, Violation::invalid_as("fieldManager", &shown, &why)));
+            return Err(Status::invalid_options(kind, FieldError::invalid_as("fieldManager", &shown, &why)));
         }
     }
     if let Some(dry_run) = given("dryRun").filter(|d| *d != "All") {
         return Err(Status::invalid_options(
             kind,
-            Violation::unsupported("dryRun", &json!([dry_run]), &["All"]),
+            FieldError::unsupported("dryRun", &json!([dry_run]), &["All"]),
         ));
     }
     let known = ["", "Ignore", "Strict", "Warn"];
     if let Some(validation) = given("fieldValidation").filter(|v| !known.contains(v)) {
-        let violation = Violation::unsupported("fieldValidation", &json!(validation), &known);
+        let violation = FieldError::unsupported("fieldValidation", &json!(validation), &known);
         return Err(Status::invalid_options(kind, violation));
     }
     Ok(())

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::cells::{self, condition, count, either, or, text};
-use super::kinds::Kind;
+use super::kinds::ServedKind;
 use super::pods;
 
 /// One column.
@@ -208,7 +208,7 @@ const PRIORITY_CLASSES: &[Column] = &[
 ];
 
 /// The columns of a kind.
-pub(super) fn of(kind: &Kind) -> &'static [Column] {
+pub(super) fn of(kind: &ServedKind) -> &'static [Column] {
     match kind.plural {
         "workloads" => WORKLOADS,
         "localqueues" => LOCAL_QUEUES,
@@ -234,7 +234,7 @@ pub(super) fn of(kind: &Kind) -> &'static [Column] {
 }
 
 /// The conditions of a row. Only ended pods have one.
-pub(super) fn conditions(kind: &Kind, object: &Value) -> Option<Value> {
+pub(super) fn conditions(kind: &ServedKind, object: &Value) -> Option<Value> {
     let (reason, message) = match (kind.plural, text(object, "/status/phase")) {
         ("pods", "Succeeded") => ("Succeeded", "The pod has completed successfully."),
         ("pods", "Failed") => ("Failed", "The pod failed."),

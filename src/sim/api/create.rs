@@ -1,12 +1,12 @@
 //! Creation of objects: name, namespace, UID, and defaults.
 
-use super::kinds::{self, Kind};
+use super::kinds::{self, ServedKind};
 use super::managers::Managers;
 use super::preconditions::FIXED;
-use super::status::{Status, Violation};
-use super::store::{Key, Store};
+use super::status::{FieldError, Status};
+use super::store::{ObjectKey, ObjectStore};
 use super::write::{By, Deny};
-use super::{Attempt, defaults, rules};
+use super::{AdmissionRequest, defaults, rules};
 use crate::sim::values::{is_going, list, map, name, namespace, seconds, set, text};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use std::sync::Arc;
 /// Number of names tried for `generateName`.
 const NAME_TRIES: u32 = 8;
 
-impl Store {
+impl ObjectStore {
     pub fn create(
         &mut self,
-        kind: &'static Kind,
+        kind: &'static ServedKind,
         object: Value,
         by: By<'_>,
         deny: Deny<'_>,
@@ -28,7 +28,7 @@ impl Store {
     /// Creates an object. If there are no managers yet, the creator manages its fields.
     pub fn create_with(
         &mut self,
-        kind: &'static Kind,
+        kind: &'static ServedKind,
         mut object: Value,
         mut managers: Managers,
         by: By<'_>,
@@ -37,7 +37,7 @@ impl Store {
         let versioned =
             text(&object, "/metadata/resourceVersion").parse::<u64>().is_ok_and(|version| version > 0);
         self.name(kind, &mut object)?;
-        let key: Key = (namespace(&object).to_owned(), name(&object).to_owned());
+        let key: ObjectKey = (namespace(&object).to_owned(), name(&object).to_owned());
         self.namespace_for(kind, &key)?;
         let now = seconds(self.clock.now());
         let mut object = completed(kind, object, &self.uid(), &now);
@@ -53,7 +53,7 @@ impl Store {
             return Err(Status::internal("resourceVersion should not be set on objects to be created"));
         }
         self.must_not_exist(kind, &key)?;
-        deny(&Attempt { user: by.user, verb: "CREATE", kind, object: &object, old: None })
+        deny(&AdmissionRequest { user: by.user, verb: "CREATE", kind, object: &object, old: None })
             .map_or(Ok(()), Err)?;
         if by.dry_run {
             return Ok(Arc::new(self.shown(object, &managers)));
@@ -61,7 +61,7 @@ impl Store {
         Ok(self.commit(kind, key, Some((object, managers)), (by.user, None)))
     }
 
-    fn must_not_exist(&self, kind: &Kind, key: &Key) -> Result<(), Status> {
+    fn must_not_exist(&self, kind: &ServedKind, key: &ObjectKey) -> Result<(), Status> {
         let Some(found) = self.get(kind, key) else { return Ok(()) };
         let mut status = Status::already_exists(kind, &key.1);
         if is_going(&found.bare) {
@@ -71,7 +71,7 @@ impl Store {
     }
 
     /// Generates the name of an object with `generateName`.
-    fn name(&mut self, kind: &'static Kind, object: &mut Value) -> Result<(), Status> {
+    fn name(&mut self, kind: &'static ServedKind, object: &mut Value) -> Result<(), Status> {
         let prefix = text(object, "/metadata/generateName").to_owned();
         if name(object).is_empty() && !prefix.is_empty() {
             let free = (0..NAME_TRIES).find_map(|_| {
@@ -83,7 +83,7 @@ impl Store {
             set(object, &["metadata", "name"], json!(free));
         }
         if name(object).is_empty() {
-            let violation = Violation::required("metadata.name", "name or generateName is required");
+            let violation = FieldError::required("metadata.name", "name or generateName is required");
             return Err(Status::invalid(kind, "", &[violation]));
         }
         Ok(())
@@ -102,7 +102,7 @@ impl Store {
     }
 
     /// Checks that the namespace exists and accepts new objects.
-    fn namespace_for(&self, kind: &Kind, (namespace, name): &Key) -> Result<(), Status> {
+    fn namespace_for(&self, kind: &ServedKind, (namespace, name): &ObjectKey) -> Result<(), Status> {
         if !kind.namespaced {
             return Ok(());
         }
@@ -128,7 +128,7 @@ impl Store {
 }
 
 /// A new object with the metadata that the server sets, without a status, and with the defaults of its kind.
-fn completed(kind: &Kind, mut object: Value, uid: &str, now: &str) -> Value {
+fn completed(kind: &ServedKind, mut object: Value, uid: &str, now: &str) -> Value {
     if kind.status
         && let Some(fields) = object.as_object_mut()
     {

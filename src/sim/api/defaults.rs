@@ -1,11 +1,11 @@
 //! Defaults that the server fills into custom resources according to their CRDs, and empty fields that it
 //! drops.
 
-use super::kinds::Kind;
+use super::kinds::ServedKind;
 use serde_json::{Map, Value, json};
 
 /// Fills in the defaults of an object's kind.
-pub fn fill(kind: &Kind, object: &mut Value) {
+pub fn fill(kind: &ServedKind, object: &mut Value) {
     prune(kind, object);
     match kind.kind {
         "LocalQueue" => {
@@ -51,7 +51,7 @@ pub fn fill(kind: &Kind, object: &mut Value) {
 }
 
 /// Drops unknown top-level fields of a custom kind with a status.
-fn prune(kind: &Kind, object: &mut Value) {
+fn prune(kind: &ServedKind, object: &mut Value) {
     if let Some(fields) = object.as_object_mut().filter(|_| kind.custom && kind.status) {
         fields.retain(|field, _| {
             matches!(field.as_str(), "apiVersion" | "kind" | "metadata" | "spec" | "status")

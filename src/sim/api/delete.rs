@@ -1,11 +1,11 @@
 //! Deletion: preconditions, finalizers, and garbage collection of dependents.
 
-use super::kinds::{self, Kind};
+use super::kinds::{self, ServedKind};
 use super::patch::Patch;
 use super::status::Status;
-use super::store::{Key, Store};
+use super::store::{ObjectKey, ObjectStore};
 use super::write::{By, Deny};
-use super::{Attempt, Preconditions};
+use super::{AdmissionRequest, Preconditions};
 use crate::sim::values::{is_going, list, name, namespace, seconds, set, text};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -25,13 +25,13 @@ pub enum Propagation {
 const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
 
-impl Store {
+impl ObjectStore {
     /// Deletes an object, or starts its deletion if it has finalizers. Returns the object, and
     /// whether it is gone.
     pub fn delete(
         &mut self,
-        kind: &'static Kind,
-        key: &Key,
+        kind: &'static ServedKind,
+        key: &ObjectKey,
         (only, propagation): (&Preconditions, Option<Propagation>),
         by: By<'_>,
         deny: Deny<'_>,
@@ -39,7 +39,7 @@ impl Store {
         let stored = self.get(kind, key).cloned().ok_or_else(|| Status::not_found(kind, &key.1))?;
         let old = &stored.bare;
         hold(kind, key, only, old)?;
-        deny(&Attempt { user: by.user, verb: "DELETE", kind, object: old, old: Some(old) })
+        deny(&AdmissionRequest { user: by.user, verb: "DELETE", kind, object: old, old: Some(old) })
             .map_or(Ok(()), Err)?;
         let mut going = (**old).clone();
         // The default for a Job is to orphan its pods.
@@ -75,16 +75,16 @@ impl Store {
     }
 
     fn collect_once(&mut self, by: By<'_>) -> bool {
-        let mut found: Vec<(&'static Kind, Key, Step)> = Vec::new();
+        let mut found: Vec<(&'static ServedKind, ObjectKey, GarbageStep)> = Vec::new();
         for kind in kinds::ALL {
             for object in self.all(kind).map(|s| &s.bare) {
                 let step = if !is_going(object) {
-                    self.is_garbage(object).then_some(Step::Delete)
+                    self.is_garbage(object).then_some(GarbageStep::Delete)
                 } else if has_finalizer(object, ORPHAN) {
-                    Some(Step::LetGo(ORPHAN))
+                    Some(GarbageStep::LetGo(ORPHAN))
                 } else {
                     let waits = has_finalizer(object, FOREGROUND) && self.dependents(object).is_empty();
-                    waits.then_some(Step::LetGo(FOREGROUND))
+                    waits.then_some(GarbageStep::LetGo(FOREGROUND))
                 };
                 found.extend(step.map(|step| (*kind, key_of(object), step)));
             }
@@ -92,17 +92,23 @@ impl Store {
         for (kind, key, step) in &found {
             // The object may have been removed with another one.
             let _ = match step {
-                Step::Delete => {
+                GarbageStep::Delete => {
                     self.delete(kind, key, (&Preconditions::default(), None), by, &|_| None).map(|_| ())
                 }
-                Step::LetGo(finalizer) => self.let_go(kind, key, finalizer, by),
+                GarbageStep::LetGo(finalizer) => self.let_go(kind, key, finalizer, by),
             };
         }
         !found.is_empty()
     }
 
     /// Removes the finalizer that waits for dependents. Orphaned dependents first lose their owner reference.
-    fn let_go(&mut self, kind: &'static Kind, key: &Key, finalizer: &str, by: By<'_>) -> Result<(), Status> {
+    fn let_go(
+        &mut self,
+        kind: &'static ServedKind,
+        key: &ObjectKey,
+        finalizer: &str,
+        by: By<'_>,
+    ) -> Result<(), Status> {
         let Some(object) = self.get(kind, key).map(|s| Arc::clone(&s.bare)) else { return Ok(()) };
         let without = |list: &[Value], gone: &dyn Fn(&Value) -> bool| -> Vec<Value> {
             list.iter().filter(|v| !gone(v)).cloned().collect()
@@ -122,11 +128,11 @@ impl Store {
     }
 
     /// The objects that this object owns.
-    fn dependents(&self, owner: &Value) -> Vec<(&'static Kind, Arc<Value>)> {
+    fn dependents(&self, owner: &Value) -> Vec<(&'static ServedKind, Arc<Value>)> {
         let uid = text(owner, "/metadata/uid");
         let depends =
             |object: &Value| list(object, "/metadata/ownerReferences").iter().any(|o| text(o, "/uid") == uid);
-        let of = |kind: &&'static Kind| {
+        let of = |kind: &&'static ServedKind| {
             let kind = *kind;
             self.all(kind)
                 .filter(|s| depends(&s.bare))
@@ -155,12 +161,12 @@ impl Store {
     }
 }
 
-fn key_of(object: &Value) -> Key {
+fn key_of(object: &Value) -> ObjectKey {
     (namespace(object).to_owned(), name(object).to_owned())
 }
 
 /// An action of the garbage collector.
-enum Step {
+enum GarbageStep {
     Delete,
     LetGo(&'static str),
 }
@@ -192,7 +198,7 @@ fn hold_for_dependents(object: &mut Value, propagation: Propagation) {
 }
 
 /// Checks the preconditions of a delete.
-fn hold(kind: &Kind, key: &Key, only: &Preconditions, object: &Value) -> Result<(), Status> {
+fn hold(kind: &ServedKind, key: &ObjectKey, only: &Preconditions, object: &Value) -> Result<(), Status> {
     let uid = text(object, "/metadata/uid");
     if let Some(wanted) = only.uid.as_deref().filter(|w| *w != uid) {
         let why = format!(
@@ -213,12 +219,12 @@ fn hold(kind: &Kind, key: &Key, only: &Preconditions, object: &Value) -> Result<
 #[cfg(test)]
 mod tests {
     use super::super::kinds::{CONFIG_MAP, NODE_CLAIM, NODE_POOL};
-    use super::super::{ApiServer, Options, User};
+    use super::super::{ApiServer, ServerOptions, User};
     use super::*;
     use crate::clock::Clock;
 
     fn server() -> ApiServer {
-        ApiServer::new(Options { seed: 1, clock: Clock::wall(), replicas: 1, history: 100 })
+        ApiServer::new(ServerOptions { seed: 1, clock: Clock::wall(), replicas: 1, history: 100 })
     }
 
     fn map(name: &str, finalizers: &[&str]) -> Value {

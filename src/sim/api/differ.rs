@@ -3,9 +3,9 @@
 //! The rules are those of Kubernetes' structured merge. A leaf is a scalar, an atomic list or map, or an empty
 //! one. A non-leaf counts as a field itself only if it is added or removed as a whole.
 
-use super::fields::{self, Fields};
-use super::kinds::Kind;
-use super::shape::{self, List};
+use super::fields::{self, FieldSet};
+use super::kinds::ServedKind;
+use super::shape::{self, ListType};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
@@ -13,20 +13,20 @@ use std::collections::BTreeMap;
 #[derive(Debug, Default)]
 pub struct Difference {
     /// New or changed fields.
-    pub set: Fields,
+    pub set: FieldSet,
     /// Removed fields.
-    pub removed: Fields,
+    pub removed: FieldSet,
 }
 
 /// The fields that an object states.
-pub fn stated(kind: &Kind, object: &Value) -> Fields {
+pub fn stated(kind: &ServedKind, object: &Value) -> FieldSet {
     state(kind, &mut Vec::new(), object)
 }
 
-fn state<'v>(kind: &Kind, path: &mut Vec<&'v str>, value: &'v Value) -> Fields {
+fn state<'v>(kind: &ServedKind, path: &mut Vec<&'v str>, value: &'v Value) -> FieldSet {
     match value {
         Value::Object(map) if !map.is_empty() && !shape::is_atomic(kind, path) => {
-            let mut fields = Fields::default();
+            let mut fields = FieldSet::default();
             for (name, value) in map {
                 path.push(name);
                 fields.insert(fields::field(name), state(kind, path, value));
@@ -36,40 +36,41 @@ fn state<'v>(kind: &Kind, path: &mut Vec<&'v str>, value: &'v Value) -> Fields {
         }
         Value::Array(entries) if !entries.is_empty() => {
             let shape = shape::list(kind, path);
-            if shape == List::Atomic {
-                return Fields::leaf();
+            if shape == ListType::Atomic {
+                return FieldSet::leaf();
             }
-            let mut fields = Fields::default();
+            let mut fields = FieldSet::default();
             for (step, entry) in steps(shape, entries) {
-                let mut below = if entry.is_object() { state(kind, path, entry) } else { Fields::default() };
+                let mut below =
+                    if entry.is_object() { state(kind, path, entry) } else { FieldSet::default() };
                 below.set_member();
                 fields.insert(step, below);
             }
             fields
         }
-        _ => Fields::leaf(),
+        _ => FieldSet::leaf(),
     }
 }
 
 /// The entries of a list by step; the last entry wins if several have the same step.
-pub fn steps(shape: List, entries: &[Value]) -> BTreeMap<String, &Value> {
+pub fn steps(shape: ListType, entries: &[Value]) -> BTreeMap<String, &Value> {
     let step = |entry: &Value| match shape {
-        List::Atomic => None,
-        List::Set => Some(fields::valued(entry)),
-        List::Keyed(keys) => fields::keyed(keys, entry),
+        ListType::Atomic => None,
+        ListType::Set => Some(fields::valued(entry)),
+        ListType::Keyed(keys) => fields::keyed(keys, entry),
     };
     entries.iter().filter_map(|entry| Some((step(entry)?, entry))).collect()
 }
 
 /// The difference between two objects.
-pub fn difference(kind: &Kind, old: &Value, new: &Value) -> Difference {
+pub fn difference(kind: &ServedKind, old: &Value, new: &Value) -> Difference {
     let mut walk = Walk { kind, path: Vec::new(), steps: Vec::new(), found: Difference::default() };
     walk.compare(Some(old), Some(new));
     walk.found
 }
 
 struct Walk<'v> {
-    kind: &'v Kind,
+    kind: &'v ServedKind,
     path: Vec<&'v str>,
     steps: Vec<String>,
     found: Difference,
@@ -133,7 +134,7 @@ impl<'v> Walk<'v> {
         };
         let (old, new) = (entries(old), entries(new));
         let shape = shape::list(self.kind, &self.path);
-        if shape == List::Atomic || (old.is_empty() && new.is_empty()) {
+        if shape == ListType::Atomic || (old.is_empty() && new.is_empty()) {
             return false;
         }
         let (old, new) = (steps(shape, old), steps(shape, new));
@@ -159,11 +160,11 @@ impl<'v> Walk<'v> {
 }
 
 /// Removes the members of a set from an object, with everything below them.
-pub fn remove(kind: &Kind, object: &mut Value, fields: &Fields) {
+pub fn remove(kind: &ServedKind, object: &mut Value, fields: &FieldSet) {
     take_out(kind, &mut Vec::new(), object, fields);
 }
 
-fn take_out(kind: &Kind, path: &mut Vec<String>, value: &mut Value, fields: &Fields) {
+fn take_out(kind: &ServedKind, path: &mut Vec<String>, value: &mut Value, fields: &FieldSet) {
     match value {
         Value::Object(map) => map.retain(|name, value| {
             let Some(below) = fields.below(&fields::field(name)) else { return true };
@@ -193,11 +194,11 @@ fn take_out(kind: &Kind, path: &mut Vec<String>, value: &mut Value, fields: &Fie
 }
 
 /// Merges the stated fields into an object. Lists are merged according to their shape.
-pub fn merge(kind: &Kind, object: &mut Value, stated: &Value) {
+pub fn merge(kind: &ServedKind, object: &mut Value, stated: &Value) {
     lay_over(kind, &mut Vec::new(), object, stated);
 }
 
-fn lay_over<'v>(kind: &Kind, path: &mut Vec<&'v str>, target: &mut Value, stated: &'v Value) {
+fn lay_over<'v>(kind: &ServedKind, path: &mut Vec<&'v str>, target: &mut Value, stated: &'v Value) {
     match (&mut *target, stated) {
         (Value::Object(old), Value::Object(new)) if !new.is_empty() && !shape::is_atomic(kind, path) => {
             for (name, value) in new {
@@ -206,7 +207,7 @@ fn lay_over<'v>(kind: &Kind, path: &mut Vec<&'v str>, target: &mut Value, stated
                 path.pop();
             }
         }
-        (Value::Array(old), Value::Array(new)) if shape::list(kind, path) != List::Atomic => {
+        (Value::Array(old), Value::Array(new)) if shape::list(kind, path) != ListType::Atomic => {
             *old = merged_list(kind, path, std::mem::take(old), new);
         }
         (Value::Null, Value::Object(new)) if !new.is_empty() && !shape::is_atomic(kind, path) => {
@@ -220,7 +221,12 @@ fn lay_over<'v>(kind: &Kind, path: &mut Vec<&'v str>, target: &mut Value, stated
 }
 
 /// Stated entries keep their stated order. Entries that only the object has stay before them.
-fn merged_list<'v>(kind: &Kind, path: &mut Vec<&'v str>, old: Vec<Value>, new: &'v [Value]) -> Vec<Value> {
+fn merged_list<'v>(
+    kind: &ServedKind,
+    path: &mut Vec<&'v str>,
+    old: Vec<Value>,
+    new: &'v [Value],
+) -> Vec<Value> {
     let shape = shape::list(kind, path);
     let step = |entry: &Value| steps(shape, std::slice::from_ref(entry)).into_keys().next();
     let wanted: Vec<Option<String>> = new.iter().map(step).collect();

@@ -10,7 +10,7 @@ use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, Response, StatusCode};
 use serde_json::{Value, json};
 
-use super::kinds::{self, Kind};
+use super::kinds::{self, ServedKind};
 
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 /// The Kubernetes version whose behaviour is reproduced and compared by the conformance tests.
@@ -75,7 +75,7 @@ fn aggregated(headers: &HeaderMap) -> bool {
 }
 
 /// The kinds by group and version, in order.
-fn group_versions() -> BTreeMap<&'static str, BTreeMap<&'static str, Vec<&'static Kind>>> {
+fn group_versions() -> BTreeMap<&'static str, BTreeMap<&'static str, Vec<&'static ServedKind>>> {
     let mut groups: BTreeMap<_, BTreeMap<_, Vec<_>>> = BTreeMap::new();
     for kind in kinds::ALL {
         groups.entry(kind.group).or_default().entry(kind.version).or_default().push(*kind);
@@ -85,7 +85,7 @@ fn group_versions() -> BTreeMap<&'static str, BTreeMap<&'static str, Vec<&'stati
     groups
 }
 
-fn kinds_of(group: &str, version: &str) -> Option<Vec<&'static Kind>> {
+fn kinds_of(group: &str, version: &str) -> Option<Vec<&'static ServedKind>> {
     group_versions().get(group)?.get(version).cloned()
 }
 
@@ -129,7 +129,7 @@ fn group_document(group: &str) -> Option<Value> {
 }
 
 /// The verbs of a kind. Their order differs for custom kinds, as on a real server.
-fn verbs(kind: &Kind) -> Value {
+fn verbs(kind: &ServedKind) -> Value {
     if kind.custom {
         json!(["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"])
     } else if kind.plural == "namespaces" {
@@ -142,7 +142,7 @@ fn verbs(kind: &Kind) -> Value {
 const STATUS_VERBS: [&str; 3] = ["get", "patch", "update"];
 
 /// The category of a kind, by which `kubectl get` selects several kinds at once.
-fn categories(kind: &Kind) -> Option<&'static str> {
+fn categories(kind: &ServedKind) -> Option<&'static str> {
     match (kind.group, kind.plural) {
         ("", "pods") | ("batch", "jobs") | ("apps", "daemonsets") => Some("all"),
         ("karpenter.sh" | "karpenter.kwok.sh", _) => Some("karpenter"),
@@ -152,7 +152,7 @@ fn categories(kind: &Kind) -> Option<&'static str> {
     }
 }
 
-fn with_names(mut resource: Value, kind: &Kind) -> Value {
+fn with_names(mut resource: Value, kind: &ServedKind) -> Value {
     if let Some(fields) = resource.as_object_mut() {
         if !kind.short.is_empty() {
             fields.insert("shortNames".to_owned(), json!(kind.short));
@@ -210,7 +210,7 @@ fn groups(core: bool) -> Value {
     })
 }
 
-fn aggregated_resource(kind: &Kind) -> Value {
+fn aggregated_resource(kind: &ServedKind) -> Value {
     // A real server leaves group and version of built-in kinds empty here.
     let response = if kind.custom {
         json!({"group": kind.group, "version": kind.version, "kind": kind.kind})

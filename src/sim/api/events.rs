@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 /// The requested form of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Form {
+pub enum EventForm {
     /// The stored form.
     Stored,
     /// The `v1` form of an Event.
@@ -23,7 +23,7 @@ const NAMES: [(&str, &str); 6] = [
 ];
 const REPORTING: (&str, &str) = ("reportingComponent", "reportingController");
 
-impl Form {
+impl EventForm {
     /// An object in this form.
     pub fn of(self, object: &Value) -> Cow<'_, Value> {
         match self {

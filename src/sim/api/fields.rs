@@ -10,9 +10,9 @@ use std::fmt::Write as _;
 
 /// A set of fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Fields {
+pub struct FieldSet {
     member: bool,
-    below: BTreeMap<String, Fields>,
+    below: BTreeMap<String, FieldSet>,
 }
 
 /// The step to a field of a map.
@@ -32,7 +32,7 @@ pub fn valued(value: &Value) -> String {
     format!("v:{value}")
 }
 
-impl Fields {
+impl FieldSet {
     /// A set with only its own place as a member.
     pub fn leaf() -> Self {
         Self { member: true, below: BTreeMap::new() }
@@ -209,8 +209,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn set(value: &Value) -> Fields {
-        Fields::from_json(value).unwrap()
+    fn set(value: &Value) -> FieldSet {
+        FieldSet::from_json(value).unwrap()
     }
 
     #[test]

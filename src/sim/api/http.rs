@@ -2,14 +2,14 @@
 //!
 //! Reads are in `lists`, parsing of bodies and queries in `body`. This module maps verbs to the store.
 
-use super::body::{self, Query};
+use super::body::{self, QueryParameters};
 use super::delete::Propagation;
-use super::items::List;
+use super::items::ServedList;
 use super::patch::Patch;
-use super::route::{Target, target};
-use super::status::{Status, Violation};
+use super::route::{RequestTarget, target};
+use super::status::{FieldError, Status};
 use super::write::By;
-use super::{Answer, ApiServer, Caller, Preconditions, lists};
+use super::{ApiServer, Caller, Preconditions, ServerResponse, lists};
 use crate::sim::values::{name, namespace, set, text};
 use axum::body::Bytes;
 use http::{Method, Request, Response, StatusCode, header};
@@ -25,16 +25,16 @@ const CUSTOM_FORMATS: &str =
     "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml";
 
 /// Answers one request.
-pub fn handle(server: &ApiServer, caller: &Caller, request: &Request<Bytes>) -> Answer {
+pub fn handle(server: &ApiServer, caller: &Caller, request: &Request<Bytes>) -> ServerResponse {
     let Some(target) = target(request.uri().path()) else {
         return nothing_here(request.uri().path());
     };
-    let done = Call { server, caller, request, target: &target, query: body::query(request) }.answered();
-    done.unwrap_or_else(|status| Answer::json(status.code, &status.to_json()))
+    let done = ApiCall { server, caller, request, target: &target, query: body::query(request) }.answered();
+    done.unwrap_or_else(|status| ServerResponse::json(status.code, &status.to_json()))
 }
 
 /// The answer for an unknown path. Within a served built-in group it is a Status object.
-fn nothing_here(path: &str) -> Answer {
+fn nothing_here(path: &str) -> ServerResponse {
     let served = super::kinds::ALL.iter().filter(|kind| !kind.custom).any(|kind| {
         let root = if kind.group.is_empty() {
             "/api/v1/".to_owned()
@@ -45,26 +45,26 @@ fn nothing_here(path: &str) -> Answer {
     });
     if served {
         let status = Status::no_such_path();
-        return Answer::json(status.code, &status.to_json());
+        return ServerResponse::json(status.code, &status.to_json());
     }
     let mut response = Response::new(Bytes::from_static(b"404 page not found\n"));
     *response.status_mut() = StatusCode::NOT_FOUND;
     let plain = header::HeaderValue::from_static("text/plain; charset=utf-8");
     response.headers_mut().insert(header::CONTENT_TYPE, plain);
-    Answer::Whole(response)
+    ServerResponse::Whole(response)
 }
 
 /// One request.
-struct Call<'c> {
+struct ApiCall<'c> {
     server: &'c ApiServer,
     caller: &'c Caller,
     request: &'c Request<Bytes>,
-    target: &'c Target,
-    query: Query,
+    target: &'c RequestTarget,
+    query: QueryParameters,
 }
 
-impl Call<'_> {
-    fn answered(&self) -> Result<Answer, Status> {
+impl ApiCall<'_> {
+    fn answered(&self) -> Result<ServerResponse, Status> {
         let Self { server, caller, target, query, .. } = self;
         match (self.request.method(), &target.name) {
             (&Method::GET, Some(name)) if !query.contains_key("watch") => {
@@ -83,8 +83,8 @@ impl Call<'_> {
         }
     }
 
-    fn whole(&self, code: u16, object: &Arc<Value>) -> Answer {
-        Answer::json(code, &self.target.form.of(object))
+    fn whole(&self, code: u16, object: &Arc<Value>) -> ServerResponse {
+        ServerResponse::json(code, &self.target.form.of(object))
     }
 
     fn key(&self, name: &str) -> (String, String) {
@@ -104,7 +104,7 @@ impl Call<'_> {
         }
     }
 
-    fn create(&self) -> Result<Answer, Status> {
+    fn create(&self) -> Result<ServerResponse, Status> {
         let kind = self.target.kind;
         body::check_options("CreateOptions", &self.query)?;
         if kind.namespaced && self.target.namespace.is_none() {
@@ -114,7 +114,7 @@ impl Call<'_> {
         Ok(self.whole(201, &self.server.with(|s, deny| s.create(kind, object, self.by(), deny))?))
     }
 
-    fn replace(&self, name: &str) -> Result<Answer, Status> {
+    fn replace(&self, name: &str) -> Result<ServerResponse, Status> {
         body::check_options("UpdateOptions", &self.query)?;
         let object = body::object(self.request, self.target)?;
         body::check_name(&object, name)?;
@@ -122,7 +122,7 @@ impl Call<'_> {
         Ok(self.whole(200, &self.server.with(|s, deny| s.replace(kind, &key, object, self.by(), deny))?))
     }
 
-    fn patch(&self, name: &str) -> Result<Answer, Status> {
+    fn patch(&self, name: &str) -> Result<ServerResponse, Status> {
         let kind = self.target.kind;
         let format = body::format(self.request);
         if format == APPLY {
@@ -133,7 +133,7 @@ impl Call<'_> {
             return Err(if custom { Status::unknown_format(CUSTOM_FORMATS) } else { Status::unsupported() });
         }
         if self.query.contains_key("force") {
-            let violation = Violation::forbidden("force", "may not be specified for non-apply patch");
+            let violation = FieldError::forbidden("force", "may not be specified for non-apply patch");
             return Err(Status::invalid_options("PatchOptions", violation));
         }
         body::check_options("PatchOptions", &self.query)?;
@@ -160,10 +160,10 @@ impl Call<'_> {
         Ok(self.whole(200, &self.server.with(|s, deny| s.patch(kind, &key, &patch, self.by(), deny))?))
     }
 
-    fn apply(&self, name: &str) -> Result<Answer, Status> {
+    fn apply(&self, name: &str) -> Result<ServerResponse, Status> {
         let (kind, key) = (self.target.kind, self.key(name));
         if self.query.get("fieldManager").is_none_or(String::is_empty) {
-            let violation = Violation::required("fieldManager", "is required for apply patch");
+            let violation = FieldError::required("fieldManager", "is required for apply patch");
             return Err(Status::invalid_options("PatchOptions", violation));
         }
         body::check_options("PatchOptions", &self.query)?;
@@ -207,7 +207,7 @@ impl Call<'_> {
             "Orphan" => Some(Propagation::Orphan),
             other => {
                 let known = ["Foreground", "Background", "Orphan", "nil"];
-                let violation = Violation::unsupported("propagationPolicy", &json!(other), &known);
+                let violation = FieldError::unsupported("propagationPolicy", &json!(other), &known);
                 return Err(Status::invalid_options("DeleteOptions", violation));
             }
         };
@@ -219,7 +219,7 @@ impl Call<'_> {
         Ok((only, propagation, text(&options, "/dryRun/0") == "All"))
     }
 
-    fn delete(&self, name: &str) -> Result<Answer, Status> {
+    fn delete(&self, name: &str) -> Result<ServerResponse, Status> {
         let (only, propagation, dry_run) = self.deletion()?;
         let (kind, key) = (self.target.kind, self.key(name));
         let by = By { dry_run: dry_run || self.by().dry_run, ..self.by() };
@@ -233,10 +233,10 @@ impl Call<'_> {
             set(&mut details, &["group"], json!(kind.group));
         }
         let done = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details});
-        Ok(Answer::json(200, &done))
+        Ok(ServerResponse::json(200, &done))
     }
 
-    fn delete_all(&self) -> Result<Answer, Status> {
+    fn delete_all(&self) -> Result<ServerResponse, Status> {
         let (_, propagation, dry_run) = self.deletion()?;
         let selector = lists::selector(self.target, &self.query)?;
         let (objects, version) = self.server.cached(self.target.kind, usize::MAX);
@@ -248,6 +248,6 @@ impl Call<'_> {
             // The object may be gone already.
             let _ = self.server.with(|s, deny| s.delete(self.target.kind, &key, options, by, deny));
         }
-        Ok(Answer::json(200, &List::new(self.target, chosen.iter().collect(), version)))
+        Ok(ServerResponse::json(200, &ServedList::new(self.target, chosen.iter().collect(), version)))
     }
 }

@@ -1,22 +1,22 @@
 //! Serializes lists directly from the stored objects. There may be tens of thousands, and copying each would cost
 //! more than serializing it.
 
-use super::route::Target;
+use super::route::RequestTarget;
 use crate::sim::values::set;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// Objects of one kind, in the requested form.
-pub struct List<'a> {
-    target: &'a Target,
+pub struct ServedList<'a> {
+    target: &'a RequestTarget,
     objects: Vec<&'a Arc<Value>>,
     metadata: Value,
 }
 
-impl<'a> List<'a> {
+impl<'a> ServedList<'a> {
     /// A list of these objects at a version.
-    pub fn new(target: &'a Target, objects: Vec<&'a Arc<Value>>, version: u64) -> Self {
+    pub fn new(target: &'a RequestTarget, objects: Vec<&'a Arc<Value>>, version: u64) -> Self {
         let mut metadata = json!({"resourceVersion": version.to_string()});
         if target.kind.custom {
             set(&mut metadata, &["continue"], json!(""));
@@ -33,29 +33,29 @@ impl<'a> List<'a> {
     }
 }
 
-impl Serialize for List<'_> {
+impl Serialize for ServedList<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         // In the key order of `Value`.
         let mut list = serializer.serialize_map(Some(4))?;
         list.serialize_entry("apiVersion", &self.target.api_version())?;
-        list.serialize_entry("items", &Items(self))?;
+        list.serialize_entry("items", &ServedItems(self))?;
         list.serialize_entry("kind", &format!("{}List", self.target.kind.kind))?;
         list.serialize_entry("metadata", &self.metadata)?;
         list.end()
     }
 }
 
-struct Items<'a>(&'a List<'a>);
+struct ServedItems<'a>(&'a ServedList<'a>);
 
-impl Serialize for Items<'_> {
+impl Serialize for ServedItems<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.0.objects.iter().map(|object| Item(self.0.target, object)))
+        serializer.collect_seq(self.0.objects.iter().map(|object| ServedItem(self.0.target, object)))
     }
 }
 
-struct Item<'a>(&'a Target, &'a Value);
+struct ServedItem<'a>(&'a RequestTarget, &'a Value);
 
-impl Serialize for Item<'_> {
+impl Serialize for ServedItem<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Self(target, object) = self;
         let object = target.form.of(object);
@@ -86,8 +86,8 @@ mod tests {
         let (a, b) = (object("a"), object("b"));
         for (path, typed) in [("/api/v1/nodes", true), ("/apis/karpenter.sh/v1/nodeclaims", false)] {
             let target = target(path).unwrap();
-            let mut list = List::new(&target, vec![&a, &b], 7);
-            let continued = |list: &List<'_>| {
+            let mut list = ServedList::new(&target, vec![&a, &b], 7);
+            let continued = |list: &ServedList<'_>| {
                 let text = serde_json::to_string(list).unwrap();
                 let value: Value = serde_json::from_str(&text).unwrap();
                 assert_eq!(text, value.to_string(), "the keys are in order");

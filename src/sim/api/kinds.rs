@@ -2,7 +2,7 @@
 
 /// A served kind.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Kind {
+pub struct ServedKind {
     /// API group; empty for the core group.
     pub group: &'static str,
     /// Version within the group.
@@ -23,7 +23,7 @@ pub struct Kind {
     pub custom: bool,
 }
 
-impl Kind {
+impl ServedKind {
     /// `group/version`, or only the version for the core group.
     pub fn api_version(&self) -> String {
         if self.group.is_empty() {
@@ -67,8 +67,8 @@ const fn built_in(
     (kind, plural, singular): (&'static str, &'static str, &'static str),
     short: &'static [&'static str],
     (namespaced, status): (bool, bool),
-) -> Kind {
-    Kind { group, version, kind, plural, singular, short, namespaced, status, custom: false }
+) -> ServedKind {
+    ServedKind { group, version, kind, plural, singular, short, namespaced, status, custom: false }
 }
 
 const fn custom(
@@ -76,12 +76,12 @@ const fn custom(
     (kind, plural, singular): (&'static str, &'static str, &'static str),
     short: &'static [&'static str],
     namespaced: bool,
-) -> Kind {
-    Kind { group, version, kind, plural, singular, short, namespaced, status: true, custom: true }
+) -> ServedKind {
+    ServedKind { group, version, kind, plural, singular, short, namespaced, status: true, custom: true }
 }
 
 /// Removes the status subresource from a kind.
-const fn without_status(mut kind: Kind) -> Kind {
+const fn without_status(mut kind: ServedKind) -> ServedKind {
     kind.status = false;
     kind
 }
@@ -91,133 +91,134 @@ const KARPENTER: (&str, &str) = ("karpenter.sh", "v1");
 const CORE: (&str, &str) = ("", "v1");
 
 /// Kueue's Workload.
-pub static WORKLOAD: Kind =
+pub static WORKLOAD: ServedKind =
     custom(KUEUE, ("Workload", "workloads", "workload"), &["kwl", "kueueworkload", "kueueworkloads"], true);
 /// Kueue's LocalQueue.
-pub static LOCAL_QUEUE: Kind =
+pub static LOCAL_QUEUE: ServedKind =
     custom(KUEUE, ("LocalQueue", "localqueues", "localqueue"), &["queue", "queues", "lq"], true);
 /// Kueue's ClusterQueue.
-pub static CLUSTER_QUEUE: Kind =
+pub static CLUSTER_QUEUE: ServedKind =
     custom(KUEUE, ("ClusterQueue", "clusterqueues", "clusterqueue"), &["cq"], false);
 /// Kueue's Cohort.
-pub static COHORT: Kind = custom(KUEUE, ("Cohort", "cohorts", "cohort"), &[], false);
+pub static COHORT: ServedKind = custom(KUEUE, ("Cohort", "cohorts", "cohort"), &[], false);
 /// Kueue's ResourceFlavor.
-pub static RESOURCE_FLAVOR: Kind = without_status(custom(
+pub static RESOURCE_FLAVOR: ServedKind = without_status(custom(
     KUEUE,
     ("ResourceFlavor", "resourceflavors", "resourceflavor"),
     &["flavor", "flavors", "rf"],
     false,
 ));
 /// Kueue's Topology.
-pub static TOPOLOGY: Kind =
+pub static TOPOLOGY: ServedKind =
     without_status(custom(KUEUE, ("Topology", "topologies", "topology"), &["topo"], false));
 /// Kueue's AdmissionCheck.
-pub static ADMISSION_CHECK: Kind =
+pub static ADMISSION_CHECK: ServedKind =
     custom(KUEUE, ("AdmissionCheck", "admissionchecks", "admissioncheck"), &["ac"], false);
 /// Kueue's ProvisioningRequestConfig.
-pub static PROVISIONING_REQUEST_CONFIG: Kind = without_status(custom(
+pub static PROVISIONING_REQUEST_CONFIG: ServedKind = without_status(custom(
     KUEUE,
     ("ProvisioningRequestConfig", "provisioningrequestconfigs", "provisioningrequestconfig"),
     &["prc"],
     false,
 ));
 /// Cluster Autoscaler's ProvisioningRequest.
-pub static PROVISIONING_REQUEST: Kind = custom(
+pub static PROVISIONING_REQUEST: ServedKind = custom(
     (crate::names::AUTOSCALING_GROUP, "v1"),
     ("ProvisioningRequest", "provisioningrequests", "provisioningrequest"),
     &["provreq", "provreqs"],
     true,
 );
 /// Kueue's WorkloadPriorityClass.
-pub static WORKLOAD_PRIORITY_CLASS: Kind = without_status(custom(
+pub static WORKLOAD_PRIORITY_CLASS: ServedKind = without_status(custom(
     KUEUE,
     ("WorkloadPriorityClass", "workloadpriorityclasses", "workloadpriorityclass"),
     &["wpc"],
     false,
 ));
 /// Karpenter's NodePool.
-pub static NODE_POOL: Kind = custom(KARPENTER, ("NodePool", "nodepools", "nodepool"), &[], false);
+pub static NODE_POOL: ServedKind = custom(KARPENTER, ("NodePool", "nodepools", "nodepool"), &[], false);
 /// Karpenter's NodeClaim.
-pub static NODE_CLAIM: Kind = custom(KARPENTER, ("NodeClaim", "nodeclaims", "nodeclaim"), &[], false);
+pub static NODE_CLAIM: ServedKind = custom(KARPENTER, ("NodeClaim", "nodeclaims", "nodeclaim"), &[], false);
 /// The NodeClass of the embedded cloud.
-pub static KWOK_NODE_CLASS: Kind = custom(
+pub static KWOK_NODE_CLASS: ServedKind = custom(
     ("karpenter.kwok.sh", "v1alpha1"),
     ("KWOKNodeClass", "kwoknodeclasses", "kwoknodeclass"),
     &["kwoknc", "kwokncs"],
     false,
 );
 /// Setu's own parameters.
-pub static PROVISIONING_PARAMETERS: Kind = custom(
+pub static PROVISIONING_PARAMETERS: ServedKind = custom(
     (crate::names::API_GROUP, "v1alpha1"),
     ("ProvisioningParameters", "provisioningparameters", "provisioningparameters"),
     &["provparams"],
     false,
 );
 /// Namespace.
-pub static NAMESPACE: Kind = built_in(CORE, ("Namespace", "namespaces", "namespace"), &["ns"], (false, true));
+pub static NAMESPACE: ServedKind =
+    built_in(CORE, ("Namespace", "namespaces", "namespace"), &["ns"], (false, true));
 /// Node.
-pub static NODE: Kind = built_in(CORE, ("Node", "nodes", "node"), &["no"], (false, true));
+pub static NODE: ServedKind = built_in(CORE, ("Node", "nodes", "node"), &["no"], (false, true));
 /// Pod.
-pub static POD: Kind = built_in(CORE, ("Pod", "pods", "pod"), &["po"], (true, true));
+pub static POD: ServedKind = built_in(CORE, ("Pod", "pods", "pod"), &["po"], (true, true));
 /// ConfigMap.
-pub static CONFIG_MAP: Kind =
+pub static CONFIG_MAP: ServedKind =
     built_in(CORE, ("ConfigMap", "configmaps", "configmap"), &["cm"], (true, false));
 /// LimitRange.
-pub static LIMIT_RANGE: Kind =
+pub static LIMIT_RANGE: ServedKind =
     built_in(CORE, ("LimitRange", "limitranges", "limitrange"), &["limits"], (true, false));
 /// ServiceAccount.
-pub static SERVICE_ACCOUNT: Kind =
+pub static SERVICE_ACCOUNT: ServedKind =
     built_in(CORE, ("ServiceAccount", "serviceaccounts", "serviceaccount"), &["sa"], (true, false));
 /// Event, stored in its `events.k8s.io/v1` form and served in both.
-pub static EVENT: Kind =
+pub static EVENT: ServedKind =
     built_in(("events.k8s.io", "v1"), ("Event", "events", "event"), &["ev"], (true, false));
 /// Job.
-pub static JOB: Kind = built_in(("batch", "v1"), ("Job", "jobs", "job"), &[], (true, true));
+pub static JOB: ServedKind = built_in(("batch", "v1"), ("Job", "jobs", "job"), &[], (true, true));
 /// DaemonSet.
-pub static DAEMON_SET: Kind =
+pub static DAEMON_SET: ServedKind =
     built_in(("apps", "v1"), ("DaemonSet", "daemonsets", "daemonset"), &["ds"], (true, true));
 /// RuntimeClass.
-pub static RUNTIME_CLASS: Kind =
+pub static RUNTIME_CLASS: ServedKind =
     built_in(("node.k8s.io", "v1"), ("RuntimeClass", "runtimeclasses", "runtimeclass"), &[], (false, false));
 /// DeviceClass.
-pub static DEVICE_CLASS: Kind =
+pub static DEVICE_CLASS: ServedKind =
     built_in(("resource.k8s.io", "v1"), ("DeviceClass", "deviceclasses", "deviceclass"), &[], (false, false));
 /// PersistentVolumeClaim.
-pub static PERSISTENT_VOLUME_CLAIM: Kind = built_in(
+pub static PERSISTENT_VOLUME_CLAIM: ServedKind = built_in(
     CORE,
     ("PersistentVolumeClaim", "persistentvolumeclaims", "persistentvolumeclaim"),
     &["pvc"],
     (true, true),
 );
 /// PersistentVolume.
-pub static PERSISTENT_VOLUME: Kind =
+pub static PERSISTENT_VOLUME: ServedKind =
     built_in(CORE, ("PersistentVolume", "persistentvolumes", "persistentvolume"), &["pv"], (false, true));
 /// StorageClass.
-pub static STORAGE_CLASS: Kind = built_in(
+pub static STORAGE_CLASS: ServedKind = built_in(
     ("storage.k8s.io", "v1"),
     ("StorageClass", "storageclasses", "storageclass"),
     &["sc"],
     (false, false),
 );
 /// PriorityClass.
-pub static PRIORITY_CLASS: Kind = built_in(
+pub static PRIORITY_CLASS: ServedKind = built_in(
     ("scheduling.k8s.io", "v1"),
     ("PriorityClass", "priorityclasses", "priorityclass"),
     &["pc"],
     (false, false),
 );
 /// Lease.
-pub static LEASE: Kind =
+pub static LEASE: ServedKind =
     built_in(("coordination.k8s.io", "v1"), ("Lease", "leases", "lease"), &[], (true, false));
 /// CustomResourceDefinition: stored, but the set of served kinds is fixed.
-pub static CRD: Kind = built_in(
+pub static CRD: ServedKind = built_in(
     ("apiextensions.k8s.io", "v1"),
     ("CustomResourceDefinition", "customresourcedefinitions", "customresourcedefinition"),
     &["crd", "crds"],
     (false, true),
 );
 /// ValidatingWebhookConfiguration: its webhooks are never reached.
-pub static WEBHOOKS: Kind = built_in(
+pub static WEBHOOKS: ServedKind = built_in(
     ("admissionregistration.k8s.io", "v1"),
     ("ValidatingWebhookConfiguration", "validatingwebhookconfigurations", "validatingwebhookconfiguration"),
     &[],
@@ -225,7 +226,7 @@ pub static WEBHOOKS: Kind = built_in(
 );
 
 /// Every served kind.
-pub static ALL: &[&Kind] = &[
+pub static ALL: &[&ServedKind] = &[
     &WORKLOAD,
     &LOCAL_QUEUE,
     &CLUSTER_QUEUE,

@@ -1,19 +1,19 @@
 //! Reads: single objects, lists with pages and versions, and watches.
 
-use super::body::Query;
-use super::items::List;
+use super::body::QueryParameters;
+use super::items::ServedList;
 use super::preconditions::parsed_version;
-use super::route::Target;
-use super::select::Selector;
-use super::status::{Status, Violation};
-use super::{Answer, ApiServer, Caller, Watch};
+use super::route::RequestTarget;
+use super::select::ObjectSelector;
+use super::status::{FieldError, Status};
+use super::{ApiServer, Caller, ServerResponse, Watch};
 use crate::sim::values::{name, namespace};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// The version that a read requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wanted {
+enum WantedVersion {
     /// The newest.
     Newest,
     /// Any version that the replica has.
@@ -28,11 +28,11 @@ fn version(text: &str) -> Result<u64, String> {
     parsed_version(text).map_err(|why| format!("resourceVersion: Invalid value: {text:?}: {why}"))
 }
 
-fn is_set(query: &Query, key: &str) -> bool {
+fn is_set(query: &QueryParameters, key: &str) -> bool {
     query.get(key).is_some_and(|v| matches!(v.as_str(), "true" | "1"))
 }
 
-fn given<'q>(query: &'q Query, key: &str) -> &'q str {
+fn given<'q>(query: &'q QueryParameters, key: &str) -> &'q str {
     query.get(key).map_or("", String::as_str)
 }
 
@@ -40,8 +40,8 @@ fn given<'q>(query: &'q Query, key: &str) -> &'q str {
 pub fn one(
     server: &ApiServer,
     caller: &Caller,
-    target: &Target,
-    (name, query): (&str, &Query),
+    target: &RequestTarget,
+    (name, query): (&str, &QueryParameters),
 ) -> Result<Arc<Value>, Status> {
     let key = (target.namespace.clone().unwrap_or_default(), name.to_owned());
     let text = given(query, "resourceVersion");
@@ -61,21 +61,21 @@ pub fn one(
 }
 
 /// The selector of a list or watch.
-pub fn selector(target: &Target, query: &Query) -> Result<Selector, Status> {
+pub fn selector(target: &RequestTarget, query: &QueryParameters) -> Result<ObjectSelector, Status> {
     let mut fields = given(query, "fieldSelector").to_owned();
     if let Some(name) = &target.name {
         fields = format!("metadata.name={name},{fields}");
     }
-    Selector::parse(target.kind, target.namespace.as_deref(), given(query, "labelSelector"), &fields)
+    ObjectSelector::parse(target.kind, target.namespace.as_deref(), given(query, "labelSelector"), &fields)
 }
 
 /// Answers a list or a watch.
 pub fn list_or_watch(
     server: &ApiServer,
     caller: &Caller,
-    target: &Target,
-    query: &Query,
-) -> Result<Answer, Status> {
+    target: &RequestTarget,
+    query: &QueryParameters,
+) -> Result<ServerResponse, Status> {
     let selector = selector(target, query)?;
     check_options(query)?;
     if is_set(query, "watch") {
@@ -85,11 +85,11 @@ pub fn list_or_watch(
     }
 }
 
-fn check_options(query: &Query) -> Result<(), Status> {
+fn check_options(query: &QueryParameters) -> Result<(), Status> {
     let matching = given(query, "resourceVersionMatch");
     let initial = query.contains_key("sendInitialEvents");
     let refuse = |field: &str, why: &str| {
-        Err(Status::invalid_options("ListOptions", Violation::forbidden(field, why)))
+        Err(Status::invalid_options("ListOptions", FieldError::forbidden(field, why)))
     };
     if is_set(query, "watch") {
         if initial && matching != "NotOlderThan" {
@@ -123,7 +123,7 @@ fn check_options(query: &Query) -> Result<(), Status> {
     }
     let known = ["Exact", "NotOlderThan", ""];
     if !known.contains(&matching) {
-        let violation = Violation::unsupported("resourceVersionMatch", &json!(matching), &known);
+        let violation = FieldError::unsupported("resourceVersionMatch", &json!(matching), &known);
         return Err(Status::invalid_options("ListOptions", violation));
     }
     if matching == "Exact" && given(query, "resourceVersion") == "0" {
@@ -138,9 +138,9 @@ fn check_options(query: &Query) -> Result<(), Status> {
 fn watch(
     server: &ApiServer,
     caller: &Caller,
-    target: &Target,
-    (query, selector): (&Query, Selector),
-) -> Result<Answer, Status> {
+    target: &RequestTarget,
+    (query, selector): (&QueryParameters, ObjectSelector),
+) -> Result<ServerResponse, Status> {
     let text = given(query, "resourceVersion");
     let from = if text.is_empty() { 0 } else { version(text).map_err(Status::internal)? };
     let view = (selector, target.form);
@@ -152,7 +152,7 @@ fn watch(
     } else {
         store.watch(target.kind, view, caller.replica, from)
     };
-    Ok(Answer::Watch(Watch {
+    Ok(ServerResponse::Watch(Watch {
         kind: target.kind,
         form: target.form,
         replica: caller.replica,
@@ -175,31 +175,31 @@ fn parse_token(text: &str) -> Option<(u64, (String, String))> {
 fn page(
     server: &ApiServer,
     caller: &Caller,
-    target: &Target,
-    (query, selector): (&Query, &Selector),
-) -> Result<Answer, Status> {
+    target: &RequestTarget,
+    (query, selector): (&QueryParameters, &ObjectSelector),
+) -> Result<ServerResponse, Status> {
     let text = given(query, "resourceVersion");
     let mut wanted = match text {
-        "" => Wanted::Newest,
-        "0" => Wanted::Any,
+        "" => WantedVersion::Newest,
+        "0" => WantedVersion::Any,
         text => {
             let version = version(text)
                 .map_err(|why| Status::bad_request(format!("invalid resource version: {why}")))?;
             let exact = given(query, "resourceVersionMatch") == "Exact";
-            if exact { Wanted::Exact(version) } else { Wanted::NotOlder(version) }
+            if exact { WantedVersion::Exact(version) } else { WantedVersion::NotOlder(version) }
         }
     };
     let mut after = None;
     let going_on = given(query, "continue");
     if !going_on.is_empty() {
-        if !matches!(wanted, Wanted::Newest | Wanted::Any) {
+        if !matches!(wanted, WantedVersion::Newest | WantedVersion::Any) {
             return Err(Status::bad_request(
                 "specifying resource version is not allowed when using continue",
             ));
         }
         let why = "invalid continue token: continue key is not valid";
         let (version, key) = parse_token(going_on).ok_or_else(|| Status::bad_request(why))?;
-        (wanted, after) = (Wanted::Exact(version), Some(key));
+        (wanted, after) = (WantedVersion::Exact(version), Some(key));
     }
     let (objects, current) = read(server, caller, target, wanted)?;
     // Objects are sorted by key.
@@ -209,35 +209,35 @@ fn page(
     let mut chosen = objects.iter().skip(done).filter(|object| selector.takes(object));
     let limit: usize = given(query, "limit").parse().unwrap_or_default();
     // Lists from the cache are not split into pages.
-    let limit = if limit == 0 || wanted == Wanted::Any { usize::MAX } else { limit };
+    let limit = if limit == 0 || wanted == WantedVersion::Any { usize::MAX } else { limit };
     let shown: Vec<&Arc<Value>> = chosen.by_ref().take(limit).collect();
     let is_more = chosen.next().is_some();
     let going_on = shown.last().filter(|_| is_more).map(|last| token(current, last));
-    let mut answer = List::new(target, shown, current);
+    let mut answer = ServedList::new(target, shown, current);
     if let Some(token) = going_on {
         answer.goes_on(&token, selector.takes_all().then(|| chosen.count() + 1));
     }
-    Ok(Answer::json(200, &answer))
+    Ok(ServerResponse::json(200, &answer))
 }
 
 fn read(
     server: &ApiServer,
     caller: &Caller,
-    target: &Target,
-    wanted: Wanted,
+    target: &RequestTarget,
+    wanted: WantedVersion,
 ) -> Result<(Vec<Arc<Value>>, u64), Status> {
     let store = server.store();
     match wanted {
-        Wanted::Newest => Ok(store.cached(target.kind, usize::MAX)),
-        Wanted::Any => Ok(store.cached(target.kind, caller.replica)),
-        Wanted::NotOlder(version) => {
+        WantedVersion::Newest => Ok(store.cached(target.kind, usize::MAX)),
+        WantedVersion::Any => Ok(store.cached(target.kind, caller.replica)),
+        WantedVersion::NotOlder(version) => {
             let newest = store.version_of(caller.replica);
             if version > newest {
                 return Err(Status::too_new(version, newest));
             }
             Ok(store.cached(target.kind, caller.replica))
         }
-        Wanted::Exact(version) => {
+        WantedVersion::Exact(version) => {
             if version > store.version {
                 return Err(Status::too_new(version, store.version));
             }

@@ -5,8 +5,8 @@
 //! states are removed unless another manager owns them.
 
 use super::differ::{self, Difference};
-use super::fields::{self, Fields};
-use super::kinds::Kind;
+use super::fields::{self, FieldSet};
+use super::kinds::ServedKind;
 use super::status::Status;
 use serde_json::{Map, Value, json};
 
@@ -22,18 +22,18 @@ pub struct Manager<'m> {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Entry {
+struct ManagerEntry {
     name: String,
     applies: bool,
     version: String,
     subresource: String,
     time: String,
-    fields: Fields,
+    fields: FieldSet,
 }
 
 /// The managers of one object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Managers(Vec<Entry>);
+pub struct Managers(Vec<ManagerEntry>);
 
 /// Fields of `metadata` that have no manager.
 const UNMANAGED: [&str; 8] = [
@@ -66,13 +66,15 @@ impl Managers {
                 "Update" => false,
                 _ => return None,
             };
-            Some(Entry {
+            Some(ManagerEntry {
                 name: text(entry, "manager"),
                 applies,
                 version: text(entry, "apiVersion"),
                 subresource: text(entry, "subresource"),
                 time: text(entry, "time"),
-                fields: entry.get("fieldsV1").map_or_else(|| Some(Fields::default()), Fields::from_json)?,
+                fields: entry
+                    .get("fieldsV1")
+                    .map_or_else(|| Some(FieldSet::default()), FieldSet::from_json)?,
             })
         });
         entries.collect::<Option<Vec<_>>>().filter(|e| !e.is_empty()).map(Self)
@@ -80,7 +82,7 @@ impl Managers {
 
     /// Renders `metadata.managedFields`; `None` if there are no managers.
     pub fn write(&self) -> Option<Value> {
-        let mut entries: Vec<&Entry> = self.0.iter().collect();
+        let mut entries: Vec<&ManagerEntry> = self.0.iter().collect();
         entries.sort_by_key(|e| (!e.applies, &e.time, &e.name, &e.version, &e.subresource));
         let shown = entries.into_iter().map(|entry| {
             let mut shown = Map::new();
@@ -105,13 +107,13 @@ impl Managers {
 
     /// Whether two sets of managers are equal except for times.
     pub fn is_like(&self, other: &Self) -> bool {
-        let ignored = |e: &Entry| Entry { time: String::new(), ..e.clone() };
+        let ignored = |e: &ManagerEntry| ManagerEntry { time: String::new(), ..e.clone() };
         self.0.len() == other.0.len()
             && self.0.iter().all(|e| other.0.iter().any(|o| ignored(o) == ignored(e)))
     }
 
     /// Records the fields that an update changed.
-    pub fn update(&mut self, kind: &Kind, who: Manager<'_>, old: &Value, new: &Value) {
+    pub fn update(&mut self, kind: &ServedKind, who: Manager<'_>, old: &Value, new: &Value) {
         let Difference { mut set, removed } = written(kind, who.subresource, (old, new));
         for entry in &mut self.0 {
             entry.fields.subtract(&set);
@@ -131,7 +133,7 @@ impl Managers {
     /// Applies a manager's fields to an object. The object is passed and returned without managed fields.
     pub fn apply(
         &mut self,
-        kind: &Kind,
+        kind: &ServedKind,
         who: Manager<'_>,
         (old, stated): (&Value, &Value),
         force: bool,
@@ -174,7 +176,7 @@ impl Managers {
     }
 
     /// The fields of a set that entries other than this one manage, each with its manager.
-    fn conflicts(&self, own: usize, set: &Fields) -> Vec<(String, String)> {
+    fn conflicts(&self, own: usize, set: &FieldSet) -> Vec<(String, String)> {
         let others = self.0.iter().enumerate().filter(|(at, _)| *at != own);
         let paths = others.map(|(_, entry)| (entry.described(), entry.fields.common(set).paths()));
         paths
@@ -183,10 +185,10 @@ impl Managers {
     }
 
     /// The index of a manager's entry, which is created if missing.
-    fn place(&mut self, kind: &Kind, who: Manager<'_>, applies: bool) -> usize {
+    fn place(&mut self, kind: &ServedKind, who: Manager<'_>, applies: bool) -> usize {
         let version = kind.api_version();
         let subresource = who.subresource.unwrap_or_default();
-        let same = |e: &Entry| {
+        let same = |e: &ManagerEntry| {
             e.applies == applies
                 && e.name == who.name
                 && e.subresource == subresource
@@ -198,19 +200,19 @@ impl Managers {
             }
             return at;
         }
-        self.0.push(Entry {
+        self.0.push(ManagerEntry {
             name: who.name.to_owned(),
             applies,
             version,
             subresource: subresource.to_owned(),
             time: String::new(),
-            fields: Fields::default(),
+            fields: FieldSet::default(),
         });
         self.0.len() - 1
     }
 }
 
-impl Entry {
+impl ManagerEntry {
     fn described(&self) -> String {
         let mut text = format!("{:?}", self.name);
         if !self.subresource.is_empty() {
@@ -221,7 +223,7 @@ impl Entry {
 }
 
 /// The fields that a write of this subresource changed.
-fn written(kind: &Kind, subresource: Option<&'static str>, (old, new): (&Value, &Value)) -> Difference {
+fn written(kind: &ServedKind, subresource: Option<&'static str>, (old, new): (&Value, &Value)) -> Difference {
     let mut difference = differ::difference(kind, old, new);
     reset(kind, subresource, &mut difference.set);
     reset(kind, subresource, &mut difference.removed);
@@ -229,7 +231,7 @@ fn written(kind: &Kind, subresource: Option<&'static str>, (old, new): (&Value, 
 }
 
 /// Removes the fields that a write of this subresource never changes.
-fn reset(kind: &Kind, subresource: Option<&'static str>, fields: &mut Fields) {
+fn reset(kind: &ServedKind, subresource: Option<&'static str>, fields: &mut FieldSet) {
     match subresource {
         None if kind.status => fields.cut(&[&fields::field("status")]),
         None => {}
@@ -244,7 +246,7 @@ fn reset(kind: &Kind, subresource: Option<&'static str>, fields: &mut Fields) {
     }
 }
 
-fn strip(fields: &mut Fields) {
+fn strip(fields: &mut FieldSet) {
     fields.cut(&[&fields::field("apiVersion")]);
     fields.cut(&[&fields::field("kind")]);
     fields.forget("f:metadata");

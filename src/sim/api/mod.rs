@@ -31,7 +31,7 @@ mod user;
 mod write;
 
 pub use rules::metadata::is_name;
-pub use status::{Status, Violation};
+pub use status::{FieldError, Status};
 pub use user::{Apply, User};
 
 use crate::clock::Clock;
@@ -43,17 +43,17 @@ use axum::body::Bytes;
 use futures::Stream;
 use futures::channel::mpsc::UnboundedReceiver;
 use jiff::Timestamp;
-use kinds::Kind;
+use kinds::ServedKind;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll};
-use store::Store;
+use store::ObjectStore;
 
 /// Options of a server.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ServerOptions {
     /// Seed of UIDs and generated names.
     pub seed: u64,
     /// The clock.
@@ -74,14 +74,14 @@ pub struct Caller {
 }
 
 /// The answer to a request.
-pub enum Answer {
+pub enum ServerResponse {
     /// A complete response.
     Whole(Response<Bytes>),
     /// A watch.
     Watch(Watch),
 }
 
-impl Answer {
+impl ServerResponse {
     /// A complete response with this body.
     fn json(code: u16, body: &impl Serialize) -> Self {
         // Fails only for maps with non-string keys, which JSON does not have.
@@ -94,8 +94,8 @@ impl Answer {
 
 /// An open watch: a stream of frames that ends when the server closes it.
 pub struct Watch {
-    kind: &'static Kind,
-    form: events::Form,
+    kind: &'static ServedKind,
+    form: events::EventForm,
     /// The server replica that serves it.
     replica: usize,
     frames: UnboundedReceiver<Frame>,
@@ -105,13 +105,13 @@ pub struct Watch {
 
 impl Watch {
     /// The kind that is watched.
-    pub fn kind(&self) -> &'static Kind {
+    pub fn kind(&self) -> &'static ServedKind {
         self.kind
     }
 
     /// Whether it sends Events in their `v1` form.
     pub fn is_core_event(&self) -> bool {
-        self.form == events::Form::CoreEvent
+        self.form == events::EventForm::CoreEvent
     }
 }
 
@@ -145,7 +145,7 @@ pub struct Change {
     /// Its time.
     pub at: Timestamp,
     /// The kind of its object.
-    pub kind: &'static Kind,
+    pub kind: &'static ServedKind,
     /// The object before; `None` if it was created.
     pub before: Option<Arc<Value>>,
     /// The object after; `None` if it was removed.
@@ -167,13 +167,13 @@ pub trait Observer: Send {
 
 /// A write that admission may refuse.
 #[derive(Clone, Copy)]
-pub struct Attempt<'a> {
+pub struct AdmissionRequest<'a> {
     /// The user.
     pub user: &'a str,
     /// `CREATE`, `UPDATE` or `DELETE`.
     pub verb: &'static str,
     /// The kind.
-    pub kind: &'static Kind,
+    pub kind: &'static ServedKind,
     /// The new object.
     pub object: &'a Value,
     /// The current object.
@@ -189,19 +189,19 @@ pub struct Preconditions {
     pub resource_version: Option<String>,
 }
 
-type Rule = Box<dyn Fn(&Attempt<'_>) -> Option<Status> + Send>;
+type AdmissionRule = Box<dyn Fn(&AdmissionRequest<'_>) -> Option<Status> + Send>;
 
 /// The server. Cheap to clone.
 #[derive(Clone)]
 pub struct ApiServer {
-    store: Arc<Mutex<Store>>,
-    rules: Arc<Mutex<Vec<Rule>>>,
+    store: Arc<Mutex<ObjectStore>>,
+    rules: Arc<Mutex<Vec<AdmissionRule>>>,
 }
 
 impl ApiServer {
     /// An empty server with the namespaces that every cluster has.
-    pub fn new(options: Options) -> Self {
-        let server = Self { store: Arc::new(Mutex::new(Store::new(options))), rules: Arc::default() };
+    pub fn new(options: ServerOptions) -> Self {
+        let server = Self { store: Arc::new(Mutex::new(ObjectStore::new(options))), rules: Arc::default() };
         let system = server.user("system:apiserver");
         for namespace in ["default", "kube-system"] {
             let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {
@@ -214,11 +214,11 @@ impl ApiServer {
     }
 
     /// Answers one request.
-    pub fn handle(&self, caller: &Caller, request: &Request<Bytes>) -> Answer {
+    pub fn handle(&self, caller: &Caller, request: &Request<Bytes>) -> ServerResponse {
         if request.method() == ::http::Method::GET
             && let Some(document) = discovery::answer(request.uri().path(), request.headers())
         {
-            return Answer::Whole(document);
+            return ServerResponse::Whole(document);
         }
         self.store().asked(caller, request);
         let answer = http::handle(self, caller, request);
@@ -236,7 +236,7 @@ impl ApiServer {
     }
 
     /// Adds an admission rule, which is evaluated before every write.
-    pub fn deny(&self, rule: Rule) {
+    pub fn deny(&self, rule: AdmissionRule) {
         lock(&self.rules).push(rule);
     }
 
@@ -283,24 +283,27 @@ impl ApiServer {
         self.store().collect_garbage(&Arc::from("garbage-collector"));
     }
 
-    fn store(&self) -> MutexGuard<'_, Store> {
+    fn store(&self) -> MutexGuard<'_, ObjectStore> {
         lock(&self.store)
     }
 
-    fn read(&self, kind: &Kind, key: &store::Key) -> Option<Arc<Value>> {
+    fn read(&self, kind: &ServedKind, key: &store::ObjectKey) -> Option<Arc<Value>> {
         self.store().get(kind, key).map(|s| Arc::clone(&s.object))
     }
 
-    fn cached(&self, kind: &Kind, replica: usize) -> (Vec<Arc<Value>>, u64) {
+    fn cached(&self, kind: &ServedKind, replica: usize) -> (Vec<Arc<Value>>, u64) {
         self.store().cached(kind, replica)
     }
 
     /// Runs one write with admission: webhooks and rules.
-    fn with<T>(&self, write: impl FnOnce(&mut Store, &dyn Fn(&Attempt<'_>) -> Option<Status>) -> T) -> T {
+    fn with<T>(
+        &self,
+        write: impl FnOnce(&mut ObjectStore, &dyn Fn(&AdmissionRequest<'_>) -> Option<Status>) -> T,
+    ) -> T {
         let mut store = self.store();
         let webhooks: Vec<Arc<Value>> = store.all(&kinds::WEBHOOKS).map(|s| Arc::clone(&s.object)).collect();
         let rules = lock(&self.rules);
-        let deny = |attempt: &Attempt<'_>| {
+        let deny = |attempt: &AdmissionRequest<'_>| {
             let by_webhook = webhooks.iter().find_map(|w| rules::webhook(w, attempt));
             by_webhook.or_else(|| rules.iter().find_map(|rule| rule(attempt)))
         };
@@ -308,8 +311,8 @@ impl ApiServer {
     }
 }
 
-fn bookmark(kind: &Kind, form: events::Form, version: u64, end_of_list: bool) -> Bytes {
-    let api_version = if form == events::Form::CoreEvent { "v1".to_owned() } else { kind.api_version() };
+fn bookmark(kind: &ServedKind, form: events::EventForm, version: u64, end_of_list: bool) -> Bytes {
+    let api_version = if form == events::EventForm::CoreEvent { "v1".to_owned() } else { kind.api_version() };
     let mut object = json!({
         "kind": kind.kind, "apiVersion": api_version,
         "metadata": {"resourceVersion": version.to_string()},

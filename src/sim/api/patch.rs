@@ -1,8 +1,8 @@
 //! Patches: JSON merge patches, JSON patches, and the strategic merge patches of built-in kinds.
 
 use super::fields;
-use super::kinds::Kind;
-use super::shape::{self, List};
+use super::kinds::ServedKind;
+use super::shape::{self, ListType};
 use super::status::Status;
 use json_patch::PatchOperation;
 use serde_json::{Map, Value};
@@ -20,7 +20,7 @@ pub enum Patch {
 
 impl Patch {
     /// Patches an object. Fails if the patch does not fit.
-    pub fn change(&self, kind: &Kind, object: &mut Value) -> Result<(), Status> {
+    pub fn change(&self, kind: &ServedKind, object: &mut Value) -> Result<(), Status> {
         match self {
             Self::Merge(patch) => json_patch::merge(object, patch),
             Self::Strategic(patch) => strategic(kind, &mut Vec::new(), object, patch),
@@ -64,7 +64,7 @@ const DELETE_VALUES: &str = "$deleteFromPrimitiveList/";
 const ORDER: &str = "$setElementOrder/";
 const RETAIN: &str = "$retainKeys";
 
-fn strategic<'v>(kind: &Kind, path: &mut Vec<&'v str>, target: &mut Value, change: &'v Value) {
+fn strategic<'v>(kind: &ServedKind, path: &mut Vec<&'v str>, target: &mut Value, change: &'v Value) {
     let Value::Object(changes) = change else {
         *target = change.clone();
         return;
@@ -90,20 +90,20 @@ fn strategic<'v>(kind: &Kind, path: &mut Vec<&'v str>, target: &mut Value, chang
     }
 }
 
-fn field<'v>(kind: &Kind, path: &mut Vec<&'v str>, target: &mut Value, value: &'v Value) {
+fn field<'v>(kind: &ServedKind, path: &mut Vec<&'v str>, target: &mut Value, value: &'v Value) {
     // In a patch, conditions of all kinds merge by type, even those that an apply replaces as a whole.
     let shape = match path.as_slice() {
-        ["status", "conditions"] => List::Keyed(&["type"]),
+        ["status", "conditions"] => ListType::Keyed(&["type"]),
         path => shape::list(kind, path),
     };
     match (value, shape) {
-        (Value::Array(new), List::Set) if target.is_array() => {
+        (Value::Array(new), ListType::Set) if target.is_array() => {
             if let Value::Array(old) = target {
                 let added: Vec<Value> = new.iter().filter(|v| !old.contains(v)).cloned().collect();
                 old.extend(added);
             }
         }
-        (Value::Array(new), List::Keyed(keys)) => {
+        (Value::Array(new), ListType::Keyed(keys)) => {
             let key = |entry: &Value| keys.first().and_then(|k| fields::keyed(&[k], entry));
             let mut old = target.as_array().cloned().unwrap_or_default();
             for entry in new {

@@ -1,9 +1,9 @@
 //! Preconditions of an update (versions, UIDs, deletion in progress), and the fields that it may not change.
 
 use super::defaults;
-use super::kinds::Kind;
-use super::status::{Status, Violation};
-use super::store::{Key, Stored};
+use super::kinds::ServedKind;
+use super::status::{FieldError, Status};
+use super::store::{ObjectKey, Stored};
 use crate::sim::values::{is_going, list, text};
 use serde_json::Value;
 use std::num::IntErrorKind;
@@ -21,8 +21,8 @@ pub const FIXED: [&str; 7] = [
 
 /// Checks the preconditions in the wanted object, and restores everything that this write cannot change.
 pub fn prepared(
-    kind: &'static Kind,
-    key: &Key,
+    kind: &'static ServedKind,
+    key: &ObjectKey,
     stored: &Stored,
     wanted: Value,
     subresource: Option<&'static str>,
@@ -41,7 +41,7 @@ pub fn prepared(
             let path = format!("/metadata/{field}");
             let given = wanted.pointer(&path).filter(|v| !v.is_null() && *v != "");
             if let Some(given) = given.filter(|g| old.pointer(&path) != Some(g)) {
-                let violation = Violation::invalid(format!("metadata.{field}"), given, "field is immutable");
+                let violation = FieldError::invalid(format!("metadata.{field}"), given, "field is immutable");
                 found.extend([violation.clone(), violation]);
             }
         }
@@ -59,7 +59,7 @@ pub fn prepared(
                 "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
                 added.join(", ")
             );
-            found.push(Violation::forbidden("metadata.finalizers", &why));
+            found.push(FieldError::forbidden("metadata.finalizers", &why));
         }
     }
     if found.is_empty() { Ok(new) } else { Err(Status::invalid(kind, &key.1, &found)) }
@@ -77,7 +77,7 @@ pub fn parsed_version(text: &str) -> Result<u64, String> {
 }
 
 /// The new object, with everything restored that this write may not change.
-fn restricted(kind: &Kind, old: &Value, mut wanted: Value, subresource: Option<&'static str>) -> Value {
+fn restricted(kind: &ServedKind, old: &Value, mut wanted: Value, subresource: Option<&'static str>) -> Value {
     let status = wanted.as_object_mut().and_then(|w| w.remove("status")).filter(|s| !s.is_null());
     if subresource.is_some() && kind.custom {
         let mut new = old.clone();

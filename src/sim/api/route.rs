@@ -1,15 +1,15 @@
 //! Parses request paths.
 
-use super::events::Form;
-use super::kinds::{self, Kind};
+use super::events::EventForm;
+use super::kinds::{self, ServedKind};
 
 /// The target of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct RequestTarget {
     /// The kind.
-    pub kind: &'static Kind,
+    pub kind: &'static ServedKind,
     /// The requested form of Events.
-    pub form: Form,
+    pub form: EventForm,
     /// The namespace, if the path names one.
     pub namespace: Option<String>,
     /// The object, if the path names one.
@@ -18,15 +18,15 @@ pub struct Target {
     pub subresource: Option<&'static str>,
 }
 
-impl Target {
+impl RequestTarget {
     /// The requested API version of the kind.
     pub fn api_version(&self) -> String {
-        if self.form == Form::CoreEvent { "v1".to_owned() } else { self.kind.api_version() }
+        if self.form == EventForm::CoreEvent { "v1".to_owned() } else { self.kind.api_version() }
     }
 }
 
 /// Parses a path; `None` if nothing is served there.
-pub fn target(path: &str) -> Option<Target> {
+pub fn target(path: &str) -> Option<RequestTarget> {
     let mut parts = path.split('/').filter(|p| !p.is_empty());
     let (group, version) = match parts.next()? {
         "api" => ("", parts.next()?),
@@ -51,11 +51,11 @@ pub fn target(path: &str) -> Option<Target> {
         rest.drain(..2);
     }
     let kind = find(rest.first()?)?;
-    let form = if core_event { Form::CoreEvent } else { Form::Stored };
+    let form = if core_event { EventForm::CoreEvent } else { EventForm::Stored };
     let subresource = match (rest.get(2), kind.status) {
         (None, _) => None,
         (Some(&"status"), true) => Some("status"),
         _ => return None,
     };
-    Some(Target { kind, form, namespace, name: rest.get(1).map(|n| (*n).to_owned()), subresource })
+    Some(RequestTarget { kind, form, namespace, name: rest.get(1).map(|n| (*n).to_owned()), subresource })
 }

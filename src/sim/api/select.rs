@@ -1,7 +1,7 @@
 //! Label and field selectors.
 
 use super::cells::either;
-use super::kinds::Kind;
+use super::kinds::ServedKind;
 use super::rules::metadata::{key_faults, value_faults};
 use super::status::Status;
 use crate::sim::values::text;
@@ -9,14 +9,14 @@ use serde_json::Value;
 
 /// The selectors of a list or watch.
 #[derive(Clone, Debug, Default)]
-pub struct Selector {
+pub struct ObjectSelector {
     namespace: Option<String>,
-    labels: Vec<Term>,
+    labels: Vec<SelectorTerm>,
     fields: Vec<(String, String, bool)>,
 }
 
 #[derive(Clone, Debug)]
-enum Term {
+enum SelectorTerm {
     Has(String),
     HasNot(String),
     In(String, Vec<String>),
@@ -27,7 +27,7 @@ enum Term {
 const COMMON_FIELDS: [&str; 2] = ["metadata.name", "metadata.namespace"];
 
 /// Fields that only selectors of some kinds support.
-fn fields_of(kind: &Kind) -> &'static [&'static str] {
+fn fields_of(kind: &ServedKind) -> &'static [&'static str] {
     match kind.kind {
         "Pod" => &["spec.nodeName", "status.phase", "spec.restartPolicy", "spec.schedulerName"],
         "Event" => &[
@@ -64,9 +64,14 @@ fn fields_of(kind: &Kind) -> &'static [&'static str] {
     }
 }
 
-impl Selector {
+impl ObjectSelector {
     /// Parses the selectors of a request.
-    pub fn parse(kind: &Kind, namespace: Option<&str>, labels: &str, fields: &str) -> Result<Self, Status> {
+    pub fn parse(
+        kind: &ServedKind,
+        namespace: Option<&str>,
+        labels: &str,
+        fields: &str,
+    ) -> Result<Self, Status> {
         let labels = split(labels).into_iter().map(term).collect::<Result<_, _>>()?;
         let fields =
             fields.split(',').filter(|f| !f.is_empty()).map(|f| field(kind, f)).collect::<Result<_, _>>()?;
@@ -100,7 +105,7 @@ fn field_value(object: &Value, path: &str) -> String {
     }
 }
 
-fn field(kind: &Kind, text: &str) -> Result<(String, String, bool), Status> {
+fn field(kind: &ServedKind, text: &str) -> Result<(String, String, bool), Status> {
     let (path, value, equal) = if let Some((path, value)) = text.split_once("!=") {
         (path, value, false)
     } else if let Some((path, value)) = text.split_once("==").or_else(|| text.split_once('=')) {
@@ -122,7 +127,7 @@ fn field(kind: &Kind, text: &str) -> Result<(String, String, bool), Status> {
     }))
 }
 
-impl Term {
+impl SelectorTerm {
     fn takes(&self, object: &Value) -> bool {
         let labels = object.pointer("/metadata/labels").and_then(Value::as_object);
         let value = |key: &str| labels.and_then(|l| l.get(key)).and_then(Value::as_str);
@@ -155,11 +160,11 @@ fn split(text: &str) -> Vec<&str> {
 }
 
 /// Parses a term. Its key and values must be valid for a label.
-fn term(text: &str) -> Result<Term, Status> {
+fn term(text: &str) -> Result<SelectorTerm, Status> {
     let term = read(text)?;
     let (key, values) = match &term {
-        Term::Has(key) | Term::HasNot(key) => (key, &[][..]),
-        Term::In(key, values) | Term::NotIn(key, values) => (key, values.as_slice()),
+        SelectorTerm::Has(key) | SelectorTerm::HasNot(key) => (key, &[][..]),
+        SelectorTerm::In(key, values) | SelectorTerm::NotIn(key, values) => (key, values.as_slice()),
     };
     let faults = key_faults(key).into_iter().chain(values.iter().flat_map(|value| value_faults(value)));
     match faults.into_iter().next() {
@@ -168,27 +173,27 @@ fn term(text: &str) -> Result<Term, Status> {
     }
 }
 
-fn read(text: &str) -> Result<Term, Status> {
+fn read(text: &str) -> Result<SelectorTerm, Status> {
     let wrong = || Status::bad_request(format!("unable to parse requirement: {text:?}"));
     let owned = |s: &str| s.trim().to_owned();
     if let Some((head, values)) = text.split_once('(') {
         let values = values.strip_suffix(')').ok_or_else(wrong)?.split(',').map(owned).collect();
         let (key, operator) = head.trim().rsplit_once(' ').ok_or_else(wrong)?;
         return match operator {
-            "in" => Ok(Term::In(owned(key), values)),
-            "notin" => Ok(Term::NotIn(owned(key), values)),
+            "in" => Ok(SelectorTerm::In(owned(key), values)),
+            "notin" => Ok(SelectorTerm::NotIn(owned(key), values)),
             _ => Err(wrong()),
         };
     }
     if let Some((key, value)) = text.split_once("!=") {
-        return Ok(Term::NotIn(owned(key), vec![owned(value)]));
+        return Ok(SelectorTerm::NotIn(owned(key), vec![owned(value)]));
     }
     if let Some((key, value)) = text.split_once("==").or_else(|| text.split_once('=')) {
-        return Ok(Term::In(owned(key), vec![owned(value)]));
+        return Ok(SelectorTerm::In(owned(key), vec![owned(value)]));
     }
     match text.strip_prefix('!') {
-        Some(key) => Ok(Term::HasNot(owned(key))),
+        Some(key) => Ok(SelectorTerm::HasNot(owned(key))),
         None if text.contains(' ') => Err(wrong()),
-        None => Ok(Term::Has(owned(text))),
+        None => Ok(SelectorTerm::Has(owned(text))),
     }
 }

@@ -5,11 +5,11 @@
 
 #![allow(clippy::match_same_arms, clippy::unnested_or_patterns, reason = "paths read better one by one")]
 
-use super::kinds::Kind;
+use super::kinds::ServedKind;
 
 /// How the entries of a list are identified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum List {
+pub enum ListType {
     /// Not at all: the list is one value.
     Atomic,
     /// By their values.
@@ -18,19 +18,19 @@ pub enum List {
     Keyed(&'static [&'static str]),
 }
 
-const NAME: List = List::Keyed(&["name"]);
+const NAME: ListType = ListType::Keyed(&["name"]);
 
 /// The shape of the list at a path.
-pub fn list(kind: &Kind, path: &[&str]) -> List {
+pub fn list(kind: &ServedKind, path: &[&str]) -> ListType {
     match path {
-        ["metadata", "finalizers"] => List::Set,
-        ["metadata", "ownerReferences"] => List::Keyed(&["uid"]),
+        ["metadata", "finalizers"] => ListType::Set,
+        ["metadata", "ownerReferences"] => ListType::Keyed(&["uid"]),
         // A Job's conditions are atomic, unlike all others.
-        ["status", "conditions"] if kind.kind != "Job" => List::Keyed(&["type"]),
-        ["status", "addresses"] if kind.kind == "Node" => List::Keyed(&["type"]),
-        ["status", "podIPs" | "hostIPs"] => List::Keyed(&["ip"]),
+        ["status", "conditions"] if kind.kind != "Job" => ListType::Keyed(&["type"]),
+        ["status", "addresses"] if kind.kind == "Node" => ListType::Keyed(&["type"]),
+        ["status", "podIPs" | "hostIPs"] => ListType::Keyed(&["ip"]),
         ["webhooks"] => NAME,
-        ["spec", "disruption", "budgets", "reasons"] | [.., "admissionChecks", "onFlavors"] => List::Set,
+        ["spec", "disruption", "budgets", "reasons"] | [.., "admissionChecks", "onFlavors"] => ListType::Set,
         ["spec", "resourceGroups", "flavors"]
         | ["spec" | "status", .., "flavors" | "flavorsReservation" | "flavorsUsage", "resources"]
         | ["status", "flavorsReservation" | "flavorsUsage"]
@@ -39,40 +39,40 @@ pub fn list(kind: &Kind, path: &[&str]) -> List {
         | ["spec" | "status", "preemptionGates"]
         | ["status", "admissionChecks" | "reclaimablePods" | "resourceRequests" | "unhealthyNodes"]
         | ["status", "admission", "podSetAssignments"] => NAME,
-        ["status", "schedulingStats", "evictions"] => List::Keyed(&["reason", "underlyingCause"]),
+        ["status", "schedulingStats", "evictions"] => ListType::Keyed(&["reason", "underlyingCause"]),
         _ => of_pod(kind, path),
     }
 }
 
 /// The lists of a pod or pod template.
-fn of_pod(kind: &Kind, path: &[&str]) -> List {
+fn of_pod(kind: &ServedKind, path: &[&str]) -> ListType {
     let spec = match path {
         ["spec", rest @ ..] if kind.kind == "Pod" => rest,
         ["spec", "template", "spec", rest @ ..] | ["spec", "podSets", "template", "spec", rest @ ..] => rest,
-        _ => return List::Atomic,
+        _ => return ListType::Atomic,
     };
     match spec {
         ["containers" | "initContainers" | "ephemeralContainers", "ports"] => {
-            List::Keyed(&["containerPort", "protocol"])
+            ListType::Keyed(&["containerPort", "protocol"])
         }
         ["containers" | "initContainers" | "ephemeralContainers", "volumeMounts"] => {
-            List::Keyed(&["mountPath"])
+            ListType::Keyed(&["mountPath"])
         }
         ["containers" | "initContainers" | "ephemeralContainers", "volumeDevices"] => {
-            List::Keyed(&["devicePath"])
+            ListType::Keyed(&["devicePath"])
         }
         ["containers" | "initContainers" | "ephemeralContainers"]
         | ["containers" | "initContainers" | "ephemeralContainers", "env"]
         | ["volumes" | "imagePullSecrets" | "schedulingGates" | "resourceClaims"]
         | [.., "resources", "claims"] => NAME,
-        ["hostAliases"] => List::Keyed(&["ip"]),
-        ["topologySpreadConstraints"] => List::Keyed(&["topologyKey", "whenUnsatisfiable"]),
-        _ => List::Atomic,
+        ["hostAliases"] => ListType::Keyed(&["ip"]),
+        ["topologySpreadConstraints"] => ListType::Keyed(&["topologyKey", "whenUnsatisfiable"]),
+        _ => ListType::Atomic,
     }
 }
 
 /// Whether the map at a path is atomic.
-pub fn is_atomic(kind: &Kind, path: &[&str]) -> bool {
+pub fn is_atomic(kind: &ServedKind, path: &[&str]) -> bool {
     match path {
         [.., "labelSelector" | "namespaceSelector" | "nodeSelector"]
         | [.., "fieldRef" | "resourceFieldRef" | "configMapKeyRef" | "secretKeyRef" | "fileKeyRef"]
@@ -87,7 +87,7 @@ pub fn is_atomic(kind: &Kind, path: &[&str]) -> bool {
 }
 
 /// Whether a built-in kind always has a value at this path, so that no write can add it.
-pub fn is_always_there(kind: &Kind, path: &[&str]) -> bool {
+pub fn is_always_there(kind: &ServedKind, path: &[&str]) -> bool {
     if kind.custom {
         return false;
     }

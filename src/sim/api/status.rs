@@ -2,7 +2,7 @@
 //!
 //! Rule: code, reason, text and details match those of the real server in the same case.
 
-use super::kinds::Kind;
+use super::kinds::ServedKind;
 use crate::sim::values::set;
 use serde_json::{Map, Value, json};
 use std::fmt;
@@ -28,13 +28,13 @@ impl fmt::Display for Status {
 
 /// One error in one field.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Violation {
+pub struct FieldError {
     field: String,
     reason: &'static str,
     message: String,
 }
 
-impl Violation {
+impl FieldError {
     fn new(field: impl Into<String>, reason: &'static str, message: String) -> Self {
         Self { field: field.into(), reason, message }
     }
@@ -103,37 +103,37 @@ fn details(name: &str, group: &str, kind: &str) -> Map<String, Value> {
 }
 
 impl Status {
-    fn about(code: u16, reason: &'static str, kind: &Kind, name: &str, message: String) -> Self {
+    fn about(code: u16, reason: &'static str, kind: &ServedKind, name: &str, message: String) -> Self {
         Self { code, reason, message, details: Value::Object(details(name, kind.group, kind.plural)) }
     }
 
     /// There is no such object.
-    pub fn not_found(kind: &Kind, name: &str) -> Self {
+    pub fn not_found(kind: &ServedKind, name: &str) -> Self {
         let message = format!("{} \"{name}\" not found", kind.resource());
         Self::about(404, "NotFound", kind, name, message)
     }
 
     /// The name is already in use.
-    pub fn already_exists(kind: &Kind, name: &str) -> Self {
+    pub fn already_exists(kind: &ServedKind, name: &str) -> Self {
         let message = format!("{} \"{name}\" already exists", kind.resource());
         Self::about(409, "AlreadyExists", kind, name, message)
     }
 
     /// The object's current state conflicts with the request.
-    pub fn conflict(kind: &Kind, name: &str, why: &str) -> Self {
+    pub fn conflict(kind: &ServedKind, name: &str, why: &str) -> Self {
         let message = format!("Operation cannot be fulfilled on {} \"{name}\": {why}", kind.resource());
         Self::about(409, "Conflict", kind, name, message)
     }
 
     /// The version in a write is not the newest.
-    pub fn modified(kind: &Kind, name: &str) -> Self {
+    pub fn modified(kind: &ServedKind, name: &str) -> Self {
         let why =
             "the object has been modified; please apply your changes to the latest version and try again";
         Self::conflict(kind, name, why)
     }
 
     /// A precondition of a delete is not met.
-    pub fn precondition(kind: &Kind, name: &str, why: &str) -> Self {
+    pub fn precondition(kind: &ServedKind, name: &str, why: &str) -> Self {
         let message = format!("Operation cannot be fulfilled on {} \"{name}\": {why}", kind.qualified());
         let details = Value::Object(details(name, kind.group, kind.kind));
         Self { code: 409, reason: "Conflict", message, details }
@@ -166,26 +166,26 @@ impl Status {
     }
 
     /// The object breaks rules.
-    pub fn invalid(kind: &Kind, name: &str, violations: &[Violation]) -> Self {
+    pub fn invalid(kind: &ServedKind, name: &str, violations: &[FieldError]) -> Self {
         Self::violates(&kind.qualified(), (name, kind.group, kind.kind), violations)
     }
 
     /// The options of a request break rules.
-    pub fn invalid_options(kind: &str, violation: Violation) -> Self {
+    pub fn invalid_options(kind: &str, violation: FieldError) -> Self {
         Self::violates(&format!("{kind}.meta.k8s.io"), ("", "meta.k8s.io", kind), &[violation])
     }
 
     /// The object's own kind differs from that of the request path.
-    pub fn invalid_as(kind: &str, group: &str, name: &str, violation: Violation) -> Self {
+    pub fn invalid_as(kind: &str, group: &str, name: &str, violation: FieldError) -> Self {
         Self::violates(&format!("{kind}.{group}"), (name, group, kind), &[violation])
     }
 
     /// Like [`Status::invalid`], but with the resource instead of the kind.
-    pub fn invalid_resource(kind: &Kind, name: &str, violation: Violation) -> Self {
+    pub fn invalid_resource(kind: &ServedKind, name: &str, violation: FieldError) -> Self {
         Self::violates(&kind.resource(), (name, kind.group, kind.plural), &[violation])
     }
 
-    fn violates(subject: &str, (name, group, kind): (&str, &str, &str), violations: &[Violation]) -> Self {
+    fn violates(subject: &str, (name, group, kind): (&str, &str, &str), violations: &[FieldError]) -> Self {
         let mut texts: Vec<String> = Vec::new();
         for violation in violations {
             let text = violation.text();
@@ -196,7 +196,7 @@ impl Status {
         let texts =
             if let [one] = texts.as_slice() { one.clone() } else { format!("[{}]", texts.join(", ")) };
         let mut details = details(name, group, kind);
-        let causes = violations.iter().map(Violation::cause).collect();
+        let causes = violations.iter().map(FieldError::cause).collect();
         details.insert("causes".to_owned(), Value::Array(causes));
         let message = format!("{subject} \"{name}\" is invalid: {texts}");
         Self { code: 422, reason: "Invalid", message, details: Value::Object(details) }
@@ -263,7 +263,7 @@ impl Status {
     }
 
     /// The namespace is terminating, so nothing can be created in it.
-    pub fn terminating(kind: &Kind, name: &str, namespace: &str) -> Self {
+    pub fn terminating(kind: &ServedKind, name: &str, namespace: &str) -> Self {
         let message = format!(
             "{} \"{name}\" is forbidden: unable to create new content in namespace {namespace} because it is being terminated",
             kind.resource()
@@ -312,7 +312,7 @@ mod tests {
 
     #[test]
     fn a_repeated_violation_is_one_text_and_two_causes() {
-        let violation = Violation::invalid("metadata.labels", &json!("!"), "bad");
+        let violation = FieldError::invalid("metadata.labels", &json!("!"), "bad");
         let status = Status::invalid(&CONFIG_MAP, "a", &[violation.clone(), violation]);
         assert_eq!(status.message, "ConfigMap \"a\" is invalid: metadata.labels: Invalid value: \"!\": bad");
         assert_eq!(status.details["causes"].as_array().map(Vec::len), Some(2));

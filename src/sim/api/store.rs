@@ -5,9 +5,9 @@
 
 mod watches;
 
-use super::kinds::Kind;
+use super::kinds::ServedKind;
 use super::managers::Managers;
-use super::{Caller, Change, Observer, Options};
+use super::{Caller, Change, Observer, ServerOptions};
 use crate::clock::Clock;
 use crate::sim::chance::Chance;
 use crate::sim::values::{name, namespace, set};
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use watches::{Watcher, send};
 
 /// Namespace and name; the namespace is empty for cluster-scoped objects.
-pub type Key = (String, String);
+pub type ObjectKey = (String, String);
 
 /// An object and its managers.
 #[derive(Clone, Debug)]
@@ -33,32 +33,32 @@ pub struct Stored {
     pub managers: Arc<Managers>,
 }
 
-type Objects = BTreeMap<Key, Stored>;
+type ObjectsByKey = BTreeMap<ObjectKey, Stored>;
 
 /// A committed change, kept for watches from older versions.
 #[derive(Clone)]
-struct Past {
+struct PastChange {
     version: u64,
     at: Timestamp,
-    kind: &'static Kind,
+    kind: &'static ServedKind,
     before: Option<Arc<Value>>,
     after: Option<Arc<Value>>,
 }
 
 /// The state of a server replica that is stale.
 struct Frozen {
-    objects: BTreeMap<&'static str, Objects>,
+    objects: BTreeMap<&'static str, ObjectsByKey>,
     version: u64,
 }
 
 /// The store.
-pub struct Store {
+pub struct ObjectStore {
     pub clock: Clock,
     pub chance: Chance,
     pub version: u64,
-    objects: BTreeMap<&'static str, Objects>,
+    objects: BTreeMap<&'static str, ObjectsByKey>,
     watchers: Vec<Watcher>,
-    past: VecDeque<Past>,
+    past: VecDeque<PastChange>,
     forgotten: u64,
     history: usize,
     observers: Vec<Box<dyn Observer>>,
@@ -67,8 +67,8 @@ pub struct Store {
     pub hides_managers: bool,
 }
 
-impl Store {
-    pub fn new(options: Options) -> Self {
+impl ObjectStore {
+    pub fn new(options: ServerOptions) -> Self {
         Self {
             chance: Chance::new(options.seed, "api"),
             clock: options.clock,
@@ -96,18 +96,18 @@ impl Store {
         }
     }
 
-    pub fn get(&self, kind: &Kind, key: &Key) -> Option<&Stored> {
+    pub fn get(&self, kind: &ServedKind, key: &ObjectKey) -> Option<&Stored> {
         self.objects.get(kind.plural)?.get(key)
     }
 
     /// Objects of a kind, by namespace and name.
-    pub fn all(&self, kind: &Kind) -> impl Iterator<Item = &Stored> {
+    pub fn all(&self, kind: &ServedKind) -> impl Iterator<Item = &Stored> {
         self.objects.get(kind.plural).into_iter().flat_map(BTreeMap::values)
     }
 
     /// Objects of a kind and their version, from the cache of a replica.
-    pub fn cached(&self, kind: &Kind, replica: usize) -> (Vec<Arc<Value>>, u64) {
-        let list = |objects: &BTreeMap<&'static str, Objects>| {
+    pub fn cached(&self, kind: &ServedKind, replica: usize) -> (Vec<Arc<Value>>, u64) {
+        let list = |objects: &BTreeMap<&'static str, ObjectsByKey>| {
             let all = objects.get(kind.plural).into_iter().flat_map(BTreeMap::values);
             all.map(|s| Arc::clone(&s.object)).collect()
         };
@@ -118,8 +118,8 @@ impl Store {
     }
 
     /// Objects of a kind in one namespace, by name.
-    pub fn all_in(&self, kind: &Kind, namespace: &str) -> impl Iterator<Item = &Stored> {
-        let from: Key = (namespace.to_owned(), String::new());
+    pub fn all_in(&self, kind: &ServedKind, namespace: &str) -> impl Iterator<Item = &Stored> {
+        let from: ObjectKey = (namespace.to_owned(), String::new());
         let objects = self.objects.get(kind.plural).map(|o| o.range(from.clone()..));
         objects.into_iter().flatten().take_while(move |(key, _)| key.0 == from.0).map(|(_, stored)| stored)
     }
@@ -130,14 +130,14 @@ impl Store {
     }
 
     /// An object from the cache of a replica.
-    pub fn cached_one(&self, kind: &Kind, key: &Key, replica: usize) -> Option<Arc<Value>> {
+    pub fn cached_one(&self, kind: &ServedKind, key: &ObjectKey, replica: usize) -> Option<Arc<Value>> {
         let frozen = self.frozen.get(replica).and_then(Option::as_ref);
         let objects = frozen.map_or(&self.objects, |f| &f.objects);
         objects.get(kind.plural)?.get(key).map(|s| Arc::clone(&s.object))
     }
 
     /// Objects of a kind at a version; `None` if its history is gone.
-    pub fn at(&self, kind: &Kind, version: u64) -> Option<Vec<Arc<Value>>> {
+    pub fn at(&self, kind: &ServedKind, version: u64) -> Option<Vec<Arc<Value>>> {
         if version < self.forgotten {
             return None;
         }
@@ -146,7 +146,7 @@ impl Store {
         if since().next().is_none() {
             return Some(now.map(|(_, stored)| Arc::clone(&stored.object)).collect());
         }
-        let mut objects: BTreeMap<Key, Arc<Value>> =
+        let mut objects: BTreeMap<ObjectKey, Arc<Value>> =
             now.map(|(key, stored)| (key.clone(), Arc::clone(&stored.object))).collect();
         for past in since() {
             let Some(known) = past.after.as_ref().or(past.before.as_ref()) else { continue };
@@ -162,8 +162,8 @@ impl Store {
     /// Commits an object's new state, or its removal. Returns the object with its new version.
     pub fn commit(
         &mut self,
-        kind: &'static Kind,
-        key: Key,
+        kind: &'static ServedKind,
+        key: ObjectKey,
         after: Option<(Value, Managers)>,
         (by, subresource): (&Arc<str>, Option<&'static str>),
     ) -> Arc<Value> {
@@ -179,7 +179,8 @@ impl Store {
             (None, last_of(before.as_ref(), self.version))
         };
         let at = self.clock.now();
-        let past = Past { version: self.version, at, kind, before: before.clone(), after: stored.clone() };
+        let past =
+            PastChange { version: self.version, at, kind, before: before.clone(), after: stored.clone() };
         self.notify(&past, &last);
         self.past.push_back(past);
         while self.past.len() > self.history {
@@ -229,7 +230,8 @@ impl Store {
         if frozen.version < self.forgotten {
             return self.cut(Some(replica));
         }
-        let missed: Vec<Past> = self.past.iter().filter(|p| p.version > frozen.version).cloned().collect();
+        let missed: Vec<PastChange> =
+            self.past.iter().filter(|p| p.version > frozen.version).cloned().collect();
         for past in missed {
             let last = past.last();
             let mut lines = BTreeMap::new();
@@ -250,7 +252,7 @@ impl Store {
     }
 }
 
-impl Past {
+impl PastChange {
     /// The object as a watch sends it, even if it is gone.
     fn last(&self) -> Arc<Value> {
         self.after.clone().unwrap_or_else(|| last_of(self.before.as_ref(), self.version))
@@ -267,13 +269,13 @@ fn last_of(before: Option<&Arc<Value>>, version: u64) -> Arc<Value> {
 #[cfg(test)]
 mod tests {
     use super::super::kinds::CONFIG_MAP;
-    use super::super::{Answer, ApiServer, Apply, Caller, Options, Preconditions};
+    use super::super::{ApiServer, Apply, Caller, Preconditions, ServerOptions, ServerResponse};
     use crate::clock::Clock;
     use axum::body::Bytes;
     use serde_json::{Value, json};
 
     fn server() -> ApiServer {
-        ApiServer::new(Options { seed: 1, clock: Clock::wall(), replicas: 2, history: 100 })
+        ApiServer::new(ServerOptions { seed: 1, clock: Clock::wall(), replicas: 2, history: 100 })
     }
 
     fn map(name: &str) -> Value {
@@ -285,8 +287,8 @@ mod tests {
         let request = http::Request::get(format!("/api/v1/namespaces/default/configmaps?{query}"));
         let caller = Caller { user: "test".into(), replica: 0 };
         match server.handle(&caller, &request.body(Bytes::new()).unwrap()) {
-            Answer::Whole(whole) => serde_json::from_slice(whole.body()).unwrap(),
-            Answer::Watch(_) => panic!("a watch"),
+            ServerResponse::Whole(whole) => serde_json::from_slice(whole.body()).unwrap(),
+            ServerResponse::Watch(_) => panic!("a watch"),
         }
     }
 

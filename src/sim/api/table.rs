@@ -11,20 +11,20 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::columns::{self, Column};
-use super::kinds::Kind;
-use super::{Answer, Watch, route};
+use super::kinds::ServedKind;
+use super::{ServerResponse, Watch, route};
 
 /// How to convert answers to tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tabling {
-    kind: &'static Kind,
-    objects: Objects,
+    kind: &'static ServedKind,
+    objects: IncludedObject,
     heading: Heading,
 }
 
 /// The part of an object that is included in its row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Objects {
+enum IncludedObject {
     None,
     Metadata,
     Whole,
@@ -38,20 +38,20 @@ enum Heading {
 }
 
 /// Converts the answer of a read to a table, if the caller wants one and the answer is about objects.
-pub(super) fn shown(answer: Answer, request: &Request<Bytes>, now: Timestamp) -> Answer {
+pub(super) fn shown(answer: ServerResponse, request: &Request<Bytes>, now: Timestamp) -> ServerResponse {
     let target = route::target(request.uri().path());
     let Some(target) = target.filter(|_| request.method() == http::Method::GET && wanted(request.headers()))
     else {
         return answer;
     };
-    let objects = Objects::of(request.uri().query().unwrap_or_default());
+    let objects = IncludedObject::of(request.uri().query().unwrap_or_default());
     let mut table = Tabling { kind: target.kind, objects, heading: Heading::Shown };
     match answer {
-        Answer::Watch(watch) => Answer::Watch(Watch { table: Some(table), ..watch }),
-        Answer::Whole(response) if response.status().is_success() => {
-            Answer::Whole(response.map(|body| table.body(&body, now)))
+        ServerResponse::Watch(watch) => ServerResponse::Watch(Watch { table: Some(table), ..watch }),
+        ServerResponse::Whole(response) if response.status().is_success() => {
+            ServerResponse::Whole(response.map(|body| table.body(&body, now)))
         }
-        Answer::Whole(failure) => Answer::Whole(failure),
+        ServerResponse::Whole(failure) => ServerResponse::Whole(failure),
     }
 }
 
@@ -78,7 +78,7 @@ fn wanted(headers: &HeaderMap) -> bool {
     false
 }
 
-impl Objects {
+impl IncludedObject {
     /// Parses the query parameter `includeObject`. Missing and unknown values mean the metadata.
     fn of(query: &str) -> Self {
         match query.split('&').find_map(|pair| pair.strip_prefix("includeObject=")) {
@@ -139,12 +139,12 @@ impl Tabling {
     fn row(self, columns: &[Column], object: &Value, now: Timestamp) -> Value {
         let cells: Vec<Value> = columns.iter().map(|column| column.cell(object, now)).collect();
         let shown = match self.objects {
-            Objects::None => Value::Null,
-            Objects::Metadata => json!({
+            IncludedObject::None => Value::Null,
+            IncludedObject::Metadata => json!({
                 "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
                 "metadata": object.get("metadata").cloned().unwrap_or_default(),
             }),
-            Objects::Whole => {
+            IncludedObject::Whole => {
                 let mut whole = object.clone();
                 // List items may omit their kind, but the object of a row must have it.
                 if let Some(fields) = whole.as_object_mut() {

@@ -1,10 +1,10 @@
 //! Direct calls as one user: the same store and rules, without HTTP.
 
 use super::delete::Propagation;
-use super::kinds::Kind;
+use super::kinds::ServedKind;
 use super::patch::Patch;
 use super::status::Status;
-use super::store::Key;
+use super::store::ObjectKey;
 use super::write::By;
 use super::{ApiServer, Preconditions, events};
 use crate::sim::values::set;
@@ -31,7 +31,7 @@ pub struct Apply<'a> {
     pub subresource: Option<&'static str>,
 }
 
-fn key(namespace: &str, name: &str) -> Key {
+fn key(namespace: &str, name: &str) -> ObjectKey {
     (namespace.to_owned(), name.to_owned())
 }
 
@@ -45,29 +45,29 @@ impl User {
     }
 
     /// An object. The namespace is empty for cluster-scoped kinds.
-    pub fn get(&self, kind: &Kind, namespace: &str, name: &str) -> Option<Arc<Value>> {
+    pub fn get(&self, kind: &ServedKind, namespace: &str, name: &str) -> Option<Arc<Value>> {
         self.server.read(kind, &key(namespace, name))
     }
 
     /// All objects of a kind, by namespace and name.
-    pub fn list(&self, kind: &Kind) -> Vec<Arc<Value>> {
+    pub fn list(&self, kind: &ServedKind) -> Vec<Arc<Value>> {
         self.server.store().all(kind).map(|s| Arc::clone(&s.object)).collect()
     }
 
     /// All objects of a kind in one namespace, by name.
-    pub fn list_in(&self, kind: &Kind, namespace: &str) -> Vec<Arc<Value>> {
+    pub fn list_in(&self, kind: &ServedKind, namespace: &str) -> Vec<Arc<Value>> {
         self.server.store().all_in(kind, namespace).map(|s| Arc::clone(&s.object)).collect()
     }
 
     /// Creates an object.
-    pub fn create(&self, kind: &'static Kind, object: Value) -> Result<Arc<Value>, Status> {
+    pub fn create(&self, kind: &'static ServedKind, object: Value) -> Result<Arc<Value>, Status> {
         self.server.with(|s, deny| s.create(kind, events::stored(object), self.by(None), deny))
     }
 
     /// Changes metadata and spec with a merge patch.
     pub fn merge(
         &self,
-        kind: &'static Kind,
+        kind: &'static ServedKind,
         namespace: &str,
         name: &str,
         patch: &Value,
@@ -78,7 +78,7 @@ impl User {
     /// Changes the status with a merge patch.
     pub fn merge_status(
         &self,
-        kind: &'static Kind,
+        kind: &'static ServedKind,
         namespace: &str,
         name: &str,
         patch: &Value,
@@ -88,8 +88,8 @@ impl User {
 
     fn patch(
         &self,
-        kind: &'static Kind,
-        key: &Key,
+        kind: &'static ServedKind,
+        key: &ObjectKey,
         patch: &Value,
         subresource: Option<&'static str>,
     ) -> Result<Arc<Value>, Status> {
@@ -98,18 +98,18 @@ impl User {
     }
 
     /// Replaces the stored object. The object's version is a precondition.
-    pub fn update(&self, kind: &'static Kind, object: Value) -> Result<Arc<Value>, Status> {
+    pub fn update(&self, kind: &'static ServedKind, object: Value) -> Result<Arc<Value>, Status> {
         self.replace(kind, object, None)
     }
 
     /// Like [`User::update`], for the status only.
-    pub fn update_status(&self, kind: &'static Kind, object: Value) -> Result<Arc<Value>, Status> {
+    pub fn update_status(&self, kind: &'static ServedKind, object: Value) -> Result<Arc<Value>, Status> {
         self.replace(kind, object, Some("status"))
     }
 
     fn replace(
         &self,
-        kind: &'static Kind,
+        kind: &'static ServedKind,
         object: Value,
         subresource: Option<&'static str>,
     ) -> Result<Arc<Value>, Status> {
@@ -121,7 +121,7 @@ impl User {
     /// Server-side apply. Creates the object if it is missing.
     pub fn apply(
         &self,
-        kind: &'static Kind,
+        kind: &'static ServedKind,
         namespace: &str,
         name: &str,
         apply: &Apply<'_>,
@@ -144,7 +144,7 @@ impl User {
     #[allow(clippy::needless_pass_by_value, reason = "callers have just made them")]
     pub fn delete(
         &self,
-        kind: &'static Kind,
+        kind: &'static ServedKind,
         namespace: &str,
         name: &str,
         only: Preconditions,

@@ -1,12 +1,12 @@
 //! Update, patch and apply, with the semantics of the real server.
 
-use super::kinds::Kind;
+use super::kinds::ServedKind;
 use super::managers::{Manager, Managers};
 use super::patch::Patch;
 use super::preconditions::{FIXED, prepared};
-use super::status::{Status, Violation};
-use super::store::{Key, Store, Stored};
-use super::{Attempt, defaults, rules};
+use super::status::{FieldError, Status};
+use super::store::{ObjectKey, ObjectStore, Stored};
+use super::{AdmissionRequest, defaults, rules};
 use crate::sim::values::{is_going, list, name, namespace, seconds, set, text};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub struct By<'b> {
 }
 
 /// Admission: returns an error if a write is refused.
-pub type Deny<'d> = &'d dyn Fn(&Attempt<'_>) -> Option<Status>;
+pub type Deny<'d> = &'d dyn Fn(&AdmissionRequest<'_>) -> Option<Status>;
 
 impl<'b> By<'b> {
     pub fn manager(self, now: &'b str) -> Manager<'b> {
@@ -32,7 +32,7 @@ impl<'b> By<'b> {
     }
 }
 
-impl Store {
+impl ObjectStore {
     /// Adds the managed fields to an object that is not stored.
     pub fn shown(&self, mut object: Value, managers: &Managers) -> Value {
         if let Some(shown) = managers.write().filter(|_| !self.hides_managers) {
@@ -44,8 +44,8 @@ impl Store {
     /// Replaces an object.
     pub fn replace(
         &mut self,
-        kind: &'static Kind,
-        key: &Key,
+        kind: &'static ServedKind,
+        key: &ObjectKey,
         object: Value,
         by: By<'_>,
         deny: Deny<'_>,
@@ -67,8 +67,8 @@ impl Store {
     /// Patches an object.
     pub fn patch(
         &mut self,
-        kind: &'static Kind,
-        key: &Key,
+        kind: &'static ServedKind,
+        key: &ObjectKey,
         patch: &Patch,
         by: By<'_>,
         deny: Deny<'_>,
@@ -83,15 +83,15 @@ impl Store {
         self.update(kind, key, &stored, wanted, by, deny)
     }
 
-    fn existing(&self, kind: &'static Kind, key: &Key) -> Result<Stored, Status> {
+    fn existing(&self, kind: &'static ServedKind, key: &ObjectKey) -> Result<Stored, Status> {
         self.get(kind, key).cloned().ok_or_else(|| Status::not_found(kind, &key.1))
     }
 
     /// Stores an updated object, and records the managers of the changed fields.
     fn update(
         &mut self,
-        kind: &'static Kind,
-        key: &Key,
+        kind: &'static ServedKind,
+        key: &ObjectKey,
         stored: &Stored,
         mut wanted: Value,
         by: By<'_>,
@@ -116,8 +116,8 @@ impl Store {
     /// Server-side apply. Returns the object and whether it is new.
     pub fn apply(
         &mut self,
-        kind: &'static Kind,
-        key: &Key,
+        kind: &'static ServedKind,
+        key: &ObjectKey,
         (stated, force): (&Value, bool),
         by: By<'_>,
         deny: Deny<'_>,
@@ -158,8 +158,8 @@ impl Store {
     /// Stores a prepared object, unless nothing changed.
     fn put(
         &mut self,
-        kind: &'static Kind,
-        key: &Key,
+        kind: &'static ServedKind,
+        key: &ObjectKey,
         (stored, mut new, managers): (&Stored, Value, Managers),
         by: By<'_>,
         deny: Deny<'_>,
@@ -170,7 +170,7 @@ impl Store {
             set(&mut new, &["metadata", "generation"], json!(generation + 1));
         }
         rules::check(kind, Some(old), &new, by.subresource)?;
-        deny(&Attempt { user: by.user, verb: "UPDATE", kind, object: &new, old: Some(old) })
+        deny(&AdmissionRequest { user: by.user, verb: "UPDATE", kind, object: &new, old: Some(old) })
             .map_or(Ok(()), Err)?;
         if new == **old && managers.is_like(&stored.managers) {
             return Ok(Arc::clone(&stored.object));
@@ -188,14 +188,14 @@ impl Store {
     }
 }
 
-fn must_have_version(kind: &Kind, name: &str) -> Status {
+fn must_have_version(kind: &ServedKind, name: &str) -> Status {
     let violation =
-        Violation::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
+        FieldError::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
     Status::invalid_resource(kind, name, violation)
 }
 
 /// Checks that a patched object still has its name and namespace.
-fn check_place(key: &Key, wanted: &Value) -> Result<(), Status> {
+fn check_place(key: &ObjectKey, wanted: &Value) -> Result<(), Status> {
     if name(wanted) == key.1 && (key.0.is_empty() || namespace(wanted) == key.0) {
         return Ok(());
     }

@@ -2,8 +2,8 @@
 
 use crate::cluster::lock;
 use crate::gang::StateName;
-use crate::sim::cluster::Cluster;
-use crate::sim::faults::{Fault, ReadFault, WatchFault};
+use crate::sim::cluster::SimCluster;
+use crate::sim::faults::{ReadFault, WatchFault, WriteFault};
 use crate::sim::invariants::Watchman;
 use crate::sim::moves::Move;
 use http::Method;
@@ -25,7 +25,7 @@ impl Met {
     }
 
     /// Records every fault that occurs in this cluster.
-    pub fn note_faults(&self, cluster: &mut Cluster, watchman: &Watchman) {
+    pub fn note_faults(&self, cluster: &mut SimCluster, watchman: &Watchman) {
         let (met, watchman) = (self.clone(), watchman.clone());
         cluster.tell_of_faults(Arc::new(move |fault, request| {
             let meant = request.map(|request| (watchman.meant_by(request), request.method()));
@@ -66,7 +66,7 @@ pub fn coverage(met: &BTreeMap<(StateName, String), u64>) -> String {
 
 /// All faults, moves and scenes of a drama.
 fn everything() -> BTreeSet<String> {
-    let faults = Fault::ALL.iter().map(ToString::to_string);
+    let faults = WriteFault::ALL.iter().map(ToString::to_string);
     let reads = ReadFault::ALL.iter().map(|fault| format!("{fault:?}"));
     let watches = WatchFault::ALL.iter().map(|fault| format!("{fault:?}"));
     let moves = Move::ALL.iter().map(|what| format!("{what:?}"));

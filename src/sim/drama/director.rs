@@ -1,7 +1,7 @@
 //! The director: runs the scenes of a drama when they are due, and then waits for its end.
 
 use super::coverage::Met;
-use super::{Drama, Outcome, Role, Scene, policy_text};
+use super::{Drama, DramaOutcome, GangRole, Scene, policy_text};
 use crate::clock::Clock;
 use crate::gang::{StateName, TraceSpan};
 use crate::names;
@@ -9,8 +9,8 @@ use crate::policy::PolicyFile;
 use crate::sim::actors::{kueue, machines};
 use crate::sim::api::{Preconditions, kinds};
 use crate::sim::chance::Chance;
-use crate::sim::cluster::{Cluster, Setu, Start};
-use crate::sim::faults::{Fault, Rates, STALE_REPLICA};
+use crate::sim::cluster::{Setu, SimCluster, Start};
+use crate::sim::faults::{Rates, STALE_REPLICA, WriteFault};
 use crate::sim::invariants::Watchman;
 use crate::sim::moves::{Move, Players, Props, calm, weather};
 use crate::sim::scenario;
@@ -39,7 +39,7 @@ const PATIENCE: Duration = Duration::from_hours(3);
 /// Runs a drama.
 pub struct Director<'d> {
     drama: &'d Drama,
-    cluster: Cluster,
+    cluster: SimCluster,
     watchman: Watchman,
     stage: Vec<Option<Setu>>,
     entrances: Vec<(Instant, usize)>,
@@ -67,12 +67,12 @@ const PROPS: Props<'static> = Props { id: ID, check: ID };
 
 impl<'d> Director<'d> {
     /// Plays a drama to its end.
-    pub async fn direct(drama: &'d Drama, lines: bool) -> Result<Outcome, String> {
+    pub async fn direct(drama: &'d Drama, lines: bool) -> Result<DramaOutcome, String> {
         let origin: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap_or_default();
         let clock = Clock::starting_at(origin);
         let policy = PolicyFile::parse(&policy_text(&drama.policy))
             .map_err(|problems| format!("the drama's policy: {problems:?}"))?;
-        let mut cluster = Cluster::start(drama.seed, &clock, &scenario::controller_name_of(ID), policy);
+        let mut cluster = SimCluster::start(drama.seed, &clock, &scenario::controller_name_of(ID), policy);
         let (traces, unheard) = Traces::channel(Sampler::AlwaysOn, 1);
         if drama.traced {
             cluster.traces = traces;
@@ -111,7 +111,7 @@ impl<'d> Director<'d> {
         }
         let end = self.started + Duration::from_millis(self.drama.chaos);
         let mut scenes = self.drama.scenes.iter().peekable();
-        let mut gangs: Vec<(usize, &Role)> = self.drama.gangs.iter().enumerate().collect();
+        let mut gangs: Vec<(usize, &GangRole)> = self.drama.gangs.iter().enumerate().collect();
         gangs.sort_by_key(|(_, g)| g.enters);
         let mut gangs = gangs.into_iter().peekable();
         while Instant::now() < end || gangs.peek().is_some() {
@@ -136,7 +136,7 @@ impl<'d> Director<'d> {
                 self.leave(replica);
                 self.entrances.push((Instant::now() + wait, replica));
             }
-            if fault == Fault::StaleRestart {
+            if fault == WriteFault::StaleRestart {
                 self.thaw_at = Some(Instant::now() + wait + STALE_FOR);
             }
         }
@@ -263,7 +263,7 @@ impl<'d> Director<'d> {
         self.met.note(&self.watchman.states(), what);
     }
 
-    fn submit(&self, index: usize, role: &Role) {
+    fn submit(&self, index: usize, role: &GangRole) {
         let job = json!({
             "apiVersion": "batch/v1", "kind": "Job",
             "metadata": {
@@ -343,9 +343,9 @@ impl<'d> Director<'d> {
         [&kinds::WORKLOAD, &kinds::NODE_CLAIM, &kinds::NODE].into_iter().all(|k| user.list(k).is_empty())
     }
 
-    fn outcome(self) -> Outcome {
+    fn outcome(self) -> DramaOutcome {
         let first = self.stage.first().and_then(Option::as_ref).map_or(0, |s| s.wire.written().len());
-        Outcome {
+        DramaOutcome {
             violations: self.watchman.violations(),
             digest: self.watchman.digest(),
             changes: self.watchman.changes(),
@@ -362,7 +362,7 @@ impl<'d> Director<'d> {
 }
 
 /// Creates the objects that every drama begins with.
-fn populate(cluster: &Cluster) -> Result<(), String> {
+fn populate(cluster: &SimCluster) -> Result<(), String> {
     let admin = cluster.server.user("admin");
     for object in scenario::objects(ID, 100).map_err(|e| e.to_string())? {
         let kind = text(&object, "/kind");

@@ -11,7 +11,7 @@ pub use coverage::{coverage, gaps};
 pub use shrink::shrink;
 
 use super::chance::Chance;
-use super::faults::{Fault, Rates};
+use super::faults::{Rates, WriteFault};
 use super::invariants::{Allowed, End, Violation};
 use super::moves::Move;
 use crate::gang::StateName;
@@ -45,7 +45,7 @@ const POLICIES: [&str; 7] = [
 /// A gang in a drama.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
-pub struct Role {
+pub struct GangRole {
     /// Pods, one GPU each.
     pub pods: u32,
     /// Run time of each pod in seconds.
@@ -88,7 +88,7 @@ pub struct Drama {
     /// The seed of all random choices.
     pub seed: u64,
     /// The gangs.
-    pub gangs: Vec<Role>,
+    pub gangs: Vec<GangRole>,
     /// The clock skew of each replica in seconds; one entry per replica.
     pub replicas: Vec<i64>,
     /// Rates of faults between the replicas and the API server.
@@ -96,7 +96,7 @@ pub struct Drama {
     pub rates: Rates,
     /// A fault for one write of the first replica.
     #[serde(default)]
-    pub plan: Option<(usize, Fault)>,
+    pub plan: Option<(usize, WriteFault)>,
     /// The scenes, each with its time in milliseconds after the start.
     #[serde(default)]
     pub scenes: Vec<(u64, Scene)>,
@@ -112,7 +112,7 @@ pub struct Drama {
 
 /// The outcome of a drama.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct DramaOutcome {
     /// Violated invariants.
     pub violations: Vec<Violation>,
     /// Digest of all changes.
@@ -142,7 +142,7 @@ impl Drama {
     pub fn of(seed: u64) -> Self {
         let mut chance = Chance::new(seed, "drama");
         let gangs = (0..=chance.below(3))
-            .map(|_| Role {
+            .map(|_| GangRole {
                 pods: 1 + below(&mut chance, 3),
                 runs: 1 + chance.below(20),
                 enters: chance.below(30),
@@ -177,7 +177,7 @@ impl Drama {
     /// One gang of `pods` pods, without faults.
     pub fn quiet(pods: u32) -> Self {
         Self {
-            gangs: vec![Role { pods, runs: 5, enters: 0 }],
+            gangs: vec![GangRole { pods, runs: 5, enters: 0 }],
             replicas: vec![0],
             rates: Rates::default(),
             scenes: Vec::new(),
@@ -205,14 +205,14 @@ impl Drama {
         let limit = self.policy.pointer("/retry/inCheck/limit").and_then(Value::as_u64).unwrap_or_default();
         let tiers = self.policy.pointer("/tiers").and_then(Value::as_array).map_or(1, |t| t.len().max(1));
         let attempts = usize::try_from(limit).ok().and_then(|limit| limit.checked_add(1)?.checked_mul(tiers));
-        let delays = self.rates.writes.contains_key(&Fault::Delayed)
-            || self.plan.is_some_and(|(_, fault)| fault == Fault::Delayed);
+        let delays = self.rates.writes.contains_key(&WriteFault::Delayed)
+            || self.plan.is_some_and(|(_, fault)| fault == WriteFault::Delayed);
         let delay = if delays { DELAY } else { SignedDuration::ZERO };
         Allowed { attempts, delay }
     }
 
     /// Plays it in virtual time. `lines` keeps every change as a line of text.
-    pub fn play(&self, lines: bool) -> Result<Outcome, String> {
+    pub fn play(&self, lines: bool) -> Result<DramaOutcome, String> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .start_paused(true)

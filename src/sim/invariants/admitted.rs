@@ -15,22 +15,22 @@ use std::collections::BTreeMap;
 const REACTION: SignedDuration = SignedDuration::from_mins(2);
 
 /// UID of a Workload, and the check.
-type Place = (String, String);
+type GangKey = (String, String);
 
 /// The record of admitted gangs.
 #[derive(Default)]
-pub struct Book {
+pub struct AdmittedRecord {
     /// The attempt whose nodes each gang runs on.
-    runs: BTreeMap<Place, u32>,
+    runs: BTreeMap<GangKey, u32>,
     /// The admission that each Ready was given for.
-    ready_for: BTreeMap<Place, AdmissionId>,
+    ready_for: BTreeMap<GangKey, AdmissionId>,
     /// Since when a gang has been admitted on a Ready for an earlier admission.
-    stale: BTreeMap<Place, Timestamp>,
+    stale: BTreeMap<GangKey, Timestamp>,
     /// When faults ended.
     calm: Option<Timestamp>,
 }
 
-impl Book {
+impl AdmittedRecord {
     /// The attempt whose nodes the gang runs on, if it runs.
     pub fn runs(&self, uid: &str, check: &str) -> Option<u32> {
         self.runs.get(&(uid.to_owned(), check.to_owned())).copied()

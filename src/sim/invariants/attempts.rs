@@ -25,21 +25,21 @@ pub struct Allowed {
 }
 
 /// UID of the Workload, the check, and the attempt.
-type Place = (String, String, u32);
+type AttemptKey = (String, String, u32);
 
 /// UID of the Workload, the check, Setu's id of the admission, and how many reservations ended before it. A
 /// reservation that is lost and made again within a second has the same id.
-type Admission = (String, String, AdmissionId, u32);
+type AdmissionKey = (String, String, AdmissionId, u32);
 
 /// The record of attempts.
 #[derive(Default)]
-pub struct Book {
+pub struct AttemptsRecord {
     /// Attempts under one admission; any number if `None`.
     pub most: Option<usize>,
     /// When each ended attempt was first known to have ended.
-    over: BTreeMap<Place, Timestamp>,
+    over: BTreeMap<AttemptKey, Timestamp>,
     /// The attempts under each admission.
-    begun: BTreeMap<Admission, BTreeSet<u32>>,
+    begun: BTreeMap<AdmissionKey, BTreeSet<u32>>,
     /// How often each Workload's reservation has ended, by UID.
     ended: BTreeMap<String, u32>,
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// The record of claims.
 #[derive(Default)]
-pub struct Book {
+pub struct ClaimsRecord {
     /// How often each claim was created, by name.
     created: BTreeMap<String, u32>,
     /// When each claim's node was last seen up.
@@ -29,7 +29,7 @@ pub struct Book {
     wasted: f64,
 }
 
-impl Book {
+impl ClaimsRecord {
     /// When this claim's node was last seen up.
     pub fn last_up(&self, claim: &str) -> Option<Timestamp> {
         self.up.get(claim).copied()

@@ -20,12 +20,12 @@ pub struct End {
 
 /// The record of Jobs, by name.
 #[derive(Default)]
-pub struct Book {
+pub struct EndsRecord {
     submitted: BTreeMap<String, Timestamp>,
     ends: BTreeMap<String, End>,
 }
 
-impl Book {
+impl EndsRecord {
     /// The outcome of each Job.
     pub fn ends(&self) -> BTreeMap<String, End> {
         self.ends.clone()

@@ -22,7 +22,7 @@ const WRITES_PER_ATTEMPT: u64 = 400;
 
 /// The record of gangs.
 #[derive(Default)]
-pub struct Book {
+pub struct GangsRecord {
     /// Number of writes by Setu to each Workload, by UID.
     writes: BTreeMap<String, u64>,
     /// The state of each gang, by UID of its Workload.
@@ -33,18 +33,18 @@ pub struct Book {
     /// How often a gang went from one state to another, and why.
     steps: BTreeMap<(StateName, StateName, String), u64>,
     /// The number of changes by others when a gang last entered a state, by UID of its Workload.
-    came: BTreeMap<String, BTreeMap<Place, u64>>,
+    came: BTreeMap<String, BTreeMap<Visit, u64>>,
     /// The pod set updates of each attempt's first Ready.
     added: BTreeMap<Promise, Vec<PodSetUpdate>>,
 }
 
 /// A place that a gang may enter twice only if another client made a change: state, admission, attempt, generation.
-type Place = (StateName, AdmissionId, u32, u32);
+type Visit = (StateName, AdmissionId, u32, u32);
 
 /// What a Ready is given for: UID of the Workload, check, admission, attempt.
 type Promise = (String, String, AdmissionId, u32);
 
-impl Book {
+impl GangsRecord {
     /// The states of all gangs, by UID of their Workload.
     pub fn states(&self) -> &BTreeMap<String, StateName> {
         &self.states

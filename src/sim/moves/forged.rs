@@ -11,7 +11,7 @@ use std::sync::Arc;
 const BEFORE: &str = "before";
 
 /// What a forger can read.
-pub struct Known<'k> {
+pub struct KnownJournals<'k> {
     /// Past states of Workloads.
     pub seen: &'k [Arc<Value>],
     /// Current Workloads.
@@ -19,7 +19,13 @@ pub struct Known<'k> {
 }
 
 /// The forged journal of a Workload; null to erase it.
-pub fn journal(what: Move, all: &Known<'_>, workload: &Value, check: &str, chance: &mut Chance) -> Value {
+pub fn journal(
+    what: Move,
+    all: &KnownJournals<'_>,
+    workload: &Value,
+    check: &str,
+    chance: &mut Chance,
+) -> Value {
     let key = names::journal_key(check);
     let own = annotation(workload, &key).to_owned();
     let with = |state: Value| {
@@ -81,7 +87,7 @@ mod tests {
     fn a_forgery_changes_only_its_own_keys() {
         let own = json!({"state": "Approved", "slots": 2, "traceparent": "own", "trace": {"since": "own"}});
         let workload = json!({"metadata": {"annotations": {(names::journal_key("c")): own.to_string()}}});
-        let all = Known { seen: &[], now: &[] };
+        let all = KnownJournals { seen: &[], now: &[] };
         for (what, keys) in
             [(Move::ForgeSlots, &["slots"][..]), (Move::ForgeTrace, &["traceparent", "trace"])]
         {

@@ -2,10 +2,10 @@
 
 use super::{Move, Mover, Props, annotate, forged, free};
 use crate::names;
-use crate::sim::api::kinds::{self, Kind};
+use crate::sim::api::kinds::{self, ServedKind};
 use crate::sim::api::{Preconditions, User};
 use crate::sim::chance::Chance;
-use crate::sim::cluster::Cluster;
+use crate::sim::cluster::SimCluster;
 use crate::sim::denials::Denial;
 use crate::sim::faults::STALE_REPLICA;
 use crate::sim::scenario;
@@ -101,7 +101,7 @@ fn rules(what: Move, chance: &mut Chance) -> Option<Value> {
     })
 }
 
-fn delete(user: &User, kind: &'static Kind, name: &str) {
+fn delete(user: &User, kind: &'static ServedKind, name: &str) {
     let _ = user.delete(kind, "", name, Preconditions::default());
 }
 
@@ -155,13 +155,13 @@ pub fn weather(user: &User, props: &Props<'_>, rules: &Value) {
     let _ = user.merge(&kinds::CONFIG_MAP, "kube-system", "weather", &patch);
 }
 
-fn set_ready(user: &User, node: &Value, ready: bool, cluster: &Cluster) {
+fn set_ready(user: &User, node: &Value, ready: bool, cluster: &SimCluster) {
     let status = if ready { "True" } else { "False" };
     let conditions = with_condition(node, ("Ready", status), ("Kubelet", ""), cluster.clock.now());
     let _ = user.merge_status(&kinds::NODE, "", name(node), &json!({"status": {"conditions": conditions}}));
 }
 
-fn set_class(user: &User, props: &Props<'_>, ready: bool, cluster: &Cluster) {
+fn set_class(user: &User, props: &Props<'_>, ready: bool, cluster: &SimCluster) {
     if let Some(class) = user.get(&kinds::KWOK_NODE_CLASS, "", props.id) {
         let status = if ready { "True" } else { "False" };
         let conditions = with_condition(&class, ("Ready", status), ("Admin", ""), cluster.clock.now());
@@ -184,7 +184,7 @@ fn set_queue(user: &User, props: &Props<'_>, spec: &Value) {
 }
 
 /// Undoes every lasting move, so that all gangs can finish.
-pub fn calm(cluster: &Cluster, props: &Props<'_>) {
+pub fn calm(cluster: &SimCluster, props: &Props<'_>) {
     let user = cluster.server.user("admin");
     cluster.set_down(false);
     cluster.denials.end();

@@ -13,7 +13,7 @@ use crate::sim::actors::kueue;
 use crate::sim::api::kinds;
 use crate::sim::api::{Preconditions, User};
 use crate::sim::chance::Chance;
-use crate::sim::cluster::Cluster;
+use crate::sim::cluster::SimCluster;
 use crate::sim::values::{is, label, list, name, namespace, owners, seconds, set, text, uid};
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -37,7 +37,7 @@ pub struct Props<'p> {
 /// The user who makes a move, and what it is made on.
 struct Mover<'m> {
     user: User,
-    cluster: &'m Cluster,
+    cluster: &'m SimCluster,
     props: &'m Props<'m>,
 }
 
@@ -48,7 +48,7 @@ impl Players {
         &mut self,
         what: Move,
         job: Option<&str>,
-        cluster: &Cluster,
+        cluster: &SimCluster,
         props: &Props<'_>,
         chance: &mut Chance,
     ) -> Option<String> {
@@ -95,7 +95,7 @@ impl Players {
                 reject(user, workload, now);
             }
             forgery if forgery.touches_journal() => {
-                let all = forged::Known { seen: &self.seen, now: &user.list(&kinds::WORKLOAD) };
+                let all = forged::KnownJournals { seen: &self.seen, now: &user.list(&kinds::WORKLOAD) };
                 let journal = forged::journal(forgery, &all, workload, props.check, chance);
                 annotate(user, workload, &names::journal_key(props.check), &journal);
             }
@@ -105,7 +105,7 @@ impl Players {
     }
 
     /// Records Workloads that may be written back later.
-    pub fn remember(&mut self, cluster: &Cluster) {
+    pub fn remember(&mut self, cluster: &SimCluster) {
         self.seen.extend(cluster.server.user("tenant").list(&kinds::WORKLOAD));
     }
 
@@ -194,7 +194,7 @@ mod tests {
     const PROPS: Props<'static> = Props { id: "moved", check: "moved" };
 
     /// The visible effects of lasting moves, each with whether it is present.
-    fn seen(cluster: &Cluster) -> Vec<(&'static str, bool)> {
+    fn seen(cluster: &SimCluster) -> Vec<(&'static str, bool)> {
         let user = cluster.server.user("admin");
         let pool = user.get(&kinds::NODE_POOL, "", PROPS.id);
         let patch = (Method::PATCH, "/apis/karpenter.sh/v1/nodeclaims/c");
@@ -211,7 +211,7 @@ mod tests {
     async fn lasting_moves_are_undone_by_calm() {
         let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
         let cluster =
-            Cluster::start(1, &clock, &scenario::controller_name_of(PROPS.id), PolicyFile::default());
+            SimCluster::start(1, &clock, &scenario::controller_name_of(PROPS.id), PolicyFile::default());
         let user = cluster.server.user("admin");
         for object in scenario::objects(PROPS.id, 100).unwrap() {
             let kind = kinds::ALL.iter().find(|kind| kind.kind == text(&object, "/kind")).unwrap();

@@ -2,7 +2,7 @@
 //!
 //! Rule: whatever is found here could never become true, so nothing should wait for it.
 
-use super::file::{Expect, Step};
+use super::file::{Expect, ScenarioStep};
 use super::runs::Run;
 use super::world::filled;
 use crate::sim::api::is_name;
@@ -37,11 +37,11 @@ pub fn check(run: &Run) -> Result<()> {
 }
 
 /// Names of the objects of a step that can have a Workload.
-fn owners(step: &Step) -> Vec<&str> {
+fn owners(step: &ScenarioStep) -> Vec<&str> {
     match step {
-        Step::Submit(job) => vec![&job.name],
-        Step::Group(group) => vec![&group.name],
-        Step::Apply(objects) => {
+        ScenarioStep::Submit(job) => vec![&job.name],
+        ScenarioStep::Group(group) => vec![&group.name],
+        ScenarioStep::Apply(objects) => {
             let groups = objects.iter().map(|o| label(o, POD_GROUP));
             objects.iter().map(name).chain(groups).filter(|name| !name.is_empty()).collect()
         }
@@ -49,15 +49,15 @@ fn owners(step: &Step) -> Vec<&str> {
     }
 }
 
-fn check_step(step: &Step, id: &str, owners: &BTreeSet<&str>) -> Result<()> {
+fn check_step(step: &ScenarioStep, id: &str, owners: &BTreeSet<&str>) -> Result<()> {
     let submitted = |job: &str| -> Result<()> {
         ensure!(owners.contains(job), "no step submits {job}");
         Ok(())
     };
     match step {
-        Step::Submit(job) => named(&job.name, id),
-        Step::Group(group) => named(&group.name, id),
-        Step::Apply(objects) => objects.iter().try_for_each(|object| {
+        ScenarioStep::Submit(job) => named(&job.name, id),
+        ScenarioStep::Group(group) => named(&group.name, id),
+        ScenarioStep::Apply(objects) => objects.iter().try_for_each(|object| {
             ensure!(
                 !text(object, "/kind").is_empty() && !name(object).is_empty(),
                 "an object without kind or name"
@@ -65,14 +65,14 @@ fn check_step(step: &Step, id: &str, owners: &BTreeSet<&str>) -> Result<()> {
             served(text(object, "/kind"))?;
             named(name(object), id)
         }),
-        Step::Delete(target) => served(&target.kind),
-        Step::Patch(change) if change.kind == "Workload" => submitted(&change.name),
-        Step::Patch(change) => served(&change.kind),
-        Step::DeleteOneClaim(job) => submitted(job),
-        Step::Answer(answer) => submitted(&answer.name),
-        Step::Evict(eviction) => submitted(&eviction.name),
-        Step::Annotate(annotation) => submitted(&annotation.name),
-        Step::Until(expect) | Step::Holds(expect) => expected(expect, submitted),
+        ScenarioStep::Delete(target) => served(&target.kind),
+        ScenarioStep::Patch(change) if change.kind == "Workload" => submitted(&change.name),
+        ScenarioStep::Patch(change) => served(&change.kind),
+        ScenarioStep::DeleteOneClaim(job) => submitted(job),
+        ScenarioStep::Answer(answer) => submitted(&answer.name),
+        ScenarioStep::Evict(eviction) => submitted(&eviction.name),
+        ScenarioStep::Annotate(annotation) => submitted(&annotation.name),
+        ScenarioStep::Until(expect) | ScenarioStep::Holds(expect) => expected(expect, submitted),
         _ => Ok(()),
     }
 }

@@ -1,7 +1,7 @@
 //! What an expectation of a scenario lacks, in words.
 
 use super::file::Expect;
-use super::{Theatre, World};
+use super::{ScenarioWorld, Theatre};
 use crate::api::workload::Verdict;
 use crate::api::{AdmissionCheck, NodeClaim, Workload, condition};
 use crate::gang::{Journal, StateName};
@@ -14,7 +14,7 @@ use kube::api::{Api, ListParams};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The first unmet expectation.
-pub async fn lacks<T: Theatre>(world: &mut World<T>, expect: &Expect) -> Result<Option<String>> {
+pub async fn lacks<T: Theatre>(world: &mut ScenarioWorld<T>, expect: &Expect) -> Result<Option<String>> {
     let claims = world.claims().await?;
     for workload in world.workloads().await? {
         world.journal(&workload);
@@ -47,7 +47,7 @@ pub async fn lacks<T: Theatre>(world: &mut World<T>, expect: &Expect) -> Result<
     }
 }
 
-async fn active<T: Theatre>(world: &World<T>) -> Result<String> {
+async fn active<T: Theatre>(world: &ScenarioWorld<T>) -> Result<String> {
     let api: Api<AdmissionCheck> = Api::all(world.client.clone());
     let check = api.get(&world.id).await?;
     let found = condition::find(check.conditions(), "Active");
@@ -55,7 +55,7 @@ async fn active<T: Theatre>(world: &World<T>) -> Result<String> {
 }
 
 async fn lacks_of_job<T: Theatre>(
-    world: &mut World<T>,
+    world: &mut ScenarioWorld<T>,
     job: &str,
     expect: &Expect,
     claims: &[NodeClaim],
@@ -100,7 +100,12 @@ struct ObservedGang<'o> {
 
 impl ObservedGang<'_> {
     /// The single values that are other than expected.
-    fn other_values<T: Theatre>(&self, expect: &Expect, world: &World<T>, running: usize) -> Vec<String> {
+    fn other_values<T: Theatre>(
+        &self,
+        expect: &Expect,
+        world: &ScenarioWorld<T>,
+        running: usize,
+    ) -> Vec<String> {
         let Self { job, workload, journal, claims } = self;
         let of_journal = |f: &dyn Fn(&Journal) -> String| journal.as_ref().map_or_else(String::new, f);
         let failure =
@@ -127,7 +132,7 @@ impl ObservedGang<'_> {
     }
 
     /// What the check's message and the journal's history do not say as expected.
-    fn other_text<T: Theatre>(&self, expect: &Expect, world: &World<T>) -> Vec<String> {
+    fn other_text<T: Theatre>(&self, expect: &Expect, world: &ScenarioWorld<T>) -> Vec<String> {
         let job = self.job;
         let mut other = Vec::new();
         if let Some(words) = &expect.message {
@@ -183,7 +188,7 @@ fn shown(wanted: Option<impl ToString>) -> Option<String> {
 /// Nodes of NodeClaims that are being deleted do not count. A pod may still run on such a node, so the gang would
 /// seem complete before the replacement exists.
 async fn misplaced<T: Theatre>(
-    world: &World<T>,
+    world: &ScenarioWorld<T>,
     job: &str,
     own: &[&NodeClaim],
     wanted: usize,
@@ -210,7 +215,11 @@ fn capacity_types(own: &[&NodeClaim]) -> BTreeMap<String, usize> {
 }
 
 /// Checks that all claims require the same single value of a label, and that their Nodes have it.
-async fn apart<T: Theatre>(world: &World<T>, own: &[&NodeClaim], key: &str) -> Result<Option<String>> {
+async fn apart<T: Theatre>(
+    world: &ScenarioWorld<T>,
+    own: &[&NodeClaim],
+    key: &str,
+) -> Result<Option<String>> {
     let required = |claim: &&NodeClaim| {
         let of_key = claim.spec.requirements.iter().filter(|r| r.key == key && r.operator == "In");
         of_key.map(|r| r.values.join(" ")).collect::<Vec<_>>().join(" and ")
@@ -229,7 +238,11 @@ async fn apart<T: Theatre>(world: &World<T>, own: &[&NodeClaim], key: &str) -> R
 }
 
 /// Pods of other Jobs that run on the nodes of these claims.
-async fn strangers<T: Theatre>(world: &World<T>, job: &str, own: &[&NodeClaim]) -> Result<Vec<String>> {
+async fn strangers<T: Theatre>(
+    world: &ScenarioWorld<T>,
+    job: &str,
+    own: &[&NodeClaim],
+) -> Result<Vec<String>> {
     let nodes: BTreeSet<&str> = own.iter().filter_map(|c| c.node_name()).collect();
     let there = |p: &Pod| {
         let node = p.spec.as_ref().and_then(|s| s.node_name.as_deref());
@@ -244,7 +257,7 @@ async fn strangers<T: Theatre>(world: &World<T>, job: &str, own: &[&NodeClaim]) 
 }
 
 /// The Node of each running pod of a Job.
-async fn running_on<T: Theatre>(world: &World<T>, job: &str) -> Result<Vec<String>> {
+async fn running_on<T: Theatre>(world: &ScenarioWorld<T>, job: &str) -> Result<Vec<String>> {
     let runs = |p: &Pod| {
         p.name_any().starts_with(&format!("{job}-"))
             && p.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Running")
@@ -253,7 +266,11 @@ async fn running_on<T: Theatre>(world: &World<T>, job: &str) -> Result<Vec<Strin
     Ok(pods.into_iter().filter(runs).filter_map(|p| p.spec?.node_name).collect())
 }
 
-async fn no_event<T: Theatre>(world: &World<T>, workload: &Workload, reason: &str) -> Result<Option<String>> {
+async fn no_event<T: Theatre>(
+    world: &ScenarioWorld<T>,
+    workload: &Workload,
+    reason: &str,
+) -> Result<Option<String>> {
     let api: Api<Event> = Api::namespaced(world.client.clone(), &world.id);
     let uid = workload.uid();
     let events = api.list(&ListParams::default()).await?;
@@ -264,7 +281,7 @@ async fn no_event<T: Theatre>(world: &World<T>, workload: &Workload, reason: &st
 }
 
 /// Names of the Nodes of the scenario's NodePools.
-pub async fn nodes<T: Theatre>(world: &World<T>) -> Result<Vec<String>> {
+pub async fn nodes<T: Theatre>(world: &ScenarioWorld<T>) -> Result<Vec<String>> {
     let pools = format!("{} in ({1}, {1}-cpu)", names::NODEPOOL, world.id);
     let nodes: Api<Node> = Api::all(world.client.clone());
     let nodes = nodes.list(&ListParams::default().labels(&pools)).await?.items;

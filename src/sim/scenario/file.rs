@@ -7,7 +7,7 @@ use crate::api::workload::Verdict;
 use crate::gang::{FailureClass, StateName};
 use crate::plan::market::AVAILABLE;
 use crate::sim::values::{name, text};
-use crate::sim::weather::Rule;
+use crate::sim::weather::WeatherRule;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
@@ -24,7 +24,7 @@ pub struct Scenario {
     pub gpus: u32,
     /// The Karpenter provider that it needs.
     #[serde(default)]
-    pub provider: Provider,
+    pub provider: KarpenterProvider,
     /// Additional arguments of `setu run` on the real control plane.
     #[serde(default)]
     pub arguments: Vec<String>,
@@ -39,10 +39,10 @@ pub struct Scenario {
     pub weather: Vec<Value>,
     /// Events and expectations, in order.
     #[serde(default)]
-    pub steps: Vec<Step>,
+    pub steps: Vec<ScenarioStep>,
     /// Named alternatives. The scenario is run once for every combination.
     #[serde(default)]
-    pub matrix: BTreeMap<String, BTreeMap<String, Vec<Step>>>,
+    pub matrix: BTreeMap<String, BTreeMap<String, Vec<ScenarioStep>>>,
     /// Run it after all others, because it disturbs the whole cluster or is disturbed by changes of others.
     #[serde(default)]
     pub alone: bool,
@@ -54,7 +54,7 @@ pub struct Scenario {
 /// A Karpenter provider.
 #[derive(Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
-pub enum Provider {
+pub enum KarpenterProvider {
     /// Nodes without machines, of types that Setu does not know.
     #[default]
     Kwok,
@@ -66,7 +66,7 @@ pub enum Provider {
 fn rules<'de, D: Deserializer<'de>>(written: D) -> Result<Vec<Value>, D::Error> {
     let rules = Vec::<Value>::deserialize(written)?;
     for (index, rule) in rules.iter().enumerate() {
-        Rule::deserialize(rule)
+        WeatherRule::deserialize(rule)
             .map_err(|error| D::Error::custom(format!("rule {} of the weather: {error}", index + 1)))?;
     }
     Ok(rules)
@@ -83,28 +83,28 @@ fn plenty() -> u32 {
 /// One event or expectation.
 #[derive(Deserialize, Clone, Debug)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub enum Step {
+pub enum ScenarioStep {
     /// A Job is submitted.
     Submit(Job),
     /// A group of plain pods is submitted.
-    Group(Group),
+    Group(PodGroup),
     /// Objects are applied.
     Apply(Vec<Value>),
     /// An object is deleted.
-    Delete(Target),
+    Delete(ObjectName),
     /// An object is changed by a merge patch.
-    Patch(Change),
+    Patch(MergePatch),
     /// The weather changes.
     #[serde(deserialize_with = "rules")]
     Weather(Vec<Value>),
     /// Karpenter's metrics page shows these offerings from now on, and Setu has read it.
-    KarpenterSays(Vec<Offering>),
+    KarpenterSays(Vec<ListedOffering>),
     /// An AdmissionCheck without a controller becomes Active.
     Activate(String),
     /// The controller of another check sets its verdict on a Workload.
-    Answer(Answer),
+    Answer(CheckAnswer),
     /// Kueue evicts a Job for a reason that the scenario has not caused. The rest takes its usual course.
-    Evict(Eviction),
+    Evict(KueueEviction),
     /// A user deletes one NodeClaim of this Job's gang.
     DeleteOneClaim(String),
     /// A foreign finalizer blocks the deletion of the NodeClaims of this Job's gang.
@@ -127,7 +127,7 @@ pub enum Step {
     Holds(Expect),
 }
 
-impl Step {
+impl ScenarioStep {
     /// The step for display: its kind and its object.
     pub fn told(&self) -> String {
         let named = |o: &Value| format!("{} {}", text(o, "/kind"), name(o));
@@ -164,7 +164,7 @@ impl Step {
 /// An offering in Karpenter's metrics.
 #[derive(Deserialize, Clone, Debug)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Offering {
+pub struct ListedOffering {
     /// The instance type.
     pub instance_type: String,
     /// The zone.
@@ -175,7 +175,7 @@ pub struct Offering {
     pub available: bool,
 }
 
-impl Offering {
+impl ListedOffering {
     /// Its line on Karpenter's metrics page.
     pub fn line(&self) -> String {
         let Self { instance_type, zone, capacity_type, available } = self;
@@ -229,11 +229,11 @@ pub struct Job {
 /// A group of plain pods.
 #[derive(Deserialize, Clone, Debug)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Group {
+pub struct PodGroup {
     /// Its name.
     pub name: String,
     /// Its kinds of pods.
-    pub roles: Vec<Role>,
+    pub roles: Vec<PodRole>,
     /// How long each pod runs; forever if absent.
     pub run_for: Option<Span>,
 }
@@ -241,7 +241,7 @@ pub struct Group {
 /// Identical pods of a group.
 #[derive(Deserialize, Clone, Debug)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Role {
+pub struct PodRole {
     /// Part of the pods' names.
     pub name: String,
     /// Their number.
@@ -254,7 +254,7 @@ pub struct Role {
 /// The verdict of another check.
 #[derive(Deserialize, Clone, Debug)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Answer {
+pub struct CheckAnswer {
     /// The Job.
     pub name: String,
     /// The check.
@@ -266,7 +266,7 @@ pub struct Answer {
 /// An eviction that Setu does not cause.
 #[derive(Deserialize, Clone, Debug)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Eviction {
+pub struct KueueEviction {
     /// The Job.
     pub name: String,
     /// Kueue's reason for it, such as `NodeFailures`.
@@ -286,7 +286,7 @@ pub struct Annotation {
 /// An object by kind and name, in the scenario's namespace if its kind has one.
 #[derive(Deserialize, Clone, Debug)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Target {
+pub struct ObjectName {
     /// Its kind.
     pub kind: String,
     /// Its name.
@@ -296,7 +296,7 @@ pub struct Target {
 /// A merge patch. A Workload is named by its Job.
 #[derive(Deserialize, Clone, Debug)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Change {
+pub struct MergePatch {
     /// Kind of the object.
     pub kind: String,
     /// Its name.
@@ -356,7 +356,7 @@ pub struct Expect {
     /// Number of Nodes of the scenario's NodePools, of any gang.
     pub nodes: Option<usize>,
     /// An object that must not exist.
-    pub gone: Option<Target>,
+    pub gone: Option<ObjectName>,
     /// Status and reason of the check's Active condition.
     pub active: Option<String>,
 }

@@ -12,11 +12,11 @@ mod runs;
 mod world;
 
 pub use check::check;
-pub use file::{Expect, Provider, Scenario, Step};
+pub use file::{Expect, KarpenterProvider, Scenario, ScenarioStep};
 pub use library::{find, names};
 pub use play::{nothing_is_left, paths_are_lawful, play, take};
 pub use runs::{Run, parse, read, read_file};
-pub use world::{World, controller_name, controller_name_of, objects, policy};
+pub use world::{ScenarioWorld, controller_name, controller_name_of, objects, policy};
 
 use anyhow::Result;
 use jiff::Timestamp;
@@ -30,7 +30,7 @@ pub trait Theatre {
     /// A client with administrator rights.
     fn client(&self) -> Client;
     /// Converts an object for Karpenter's kwok provider to one for this provider.
-    fn provided(&self, object: Value, provider: Provider) -> Result<Value>;
+    fn provided(&self, object: Value, provider: KarpenterProvider) -> Result<Value>;
     /// How the cluster serves a kind.
     fn kind(&self, kind: &str) -> Option<(ApiResource, Scope)>;
     /// Changes the weather in a cluster that does not read it from its ConfigMap. Each rule names its NodePool.

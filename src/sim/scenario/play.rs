@@ -1,9 +1,9 @@
 //! Plays a scenario: takes its steps in order, and then checks what must hold at the end of every scenario.
 
 use super::expect::{lacks, nodes};
-use super::file::{Expect, Offering, Power, Step};
+use super::file::{Expect, ListedOffering, Power, ScenarioStep};
 use super::runs::Run;
-use super::{Theatre, World};
+use super::{ScenarioWorld, Theatre};
 use crate::gang::diagram;
 use crate::names;
 use anyhow::{Context as _, Result, bail, ensure};
@@ -20,7 +20,11 @@ const CLEAN_UP: Duration = Duration::from_secs(90);
 
 /// Takes all steps. `kill_after` makes Setu kill itself once, right after that write; it is then restarted.
 /// Returns the number of Setu's writes, or 0 with `kill_after`.
-pub async fn play<T: Theatre>(world: &mut World<T>, run: &Run, kill_after: Option<u64>) -> Result<u64> {
+pub async fn play<T: Theatre>(
+    world: &mut ScenarioWorld<T>,
+    run: &Run,
+    kill_after: Option<u64>,
+) -> Result<u64> {
     world.theatre.start_setu(kill_after)?;
     for (index, step) in run.scenario.steps.iter().enumerate() {
         take(world, step)
@@ -34,53 +38,55 @@ pub async fn play<T: Theatre>(world: &mut World<T>, run: &Run, kill_after: Optio
 }
 
 /// Takes one step.
-pub async fn take<T: Theatre>(world: &mut World<T>, step: &Step) -> Result<()> {
+pub async fn take<T: Theatre>(world: &mut ScenarioWorld<T>, step: &ScenarioStep) -> Result<()> {
     match step {
-        Step::Submit(job) => world.submit(job).await,
-        Step::Group(group) => world.group(group).await,
-        Step::Apply(objects) => {
+        ScenarioStep::Submit(job) => world.submit(job).await,
+        ScenarioStep::Group(group) => world.group(group).await,
+        ScenarioStep::Apply(objects) => {
             for object in objects {
                 world.apply(object.clone()).await?;
             }
             Ok(())
         }
-        Step::Delete(target) => world.delete(&target.kind, &target.name).await,
-        Step::Patch(change) => world.patch(&change.kind, &change.name, &change.patch).await,
-        Step::Weather(rules) => world.weather(rules).await,
-        Step::DeleteOneClaim(job) => {
+        ScenarioStep::Delete(target) => world.delete(&target.kind, &target.name).await,
+        ScenarioStep::Patch(change) => world.patch(&change.kind, &change.name, &change.patch).await,
+        ScenarioStep::Weather(rules) => world.weather(rules).await,
+        ScenarioStep::DeleteOneClaim(job) => {
             let claims = world.claims_of(job).await?;
             world.delete("NodeClaim", &claims.first().context("the gang has no NodeClaim")?.name_any()).await
         }
-        Step::KeepClaims(job) => world.set_finalizer(job, true).await,
-        Step::LetClaimsGo(job) => world.set_finalizer(job, false).await,
-        Step::Annotate(annotation) => {
+        ScenarioStep::KeepClaims(job) => world.set_finalizer(job, true).await,
+        ScenarioStep::LetClaimsGo(job) => world.set_finalizer(job, false).await,
+        ScenarioStep::Annotate(annotation) => {
             let key = names::journal_key(&world.id);
             let patch = serde_json::json!({"metadata": {"annotations": {key: annotation.journal}}});
             world.patch("Workload", &annotation.name, &patch).await?;
             world.journals.clear();
             Ok(())
         }
-        Step::Answer(answer) => world.answer(answer).await,
-        Step::Evict(eviction) => world.evict(eviction).await,
-        Step::KarpenterSays(offerings) => {
-            let page: String = offerings.iter().map(Offering::line).collect();
+        ScenarioStep::Answer(answer) => world.answer(answer).await,
+        ScenarioStep::Evict(eviction) => world.evict(eviction).await,
+        ScenarioStep::KarpenterSays(offerings) => {
+            let page: String = offerings.iter().map(ListedOffering::line).collect();
             world.theatre.karpenter_says(&page).await
         }
-        Step::Activate(check) => world.set_condition("AdmissionCheck", check, ("Active", true)).await,
-        Step::NodeClassReady(ready) => world.set_condition("KWOKNodeClass", "${id}", ("Ready", *ready)).await,
-        Step::Setu(Power::Start) => world.theatre.start_setu(None),
-        Step::Setu(Power::Kill) => {
+        ScenarioStep::Activate(check) => world.set_condition("AdmissionCheck", check, ("Active", true)).await,
+        ScenarioStep::NodeClassReady(ready) => {
+            world.set_condition("KWOKNodeClass", "${id}", ("Ready", *ready)).await
+        }
+        ScenarioStep::Setu(Power::Start) => world.theatre.start_setu(None),
+        ScenarioStep::Setu(Power::Kill) => {
             world.theatre.kill_setu();
             Ok(())
         }
-        Step::ApiServerGone(seconds) => world.theatre.api_server_gone(*seconds).await,
-        Step::Use(axis) => bail!("axis {axis} was not resolved"),
-        Step::Until(expect) => until(world, expect).await,
-        Step::Holds(expect) => holds(world, expect).await,
+        ScenarioStep::ApiServerGone(seconds) => world.theatre.api_server_gone(*seconds).await,
+        ScenarioStep::Use(axis) => bail!("axis {axis} was not resolved"),
+        ScenarioStep::Until(expect) => until(world, expect).await,
+        ScenarioStep::Holds(expect) => holds(world, expect).await,
     }
 }
 
-async fn until<T: Theatre>(world: &mut World<T>, expect: &Expect) -> Result<()> {
+async fn until<T: Theatre>(world: &mut ScenarioWorld<T>, expect: &Expect) -> Result<()> {
     let within = expect.within.saturating_mul(world.theatre.patience());
     let deadline = Instant::now() + Duration::from_secs(within);
     loop {
@@ -98,7 +104,7 @@ async fn until<T: Theatre>(world: &mut World<T>, expect: &Expect) -> Result<()> 
     }
 }
 
-async fn holds<T: Theatre>(world: &mut World<T>, expect: &Expect) -> Result<()> {
+async fn holds<T: Theatre>(world: &mut ScenarioWorld<T>, expect: &Expect) -> Result<()> {
     let end = Instant::now() + Duration::from_secs(expect.within);
     while Instant::now() < end {
         world.theatre.revive_setu()?;
@@ -111,13 +117,13 @@ async fn holds<T: Theatre>(world: &mut World<T>, expect: &Expect) -> Result<()> 
 }
 
 /// Setu's last log lines, if it has a log.
-fn last_lines<T: Theatre>(world: &World<T>) -> String {
+fn last_lines<T: Theatre>(world: &ScenarioWorld<T>) -> String {
     let tail = world.theatre.log_tail();
     if tail.is_empty() { tail } else { format!("\nSetu's last lines:\n{tail}") }
 }
 
 /// Deletes all Jobs and pods of the scenario. Then no NodeClaim, Node and Workload may be left.
-pub async fn nothing_is_left<T: Theatre>(world: &mut World<T>) -> Result<()> {
+pub async fn nothing_is_left<T: Theatre>(world: &mut ScenarioWorld<T>) -> Result<()> {
     use k8s_openapi::api::batch::v1::Job;
     let all = ListParams::default();
     let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::background() };
@@ -150,7 +156,7 @@ pub async fn nothing_is_left<T: Theatre>(world: &mut World<T>) -> Result<()> {
 }
 
 /// Checks that every journal history seen is a path of the published chart.
-pub fn paths_are_lawful<T: Theatre>(world: &World<T>) -> Result<()> {
+pub fn paths_are_lawful<T: Theatre>(world: &ScenarioWorld<T>) -> Result<()> {
     let edges = diagram::edges();
     for journal in world.journals.values() {
         let mut last: Option<&crate::gang::journal::Transition> = None;

@@ -1,6 +1,6 @@
 //! Expands scenario files into runs: one for each combination of a file's matrix.
 
-use super::file::{Scenario, Step};
+use super::file::{Scenario, ScenarioStep};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -76,11 +76,15 @@ fn expand(stem: &str, scenario: &Scenario) -> Result<Vec<Run>> {
     Ok(runs)
 }
 
-fn resolve(scenario: &Scenario, steps: &[Step], chosen: &BTreeMap<String, String>) -> Result<Vec<Step>> {
+fn resolve(
+    scenario: &Scenario,
+    steps: &[ScenarioStep],
+    chosen: &BTreeMap<String, String>,
+) -> Result<Vec<ScenarioStep>> {
     let mut all = Vec::new();
     for step in steps {
         match step {
-            Step::Use(axis) => {
+            ScenarioStep::Use(axis) => {
                 let option = chosen.get(axis).with_context(|| format!("no axis {axis} in the matrix"))?;
                 let steps = scenario.matrix.get(axis).and_then(|o| o.get(option));
                 all.extend(steps.with_context(|| format!("no alternative {option} on axis {axis}"))?.clone());

@@ -1,7 +1,7 @@
 //! The part of the cluster that belongs to a scenario: its objects, its weather, its Setu, and its observed journals.
 
 use super::Theatre;
-use super::file::{Answer, Eviction, Group, Job, Provider};
+use super::file::{CheckAnswer, Job, KarpenterProvider, KueueEviction, PodGroup};
 use super::runs::Run;
 use crate::api::duration::Span;
 use crate::api::{NodeClaim, Workload};
@@ -28,7 +28,7 @@ const CPU_TYPE: &str = "m5.4xlarge";
 const FINALIZER: &str = "e2e.setu/keep";
 
 /// The part of the cluster that belongs to a scenario.
-pub struct World<T> {
+pub struct ScenarioWorld<T> {
     /// The cluster.
     pub theatre: T,
     /// Id of the run, which is part of the names of its objects.
@@ -38,7 +38,7 @@ pub struct World<T> {
     /// The last journal seen of each Workload, by UID.
     pub journals: BTreeMap<String, Journal>,
     gpus: u32,
-    provider: Provider,
+    provider: KarpenterProvider,
 }
 
 /// The controller name of a run's Setu.
@@ -72,7 +72,7 @@ pub fn policy(run: &Run, now: Timestamp) -> Result<String> {
     timed(&substituted(&policy, &run.id)?.to_string(), now)
 }
 
-impl<T: Theatre> World<T> {
+impl<T: Theatre> ScenarioWorld<T> {
     /// Creates the world, without starting Setu.
     pub async fn new(theatre: T, run: &Run) -> Result<Self> {
         let client = theatre.client();
@@ -181,7 +181,7 @@ impl<T: Theatre> World<T> {
     }
 
     /// Sets the verdict of another check on a Workload, like its controller.
-    pub async fn answer(&self, answer: &Answer) -> Result<()> {
+    pub async fn answer(&self, answer: &CheckAnswer) -> Result<()> {
         let (api, resource) = self.api("Workload")?;
         let name = self.real_name("Workload", &answer.name).await?;
         let check = filled(&answer.check, &self.id);
@@ -200,7 +200,7 @@ impl<T: Theatre> World<T> {
     }
 
     /// Writes the status that Kueue writes to evict a Workload. The rest is left to Kueue.
-    pub async fn evict(&self, eviction: &Eviction) -> Result<()> {
+    pub async fn evict(&self, eviction: &KueueEviction) -> Result<()> {
         let (api, _) = self.api("Workload")?;
         let name = self.real_name("Workload", &eviction.name).await?;
         loop {
@@ -258,7 +258,7 @@ impl<T: Theatre> World<T> {
     }
 
     /// Submits a group of plain pods.
-    pub async fn group(&self, group: &Group) -> Result<()> {
+    pub async fn group(&self, group: &PodGroup) -> Result<()> {
         let total: u32 = group.roles.iter().map(|r| r.pods).sum();
         for role in &group.roles {
             for index in 0..role.pods {

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The phase of one node of a gang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum NodePhase {
     /// Requested.
     Asked,
     /// Its instance is running.
@@ -32,7 +32,7 @@ pub enum Phase {
 
 /// One gang.
 #[derive(Clone, Debug, Default)]
-pub struct Gang {
+pub struct ShownGang {
     /// `namespace/name` of its Workload.
     pub workload: String,
     /// Name of its Job, or of the Workload.
@@ -50,7 +50,7 @@ pub struct Gang {
     /// Number of nodes it needs.
     pub slots: u32,
     /// Its nodes, by claim name.
-    pub nodes: BTreeMap<String, Phase>,
+    pub nodes: BTreeMap<String, NodePhase>,
     /// Every past state with its duration, newest last.
     pub path: Vec<(StateName, SignedDuration)>,
     /// Number of nodes created for it.
@@ -69,9 +69,9 @@ pub struct Gang {
 }
 
 #[derive(Default)]
-struct Book {
+struct ShownCluster {
     /// By UID of the Workload.
-    gangs: BTreeMap<String, Gang>,
+    gangs: BTreeMap<String, ShownGang>,
     used: BTreeSet<String>,
     leader: String,
     news: Vec<(Timestamp, String)>,
@@ -80,16 +80,16 @@ struct Book {
 
 /// A spectator, shared by clones.
 #[derive(Clone, Default)]
-pub struct Spectator(Arc<Mutex<Book>>);
+pub struct Spectator(Arc<Mutex<ShownCluster>>);
 
 impl Spectator {
-    fn book(&self) -> MutexGuard<'_, Book> {
+    fn book(&self) -> MutexGuard<'_, ShownCluster> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// All gangs, sorted by name.
-    pub fn gangs(&self) -> Vec<Gang> {
-        let mut gangs: Vec<Gang> = self.book().gangs.values().cloned().collect();
+    pub fn gangs(&self) -> Vec<ShownGang> {
+        let mut gangs: Vec<ShownGang> = self.book().gangs.values().cloned().collect();
         gangs.sort_by(|a, b| a.workload.cmp(&b.workload));
         gangs
     }
@@ -129,7 +129,7 @@ impl Observer for Spectator {
     }
 }
 
-impl Book {
+impl ShownCluster {
     fn workload(&mut self, workload: &Value, by_setu: bool) {
         let now = self.now;
         let gang = self.gangs.entry(uid(workload).to_owned()).or_default();
@@ -163,15 +163,15 @@ impl Book {
         gang.created += u32::from(new);
         gang.writes += u64::from(by_setu);
         let phase = if is_going(claim) {
-            Phase::Going
+            NodePhase::Going
         } else if is(claim, "Initialized") {
-            Phase::Ready
+            NodePhase::Ready
         } else if is(claim, "Registered") {
-            Phase::Registered
+            NodePhase::Registered
         } else if is(claim, "Launched") {
-            Phase::Launched
+            NodePhase::Launched
         } else {
-            Phase::Asked
+            NodePhase::Asked
         };
         gang.nodes.insert(name(claim).to_owned(), phase);
     }
@@ -187,7 +187,7 @@ impl Book {
     }
 }
 
-impl Gang {
+impl ShownGang {
     /// Updates the gang from its journal, and returns the news.
     fn journal(&mut self, workload: &Value, now: Timestamp) -> Vec<(Timestamp, String)> {
         let annotations = workload.pointer("/metadata/annotations").and_then(Value::as_object);
@@ -248,17 +248,17 @@ impl Gang {
     pub fn ready(&self) -> usize {
         let counted = self.said.split_once(" nodes ready").and_then(|(count, _)| count.split_once('/'));
         let said = counted.and_then(|(ready, _)| ready.parse().ok());
-        said.unwrap_or_else(|| self.count(Phase::Ready))
+        said.unwrap_or_else(|| self.count(NodePhase::Ready))
     }
 
     /// The number of nodes that have reached at least this phase.
-    pub fn count(&self, at_least: Phase) -> usize {
-        let rank = |phase: Phase| match phase {
-            Phase::Asked => 1,
-            Phase::Launched => 2,
-            Phase::Registered => 3,
-            Phase::Ready => 4,
-            Phase::Going => 0,
+    pub fn count(&self, at_least: NodePhase) -> usize {
+        let rank = |phase: NodePhase| match phase {
+            NodePhase::Asked => 1,
+            NodePhase::Launched => 2,
+            NodePhase::Registered => 3,
+            NodePhase::Ready => 4,
+            NodePhase::Going => 0,
         };
         self.nodes.values().filter(|p| rank(**p) >= rank(at_least)).count()
     }
@@ -267,13 +267,13 @@ impl Gang {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sim::api::kinds::{self, Kind};
+    use crate::sim::api::kinds::{self, ServedKind};
     use serde_json::json;
 
     #[test]
     fn only_setus_writes_to_a_gangs_workload_claims_and_events_are_counted() {
         let mut spectator = Spectator::default();
-        let mut commit = |kind: &'static Kind, by: &str, after: Value| {
+        let mut commit = |kind: &'static ServedKind, by: &str, after: Value| {
             let (at, before, after) = (Timestamp::UNIX_EPOCH, None, Some(Arc::new(after)));
             spectator.committed(&Change {
                 version: 1,

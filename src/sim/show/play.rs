@@ -1,15 +1,15 @@
 //! The default play of `setu demo`.
 
 use super::acts::{ACTS, Deed};
-use super::{Gang, Spectator};
+use super::{ShownGang, Spectator};
 use crate::cluster::lease::Timing;
 use crate::gang::StateName;
 use crate::names;
 use crate::policy::PolicyFile;
 use crate::sim::actors::{kueue, machines};
 use crate::sim::api::kinds;
-use crate::sim::cluster::{Cluster, Election, Setu, Start};
-use crate::sim::faults::Fault;
+use crate::sim::cluster::{Election, Setu, SimCluster, Start};
+use crate::sim::faults::WriteFault;
 use crate::sim::scenario;
 use crate::sim::values::{list, set, text};
 use serde_json::{Value, json};
@@ -36,7 +36,7 @@ const POLICY: &str = include_str!("policy.yaml");
 
 /// A running play.
 pub struct Play {
-    cluster: Cluster,
+    cluster: SimCluster,
     spectator: Spectator,
     replicas: Vec<Setu>,
     started: Instant,
@@ -49,7 +49,7 @@ impl Play {
     }
 
     /// Creates the objects, and starts two replicas of Setu.
-    pub fn new(mut cluster: Cluster, spectator: Spectator) -> Result<Self, String> {
+    pub fn new(mut cluster: SimCluster, spectator: Spectator) -> Result<Self, String> {
         let admin = cluster.server.user("admin");
         for mut object in scenario::objects(ID, 100).map_err(|e| e.to_string())? {
             let kind = text(&object, "/kind").to_owned();
@@ -71,7 +71,7 @@ impl Play {
     }
 
     /// Its cluster.
-    pub fn cluster(&self) -> &Cluster {
+    pub fn cluster(&self) -> &SimCluster {
         &self.cluster
     }
 
@@ -107,7 +107,7 @@ impl Play {
     /// little after the last node is gone. Kueue may not have created the Workload of a new Job yet.
     fn is_over(&self) -> bool {
         let gangs = self.spectator.gangs();
-        let is_released = |g: &Gang| g.state.is_some_and(|(state, _)| state == StateName::Released);
+        let is_released = |g: &ShownGang| g.state.is_some_and(|(state, _)| state == StateName::Released);
         let is_over = |job: &str| {
             gangs.iter().any(|g| g.job == job && g.finished && g.nodes.is_empty() && is_released(g))
         };
@@ -156,7 +156,7 @@ impl Play {
             }
             Deed::DoomLeader(claims) => {
                 if let Some(leader) = self.replicas.iter().find(|s| s.context.shards.any_led()) {
-                    leader.wire.doom(("POST", "/nodeclaims"), *claims, Fault::CrashAfter);
+                    leader.wire.doom(("POST", "/nodeclaims"), *claims, WriteFault::CrashAfter);
                 }
             }
         }

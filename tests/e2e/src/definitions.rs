@@ -7,7 +7,7 @@ use kube::Client;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use crate::{Layout, apply};
+use crate::{HarnessLayout, apply};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub async fn install(client: &Client) -> Result<()> {
     let mut definitions = Vec::new();
     for file in ["kueue.yaml", "karpenter.yaml"] {
-        let path = Layout::default().upstream().join(file);
+        let path = HarnessLayout::default().upstream().join(file);
         let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
         let objects = apply::documents(&text)?;
         definitions.extend(objects.into_iter().filter(|object| object["kind"] == "CustomResourceDefinition"));

@@ -3,9 +3,9 @@
 
 use crate::identity::Identity;
 use crate::ports::Ports;
-use crate::process::{Launch, Program};
+use crate::process::{Program, ProgramCommand};
 
-pub(crate) fn launch(identity: &Identity, ports: Ports) -> Launch {
+pub(crate) fn launch(identity: &Identity, ports: Ports) -> ProgramCommand {
     let [grpc, http, query, admin, others @ ..] = ports.jaeger;
     let [query_grpc, collector_grpc, collector_http] = others;
     let address = |flag: &str, port: u16| format!("--{flag}.host-port=127.0.0.1:{port}");
@@ -21,7 +21,7 @@ pub(crate) fn launch(identity: &Identity, ports: Ports) -> Launch {
         format!("--collector.otlp.http.tls.cert={}", identity.certificate().display()),
         format!("--collector.otlp.http.tls.key={}", identity.certificates.join("apiserver.key").display()),
     ];
-    Launch::new(Program::Jaeger, arguments)
+    ProgramCommand::new(Program::Jaeger, arguments)
 }
 
 /// The addresses for OTLP over gRPC, OTLP over HTTPS, and queries.

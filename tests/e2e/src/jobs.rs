@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 
 use crate::identity::Identity;
 use crate::ports::Ports;
-use crate::process::{Launch, Program};
-use crate::{Layout, apply};
+use crate::process::{Program, ProgramCommand};
+use crate::{HarnessLayout, apply};
 
 /// The kinds that are needed from a chart when the controller runs outside the cluster, as an administrator.
 const TAKEN: [&str; 3] =
@@ -25,7 +25,7 @@ pub(crate) fn launch(
     folder: &Path,
     identity: &Identity,
     [health, webhook]: [u16; 2],
-) -> Result<Launch> {
+) -> Result<ProgramCommand> {
     let name = program.name();
     let config = json!({
         "apiVersion": format!("config.{name}.x-k8s.io/v1alpha1"), "kind": "Configuration",
@@ -40,11 +40,11 @@ pub(crate) fn launch(
     fs::write(&path, config.to_string()).with_context(|| format!("writing {}", path.display()))?;
     let arguments =
         [format!("--config={}", path.display()), format!("--kubeconfig={}", identity.kubeconfig.display())];
-    Ok(Launch::new(program, arguments))
+    Ok(ProgramCommand::new(program, arguments))
 }
 
 /// The CRDs and webhooks of both kinds. The API server must have created its certificate.
-pub(crate) fn manifests(layout: &Layout, identity: &Identity, ports: Ports) -> Result<Vec<Value>> {
+pub(crate) fn manifests(layout: &HarnessLayout, identity: &Identity, ports: Ports) -> Result<Vec<Value>> {
     let certificate = identity.certificate();
     let authority = fs::read(&certificate).with_context(|| format!("reading {}", certificate.display()))?;
     let authority = json!(ByteString(authority));

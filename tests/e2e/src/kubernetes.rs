@@ -5,13 +5,13 @@ use std::path::Path;
 
 use crate::identity::Identity;
 use crate::ports::Ports;
-use crate::process::{Launch, Program};
-use crate::{Scope, node};
+use crate::process::{ProgramCommand, Program};
+use crate::{StackScope, node};
 
 /// More than any scenario needs, so that client-side rate limits do not affect measurements.
 const CLIENT_RATE: [&str; 2] = ["--kube-api-qps=500", "--kube-api-burst=1000"];
 
-pub(crate) fn etcd(folder: &Path, ports: Ports) -> Launch {
+pub(crate) fn etcd(folder: &Path, ports: Ports) -> ProgramCommand {
     let client = format!("http://127.0.0.1:{}", ports.etcd);
     let peer = format!("http://127.0.0.1:{}", ports.etcd_peer);
     let arguments = [
@@ -24,10 +24,10 @@ pub(crate) fn etcd(folder: &Path, ports: Ports) -> Launch {
         "--unsafe-no-fsync".to_owned(),
         "--log-level=warn".to_owned(),
     ];
-    Launch::new(Program::Etcd, arguments)
+    ProgramCommand::new(Program::Etcd, arguments)
 }
 
-pub(crate) fn api_server(identity: &Identity, ports: Ports, scope: Scope) -> Launch {
+pub(crate) fn api_server(identity: &Identity, ports: Ports, scope: StackScope) -> ProgramCommand {
     let mut arguments = vec![
         format!("--etcd-servers=http://127.0.0.1:{}", ports.etcd),
         "--bind-address=127.0.0.1".to_owned(),
@@ -42,7 +42,7 @@ pub(crate) fn api_server(identity: &Identity, ports: Ports, scope: Scope) -> Lau
         "--max-mutating-requests-inflight=1000".to_owned(),
         "--shutdown-delay-duration=0s".to_owned(),
     ];
-    if scope == Scope::RealNode {
+    if scope == StackScope::RealNode {
         // Its certificate, and the Service that pods use, have this address too.
         arguments.push(format!("--advertise-address={}", node::api_server_address(ports)));
         arguments.push("--authorization-mode=Node,RBAC".to_owned());
@@ -53,10 +53,10 @@ pub(crate) fn api_server(identity: &Identity, ports: Ports, scope: Scope) -> Lau
         // No kubelet mounts tokens here, so pods need no service account.
         arguments.push("--disable-admission-plugins=ServiceAccount".to_owned());
     }
-    Launch::new(Program::ApiServer, arguments)
+    ProgramCommand::new(Program::ApiServer, arguments)
 }
 
-pub(crate) fn controller_manager(identity: &Identity, ports: Ports) -> Launch {
+pub(crate) fn controller_manager(identity: &Identity, ports: Ports) -> ProgramCommand {
     let mut arguments = client_of_api_server(identity, ports.controller_manager);
     arguments.push("--controllers=*".to_owned());
     // Each controller then has its own user name. Admission policies allow the garbage collector by that name.
@@ -64,11 +64,11 @@ pub(crate) fn controller_manager(identity: &Identity, ports: Ports) -> Launch {
     arguments.push(format!("--service-account-private-key-file={}", identity.issuer_key.display()));
     // What pods trust the API server by.
     arguments.push(format!("--root-ca-file={}", identity.certificate().display()));
-    Launch::new(Program::ControllerManager, arguments)
+    ProgramCommand::new(Program::ControllerManager, arguments)
 }
 
-pub(crate) fn scheduler(identity: &Identity, ports: Ports) -> Launch {
-    Launch::new(Program::Scheduler, client_of_api_server(identity, ports.scheduler))
+pub(crate) fn scheduler(identity: &Identity, ports: Ports) -> ProgramCommand {
+    ProgramCommand::new(Program::Scheduler, client_of_api_server(identity, ports.scheduler))
 }
 
 fn client_of_api_server(identity: &Identity, port: u16) -> Vec<String> {

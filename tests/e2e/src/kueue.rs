@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 
 use crate::identity::Identity;
 use crate::ports::Ports;
-use crate::process::{Launch, Program};
-use crate::{KUEUE_NAMESPACE, Layout, apply, probe};
+use crate::process::{Program, ProgramCommand};
+use crate::{HarnessLayout, KUEUE_NAMESPACE, apply, probe};
 
 const WEBHOOK_SERVICE: &str = "kueue-webhook-service";
 const CERTIFICATE_SECRET: &str = "kueue-webhook-server-cert";
@@ -23,7 +23,12 @@ const PACE: [&str; 2] = ["clientConnection", "controller"];
 /// Kinds that would run in the cluster, or need an API that is not served here.
 const LEFT_OUT: [&str; 2] = ["Deployment", "APIService"];
 
-pub(crate) fn launch(layout: &Layout, folder: &Path, identity: &Identity, ports: Ports) -> Result<Launch> {
+pub(crate) fn launch(
+    layout: &HarnessLayout,
+    folder: &Path,
+    identity: &Identity,
+    ports: Ports,
+) -> Result<ProgramCommand> {
     let template = layout.manifest("kueue-config.yaml");
     let text = fs::read_to_string(&template).with_context(|| format!("reading {}", template.display()))?;
     let mut config: Value = serde_yaml::from_str(&text).context("reading Kueue's configuration")?;
@@ -50,11 +55,11 @@ pub(crate) fn launch(layout: &Layout, folder: &Path, identity: &Identity, ports:
         // It is a separate extension API server, which nothing here could reach.
         "--feature-gates=VisibilityOnDemand=false".to_owned(),
     ];
-    Ok(Launch::new(Program::Kueue, arguments))
+    Ok(ProgramCommand::new(Program::Kueue, arguments))
 }
 
 /// The configuration in the chart.
-fn shipped_config(layout: &Layout) -> Result<Value> {
+fn shipped_config(layout: &HarnessLayout) -> Result<Value> {
     let objects = chart(layout)?;
     let text = objects.iter().find_map(|o| o.pointer("/data/controller_manager_config.yaml")?.as_str());
     serde_yaml::from_str(text.context("the chart has no configuration")?)
@@ -62,14 +67,14 @@ fn shipped_config(layout: &Layout) -> Result<Value> {
 }
 
 /// The chart's objects, unchanged.
-fn chart(layout: &Layout) -> Result<Vec<Value>> {
+fn chart(layout: &HarnessLayout) -> Result<Vec<Value>> {
     let path = layout.upstream().join("kueue.yaml");
     let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
     apply::documents(&text)
 }
 
 /// The chart's objects with their webhooks redirected to loopback.
-pub(crate) fn manifests(layout: &Layout, ports: Ports) -> Result<Vec<Value>> {
+pub(crate) fn manifests(layout: &HarnessLayout, ports: Ports) -> Result<Vec<Value>> {
     let mut objects = vec![json!({
         "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": KUEUE_NAMESPACE},
     })];

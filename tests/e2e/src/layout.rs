@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 
 /// The folders of the harness.
 #[derive(Clone, Debug)]
-pub struct Layout {
+pub struct HarnessLayout {
     /// The folder of this crate.
     source: PathBuf,
     /// `target/e2e` of the workspace.
     output: PathBuf,
 }
 
-impl Default for Layout {
+impl Default for HarnessLayout {
     fn default() -> Self {
         let source = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
         let workspace = source.ancestors().nth(2).unwrap_or(&source);
@@ -20,7 +20,7 @@ impl Default for Layout {
     }
 }
 
-impl Layout {
+impl HarnessLayout {
     /// The layout of the workspace at `root`, for a binary that was moved after the build.
     pub fn of_workspace(root: &Path) -> Self {
         Self { source: root.join("tests/e2e"), output: root.join("target/e2e") }

@@ -5,7 +5,7 @@
 //! [`Stack`] starts them, waits until each one answers and leaves no process behind, however the test ends.
 //! [`apply`] creates objects in it, [`programs`] builds the binaries.
 //! The ConfigMap [`WEATHER_NAMESPACE`]/[`WEATHER_NAME`] controls the cloud behind Karpenter;
-//! `programs/karpenter/weather.go` defines its rules. [`Provider::Aws`] replaces that cloud with Karpenter's AWS
+//! `programs/karpenter/weather.go` defines its rules. [`StackProvider::Aws`] replaces that cloud with Karpenter's AWS
 //! provider and an EC2 mock that fails on demand: see [`aws`].
 
 mod accounts;
@@ -29,9 +29,9 @@ pub mod requests;
 mod stack;
 pub mod titles;
 
-pub use layout::Layout;
+pub use layout::HarnessLayout;
 pub use process::Program;
-pub use stack::{Options, Provider, Scope, Stack};
+pub use stack::{Stack, StackOptions, StackProvider, StackScope};
 
 /// A pod with this annotation runs for that long (`5s`, `2m`) and then succeeds; without it, it runs until deleted.
 pub const RUN_FOR_ANNOTATION: &str = "e2e.setu/run-for";

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
-use setu_e2e::{Layout, Options, Provider, Scope, Stack, programs};
+use setu_e2e::{HarnessLayout, Stack, StackOptions, StackProvider, StackScope, programs};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// The real control plane for Setu's tests, on loopback.
@@ -26,13 +26,13 @@ enum Command {
     Build {
         /// The cloud that Karpenter buys from.
         #[arg(long, value_enum, default_value_t)]
-        provider: Provider,
+        provider: StackProvider,
     },
     /// Start the control plane and keep it until Ctrl-C or SIGTERM.
     Cluster {
         /// The cloud that Karpenter buys from.
         #[arg(long, value_enum, default_value_t)]
-        provider: Provider,
+        provider: StackProvider,
         /// Apply every YAML file of this folder, or this file, once all is ready; may be repeated. With the
         /// provider `aws` and without this, queues and NodePools to play with.
         #[arg(long, value_name = "PATH")]
@@ -58,15 +58,15 @@ async fn main() -> ExitCode {
 }
 
 async fn run(arguments: Arguments) -> Result<()> {
-    let layout = arguments.workspace.as_deref().map(Layout::of_workspace).unwrap_or_default();
+    let layout = arguments.workspace.as_deref().map(HarnessLayout::of_workspace).unwrap_or_default();
     match arguments.command {
         Command::Build { provider } => programs::build(&layout, provider, Scope::Full),
         Command::Cluster { provider, mut apply, api_server_only, jaeger } => {
-            let scope = if api_server_only { Scope::ApiServer } else { Scope::Full };
-            if apply.is_empty() && provider == Provider::Aws {
+            let scope = if api_server_only { StackScope::ApiServer } else { StackScope::Full };
+            if apply.is_empty() && provider == StackProvider::Aws {
                 apply = layout.aws_setup();
             }
-            cluster(Options {
+            cluster(StackOptions {
                 layout,
                 scope,
                 provider,
@@ -80,7 +80,7 @@ async fn run(arguments: Arguments) -> Result<()> {
     }
 }
 
-async fn cluster(options: Options) -> Result<()> {
+async fn cluster(options: StackOptions) -> Result<()> {
     let jaeger = options.jaeger;
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listening for Ctrl-C")?;

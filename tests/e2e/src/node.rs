@@ -21,8 +21,8 @@ use tokio::task::JoinHandle;
 
 use crate::identity::Identity;
 use crate::ports::Ports;
-use crate::process::{Launch, Program};
-use crate::{Layout, Stack, probe};
+use crate::process::{ProgramCommand, Program};
+use crate::{HarnessLayout, Stack, probe};
 
 /// The node's name.
 pub const NAME: &str = "real";
@@ -71,7 +71,7 @@ fn found(program: &str) -> bool {
 }
 
 /// Writes the configuration of the node's programs.
-pub(crate) fn launch(layout: &Layout, stack: &Path, identity: &Identity, ports: Ports) -> Result<Launch> {
+pub(crate) fn launch(layout: &HarnessLayout, stack: &Path, identity: &Identity, ports: Ports) -> Result<ProgramCommand> {
     let folder = stack.join("node");
     fs::create_dir_all(folder.join("cni")).context("creating the node's folder")?;
     for (name, user) in
@@ -89,7 +89,7 @@ pub(crate) fn launch(layout: &Layout, stack: &Path, identity: &Identity, ports: 
     write("Corefile", corefile(&folder))?;
     write("kubelet.yaml", kubelet(&folder, &node).to_string())?;
     write("kube-proxy.yaml", proxy(&folder).to_string())?;
-    let mut launch = Launch::new(
+    let mut launch = ProgramCommand::new(
         Program::Node,
         [
             layout.node().join("node.sh").display().to_string(),
@@ -243,7 +243,7 @@ pub(crate) fn remove_control_groups(stack: &Path) {
 }
 
 /// Packs the images of pause and curl.
-pub(crate) fn pack_images(layout: &Layout, stack: &Path) -> Result<()> {
+pub(crate) fn pack_images(layout: &HarnessLayout, stack: &Path) -> Result<()> {
     let mut python = Command::new("python3");
     python.arg(layout.node().join("images.py")).arg(layout.bin().join("pause")).arg(stack.join("node"));
     let packed = python.status().context("starting python3, which packs the node's images")?;

@@ -8,10 +8,15 @@ use anyhow::{Context, Result};
 
 use crate::identity::Identity;
 use crate::ports::Ports;
-use crate::process::{Launch, Program};
-use crate::{Layout, Provider};
+use crate::process::{Program, ProgramCommand};
+use crate::{HarnessLayout, StackProvider};
 
-pub(crate) fn kwok(layout: &Layout, folder: &Path, identity: &Identity, ports: Ports) -> Result<Launch> {
+pub(crate) fn kwok(
+    layout: &HarnessLayout,
+    folder: &Path,
+    identity: &Identity,
+    ports: Ports,
+) -> Result<ProgramCommand> {
     let stages = folder.join("stages.yaml");
     let mut text = read(&layout.upstream().join("kwok.yaml"))?;
     text.push_str("---\n");
@@ -28,10 +33,10 @@ pub(crate) fn kwok(layout: &Layout, folder: &Path, identity: &Identity, ports: P
         "--node-ip=127.0.0.1".to_owned(),
         format!("--server-address=127.0.0.1:{}", ports.kwok),
     ];
-    Ok(Launch::new(Program::Kwok, arguments))
+    Ok(ProgramCommand::new(Program::Kwok, arguments))
 }
 
-pub(crate) fn karpenter(layout: &Layout, identity: &Identity, ports: Ports) -> Launch {
+pub(crate) fn karpenter(layout: &HarnessLayout, identity: &Identity, ports: Ports) -> ProgramCommand {
     let mut launch = any_karpenter(identity, ports);
     launch.environment.extend([
         ("KUBE_CLIENT_QPS", "500".to_owned()),
@@ -42,8 +47,8 @@ pub(crate) fn karpenter(layout: &Layout, identity: &Identity, ports: Ports) -> L
 }
 
 /// The settings of Karpenter that do not depend on its provider.
-pub(crate) fn any_karpenter(identity: &Identity, ports: Ports) -> Launch {
-    let mut launch = Launch::new(Program::Karpenter, []);
+pub(crate) fn any_karpenter(identity: &Identity, ports: Ports) -> ProgramCommand {
+    let mut launch = ProgramCommand::new(Program::Karpenter, []);
     launch.environment = vec![
         ("KUBECONFIG", identity.karpenter.display().to_string()),
         ("DISABLE_LEADER_ELECTION", "true".to_owned()),
@@ -55,10 +60,10 @@ pub(crate) fn any_karpenter(identity: &Identity, ports: Ports) -> Launch {
 }
 
 /// The manifest with the CRDs of Karpenter and of this provider.
-pub(crate) fn karpenter_manifests(layout: &Layout, provider: Provider) -> PathBuf {
+pub(crate) fn karpenter_manifests(layout: &HarnessLayout, provider: StackProvider) -> PathBuf {
     layout.upstream().join(match provider {
-        Provider::Kwok => "karpenter.yaml",
-        Provider::Aws => "karpenter-aws.yaml",
+        StackProvider::Kwok => "karpenter.yaml",
+        StackProvider::Aws => "karpenter-aws.yaml",
     })
 }
 

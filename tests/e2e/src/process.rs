@@ -62,7 +62,7 @@ impl Program {
 
 /// The command of a program; the same for every start.
 #[derive(Clone, Debug)]
-pub(crate) struct Launch {
+pub(crate) struct ProgramCommand {
     pub program: Program,
     /// Its binary, in the folder of the built programs.
     pub binary: String,
@@ -70,7 +70,7 @@ pub(crate) struct Launch {
     pub environment: Vec<(&'static str, String)>,
 }
 
-impl Launch {
+impl ProgramCommand {
     pub(crate) fn new(program: Program, arguments: impl IntoIterator<Item = String>) -> Self {
         Self {
             program,
@@ -90,7 +90,7 @@ pub(crate) struct Process {
 impl Process {
     /// Starts the program in its own process group, so that Ctrl-C in the terminal does not reach it.
     /// Appends its output to `log`.
-    pub(crate) fn start(launch: &Launch, bin: &Path, log: &Path) -> Result<Self> {
+    pub(crate) fn start(launch: &ProgramCommand, bin: &Path, log: &Path) -> Result<Self> {
         let program = launch.program;
         let output = OpenOptions::new()
             .create(true)

@@ -10,7 +10,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 
-use crate::{Layout, Provider, Scope};
+use crate::{HarnessLayout, StackProvider, StackScope};
 
 const KUBERNETES_VERSION: &str = "v1.36.3";
 
@@ -67,10 +67,10 @@ const NODE: [Module; 2] = [
 ];
 
 /// Karpenter with this provider.
-const fn karpenter(provider: Provider) -> Module {
+const fn karpenter(provider: StackProvider) -> Module {
     match provider {
-        Provider::Kwok => Module { name: "karpenter", binaries: &[("karpenter", ".")] },
-        Provider::Aws => Module {
+        StackProvider::Kwok => Module { name: "karpenter", binaries: &[("karpenter", ".")] },
+        StackProvider::Aws => Module {
             name: "aws",
             binaries: &[("karpenter-aws", "github.com/aws/karpenter-provider-aws/cmd/controller")],
         },
@@ -79,24 +79,24 @@ const fn karpenter(provider: Provider) -> Module {
 
 /// Builds the programs that are missing or out of date. Blocks, and waits for other builds of the same
 /// programs. Writes its progress to standard error.
-pub fn build(layout: &Layout, provider: Provider, scope: Scope) -> Result<()> {
-    let node = NODE.iter().filter(|_| scope == Scope::RealNode);
+pub fn build(layout: &HarnessLayout, provider: StackProvider, scope: StackScope) -> Result<()> {
+    let node = NODE.iter().filter(|_| scope == StackScope::RealNode);
     build_all(layout, MODULES.iter().chain([&karpenter(provider)]).chain(node))
 }
 
 /// The path of helm, which is built if needed.
-pub fn helm(layout: &Layout) -> Result<PathBuf> {
+pub fn helm(layout: &HarnessLayout) -> Result<PathBuf> {
     build_all(layout, [&HELM])?;
     Ok(layout.bin().join("helm"))
 }
 
 /// The path of helm-docs, which is built if needed.
-pub fn helm_docs(layout: &Layout) -> Result<PathBuf> {
+pub fn helm_docs(layout: &HarnessLayout) -> Result<PathBuf> {
     build_all(layout, [&HELM_DOCS])?;
     Ok(layout.bin().join("helm-docs"))
 }
 
-fn build_all<'m>(layout: &Layout, modules: impl IntoIterator<Item = &'m Module>) -> Result<()> {
+fn build_all<'m>(layout: &HarnessLayout, modules: impl IntoIterator<Item = &'m Module>) -> Result<()> {
     for folder in [layout.bin(), layout.upstream()] {
         fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
     }
@@ -107,7 +107,7 @@ fn build_all<'m>(layout: &Layout, modules: impl IntoIterator<Item = &'m Module>)
 }
 
 /// The path of kubectl: the one on the PATH, or one built from the Kubernetes module.
-pub fn kubectl(layout: &Layout) -> Result<PathBuf> {
+pub fn kubectl(layout: &HarnessLayout) -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     if let Some(found) =
         std::env::split_paths(&path).map(|folder| folder.join("kubectl")).find(|p| p.is_file())
@@ -125,7 +125,7 @@ pub fn kubectl(layout: &Layout) -> Result<PathBuf> {
     Ok(built)
 }
 
-fn build_module(layout: &Layout, module: &Module) -> Result<()> {
+fn build_module(layout: &HarnessLayout, module: &Module) -> Result<()> {
     let lock = File::create(layout.bin().join(format!(".{}.lock", module.name)))
         .context("creating the build lock")?;
     lock.lock().context("waiting for another build")?;
@@ -179,7 +179,7 @@ fn fingerprint(folder: &Path, module: &Module) -> Result<String> {
 }
 
 /// Copies or renders the manifests of the stack from the module's folder.
-fn take_manifests(layout: &Layout, module: &str) -> Result<()> {
+fn take_manifests(layout: &HarnessLayout, module: &str) -> Result<()> {
     let source = layout.module(module);
     match module {
         "kueue" => {
@@ -229,7 +229,7 @@ fn take_manifests(layout: &Layout, module: &str) -> Result<()> {
 }
 
 /// Creates a Python virtual environment with moto, with the versions and hashes in its list.
-fn install_moto(layout: &Layout) -> Result<()> {
+fn install_moto(layout: &HarnessLayout) -> Result<()> {
     let folder = layout.bin().join("moto");
     let mut python = Command::new("python3");
     python.args(["-m", "venv", "--clear"]).arg(&folder);

@@ -12,7 +12,7 @@ use kube::core::GroupVersionKind;
 use kube::discovery::oneshot;
 use serde_json::{Value, json};
 
-use crate::{Layout, apply, probe};
+use crate::{HarnessLayout, apply, probe};
 
 /// The Go module of the CRD, with the version that Kueue is built with.
 const MODULE: &str = "k8s.io/autoscaler/cluster-autoscaler/apis";
@@ -21,7 +21,7 @@ const FILE: &str = "config/crd/autoscaling.x-k8s.io_provisioningrequests.yaml";
 const CONTROLLER: &str = "kueue.x-k8s.io/provisioning-request";
 
 /// Installs the CRD. Returns when ProvisioningRequests are served.
-pub(crate) async fn install(layout: &Layout, client: &Client) -> Result<()> {
+pub(crate) async fn install(layout: &HarnessLayout, client: &Client) -> Result<()> {
     apply::all(client, definition(layout)?).await?;
     let kind = GroupVersionKind::gvk("autoscaling.x-k8s.io", "v1", "ProvisioningRequest");
     probe::until("ProvisioningRequests are served", Duration::from_secs(30), async || {
@@ -30,7 +30,7 @@ pub(crate) async fn install(layout: &Layout, client: &Client) -> Result<()> {
     .await
 }
 
-fn definition(layout: &Layout) -> Result<Vec<Value>> {
+fn definition(layout: &HarnessLayout) -> Result<Vec<Value>> {
     let mut go = Command::new("go");
     go.args(["list", "-m", "-f", "{{.Dir}}", MODULE])
         .current_dir(layout.module("kueue"))

@@ -16,9 +16,9 @@ use tokio::task::JoinHandle;
 
 use crate::identity::{self, Identity};
 use crate::ports::Ports;
-use crate::process::{Launch, Logs, Process, Program, Watchdog};
+use crate::process::{ProgramCommand, Logs, Process, Program, Watchdog};
 use crate::{
-    Layout, apply, aws, jaeger, jobs, kubernetes, kueue, node, nodes, probe, programs, ready, requests,
+    HarnessLayout, apply, aws, jaeger, jobs, kubernetes, kueue, node, nodes, probe, programs, ready, requests,
 };
 
 const START_LIMIT: Duration = Duration::from_secs(90);
@@ -27,7 +27,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Which programs a stack has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Scope {
+pub enum StackScope {
     /// Everything.
     #[default]
     Full,
@@ -39,7 +39,7 @@ pub enum Scope {
 
 /// The cloud that Karpenter buys from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Provider {
+pub enum StackProvider {
     /// Ours, under weather.
     #[default]
     Kwok,
@@ -49,13 +49,13 @@ pub enum Provider {
 
 /// What to start.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct StackOptions {
     /// The paths of sources and outputs.
-    pub layout: Layout,
+    pub layout: HarnessLayout,
     /// Which programs to start.
-    pub scope: Scope,
+    pub scope: StackScope,
     /// Which cloud to use.
-    pub provider: Provider,
+    pub provider: StackProvider,
     /// YAML files and folders to apply once everything runs.
     pub apply: Vec<PathBuf>,
     /// Whether to start Jaeger too.
@@ -68,20 +68,20 @@ pub struct Options {
 
 /// A running control plane.
 pub struct Stack {
-    layout: Layout,
+    layout: HarnessLayout,
     ports: Ports,
     identity: Identity,
     logs: Logs,
-    launches: BTreeMap<Program, Launch>,
+    launches: BTreeMap<Program, ProgramCommand>,
     running: Mutex<Running>,
     client: Option<Client>,
-    provider: Provider,
+    provider: StackProvider,
     cloud: Option<aws::Cloud>,
     /// Leads a real node's connections to the API server.
     forwarder: Option<JoinHandle<()>>,
     /// Deleted when the stack is dropped; on failure the logs are saved first.
     folder: TempDir,
-    outcome: Outcome,
+    outcome: StackOutcome,
 }
 
 struct Running {
@@ -90,7 +90,7 @@ struct Running {
 }
 
 #[derive(PartialEq, Eq)]
-enum Outcome {
+enum StackOutcome {
     /// Not ended by [`Stack::stop`], so the logs are kept.
     Open,
     Stopped,
@@ -99,9 +99,9 @@ enum Outcome {
 impl Stack {
     /// Builds what is missing, starts everything and waits until it is ready. If a program does not come up,
     /// the error includes the last lines of its log.
-    pub async fn start(options: Options) -> Result<Self> {
+    pub async fn start(options: StackOptions) -> Result<Self> {
         let (layout, provider, scope) = (options.layout.clone(), options.provider, options.scope);
-        if scope == Scope::RealNode {
+        if scope == StackScope::RealNode {
             node::possible()?;
         }
         tokio::task::spawn_blocking(move || programs::build(&layout, provider, scope))
@@ -109,13 +109,13 @@ impl Stack {
             .context("building programs")??;
         let mut stack = Self::prepare(options.layout, provider, scope)?;
         stack.start_api_server().await?;
-        if scope != Scope::ApiServer {
+        if scope != StackScope::ApiServer {
             stack.start_everything_else(options.job_kinds, options.provisioning_requests).await?;
         }
         if options.jaeger {
             stack.start_program(Program::Jaeger).await?;
         }
-        if scope == Scope::RealNode {
+        if scope == StackScope::RealNode {
             stack.start_node().await?;
         }
         let client = stack.client()?;
@@ -125,7 +125,7 @@ impl Stack {
         Ok(stack)
     }
 
-    fn prepare(layout: Layout, provider: Provider, scope: Scope) -> Result<Self> {
+    fn prepare(layout: HarnessLayout, provider: StackProvider, scope: StackScope) -> Result<Self> {
         fs::create_dir_all(layout.runs()).with_context(|| format!("creating {}", layout.runs().display()))?;
         let folder =
             TempDir::with_prefix_in("stack-", layout.runs()).context("creating the stack's folder")?;
@@ -141,8 +141,8 @@ impl Stack {
             kubernetes::scheduler(&identity, ports),
             nodes::kwok(&layout, folder.path(), &identity, ports)?,
             match provider {
-                Provider::Kwok => nodes::karpenter(&layout, &identity, ports),
-                Provider::Aws => aws::karpenter(&identity, ports),
+                StackProvider::Kwok => nodes::karpenter(&layout, &identity, ports),
+                StackProvider::Aws => aws::karpenter(&identity, ports),
             },
             aws::launch_moto(ports),
             kueue::launch(&layout, folder.path(), &identity, ports)?,
@@ -152,7 +152,7 @@ impl Stack {
         ] {
             launches.insert(launch.program, launch);
         }
-        if scope == Scope::RealNode {
+        if scope == StackScope::RealNode {
             let launch = node::launch(&layout, folder.path(), &identity, ports)?;
             launches.insert(launch.program, launch);
         }
@@ -169,7 +169,7 @@ impl Stack {
             cloud: None,
             forwarder: None,
             folder,
-            outcome: Outcome::Open,
+            outcome: StackOutcome::Open,
         })
     }
 
@@ -207,7 +207,7 @@ impl Stack {
             self.start_program(Program::Scheduler),
             self.start_program(Program::Kwok),
         )?;
-        if self.provider == Provider::Aws {
+        if self.provider == StackProvider::Aws {
             let listener = aws::listen(self.ports).await?;
             self.start_program(Program::Moto).await?;
             let cloud = aws::Cloud::start(self.ports, listener, client).await;
@@ -247,7 +247,7 @@ impl Stack {
         self.client.clone().context("the API server has not been started")
     }
 
-    /// The cloud of a stack with [`Provider::Aws`].
+    /// The cloud of a stack with [`StackProvider::Aws`].
     pub fn cloud(&self) -> Result<&aws::Cloud> {
         self.cloud.as_ref().context("the stack was started with another provider")
     }
@@ -375,7 +375,7 @@ impl Stack {
 
     /// Ends the stack of a test that succeeded, and deletes its folder.
     pub fn stop(mut self) {
-        self.outcome = Outcome::Stopped;
+        self.outcome = StackOutcome::Stopped;
     }
 }
 
@@ -395,7 +395,7 @@ impl Drop for Stack {
             let _ = running.watchdog.release(id);
         }
         node::remove_control_groups(self.folder.path());
-        if self.outcome == Outcome::Open {
+        if self.outcome == StackOutcome::Open {
             let name = self.folder.path().file_name().unwrap_or_default();
             self.logs.keep(&self.layout.kept_logs(), name);
         }
@@ -409,12 +409,12 @@ mod tests {
     use std::process::Command;
 
     async fn prepared() -> Stack {
-        let layout = Layout::default();
-        tokio::task::spawn_blocking(|| programs::build(&Layout::default(), Provider::Aws, Scope::Full))
+        let layout = HarnessLayout::default();
+        tokio::task::spawn_blocking(|| programs::build(&HarnessLayout::default(), StackProvider::Aws, StackScope::Full))
             .await
             .unwrap()
             .unwrap();
-        Stack::prepare(layout, Provider::Aws, Scope::Full).unwrap()
+        Stack::prepare(layout, StackProvider::Aws, StackScope::Full).unwrap()
     }
 
     /// The error of a start when this port is taken. Checks that no started program is left running.

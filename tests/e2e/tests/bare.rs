@@ -7,7 +7,7 @@
 mod setu;
 
 use setu::Setu;
-use setu_e2e::{Options, Scope, Stack};
+use setu_e2e::{Stack, StackOptions, StackScope};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -38,7 +38,8 @@ fn without_user(kubeconfig: &Path, to: &Path) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn readyz_names_what_is_missing_or_forbidden_and_the_fix() {
-    let stack = Stack::start(Options { scope: Scope::ApiServer, ..Options::default() }).await.unwrap();
+    let stack =
+        Stack::start(StackOptions { scope: StackScope::ApiServer, ..StackOptions::default() }).await.unwrap();
     let mut setu =
         Setu::new(stack.kubeconfig(), "e2e.setu/bare", POLICY, &stack.folder().join("bare")).unwrap();
     setu.start(None).unwrap();

@@ -6,7 +6,7 @@ use kube::Client;
 use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
-use setu_e2e::{Layout, Options, Scope, Stack, apply, programs};
+use setu_e2e::{HarnessLayout, Stack, StackOptions, StackScope, apply, programs};
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -67,10 +67,12 @@ fn condition(kind: &str, status: &str, message: &str) -> Value {
 
 impl World {
     async fn start() -> Self {
-        let stack = Stack::start(Options { scope: Scope::ApiServer, ..Options::default() }).await.unwrap();
+        let stack = Stack::start(StackOptions { scope: StackScope::ApiServer, ..StackOptions::default() })
+            .await
+            .unwrap();
         let client = stack.client().unwrap();
         for file in ["kueue.yaml", "karpenter.yaml"] {
-            let text = std::fs::read_to_string(Layout::default().upstream().join(file)).unwrap();
+            let text = std::fs::read_to_string(HarnessLayout::default().upstream().join(file)).unwrap();
             let mut definitions = apply::documents(&text).unwrap();
             definitions.retain(|d| d["kind"] == "CustomResourceDefinition");
             for definition in &mut definitions {
@@ -367,7 +369,7 @@ async fn kubectl_shows_the_columns_and_runs_the_plugin() {
     let folder = world.stack.folder().join("plugins");
     std::fs::create_dir_all(&folder).unwrap();
     std::os::unix::fs::symlink(binary().canonicalize().unwrap(), folder.join("kubectl-setu")).unwrap();
-    let program = programs::kubectl(&Layout::default()).unwrap();
+    let program = programs::kubectl(&HarnessLayout::default()).unwrap();
     let kubectl = |arguments: &[&str]| {
         let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
         let kubeconfig = world.kubeconfig_of("viewer");

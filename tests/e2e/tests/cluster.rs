@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-use setu_e2e::{Layout, programs};
+use setu_e2e::{HarnessLayout, programs};
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// Whether kubectl succeeded with these arguments, and its output.
 fn kubectl(kubeconfig: &str, arguments: &[&str]) -> (bool, String) {
-    let mut command = Command::new(programs::kubectl(&Layout::default()).unwrap());
+    let mut command = Command::new(programs::kubectl(&HarnessLayout::default()).unwrap());
     let output = command.env("KUBECONFIG", kubeconfig).args(arguments).current_dir(root()).output().unwrap();
     let said = [output.stdout, output.stderr].concat();
     (output.status.success(), String::from_utf8_lossy(&said).into_owned())
@@ -20,7 +20,7 @@ fn kubectl(kubeconfig: &str, arguments: &[&str]) -> (bool, String) {
 fn typed(kubeconfig: &str, begins: &str) -> (bool, String) {
     let options = std::fs::read_to_string(root().join("docs/install.md")).unwrap();
     let line = options.lines().find(|line| line.starts_with(begins)).unwrap();
-    let kubectl = programs::kubectl(&Layout::default()).unwrap();
+    let kubectl = programs::kubectl(&HarnessLayout::default()).unwrap();
     let path = [kubectl.parent().unwrap().to_owned()].into_iter();
     let path =
         std::env::join_paths(path.chain(std::env::split_paths(&std::env::var_os("PATH").unwrap()))).unwrap();

@@ -13,7 +13,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 use setu::Setu;
-use setu_e2e::{KUEUE_NAMESPACE, Layout, Options, Stack, apply, programs};
+use setu_e2e::{HarnessLayout, KUEUE_NAMESPACE, Stack, StackOptions, apply, programs};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -174,8 +174,8 @@ struct Terminal {
 
 impl Terminal {
     async fn open() -> Self {
-        let layout = Layout::default();
-        let stack = Stack::start(Options { job_kinds: true, ..Options::default() }).await.unwrap();
+        let layout = HarnessLayout::default();
+        let stack = Stack::start(StackOptions { job_kinds: true, ..StackOptions::default() }).await.unwrap();
         let kubectl = programs::kubectl(&layout).unwrap();
         let folder = stack.folder().join("path");
         std::fs::create_dir_all(&folder).unwrap();

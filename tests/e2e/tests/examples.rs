@@ -14,7 +14,7 @@ use kube::api::{Api, DeleteParams, ListParams};
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 use setu::Setu;
-use setu_e2e::{KUEUE_NAMESPACE, Options, Stack, apply};
+use setu_e2e::{KUEUE_NAMESPACE, Stack, StackOptions, apply};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -126,7 +126,8 @@ impl Play {
 #[tokio::test(flavor = "multi_thread")]
 async fn examples_run_to_their_end_on_the_real_control_plane() {
     let apply = vec![root().join("examples/setup"), root().join("manifests/rbac.yaml")];
-    let stack = Stack::start(Options { apply, job_kinds: true, ..Options::default() }).await.unwrap();
+    let stack =
+        Stack::start(StackOptions { apply, job_kinds: true, ..StackOptions::default() }).await.unwrap();
     let kubeconfig = stack.kubeconfig_of(KUEUE_NAMESPACE, "setu").await.unwrap();
     let folder = stack.folder().join("setu");
     let mut setu = Setu::new(&kubeconfig, names::CONTROLLER_NAME, POLICY, &folder).unwrap();

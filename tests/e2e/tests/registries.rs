@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use setu_e2e::Layout;
+use setu_e2e::HarnessLayout;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -37,7 +37,7 @@ fn workspace() -> TempDir {
     for name in ["aws", "helm", "jaeger", "k8s", "kueue", "kwok"] {
         let to = folder.path().join("tests/e2e/programs").join(name);
         fs::create_dir_all(&to).unwrap();
-        for entry in fs::read_dir(Layout::default().module(name)).unwrap() {
+        for entry in fs::read_dir(HarnessLayout::default().module(name)).unwrap() {
             let entry = entry.unwrap();
             if entry.file_type().unwrap().is_file() {
                 fs::copy(entry.path(), to.join(entry.file_name())).unwrap();

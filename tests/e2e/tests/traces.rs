@@ -15,7 +15,7 @@ use ::setu::sim::scenario::{Run, Scenario, World};
 use kube::CustomResourceExt as _;
 use real::{Real, Shared};
 use serde_json::{Value, json};
-use setu_e2e::{Options, Program, Stack, apply};
+use setu_e2e::{Program, Stack, StackOptions, apply};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::process::ExitStatusExt as _;
 use std::sync::Arc;
@@ -157,7 +157,8 @@ fn named<'a>(all: &'a [Shown], name: &str) -> Vec<&'a Shown> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_trace_has_every_state_once_and_no_gap_after_two_kills() {
-    let stack = Arc::new(Stack::start(Options { jaeger: true, ..Options::default() }).await.unwrap());
+    let stack =
+        Arc::new(Stack::start(StackOptions { jaeger: true, ..StackOptions::default() }).await.unwrap());
     let mut world = world(&stack).await;
     let [grpc, https, _] = stack.jaeger();
 

@@ -1,7 +1,7 @@
 //! The Node of a claim, from registration to termination, including initialization and consolidation.
 //! The kubelet is simulated here too.
 
-use super::{Due, FINALIZER, Karpenter, POLL, Phase, delete, set_conditions, signed, weather};
+use super::{ClaimStage, Due, FINALIZER, Karpenter, POLL, delete, set_conditions, signed, weather};
 use crate::names;
 use crate::sim::actors::Stage;
 use crate::sim::api::{Preconditions, User, kinds};
@@ -29,7 +29,7 @@ impl Karpenter {
         }
         let waited = since(claim, "Launched").map_or(SignedDuration::MAX, |t| now.duration_since(t));
         if waited < signed(weather(user).registration_delay(place)) {
-            return stage.after(POLL, key(Phase::Register));
+            return stage.after(POLL, key(ClaimStage::Register));
         }
         let mut labels = map(claim, "/metadata/labels");
         labels.insert("kubernetes.io/hostname".to_owned(), name(claim).to_owned());
@@ -56,7 +56,7 @@ impl Karpenter {
             "conditions": with_condition(claim, ("Registered", "True"), ("Registered", ""), now),
         }});
         let _ = user.merge_status(&kinds::NODE_CLAIM, "", name(claim), &status);
-        stage.soon(200, 1_500, key(Phase::Boot));
+        stage.soon(200, 1_500, key(ClaimStage::Boot));
     }
 
     /// The kubelet: the Node becomes Ready and reports its resources.
@@ -68,7 +68,7 @@ impl Karpenter {
         };
         let weather = weather(user);
         if weather.never_ready(place) {
-            return stage.after(POLL, key(Phase::Boot));
+            return stage.after(POLL, key(ClaimStage::Boot));
         }
         let all = map(claim, "/status/allocatable");
         let shown: BTreeMap<&String, String> = all
@@ -87,9 +87,9 @@ impl Karpenter {
             .collect();
         let _ = user.merge(&kinds::NODE, "", name(claim), &json!({"spec": {"taints": taints}}));
         if shown.len() < all.len() {
-            stage.after(POLL, key(Phase::Boot));
+            stage.after(POLL, key(ClaimStage::Boot));
         }
-        stage.soon(50, 500, key(Phase::Initialize));
+        stage.soon(50, 500, key(ClaimStage::Initialize));
     }
 
     pub(super) fn terminate(&mut self, user: &User, claim: &Value) {
@@ -138,7 +138,7 @@ pub(super) fn initialize(user: &User, claim: &Value, stage: &mut Stage<Due>) {
         }
     }
     set_conditions(user, &kinds::NODE_CLAIM, claim, list(&done, "/status/conditions"));
-    stage.after(IDLE_LIMIT, (name(claim).to_owned(), uid(claim).to_owned(), Phase::Idle));
+    stage.after(IDLE_LIMIT, (name(claim).to_owned(), uid(claim).to_owned(), ClaimStage::Idle));
 }
 
 /// Consolidation: removes an unprotected node without running pods. Karpenter removes nothing while any claim
@@ -151,7 +151,7 @@ pub(super) fn idle(user: &User, claim: &Value, stage: &mut Stage<Due>) {
     let unknown = |c: &Arc<Value>| text(c, "/status/providerID").is_empty();
     let stalls = user.list(&kinds::NODE_CLAIM).iter().any(unknown);
     if protected || busy || stalls {
-        stage.after(IDLE_LIMIT, (name(claim).to_owned(), uid(claim).to_owned(), Phase::Idle));
+        stage.after(IDLE_LIMIT, (name(claim).to_owned(), uid(claim).to_owned(), ClaimStage::Idle));
     } else {
         delete(user, claim);
     }
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
     use crate::clock::Clock;
     use crate::policy::PolicyFile;
-    use crate::sim::cluster::Cluster;
+    use crate::sim::cluster::SimCluster;
     use crate::sim::scenario;
     use jiff::Timestamp;
 
@@ -182,7 +182,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_idle_node_stays_while_another_claim_has_no_instance() {
         let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
-        let cluster = Cluster::start(1, &clock, "setu", PolicyFile::default());
+        let cluster = SimCluster::start(1, &clock, "setu", PolicyFile::default());
         let user = cluster.server.user("admin");
         for object in scenario::objects("idle", 1).unwrap() {
             let kind = kinds::ALL.iter().find(|k| k.kind == text(&object, "/kind")).unwrap();

@@ -2,7 +2,7 @@
 //!
 //! A Node is rebooted if it has the condition that Karpenter's kwok provider uses to request a reboot.
 
-use super::{Due, Phase, set_conditions};
+use super::{ClaimStage, Due, set_conditions};
 use crate::sim::actors::Stage;
 use crate::sim::api::{User, kinds};
 use crate::sim::values::{is, is_going, list, name, set, text, uid, with_condition};
@@ -21,7 +21,7 @@ pub const DURATION: Duration = Duration::from_mins(12);
 pub(super) fn node_seen(user: &User, node: &Value, stage: &mut Stage<Due>) {
     let claim = user.get(&kinds::NODE_CLAIM, "", name(node)).filter(|c| !is_going(c) && !is(c, REBOOTING));
     if let Some(claim) = claim.filter(|_| is(node, REQUIRED)) {
-        stage.soon(100, 500, (name(&claim).to_owned(), uid(&claim).to_owned(), Phase::Reboot));
+        stage.soon(100, 500, (name(&claim).to_owned(), uid(&claim).to_owned(), ClaimStage::Reboot));
     }
 }
 
@@ -39,7 +39,7 @@ pub(super) fn begin(user: &User, claim: &Value, stage: &mut Stage<Due>) {
         ("Ready", "Unknown", REBOOTING),
     ];
     set_claim_conditions(user, claim, &rebooting, stage);
-    stage.after(DURATION, (name(claim).to_owned(), uid(claim).to_owned(), Phase::Rebooted));
+    stage.after(DURATION, (name(claim).to_owned(), uid(claim).to_owned(), ClaimStage::Rebooted));
 }
 
 /// The machine is up again, and its claim must be initialized again.
@@ -49,7 +49,7 @@ pub(super) fn end(user: &User, claim: &Value, stage: &mut Stage<Due>) {
         list(&node, "/spec/taints").iter().filter(|t| text(t, "/key") != TAINT).cloned().collect();
     turn(user, (claim, &node), &taints, ("True", "KubeletReady"), stage);
     set_claim_conditions(user, claim, &[(REBOOTING, "False", "RebootSucceeded")], stage);
-    stage.soon(50, 500, (name(claim).to_owned(), uid(claim).to_owned(), Phase::Initialize));
+    stage.soon(50, 500, (name(claim).to_owned(), uid(claim).to_owned(), ClaimStage::Initialize));
 }
 
 /// Sets the Node's taints and readiness, and clears its request for a reboot.

@@ -314,14 +314,14 @@ fn is_stopped(pod: &Value) -> bool {
 mod tests {
     use super::*;
     use crate::clock::Clock;
-    use crate::sim::api::{ApiServer, Options};
+    use crate::sim::api::{ApiServer, ServerOptions};
 
     #[test]
     fn a_job_suspended_by_its_tenant_is_restored_to_its_submitted_form() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
         runtime.unwrap().block_on(async {
             let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
-            let server = ApiServer::new(Options { seed: 1, clock, replicas: 1, history: 100 });
+            let server = ApiServer::new(ServerOptions { seed: 1, clock, replicas: 1, history: 100 });
             let user = server.user("kueue");
             let job = json!({
                 "apiVersion": "batch/v1", "kind": "Job", "metadata": {"namespace": "n", "name": "j"},

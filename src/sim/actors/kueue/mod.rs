@@ -9,7 +9,7 @@ mod workloads;
 
 pub use checks::{evict, eviction, lose_quota};
 
-use super::{Actor, Stage, Touched};
+use super::{Actor, ObjectChange, Stage};
 use crate::sim::api::User;
 use crate::sim::api::kinds;
 use crate::sim::values::{
@@ -28,26 +28,26 @@ const FINALIZER: &str = "kueue.x-k8s.io/resource-in-use";
 const RELEASE: SignedDuration = SignedDuration::from_millis(50);
 
 /// Namespace and name.
-type Key = (String, String);
+type NamespacedName = (String, String);
 
 /// What Kueue is to reconcile.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum KueueTask {
     /// A Workload.
-    Workload(Key),
+    Workload(NamespacedName),
     /// A Job.
-    Job(Key),
+    Job(NamespacedName),
     /// The pods of a group.
-    Group(Key),
+    Group(NamespacedName),
     /// A pod that is a job by itself.
-    Pod(Key),
+    Pod(NamespacedName),
     /// All ClusterQueues and their waiting Workloads.
     Queues,
 }
 
 impl KueueTask {
     /// What to reconcile after a change, in order.
-    fn after(touched: &Touched) -> Vec<Self> {
+    fn after(touched: &ObjectChange) -> Vec<Self> {
         let object = &*touched.object;
         let key = |name: &str| (namespace(object).to_owned(), name.to_owned());
         let own = || key(name(object));
@@ -92,7 +92,7 @@ impl KueueTask {
 pub struct Kueue {
     queued: BTreeSet<KueueTask>,
     /// When the quota of evicted Workloads may be released.
-    releases: BTreeMap<Key, Timestamp>,
+    releases: BTreeMap<NamespacedName, Timestamp>,
     queues: quota::Queues,
 }
 
@@ -103,7 +103,7 @@ impl Kueue {
         }
     }
 
-    fn workload_due(&mut self, user: &User, key: Key, stage: &mut Stage<KueueTask>) {
+    fn workload_due(&mut self, user: &User, key: NamespacedName, stage: &mut Stage<KueueTask>) {
         let now = stage.now();
         let workload = user.get(&kinds::WORKLOAD, &key.0, &key.1);
         if workload.is_some_and(|w| is(&w, "Evicted") && is(&w, "QuotaReserved")) {
@@ -142,7 +142,7 @@ impl Actor for Kueue {
     type Timer = KueueTask;
     const NAME: &'static str = "kueue";
 
-    fn seen(&mut self, touched: &Touched, stage: &mut Stage<KueueTask>) {
+    fn seen(&mut self, touched: &ObjectChange, stage: &mut Stage<KueueTask>) {
         for task in KueueTask::after(touched) {
             self.push(task, stage);
         }

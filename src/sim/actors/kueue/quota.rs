@@ -1,6 +1,6 @@
 //! Quota: which ClusterQueues are active, what each Workload is assigned, and which ones are preempted.
 
-use super::{Key, checks, conditions, holds_quota, order, set_status, topology};
+use super::{NamespacedName, checks, conditions, holds_quota, order, set_status, topology};
 use crate::api::quantity::Amount;
 use crate::sim::api::User;
 use crate::sim::api::kinds;
@@ -18,9 +18,9 @@ type Usage = BTreeMap<(String, String), Amount>;
 pub struct Queues {
     /// Workloads that had a failed check when they reached the head, with their state at that time. They are tried again
     /// once that state or something about the queue changes.
-    inadmissible: BTreeMap<Key, [Value; 3]>,
+    inadmissible: BTreeMap<NamespacedName, [Value; 3]>,
     /// Workloads that held quota at the last check.
-    holders: BTreeSet<Key>,
+    holders: BTreeSet<NamespacedName>,
 }
 
 impl Queues {
@@ -31,7 +31,8 @@ impl Queues {
 
     /// Resets if quota was released since the last call.
     fn follow(&mut self, all: &[Arc<Value>]) {
-        let holders: BTreeSet<Key> = all.iter().filter(|w| holds_quota(w)).map(|w| key(w)).collect();
+        let holders: BTreeSet<NamespacedName> =
+            all.iter().filter(|w| holds_quota(w)).map(|w| key(w)).collect();
         if !self.holders.is_subset(&holders) {
             self.reset();
         }
@@ -53,7 +54,7 @@ impl Queues {
     }
 }
 
-fn key(workload: &Value) -> Key {
+fn key(workload: &Value) -> NamespacedName {
     (text(workload, "/metadata/namespace").to_owned(), name(workload).to_owned())
 }
 

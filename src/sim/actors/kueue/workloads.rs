@@ -1,6 +1,6 @@
 //! Reconciles a Workload. The order of statements is that of the real Kueue, with the pitfalls of that order.
 
-use super::{Key, RELEASE, checks, jobs, provisioning};
+use super::{NamespacedName, RELEASE, checks, jobs, provisioning};
 use crate::sim::api::{User, kinds};
 use crate::sim::values::{is, is_going, list, name, namespace, since, text};
 use jiff::{SignedDuration, Timestamp};
@@ -13,7 +13,7 @@ const PODS_READY_LIMIT: SignedDuration = SignedDuration::from_mins(30);
 const STOP_POLL: SignedDuration = SignedDuration::from_millis(100);
 
 /// Reconciles a Workload. Returns when to reconcile again.
-pub fn reconcile(user: &User, (namespace, name): &Key, now: Timestamp) -> Option<Timestamp> {
+pub fn reconcile(user: &User, (namespace, name): &NamespacedName, now: Timestamp) -> Option<Timestamp> {
     let current = || user.get(&kinds::WORKLOAD, namespace, name);
     let workload = current()?;
     if is_going(&workload) {

@@ -1,7 +1,7 @@
 //! Validation rules of Karpenter's NodeClaim and NodePool CRDs, with their messages.
 
-use super::super::kinds::Kind;
-use super::super::status::Violation;
+use super::super::kinds::ServedKind;
+use super::super::status::FieldError;
 use crate::names;
 use crate::sim::values::{list, number, text};
 use serde_json::{Value, json};
@@ -14,10 +14,10 @@ const CLOUD_KEYS: [&str; 5] =
     ["kwoknodeclass", "instance-cpu", "instance-memory", "instance-family", "instance-size"];
 
 /// Checks the changes of a claim or pool.
-pub fn check(kind: &Kind, old: Option<&Value>, new: &Value, found: &mut Vec<Violation>) {
+pub fn check(kind: &ServedKind, old: Option<&Value>, new: &Value, found: &mut Vec<FieldError>) {
     let claim = kind.kind == "NodeClaim";
     if claim && old.is_some_and(|o| o.get("spec") != new.get("spec")) {
-        found.push(Violation::rule("spec", "spec is immutable"));
+        found.push(FieldError::rule("spec", "spec is immutable"));
     }
     let spec = if claim { "/spec" } else { "/spec/template/spec" };
     let at = spec.trim_start_matches('/').replace('/', ".");
@@ -31,7 +31,7 @@ pub fn check(kind: &Kind, old: Option<&Value>, new: &Value, found: &mut Vec<Viol
     for (index, requirement) in requirements.iter().enumerate() {
         let key = text(requirement, "/key");
         if let Some(why) = restricted(key, claim) {
-            found.push(Violation::invalid(format!("{at}.requirements[{index}].key"), &json!(key), &why));
+            found.push(FieldError::invalid(format!("{at}.requirements[{index}].key"), &json!(key), &why));
         }
     }
 }
@@ -46,11 +46,11 @@ fn restricted(key: &str, claim: bool) -> Option<String> {
         .then(|| format!("label \"{key}\" is restricted"))
 }
 
-fn lists(requirements: &[Value], at: &str, found: &mut Vec<Violation>) {
+fn lists(requirements: &[Value], at: &str, found: &mut Vec<FieldError>) {
     let values = |r: &Value| list(r, "/values").len();
     let broken = |rule: &dyn Fn(&Value) -> bool| requirements.iter().any(rule);
     if broken(&|r| text(r, "/operator") == "In" && values(r) == 0) {
-        found.push(Violation::rule(at, "requirements with operator 'In' must have a value defined"));
+        found.push(FieldError::rule(at, "requirements with operator 'In' must have a value defined"));
     }
     let is_number = |r: &Value| {
         let one = list(r, "/values").first().and_then(Value::as_str);
@@ -59,14 +59,14 @@ fn lists(requirements: &[Value], at: &str, found: &mut Vec<Violation>) {
     if broken(&|r| matches!(text(r, "/operator"), "Gt" | "Lt" | "Gte" | "Lte") && !is_number(r)) {
         let why =
             "requirements operator 'Gt', 'Lt', 'Gte', or 'Lte' must have a single positive integer value";
-        found.push(Violation::rule(at, why));
+        found.push(FieldError::rule(at, why));
     }
     if broken(&|r| {
         let wanted = usize::try_from(number(r, "/minValues")).unwrap_or_default();
         text(r, "/operator") == "In" && values(r) < wanted
     }) {
         let why = "requirements with 'minValues' must have at least that many values specified in the 'values' field";
-        found.push(Violation::rule(at, why));
+        found.push(FieldError::rule(at, why));
     }
 }
 
@@ -75,7 +75,7 @@ mod tests {
     use super::super::super::kinds::{NODE_CLAIM, NODE_POOL};
     use super::*;
 
-    fn faults(kind: &Kind, requirement: &Value) -> usize {
+    fn faults(kind: &ServedKind, requirement: &Value) -> usize {
         let spec = json!({"requirements": [requirement]});
         let object = if kind.kind == "NodeClaim" {
             json!({"spec": spec})
@@ -116,6 +116,6 @@ mod tests {
         let (old, new) = (json!({"spec": {"a": 1}}), json!({"spec": {"a": 2}}));
         let mut found = Vec::new();
         check(&NODE_CLAIM, Some(&old), &new, &mut found);
-        assert_eq!(found, [Violation::rule("spec", "spec is immutable")]);
+        assert_eq!(found, [FieldError::rule("spec", "spec is immutable")]);
     }
 }

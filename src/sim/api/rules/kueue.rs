@@ -1,7 +1,7 @@
 //! Validation rules of Kueue's CRDs, and of its webhook for admission check entries.
 
-use super::super::kinds::Kind;
-use super::super::status::Violation;
+use super::super::kinds::ServedKind;
+use super::super::status::FieldError;
 use super::metadata::{key_faults, value_faults};
 use crate::sim::values::{is, list, text};
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 const TOLERATIONS_LIMIT: usize = 8;
 
 /// Checks the changes of one of Kueue's objects.
-pub fn check(kind: &Kind, old: Option<&Value>, new: &Value, found: &mut Vec<Violation>) {
+pub fn check(kind: &ServedKind, old: Option<&Value>, new: &Value, found: &mut Vec<FieldError>) {
     match kind.kind {
         "AdmissionCheck" => unchanged(old, new, "/spec/controllerName", found),
         "LocalQueue" => unchanged(old, new, "/spec/clusterQueue", found),
@@ -19,23 +19,23 @@ pub fn check(kind: &Kind, old: Option<&Value>, new: &Value, found: &mut Vec<Viol
 }
 
 /// Checks that an immutable field did not change.
-fn unchanged(old: Option<&Value>, new: &Value, path: &str, found: &mut Vec<Violation>) {
+fn unchanged(old: Option<&Value>, new: &Value, path: &str, found: &mut Vec<FieldError>) {
     let before = old.and_then(|o| o.pointer(path));
     if let (Some(before), Some(after)) = (before, new.pointer(path))
         && before != after
     {
         let field = path.trim_start_matches('/').replace('/', ".");
-        found.push(Violation::invalid(field, after, "field is immutable"));
+        found.push(FieldError::invalid(field, after, "field is immutable"));
     }
 }
 
-fn workload(old: Option<&Value>, new: &Value, found: &mut Vec<Violation>) {
+fn workload(old: Option<&Value>, new: &Value, found: &mut Vec<FieldError>) {
     if let Some(old) = old
         && is(old, "QuotaReserved")
         && is(new, "QuotaReserved")
         && old.pointer("/spec/queueName") != new.pointer("/spec/queueName")
     {
-        found.push(Violation::rule("<nil>", "queueName is immutable while workload quota reserved"));
+        found.push(FieldError::rule("<nil>", "queueName is immutable while workload quota reserved"));
     }
     let pod_sets: Vec<&str> = list(new, "/spec/podSets").iter().map(|p| text(p, "/name")).collect();
     let before = old.map_or(&[][..], |o| list(o, "/status/admissionChecks"));
@@ -51,15 +51,15 @@ fn workload(old: Option<&Value>, new: &Value, found: &mut Vec<Violation>) {
         }
         let stays_ready = |e: &Value| text(e, "/state") == "Ready" && text(entry, "/state") == "Ready";
         if old.is_some_and(|o| stays_ready(o) && list(o, "/podSetUpdates") != updates) {
-            found.push(Violation::invalid(at, &json!(updates), "field is immutable"));
+            found.push(FieldError::invalid(at, &json!(updates), "field is immutable"));
         }
     }
 }
 
-fn pod_set_update(pod_sets: &[&str], update: &Value, at: &str, found: &mut Vec<Violation>) {
+fn pod_set_update(pod_sets: &[&str], update: &Value, at: &str, found: &mut Vec<FieldError>) {
     if !pod_sets.contains(&text(update, "/name")) {
         let name = update.get("name").unwrap_or(&Value::Null);
-        found.push(Violation::unsupported(format!("{at}.name"), name, pod_sets));
+        found.push(FieldError::unsupported(format!("{at}.name"), name, pod_sets));
     }
     for field in ["labels", "nodeSelector", "annotations"] {
         for (key, value) in update.get(field).and_then(Value::as_object).into_iter().flatten() {
@@ -68,13 +68,13 @@ fn pod_set_update(pod_sets: &[&str], update: &Value, at: &str, found: &mut Vec<V
             let of_value = if field == "annotations" { Vec::new() } else { value_faults(value) };
             let all = of_key.chain(of_value.into_iter().map(|why| (value, why)));
             found.extend(
-                all.map(|(shown, why)| Violation::invalid(format!("{at}.{field}"), &json!(shown), &why)),
+                all.map(|(shown, why)| FieldError::invalid(format!("{at}.{field}"), &json!(shown), &why)),
             );
         }
     }
     let tolerations = list(update, "/tolerations");
     if tolerations.len() > TOLERATIONS_LIMIT {
-        found.push(Violation::too_many(format!("{at}.tolerations"), tolerations.len(), TOLERATIONS_LIMIT));
+        found.push(FieldError::too_many(format!("{at}.tolerations"), tolerations.len(), TOLERATIONS_LIMIT));
     }
 }
 

@@ -3,8 +3,8 @@
 //! A real server checks some parts several times per update and reports each failure. The counts here were
 //! observed on a real server, so that the causes of an error are the same.
 
-use super::super::kinds::Kind;
-use super::super::status::Violation;
+use super::super::kinds::ServedKind;
+use super::super::status::FieldError;
 use crate::sim::values::{list, name, text};
 use serde_json::{Value, json};
 
@@ -88,10 +88,10 @@ pub fn value_faults(value: &str) -> Vec<String> {
 }
 
 /// Checks one part of the metadata.
-type Rule = fn(&Value) -> Vec<Violation>;
+type MetadataRule = fn(&Value) -> Vec<FieldError>;
 
 /// Checks the metadata of an object that is about to replace `old`.
-pub fn check(kind: &Kind, old: Option<&Value>, new: &Value, found: &mut Vec<Violation>) {
+pub fn check(kind: &ServedKind, old: Option<&Value>, new: &Value, found: &mut Vec<FieldError>) {
     let updated = old.is_some();
     let repeated = match (updated, kind.custom) {
         (false, _) => 1,
@@ -102,7 +102,7 @@ pub fn check(kind: &Kind, old: Option<&Value>, new: &Value, found: &mut Vec<Viol
         found.extend(name_fault(kind, name(new)));
     }
     let changed = |path: &str| old.and_then(|o| o.pointer(path)) != new.pointer(path);
-    let shared: [(&str, Rule); 3] = [
+    let shared: [(&str, MetadataRule); 3] = [
         ("/metadata/labels", labels),
         ("/metadata/annotations", annotations),
         ("/metadata/ownerReferences", owners),
@@ -121,30 +121,30 @@ pub fn check(kind: &Kind, old: Option<&Value>, new: &Value, found: &mut Vec<Viol
     }
 }
 
-fn name_fault(kind: &Kind, name: &str) -> Option<Violation> {
+fn name_fault(kind: &ServedKind, name: &str) -> Option<FieldError> {
     let at = "metadata.name";
     if name.len() > NAME_LIMIT {
-        return Some(Violation::invalid(
+        return Some(FieldError::invalid(
             at,
             &json!(name),
             &format!("must be no more than {NAME_LIMIT} bytes"),
         ));
     }
-    (!is_subdomain(name) && kind.kind != "Event").then(|| Violation::invalid(at, &json!(name), SUBDOMAIN))
+    (!is_subdomain(name) && kind.kind != "Event").then(|| FieldError::invalid(at, &json!(name), SUBDOMAIN))
 }
 
-fn labels(object: &Value) -> Vec<Violation> {
+fn labels(object: &Value) -> Vec<FieldError> {
     let mut found = Vec::new();
     for (key, value) in object.pointer("/metadata/labels").and_then(Value::as_object).into_iter().flatten() {
         let value = value.as_str().unwrap_or_default();
         let faults = key_faults(key).into_iter().map(|f| (key.as_str(), f));
         let faults = faults.chain(value_faults(value).into_iter().map(|f| (value, f)));
-        found.extend(faults.map(|(shown, why)| Violation::invalid("metadata.labels", &json!(shown), &why)));
+        found.extend(faults.map(|(shown, why)| FieldError::invalid("metadata.labels", &json!(shown), &why)));
     }
     found
 }
 
-fn annotations(object: &Value) -> Vec<Violation> {
+fn annotations(object: &Value) -> Vec<FieldError> {
     let mut found = Vec::new();
     let mut size = 0;
     for (key, value) in
@@ -152,22 +152,22 @@ fn annotations(object: &Value) -> Vec<Violation> {
     {
         size += key.len() + value.as_str().map_or(0, str::len);
         let faults = key_faults(&key.to_lowercase());
-        found.extend(faults.iter().map(|why| Violation::invalid("metadata.annotations", &json!(key), why)));
+        found.extend(faults.iter().map(|why| FieldError::invalid("metadata.annotations", &json!(key), why)));
     }
     if size > ANNOTATIONS_LIMIT {
-        found.push(Violation::too_long("metadata.annotations", ANNOTATIONS_LIMIT));
+        found.push(FieldError::too_long("metadata.annotations", ANNOTATIONS_LIMIT));
     }
     found
 }
 
-fn owners(object: &Value) -> Vec<Violation> {
+fn owners(object: &Value) -> Vec<FieldError> {
     let mut found = Vec::new();
     let owners = list(object, "/metadata/ownerReferences");
     for owner in owners {
         for field in ["apiVersion", "kind", "name", "uid"] {
             if text(owner, &format!("/{field}")).is_empty() {
                 let at = format!("metadata.ownerReferences.{field}");
-                found.push(Violation::invalid(at, &json!(""), "must not be empty"));
+                found.push(FieldError::invalid(at, &json!(""), "must not be empty"));
             }
         }
     }
@@ -180,7 +180,7 @@ fn owners(object: &Value) -> Vec<Violation> {
         let why = format!(
             "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {second}"
         );
-        found.push(Violation::invalid_as("metadata.ownerReferences", &shown(owners), &why));
+        found.push(FieldError::invalid_as("metadata.ownerReferences", &shown(owners), &why));
     }
     found
 }
@@ -201,16 +201,16 @@ fn shown(owners: &[Value]) -> String {
 /// Finalizers that need no domain.
 const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
 
-fn finalizers(kind: &Kind, object: &Value) -> Vec<Violation> {
+fn finalizers(kind: &ServedKind, object: &Value) -> Vec<FieldError> {
     let mut found = Vec::new();
     for (at, finalizer) in list(object, "/metadata/finalizers").iter().enumerate() {
         let text = finalizer.as_str().unwrap_or_default();
         let faults = key_faults(text);
-        found.extend(faults.iter().map(|why| Violation::invalid("metadata.finalizers", finalizer, why)));
+        found.extend(faults.iter().map(|why| FieldError::invalid("metadata.finalizers", finalizer, why)));
         // Custom kinds may have finalizers without a domain.
         if faults.is_empty() && !kind.custom && !text.contains('/') && !STANDARD_FINALIZERS.contains(&text) {
             let why = "name is neither a standard finalizer name nor is it fully qualified";
-            found.push(Violation::invalid(format!("metadata.finalizers[{at}]"), finalizer, why));
+            found.push(FieldError::invalid(format!("metadata.finalizers[{at}]"), finalizer, why));
         }
     }
     found
@@ -221,7 +221,7 @@ mod tests {
     use super::super::super::kinds::{CONFIG_MAP, WORKLOAD};
     use super::*;
 
-    fn faults(kind: &Kind, old: Option<&Value>, metadata: &Value) -> Vec<Violation> {
+    fn faults(kind: &ServedKind, old: Option<&Value>, metadata: &Value) -> Vec<FieldError> {
         let mut found = Vec::new();
         check(kind, old, &json!({"metadata": metadata}), &mut found);
         found
@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(faults(&WORKLOAD, None, &of(ANNOTATIONS_LIMIT)), Vec::new());
         assert_eq!(
             faults(&WORKLOAD, None, &of(ANNOTATIONS_LIMIT + 1)),
-            [Violation::too_long("metadata.annotations", ANNOTATIONS_LIMIT)]
+            [FieldError::too_long("metadata.annotations", ANNOTATIONS_LIMIT)]
         );
     }
 

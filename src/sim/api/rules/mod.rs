@@ -11,14 +11,14 @@ mod webhook;
 
 pub use webhook::webhook;
 
-use super::kinds::Kind;
-use super::status::{Status, Violation};
+use super::kinds::ServedKind;
+use super::status::{FieldError, Status};
 use crate::sim::values::name;
 use serde_json::Value;
 
 /// Checks an object that is about to replace `old`.
 pub fn check(
-    kind: &Kind,
+    kind: &ServedKind,
     old: Option<&Value>,
     new: &Value,
     subresource: Option<&'static str>,
@@ -39,7 +39,7 @@ pub fn check(
     } else {
         found.append(&mut schema);
         let why = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
-        found.push(Violation::invalid("<nil>", &Value::Null, why));
+        found.push(FieldError::invalid("<nil>", &Value::Null, why));
     }
     if found.is_empty() { Ok(()) } else { Err(Status::invalid(kind, name(new), &found)) }
 }

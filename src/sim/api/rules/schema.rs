@@ -2,9 +2,9 @@
 //! and duplicate list entries.
 
 use super::super::fields;
-use super::super::kinds::Kind;
-use super::super::shape::{self, List};
-use super::super::status::Violation;
+use super::super::kinds::ServedKind;
+use super::super::shape::{self, ListType};
+use super::super::status::FieldError;
 use serde_json::{Value, json};
 
 /// Required fields of conditions.
@@ -24,7 +24,7 @@ const REQUIREMENTS_LIMIT: usize = 100;
 const OPERATORS: [&str; 8] = ["Gte", "Lte", "In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"];
 
 /// Checks an object of a custom kind against its schema.
-pub fn check(kind: &Kind, object: &Value, found: &mut Vec<Violation>) {
+pub fn check(kind: &ServedKind, object: &Value, found: &mut Vec<FieldError>) {
     if !kind.custom {
         return;
     }
@@ -82,7 +82,7 @@ fn node_claim_spec(at: &mut At<'_>) {
 struct At<'v> {
     path: String,
     value: &'v Value,
-    found: &'v mut Vec<Violation>,
+    found: &'v mut Vec<FieldError>,
 }
 
 impl At<'_> {
@@ -93,7 +93,7 @@ impl At<'_> {
     fn required(&mut self, fields: &[&str]) {
         for field in fields {
             if self.value.get(field).is_none_or(Value::is_null) {
-                self.found.push(Violation::required(self.place(field), ""));
+                self.found.push(FieldError::required(self.place(field), ""));
             }
         }
     }
@@ -102,13 +102,13 @@ impl At<'_> {
         if let Some(value) = self.value.get(field)
             && !known.iter().any(|k| value == k)
         {
-            self.found.push(Violation::unsupported(self.place(field), value, known));
+            self.found.push(FieldError::unsupported(self.place(field), value, known));
         }
     }
 
     fn length(&mut self, limit: usize) {
         if self.value.as_str().is_some_and(|text| text.chars().count() > limit) {
-            self.found.push(Violation::too_long(self.path.clone(), limit));
+            self.found.push(FieldError::too_long(self.path.clone(), limit));
         }
     }
 
@@ -122,7 +122,7 @@ impl At<'_> {
     fn each(&mut self, field: &str, limit: usize, rule: impl Fn(&mut At<'_>)) {
         let Some(entries) = self.value.get(field).and_then(Value::as_array) else { return };
         if entries.len() > limit {
-            self.found.push(Violation::too_many(self.place(field), entries.len(), limit));
+            self.found.push(FieldError::too_many(self.place(field), entries.len(), limit));
             return;
         }
         for (index, value) in entries.iter().enumerate() {
@@ -132,15 +132,15 @@ impl At<'_> {
     }
 }
 
-fn duplicates(kind: &Kind, path: &[&str], object: &Value, found: &mut Vec<Violation>) {
-    let List::Keyed(keys) = shape::list(kind, path) else { return };
+fn duplicates(kind: &ServedKind, path: &[&str], object: &Value, found: &mut Vec<FieldError>) {
+    let ListType::Keyed(keys) = shape::list(kind, path) else { return };
     let entries = object.pointer(&format!("/{}", path.join("/"))).and_then(Value::as_array);
     let mut seen: Vec<String> = Vec::new();
     for (index, entry) in entries.into_iter().flatten().enumerate() {
         let Some(step) = fields::keyed(keys, entry) else { continue };
         if seen.contains(&step) {
             let key: Value = step.get(2..).and_then(|s| serde_json::from_str(s).ok()).unwrap_or(json!({}));
-            found.push(Violation::duplicate(format!("{}[{index}]", path.join(".")), &key));
+            found.push(FieldError::duplicate(format!("{}[{index}]", path.join(".")), &key));
         } else {
             seen.push(step);
         }
@@ -156,7 +156,7 @@ mod tests {
         json!({"name": name, "state": "Ready", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"})
     }
 
-    fn faults(entries: &[Value]) -> Vec<Violation> {
+    fn faults(entries: &[Value]) -> Vec<FieldError> {
         let mut found = Vec::new();
         check(&WORKLOAD, &json!({"status": {"admissionChecks": entries}}), &mut found);
         found
@@ -166,7 +166,7 @@ mod tests {
     fn check_entries_are_limited_to_eight_and_must_be_complete_and_unique() {
         let entries: Vec<Value> = (0..9).map(|n| entry(&n.to_string())).collect();
         assert_eq!(faults(&entries[..8]), []);
-        assert_eq!(faults(&entries), [Violation::too_many("status.admissionChecks", 9, 8)]);
+        assert_eq!(faults(&entries), [FieldError::too_many("status.admissionChecks", 9, 8)]);
         assert_eq!(faults(&[json!({"name": "a"})]).len(), 3);
         assert_eq!(faults(&[entry("a"), entry("a")]).len(), 1);
     }

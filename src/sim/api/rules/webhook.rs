@@ -1,12 +1,12 @@
 //! Unreachable webhooks.
 
-use super::super::Attempt;
+use super::super::AdmissionRequest;
 use super::super::status::Status;
 use crate::sim::values::{annotation, list, text};
 use serde_json::Value;
 
 /// The effect of an unreachable webhook on a write: refused, unless its failure policy is Ignore.
-pub fn webhook(configuration: &Value, attempt: &Attempt<'_>) -> Option<Status> {
+pub fn webhook(configuration: &Value, attempt: &AdmissionRequest<'_>) -> Option<Status> {
     let labels = attempt.object.pointer("/metadata/labels");
     let names =
         |rule: &Value, field: &str, value: &str| list(rule, field).iter().any(|v| v == value || v == "*");

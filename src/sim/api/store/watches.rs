@@ -1,9 +1,9 @@
 //! Open watches: how one starts, and what each is sent for a change.
 
-use super::{Past, Store, last_of};
+use super::{ObjectStore, PastChange, last_of};
 use crate::sim::api::events;
-use crate::sim::api::kinds::Kind;
-use crate::sim::api::select::Selector;
+use crate::sim::api::kinds::ServedKind;
+use crate::sim::api::select::ObjectSelector;
 use crate::sim::api::status::Status;
 use crate::sim::api::{self, Frame};
 use axum::body::Bytes;
@@ -14,16 +14,16 @@ use std::sync::Arc;
 
 /// An open watch.
 pub struct Watcher {
-    pub kind: &'static Kind,
-    selector: Selector,
-    form: events::Form,
+    pub kind: &'static ServedKind,
+    selector: ObjectSelector,
+    form: events::EventForm,
     pub replica: usize,
     sender: UnboundedSender<Frame>,
 }
 
-impl Store {
+impl ObjectStore {
     /// Sends a change to every open watch.
-    pub(super) fn notify(&mut self, past: &Past, last: &Arc<Value>) {
+    pub(super) fn notify(&mut self, past: &PastChange, last: &Arc<Value>) {
         let frozen = &self.frozen;
         let mut lines = BTreeMap::new();
         self.watchers.retain(|watcher| {
@@ -41,8 +41,8 @@ impl Store {
     /// Opens a watch of the changes after a version. It ends with an error if their history is gone.
     pub fn watch(
         &mut self,
-        kind: &'static Kind,
-        (selector, form): (Selector, events::Form),
+        kind: &'static ServedKind,
+        (selector, form): (ObjectSelector, events::EventForm),
         replica: usize,
         from: u64,
     ) -> UnboundedReceiver<Frame> {
@@ -65,8 +65,8 @@ impl Store {
     /// Opens a watch that starts with the current objects.
     pub fn watch_from_now(
         &mut self,
-        kind: &'static Kind,
-        (selector, form): (Selector, events::Form),
+        kind: &'static ServedKind,
+        (selector, form): (ObjectSelector, events::EventForm),
         replica: usize,
         bookmark: bool,
     ) -> UnboundedReceiver<Frame> {
@@ -89,9 +89,9 @@ impl Store {
 /// Sends a change to a watch, as its selector sees it. Returns whether the watch is still open.
 pub(super) fn send(
     watcher: &Watcher,
-    past: &Past,
+    past: &PastChange,
     last: &Arc<Value>,
-    lines: &mut BTreeMap<(&'static str, events::Form), Bytes>,
+    lines: &mut BTreeMap<(&'static str, events::EventForm), Bytes>,
 ) -> bool {
     let was = past.before.as_ref().is_some_and(|o| watcher.selector.takes(o));
     let is = past.after.as_ref().is_some_and(|o| watcher.selector.takes(o));
@@ -118,13 +118,13 @@ fn frame_line(verb: &str, object: &Value) -> Bytes {
 mod tests {
     use crate::clock::Clock;
     use crate::sim::api::kinds::CONFIG_MAP;
-    use crate::sim::api::{Answer, ApiServer, Caller, Options, Watch};
+    use crate::sim::api::{ApiServer, Caller, ServerOptions, ServerResponse, Watch};
     use axum::body::Bytes;
     use futures::{FutureExt, StreamExt};
     use serde_json::{Value, json};
 
     fn server() -> ApiServer {
-        ApiServer::new(Options { seed: 1, clock: Clock::wall(), replicas: 2, history: 100 })
+        ApiServer::new(ServerOptions { seed: 1, clock: Clock::wall(), replicas: 2, history: 100 })
     }
 
     fn map(name: &str, app: &str) -> Value {
@@ -132,7 +132,7 @@ mod tests {
             "metadata": {"name": name, "namespace": "default", "labels": {"app": app}}})
     }
 
-    fn answer(server: &ApiServer, replica: usize, query: &str) -> Answer {
+    fn answer(server: &ApiServer, replica: usize, query: &str) -> ServerResponse {
         let request = http::Request::get(format!("/api/v1/namespaces/default/configmaps?{query}"));
         let caller = Caller { user: "test".into(), replica };
         server.handle(&caller, &request.body(Bytes::new()).unwrap())
@@ -140,15 +140,15 @@ mod tests {
 
     fn watch(server: &ApiServer, replica: usize, query: &str) -> Watch {
         match answer(server, replica, &format!("watch=true&{query}")) {
-            Answer::Watch(watch) => watch,
-            Answer::Whole(whole) => panic!("{whole:?}"),
+            ServerResponse::Watch(watch) => watch,
+            ServerResponse::Whole(whole) => panic!("{whole:?}"),
         }
     }
 
     fn list(server: &ApiServer, replica: usize, query: &str) -> Value {
         match answer(server, replica, query) {
-            Answer::Whole(whole) => serde_json::from_slice(whole.body()).unwrap(),
-            Answer::Watch(_) => panic!("a watch"),
+            ServerResponse::Whole(whole) => serde_json::from_slice(whole.body()).unwrap(),
+            ServerResponse::Watch(_) => panic!("a watch"),
         }
     }
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 
-use super::proxy::Shared;
-use super::rules::{Market, Refusal};
+use super::proxy::ProxyShared;
+use super::rules::{Ec2Market, FleetRefusal};
 use super::wire::Form;
 use super::xml::{items, parsed};
 
@@ -17,7 +17,7 @@ const TERMS: &str = "TargetCapacitySpecification.DefaultTargetCapacityType";
 
 /// One of the overrides in a call.
 #[derive(Clone, Debug)]
-struct Offer {
+struct FleetOverride {
     instance_type: String,
     zone: String,
     subnet: String,
@@ -29,14 +29,14 @@ struct Offer {
 }
 
 /// Launches instances, and returns the XML answer of CreateFleet.
-pub(super) async fn create(shared: &Arc<Shared>, form: &Form) -> Result<String> {
+pub(super) async fn create(shared: &Arc<ProxyShared>, form: &Form) -> Result<String> {
     let token = form.get("ClientToken").cloned().unwrap_or_default();
     if let Some(known) = shared.answered(&token) {
         return Ok(known);
     }
     let text = |key: &str| form.get(key).map(String::as_str).unwrap_or_default();
-    let spot = text(TERMS) == Market::Spot.name();
-    let market = if spot { Market::Spot } else { Market::OnDemand };
+    let spot = text(TERMS) == Ec2Market::Spot.name();
+    let market = if spot { Ec2Market::Spot } else { Ec2Market::OnDemand };
     let mut wanted: usize =
         text("TargetCapacitySpecification.TotalTargetCapacity").parse().context("reading the capacity")?;
     let (mut bought, mut errors) = (String::new(), String::new());
@@ -45,10 +45,10 @@ pub(super) async fn create(shared: &Arc<Shared>, form: &Form) -> Result<String> 
             break;
         }
         let (given, refusal) = match shared.reservation(&offer.template) {
-            _ if !shared.has_profile(&offer.template).await? => (0, Some(Refusal::NoInstanceProfile)),
+            _ if !shared.has_profile(&offer.template).await? => (0, Some(FleetRefusal::NoInstanceProfile)),
             Some(id) => {
                 let given = wanted.min(shared.room(&id, text(TERMS) == "capacity-block").await?);
-                (given, (given < wanted).then_some(Refusal::ReservationCapacityExceeded))
+                (given, (given < wanted).then_some(FleetRefusal::ReservationCapacityExceeded))
             }
             None => shared.grant((&offer.instance_type, &offer.zone, market), wanted).await?,
         };
@@ -71,7 +71,7 @@ pub(super) async fn create(shared: &Arc<Shared>, form: &Form) -> Result<String> 
 }
 
 /// The offers of a call, the cheapest first.
-fn offers(form: &Form) -> Vec<Offer> {
+fn offers(form: &Form) -> Vec<FleetOverride> {
     let common: Form = form.iter().filter(|(key, _)| !key.starts_with(CONFIG)).map(cloned).collect();
     let mut offers = Vec::new();
     for config in (1..).map(|n| below(form, &format!("{CONFIG}{n}."))).take_while(|config| !config.is_empty())
@@ -87,7 +87,7 @@ fn offers(form: &Form) -> Vec<Offer> {
             };
             form.extend(prefixed("LaunchTemplateSpecification", &specification));
             form.extend(prefixed("Overrides.1", &over));
-            offers.push(Offer {
+            offers.push(FleetOverride {
                 instance_type: text("InstanceType"),
                 zone: text("AvailabilityZone"),
                 subnet: text("SubnetId"),
@@ -113,7 +113,12 @@ fn cloned((key, value): (&String, &String)) -> (String, String) {
 }
 
 /// Launches this many instances of one offer in moto, and returns their IDs.
-async fn buy(shared: &Arc<Shared>, offer: &Offer, market: Market, number: usize) -> Result<Vec<String>> {
+async fn buy(
+    shared: &Arc<ProxyShared>,
+    offer: &FleetOverride,
+    market: Ec2Market,
+    number: usize,
+) -> Result<Vec<String>> {
     let mut form = offer.form.clone();
     // moto does not support Capacity Blocks.
     form.insert(TERMS.to_owned(), market.name().to_owned());
@@ -129,7 +134,7 @@ async fn buy(shared: &Arc<Shared>, offer: &Offer, market: Market, number: usize)
     Ok(ids)
 }
 
-fn place(offer: &Offer) -> String {
+fn place(offer: &FleetOverride) -> String {
     format!(
         "<launchTemplateAndOverrides><launchTemplateSpecification><launchTemplateName>{}</launchTemplateName>\
          </launchTemplateSpecification><overrides><instanceType>{}</instanceType><subnetId>{}</subnetId>\
@@ -138,7 +143,7 @@ fn place(offer: &Offer) -> String {
     )
 }
 
-fn instances(offer: &Offer, market: Market, ids: &[String]) -> String {
+fn instances(offer: &FleetOverride, market: Ec2Market, ids: &[String]) -> String {
     let mut members = String::new();
     for id in ids {
         // Writing to a String does not fail.
@@ -152,7 +157,7 @@ fn instances(offer: &Offer, market: Market, ids: &[String]) -> String {
     )
 }
 
-fn error(offer: &Offer, market: Market, refusal: Refusal) -> String {
+fn error(offer: &FleetOverride, market: Ec2Market, refusal: FleetRefusal) -> String {
     format!(
         "<item>{}<lifecycle>{}</lifecycle><errorCode>{}</errorCode><errorMessage>{}</errorMessage></item>",
         place(offer),

@@ -1,5 +1,5 @@
 //! The AWS side of a stack: Karpenter's AWS provider in front of moto, which mocks EC2, EKS, IAM, SSM and SQS.
-//! A proxy between the two injects the faults that a test wants ([`Rule`]) and records every call. A registrar creates
+//! A proxy between the two injects the faults that a test wants ([`Ec2Rule`]) and records every call. A registrar creates
 //! Nodes for instances. The one rule: Karpenter is unmodified, so it makes the same calls as it would to EC2.
 
 mod fleet;
@@ -25,16 +25,16 @@ use tokio::task::AbortHandle;
 use crate::identity::Identity;
 use crate::nodes::any_karpenter;
 use crate::ports::{Ports, is_taken};
-use crate::process::Launch;
+use crate::process::ProgramCommand;
 pub use moto::Instance;
 use moto::Moto;
 pub(crate) use moto::launch as launch_moto;
-use proxy::Shared;
-pub use proxy::{Call, FAMILIES};
+use proxy::ProxyShared;
+pub use proxy::{FAMILIES, ProviderCall};
 use registrar::Registrar;
-pub use registrar::{Comes, Machines};
-pub use reservations::CapacityReservation;
-pub use rules::{Market, Offerings, Refusal, Rule};
+pub use registrar::{Comes, MachineBehaviour};
+pub use reservations::Ec2Reservation;
+pub use rules::{Ec2Market, Ec2Rule, FleetRefusal, Offerings};
 pub use wire::Form;
 
 /// The name of the EKS cluster, the role and the instance profile, and the value of the subnet tag
@@ -70,7 +70,7 @@ pub fn provided(object: &Value, instance_type: &str) -> Result<Value> {
 }
 
 /// The command of Karpenter with the AWS provider.
-pub(crate) fn karpenter(identity: &Identity, ports: Ports) -> Launch {
+pub(crate) fn karpenter(identity: &Identity, ports: Ports) -> ProgramCommand {
     let [_, proxy] = ports.cloud;
     let mut launch = any_karpenter(identity, ports);
     "karpenter-aws".clone_into(&mut launch.binary);
@@ -99,7 +99,7 @@ pub(crate) async fn listen(ports: Ports) -> Result<TcpListener> {
 
 /// Controls the cloud behind the provider. Dropping it stops the proxy and the registrar.
 pub struct Cloud {
-    shared: Arc<Shared>,
+    shared: Arc<ProxyShared>,
     tasks: [AbortHandle; 2],
 }
 
@@ -108,24 +108,24 @@ impl Cloud {
     pub(crate) async fn start(ports: Ports, listener: TcpListener, client: Client) -> Result<Self> {
         let moto = Moto::new(ports);
         moto.prepare().await.context("preparing moto")?;
-        let shared = Arc::new(Shared::new(moto));
+        let shared = Arc::new(ProxyShared::new(moto));
         let proxy = tokio::spawn(proxy::serve(listener, Arc::clone(&shared)));
         let registrar = tokio::spawn(Registrar::new(Arc::clone(&shared), client).run());
         Ok(Self { shared, tasks: [proxy.abort_handle(), registrar.abort_handle()] })
     }
 
     /// Replaces the rules for faults.
-    pub fn rules(&self, rules: Vec<Rule>) {
+    pub fn rules(&self, rules: Vec<Ec2Rule>) {
         self.shared.set_rules(rules);
     }
 
     /// Replaces the capacity reservations.
-    pub fn reservations(&self, reservations: Vec<CapacityReservation>) {
+    pub fn reservations(&self, reservations: Vec<Ec2Reservation>) {
         self.shared.set_reservations(reservations);
     }
 
     /// Sets how machines behave from now on.
-    pub fn machines(&self, machines: Machines) {
+    pub fn machines(&self, machines: MachineBehaviour) {
         self.shared.set_machines(machines);
     }
 
@@ -135,7 +135,7 @@ impl Cloud {
     }
 
     /// The provider's calls so far, in order.
-    pub fn calls(&self) -> Vec<Call> {
+    pub fn calls(&self) -> Vec<ProviderCall> {
         self.shared.calls()
     }
 
@@ -154,7 +154,7 @@ impl Cloud {
     }
 
     /// The market of an instance, if it was launched through the proxy.
-    pub fn market_of(&self, id: &str) -> Option<Market> {
+    pub fn market_of(&self, id: &str) -> Option<Ec2Market> {
         self.shared.launch_of(id).map(|launch| launch.market)
     }
 

@@ -13,17 +13,17 @@ use serde_json::{Value, json};
 use super::xml::{child, items, parsed, within};
 use super::{CLUSTER, QUEUE, REGION};
 use crate::ports::Ports;
-use crate::process::{Launch, Program};
+use crate::process::{Program, ProgramCommand};
 
 /// moto's default account.
 const ACCOUNT: &str = "123456789012";
 /// The number of zones of the cluster, which uses the first ones of the region.
 const ZONES: usize = 3;
 
-pub(crate) fn launch(ports: Ports) -> Launch {
+pub(crate) fn launch(ports: Ports) -> ProgramCommand {
     let [moto, _] = ports.cloud;
     let mut launch =
-        Launch::new(Program::Moto, ["-H", "127.0.0.1", "-p", &moto.to_string()].map(str::to_owned));
+        ProgramCommand::new(Program::Moto, ["-H", "127.0.0.1", "-p", &moto.to_string()].map(str::to_owned));
     "moto/bin/moto_server".clone_into(&mut launch.binary);
     launch
 }
@@ -50,7 +50,7 @@ impl Instance {
 
 /// The resources of one machine of a type.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Machine {
+pub(super) struct MachineResources {
     /// The architecture, as Kubernetes names it.
     pub arch: &'static str,
     pub cpus: u64,
@@ -190,7 +190,7 @@ impl Moto {
     }
 
     /// The resources of a machine of this type.
-    pub(super) async fn machine(&self, instance_type: &str) -> Result<Machine> {
+    pub(super) async fn machine(&self, instance_type: &str) -> Result<MachineResources> {
         let reply = self.query("ec2", "DescribeInstanceTypes", &[("InstanceType.1", instance_type)]).await?;
         let document = parsed(&reply)?;
         let number = |tag: &str| -> Result<u64> {
@@ -202,7 +202,7 @@ impl Moto {
         };
         let gpus = items(&document, "gpus", |gpu| child(gpu, "count").parse::<u64>().unwrap_or_default());
         let arm = items(&document, "supportedArchitectures", |arch| arch.text() == Some("arm64"));
-        Ok(Machine {
+        Ok(MachineResources {
             arch: if arm.contains(&true) { "arm64" } else { "amd64" },
             cpus: number("defaultVCpus")?,
             memory_mib: number("sizeInMiB")?,

@@ -18,9 +18,9 @@ use tokio::net::TcpListener;
 
 use super::fleet;
 use super::moto::{Instance, Moto};
-use super::registrar::Machines;
-use super::reservations::{self, ACTIVE, CapacityReservation};
-use super::rules::{self, Market, Offering, Refusal, Rule, Treatment};
+use super::registrar::MachineBehaviour;
+use super::reservations::{self, ACTIVE, Ec2Reservation};
+use super::rules::{self, Ec2Market, Ec2Offering, Ec2Rule, FleetRefusal, Treatment};
 use super::wire::{Form, action, error, form, is_dry_run, list, service, xml};
 use super::xml::retain;
 
@@ -30,7 +30,7 @@ pub const FAMILIES: [&str; 6] = ["g4dn", "g5", "g6", "g6e", "m5", "c5"];
 
 /// One call from the provider.
 #[derive(Clone, Debug)]
-pub struct Call {
+pub struct ProviderCall {
     /// Service and action, named as in IAM policies: `ec2:CreateFleet`.
     pub action: String,
     /// Its parameters; empty if the service does not use the query protocol.
@@ -49,51 +49,51 @@ pub struct Call {
 
 /// How an instance was launched.
 #[derive(Clone, Debug)]
-pub(super) struct Launch {
+pub(super) struct InstanceLaunch {
     pub template: String,
-    pub market: Market,
+    pub market: Ec2Market,
     /// The ID of its capacity reservation.
     pub reservation: Option<String>,
     pub at: Instant,
 }
 
 #[derive(Default)]
-struct State {
-    rules: Vec<Rule>,
-    reservations: Vec<CapacityReservation>,
-    machines: Machines,
+struct ProxyState {
+    rules: Vec<Ec2Rule>,
+    reservations: Vec<Ec2Reservation>,
+    machines: MachineBehaviour,
     /// The families that are sold besides [`FAMILIES`].
     sold: Vec<&'static str>,
-    calls: Vec<Call>,
-    launches: BTreeMap<String, Launch>,
+    calls: Vec<ProviderCall>,
+    launches: BTreeMap<String, InstanceLaunch>,
     /// The answers of CreateFleet, by client token.
     answers: BTreeMap<String, String>,
 }
 
 /// The state that the proxy, the registrar and the tests share.
-pub(super) struct Shared {
+pub(super) struct ProxyShared {
     pub moto: Moto,
-    state: Mutex<State>,
+    state: Mutex<ProxyState>,
 }
 
-impl Shared {
+impl ProxyShared {
     pub(super) fn new(moto: Moto) -> Self {
         Self { moto, state: Mutex::default() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ProxyState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn set_rules(&self, rules: Vec<Rule>) {
+    pub(super) fn set_rules(&self, rules: Vec<Ec2Rule>) {
         self.state().rules = rules;
     }
 
-    pub(super) fn set_reservations(&self, reservations: Vec<CapacityReservation>) {
+    pub(super) fn set_reservations(&self, reservations: Vec<Ec2Reservation>) {
         self.state().reservations = reservations;
     }
 
-    pub(super) fn reservations(&self) -> Vec<CapacityReservation> {
+    pub(super) fn reservations(&self) -> Vec<Ec2Reservation> {
         self.state().reservations.clone()
     }
 
@@ -101,7 +101,7 @@ impl Shared {
     pub(super) async fn room(&self, id: &str, of_block: bool) -> Result<usize> {
         let all = self.reservations();
         let now = Timestamp::now();
-        let open = |one: &&CapacityReservation| one.block == of_block && one.state(now) == ACTIVE;
+        let open = |one: &&Ec2Reservation| one.block == of_block && one.state(now) == ACTIVE;
         let running = self.moto.instances().await?;
         let is_in = |instance: &&Instance| {
             self.launch_of(&instance.id).is_some_and(|launch| launch.reservation.as_deref() == Some(id))
@@ -111,11 +111,11 @@ impl Shared {
         Ok(nodes.saturating_sub(running.iter().filter(is_in).count()))
     }
 
-    pub(super) fn set_machines(&self, machines: Machines) {
+    pub(super) fn set_machines(&self, machines: MachineBehaviour) {
         self.state().machines = machines;
     }
 
-    pub(super) fn machines(&self) -> Machines {
+    pub(super) fn machines(&self) -> MachineBehaviour {
         self.state().machines
     }
 
@@ -128,15 +128,15 @@ impl Shared {
         FAMILIES.contains(&family) || self.state().sold.contains(&family)
     }
 
-    pub(super) fn calls(&self) -> Vec<Call> {
+    pub(super) fn calls(&self) -> Vec<ProviderCall> {
         self.state().calls.clone()
     }
 
     pub(super) async fn grant(
         &self,
-        offering: Offering<'_>,
+        offering: Ec2Offering<'_>,
         wanted: usize,
-    ) -> Result<(usize, Option<Refusal>)> {
+    ) -> Result<(usize, Option<FleetRefusal>)> {
         let running = self.moto.instances().await?;
         let running = running.iter().filter_map(|instance| {
             Some((
@@ -145,17 +145,18 @@ impl Shared {
                 self.launch_of(&instance.id)?.market,
             ))
         });
-        let running: Vec<Offering> = running.collect();
+        let running: Vec<Ec2Offering> = running.collect();
         Ok(rules::grant(&mut self.state().rules, &running, offering, wanted))
     }
 
-    pub(super) fn launched(&self, ids: &[String], template: &str, market: Market) {
+    pub(super) fn launched(&self, ids: &[String], template: &str, market: Ec2Market) {
         let reservation = self.reservation(template);
-        let launch = Launch { template: template.to_owned(), market, reservation, at: Instant::now() };
+        let launch =
+            InstanceLaunch { template: template.to_owned(), market, reservation, at: Instant::now() };
         self.state().launches.extend(ids.iter().map(|id| (id.clone(), launch.clone())));
     }
 
-    pub(super) fn launch_of(&self, id: &str) -> Option<Launch> {
+    pub(super) fn launch_of(&self, id: &str) -> Option<InstanceLaunch> {
         self.state().launches.get(id).cloned()
     }
 
@@ -206,7 +207,7 @@ impl Shared {
         let treatment = if dry_run { Treatment::default() } else { rules::treatment(&mut state.rules, name) };
         let Treatment { throttled, lost, .. } = treatment;
         let (action, form, at) = (action.to_owned(), form.clone(), Instant::now());
-        state.calls.push(Call { action, form, at, done: None, throttled, lost, dry_run });
+        state.calls.push(ProviderCall { action, form, at, done: None, throttled, lost, dry_run });
         (state.calls.len() - 1, treatment)
     }
 
@@ -219,7 +220,7 @@ impl Shared {
     /// All spot instances ever launched.
     fn spot(&self) -> Vec<String> {
         let state = self.state();
-        let spot = state.launches.iter().filter(|(_, launch)| launch.market == Market::Spot);
+        let spot = state.launches.iter().filter(|(_, launch)| launch.market == Ec2Market::Spot);
         spot.map(|(id, _)| id.clone()).collect()
     }
 
@@ -241,7 +242,7 @@ impl Shared {
 }
 
 /// Serves until it is aborted.
-pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>) {
+pub(super) async fn serve(listener: TcpListener, shared: Arc<ProxyShared>) {
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             // For example out of file descriptors, which is transient.
@@ -261,7 +262,7 @@ pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>) {
     }
 }
 
-async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>> {
+async fn answer(shared: Arc<ProxyShared>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>> {
     let (head, body) = request.into_parts();
     let shared = &shared;
     let body = body.collect().await.context("reading a call")?.to_bytes();
@@ -299,12 +300,12 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respo
 }
 
 /// EC2's answer to a dry run: that the call would succeed, or the error in its launch template.
-async fn tried(shared: &Arc<Shared>, form: &Form) -> Result<Response<Full<Bytes>>> {
+async fn tried(shared: &Arc<ProxyShared>, form: &Form) -> Result<Response<Full<Bytes>>> {
     let template = form.get("LaunchTemplate.LaunchTemplateName");
     if let Some(template) = template
         && !shared.has_profile(template).await?
     {
-        let why = Refusal::NoInstanceProfile;
+        let why = FleetRefusal::NoInstanceProfile;
         return error(StatusCode::BAD_REQUEST, why.code(), why.message());
     }
     let would = "Request would have succeeded, but DryRun flag is set.";
@@ -313,7 +314,7 @@ async fn tried(shared: &Arc<Shared>, form: &Form) -> Result<Response<Full<Bytes>
 
 /// DescribeInstances without the hidden instances, and with security groups.
 async fn described(
-    shared: &Arc<Shared>,
+    shared: &Arc<ProxyShared>,
     request: Request<Full<Bytes>>,
     form: &Form,
 ) -> Result<Response<Full<Bytes>>> {
@@ -350,7 +351,7 @@ fn with_groups(text: &str) -> String {
 
 /// Forwards a call that lists instance types, and removes the types that are not sold here.
 async fn sold(
-    shared: &Arc<Shared>,
+    shared: &Arc<ProxyShared>,
     request: Request<Full<Bytes>>,
     list: &str,
 ) -> Result<Response<Full<Bytes>>> {

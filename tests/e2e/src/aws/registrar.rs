@@ -12,8 +12,8 @@ use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 
-use super::moto::{Instance, Machine};
-use super::proxy::Shared;
+use super::moto::{Instance, MachineResources};
+use super::proxy::ProxyShared;
 use super::user_data::{self, NodeConfig};
 use super::{GPU, REGION};
 
@@ -41,14 +41,14 @@ impl Comes {
 
 /// How machines behave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Machines {
+pub struct MachineBehaviour {
     /// When the kubelet registers its Node.
     pub node: Comes,
     /// When the device plugin offers the GPUs.
     pub devices: Comes,
 }
 
-impl Default for Machines {
+impl Default for MachineBehaviour {
     fn default() -> Self {
         let at_once = Comes::After(Duration::ZERO);
         Self { node: at_once, devices: at_once }
@@ -56,13 +56,13 @@ impl Default for Machines {
 }
 
 pub(super) struct Registrar {
-    shared: Arc<Shared>,
+    shared: Arc<ProxyShared>,
     nodes: Api<Node>,
-    types: BTreeMap<String, Machine>,
+    types: BTreeMap<String, MachineResources>,
 }
 
 impl Registrar {
-    pub(super) fn new(shared: Arc<Shared>, client: Client) -> Self {
+    pub(super) fn new(shared: Arc<ProxyShared>, client: Client) -> Self {
         Self { shared, nodes: Api::all(client), types: BTreeMap::new() }
     }
 
@@ -134,7 +134,7 @@ impl Registrar {
         patched.map(drop).with_context(|| format!("offering devices of Node {}", instance.name))
     }
 
-    async fn machine(&mut self, instance_type: &str) -> Result<Machine> {
+    async fn machine(&mut self, instance_type: &str) -> Result<MachineResources> {
         if let Some(known) = self.types.get(instance_type) {
             return Ok(known.clone());
         }
@@ -145,7 +145,7 @@ impl Registrar {
 }
 
 /// The Node as its kubelet registers it, without devices.
-fn node(instance: &Instance, config: &NodeConfig, machine: &Machine) -> Result<Node> {
+fn node(instance: &Instance, config: &NodeConfig, machine: &MachineResources) -> Result<Node> {
     let mut labels = config.labels.clone();
     for (key, value) in [
         ("kubernetes.io/hostname", instance.name.as_str()),
@@ -167,7 +167,7 @@ fn node(instance: &Instance, config: &NodeConfig, machine: &Machine) -> Result<N
     .context("making a Node")
 }
 
-fn amounts(machine: &Machine, max_pods: u64) -> Value {
+fn amounts(machine: &MachineResources, max_pods: u64) -> Value {
     let [base, each_pod, eviction] = KEPT_MIB;
     let memory = machine.memory_mib * VISIBLE_PERCENT / 100;
     let of = |millis: u64, mib: u64| {
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn a_machine_reserves_what_nodeadm_reserves() {
         assert_eq!([1, 2, 4, 16].map(kept_cpu), [60, 70, 80, 110]);
-        let amounts = amounts(&Machine { arch: "amd64", cpus: 4, memory_mib: 16384, gpus: 1 }, 58);
+        let amounts = amounts(&MachineResources { arch: "amd64", cpus: 4, memory_mib: 16384, gpus: 1 }, 58);
         assert_eq!(amounts["allocatable"]["cpu"], "3920m");
         assert_eq!(amounts["capacity"]["memory"], "15564Mi");
         assert_eq!(amounts["allocatable"]["memory"], "14571Mi");

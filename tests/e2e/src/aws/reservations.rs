@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use k8s_openapi::jiff::Timestamp;
 
-use super::proxy::Shared;
+use super::proxy::ProxyShared;
 use super::wire::Form;
 
 /// The state of a reservation that instances can be launched into.
@@ -14,7 +14,7 @@ pub(super) const ACTIVE: &str = "active";
 
 /// A capacity reservation. Only instances that name it are launched into it.
 #[derive(Clone, Debug, Default)]
-pub struct CapacityReservation {
+pub struct Ec2Reservation {
     /// Its ID, `cr-…`.
     pub id: String,
     /// Its instance type.
@@ -31,7 +31,7 @@ pub struct CapacityReservation {
     pub ends: Option<Timestamp>,
 }
 
-impl CapacityReservation {
+impl Ec2Reservation {
     /// Its state at this time, as EC2 names it.
     pub(super) fn state(&self, now: Timestamp) -> &'static str {
         if self.ends.is_some_and(|ends| ends <= now) {
@@ -65,7 +65,7 @@ impl CapacityReservation {
 }
 
 /// The members of the list of capacity reservations, filtered by the IDs and states in the call, if it has any.
-pub(super) async fn described(shared: &Arc<Shared>, form: &Form) -> Result<String> {
+pub(super) async fn described(shared: &Arc<ProxyShared>, form: &Form) -> Result<String> {
     let now = Timestamp::now();
     let ids = values(form, "CapacityReservationId.");
     let states = states(form);
@@ -96,7 +96,7 @@ fn states(form: &Form) -> Vec<&str> {
 }
 
 /// Adds their reservations to the instances in an answer of DescribeInstances.
-pub(super) fn with_them(mut text: String, shared: &Shared) -> String {
+pub(super) fn with_them(mut text: String, shared: &ProxyShared) -> String {
     let all = shared.reservations();
     for (id, reservation) in shared.reserved() {
         let known = format!("<instanceId>{id}</instanceId>");
@@ -117,9 +117,9 @@ pub(super) fn with_them(mut text: String, shared: &Shared) -> String {
 mod tests {
     use super::*;
 
-    fn block() -> CapacityReservation {
+    fn block() -> Ec2Reservation {
         let at = |second| Some(Timestamp::from_second(second).unwrap());
-        CapacityReservation { block: true, begins: at(10), ends: at(20), ..Default::default() }
+        Ec2Reservation { block: true, begins: at(10), ends: at(20), ..Default::default() }
     }
 
     #[test]
@@ -127,7 +127,7 @@ mod tests {
         let at = |second| Timestamp::from_second(second).unwrap();
         let states = [9, 10, 19, 20].map(|second| block().state(at(second)));
         assert_eq!(states, ["scheduled", "active", "active", "expired"]);
-        assert_eq!(CapacityReservation::default().state(at(0)), "active");
+        assert_eq!(Ec2Reservation::default().state(at(0)), "active");
         let xml = block().member(3, at(15));
         for part in [
             "<startDate>1970-01-01T00:00:10Z</startDate>",

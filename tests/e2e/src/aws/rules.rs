@@ -4,14 +4,14 @@ use std::time::Duration;
 
 /// The market that an instance is bought on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Market {
+pub enum Ec2Market {
     /// At the list price.
     OnDemand,
     /// At the current spot price, until EC2 reclaims it.
     Spot,
 }
 
-impl Market {
+impl Ec2Market {
     /// The name in CreateFleet and in Karpenter's capacity type label.
     pub const fn name(self) -> &'static str {
         match self {
@@ -29,7 +29,7 @@ pub struct Offerings {
     /// Only in this zone.
     pub zone: Option<String>,
     /// Only on this market.
-    pub market: Option<Market>,
+    pub market: Option<Ec2Market>,
 }
 
 impl Offerings {
@@ -47,12 +47,12 @@ impl Offerings {
 
     /// Restricts them to one market.
     #[must_use]
-    pub fn on(mut self, market: Market) -> Self {
+    pub fn on(mut self, market: Ec2Market) -> Self {
         self.market = Some(market);
         self
     }
 
-    pub(super) fn include(&self, instance_type: &str, zone: &str, market: Market) -> bool {
+    pub(super) fn include(&self, instance_type: &str, zone: &str, market: Ec2Market) -> bool {
         self.instance_type.as_deref().is_none_or(|wanted| wanted == instance_type)
             && self.zone.as_deref().is_none_or(|wanted| wanted == zone)
             && self.market.is_none_or(|wanted| wanted == market)
@@ -61,7 +61,7 @@ impl Offerings {
 
 /// Why CreateFleet returns no instance of an offering. The codes are EC2's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum FleetRefusal {
     /// EC2 has no capacity.
     InsufficientInstanceCapacity,
     /// The fleet could not be fulfilled.
@@ -78,7 +78,7 @@ pub enum Refusal {
     NoInstanceProfile,
 }
 
-impl Refusal {
+impl FleetRefusal {
     /// The error code in the answer of CreateFleet.
     pub const fn code(self) -> &'static str {
         match self {
@@ -105,9 +105,9 @@ impl Refusal {
 
 /// One fault. Actions are named without the service, for example `CreateFleet`.
 #[derive(Clone, Debug)]
-pub enum Rule {
+pub enum Ec2Rule {
     /// CreateFleet launches none of these.
-    Refuse(Offerings, Refusal),
+    Refuse(Offerings, FleetRefusal),
     /// There is capacity for this many more of these. Calls for more get the rest, and InsufficientInstanceCapacity.
     Room(Offerings, usize),
     /// At most this many of these run at a time. Calls for more get the rest, and InsufficientInstanceCapacity.
@@ -131,14 +131,14 @@ pub(super) struct Treatment {
 }
 
 /// The faults of a call of this action. Decrements the counters of the rules.
-pub(super) fn treatment(rules: &mut [Rule], action: &str) -> Treatment {
+pub(super) fn treatment(rules: &mut [Ec2Rule], action: &str) -> Treatment {
     let mut treatment = Treatment::default();
     for rule in rules {
         match rule {
-            Rule::Delay(of, by) if *of == action => treatment.delay += *by,
-            Rule::Throttle(of, left) if *of == action => treatment.throttled |= use_up(left),
+            Ec2Rule::Delay(of, by) if *of == action => treatment.delay += *by,
+            Ec2Rule::Throttle(of, left) if *of == action => treatment.throttled |= use_up(left),
             // A throttled call is not executed, so it has no answer to lose.
-            Rule::LoseAnswer(of, left) if *of == action && !treatment.throttled => {
+            Ec2Rule::LoseAnswer(of, left) if *of == action && !treatment.throttled => {
                 treatment.lost |= use_up(left);
             }
             _ => {}
@@ -154,32 +154,32 @@ fn use_up(left: &mut usize) -> bool {
 }
 
 /// Instance type, zone and market.
-pub(super) type Offering<'a> = (&'a str, &'a str, Market);
+pub(super) type Ec2Offering<'a> = (&'a str, &'a str, Ec2Market);
 
 /// How many of the wanted instances of an offering are granted next to the running ones, and why not all. Decrements
 /// the capacity that is left.
 pub(super) fn grant(
-    rules: &mut [Rule],
-    running: &[Offering],
-    (instance_type, zone, market): Offering,
+    rules: &mut [Ec2Rule],
+    running: &[Ec2Offering],
+    (instance_type, zone, market): Ec2Offering,
     wanted: usize,
-) -> (usize, Option<Refusal>) {
+) -> (usize, Option<FleetRefusal>) {
     let refused = rules.iter().find_map(|rule| match rule {
-        Rule::Refuse(of, why) if of.include(instance_type, zone, market) => Some(*why),
+        Ec2Rule::Refuse(of, why) if of.include(instance_type, zone, market) => Some(*why),
         _ => None,
     });
     if refused.is_some() {
         return (0, refused);
     }
     let places = rules.iter().filter_map(|rule| match rule {
-        Rule::AtMost(of, most) if of.include(instance_type, zone, market) => {
+        Ec2Rule::AtMost(of, most) if of.include(instance_type, zone, market) => {
             Some(most.saturating_sub(running.iter().filter(|(t, z, m)| of.include(t, z, *m)).count()))
         }
         _ => None,
     });
     let places: Vec<usize> = places.collect();
     let rooms = rules.iter_mut().filter_map(|rule| match rule {
-        Rule::Room(of, left) if of.include(instance_type, zone, market) => Some(left),
+        Ec2Rule::Room(of, left) if of.include(instance_type, zone, market) => Some(left),
         _ => None,
     });
     let mut rooms: Vec<&mut usize> = rooms.collect();
@@ -187,13 +187,13 @@ pub(super) fn grant(
     for left in &mut rooms {
         **left -= given;
     }
-    (given, (given < wanted).then_some(Refusal::InsufficientInstanceCapacity))
+    (given, (given < wanted).then_some(FleetRefusal::InsufficientInstanceCapacity))
 }
 
 /// How far DescribeInstances lags behind.
-pub(super) fn lag(rules: &[Rule]) -> Duration {
+pub(super) fn lag(rules: &[Ec2Rule]) -> Duration {
     let lags = rules.iter().filter_map(|rule| match rule {
-        Rule::Lag(by) => Some(*by),
+        Ec2Rule::Lag(by) => Some(*by),
         _ => None,
     });
     lags.max().unwrap_or_default()
@@ -206,35 +206,38 @@ mod tests {
     #[test]
     fn room_is_decremented_and_refusals_come_first() {
         let mut rules = [
-            Rule::Room(Offerings::of("g5.xlarge"), 3),
-            Rule::Refuse(Offerings::default().in_zone("b").on(Market::Spot), Refusal::VcpuLimitExceeded),
+            Ec2Rule::Room(Offerings::of("g5.xlarge"), 3),
+            Ec2Rule::Refuse(
+                Offerings::default().in_zone("b").on(Ec2Market::Spot),
+                FleetRefusal::VcpuLimitExceeded,
+            ),
         ];
-        let mut ask = |zone, wanted| grant(&mut rules, &[], ("g5.xlarge", zone, Market::Spot), wanted);
-        assert_eq!(ask("b", 2), (0, Some(Refusal::VcpuLimitExceeded)));
+        let mut ask = |zone, wanted| grant(&mut rules, &[], ("g5.xlarge", zone, Ec2Market::Spot), wanted);
+        assert_eq!(ask("b", 2), (0, Some(FleetRefusal::VcpuLimitExceeded)));
         assert_eq!(ask("a", 2), (2, None));
-        assert_eq!(ask("a", 2), (1, Some(Refusal::InsufficientInstanceCapacity)));
-        assert_eq!(ask("a", 2), (0, Some(Refusal::InsufficientInstanceCapacity)));
-        assert_eq!(grant(&mut rules, &[], ("m5.large", "a", Market::OnDemand), 2), (2, None));
+        assert_eq!(ask("a", 2), (1, Some(FleetRefusal::InsufficientInstanceCapacity)));
+        assert_eq!(ask("a", 2), (0, Some(FleetRefusal::InsufficientInstanceCapacity)));
+        assert_eq!(grant(&mut rules, &[], ("m5.large", "a", Ec2Market::OnDemand), 2), (2, None));
     }
 
     #[test]
     fn at_most_limits_the_running_instances() {
-        let mut rules = [Rule::AtMost(Offerings::of("g5.xlarge").on(Market::Spot), 3)];
+        let mut rules = [Ec2Rule::AtMost(Offerings::of("g5.xlarge").on(Ec2Market::Spot), 3)];
         let mut ask =
-            |running: &[Offering], market| grant(&mut rules, running, ("g5.xlarge", "a", market), 2);
-        let one = ("g5.xlarge", "b", Market::Spot);
-        let others = [("g5.xlarge", "a", Market::OnDemand), ("g5.2xlarge", "a", Market::Spot)];
-        assert_eq!(ask(&others, Market::Spot), (2, None));
-        let short = Some(Refusal::InsufficientInstanceCapacity);
-        assert_eq!(ask(&[one, one], Market::Spot), (1, short));
-        assert_eq!(ask(&[one; 4], Market::Spot), (0, short));
-        assert_eq!(ask(&[one; 4], Market::OnDemand), (2, None));
-        assert_eq!(ask(&[], Market::Spot), (2, None));
+            |running: &[Ec2Offering], market| grant(&mut rules, running, ("g5.xlarge", "a", market), 2);
+        let one = ("g5.xlarge", "b", Ec2Market::Spot);
+        let others = [("g5.xlarge", "a", Ec2Market::OnDemand), ("g5.2xlarge", "a", Ec2Market::Spot)];
+        assert_eq!(ask(&others, Ec2Market::Spot), (2, None));
+        let short = Some(FleetRefusal::InsufficientInstanceCapacity);
+        assert_eq!(ask(&[one, one], Ec2Market::Spot), (1, short));
+        assert_eq!(ask(&[one; 4], Ec2Market::Spot), (0, short));
+        assert_eq!(ask(&[one; 4], Ec2Market::OnDemand), (2, None));
+        assert_eq!(ask(&[], Ec2Market::Spot), (2, None));
     }
 
     #[test]
     fn a_throttled_call_loses_no_answer() {
-        let mut rules = [Rule::Throttle("CreateFleet", 1), Rule::LoseAnswer("CreateFleet", 1)];
+        let mut rules = [Ec2Rule::Throttle("CreateFleet", 1), Ec2Rule::LoseAnswer("CreateFleet", 1)];
         let mut call = |action| treatment(&mut rules, action);
         assert_eq!(call("CreateTags"), Treatment::default());
         assert_eq!(call("CreateFleet"), Treatment { throttled: true, ..Treatment::default() });

@@ -3,7 +3,7 @@
 use crate::play::Play;
 use anyhow::{Context as _, Result, ensure};
 use jiff::Timestamp;
-use setu_e2e::aws::{Call, Form};
+use setu_e2e::aws::{Form, ProviderCall};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -30,9 +30,9 @@ pub struct Attempt {
     /// When Setu created the first one.
     begun: Instant,
     /// The calls that created its launch templates.
-    pub templates: Vec<Call>,
+    pub templates: Vec<ProviderCall>,
     /// The calls that launched instances.
-    pub fleets: Vec<Call>,
+    pub fleets: Vec<ProviderCall>,
 }
 
 impl Attempt {
@@ -49,13 +49,13 @@ impl Attempt {
             creates.len()
         );
         let (now, clock) = (Instant::now(), Timestamp::now());
-        let time = |call: &Call| clock.checked_sub(now.saturating_duration_since(call.at));
+        let time = |call: &ProviderCall| clock.checked_sub(now.saturating_duration_since(call.at));
         let rounds: Vec<&[Timestamp]> = creates.chunks(machines).collect();
         let mut attempts = Vec::new();
         for (index, round) in rounds.iter().enumerate() {
             let from = round.first().context("an attempt without NodeClaims")?;
             let until = rounds.get(index + 1).and_then(|next| next.first());
-            let of = |action: &str| -> Result<Vec<Call>> {
+            let of = |action: &str| -> Result<Vec<ProviderCall>> {
                 let mut found = Vec::new();
                 for call in play.calls(action) {
                     let at = time(&call)?;

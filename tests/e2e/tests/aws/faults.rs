@@ -4,7 +4,7 @@ use crate::play::{Play, Stage};
 use crate::real::weather;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
-use setu_e2e::aws::{Comes, Instance, Machines, Market, Offerings, Refusal, Rule};
+use setu_e2e::aws::{Comes, Ec2Market, Ec2Rule, FleetRefusal, Instance, MachineBehaviour, Offerings};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const TRIES: usize = 3;
 /// Throttled launches do not end an attempt: the provider retries, and the gang waits.
 pub async fn throttled(stage: &Stage, machines: usize, instance_type: &'static str) -> Result<()> {
     let mut play = Play::start(stage, "throttled", instance_type, json!({})).await?;
-    play.cloud.rules(vec![Rule::Throttle("CreateFleet", 4 * TRIES)]);
+    play.cloud.rules(vec![Ec2Rule::Throttle("CreateFleet", 4 * TRIES)]);
     play.submit("train", machines, None).await?;
     play.steps(
         json!([{"until": {"job": "train", "admitted": true, "runningOnOwnNodes": machines, "attempt": 1}}]),
@@ -29,7 +29,7 @@ pub async fn throttled(stage: &Stage, machines: usize, instance_type: &'static s
 /// A launch that is throttled beyond the provider's retries does not end it either: Karpenter calls again.
 pub async fn throttled_out(stage: &Stage, instance_type: &'static str) -> Result<()> {
     let mut play = Play::start(stage, "throttled-out", instance_type, json!({})).await?;
-    play.cloud.rules(vec![Rule::Throttle("CreateFleet", TRIES + 1)]);
+    play.cloud.rules(vec![Ec2Rule::Throttle("CreateFleet", TRIES + 1)]);
     play.submit("train", 1, None).await?;
     play.steps(json!([{"until": {"job": "train", "admitted": true, "runningOnOwnNodes": 1, "attempt": 1, "within": 120}}]))
         .await?;
@@ -46,7 +46,7 @@ pub async fn throttled_out(stage: &Stage, instance_type: &'static str) -> Result
 /// offering as unavailable.
 pub async fn launches_throttled(stage: &Stage, instance_type: &'static str) -> Result<()> {
     let mut play = Play::start(stage, "launches-throttled", instance_type, json!({})).await?;
-    play.cloud.rules(vec![Rule::Refuse(Offerings::of(instance_type), Refusal::RequestLimitExceeded)]);
+    play.cloud.rules(vec![Ec2Rule::Refuse(Offerings::of(instance_type), FleetRefusal::RequestLimitExceeded)]);
     play.submit("train", 4, None).await?;
     let answered =
         |play: &Play<'_>| play.calls("CreateFleet").iter().filter(|call| call.done.is_some()).count();
@@ -69,8 +69,8 @@ pub async fn ends_throttled(stage: &Stage, instance_type: &'static str) -> Resul
     let mut play = Play::start(stage, "ends-throttled", instance_type, policy).await?;
     let refusals = 2 * TRIES;
     play.cloud.rules(vec![
-        Rule::Room(Offerings::of(instance_type), 3),
-        Rule::Throttle("TerminateInstances", refusals),
+        Ec2Rule::Room(Offerings::of(instance_type), 3),
+        Ec2Rule::Throttle("TerminateInstances", refusals),
     ]);
     play.submit("train", 4, None).await?;
     let back = ["Provisioning", "WaitingReady", "RollingBack", "BackingOff"];
@@ -103,8 +103,10 @@ pub async fn answers_lost(stage: &Stage, machines: usize, instance_type: &'stati
     let mut play = Play::start(stage, &format!("lost-{machines}"), instance_type, json!({})).await?;
     // At least one launch that the provider gives up, then one that it retries with its token.
     let fleets = TRIES * machines + 1;
-    play.cloud
-        .rules(vec![Rule::LoseAnswer("CreateFleet", fleets), Rule::LoseAnswer("TerminateInstances", 1)]);
+    play.cloud.rules(vec![
+        Ec2Rule::LoseAnswer("CreateFleet", fleets),
+        Ec2Rule::LoseAnswer("TerminateInstances", 1),
+    ]);
     play.submit("train", machines, None).await?;
     play.steps(json!([{"until": {"job": "train", "admitted": true, "runningOnOwnNodes": machines, "attempt": 1, "within": 180}}]))
         .await?;
@@ -123,7 +125,7 @@ pub async fn answered_late(stage: &Stage, instance_type: &'static str) -> Result
         "retry": {"inCheck": {"limit": 4, "base": "10m", "max": "10m"}},
     });
     let mut play = Play::start(stage, "late", instance_type, policy).await?;
-    play.cloud.rules(vec![Rule::Delay("CreateFleet", Duration::from_secs(20))]);
+    play.cloud.rules(vec![Ec2Rule::Delay("CreateFleet", Duration::from_secs(20))]);
     play.submit("train", 3, None).await?;
     play.steps(json!([{"until": {"job": "train", "state": "RollingBack", "failure": "LaunchTimeout"}}]))
         .await?;
@@ -145,7 +147,10 @@ pub async fn machines_die(stage: &Stage, instance_type: &'static str) -> Result<
         "retry": {"inCheck": {"limit": 4, "base": "1s", "max": "1s"}},
     });
     let mut play = Play::start(stage, "die", instance_type, policy).await?;
-    play.cloud.machines(Machines { node: Comes::After(Duration::from_secs(8)), ..Machines::default() });
+    play.cloud.machines(MachineBehaviour {
+        node: Comes::After(Duration::from_secs(8)),
+        ..MachineBehaviour::default()
+    });
     play.submit("train", 3, None).await?;
     play.until("three instances run", Duration::from_secs(30), async |play| {
         Ok(play.instances().await?.len() == 3)
@@ -190,7 +195,10 @@ pub async fn interrupted_early(stage: &Stage, instance_type: &'static str) -> Re
     let policy = json!({"retry": {"inCheck": {"limit": 4, "base": "1s", "max": "1s"}}});
     let mut play = Play::start(stage, "interrupted-early", instance_type, policy).await?;
     buys_spot(&mut play).await?;
-    play.cloud.machines(Machines { node: Comes::After(Duration::from_secs(8)), ..Machines::default() });
+    play.cloud.machines(MachineBehaviour {
+        node: Comes::After(Duration::from_secs(8)),
+        ..MachineBehaviour::default()
+    });
     play.submit("train", 3, None).await?;
     // Karpenter finds the NodeClaim for a message by its instance ID.
     play.until(
@@ -222,21 +230,28 @@ async fn buys_spot(play: &mut Play<'_>) -> Result<()> {
 /// Announces the interruption of one spot instance, and returns it.
 async fn interrupt_one(play: &Play<'_>) -> Result<Instance> {
     let first = play.instances().await?.into_iter().next().context("no instance runs")?;
-    ensure!(play.cloud.market_of(&first.id) == Some(Market::Spot), "{first:?} is not spot");
+    ensure!(play.cloud.market_of(&first.id) == Some(Ec2Market::Spot), "{first:?} is not spot");
     play.cloud.interrupt(&first.id).await?;
     Ok(first)
 }
 
 /// A machine runs but never registers.
 pub async fn no_node(stage: &Stage, instance_type: &'static str) -> Result<()> {
-    let without = Machines { node: Comes::Never, ..Machines::default() };
-    never_whole(stage, "no-node", instance_type, [without, Machines::default()], "RegistrationTimeout").await
+    let without = MachineBehaviour { node: Comes::Never, ..MachineBehaviour::default() };
+    never_whole(
+        stage,
+        "no-node",
+        instance_type,
+        [without, MachineBehaviour::default()],
+        "RegistrationTimeout",
+    )
+    .await
 }
 
 /// The GPU of a machine never appears.
 pub async fn no_gpu(stage: &Stage, instance_type: &'static str) -> Result<()> {
     let [without, with] = [Comes::Never, Comes::After(Duration::from_secs(2))]
-        .map(|devices| Machines { devices, ..Machines::default() });
+        .map(|devices| MachineBehaviour { devices, ..MachineBehaviour::default() });
     never_whole(stage, "no-gpu", instance_type, [without, with], "InitializationTimeout").await
 }
 
@@ -246,7 +261,7 @@ async fn never_whole(
     stage: &Stage,
     id: &str,
     instance_type: &'static str,
-    [without, with]: [Machines; 2],
+    [without, with]: [MachineBehaviour; 2],
     failure: &str,
 ) -> Result<()> {
     let policy = json!({

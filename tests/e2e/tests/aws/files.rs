@@ -4,7 +4,7 @@ use crate::play::{SETTLED, Stage, nodes_are_given_up, rights_suffice};
 use crate::real::Real;
 use ::setu::sim::scenario::{self, Run, World};
 use anyhow::{Context as _, Result, ensure};
-use setu_e2e::aws::Machines;
+use setu_e2e::aws::MachineBehaviour;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -164,7 +164,7 @@ async fn play(stage: &Stage, run: &Run) -> Result<()> {
     let cloud = stage.stack.cloud()?;
     cloud.rules(Vec::new());
     cloud.reservations(Vec::new());
-    cloud.machines(Machines::default());
+    cloud.machines(MachineBehaviour::default());
     // A failed scenario may have left some.
     let before = cloud.instances().await?;
     let since = cloud.calls().len();

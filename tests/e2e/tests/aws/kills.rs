@@ -7,7 +7,7 @@ use ::setu::sim::scenario::controller_name_of;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use setu_e2e::Program;
-use setu_e2e::aws::{Offerings, Rule};
+use setu_e2e::aws::{Ec2Rule, Offerings};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ pub enum Victim {
 pub async fn killed(stage: &Stage, victim: Victim, instance_type: &'static str) -> Result<()> {
     let id = format!("killed-{victim:?}").to_lowercase();
     let mut play = Play::start(stage, &id, instance_type, json!({})).await?;
-    play.cloud.rules(vec![Rule::Delay("CreateFleet", Duration::from_secs(1))]);
+    play.cloud.rules(vec![Ec2Rule::Delay("CreateFleet", Duration::from_secs(1))]);
     play.submit("train", 4, None).await?;
     play.until("a fleet is asked for", Duration::from_secs(30), async |play| {
         Ok(!play.calls("CreateFleet").is_empty())
@@ -75,7 +75,7 @@ pub async fn leader_killed(stage: &Stage, instance_type: &'static str) -> Result
     }
     let leads = |replica: &Setu| replica.log().contains("became leader");
     play.until("a replica leads", Duration::from_mins(1), async |_| Ok(replicas.iter().any(leads))).await?;
-    play.cloud.rules(vec![Rule::Delay("CreateFleet", Duration::from_secs(1))]);
+    play.cloud.rules(vec![Ec2Rule::Delay("CreateFleet", Duration::from_secs(1))]);
     play.submit("train", 4, None).await?;
     play.until("a fleet is asked for", Duration::from_secs(30), async |play| {
         Ok(!play.calls("CreateFleet").is_empty())
@@ -233,7 +233,7 @@ async fn karpenter_after(
     stage.restart_karpenter().await?;
     let id = kill.map_or_else(|| "fleets".to_owned(), |(fleet, moment)| format!("fleet-{fleet}-{moment:?}"));
     let mut play = Play::start(stage, &id.to_lowercase(), instance_type, in_two_zones()).await?;
-    let slow = Rule::Delay("CreateFleet", Duration::from_millis(700));
+    let slow = Ec2Rule::Delay("CreateFleet", Duration::from_millis(700));
     play.cloud.rules(vec![room_for_all_but_one(instance_type), slow]);
     play.submit("train", MACHINES, None).await?;
     let is_bought = |play: &Play<'_>| {
@@ -268,7 +268,7 @@ fn in_two_zones() -> Value {
     json!({"tiers": ZONES.map(tier), "retry": {"inCheck": {"limit": 9, "base": "1s", "max": "1s"}}})
 }
 
-fn room_for_all_but_one(instance_type: &str) -> Rule {
+fn room_for_all_but_one(instance_type: &str) -> Ec2Rule {
     let [first, _] = ZONES;
-    Rule::Room(Offerings::of(instance_type).in_zone(first), MACHINES - 1)
+    Ec2Rule::Room(Offerings::of(instance_type).in_zone(first), MACHINES - 1)
 }

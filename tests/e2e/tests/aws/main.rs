@@ -31,8 +31,8 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use node_class::Lack;
 use play::{Stage, TooSlow};
 use real::Shared;
-use setu_e2e::aws::{Market, Refusal};
-use setu_e2e::{KUEUE_NAMESPACE, Options, Provider, Stack, apply, titles};
+use setu_e2e::aws::{Ec2Market, FleetRefusal};
+use setu_e2e::{KUEUE_NAMESPACE, Stack, StackOptions, StackProvider, apply, titles};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -55,8 +55,8 @@ enum Form {
 /// The maximum number of times to run a scenario.
 const PLAYS: usize = 3;
 
-const SPOT_FIRST: [Market; 2] = [Market::Spot, Market::OnDemand];
-const ON_DEMAND_FIRST: [Market; 2] = [Market::OnDemand, Market::Spot];
+const SPOT_FIRST: [Ec2Market; 2] = [Ec2Market::Spot, Ec2Market::OnDemand];
+const ON_DEMAND_FIRST: [Ec2Market; 2] = [Ec2Market::OnDemand, Ec2Market::Spot];
 
 /// No scenario requests what ran out in an earlier one; see [`play::Play::start`].
 const SCENARIOS: [(&str, Form, Act); 45] = [
@@ -81,18 +81,18 @@ const SCENARIOS: [(&str, Form, Act); 45] = [
         shortages::one_short(s, 32, "g4dn.xlarge").boxed_local()
     }),
     ("no spot: insufficient capacity", Form::Long, |s| {
-        shortages::terms_out(s, SPOT_FIRST, Refusal::InsufficientInstanceCapacity, "g4dn.2xlarge")
+        shortages::terms_out(s, SPOT_FIRST, FleetRefusal::InsufficientInstanceCapacity, "g4dn.2xlarge")
             .boxed_local()
     }),
     ("no spot: the quota of instances", Form::Long, |s| {
-        shortages::terms_out(s, SPOT_FIRST, Refusal::MaxSpotInstanceCountExceeded, "g4dn.4xlarge")
+        shortages::terms_out(s, SPOT_FIRST, FleetRefusal::MaxSpotInstanceCountExceeded, "g4dn.4xlarge")
             .boxed_local()
     }),
     ("nothing on demand: the quota of vCPUs", Form::Long, |s| {
-        shortages::terms_out(s, ON_DEMAND_FIRST, Refusal::VcpuLimitExceeded, "g5.16xlarge").boxed_local()
+        shortages::terms_out(s, ON_DEMAND_FIRST, FleetRefusal::VcpuLimitExceeded, "g5.16xlarge").boxed_local()
     }),
     ("no spot: the fleet's own word for it", Form::Long, |s| {
-        shortages::terms_out(s, SPOT_FIRST, Refusal::UnfulfillableCapacity, "g6e.4xlarge").boxed_local()
+        shortages::terms_out(s, SPOT_FIRST, FleetRefusal::UnfulfillableCapacity, "g6e.4xlarge").boxed_local()
     }),
     ("taken back before EC2 tells of it", Form::Long, |s| {
         shortages::taken_back_unseen(s, "g6e.8xlarge").boxed_local()
@@ -205,7 +205,7 @@ fn main() -> Result<()> {
 }
 
 async fn stage(job_kinds: bool) -> Result<Stage> {
-    let options = Options { provider: Provider::Aws, job_kinds, ..Options::default() };
+    let options = StackOptions { provider: StackProvider::Aws, job_kinds, ..StackOptions::default() };
     let stack = Arc::new(Stack::start(options).await?);
     let client = stack.client()?;
     apply::all(&client, vec![serde_json::to_value(ProvisioningParameters::crd())?]).await?;

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use kube::Api;
 use kube::api::{DeleteParams, ListParams};
 use serde_json::{Value, json};
-use setu_e2e::aws::{Offerings, Rule};
+use setu_e2e::aws::{Ec2Rule, Offerings};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -122,7 +122,7 @@ struct Bill {
 
 async fn short(stage: &Stage, who: Who, machines: usize, instance_type: &'static str) -> Result<Bill> {
     let mut play = begin(stage, who, machines, instance_type, "short").await?;
-    play.cloud.rules(vec![Rule::Room(Offerings::of(instance_type), machines - 1)]);
+    play.cloud.rules(vec![Ec2Rule::Room(Offerings::of(instance_type), machines - 1)]);
     let (from, start) = (play.cloud.calls().len(), Instant::now());
     submit(&mut play, who, machines).await?;
     let (mut seconds, mut looked, mut running) = (0.0, Instant::now(), 0);

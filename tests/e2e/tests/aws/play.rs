@@ -9,7 +9,7 @@ use kube::api::{DynamicObject, ListParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
-use setu_e2e::aws::{Call, Cloud, Instance, Machines};
+use setu_e2e::aws::{Cloud, Instance, MachineBehaviour, ProviderCall};
 use setu_e2e::{Program, Stack};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -148,7 +148,7 @@ impl<'a> Play<'a> {
         }
         cloud.rules(Vec::new());
         cloud.reservations(Vec::new());
-        cloud.machines(Machines::default());
+        cloud.machines(MachineBehaviour::default());
         let scenario: Scenario =
             serde_json::from_value(json!({"title": id, "policy": policy, "gpus": GPUS}))?;
         let run = Run { title: id.clone(), id, scenario };
@@ -249,7 +249,7 @@ impl<'a> Play<'a> {
     }
 
     /// The provider's calls of an action since the start: with refused calls, without dry runs.
-    pub fn calls(&self, action: &str) -> Vec<Call> {
+    pub fn calls(&self, action: &str) -> Vec<ProviderCall> {
         let all = self.cloud.calls().into_iter().skip(self.since).filter(|call| !call.dry_run);
         all.filter(|call| call.action.strip_prefix("ec2:") == Some(action)).collect()
     }

@@ -5,7 +5,7 @@ use crate::play::{Play, Stage};
 use anyhow::{Context as _, Result, ensure};
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use setu_e2e::aws::{Call, CapacityReservation, Instance};
+use setu_e2e::aws::{Ec2Reservation, Instance, ProviderCall};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -19,9 +19,9 @@ const ZONE: &str = "us-east-1a";
 const TERMS: &str = "TargetCapacitySpecification.DefaultTargetCapacityType";
 const MARKET: &str = "LaunchTemplateData.InstanceMarketOptions.MarketType";
 
-fn reservation(id: &str, instance_type: &str, nodes: usize) -> CapacityReservation {
+fn reservation(id: &str, instance_type: &str, nodes: usize) -> Ec2Reservation {
     let (id, instance_type, zone) = (id.to_owned(), instance_type.to_owned(), ZONE.to_owned());
-    CapacityReservation { id, instance_type, zone, nodes, ..CapacityReservation::default() }
+    Ec2Reservation { id, instance_type, zone, nodes, ..Ec2Reservation::default() }
 }
 
 /// A tier that uses this reservation, and an on-demand tier.
@@ -34,7 +34,7 @@ fn tiers(reservation: &Value) -> Value {
 }
 
 /// Makes the NodePool and its EC2NodeClass use this reservation.
-async fn use_it(play: &mut Play<'_>, reservation: CapacityReservation) -> Result<()> {
+async fn use_it(play: &mut Play<'_>, reservation: Ec2Reservation) -> Result<()> {
     let requirements = json!([
         {"key": "node.kubernetes.io/instance-type", "operator": "In", "values": [play.instance_type]},
         {"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["reserved", "on-demand"]},
@@ -122,7 +122,7 @@ pub async fn block_opens(stage: &Stage, instance_type: &'static str) -> Result<(
     let policy = json!({"tiers": [{"name": "block", "nodePoolName": "${id}", "reservations": [block]}]});
     let mut play = Play::start(stage, "block-opens", instance_type, policy).await?;
     let (begins, ends) = (Some(at(begins)?), Some(closes));
-    let block = CapacityReservation { block: true, begins, ends, ..reservation(ID, instance_type, 2) };
+    let block = Ec2Reservation { block: true, begins, ends, ..reservation(ID, instance_type, 2) };
     use_it(&mut play, block).await?;
     play.submit("train", 2, Some("5s")).await?;
     let waiting_message = format!("ReservationNotOpen: Capacity Block {ID} opens at {opens}");
@@ -146,12 +146,12 @@ pub async fn block_opens(stage: &Stage, instance_type: &'static str) -> Result<(
 
 /// Checks that the machines are in this Capacity Block, and were launched with the parameters that EC2 requires.
 async fn is_in_block(play: &Play<'_>, id: &str, machines: usize) -> Result<()> {
-    let of_block = |calls: &[Call], key: &str| {
+    let of_block = |calls: &[ProviderCall], key: &str| {
         calls.iter().all(|call| call.form.get(key).is_some_and(|value| value == "capacity-block"))
     };
     let (fleets, mut templates) = (play.calls("CreateFleet"), play.calls("CreateLaunchTemplate"));
     // Karpenter also creates one to validate the EC2NodeClass.
-    let name = |call: &Call, key: &str| call.form.get(key).cloned();
+    let name = |call: &ProviderCall, key: &str| call.form.get(key).cloned();
     let used: BTreeSet<Option<String>> = fleets.iter().map(|call| name(call, TEMPLATE)).collect();
     templates.retain(|made| used.contains(&name(made, "LaunchTemplateName")));
     ensure!(
@@ -179,7 +179,7 @@ pub async fn block_too_short(stage: &Stage, instance_type: &'static str) -> Resu
     let block = json!({"id": ID, "type": "capacity-block", "nodes": 2, "closes": closes});
     let policy = json!({"tiers": [{"name": "block", "nodePoolName": "${id}", "reservations": [block]}]});
     let mut play = Play::start(stage, "block-too-short", instance_type, policy).await?;
-    let block = CapacityReservation { block: true, ends: Some(closes), ..reservation(ID, instance_type, 2) };
+    let block = Ec2Reservation { block: true, ends: Some(closes), ..reservation(ID, instance_type, 2) };
     use_it(&mut play, block).await?;
     until_found(&play, ID).await?;
     play.steps(json!([

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Event;
 use kube::Api;
 use kube::api::ListParams;
 use serde_json::{Value, json};
-use setu_e2e::aws::{Call, Instance, Market, Offerings, Refusal, Rule};
+use setu_e2e::aws::{Ec2Market, Ec2Rule, FleetRefusal, Instance, Offerings, ProviderCall};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -30,7 +30,7 @@ fn tiers(key: &str, values: [&str; 2]) -> Value {
 pub async fn one_short(stage: &Stage, machines: usize, instance_type: &'static str) -> Result<()> {
     let policy = json!({"retry": {"inCheck": {"limit": 4, "base": "10m", "max": "10m"}}});
     let mut play = Play::start(stage, &format!("short-{machines}"), instance_type, policy).await?;
-    play.cloud.rules(vec![Rule::Room(Offerings::of(instance_type), machines - 1)]);
+    play.cloud.rules(vec![Ec2Rule::Room(Offerings::of(instance_type), machines - 1)]);
     play.submit("train", machines, None).await?;
     let back = ["Provisioning", "WaitingReady", "RollingBack", "BackingOff"];
     let mut expected = json!({"job": "train", "wentThrough": back, "claims": 0});
@@ -39,7 +39,7 @@ pub async fn one_short(stage: &Stage, machines: usize, instance_type: &'static s
     }
     play.steps(json!([{"until": expected}])).await?;
     play.audit(0).await?;
-    let ids = |call: Call| {
+    let ids = |call: ProviderCall| {
         call.form.into_iter().filter(|(key, _)| key.starts_with("InstanceId.")).map(|(_, id)| id)
     };
     let given_back: BTreeSet<String> = play.calls("TerminateInstances").into_iter().flat_map(ids).collect();
@@ -64,8 +64,8 @@ pub async fn taken_back_unseen(stage: &Stage, instance_type: &'static str) -> Re
     let policy = json!({"retry": {"inCheck": {"limit": 4, "base": "10m", "max": "10m"}}});
     let mut play = Play::start(stage, "unseen", instance_type, policy).await?;
     // Hides the instances until the rules are cleared.
-    let lag = Rule::Lag(Duration::from_mins(10));
-    play.cloud.rules(vec![Rule::Room(Offerings::of(instance_type), 3), lag]);
+    let lag = Ec2Rule::Lag(Duration::from_mins(10));
+    play.cloud.rules(vec![Ec2Rule::Room(Offerings::of(instance_type), 3), lag]);
     play.submit("train", 4, None).await?;
     let back = ["Provisioning", "WaitingReady", "RollingBack", "BackingOff"];
     play.steps(json!([{"until": {"job": "train", "wentThrough": back, "claims": 0}}])).await?;
@@ -79,12 +79,12 @@ pub async fn taken_back_unseen(stage: &Stage, instance_type: &'static str) -> Re
 /// If EC2 refuses the first capacity type, for any reason, the whole gang is launched with the other.
 pub async fn terms_out(
     stage: &Stage,
-    terms: [Market; 2],
-    why: Refusal,
+    terms: [Ec2Market; 2],
+    why: FleetRefusal,
     instance_type: &'static str,
 ) -> Result<()> {
     let [first, second] = terms;
-    let policy = tiers("karpenter.sh/capacity-type", terms.map(Market::name));
+    let policy = tiers("karpenter.sh/capacity-type", terms.map(Ec2Market::name));
     let id = format!("{}-{}", first.name(), why.code().to_lowercase());
     let mut play = Play::start(stage, &id, instance_type, policy).await?;
     let requirements = json!([
@@ -92,7 +92,7 @@ pub async fn terms_out(
         {"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["spot", "on-demand"]},
     ]);
     play.steps(json!([{"patch": {"kind": "NodePool", "name": "${id}", "patch": {"spec": {"template": {"spec": {"requirements": requirements}}}}}}])).await?;
-    play.cloud.rules(vec![Rule::Refuse(Offerings::of(instance_type).on(first), why)]);
+    play.cloud.rules(vec![Ec2Rule::Refuse(Offerings::of(instance_type).on(first), why)]);
     let reserved = play.submit("train", 4, None).await?;
     play.steps(json!([{"until": {"job": "train", "admitted": true, "runningOnOwnNodes": 4, "attempt": 2, "capacityTypes": {(second.name()): 4}}}])).await?;
     two_cheap_attempts(&play, 4, reserved)?;
@@ -131,8 +131,10 @@ pub async fn known_out(stage: &Stage, instance_type: &'static str) -> Result<()>
         {"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["spot", "on-demand"]},
     ]);
     play.steps(json!([{"patch": {"kind": "NodePool", "name": "${id}", "patch": {"spec": {"template": {"spec": {"requirements": requirements}}}}}}])).await?;
-    let sold_out =
-        Rule::Refuse(Offerings::of(instance_type).on(Market::Spot), Refusal::InsufficientInstanceCapacity);
+    let sold_out = Ec2Rule::Refuse(
+        Offerings::of(instance_type).on(Ec2Market::Spot),
+        FleetRefusal::InsufficientInstanceCapacity,
+    );
     play.cloud.rules(vec![sold_out]);
     play.submit("first", 2, Some("5s")).await?;
     play.steps(json!([{"until": {"job": "first", "finished": true, "claims": 0, "attempt": 2}}])).await?;
@@ -177,7 +179,7 @@ pub async fn known_out(stage: &Stage, instance_type: &'static str) -> Result<()>
 pub async fn zone_out(stage: &Stage, machines: usize, instance_type: &'static str) -> Result<()> {
     let policy = tiers("topology.kubernetes.io/zone", ["us-east-1a", "us-east-1b"]);
     let mut play = Play::start(stage, &format!("zone-out-{machines}"), instance_type, policy).await?;
-    play.cloud.rules(vec![Rule::Room(Offerings::of(instance_type).in_zone("us-east-1a"), machines - 1)]);
+    play.cloud.rules(vec![Ec2Rule::Room(Offerings::of(instance_type).in_zone("us-east-1a"), machines - 1)]);
     let reserved = play.submit("train", machines, None).await?;
     play.steps(json!([{"until": {"job": "train", "admitted": true, "runningOnOwnNodes": machines, "attempt": 2, "within": 180}}]))
         .await?;

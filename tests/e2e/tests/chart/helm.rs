@@ -1,6 +1,6 @@
 //! Runs the real helm, which is built with the control plane.
 
-use setu_e2e::{Layout, programs};
+use setu_e2e::{HarnessLayout, programs};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -46,7 +46,7 @@ pub fn previous_chart(folder: &Path) -> PathBuf {
 
 /// A helm command with its own folders.
 pub fn command(folder: &Path) -> Command {
-    let layout = Layout::default();
+    let layout = HarnessLayout::default();
     let mut command = Command::new(programs::helm(&layout).unwrap());
     for (key, name) in
         [("HELM_CACHE_HOME", "cache"), ("HELM_CONFIG_HOME", "config"), ("HELM_DATA_HOME", "data")]

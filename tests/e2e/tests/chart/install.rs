@@ -16,7 +16,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::ListParams;
 use kube::{Api, CustomResourceExt as _, ResourceExt as _};
 use serde_json::{Value, json};
-use setu_e2e::{Options, Stack, apply};
+use setu_e2e::{Stack, StackOptions, apply};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub struct Install {
 
 impl Install {
     async fn start() -> Self {
-        let stack = Arc::new(Stack::start(Options::default()).await.unwrap());
+        let stack = Arc::new(Stack::start(StackOptions::default()).await.unwrap());
         let client = stack.client().unwrap();
         apply::all(&client, surroundings("of a collector that there is not")).await.unwrap();
         // The chart contains the CRD too, but the world lists the kinds before that.

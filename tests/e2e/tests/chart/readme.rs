@@ -3,12 +3,12 @@
 use crate::helm::{chart, command, root, succeed};
 use crate::render::{compare, documents, fenced};
 use serde_json::Value;
-use setu_e2e::{Layout, programs};
+use setu_e2e::{HarnessLayout, programs};
 use std::process::Command;
 
 #[test]
 fn the_readme_matches_the_values_and_its_command_renders() {
-    let mut docs = Command::new(programs::helm_docs(&Layout::default()).unwrap());
+    let mut docs = Command::new(programs::helm_docs(&HarnessLayout::default()).unwrap());
     docs.args(["--dry-run", "--log-level", "warning", "--sort-values-order", "file", "--chart-search-root"]);
     let made = succeed(docs.arg(chart()));
     let rows = made.lines().filter(|line| line.starts_with("| "));

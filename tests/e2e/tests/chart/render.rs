@@ -5,7 +5,7 @@ use crate::helm::{EVERYTHING, HOST, SETS, chart, command, root, said, succeed, v
 use ::setu::policy::PolicyFile;
 use serde::Deserialize as _;
 use serde_json::Value;
-use setu_e2e::Layout;
+use setu_e2e::HarnessLayout;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -444,7 +444,7 @@ pub fn fenced<'t>(text: &'t str, kind: &str) -> Vec<&'t str> {
 
 #[test]
 fn the_install_commands_of_the_cloud_guides_render() {
-    let bin = Layout::default().bin();
+    let bin = HarnessLayout::default().bin();
     for guide in ["eks", "gke", "aks"] {
         let text = std::fs::read_to_string(root().join(format!("docs/{guide}.md"))).unwrap();
         let install = fenced(&text, "sh").into_iter().find(|body| body.starts_with("helm install")).unwrap();

@@ -25,7 +25,7 @@ use anyhow::{Context as _, Result};
 use campaign::{Campaign, Pair};
 use libtest_mimic::{Arguments, Failed, Trial};
 use server::Server;
-use setu_e2e::{Options, Scope, Stack, definitions};
+use setu_e2e::{Stack, StackOptions, StackScope, definitions};
 use step::Sequence;
 use tokio::runtime::Runtime;
 
@@ -40,7 +40,8 @@ fn main() -> Result<()> {
     // In order: past differences are the most likely to return.
     arguments.test_threads = Some(1);
     let runtime = Arc::new(Runtime::new()?);
-    let stack = runtime.block_on(Stack::start(Options { scope: Scope::ApiServer, ..Options::default() }))?;
+    let stack = runtime
+        .block_on(Stack::start(StackOptions { scope: StackScope::ApiServer, ..StackOptions::default() }))?;
     runtime.block_on(definitions::install(&stack.client()?))?;
     let real = Server::Real(stack.client()?);
     let itself = Campaign {

@@ -9,7 +9,7 @@ use kube::Client;
 use kube::client::Body;
 use serde_json::Value;
 use setu::clock::Clock;
-use setu::sim::api::{Answer, ApiServer, Caller, Options};
+use setu::sim::api::{ApiServer, Caller, ServerOptions, ServerResponse};
 use std::time::Duration;
 
 /// Longer than any answer of a healthy server takes.
@@ -36,7 +36,7 @@ impl Server {
     /// An embedded server after a compaction, so that some versions are too old.
     pub fn embedded() -> Self {
         let clock = Clock::wall();
-        let server = ApiServer::new(Options { seed: 1, clock, replicas: 1, history: 10_000 });
+        let server = ApiServer::new(ServerOptions { seed: 1, clock, replicas: 1, history: 10_000 });
         server.compact();
         Self::Embedded(server)
     }
@@ -75,8 +75,8 @@ async fn real(client: &Client, request: Request<Vec<u8>>, watch: bool) -> Result
 fn embedded(server: &ApiServer, request: Request<Vec<u8>>) -> Result<Reply> {
     let caller = Caller { user: "admin".into(), replica: 0 };
     match server.handle(&caller, &request.map(bytes::Bytes::from)) {
-        Answer::Whole(answer) => whole(answer.status().as_u16(), answer.body()),
-        Answer::Watch(frames) => {
+        ServerResponse::Whole(answer) => whole(answer.status().as_u16(), answer.body()),
+        ServerResponse::Watch(frames) => {
             let lines =
                 frames.map(|frame| serde_json::from_slice(&frame.line).context("a frame that is no JSON"));
             Ok(Reply::Stream(lines.boxed()))

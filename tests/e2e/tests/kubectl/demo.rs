@@ -42,7 +42,7 @@ impl Demo {
         let address = address.await.expect("the demo does not serve");
         // Drains the output, so that the demo does not block.
         tokio::spawn(async move { while lines.next_line().await.is_ok_and(|line| line.is_some()) {} });
-        let kubectl = programs::kubectl(&setu_e2e::Layout::default()).unwrap();
+        let kubectl = programs::kubectl(&setu_e2e::HarnessLayout::default()).unwrap();
         Self { address, kubectl, home: TempDir::new().unwrap(), _setu: setu }
     }
 

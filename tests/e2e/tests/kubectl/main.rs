@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use setu::clock::Clock;
-use setu::sim::api::{ApiServer, Options, kinds};
+use setu::sim::api::{ApiServer, ServerOptions, kinds};
 use setu_e2e::programs;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
@@ -41,8 +41,9 @@ struct Served {
 
 impl Served {
     async fn start() -> Self {
-        let kubectl = programs::kubectl(&setu_e2e::Layout::default()).unwrap();
-        let server = ApiServer::new(Options { seed: 7, clock: Clock::wall(), replicas: 1, history: 1000 });
+        let kubectl = programs::kubectl(&setu_e2e::HarnessLayout::default()).unwrap();
+        let server =
+            ApiServer::new(ServerOptions { seed: 7, clock: Clock::wall(), replicas: 1, history: 1000 });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
         let stop = CancellationToken::new();

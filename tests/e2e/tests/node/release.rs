@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
-use setu_e2e::{Options, Program, Scope, Stack, apply};
+use setu_e2e::{StackOptions, Program, StackScope, Stack, apply};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -38,7 +38,7 @@ impl Release {
     /// A cluster with the real node, the image in it, and nothing installed.
     pub async fn prepare() -> Self {
         let stack =
-            Arc::new(Stack::start(Options { scope: Scope::RealNode, ..Options::default() }).await.unwrap());
+            Arc::new(Stack::start(StackOptions { scope: StackScope::RealNode, ..StackOptions::default() }).await.unwrap());
         let archive = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/e2e/setu-image.tar");
         stack.load_image(&archive).unwrap();
         stack.load_image(&stack.folder().join("node/curl.tar")).unwrap();

@@ -11,8 +11,8 @@ use kube::core::GroupVersionKind;
 use kube::{Api, Client, CustomResourceExt as _};
 use serde_json::{Value, json};
 use setu_e2e::{
-    KUEUE_NAMESPACE, Layout, Options, RUN_FOR_ANNOTATION, Stack, WEATHER_NAME, WEATHER_NAMESPACE, apply,
-    programs, requests,
+    HarnessLayout, KUEUE_NAMESPACE, RUN_FOR_ANNOTATION, Stack, StackOptions, WEATHER_NAME, WEATHER_NAMESPACE,
+    apply, programs, requests,
 };
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -54,7 +54,7 @@ fn root() -> PathBuf {
 
 /// The chart's admission policies where requests are served.
 fn policies() -> String {
-    let mut helm = Command::new(programs::helm(&Layout::default()).unwrap());
+    let mut helm = Command::new(programs::helm(&HarnessLayout::default()).unwrap());
     helm.args(["template", "setu"]).arg(root().join("charts/setu")).args(["--namespace", KUEUE_NAMESPACE]);
     helm.args(["--set", "image.repository=setu,provisioningRequests.enabled=true"]);
     let output = helm.args(["--show-only", "templates/admission-policies.yaml"]).output().unwrap();
@@ -76,7 +76,7 @@ fn resource(kind: &str) -> ApiResource {
 impl Stage {
     /// Starts the control plane and Setu.
     pub async fn set() -> Self {
-        let options = Options { provisioning_requests: true, ..Options::default() };
+        let options = StackOptions { provisioning_requests: true, ..StackOptions::default() };
         let stack = Stack::start(options).await.unwrap();
         let client = stack.client().unwrap();
         let crd = serde_json::to_value(ProvisioningParameters::crd()).unwrap();

@@ -11,7 +11,7 @@ use kube::Client;
 use kube::discovery::{ApiResource, Discovery, Scope};
 use page::Page;
 use serde_json::Value;
-use setu::sim::scenario::{Provider, Run, Step, Theatre, controller_name, policy};
+use setu::sim::scenario::{KarpenterProvider, Run, ScenarioStep, Theatre, controller_name, policy};
 use setu_e2e::{Program, Stack, aws};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
@@ -52,7 +52,7 @@ impl Real {
             &folder,
         )?
         .with(&arguments);
-        let needs_page = run.scenario.steps.iter().any(|step| matches!(step, Step::KarpenterSays(_)));
+        let needs_page = run.scenario.steps.iter().any(|step| matches!(step, ScenarioStep::KarpenterSays(_)));
         let page = if needs_page { Some(Page::serve()?) } else { None };
         let url = page.as_ref().map(Page::url);
         let setu = match &url {
@@ -102,7 +102,7 @@ impl Theatre for Real {
         self.client.clone()
     }
 
-    fn provided(&self, object: Value, _provider: Provider) -> Result<Value> {
+    fn provided(&self, object: Value, _provider: KarpenterProvider) -> Result<Value> {
         self.aws_type
             .map_or_else(|| Ok(object.clone()), |instance_type| aws::provided(&object, instance_type))
     }

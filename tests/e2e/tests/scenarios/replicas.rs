@@ -8,7 +8,7 @@ use ::setu::sim::scenario::{self, Run, Scenario, Step, World, controller_name_of
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, CustomResourceExt as _};
 use serde_json::{Value, json};
-use setu_e2e::{KUEUE_NAMESPACE, Options, Stack, apply};
+use setu_e2e::{KUEUE_NAMESPACE, Stack, StackOptions, apply};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub struct Replicas {
 impl Replicas {
     /// Starts a world with this ID, in which nodes do not register, without replicas. Later ones get these arguments.
     pub async fn start(id: &str, arguments: &'static [&'static str]) -> Self {
-        let stack = Arc::new(Stack::start(Options::default()).await.unwrap());
+        let stack = Arc::new(Stack::start(StackOptions::default()).await.unwrap());
         let client = stack.client().unwrap();
         let crd = serde_json::to_value(ProvisioningParameters::crd()).unwrap();
         apply::all(&client, vec![crd]).await.unwrap();

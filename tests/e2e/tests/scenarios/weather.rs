@@ -4,7 +4,7 @@ use ::setu::api::duration::Span;
 use anyhow::{Context as _, Result, anyhow, ensure};
 use serde::Deserialize;
 use serde_json::Value;
-use setu_e2e::aws::{Cloud, Comes, Machines, Market, Offerings, Rule};
+use setu_e2e::aws::{Cloud, Comes, Ec2Market, Ec2Rule, MachineBehaviour, Offerings};
 use std::time::Duration;
 
 /// A rule of the weather. Only one world runs at a time, so its NodePool is ignored.
@@ -30,8 +30,8 @@ pub fn set(cloud: &Cloud, weather: &[Value]) -> Result<()> {
 }
 
 /// The faults, and how machines behave.
-fn read(written: &[Value]) -> Result<(Vec<Rule>, Machines)> {
-    let (mut rules, mut machines) = (Vec::new(), Machines::default());
+fn read(written: &[Value]) -> Result<(Vec<Ec2Rule>, MachineBehaviour)> {
+    let (mut rules, mut machines) = (Vec::new(), MachineBehaviour::default());
     for value in written {
         let rule = Written::deserialize(value)
             .with_context(|| format!("weather that EC2 does not have: {value}"))?;
@@ -45,8 +45,8 @@ fn read(written: &[Value]) -> Result<(Vec<Rule>, Machines)> {
         let delayed = rule.launch_delay.is_some() || rule.registration_delay.is_some();
         ensure!(!(narrowed && delayed), "EC2 delays all machines alike: {value}");
         let of = Offerings { instance_type: rule.instance_type, zone: rule.zone, market };
-        rules.extend(rule.capacity.map(|most| Rule::AtMost(of, most)));
-        rules.extend(rule.launch_delay.map(|by| Rule::Delay("CreateFleet", long(by))));
+        rules.extend(rule.capacity.map(|most| Ec2Rule::AtMost(of, most)));
+        rules.extend(rule.launch_delay.map(|by| Ec2Rule::Delay("CreateFleet", long(by))));
         if let Some(by) = rule.registration_delay {
             machines.node = Comes::After(long(by));
         }
@@ -54,8 +54,8 @@ fn read(written: &[Value]) -> Result<(Vec<Rule>, Machines)> {
     Ok((rules, machines))
 }
 
-fn market(name: &str) -> Option<Market> {
-    [Market::OnDemand, Market::Spot].into_iter().find(|market| market.name() == name)
+fn market(name: &str) -> Option<Ec2Market> {
+    [Ec2Market::OnDemand, Ec2Market::Spot].into_iter().find(|market| market.name() == name)
 }
 
 fn long(span: Span) -> Duration {
