@@ -5,9 +5,9 @@ use jiff::{SignedDuration, Timestamp};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use setu::clock::Clock;
-use setu::sim::api::{ApiServer, ServerOptions as Embedded};
+use setu::sim::api::{ApiServer, StackOptions as Embedded};
 use setu::sim::http;
-use setu_e2e::{ServerOptions, Stack, StackScope, definitions};
+use setu_e2e::{Stack, StackOptions, StackScope, definitions};
 use std::path::PathBuf;
 use tempfile::NamedTempFile;
 use tokio_util::sync::CancellationToken;
@@ -34,7 +34,7 @@ impl Server {
 
     pub async fn real() -> Result<Self> {
         let stack =
-            Stack::start(ServerOptions { scope: StackScope::ApiServer, ..ServerOptions::default() }).await?;
+            Stack::start(StackOptions { scope: StackScope::ApiServer, ..StackOptions::default() }).await?;
         definitions::install(&stack.client()?).await?;
         Ok(Self::Real(Box::new(stack)))
     }

@@ -44,7 +44,7 @@ impl Context {
         let mut hasher = DefaultHasher::new();
         (self.policies.revision(), self.better_offers()).hash(&mut hasher);
         let stores = &self.stores;
-        stores.plan.hash(&mut hasher);
+        stores.plan.hash_into(&mut hasher);
         by_version(stores.limit_ranges.state(), &mut hasher);
         by_version(stores.namespaces.store.state(), &mut hasher);
         hasher.finish()

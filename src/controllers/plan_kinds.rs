@@ -62,7 +62,7 @@ macro_rules! plan_kinds {
             }
 
             /// Hashes what may end a refusal if it changes.
-            pub fn hash(&self, hasher: &mut DefaultHasher) {
+            pub fn hash_into(&self, hasher: &mut DefaultHasher) {
                 $($counted(self.$field.state(), hasher);)+
             }
         }

@@ -188,20 +188,17 @@ async fn apply(
     changed: &[&CheckState],
 ) -> Result<Workload, Error> {
     let client = context.client_of(workload.metadata.uid.as_deref().unwrap_or_default());
-    match (workload.request_name(), results.first(), changed.first()) {
-        (Some(_), Some(result), Some(entry)) => {
-            let reason = (&result.in_request.details, result.in_request.failure.as_ref());
-            request::apply(client, workload, entry, reason, context.now()).await
-        }
-        _ => {
-            let ours = workload.checks().iter().filter(|c| context.is_ours(&c.name));
-            let latest = |old: &CheckState| {
-                changed.iter().find(|new| new.name == old.name).copied().unwrap_or(old).clone()
-            };
-            let entries: Vec<CheckState> = ours.map(latest).collect();
-            verdict::apply(client, workload, &entries).await
-        }
+    if workload.request_name().is_some()
+        && let (Some(result), Some(entry)) = (results.first(), changed.first())
+    {
+        let reason = (&result.in_request.details, result.in_request.failure.as_ref());
+        return request::apply(client, workload, entry, reason, context.now()).await;
     }
+    let ours = workload.checks().iter().filter(|c| context.is_ours(&c.name));
+    let latest =
+        |old: &CheckState| changed.iter().find(|new| new.name == old.name).copied().unwrap_or(old).clone();
+    let entries: Vec<CheckState> = ours.map(latest).collect();
+    verdict::apply(client, workload, &entries).await
 }
 
 /// Logs and counts a verdict that was written this long after the reservation.

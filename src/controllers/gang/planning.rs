@@ -155,10 +155,11 @@ impl Gang<'_> {
             let late = self.observed.launched_late(memory.attempt, limit, self.scope.now());
             return late.flat_map(|claim| Offering::of(claim, &keys)).collect();
         }
-        let last = |slot| last_known(memory, &self.scope.identity, &self.records(workload), slot);
+        let recorded = |slot| last_known(memory, &self.scope.identity, &self.records(workload), slot);
         let lost =
             losses.iter().filter(|(_, loss)| loss.failure().is_some_and(|f| f.reason == failure.reason));
-        lost.flat_map(|(slot, _)| self.scope.context.tombstones.offerings(&last(*slot).1, &keys)).collect()
+        lost.flat_map(|(slot, _)| self.scope.context.tombstones.offerings(&recorded(*slot).1, &keys))
+            .collect()
     }
 }
 

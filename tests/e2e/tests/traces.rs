@@ -11,7 +11,7 @@ mod setu;
 
 use ::setu::api::Workload;
 use ::setu::gang::{Journal, StateName, TraceContext};
-use ::setu::sim::scenario::{Run, Scenario, World};
+use ::setu::sim::scenario::{Run, Scenario, ScenarioWorld};
 use kube::CustomResourceExt as _;
 use real::{Real, Shared};
 use serde_json::{Value, json};
@@ -26,7 +26,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The trace context that the Job was submitted with.
 const SUBMITTED_IN: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
-async fn world(stack: &Arc<Stack>) -> World<Real> {
+async fn world(stack: &Arc<Stack>) -> ScenarioWorld<Real> {
     let client = stack.client().unwrap();
     let crd = serde_json::to_value(::setu::api::ProvisioningParameters::crd()).unwrap();
     setu_e2e::apply::all(&client, vec![crd]).await.unwrap();
@@ -37,10 +37,10 @@ async fn world(stack: &Arc<Stack>) -> World<Real> {
     .unwrap();
     let run = Run { title: scenario.title.clone(), id: "traces".into(), scenario };
     let shared = Shared { kinds: Arc::new(kinds), kubeconfig: Arc::from(stack.kubeconfig()) };
-    World::new(Real::new(stack, &shared, &run).unwrap(), &run).await.unwrap()
+    ScenarioWorld::new(Real::new(stack, &shared, &run).unwrap(), &run).await.unwrap()
 }
 
-async fn submit(world: &World<Real>, name: &str) {
+async fn submit(world: &ScenarioWorld<Real>, name: &str) {
     let requests = json!({"cpu": "1", "nvidia.com/gpu": "1"});
     let job = json!({
         "apiVersion": "batch/v1", "kind": "Job",
@@ -67,7 +67,7 @@ async fn submit(world: &World<Real>, name: &str) {
 
 /// Waits until the journal of a Job's gang meets a condition.
 async fn until(
-    world: &mut World<Real>,
+    world: &mut ScenarioWorld<Real>,
     job: &str,
     what: &str,
     wanted: impl Fn(&Journal) -> bool,
@@ -254,7 +254,7 @@ fn check(all: &[Shown], journal: &Journal) {
 }
 
 /// Without the collector a gang runs as before; one log line and a metric report it.
-async fn without_collector(stack: &Stack, world: &mut World<Real>) {
+async fn without_collector(stack: &Stack, world: &mut ScenarioWorld<Real>) {
     stack.stop_program(Program::Jaeger).await.unwrap();
     submit(world, "unseen").await;
     until(world, "unseen", "released", is_in(StateName::Released)).await;

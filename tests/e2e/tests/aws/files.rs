@@ -2,7 +2,7 @@
 
 use crate::play::{SETTLED, Stage, nodes_are_given_up, rights_suffice};
 use crate::real::Real;
-use ::setu::sim::scenario::{self, Run, World};
+use ::setu::sim::scenario::{self, Run, ScenarioWorld};
 use anyhow::{Context as _, Result, ensure};
 use setu_e2e::aws::MachineBehaviour;
 use std::collections::BTreeSet;
@@ -170,7 +170,7 @@ async fn play(stage: &Stage, run: &Run) -> Result<()> {
     let since = cloud.calls().len();
     let mut real = Real::new(&stage.stack, &stage.shared, run)?;
     real.aws_type = Some("g5.4xlarge");
-    let mut world = World::new(real, run).await?;
+    let mut world = ScenarioWorld::new(real, run).await?;
     scenario::play(&mut world, run, None).await?;
     rights_suffice(cloud)?;
     let start = Instant::now();

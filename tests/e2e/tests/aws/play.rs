@@ -2,7 +2,7 @@
 
 use crate::real::{Real, Shared};
 use ::setu::api::NodeClaim;
-use ::setu::sim::scenario::{self, Run, Scenario, Step, Theatre as _, World};
+use ::setu::sim::scenario::{self, Run, Scenario, ScenarioStep, ScenarioWorld, Theatre as _};
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{DynamicObject, ListParams};
@@ -93,7 +93,7 @@ impl Stage {
 
 /// A running scenario.
 pub struct Play<'a> {
-    pub world: World<Real>,
+    pub world: ScenarioWorld<Real>,
     pub cloud: &'a Cloud,
     pub instance_type: &'static str,
     /// The number of calls before it started.
@@ -154,7 +154,7 @@ impl<'a> Play<'a> {
         let run = Run { title: id.clone(), id, scenario };
         let mut real = Real::new(&stage.stack, &stage.shared, &run)?;
         real.aws_type = Some(instance_type);
-        let mut world = World::new(real, &run).await?;
+        let mut world = ScenarioWorld::new(real, &run).await?;
         // Setu is restarted without the kill.
         let end = kill_after.map(|write| ("SETU_KILL_AFTER_WRITE", write.to_owned()));
         world.theatre.setu.environment.extend(end);
@@ -331,7 +331,7 @@ pub fn rights_suffice(cloud: &Cloud) -> Result<()> {
 }
 
 /// Deletes the NodePools and the NodeClass of a world, and waits until none of its launch templates is left.
-pub async fn nodes_are_given_up(world: &World<Real>, cloud: &Cloud, since: usize) -> Result<()> {
+pub async fn nodes_are_given_up(world: &ScenarioWorld<Real>, cloud: &Cloud, since: usize) -> Result<()> {
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("karpenter.sh", "v1", "NodePool"));
     let pools: Api<DynamicObject> = Api::all_with(world.client.clone(), &kind);
     for pool in pools.list(&ListParams::default()).await? {
@@ -367,6 +367,6 @@ fn made_templates(cloud: &Cloud, since: usize, class: &str) -> BTreeSet<String> 
     made.filter_map(|call| call.form.get("LaunchTemplateName").cloned()).collect()
 }
 
-fn step(value: Value) -> Result<Step> {
+fn step(value: Value) -> Result<ScenarioStep> {
     serde_json::from_value(value).context("reading a step")
 }

@@ -8,7 +8,7 @@ use crate::real::{Real, Shared};
 use crate::setu::Setu;
 use crate::surroundings::{ID, NAMESPACE, surroundings};
 use crate::{admission, hooks};
-use ::setu::sim::scenario::{self, Run, Scenario, Step, World, controller_name_of};
+use ::setu::sim::scenario::{self, Run, Scenario, ScenarioStep, ScenarioWorld, controller_name_of};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use k8s_openapi::api::rbac::v1::ClusterRole;
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 /// A release in its world.
 pub struct Install {
-    pub world: World<Real>,
+    pub world: ScenarioWorld<Real>,
     pub stack: Arc<Stack>,
     folder: PathBuf,
 }
@@ -41,7 +41,7 @@ impl Install {
         let scenario: Scenario = serde_json::from_value(json!({"title": ID})).unwrap();
         let run = Run { title: ID.into(), id: ID.into(), scenario };
         let shared = Shared { kinds, kubeconfig: stack.kubeconfig().into() };
-        let world = World::new(Real::new(&stack, &shared, &run).unwrap(), &run).await.unwrap();
+        let world = ScenarioWorld::new(Real::new(&stack, &shared, &run).unwrap(), &run).await.unwrap();
         let folder = stack.folder().join("helm");
         Self { world, stack, folder }
     }
@@ -123,7 +123,7 @@ impl Install {
     }
 
     pub async fn step(&mut self, step: Value) {
-        let step: Step = serde_json::from_value(step).unwrap();
+        let step: ScenarioStep = serde_json::from_value(step).unwrap();
         scenario::take(&mut self.world, &step).await.unwrap_or_else(|e| panic!("{e:#}"));
     }
 
@@ -140,7 +140,7 @@ impl Install {
         let mut end =
             json!({"job": job, "finished": true, "state": "Released", "claims": 0, "event": "GangReleased"});
         end["wentThrough"] = json!(["Provisioning", "WaitingReady", "Approved"]);
-        let step: Step = serde_json::from_value(json!({"until": end})).unwrap();
+        let step: ScenarioStep = serde_json::from_value(json!({"until": end})).unwrap();
         let ended = scenario::take(&mut self.world, &step).await;
         ended.unwrap_or_else(|e| panic!("{e:#}\n{}", setu.log_tail(30)));
     }

@@ -13,7 +13,7 @@ mod real;
 mod rights;
 mod setu;
 
-use ::setu::sim::scenario::{self, Provider, Run, World};
+use ::setu::sim::scenario::{self, KarpenterProvider, Run, ScenarioWorld};
 use anyhow::{Context as _, Result};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use kube::CustomResourceExt as _;
@@ -43,7 +43,7 @@ fn main() -> Result<()> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
         runs.extend(scenario::read(&folder).with_context(|| format!("reading {}", folder.display()))?);
     }
-    runs.retain(|run| run.scenario.provider == Provider::Kwok);
+    runs.retain(|run| run.scenario.provider == KarpenterProvider::Kwok);
     if arguments.list {
         let list = runs.into_iter().map(|run| Trial::test(run.title, || Ok(()))).collect();
         libtest_mimic::run(&arguments, list).exit();
@@ -98,7 +98,7 @@ fn trial(shared: Shared, run: Run, apart: usize, stack: &Arc<Stack>, handle: Han
 }
 
 async fn play(stack: &Arc<Stack>, shared: &Shared, run: &Run, apart: usize) -> Result<()> {
-    let mut world = World::new(Real::new(stack, shared, run)?, run).await?;
+    let mut world = ScenarioWorld::new(Real::new(stack, shared, run)?, run).await?;
     let writes = scenario::play(&mut world, run, None).await?;
     drop(world);
     if !run.scenario.kill_after_each_write {
@@ -113,7 +113,7 @@ async fn play(stack: &Arc<Stack>, shared: &Shared, run: &Run, apart: usize) -> R
 
 async fn killed_after(write: u64, stack: &Arc<Stack>, shared: &Shared, run: &Run) -> Result<()> {
     let run = Run { id: format!("{}-k{write}", run.id), ..run.clone() };
-    let mut world = World::new(Real::new(stack, shared, &run)?, &run).await?;
+    let mut world = ScenarioWorld::new(Real::new(stack, shared, &run)?, &run).await?;
     let played = scenario::play(&mut world, &run, Some(write)).await;
     played.map(drop).with_context(|| format!("killed after write {write}"))
 }

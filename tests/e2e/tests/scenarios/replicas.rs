@@ -4,7 +4,7 @@
 use crate::real::{Real, Shared};
 use crate::setu::Setu;
 use ::setu::api::ProvisioningParameters;
-use ::setu::sim::scenario::{self, Run, Scenario, Step, World, controller_name_of};
+use ::setu::sim::scenario::{self, Run, Scenario, ScenarioStep, ScenarioWorld, controller_name_of};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, CustomResourceExt as _};
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ const POLICY: &str = "{apiVersion: setu.kueue.x-k8s.io/v1alpha1, kind: Policy}";
 
 /// The replicas and their world.
 pub struct Replicas {
-    pub world: World<Real>,
+    pub world: ScenarioWorld<Real>,
     pub stack: Arc<Stack>,
     pub all: BTreeMap<&'static str, Setu>,
     kubeconfig: PathBuf,
@@ -39,7 +39,7 @@ impl Replicas {
         let run = Run { title: id.into(), id: id.into(), scenario };
         let kubeconfig = stack.kubeconfig_of(KUEUE_NAMESPACE, "setu").await.unwrap();
         let shared = Shared { kinds, kubeconfig: kubeconfig.clone().into() };
-        let world = World::new(Real::new(&stack, &shared, &run).unwrap(), &run).await.unwrap();
+        let world = ScenarioWorld::new(Real::new(&stack, &shared, &run).unwrap(), &run).await.unwrap();
         Self { world, stack, all: BTreeMap::new(), kubeconfig, arguments }
     }
 
@@ -72,7 +72,7 @@ impl Replicas {
 
     /// Runs one step of a scenario.
     pub async fn step(&mut self, step: Value) {
-        let step: Step = serde_json::from_value(step).unwrap();
+        let step: ScenarioStep = serde_json::from_value(step).unwrap();
         scenario::take(&mut self.world, &step).await.unwrap_or_else(|e| panic!("{e:#}\n{}", self.logs()));
     }
 
