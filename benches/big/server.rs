@@ -5,7 +5,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use setu::clock::Clock;
-use setu::sim::api::{ApiServer, StackOptions as Embedded};
+use setu::sim::api::{ApiServer, ServerOptions as Embedded};
 use setu::sim::http;
 use setu_e2e::{Stack, StackOptions, StackScope, definitions};
 use std::path::PathBuf;
