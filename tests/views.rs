@@ -520,7 +520,7 @@ fn by_request(conditions: &[&str]) -> ClusterObjects {
 }
 
 /// A request of this class, controlled by that Workload if so.
-fn request(class: &str, owned: bool) -> setu::api::ProvisioningRequest {
+fn request(class: &str, is_controlled: bool) -> setu::api::ProvisioningRequest {
     let owner = json!([{
         "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "name": "job-asks-1a2b3", "uid": "uid-asks", "controller": true,
     }]);
@@ -528,7 +528,7 @@ fn request(class: &str, owned: bool) -> setu::api::ProvisioningRequest {
         "apiVersion": "autoscaling.x-k8s.io/v1", "kind": "ProvisioningRequest",
         "metadata": {
             "name": "job-asks-1a2b3-provisioning-1", "namespace": "team-a", "uid": "uid-request",
-            "creationTimestamp": at(5).to_string(), "ownerReferences": if owned { owner } else { json!([]) },
+            "creationTimestamp": at(5).to_string(), "ownerReferences": if is_controlled { owner } else { json!([]) },
         },
         "spec": {"provisioningClassName": class},
     }))

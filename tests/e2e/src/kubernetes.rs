@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::identity::Identity;
 use crate::ports::Ports;
-use crate::process::{ProgramCommand, Program};
+use crate::process::{Program, ProgramCommand};
 use crate::{StackScope, node};
 
 /// More than any scenario needs, so that client-side rate limits do not affect measurements.

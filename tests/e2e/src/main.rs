@@ -60,7 +60,7 @@ async fn main() -> ExitCode {
 async fn run(arguments: Arguments) -> Result<()> {
     let layout = arguments.workspace.as_deref().map(HarnessLayout::of_workspace).unwrap_or_default();
     match arguments.command {
-        Command::Build { provider } => programs::build(&layout, provider, Scope::Full),
+        Command::Build { provider } => programs::build(&layout, provider, StackScope::Full),
         Command::Cluster { provider, mut apply, api_server_only, jaeger } => {
             let scope = if api_server_only { StackScope::ApiServer } else { StackScope::Full };
             if apply.is_empty() && provider == StackProvider::Aws {

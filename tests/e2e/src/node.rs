@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 
 use crate::identity::Identity;
 use crate::ports::Ports;
-use crate::process::{ProgramCommand, Program};
+use crate::process::{Program, ProgramCommand};
 use crate::{HarnessLayout, Stack, probe};
 
 /// The node's name.
@@ -71,7 +71,12 @@ fn found(program: &str) -> bool {
 }
 
 /// Writes the configuration of the node's programs.
-pub(crate) fn launch(layout: &HarnessLayout, stack: &Path, identity: &Identity, ports: Ports) -> Result<ProgramCommand> {
+pub(crate) fn launch(
+    layout: &HarnessLayout,
+    stack: &Path,
+    identity: &Identity,
+    ports: Ports,
+) -> Result<ProgramCommand> {
     let folder = stack.join("node");
     fs::create_dir_all(folder.join("cni")).context("creating the node's folder")?;
     for (name, user) in

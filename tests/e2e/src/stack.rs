@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 
 use crate::identity::{self, Identity};
 use crate::ports::Ports;
-use crate::process::{ProgramCommand, Logs, Process, Program, Watchdog};
+use crate::process::{Logs, Process, Program, ProgramCommand, Watchdog};
 use crate::{
     HarnessLayout, apply, aws, jaeger, jobs, kubernetes, kueue, node, nodes, probe, programs, ready, requests,
 };
@@ -410,10 +410,12 @@ mod tests {
 
     async fn prepared() -> Stack {
         let layout = HarnessLayout::default();
-        tokio::task::spawn_blocking(|| programs::build(&HarnessLayout::default(), StackProvider::Aws, StackScope::Full))
-            .await
-            .unwrap()
-            .unwrap();
+        tokio::task::spawn_blocking(|| {
+            programs::build(&HarnessLayout::default(), StackProvider::Aws, StackScope::Full)
+        })
+        .await
+        .unwrap()
+        .unwrap();
         Stack::prepare(layout, StackProvider::Aws, StackScope::Full).unwrap()
     }
 

@@ -4,14 +4,14 @@ use crate::helm::{command, said, values};
 use crate::real::{Real, Shared};
 use crate::surroundings::{ID, NAMESPACE, surroundings};
 use crate::watch::Seen;
-use ::setu::sim::scenario::{self, Run, Scenario, Step, World};
+use ::setu::sim::scenario::{self, Run, Scenario, ScenarioStep, ScenarioWorld};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
-use setu_e2e::{StackOptions, Program, StackScope, Stack, apply};
+use setu_e2e::{Program, Stack, StackOptions, StackScope, apply};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ pub const NODES: usize = 2;
 const PATIENCE: Duration = Duration::from_mins(4);
 
 pub struct Release {
-    pub world: World<Real>,
+    pub world: ScenarioWorld<Real>,
     pub stack: Arc<Stack>,
     pub seen: Seen,
     folder: PathBuf,
@@ -37,8 +37,11 @@ pub struct Release {
 impl Release {
     /// A cluster with the real node, the image in it, and nothing installed.
     pub async fn prepare() -> Self {
-        let stack =
-            Arc::new(Stack::start(StackOptions { scope: StackScope::RealNode, ..StackOptions::default() }).await.unwrap());
+        let stack = Arc::new(
+            Stack::start(StackOptions { scope: StackScope::RealNode, ..StackOptions::default() })
+                .await
+                .unwrap(),
+        );
         let archive = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/e2e/setu-image.tar");
         stack.load_image(&archive).unwrap();
         stack.load_image(&stack.folder().join("node/curl.tar")).unwrap();
@@ -52,7 +55,7 @@ impl Release {
         let scenario: Scenario = serde_json::from_value(json!({"title": ID})).unwrap();
         let run = Run { title: ID.into(), id: ID.into(), scenario };
         let shared = Shared { kinds, kubeconfig: stack.kubeconfig().into() };
-        let world = World::new(Real::new(&stack, &shared, &run).unwrap(), &run).await.unwrap();
+        let world = ScenarioWorld::new(Real::new(&stack, &shared, &run).unwrap(), &run).await.unwrap();
         let (seen, folder) = (Seen::start(&client), stack.folder().join("helm"));
         Self { world, stack, seen, folder, digest, gangs: Vec::new() }
     }
@@ -129,7 +132,7 @@ impl Release {
 
     pub async fn step(&mut self, step: Value) {
         let told = step.to_string();
-        let step: Step = serde_json::from_value(step).unwrap();
+        let step: ScenarioStep = serde_json::from_value(step).unwrap();
         if let Err(error) = scenario::take(&mut self.world, &step).await {
             panic!("{told}: {error:#}\n{}", self.state().await);
         }
