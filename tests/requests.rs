@@ -123,6 +123,26 @@ impl Stage {
         self.admin.create(&kinds::PROVISIONING_REQUEST, request).unwrap()
     }
 
+    /// Has the check ask only for pods with GPUs, and adds one to the queue that asks only for pods with this other resource.
+    fn split_by(&self, resource: &str) {
+        let managed = json!({"spec": {"managedResources": ["nvidia.com/gpu"]}});
+        self.admin.merge(&kinds::PROVISIONING_REQUEST_CONFIG, "", "setu", &managed).unwrap();
+        let twin_of = |kind, name: &str| {
+            let mut twin = (*self.admin.get(kind, "", name).unwrap()).clone();
+            twin["metadata"] = json!({"name": "twin"});
+            twin.as_object_mut().unwrap().remove("status");
+            twin
+        };
+        let mut config = twin_of(&kinds::PROVISIONING_REQUEST_CONFIG, "setu");
+        config["spec"]["managedResources"] = json!([resource]);
+        self.admin.create(&kinds::PROVISIONING_REQUEST_CONFIG, config).unwrap();
+        let mut check = twin_of(&kinds::ADMISSION_CHECK, ID);
+        check["spec"]["parameters"]["name"] = json!("twin");
+        self.admin.create(&kinds::ADMISSION_CHECK, check).unwrap();
+        let checks = json!({"spec": {"admissionChecksStrategy": {"admissionChecks": [{"name": ID}, {"name": "twin"}]}}});
+        self.admin.merge(&kinds::CLUSTER_QUEUE, "", ID, &checks).unwrap();
+    }
+
     /// Deletes the request and makes it again under its name at once.
     fn recreate_request(&self) -> [String; 2] {
         let mut request = self.request();
@@ -385,4 +405,27 @@ async fn nothing_is_kept_of_a_request_that_was_recreated_under_its_name() {
     for (kind, count) in kept {
         assert!(count <= 1 || kind == "claims", "{kind}: {count}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_requests_of_a_workload_each_get_nodes_for_the_pod_sets_that_they_list() {
+    let stage = Stage::new(names::REQUEST_CLASS, "{}");
+    stage.split_by("memory");
+    let set = |name: &str, count: usize, resources: &Value| {
+        let container = json!({"name": "main", "image": "none", "resources": {"requests": resources, "limits": resources}});
+        json!({"name": name, "count": count, "template": {"spec": {"restartPolicy": "Never", "containers": [container]}}})
+    };
+    let gpu = json!({"cpu": "1", "nvidia.com/gpu": "1"});
+    let workload = json!({
+        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "metadata": {"namespace": ID, "name": "two"},
+        "spec": {"queueName": "queue", "active": true, "podSets": [set("worker", 3, &gpu), set("driver", 1, &json!({"cpu": "1", "memory": "1Gi"}))]},
+    });
+    stage.admin.create(&kinds::WORKLOAD, workload).unwrap();
+    stage.until("it is admitted", 300, |s| s.is("Admitted")).await;
+    let counts: Vec<String> = stage
+        .requests()
+        .iter()
+        .map(|r| r["status"]["provisioningClassDetails"]["count"].to_string())
+        .collect();
+    assert_eq!((counts, stage.claims().len()), (vec!["\"3\"".to_owned(), "\"1\"".to_owned()], 4));
 }

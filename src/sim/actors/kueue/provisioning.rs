@@ -80,9 +80,19 @@ fn requests_of(user: &User, workload: &Value, prefix: &str) -> Vec<(i64, Arc<Val
     found
 }
 
+/// Whether the pods of this pod set request a resource that the check manages.
+fn is_managed(workload: &Value, pod_set: &str, config: &Value) -> bool {
+    let managed = list(config, "/spec/managedResources");
+    let set = list(workload, "/spec/podSets").iter().find(|set| text(set, "/name") == pod_set);
+    let containers = set.into_iter().flat_map(|set| list(set, "/template/spec/containers"));
+    let requests: Vec<&Value> = containers.filter_map(|c| c.pointer("/resources/requests")).collect();
+    managed.is_empty()
+        || managed.iter().filter_map(Value::as_str).any(|r| requests.iter().any(|all| all.get(r).is_some()))
+}
+
 fn request(workload: &Value, request: &str, config: &Value) -> Value {
     let assigned = list(workload, "/status/admission/podSetAssignments").iter();
-    let pod_sets = assigned.map(|set| {
+    let pod_sets = assigned.filter(|set| is_managed(workload, text(set, "/name"), config)).map(|set| {
         let template = format!("ppt-{request}-{}", text(set, "/name"));
         json!({"podTemplateRef": {"name": template}, "count": number(set, "/count")})
     });
@@ -166,6 +176,7 @@ fn updates(request: &Value, config: &Value, workload: &Value) -> Value {
         "autoscaling.x-k8s.io/consume-provisioning-request": name(request),
         "autoscaling.x-k8s.io/provisioning-class-name": text(request, "/spec/provisioningClassName"),
     });
+    let sets = sets.filter(|set| is_managed(workload, text(set, "/name"), config));
     sets.map(|set| json!({"name": text(set, "/name"), "annotations": annotations, "nodeSelector": selector}))
         .collect()
 }
