@@ -393,12 +393,14 @@ async fn nothing_is_kept_of_a_request_that_was_recreated_under_its_name() {
     stage.job("gang");
     stage.until("its claims exist", 60, |s| s.claims().len() == 2).await;
     let board = stage.cluster.board();
+    // The watch shows both changes at once.
+    stage.setu.wire.silence("/provisioningrequests");
     let [old, new] = stage.recreate_request();
     let gangs = |uid: &str| {
         let snapshot = board().unwrap();
         snapshot.gangs.keys().filter(|gang| **gang == gang_id(uid, ID)).count()
     };
-    stage.until("the new one is served", 60, |_| gangs(&new) == 1).await;
+    stage.until("the new one is served", 120, |_| gangs(&new) == 1).await;
     assert_eq!(gangs(&old), 0);
     let kept = stage.setu.context.remembered_gangs();
     assert_eq!((kept["board"], kept["gangs"], kept["workloads"]), (1, 1, 1), "{kept:?}");
