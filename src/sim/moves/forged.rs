@@ -28,13 +28,7 @@ pub fn journal(
 ) -> Value {
     let key = names::journal_key(check);
     let own = annotation(workload, &key).to_owned();
-    let with = |state: Value| {
-        let mut journal: Value = serde_json::from_str(&own).unwrap_or_default();
-        if let (Some(journal), Some(state)) = (journal.as_object_mut(), state.as_object()) {
-            journal.extend(state.clone());
-        }
-        json!(journal.to_string())
-    };
+    let with = |fields: Value| overwritten(&own, &fields);
     match what {
         Move::ForgeApproved => with(json!({"state": "Approved", "slots": 0, "attempt": 1})),
         Move::ForgeRollback => {
@@ -71,6 +65,15 @@ pub fn journal(
         }
         _ => Value::Null,
     }
+}
+
+/// The journal with these fields set.
+fn overwritten(journal: &str, fields: &Value) -> Value {
+    let mut journal: Value = serde_json::from_str(journal).unwrap_or_default();
+    if let (Some(journal), Some(fields)) = (journal.as_object_mut(), fields.as_object()) {
+        journal.extend(fields.clone());
+    }
+    json!(journal.to_string())
 }
 
 /// The journal that a newer version replaced, if any. It is restored later, and the gang continues from there.
