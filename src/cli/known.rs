@@ -89,7 +89,7 @@ impl HourlyCost {
     }
 }
 
-/// What nodes that were made for a check cost by.
+/// The prices by which the nodes of a check are counted.
 #[derive(Clone, Debug)]
 pub struct PricesOfCheck {
     budget: Budget,
@@ -132,7 +132,7 @@ impl ClusterObjects {
         parameters.map_or(unknown.clone(), |spec| unknown.overlaid(spec))
     }
 
-    /// What nodes that were made for a check cost by.
+    /// The prices by which the nodes of a check are counted.
     pub fn prices_of(&self, check: &str) -> PricesOfCheck {
         let budget = self.policy(check).budget;
         let states = budget.currency.is_some() || budget.prices.is_some() || budget.multiplier.is_some();

@@ -133,8 +133,8 @@ fn policy_of(admitted: &Admitted, objects: &Objects, settings: &Settings) -> Res
     Ok(policy)
 }
 
-/// What the same way would take with the other ways of packing, where that makes a difference. Where a budget or limit is in the
-/// way, what a way takes that is within it.
+/// What the same option would cost with other ways of packing, if that differs. If a budget or a limit refuses the plan, the
+/// packing that would stay within it.
 fn otherwise(cluster: &Cluster<'_>, request: &Request<'_>, outcome: &Outcome) -> Vec<String> {
     let with = |(packing, name): (PackingMode, &str)| {
         let policy = Policy { packing, ..request.policy.clone() };

@@ -92,8 +92,8 @@ impl PlanInputs {
 }
 
 impl Gang<'_> {
-    /// What the gang is to be given up, ended or refused for, read past the caches, with what a refusal may be due to; `None` if
-    /// nothing ends by its plan.
+    /// Reads past the caches what could give up, end or refuse the gang, and what a refusal may be due to; `None` if its plan ends
+    /// nothing.
     pub(super) async fn read_grounds(&self, workload: &Workload) -> Result<Option<(Causes, Grounds)>, Error> {
         if !self.needs_grounds() {
             return Ok(None);
@@ -117,8 +117,7 @@ impl Gang<'_> {
         Ok(Some((causes, grounds)))
     }
 
-    /// Whether nothing ends by the gang's plan, or what that plan rests on was read past the caches. What was read of its claims
-    /// says nothing of it.
+    /// Whether the gang's plan ends nothing, or its inputs were read past the caches. The claims that were read do not count.
     pub(super) fn rests_on_grounds(&self) -> bool {
         !self.needs_grounds() || self.inputs.grounds.is_some()
     }

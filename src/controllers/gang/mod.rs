@@ -47,7 +47,7 @@ const STEPS: usize = 16;
 /// One gang while it is reconciled.
 pub struct Gang<'a> {
     scope: GangScope<'a>,
-    /// Its journal. Only a step moves it.
+    /// Its journal. Only a step changes its state.
     stored: StoredJournal,
     /// What was read about it.
     observed: Observed,

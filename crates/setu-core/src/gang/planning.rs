@@ -10,7 +10,7 @@ use crate::plan::{Edited, Obstacle, ObstacleReason, OptionSelection, Outcome};
 use crate::policy::Policy;
 use jiff::{SignedDuration, Timestamp};
 
-/// How long a NodePool that was edited is waited for before another one is taken, and what may come before the gang is refused.
+/// How long a gang waits for an edited NodePool before it takes another one, and for a missing object before it is refused.
 const PATIENCE: SignedDuration = SignedDuration::from_secs(30);
 
 /// How often a gang that is refused for volumes that are not there yet is tried again: nothing says that they have come.

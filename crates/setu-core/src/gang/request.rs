@@ -62,7 +62,7 @@ pub fn stands_as_mirrored(mirror: &Workload, owner: Option<&Workload>) -> bool {
     owner.is_some_and(is_same)
 }
 
-/// The check of a Workload that a request was made for, among those that `is_provisioning` says are answered by requests.
+/// The check that a request was made for, among the Workload's checks that `is_provisioning` accepts.
 pub fn check_of<'w>(
     request: &ProvisioningRequest,
     workload: &'w Workload,

@@ -66,7 +66,7 @@ pub struct Catalogue {
     date: Arc<str>,
     /// Keys of the labels, sorted.
     keys: Vec<String>,
-    /// The region whose price is told where nobody says in which region nodes would be, and by which types are compared.
+    /// The region of a price if the region of the nodes is not known, and for comparing types.
     usual_region: String,
     /// Position of each region among the prices of a type.
     regions: BTreeMap<String, usize>,
@@ -133,8 +133,8 @@ pub fn find(name: &str) -> Option<&'static Type> {
     ALL.iter().find_map(|embedded| embedded.types.as_ref()?.get(name))
 }
 
-/// The region of a zone: of `us-east-1a` and `us-central1-a` what is left without the letter, of Azure's `eastus-1` what is left without
-/// the number. Anything else, also a local zone, stands for itself.
+/// The region of a zone: the zone without its letter (`us-east-1a`, `us-central1-a`), or without its number on Azure (`eastus-1`).
+/// Anything else, such as a local zone, is its own region.
 pub fn region_of(zone: &str) -> &str {
     if let Some((region, number)) = zone.split_once('-')
         && !number.is_empty()

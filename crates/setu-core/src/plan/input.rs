@@ -156,8 +156,8 @@ pub enum OptionSelection<'a> {
     Accepted {
         /// Its index when it was accepted.
         option_index: u32,
-        /// Hash of the plan that was accepted, by which it is found where NodePools that became ready or fell out
-        /// of use have moved it. `None` where the nodes are of no one plan: the index alone counts.
+        /// Hash of the plan that was accepted. It identifies the plan if NodePools that became ready or unusable have
+        /// changed its index. `None` if the nodes are not of a single plan: then the index alone counts.
         plan: Option<&'a str>,
         /// A claim of each kind of nodes that the gang has already, by which it is found where prices have changed since.
         begun: &'a [NodeClaim],

@@ -1,8 +1,8 @@
 //! The taint of a gang, which pods tolerate a taint, and taints that a Node has and its NodeClaim does not state: set by its user
 //! data or by its provider.
 //!
-//! Rule: a taint that is not stated is none to a gang whose pods all name it in a toleration. A blanket toleration speaks of no taint
-//! in particular, and what Kubernetes and Karpenter say of a node by taints passes, whoever tolerates it.
+//! Rule: a taint that the NodeClaim does not state is ignored if all pods of the gang name it in a toleration. A toleration of every
+//! taint does not count, and neither does one of a taint by which Kubernetes or Karpenter report a passing state.
 
 use super::demand::demand;
 use super::{Cluster, Request};
