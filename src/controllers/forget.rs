@@ -15,7 +15,7 @@ use crate::gang::trace::{Claims, CutOff, Subject, cut_off};
 use crate::names;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 impl Context {
@@ -60,7 +60,12 @@ impl Context {
     }
 
     fn forget(&self, uid: &str, cause: Cause) -> Forgotten {
-        let claims = self.stores.claims.those_of(uid).into_iter().map(|claim| claim.name).collect();
+        let claims = match cause {
+            Cause::Deleted { .. } => {
+                self.stores.claims.those_of(uid).into_iter().map(|claim| claim.name).collect()
+            }
+            Cause::TermOver => BTreeSet::new(),
+        };
         self.of_gangs.forget(uid, cause, &claims)
     }
 

@@ -43,7 +43,7 @@ pub fn of(
             }
         }
         let made = claim.created.unwrap_or(now);
-        // RecentCreates by another replica or before a restart, and so not in this ledger.
+        // Created by another replica or before a restart, and so not in this ledger.
         let earlier = !pages.is_entered(&claim.gang) && pages.is_older(made);
         if earlier || !context.acts_for(&claim.workload_uid) {
             count(&mut traffic.last_minute, made + minute, now);

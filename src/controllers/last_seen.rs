@@ -68,7 +68,9 @@ impl GangEntry {
     /// Records the wait notice for the gang's owner; returns whether it is new.
     pub fn is_news(&mut self, seq: u64, topic: &str) -> bool {
         let reported = (seq, topic.to_owned());
-        std::mem::replace(&mut self.reported, reported.clone()) != reported
+        let is_news = self.reported != reported;
+        self.reported = reported;
+        is_news
     }
 
     /// For how long the gang has been in its state; zero if its wait has no deadline.

@@ -108,7 +108,11 @@ impl Notices {
 
     /// Forgets the notices of a Workload that is gone.
     pub fn forget(&mut self, uid: &str) {
-        self.0.retain(|(of, _)| of != uid);
+        let from = (uid.to_owned(), String::new());
+        let of_it: Vec<_> = self.0.range(from..).take_while(|(of, _)| of == uid).cloned().collect();
+        for notice in of_it {
+            self.0.remove(&notice);
+        }
     }
 }
 

@@ -3,7 +3,8 @@
 //! Most of it is in the registry. Apart from it are: the board, which readers take as a whole; the ledger, under whose lock plans
 //! are made; and the turns for messages and the waits of the queue, which are about all Workloads together.
 //!
-//! Rule: no lock is held across an await. The ledger's may be held while another one is taken, and no other lock may.
+//! Rule: no lock is held across an await. The ledger's may be held while another one is taken. Under the others,
+//! only stores are read.
 
 use super::board::Board;
 use super::ledger::Ledger;

@@ -21,7 +21,7 @@ const UNLIMITED: Span = Span::minutes(100 * 365 * 24 * 60);
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Terms {
-    /// PhaseLimits of each phase.
+    /// Limits of each phase.
     pub deadlines: PhaseLimits,
     /// The launch timeout of the attempt's tier, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -55,7 +55,7 @@ pub struct SpanEvent {
     pub attributes: Vec<(&'static str, AttributeValue)>,
 }
 
-/// AttributeValue of an attribute.
+/// Value of an attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AttributeValue {
     /// Text.
