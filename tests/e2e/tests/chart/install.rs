@@ -4,11 +4,11 @@
 //! No kubelet starts containers here, so the test starts the commands of the pods, with their arguments.
 
 use crate::helm::{EVERYTHING, SETS, chart, command, previous_chart, said, succeed, values};
-use crate::real::{Real, Shared};
+use crate::real::Real;
 use crate::setu::Setu;
-use crate::surroundings::{ID, NAMESPACE, surroundings};
+use crate::surroundings::{ID, NAMESPACE, surroundings, world};
 use crate::{admission, hooks};
-use ::setu::sim::scenario::{self, Run, Scenario, ScenarioStep, ScenarioWorld, controller_name_of};
+use ::setu::sim::scenario::{self, ScenarioStep, ScenarioWorld, controller_name_of};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use k8s_openapi::api::rbac::v1::ClusterRole;
@@ -38,10 +38,7 @@ impl Install {
         let crd = serde_json::to_value(::setu::api::ProvisioningParameters::crd()).unwrap();
         let kinds = Arc::new(apply::kinds(&client).await.unwrap());
         assert!(!kinds.has_group(::setu::names::API_GROUP), "{crd}");
-        let scenario: Scenario = serde_json::from_value(json!({"title": ID})).unwrap();
-        let run = Run { title: ID.into(), id: ID.into(), scenario };
-        let shared = Shared { kinds, kubeconfig: stack.kubeconfig().into() };
-        let world = ScenarioWorld::new(Real::new(&stack, &shared, &run).unwrap(), &run).await.unwrap();
+        let world = world(&stack, kinds).await;
         let folder = stack.folder().join("helm");
         Self { world, stack, folder }
     }

@@ -25,7 +25,7 @@ async fn from_install_to_uninstall_on_a_real_node_each_gang_gets_its_nodes_once(
     let older = ["--set", "admissionPolicies.enabled=false"];
     let previous = previous_chart(release.stack.folder());
     release.install(&previous, None, &older).await;
-    told("the older chart is installed");
+    eprintln!("the older chart is installed");
     release.step(json!({"submit": {"name": "stays", "pods": 1, "gpus": 1}})).await;
     release.step(json!({"until": {"job": "stays", "admitted": true, "runningOnOwnNodes": 1}})).await;
 
@@ -33,7 +33,7 @@ async fn from_install_to_uninstall_on_a_real_node_each_gang_gets_its_nodes_once(
     release.install(&chart(), None, &[]).await;
     release.gangs_end(gangs).await;
     release.are_ready_and_restricted(2).await;
-    told("upgraded");
+    eprintln!("upgraded");
     test(&release).await;
     ends_in_order(&mut release).await;
 
@@ -49,7 +49,7 @@ async fn from_install_to_uninstall_on_a_real_node_each_gang_gets_its_nodes_once(
     release.install(&chart(), EVERYTHING, &[]).await;
     release.gangs_end(gangs).await;
     release.are_ready_and_restricted(2).await;
-    told("everything is on");
+    eprintln!("everything is on");
     test(&release).await;
     is_killed_for_memory(&mut release).await;
 
@@ -58,7 +58,7 @@ async fn from_install_to_uninstall_on_a_real_node_each_gang_gets_its_nodes_once(
     release.gangs_end(gangs).await;
     assert_eq!(release.deployment().await.labels()["app.kubernetes.io/version"], "0.0.9");
     release.are_ready_and_restricted(2).await;
-    told("rolled back");
+    eprintln!("rolled back");
     test(&release).await;
 
     release.install(&chart(), None, &[]).await;
@@ -73,14 +73,10 @@ async fn from_install_to_uninstall_on_a_real_node_each_gang_gets_its_nodes_once(
     release.end();
 }
 
-fn told(what: &str) {
-    eprintln!("{what}");
-}
-
 /// `helm test`: its pod asks for the metrics by the Service's name.
 async fn test(release: &Release) {
-    let told = release.helm(&["test", "setu", "--timeout", "2m"]).await;
-    assert!(told.contains("Succeeded"), "{told}");
+    let output = release.helm(&["test", "setu", "--timeout", "2m"]).await;
+    assert!(output.contains("Succeeded"), "{output}");
     release.logs_are_clean().await;
 }
 
@@ -95,7 +91,7 @@ async fn ends_in_order(release: &mut Release) {
     release.until("it has ended", async || !release.seen.ended(&leader).is_empty()).await;
     assert_eq!(release.seen.ended(&leader), [(0, "Completed".to_owned())]);
     release.are_ready_and_restricted(2).await;
-    told(&format!("SIGTERM: another replica leads after {after:.1?}"));
+    eprintln!("SIGTERM: another replica leads after {after:.1?}");
 }
 
 /// The same for a leader that is evicted, as a drain does.
@@ -107,7 +103,7 @@ async fn is_evicted(release: &mut Release) {
     assert!(after < HANDED_OVER, "another replica leads {after:?} after the eviction");
     release.gangs_end(gangs).await;
     release.are_ready_and_restricted(3).await;
-    told(&format!("eviction: another replica leads after {after:.1?}"));
+    eprintln!("eviction: another replica leads after {after:.1?}");
 }
 
 /// A leader that does not answer any more loses its Lease, and the liveness probe has it restarted. Returns its name.
@@ -120,7 +116,7 @@ async fn hangs(release: &mut Release) -> String {
     let after = release.another_leads("setu", &leader).await;
     release.gangs_end(gangs).await;
     release.until("the probe has it restarted", async || is_restarted(release, &leader).await).await;
-    told(&format!("hanging: another replica leads after {after:.1?}"));
+    eprintln!("hanging: another replica leads after {after:.1?}");
     leader
 }
 
@@ -140,7 +136,7 @@ async fn is_killed_for_memory(release: &mut Release) {
         release.until("the Lease is held", async || release.leader("setu-0").await.is_some()).await;
         let ended = release.seen.ended(&leader);
         assert_eq!(ended, [(137, "OOMKilled".to_owned())]);
-        told("out of memory: the replica is restarted");
+        eprintln!("out of memory: the replica is restarted");
     }
     release.gangs_end(gangs).await;
 }
@@ -171,5 +167,5 @@ async fn uninstall(release: &mut Release) {
     }
     // Karpenter owns the node now, and removes it without Setu.
     release.step(json!({"until": {"allClaims": 0, "within": 180}})).await;
-    told("uninstalled");
+    eprintln!("uninstalled");
 }

@@ -17,11 +17,14 @@ impl Release {
         Api::namespaced(self.stack.client().unwrap(), NAMESPACE)
     }
 
+    async fn setu_pods(&self) -> Vec<Pod> {
+        let of_setu = ListParams::default().labels("app.kubernetes.io/name=setu");
+        self.pod_api().list(&of_setu).await.unwrap().items
+    }
+
     /// The replicas that are not being deleted.
     pub async fn replicas(&self) -> Vec<Pod> {
-        let of_setu = ListParams::default().labels("app.kubernetes.io/name=setu");
-        let pods = self.pod_api().list(&of_setu).await.unwrap().items;
-        pods.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).collect()
+        self.setu_pods().await.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).collect()
     }
 
     /// The id on the host of a replica's process.
@@ -33,11 +36,7 @@ impl Release {
 
     /// Checks that there are so many replicas, that all are Ready, and what each process may do.
     pub async fn are_ready_and_restricted(&self, replicas: usize) {
-        self.until("old pods are gone", async || {
-            let of_setu = ListParams::default().labels("app.kubernetes.io/name=setu");
-            self.pod_api().list(&of_setu).await.unwrap().items.len() == replicas
-        })
-        .await;
+        self.until("old pods are gone", async || self.setu_pods().await.len() == replicas).await;
         for pod in self.replicas().await {
             let name = pod.name_any();
             let (spec, status) = (pod.spec.unwrap(), pod.status.unwrap());
@@ -77,18 +76,16 @@ impl Release {
     /// Lowers the memory limit of a replica's container to what it uses, until the kernel kills the process.
     pub async fn runs_out_of_memory(&self, pod: &str) -> bool {
         let process = self.process(pod).await;
-        let Some((used, limits)) = memory_files(process) else {
+        let Some((used, limit)) = memory_files(process) else {
             cannot("oom", "this machine has no memory controller for control groups");
             return false;
         };
         let alive = || Path::new(&format!("/proc/{process}/root")).exists();
         self.until("the kernel kills the process", async || {
             let bytes: u64 = std::fs::read_to_string(&used).unwrap_or_default().trim().parse().unwrap_or(0);
-            for limit in &limits {
-                // Refused while it uses more, or the process is gone already.
-                let _ = std::fs::write(limit, bytes.saturating_sub(1 << 20).to_string());
-                let _ = std::fs::write(limit, bytes.to_string());
-            }
+            // Refused while it uses more, or the process is gone already.
+            let _ = std::fs::write(&limit, bytes.saturating_sub(1 << 20).to_string());
+            let _ = std::fs::write(&limit, bytes.to_string());
             !alive()
         })
         .await;
@@ -97,7 +94,7 @@ impl Release {
 }
 
 /// The files with what the process's control group uses and may use, in version 2 or version 1.
-fn memory_files(process: u32) -> Option<(PathBuf, Vec<PathBuf>)> {
+fn memory_files(process: u32) -> Option<(PathBuf, PathBuf)> {
     let groups = std::fs::read_to_string(format!("/proc/{process}/cgroup")).unwrap();
     let one = |name: &str| groups.lines().find_map(|line| line.split_once(name).map(|(_, path)| path));
     let (folder, used, limit) = match one(":memory:") {
@@ -108,7 +105,7 @@ fn memory_files(process: u32) -> Option<(PathBuf, Vec<PathBuf>)> {
     };
     let folder = PathBuf::from(folder);
     let limit = folder.join(limit);
-    limit.exists().then(|| (folder.join(used), vec![limit]))
+    limit.exists().then(|| (folder.join(used), limit))
 }
 
 /// Checks the user, the capabilities and the file system of a process.
@@ -122,7 +119,7 @@ fn is_restricted(process: u32) {
         "NoNewPrivs:\t1",
         "Seccomp:\t2",
     ] {
-        assert!(status.lines().any(|told| told == line), "no {line:?} in\n{status}");
+        assert!(status.lines().any(|shown| shown == line), "no {line:?} in\n{status}");
     }
     let mounts = std::fs::read_to_string(format!("/proc/{process}/mountinfo")).unwrap();
     let options = |place: &str| {
@@ -130,7 +127,7 @@ fn is_restricted(process: u32) {
         mounts.lines().find(of_place).and_then(|line| line.split(' ').nth(5)).map(str::to_owned)
     };
     for place in ["/", "/etc/setu", "/var/run/secrets/kubernetes.io/serviceaccount"] {
-        let read_only = options(place).is_some_and(|told| told.split(',').any(|option| option == "ro"));
+        let read_only = options(place).is_some_and(|options| options.split(',').any(|option| option == "ro"));
         assert!(read_only, "{place} can be written to\n{mounts}");
     }
 }

@@ -1,13 +1,12 @@
 //! A release of the chart on the real node, and the gangs that are in flight while it changes.
 
-use crate::helm::{command, said, values};
-use crate::real::{Real, Shared};
-use crate::surroundings::{ID, NAMESPACE, surroundings};
+use crate::helm::{command, root, said, values};
+use crate::real::Real;
+use crate::surroundings::{ID, NAMESPACE, surroundings, world};
 use crate::watch::Seen;
-use ::setu::sim::scenario::{self, Run, Scenario, ScenarioStep, ScenarioWorld};
+use ::setu::sim::scenario::{self, ScenarioStep, ScenarioWorld};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
@@ -42,8 +41,7 @@ impl Release {
                 .await
                 .unwrap(),
         );
-        let archive = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/e2e/setu-image.tar");
-        stack.load_image(&archive).unwrap();
+        stack.load_image(&root().join("target/e2e/setu-image.tar")).unwrap();
         stack.load_image(&stack.folder().join("node/curl.tar")).unwrap();
         let digest = stack.image_digest(&format!("{IMAGE}:0.1.0")).unwrap();
         stack.name_image(&format!("{IMAGE}:0.1.0"), &format!("{IMAGE}:0.0.9")).unwrap();
@@ -52,10 +50,7 @@ impl Release {
         let authority = std::fs::read_to_string(stack.authority()).unwrap();
         apply::all(&client, surroundings(&authority)).await.unwrap();
         let kinds = Arc::new(apply::kinds(&client).await.unwrap());
-        let scenario: Scenario = serde_json::from_value(json!({"title": ID})).unwrap();
-        let run = Run { title: ID.into(), id: ID.into(), scenario };
-        let shared = Shared { kinds, kubeconfig: stack.kubeconfig().into() };
-        let world = ScenarioWorld::new(Real::new(&stack, &shared, &run).unwrap(), &run).await.unwrap();
+        let world = world(&stack, kinds).await;
         let (seen, folder) = (Seen::start(&client), stack.folder().join("helm"));
         Self { world, stack, seen, folder, digest, gangs: Vec::new() }
     }
@@ -88,16 +83,15 @@ impl Release {
 
     /// What one wants to know when something does not come up.
     pub async fn state(&self) -> String {
-        let pods: Api<Pod> = Api::namespaced(self.stack.client().unwrap(), NAMESPACE);
-        let mut told = String::new();
-        for pod in pods.list(&ListParams::default()).await.unwrap().items {
+        let mut state = String::new();
+        for pod in self.pod_api().list(&ListParams::default()).await.unwrap().items {
             let name = pod.name_any();
             let log = self.stack.pod_logs(NAMESPACE, &name, "setu").unwrap_or_default();
             let lines: Vec<&str> = log.lines().collect();
             let last = lines[lines.len().saturating_sub(10)..].join("\n");
-            told.extend(["--- ", &name, "\n", &json!(pod.status).to_string(), "\n", &last, "\n"]);
+            state.extend(["--- ", &name, "\n", &json!(pod.status).to_string(), "\n", &last, "\n"]);
         }
-        told + &self.stack.log_tail(Program::Node, 10)
+        state + &self.stack.log_tail(Program::Node, 10)
     }
 
     pub async fn until(&self, what: &str, mut so: impl AsyncFnMut() -> bool) {
@@ -131,10 +125,10 @@ impl Release {
     }
 
     pub async fn step(&mut self, step: Value) {
-        let told = step.to_string();
+        let text = step.to_string();
         let step: ScenarioStep = serde_json::from_value(step).unwrap();
         if let Err(error) = scenario::take(&mut self.world, &step).await {
-            panic!("{told}: {error:#}\n{}", self.state().await);
+            panic!("{text}: {error:#}\n{}", self.state().await);
         }
     }
 

@@ -40,11 +40,11 @@ impl Seen {
             for status in statuses {
                 for state in [&status.state, &status.last_state].into_iter().flatten() {
                     let Some(end) = &state.terminated else { continue };
-                    let told = (end.exit_code, end.reason.clone().unwrap_or_default());
+                    let end = (end.exit_code, end.reason.clone().unwrap_or_default());
                     let mut facts = pods.0.lock().unwrap();
                     let ended = facts.ended.entry(pod.name_any()).or_default();
-                    if !ended.contains(&told) {
-                        ended.push(told);
+                    if !ended.contains(&end) {
+                        ended.push(end);
                     }
                 }
             }
