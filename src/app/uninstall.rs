@@ -115,9 +115,8 @@ fn sorted(
     // A check of Kueue's own provisioning is ours if we have made nodes for it (`setu run --tas-compat`).
     let served: BTreeSet<&str> = claims.iter().map(|c| c.annotation(names::CHECK)).collect();
     let is_ours = |check: &AdmissionCheck| {
-        let of = &check.spec.controller_name;
-        of == controller_name
-            || (of == names::PROVISIONING_REQUEST && served.contains(check.name_any().as_str()))
+        check.spec.controller_name == controller_name
+            || (check.is_by_request() && served.contains(check.name_any().as_str()))
     };
     let (ours, others): (Vec<_>, Vec<_>) = checks.into_iter().partition(is_ours);
     let others: BTreeSet<String> = others.iter().map(ResourceExt::name_any).collect();

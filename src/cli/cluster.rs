@@ -257,9 +257,8 @@ impl ClusterObjects {
         &mut self,
         read: Result<Vec<ProvisioningRequest>, Refusal>,
     ) -> Option<Vec<ProvisioningRequest>> {
-        let is_by_request =
-            |check: &AdmissionCheck| check.spec.controller_name == names::PROVISIONING_REQUEST;
-        let may_exist = self.checks.as_ref().is_none_or(|checks| checks.iter().any(is_by_request));
+        let may_exist =
+            self.checks.as_ref().is_none_or(|checks| checks.iter().any(AdmissionCheck::is_by_request));
         match read {
             Err(Refusal::NotServed(..)) => Some(Vec::new()),
             Err(Refusal::Forbidden(_)) if !may_exist => None,

@@ -38,11 +38,11 @@ impl ClusterObjects {
 
     /// Whether Kueue has a check answered by ProvisioningRequests.
     pub fn is_by_request(&self, check: &str) -> bool {
-        self.check(check).is_some_and(|check| check.spec.controller_name == names::PROVISIONING_REQUEST)
+        self.check(check).is_some_and(AdmissionCheck::is_by_request)
     }
 
     fn may_be_by_request(&self, check: &str) -> bool {
-        self.is_by_request(check) || self.check(check).is_none()
+        self.check(check).is_none_or(AdmissionCheck::is_by_request)
     }
 
     fn check(&self, name: &str) -> Option<&AdmissionCheck> {

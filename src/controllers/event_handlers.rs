@@ -21,7 +21,7 @@ impl Context {
         }
         self.measure(claim);
         if known.is_none() {
-            self.of_gangs.ledger.open().sightings().forget_claim(&claim.name_any(), self.now());
+            self.of_gangs.ledger.open().observed_shapes().forget_claim(&claim.name_any(), self.now());
         } else if let Some(shape) = Shape::of_claim(claim) {
             self.learn(shape);
         }
@@ -34,7 +34,7 @@ impl Context {
     /// Records a changed Node's shape, or that it is gone, and wakes its gang.
     pub fn node_touched(&self, node: &Node) {
         if self.stores.nodes.entry(&ObjectRef::from_obj(node)).is_none() {
-            self.of_gangs.ledger.open().sightings().forget_node(&node.name_any(), self.now());
+            self.of_gangs.ledger.open().observed_shapes().forget_node(&node.name_any(), self.now());
         } else if let Some(shape) = Shape::of_node(node, self.now()) {
             self.learn(shape);
         }
@@ -46,7 +46,7 @@ impl Context {
 
     /// Records a shape. A gang may wait for a type that is better known now.
     fn learn(&self, shape: Shape) {
-        let is_more = self.of_gangs.ledger.open().sightings().note(shape, self.now());
+        let is_more = self.of_gangs.ledger.open().observed_shapes().note(shape, self.now());
         if is_more {
             self.count_better_offer();
             self.wake_waiting();

@@ -55,7 +55,7 @@ pub struct LedgerPages {
     options: BTreeMap<String, OptionPosition>,
     /// What each gang was planned from.
     bases: Bases,
-    sightings: ObservedShapes,
+    observed_shapes: ObservedShapes,
     /// When the first plan was entered. Older claims were created before a restart.
     since: Option<Timestamp>,
     /// Claims created in the last hour: when, for which LocalQueue and how many; the oldest first.
@@ -123,7 +123,7 @@ impl LedgerPages {
     pub fn forget_gangs(&mut self) {
         self.bases.forget_gangs();
         *self = Self {
-            sightings: std::mem::take(&mut self.sightings),
+            observed_shapes: std::mem::take(&mut self.observed_shapes),
             market: self.market.take(),
             bases: std::mem::take(&mut self.bases),
             ..Self::default()
@@ -255,7 +255,7 @@ impl LedgerPages {
             // These are about nodes, creations and times, not about gangs.
             short: _,
             market: _,
-            sightings: _,
+            observed_shapes: _,
             since: _,
             created: _,
             awaited_until: _,
@@ -355,8 +355,8 @@ impl LedgerPages {
     }
 
     /// The observed nodes of each type.
-    pub fn sightings(&mut self) -> &mut ObservedShapes {
-        &mut self.sightings
+    pub fn observed_shapes(&mut self) -> &mut ObservedShapes {
+        &mut self.observed_shapes
     }
 
     /// What is known about nodes and offerings now.
@@ -366,7 +366,7 @@ impl LedgerPages {
 
     /// The shape of every type that was seen.
     pub fn shapes(&self, now: Timestamp) -> Arc<[Shape]> {
-        self.sightings.shapes(now).collect()
+        self.observed_shapes.shapes(now).collect()
     }
 
     /// What ran out of capacity lately, and whose turn it is there.
@@ -388,7 +388,7 @@ impl LedgerPages {
 
     /// Everything known about capacity, for users.
     pub fn remembered(&self, now: Timestamp) -> Remembered {
-        Remembered { shortages: self.shortages(now), shapes: self.sightings.shapes(now).collect() }
+        Remembered { shortages: self.shortages(now), shapes: self.observed_shapes.shapes(now).collect() }
     }
 }
 
@@ -522,7 +522,7 @@ mod tests {
         pages.enter("b", "ns/lq", None, &plan("p5"), now);
         let shapes = |pages: &LedgerPages, gang| pages.frozen(gang).unwrap().shapes;
         assert!(Arc::ptr_eq(&shapes(&pages, "a"), &shapes(&pages, "b")));
-        pages.sightings().note(shape("p5"), now);
+        pages.observed_shapes().note(shape("p5"), now);
         pages.enter("c", "ns/lq", None, &plan("p5"), now);
         assert_eq!(pages.accepted("a").unwrap().settled.as_deref(), Some("r1"));
         pages.strike("a");

@@ -9,7 +9,7 @@ use crate::cluster::guard::Guarded;
 use crate::cluster::store::StoreChange;
 use crate::effects::{call, request};
 use crate::error::Error;
-use crate::gang::request::{Details, as_workload, check_of, name_as_workload, owner_ref};
+use crate::gang::request::{Details, as_workload, check_of, name_as_workload, owner};
 use crate::names;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
@@ -24,7 +24,7 @@ fn has_ended(request: &ProvisioningRequest) -> bool {
 /// # Errors
 /// The request could not be answered.
 pub(super) async fn refuse_without_owner(context: &Context, mirror: &Workload) -> Result<(), Error> {
-    if mirror.request_name().is_none() || owner_ref(mirror).is_some() || mirror.is("Failed") {
+    if mirror.request_name().is_none() || owner(mirror).is_some() || mirror.is("Failed") {
         return Ok(());
     }
     let entry = CheckState {
@@ -121,7 +121,7 @@ impl Context {
     /// Whether Kueue has a check answered by ProvisioningRequests.
     fn is_answered_by_requests(&self, check: &str) -> bool {
         let found = self.stores.checks.get(&ObjectRef::new(check));
-        found.is_some_and(|check| check.spec.controller_name == names::PROVISIONING_REQUEST)
+        found.is_some_and(|check| check.is_by_request())
     }
 
     /// A Workload of either front-end as the API server has it; `None` where there is none of that name.
@@ -159,9 +159,7 @@ impl Context {
         name: &str,
         uid: &str,
     ) -> Result<Option<Workload>, Error> {
-        let api: Api<Guarded<Workload>> = Api::namespaced(self.client.clone(), namespace);
-        let found = call("reading Workload", &format!("{namespace}/{name}"), api.get_opt(name)).await?;
-        let found = found.and_then(|found| found.0.ok());
-        Ok(found.filter(|workload| workload.metadata.uid.as_deref() == Some(uid)))
+        let object = format!("{namespace}/{name}");
+        request::read_owner(&self.client, namespace, (name, uid), ("reading Workload", &object)).await
     }
 }

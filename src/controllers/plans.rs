@@ -166,7 +166,7 @@ fn learn(context: &Context, claims: &[NodeClaim], pages: &mut LedgerPages) {
     let is_there = |claim: &&NodeClaim| context.stores.claims.entry(&ObjectRef::from_obj(*claim)).is_some();
     for claim in claims.iter().filter(is_there) {
         if let Some(shape) = Shape::of_claim(claim)
-            && pages.sightings().note(shape, now)
+            && pages.observed_shapes().note(shape, now)
         {
             context.count_better_offer();
         }

@@ -8,6 +8,7 @@ use crate::cluster::guard::Guarded;
 use crate::effects::{call, write};
 use crate::error::{Class, Error};
 use crate::gang::GangIdentity;
+use crate::gang::observed::allowed;
 use crate::names;
 use crate::planted::planted;
 use crate::telemetry::metrics;
@@ -62,10 +63,8 @@ async fn create_one(api: &Api<NodeClaim>, claim: NodeClaim) -> Result<NodeClaim,
 
 /// The capacity type a claim is limited to, or `any` if the provider chooses.
 fn capacity_type(claim: &NodeClaim) -> &str {
-    let required =
-        claim.spec.requirements.iter().find(|r| r.key == names::CAPACITY_TYPE && r.operator == "In");
-    match required.map(|r| r.values.as_slice()) {
-        Some([only]) => only,
+    match allowed(claim, names::CAPACITY_TYPE) {
+        [only] => only,
         _ => "any",
     }
 }

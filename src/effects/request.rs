@@ -44,16 +44,29 @@ pub async fn write_journal(
 /// # Errors
 /// [`Error::Conflict`] if it does not; or it could not be read.
 pub async fn require_owner(client: &Client, mirror: &Workload) -> Result<(), Error> {
-    let Some((name, uid)) = owner(mirror) else { return Ok(()) };
+    let Some(owner) = owner(mirror) else { return Ok(()) };
     let action = "reading the owner of ProvisioningRequest";
-    let api: Api<Guarded<Workload>> =
-        Api::namespaced(client.clone(), &mirror.namespace().unwrap_or_default());
-    let found = call(action, &mirror.full_name(), api.get_opt(name)).await?.and_then(|found| found.0.ok());
-    let found = found.filter(|found| found.metadata.uid.as_deref() == Some(uid));
+    let namespace = mirror.namespace().unwrap_or_default();
+    let found = read_owner(client, &namespace, owner, (action, &mirror.full_name())).await?;
     if stands_as_mirrored(mirror, found.as_ref()) {
         return Ok(());
     }
     Err(Error::Conflict { action, object: mirror.full_name() })
+}
+
+/// The Workload of this name and UID, read past the caches for this action on this object.
+///
+/// # Errors
+/// It could not be read.
+pub async fn read_owner(
+    client: &Client,
+    namespace: &str,
+    (name, uid): (&str, &str),
+    (action, object): (&'static str, &str),
+) -> Result<Option<Workload>, Error> {
+    let api: Api<Guarded<Workload>> = Api::namespaced(client.clone(), namespace);
+    let found = call(action, object, api.get_opt(name)).await?.and_then(|found| found.0.ok());
+    Ok(found.filter(|workload| workload.metadata.uid.as_deref() == Some(uid)))
 }
 
 /// Metadata of the request as it is now.

@@ -277,11 +277,11 @@ impl Objects {
         let since = |metadata: &ObjectMeta| metadata.creation_timestamp.as_ref().map_or(now, |t| t.0);
         let nodes = self.nodes.iter().filter_map(|n| Shape::of_node(n, since(&n.metadata)));
         let claims = self.node_claims.iter().filter_map(|c| Shape::of_claim(c));
-        let mut sightings = ObservedShapes::default();
+        let mut observed = ObservedShapes::default();
         for shape in nodes.chain(claims) {
-            sightings.note(shape, now);
+            observed.note(shape, now);
         }
-        sightings.shapes(now).collect()
+        observed.shapes(now).collect()
     }
 }
 

@@ -111,12 +111,12 @@ impl ObservedGang<'_> {
         let failure =
             |j: &Journal| j.memory.last_failure.as_ref().map_or_else(String::new, |f| f.reason.to_string());
         let verdict = |verdict: Verdict| format!("{verdict:?}");
-        let told = workload.check(&world.id).map_or_else(String::new, |entry| verdict(entry.state));
+        let reported = workload.check(&world.id).map_or_else(String::new, |entry| verdict(entry.state));
         let wanted_state = expect.state.map(|state| state.to_string());
         let values = [
             ("state", of_journal(&|j| j.state.name().to_string()), wanted_state),
             ("failure", of_journal(&failure), expect.failure.map(|class| class.to_string())),
-            ("verdict", told, expect.verdict.map(verdict)),
+            ("verdict", reported, expect.verdict.map(verdict)),
             ("quota", workload.is("QuotaReserved").to_string(), shown(expect.reserved)),
             ("admission", workload.is("Admitted").to_string(), shown(expect.admitted)),
             ("end", workload.is("Finished").to_string(), shown(expect.finished)),

@@ -1,5 +1,6 @@
 //! Kueue's AdmissionCheck (cluster-scoped): its controller and its parameters.
 
+use crate::names;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube_derive::CustomResource;
 use serde::{Deserialize, Serialize};
@@ -51,5 +52,10 @@ impl AdmissionCheck {
     /// Conditions as last reported; empty before the first report.
     pub fn conditions(&self) -> &[Condition] {
         self.status.as_ref().map_or(&[], |s| &s.conditions)
+    }
+
+    /// Whether Kueue's own provisioning controller answers it, by ProvisioningRequests.
+    pub fn is_by_request(&self) -> bool {
+        self.spec.controller_name == names::PROVISIONING_REQUEST
     }
 }

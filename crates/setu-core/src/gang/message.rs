@@ -71,10 +71,14 @@ fn provisioning(attempt: &Attempt<'_>) -> String {
     format!("{existing}/{slots} NodeClaims created; {}", attempt_in_words(journal, snapshot))
 }
 
+/// What the first slot that is not ready waits for.
+pub(super) fn lag(attempt: &Attempt<'_>) -> String {
+    attempt.laggard().map_or_else(String::new, |(slot, what)| format!("; slot {slot} waits for {what}"))
+}
+
 fn waiting_ready(attempt: &Attempt<'_>) -> String {
     let Attempt { journal, snapshot, .. } = attempt;
-    let lag =
-        attempt.laggard().map_or_else(String::new, |(slot, what)| format!("; slot {slot} waits for {what}"));
+    let lag = lag(attempt);
     let end = at(attempt.deadline(), "; gives up at ");
     format!(
         "{}/{} nodes ready{}{lag}; {}{end}",

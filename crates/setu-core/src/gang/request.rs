@@ -9,18 +9,17 @@
 
 use super::failure::{Failure, FailureClass};
 use crate::api::provisioning_request::controlling_workload;
-use crate::api::workload::{CheckState, PodSet, Verdict, WorkloadSpec};
+use crate::api::workload::{CheckState, Verdict, WorkloadSpec};
 use crate::api::{NodeClaim, ProvisioningRequest, Workload, condition};
 use crate::names;
+use crate::plan::demand::granted;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use std::collections::BTreeMap;
 
 /// Longest message of a condition that the API server takes, in characters.
 const MESSAGE_LIMIT: usize = 32_768;
-/// Conditions of a Workload that its request has too: those that say whether the gang may run.
-const OF_WORKLOAD: [&str; 5] = ["QuotaReserved", "Admitted", "Evicted", "Finished", "PodsReady"];
-/// Those of them that Kueue sets to admit a Workload or to take it down.
+/// Conditions by which Kueue admits a Workload or takes it down. A mirrored request has them too, and `PodsReady`.
 const BY_KUEUE: [&str; 4] = ["QuotaReserved", "Admitted", "Evicted", "Finished"];
 /// How much of a long name of a request Kueue keeps: `objNameMaxPrefixLength` of its provisioning check.
 const KEPT_OF_NAME: usize = 247;
@@ -136,13 +135,9 @@ fn keep_requested(mirror: &mut Workload, request: &ProvisioningRequest) {
         let template = format!("ppt-{name}-{set}");
         asked.iter().any(|pods| pods.pod_template_ref.name == template)
     };
-    let granted = |set: &PodSet| {
-        let assignments = mirror.admission().into_iter().flat_map(|admission| &admission.pod_set_assignments);
-        let mut of_set = assignments.filter(|assignment| assignment.name == set.name);
-        i64::from(of_set.find_map(|assignment| assignment.count).unwrap_or(set.count))
-    };
     let kept = mirror.spec.pod_sets.iter().filter(|set| is_asked(&set.name));
-    let (sets, pods) = kept.fold((0, 0), |(sets, pods), set| (sets + 1, pods + granted(set)));
+    let (sets, pods) =
+        kept.fold((0, 0), |(sets, pods), set| (sets + 1, pods + i64::from(granted(mirror, set))));
     // A pod set under another name, or one that others were merged into, does not tell which it stands for.
     if asked.is_empty()
         || sets != asked.len()
@@ -178,7 +173,8 @@ pub fn own_check(mirror: &Workload) -> Option<&CheckState> {
 /// Puts the request's conditions into the Workload, also as the state of its check.
 fn answered(mirror: &mut Workload, request: &ProvisioningRequest) {
     let Some(status) = &mut mirror.status else { return };
-    status.conditions.retain(|condition| OF_WORKLOAD.contains(&condition.type_.as_str()));
+    let of_workload = |kind: &str| kind == "PodsReady" || BY_KUEUE.contains(&kind);
+    status.conditions.retain(|condition| of_workload(&condition.type_));
     status.conditions.extend(request.conditions().iter().cloned());
     if let Some(entry) = status.admission_checks.first_mut() {
         *entry = state(&entry.name, request);

@@ -174,9 +174,7 @@ fn is_proven(attempt: &Attempt<'_>) -> bool {
 /// How many nodes of a complete attempt are still ready, and what the first of the others waits for.
 fn still_ready(attempt: &Attempt<'_>) -> String {
     let (ready, slots) = (attempt.ready(), attempt.journal.memory.slots);
-    let waits =
-        attempt.laggard().map_or_else(String::new, |(slot, what)| format!("; slot {slot} waits for {what}"));
-    format!("{ready}/{slots} nodes still ready{waits}")
+    format!("{ready}/{slots} nodes still ready{}", message::lag(attempt))
 }
 
 /// Whether a gang that its check keeps out of Kueue's queue may come back. Kueue queues it only when its condition `Requeued`

@@ -207,7 +207,7 @@ pub fn as_granted(workload: &Workload) -> Workload {
 }
 
 /// Pods that quota was granted for. Kueue lowers the count of the pod set alone where an elastic Job shrinks.
-fn granted(workload: &Workload, pod_set: &PodSet) -> i32 {
+pub fn granted(workload: &Workload, pod_set: &PodSet) -> i32 {
     let assignments = workload.admission().map_or(&[][..], |a| &a.pod_set_assignments);
     let assigned = assignments.iter().find(|psa| psa.name == pod_set.name);
     assigned.and_then(|psa| psa.count).unwrap_or(pod_set.count)

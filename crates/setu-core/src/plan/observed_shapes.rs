@@ -203,13 +203,13 @@ mod tests {
         Shape::of_node(&node, at(seconds)).unwrap()
     }
 
-    fn figures(sightings: &ObservedShapes, now: i64) -> Option<(String, String)> {
-        let shape = sightings.shapes(at(now)).next()?;
+    fn figures(observed_shapes: &ObservedShapes, now: i64) -> Option<(String, String)> {
+        let shape = observed_shapes.shapes(at(now)).next()?;
         Some((shape.allocatable["cpu"].0.clone(), shape.allocatable["nvidia.com/gpu"].0.clone()))
     }
 
-    fn is(sightings: &ObservedShapes, now: i64, cpu: &str, gpus: &str) {
-        assert_eq!(figures(sightings, now), Some((cpu.to_owned(), gpus.to_owned())));
+    fn is(observed_shapes: &ObservedShapes, now: i64, cpu: &str, gpus: &str) {
+        assert_eq!(figures(observed_shapes, now), Some((cpu.to_owned(), gpus.to_owned())));
     }
 
     #[test]
