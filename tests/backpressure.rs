@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-const ID: &str = "pace";
+const ID: &str = "limited";
 const POLICY: &str = "{apiVersion: setu.kueue.x-k8s.io/v1alpha1, kind: Policy, \
     guards: {gangNodes: 2000, claimsInFlight: 9000, createsPerMinute: 9000}}";
 

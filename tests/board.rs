@@ -62,8 +62,8 @@ impl Fake {
     }
 
     /// Adds nodes that come up: the first is created at this second, and each phase takes this many seconds.
-    fn nodes(self, first: i64, pace: i64) -> Self {
-        Self { nodes: Some((first, pace)), ..self }
+    fn nodes(self, first: i64, interval: i64) -> Self {
+        Self { nodes: Some((first, interval)), ..self }
     }
 
     fn attempt(self, attempt: u32) -> Self {
@@ -79,11 +79,12 @@ impl Fake {
     }
 
     fn slot(&self, slot: u32, world: Timestamp, now: Timestamp) -> Option<SlotView> {
-        let (first, pace) = self.nodes?;
+        let (first, interval) = self.nodes?;
         // Later slots are slower, so that the viewer sees the gang fill up.
         let lag = i64::from(slot * 7 % 5);
         let at = |phases: i64| {
-            world + SignedDuration::from_secs(first + phases * (pace + lag) - lag * i64::from(phases == 0))
+            world
+                + SignedDuration::from_secs(first + phases * (interval + lag) - lag * i64::from(phases == 0))
         };
         let reached = |phases: i64| Some(at(phases)).filter(|time| *time <= now);
         let phase = match (reached(1), reached(2), reached(3)) {
@@ -271,7 +272,7 @@ fn source() -> impl Fn() -> BoardSnapshot + Clone + Send + Sync + 'static {
                 machine: String::new(),
                 zone: "any".into(),
                 capacity_type: "spot".into(),
-                place: String::new(),
+                domain: String::new(),
             },
             until: world + SignedDuration::from_secs(134),
             source: ShortageSource::Launch,

@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// The name of everything.
-const ID: &str = "told";
+const ID: &str = "events";
 /// The time between two checks.
 const BEAT: Duration = Duration::from_millis(250);
 
@@ -90,7 +90,7 @@ fn lead(start: &Start, more: &[Value], page: Option<&str>) -> (Reported, usize) 
                 setu = cluster.start_setu(&Start::default());
             }
         }
-        assert!(is_over(), "the gang's end was not told: {:?}", reported());
+        assert!(is_over(), "the gang's end was not reported: {:?}", reported());
         // Events that are being published in the background are included.
         tokio::time::sleep(Duration::from_secs(10)).await;
         drop(setu);

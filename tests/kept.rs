@@ -301,22 +301,22 @@ async fn a_hold_that_expired_while_the_gang_ran_does_not_fail_its_next_reservati
     );
 }
 
-/// A foreign pod that takes all GPUs of a node except for `leaves`.
+/// A foreign pod that requests all GPUs of a node except for `leaves`.
 fn stranger(node: &Value, leaves: u32) -> Value {
     let gpus: u32 = node["status"]["allocatable"]["nvidia.com/gpu"].as_str().unwrap().parse().unwrap();
-    let takes = json!({"nvidia.com/gpu": (gpus - leaves).to_string()});
+    let requests = json!({"nvidia.com/gpu": (gpus - leaves).to_string()});
     json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": ID, "name": "stranger"},
         "spec": {
             "nodeName": node["metadata"]["name"], "terminationGracePeriodSeconds": 0,
-            "containers": [{"name": "main", "image": "none", "resources": {"requests": takes, "limits": takes}}],
+            "containers": [{"name": "main", "image": "none", "resources": {"requests": requests, "limits": requests}}],
         },
     })
 }
 
 #[tokio::test(start_paused = true)]
 async fn untainted_nodes_are_checked_for_foreign_pods_each_minute_until_admission() {
-    for (pinning, searched) in [("Selector", true), ("SelectorAndTaint", false)] {
+    for (pinning, lists_pods) in [("Selector", true), ("SelectorAndTaint", false)] {
         let stage = Stage::new(Options::default(), &format!("{{custody: {{pinning: {pinning}}}}}"));
         stage.awaits_another_check();
         stage.job("gang", &queued());
@@ -326,7 +326,7 @@ async fn untainted_nodes_are_checked_for_foreign_pods_each_minute_until_admissio
         assert_eq!(stage.verdict("gang"), "Ready");
         let node = stage.admin.list(&kinds::NODE).remove(0);
         stage.admin.create(&kinds::POD, stranger(&node, 0)).unwrap();
-        if !searched {
+        if !lists_pods {
             tokio::time::sleep(Duration::from_mins(5)).await;
             assert_eq!(stage.verdict("gang"), "Ready");
             continue;
@@ -557,7 +557,7 @@ async fn ready_is_reported_without_nodes_if_multikueue_sends_the_pods_elsewhere(
             let entries = workload["status"]["admissionChecks"].as_array().cloned().unwrap_or_default();
             entries.iter().any(|e| e["name"] == ID && e["state"] == "Ready")
         };
-        stage.until("it is told Ready", 120, reported).await;
+        stage.until("it is reported Ready", 120, reported).await;
         assert_eq!(stage.claims().len(), nodes, "{controller}");
     }
 }
@@ -612,7 +612,7 @@ async fn a_gang_that_kueue_finds_no_topology_for_is_given_back_at_the_admission_
         let events = s.admin.list(&kinds::EVENT);
         events.iter().any(|e| e["note"].as_str().is_some_and(|note| note.contains(why)))
     };
-    stage.until("that is told", 60, reported).await;
+    stage.until("that is reported", 60, reported).await;
     assert!(stage.journal("gang").contains(why), "{}", stage.journal("gang"));
     // The next attempt has both nodes in one rack.
     stage.racks(["r3", "r3"]).await;
@@ -793,7 +793,7 @@ async fn a_claim_that_cannot_be_deleted_delays_the_next_attempt_by_ten_minutes()
     assert!(stage.is_in("gang", "RollingBack"), "{}", stage.journal("gang"));
     let reported =
         |s: &Stage| s.entry("gang")["message"].to_string().contains("cannot be deleted: see its finalizers");
-    stage.until("it is told of", 300, reported).await;
+    stage.until("it is reported", 300, reported).await;
     stage.until("the next attempt succeeds", 300, |s| s.is("gang", "Admitted")).await;
     assert_eq!(stage.claims().len(), 3);
     stage.setu.context.set_gauges();
@@ -811,7 +811,7 @@ async fn a_claim_that_cannot_be_deleted_holds_the_quota_for_ten_minutes() {
     stage.until("the quota is given back", 300, |s| s.is_in("gang", "Yielded")).await;
     let reported =
         |s: &Stage| s.entry("gang")["message"].to_string().contains("cannot be deleted: see its finalizers");
-    stage.until("it is told of", 60, reported).await;
+    stage.until("it is reported", 60, reported).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -840,7 +840,7 @@ async fn claims_whose_deletion_is_denied_hold_the_quota_for_ten_minutes_and_are_
             .until("the quota is given back", 300, |s| s.journal("gang").contains("\"to\":\"Yielded\""))
             .await;
         let reported = |s: &Stage| s.entry("gang")["message"].to_string().contains("and Setu's rights");
-        stage.until("it is told of", 60, reported).await;
+        stage.until("it is reported", 60, reported).await;
         stage.setu.context.set_gauges();
         let page = recorder.handle().render();
         assert!(page.contains("state=\"stuck\"} 2"), "{page}");

@@ -42,7 +42,7 @@ fn plan(slots: u32) -> Plan {
         template: Arc::clone(&template),
         shape: None,
         most: Arc::default(),
-        place_keys: Arc::default(),
+        domain_keys: Arc::default(),
     };
     Plan {
         slots: (0..slots).map(slot).collect(),
@@ -437,7 +437,7 @@ fn a_late_node_is_given_up_only_if_no_pods_can_be_on_it() {
         assert_eq!((seen.state(), memory.attempt, memory.generation), (StateName::Provisioning, 1, 1));
         assert_eq!(seen.events(), [Event::Unwanted(vec!["c1-0".into()]), Event::ClaimsMissing(vec![1])]);
     };
-    // A node that never came up is given up once it was searched and has no pods.
+    // A node that never came up is given up once its pods were listed and it has none.
     let mut seen = with(FailureClass::InitializationTimeout);
     seen.freshness = Freshness::Cached;
     assert_eq!(seen.read(), Observation::NeedsQuorumRead);

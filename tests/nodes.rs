@@ -184,11 +184,11 @@ async fn each_recreated_pod_that_stays_unbound_after_admission_is_reported() {
     anew["spec"].as_object_mut().unwrap().remove("nodeName");
     stage.admin.create(&kinds::POD, anew.clone()).unwrap();
     assert_eq!(events(&stage), 0);
-    stage.until("it is told of", |s| events(s) == 1).await;
+    stage.until("it is reported", |s| events(s) == 1).await;
     stage.admin.delete(&kinds::POD, ID, "anew", Preconditions::default()).unwrap();
     anew["metadata"]["name"] = json!("another");
     stage.admin.create(&kinds::POD, anew).unwrap();
-    stage.until("that is told of too", |s| events(s) == 2).await;
+    stage.until("that is reported too", |s| events(s) == 2).await;
     stage.setu.context.set_gauges();
     let page = recorder.handle().render();
     assert!(page.lines().any(|line| line == "setu_gangs_with_unbound_pods 1"), "{page}");

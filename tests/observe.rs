@@ -460,7 +460,7 @@ fn an_eviction_in_progress_ends_an_attempt_but_not_an_approved_gang() {
 }
 
 #[test]
-fn claims_of_another_attempt_are_strays_in_every_state() {
+fn claims_of_another_attempt_are_unwanted_in_every_state() {
     let mut old = ready(0);
     old.attempt = 7;
     old.name = "old".into();
@@ -497,8 +497,8 @@ fn the_claims_of_an_admitted_gang_override_an_older_journal() {
         assert_eq!(seen(attempt - 1, 2, phase), Some(found), "an old journal was put back");
         assert_eq!(seen(attempt, 2, phase), None);
     }
-    let strays = Event::Unwanted(vec![ready(0).name, ready(1).name]);
-    assert_eq!(seen(attempt, 0, AdmissionPhase::Reserved), Some(strays), "no pod runs yet");
+    let unwanted = Event::Unwanted(vec![ready(0).name, ready(1).name]);
+    assert_eq!(seen(attempt, 0, AdmissionPhase::Reserved), Some(unwanted), "no pod runs yet");
 }
 
 #[test]

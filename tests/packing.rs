@@ -274,7 +274,7 @@ proptest! {
             Err(Misfit { batch }) => {
                 let alone = &batches[batch];
                 prop_assert!(alone.pods > 0);
-                prop_assert!(kinds.iter().all(|k| resources::first_short(&alone.needs, &k.room).is_some()));
+                prop_assert!(kinds.iter().all(|k| resources::first_insufficient(&alone.needs, &k.room).is_some()));
             }
         }
     }

@@ -247,20 +247,20 @@ fn the_existing_nodes_of_a_gang_do_not_count_against_it() {
         ]}}}]},
     });
     let read: setu::api::Workload = serde_json::from_value(workload.clone()).unwrap();
-    let pin = setu::gang::identity::gang_label(&read, setu::names::DEFAULT_CHECK);
-    let claim = |name: &str, pin: &str, uid: &str| {
+    let gang_label = setu::gang::identity::gang_label(&read, setu::names::DEFAULT_CHECK);
+    let claim = |name: &str, gang_label: &str, uid: &str| {
         serde_json::json!({
             "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
             "metadata": {"name": name, "labels": {
-                (setu::names::NODEPOOL): "gpu-nodepool", (setu::names::GANG): pin, (setu::names::WORKLOAD_UID): uid,
+                (setu::names::NODEPOOL): "gpu-nodepool", (setu::names::GANG): gang_label, (setu::names::WORKLOAD_UID): uid,
             }},
             "spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}},
         })
     };
     let pools = std::fs::read_to_string(example("nodepools.yaml")).unwrap();
     let pools = Scratch::new("three", &pools.replace("nvidia.com/gpu: 64", "nodes: 3"));
-    for (pin, fits) in [(pin.as_str(), true), ("another", false)] {
-        let claims = [claim("c0", pin, "u1"), claim("c1", pin, "u1")];
+    for (gang_label, fits) in [(gang_label.as_str(), true), ("another", false)] {
+        let claims = [claim("c0", gang_label, "u1"), claim("c1", gang_label, "u1")];
         let text = [&workload, &claims[0], &claims[1]].map(ToString::to_string).join("\n---\n");
         let scratch = Scratch::new("gang", &text);
         let output = Command::new(env!("CARGO_BIN_EXE_setu"))

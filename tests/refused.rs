@@ -27,7 +27,7 @@ struct Stage {
 
 impl Stage {
     /// A cluster in which a gang of three nodes is refused under these parameters.
-    async fn new(strategy: &str, refusal: &Refusal) -> Self {
+    async fn new(strategy: &str, refusal: &RefusalCase) -> Self {
         let stage = Self::begin(strategy, refusal).await;
         stage.sleep(150).await;
         assert!(stage.message().contains(refusal.expected), "{}", stage.message());
@@ -38,7 +38,7 @@ impl Stage {
     }
 
     /// The same, without waiting for the refusal.
-    async fn begin(strategy: &str, refusal: &Refusal) -> Self {
+    async fn begin(strategy: &str, refusal: &RefusalCase) -> Self {
         let (mut cluster, admin) = world::cluster(ID, world::policy(refusal.policy));
         let queue = json!({"spec": {"queueingStrategy": strategy}});
         admin.merge(&kinds::CLUSTER_QUEUE, "", ID, &queue).unwrap();
@@ -127,7 +127,7 @@ enum Volume {
     Missing,
 }
 
-struct Refusal {
+struct RefusalCase {
     policy: &'static str,
     parameters: Value,
     selector: Value,
@@ -142,7 +142,7 @@ struct Refusal {
     change: (&'static str, fn(&mut Stage)),
 }
 
-impl Refusal {
+impl RefusalCase {
     fn new(what: &'static str, change: fn(&mut Stage)) -> Self {
         let parameters = json!({"gates": {"budget": {"maxNodes": 2}}});
         let (policy, selector, limit, expected) = ("", json!({}), "3", "takes 3 nodes");
@@ -178,62 +178,62 @@ fn cost_limit() -> Value {
     json!({"gates": {"budget": {"maxHourlyCost": "5"}}})
 }
 
-fn refusals() -> Vec<Refusal> {
-    let of_money = |what, change| Refusal {
+fn refusals() -> Vec<RefusalCase> {
+    let of_money = |what, change| RefusalCase {
         parameters: cost_limit(),
         expected: "takes 6 USD an hour",
-        ..Refusal::new(what, change)
+        ..RefusalCase::new(what, change)
     };
     vec![
-        Refusal::new("the Workload", |stage| {
+        RefusalCase::new("the Workload", |stage| {
             let mut pod_sets = stage.workload()["spec"]["podSets"].clone();
             pod_sets[0]["count"] = json!(2);
             let name = stage.workload()["metadata"]["name"].as_str().unwrap().to_owned();
             stage.admin.merge(&kinds::WORKLOAD, ID, &name, &json!({"spec": {"podSets": pod_sets}})).unwrap();
         }),
-        Refusal {
+        RefusalCase {
             policy: "defaults: {gates: {budget: {maxNodes: 2}}}",
             parameters: json!({}),
-            ..Refusal::new("the policy", |stage| {
+            ..RefusalCase::new("the policy", |stage| {
                 let text = "apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\n";
                 stage
                     .cluster
                     .change_policy(&format!("{text}defaults: {{gates: {{budget: {{maxNodes: 3}}}}}}"));
             })
         },
-        Refusal::new("the parameters", |stage| {
+        RefusalCase::new("the parameters", |stage| {
             stage.set_parameters(&json!({"gates": {"budget": {"maxNodes": 3}}}));
         }),
-        Refusal {
+        RefusalCase {
             parameters: json!({}),
             selector: json!({TIER: "gold"}),
             expected: "asks for example.com/tier [gold]",
-            ..Refusal::new("the NodePool", |stage| {
+            ..RefusalCase::new("the NodePool", |stage| {
                 let labels = json!({"spec": {"template": {"metadata": {"labels": {TIER: "gold"}}}}});
                 stage.admin.merge(&kinds::NODE_POOL, "", ID, &labels).unwrap();
             })
         },
-        Refusal {
+        RefusalCase {
             parameters: json!({}),
             limit: "2",
             expected: "0 in use and 3 more for the gang are over it, and so is the gang alone",
-            ..Refusal::new("the NodePool's limits", |stage| stage.limit("3"))
+            ..RefusalCase::new("the NodePool's limits", |stage| stage.limit("3"))
         },
-        Refusal {
+        RefusalCase {
             parameters: json!({"nodePoolName": "later"}),
             expected: "NodePool later does not exist",
-            ..Refusal::new("that there is a NodePool", |stage| {
+            ..RefusalCase::new("that there is a NodePool", |stage| {
                 let pool = stage.admin.get(&kinds::NODE_POOL, "", ID).unwrap();
                 let metadata = json!({"name": "later"});
                 let pool = json!({"apiVersion": pool["apiVersion"], "kind": pool["kind"], "metadata": metadata, "spec": pool["spec"]});
                 stage.admin.create(&kinds::NODE_POOL, pool).unwrap();
             })
         },
-        Refusal {
+        RefusalCase {
             parameters: json!({}),
             runtime_class: Some("kata"),
             expected: "names RuntimeClass kata, which does not exist",
-            ..Refusal::new("that there is a RuntimeClass", |stage| {
+            ..RefusalCase::new("that there is a RuntimeClass", |stage| {
                 let class = json!({"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "kata"}, "handler": "kata"});
                 stage.admin.create(&kinds::RUNTIME_CLASS, class).unwrap();
             })
@@ -260,8 +260,11 @@ async fn a_refused_gang_gets_its_nodes_within_seconds_of_the_change_that_allows_
 
 #[tokio::test(start_paused = true)]
 async fn a_change_that_does_not_help_a_refused_gang_causes_no_eviction() {
-    let refusal =
-        Refusal { parameters: cost_limit(), expected: "takes 6 USD an hour", ..Refusal::new("", |_| ()) };
+    let refusal = RefusalCase {
+        parameters: cost_limit(),
+        expected: "takes 6 USD an hour",
+        ..RefusalCase::new("", |_| ())
+    };
     let stage = Stage::new("StrictFIFO", &refusal).await;
     let before = stage.evictions();
     for price in ["1.9", "9", "1.8"] {
@@ -287,7 +290,7 @@ async fn a_change_that_does_not_help_a_refused_gang_causes_no_eviction() {
 
 #[tokio::test(start_paused = true)]
 async fn a_refused_gang_that_a_user_deactivated_stays_deactivated() {
-    let refusal = Refusal::new("", |_| ());
+    let refusal = RefusalCase::new("", |_| ());
     let stage = Stage::new("StrictFIFO", &refusal).await;
     let name = stage.workload()["metadata"]["name"].as_str().unwrap().to_owned();
     stage.admin.merge(&kinds::WORKLOAD, ID, &name, &json!({"spec": {"active": false}})).unwrap();
@@ -303,7 +306,7 @@ async fn a_refused_gang_that_a_user_deactivated_stays_deactivated() {
 #[tokio::test(start_paused = true)]
 async fn a_refused_gang_comes_back_after_a_kill_right_after_its_eviction() {
     for strategy in ["BestEffortFIFO", "StrictFIFO"] {
-        let mut stage = Stage::begin(strategy, &Refusal::new("", |_| ())).await;
+        let mut stage = Stage::begin(strategy, &RefusalCase::new("", |_| ())).await;
         let is_evicted_with_retry = |workload: &Value| {
             let retry = workload["status"]["admissionChecks"][0]["state"] == "Retry";
             retry && world::is(workload, "Evicted") && !world::is(workload, "QuotaReserved")
@@ -321,8 +324,12 @@ async fn a_refused_gang_comes_back_after_a_kill_right_after_its_eviction() {
 #[tokio::test(start_paused = true)]
 async fn a_gang_refused_for_its_volume_stays_refused_if_something_else_changes() {
     let expected = "[elsewhere]";
-    let refusal =
-        Refusal { parameters: json!({}), volume: Volume::Elsewhere, expected, ..Refusal::new("", |_| ()) };
+    let refusal = RefusalCase {
+        parameters: json!({}),
+        volume: Volume::Elsewhere,
+        expected,
+        ..RefusalCase::new("", |_| ())
+    };
     let stage = Stage::new("StrictFIFO", &refusal).await;
     let before = stage.evictions();
     stage.limit("90");
@@ -333,7 +340,7 @@ async fn a_gang_refused_for_its_volume_stays_refused_if_something_else_changes()
 #[tokio::test(start_paused = true)]
 async fn a_refused_gang_comes_back_after_its_journal_was_erased_while_setu_was_down() {
     for strategy in ["BestEffortFIFO", "StrictFIFO"] {
-        let mut stage = Stage::new(strategy, &Refusal::new("", |_| ())).await;
+        let mut stage = Stage::new(strategy, &RefusalCase::new("", |_| ())).await;
         stage.setu.kill();
         let name = stage.workload()["metadata"]["name"].as_str().unwrap().to_owned();
         let erased = json!({"metadata": {"annotations": null}});
@@ -344,7 +351,7 @@ async fn a_refused_gang_comes_back_after_its_journal_was_erased_while_setu_was_d
 
 #[tokio::test(start_paused = true)]
 async fn a_gang_refused_for_a_device_class_gets_its_nodes_once_a_node_shows_the_resource() {
-    let stage = Stage::new("StrictFIFO", &Refusal::new("", |_| ())).await;
+    let stage = Stage::new("StrictFIFO", &RefusalCase::new("", |_| ())).await;
     let class = json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": ID},
         "spec": {"extendedResourceName": "nvidia.com/gpu"},
@@ -372,7 +379,7 @@ async fn a_gang_refused_for_a_device_class_gets_its_nodes_once_a_node_shows_the_
 #[tokio::test(start_paused = true)]
 async fn a_gang_refused_by_one_setu_is_not_queued_by_another() {
     let policy = "defaults: {retry: {yield: {base: 1h, max: 1h}}}";
-    let mut stage = Stage::new("StrictFIFO", &Refusal { policy, ..Refusal::new("", |_| ()) }).await;
+    let mut stage = Stage::new("StrictFIFO", &RefusalCase { policy, ..RefusalCase::new("", |_| ()) }).await;
     let _another = world::another_setu(&mut stage.cluster, &stage.admin);
     stage.sleep(5).await;
     let before = stage.workload()["metadata"]["resourceVersion"].clone();
@@ -387,7 +394,7 @@ async fn a_gang_refused_by_one_setu_is_not_queued_by_another() {
 async fn a_missing_volume_is_waited_for_once_and_then_refused_but_never_rejected() {
     let reject = json!({"retry": {"onExhausted": "Reject", "yield": {"limit": 0}}});
     let (volume, expected) = (Volume::Missing, "PersistentVolumeClaim data does not exist");
-    let refusal = Refusal { parameters: reject, volume, expected, ..Refusal::new("", |_| ()) };
+    let refusal = RefusalCase { parameters: reject, volume, expected, ..RefusalCase::new("", |_| ()) };
     let stage = Stage::begin("StrictFIFO", &refusal).await;
     stage.sleep(20).await;
     assert!(world::is(&stage.workload(), "QuotaReserved"), "{}", stage.message());
@@ -410,8 +417,11 @@ async fn a_missing_volume_is_waited_for_once_and_then_refused_but_never_rejected
 async fn a_missing_node_pool_never_rejects_a_workload() {
     let reject = json!({"retry": {"onExhausted": "Reject", "yield": {"limit": 0}}, "nodePoolName": "later"});
     let expected = "NodePool later does not exist";
-    let stage =
-        Stage::new("StrictFIFO", &Refusal { parameters: reject, expected, ..Refusal::new("", |_| ()) }).await;
+    let stage = Stage::new(
+        "StrictFIFO",
+        &RefusalCase { parameters: reject, expected, ..RefusalCase::new("", |_| ()) },
+    )
+    .await;
     stage.sleep(1_000).await;
     assert_eq!(stage.workload()["status"]["admissionChecks"][0]["state"], "Retry");
 }

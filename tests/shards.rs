@@ -114,7 +114,7 @@ impl Stage {
         let asked = tokio::time::Instant::now();
         self.replicas[from].stop();
         let all = |s: &Self| s.led() == BTreeMap::from([(from, 0), (to, s.shards)]);
-        self.until("all shards of the one that was told to stop are led", 30, all).await;
+        self.until("all shards of the one that stops are led", 30, all).await;
         asked.elapsed()
     }
 

@@ -243,7 +243,7 @@ fn a_replacement_in_a_running_gang_is_reported_under_the_stay_in_which_it_came_u
         assert_eq!(spans(&journal, Claims::Left(claims), &subject(), before), then);
         made.push(then);
     }
-    assert!(named(&made[0], "NodeClaim").is_empty(), "those were told of when they came up");
+    assert!(named(&made[0], "NodeClaim").is_empty(), "those were reported when they came up");
     let of = |index: usize| -> Vec<_> {
         named(&made[index], "NodeClaim")
             .iter()
@@ -252,7 +252,7 @@ fn a_replacement_in_a_running_gang_is_reported_under_the_stay_in_which_it_came_u
     };
     let stay = |index: usize| Some(named(&made[index], "Approved")[0].id);
     assert_eq!(of(1), [(at(40), at(45), stay(1), true)]);
-    assert_eq!(of(2), [(at(50), at(60), stay(2), false)], "it was told of before, and the other never came");
+    assert_eq!(of(2), [(at(50), at(60), stay(2), false)], "it was reported before, and the other never came");
     assert_eq!(named(&made[2], "launch").len(), 1);
 }
 

@@ -166,8 +166,8 @@ fn flaw(sent: &[TraceSpan]) -> Option<String> {
         return Some(format!("a gap between {} and {} in {names:?}", pair[0].name, pair[1].name));
     }
     let parents = spans.values().filter_map(|s| s.parent);
-    let strays = parents.filter(|parent| !spans.contains_key(&(root.trace, *parent))).count();
-    (strays > 0).then(|| format!("{strays} spans have no parent"))
+    let orphans = parents.filter(|parent| !spans.contains_key(&(root.trace, *parent))).count();
+    (orphans > 0).then(|| format!("{orphans} spans have no parent"))
 }
 
 #[test]

@@ -103,7 +103,7 @@ fn plan(kind: u8) -> Outcome {
                 template: Arc::clone(&template),
                 shape: None,
                 most: Arc::default(),
-                place_keys: Arc::default(),
+                domain_keys: Arc::default(),
             };
             Outcome::Provision(Plan {
                 slots: (0..2).map(slot).collect(),
@@ -302,8 +302,8 @@ proptest! {
                                 && c.slot < journal.memory.slots
                                 && !given_up(c)
                         };
-                        let stray = result.claims.iter().find(|c| c.name == *name && !c.deleting && !wanted(c));
-                        prop_assert!(stray.is_some(), "{name} in {:?}", journal.state);
+                        let extra = result.claims.iter().find(|c| c.name == *name && !c.deleting && !wanted(c));
+                        prop_assert!(extra.is_some(), "{name} in {:?}", journal.state);
                     },
                 }
             }

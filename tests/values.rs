@@ -180,7 +180,7 @@ fn each_retry_value_takes_effect() {
     changes("retry: {inCheck: {max: 15s}}", first(4), (quick[..4].to_vec(), vec![5, 10, 15, 15]));
     changes("retry: {yield: {base: 90s}}", first(6), (quick.clone(), vec![5, 10, 20, 40, 80, 90]));
     let yields = |p: &Policy| {
-        let p = Policy { in_check: setu::policy::Pace { limit: 0, ..p.in_check }, ..p.clone() };
+        let p = Policy { in_check: setu::policy::RetryStrategy { limit: 0, ..p.in_check }, ..p.clone() };
         waits(&p)[..6].to_vec()
     };
     changes(

@@ -166,7 +166,7 @@ fn unbound(approved: &[(&str, &str, i64, &str)]) -> Gang {
     gang.workload["spec"]["podSets"] = json!([{"name": "main", "count": 3, "template": {}}]);
     let admitted = condition("Admitted", "True", -120, "");
     gang.workload["status"]["conditions"].as_array_mut().unwrap().push(admitted);
-    let pin = gang_label(&serde_json::from_value(gang.workload.clone()).unwrap(), CHECK);
+    let label = gang_label(&serde_json::from_value(gang.workload.clone()).unwrap(), CHECK);
     let pod = |name: &str, created: i64| {
         let mut unscheduled = condition(
             "PodScheduled",
@@ -177,7 +177,7 @@ fn unbound(approved: &[(&str, &str, i64, &str)]) -> Gang {
         unscheduled["reason"] = json!("Unschedulable");
         json!({
             "metadata": {"name": name, "namespace": "team-a", "creationTimestamp": at(created).to_string()},
-            "spec": {"nodeSelector": {names::GANG: pin}, "containers": []},
+            "spec": {"nodeSelector": {names::GANG: label}, "containers": []},
             "status": {"phase": "Pending", "conditions": [unscheduled]},
         })
     };

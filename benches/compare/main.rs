@@ -130,7 +130,7 @@ impl Bench {
     /// Runs Jobs with Setu and without. The shortage comes last: while Setu keeps it, gangs take turns.
     async fn jobs(&mut self) -> Result<()> {
         self.found.bound = bound(&self.world, &self.observer).await?;
-        self.found.short = shortage::both(&self.world, &self.observer).await?;
+        self.found.shortages = shortage::both(&self.world, &self.observer).await?;
         Ok(())
     }
 
@@ -197,8 +197,9 @@ async fn measured(
     observer.clear();
     world.submit(prefix, queue, nodes, gangs, None).await?;
     let limit = Duration::from_secs(120 + (nodes * gangs / 2) as u64);
-    let done =
-        |times: &[Times]| times.len() == gangs && times.iter().all(|t| t.told.is_some() && t.ready.is_some());
+    let done = |times: &[Times]| {
+        times.len() == gangs && times.iter().all(|t| t.verdict.is_some() && t.ready.is_some())
+    };
     until(observer, limit, done).await.with_context(|| format!("not all gangs of {prefix} were told Ready"))
 }
 

@@ -59,11 +59,11 @@ impl Cell {
             let (Some(reserved), Some(asked), Some(created)) = (t.reserved, t.asked, t.created) else {
                 continue;
             };
-            let (Some(ready), Some(told)) = (t.ready, t.told) else { continue };
+            let (Some(ready), Some(verdict)) = (t.ready, t.verdict) else { continue };
             // Two watches may deliver two changes in the wrong order.
             self.asking.push(asked.saturating_duration_since(reserved).as_secs_f64() * 1e3);
             self.first.push(created.saturating_duration_since(reserved).as_secs_f64() * 1e3);
-            self.last.push(told.saturating_duration_since(ready).as_secs_f64() * 1e3);
+            self.last.push(verdict.saturating_duration_since(ready).as_secs_f64() * 1e3);
             self.journal = self.journal.max(t.journal);
         }
     }
@@ -120,7 +120,7 @@ pub struct Found {
     pub cells: Vec<Cell>,
     /// Seconds from submission until all pods are bound.
     pub bound: Vec<(&'static str, Vec<f64>)>,
-    pub short: Vec<Shortage>,
+    pub shortages: Vec<Shortage>,
     pub process: Process,
 }
 
@@ -206,7 +206,7 @@ fn version(module: &str, package: &str) -> String {
 }
 
 pub fn write(found: &Found) -> Result<()> {
-    let Found { cells, bound, short, process } = found;
+    let Found { cells, bound, shortages, process } = found;
     let mut out = String::from("<!-- Written by `just bench-compare`. -->\n\n");
     writeln!(out, "Measured {} on {}.", jiff::Timestamp::now().strftime("%F"), machine())?;
     writeln!(
@@ -281,13 +281,13 @@ pub fn write(found: &Found) -> Result<()> {
     for (system, took) in bound {
         writeln!(out, "| {system} | {:.1} | {:.1} |", percentile(took, 0.5), percentile(took, 1.0))?;
     }
-    if !short.is_empty() {
+    if !shortages.is_empty() {
         writeln!(
             out,
             "\n| ten nodes for five Jobs of four pods of 20 s | until all are done, s | node-seconds | of them wasted | Jobs that ran half |\n|---|---|---|---|---|"
         )?;
     }
-    for s in short {
+    for s in shortages {
         writeln!(
             out,
             "| {} | {:.0} | {:.0} | {:.0} | {} |",

@@ -24,7 +24,7 @@ pub struct Times {
     pub creations: usize,
     /// The last node was ready, or the request was granted.
     pub ready: Option<Instant>,
-    pub told: Option<Instant>,
+    pub verdict: Option<Instant>,
     /// The last pod was bound.
     pub bound: Option<Instant>,
     pub bindings: usize,
@@ -155,7 +155,7 @@ impl Observed {
             times.asked.get_or_insert(now);
         }
         if checks.is_some_and(|all| !all.is_empty() && all.iter().all(|c| c["state"] == "Ready")) {
-            times.told.get_or_insert(now);
+            times.verdict.get_or_insert(now);
         }
         let journals = object.annotations().iter().filter(|(key, _)| key.starts_with(names::JOURNAL_PREFIX));
         times.journal = times.journal.max(journals.map(|(_, text)| text.len()).sum());

@@ -73,13 +73,13 @@ where
 {
     // A proxy that buffers the response would keep the page empty.
     let unbuffered = [(HeaderName::from_static("x-accel-buffering"), "no")];
-    (unbuffered, Sse::new(news(snapshot, viewer)).keep_alive(KeepAlive::default())).into_response()
+    (unbuffered, Sse::new(updates(snapshot, viewer)).keep_alive(KeepAlive::default())).into_response()
 }
 
 /// What one viewer was sent: the revision of the whole and of each gang, and the parts that are small enough to send
 /// whole.
 #[derive(Default)]
-struct Seen {
+struct Sent {
     /// `None` while more of it is to be sent.
     revision: Option<u64>,
     revisions: BTreeMap<String, u64>,
@@ -88,7 +88,7 @@ struct Seen {
 
 /// One message: what changed since the last one.
 #[derive(Serialize)]
-struct News {
+struct BoardUpdate {
     at: Timestamp,
     gangs: Vec<Arc<BoardEntry>>,
     gone: Vec<String>,
@@ -100,9 +100,9 @@ struct News {
     more: bool,
 }
 
-impl Seen {
-    /// The changes in a snapshot, which then counts as seen; `None` if there are none.
-    fn news(&mut self, snapshot: BoardSnapshot) -> Option<News> {
+impl Sent {
+    /// The changes in a snapshot, which then counts as sent; `None` if there are none.
+    fn update(&mut self, snapshot: BoardSnapshot) -> Option<BoardUpdate> {
         if self.around.as_ref() == Some(&snapshot.around) && self.revision == Some(snapshot.revision) {
             return None;
         }
@@ -119,7 +119,7 @@ impl Seen {
         let gangs = changed.iter().map(|(_, noted)| Arc::clone(&noted.entry)).collect();
         self.around = Some(snapshot.around.clone());
         let costs = costs(&snapshot);
-        Some(News { at: snapshot.at, gangs, gone, costs, around: snapshot.around, more })
+        Some(BoardUpdate { at: snapshot.at, gangs, gone, costs, around: snapshot.around, more })
     }
 }
 
@@ -137,18 +137,21 @@ fn costs(snapshot: &BoardSnapshot) -> Vec<String> {
 /// The state of a viewer's stream. Dropping it frees its place.
 struct Viewer<S> {
     snapshot: S,
-    seen: Seen,
+    sent: Sent,
     started: bool,
     at_once: bool,
     _place: OwnedSemaphorePermit,
 }
 
 /// The chart first, then everything, then changes.
-fn news<S>(snapshot: S, place: OwnedSemaphorePermit) -> impl Stream<Item = Result<Event, Infallible>> + Send
+fn updates<S>(
+    snapshot: S,
+    place: OwnedSemaphorePermit,
+) -> impl Stream<Item = Result<Event, Infallible>> + Send
 where
     S: Fn() -> BoardSnapshot + Send + 'static,
 {
-    let viewer = Viewer { snapshot, seen: Seen::default(), started: false, at_once: true, _place: place };
+    let viewer = Viewer { snapshot, sent: Sent::default(), started: false, at_once: true, _place: place };
     stream::unfold(viewer, |mut viewer| async move {
         if !viewer.started {
             viewer.started = true;
@@ -160,9 +163,9 @@ where
             }
             let snapshot = (viewer.snapshot)();
             viewer.at_once = false;
-            if let Some(news) = viewer.seen.news(snapshot) {
-                viewer.at_once = news.more;
-                return Some((Ok(Event::default().event("news").data(json(&news))), viewer));
+            if let Some(update) = viewer.sent.update(snapshot) {
+                viewer.at_once = update.more;
+                return Some((Ok(Event::default().event("news").data(json(&update))), viewer));
             }
         }
     })

@@ -7,7 +7,7 @@ use crate::cluster::time::timed;
 use crate::controllers::claims::{MissingChecks, Suspects, Sweeper};
 use crate::controllers::context::ContextParts;
 use crate::controllers::queue::{self, Action, QueueKey, QueueLimits};
-use crate::controllers::{Context, admission_check, claims, parameters, strays, workload};
+use crate::controllers::{Context, admission_check, claims, orphan_nodes, parameters, workload};
 use crate::telemetry::metrics;
 use futures::FutureExt;
 use futures::future::join_all;
@@ -126,7 +126,14 @@ async fn loops(feeds: Feeds, context: &Arc<Context>, stop: &CancellationToken) {
     let named =
         queue::work(feeds.parameters, ONE, QueueKey::flow, |key| reconcile_parameters(key, context), stop);
     // The result of each reconcile is logged where it ends.
-    tokio::join!(workloads, checks, claims, named, sweeper.sweep(stop), strays::sweep(context, stop).boxed());
+    tokio::join!(
+        workloads,
+        checks,
+        claims,
+        named,
+        sweeper.sweep(stop),
+        orphan_nodes::sweep(context, stop).boxed()
+    );
 }
 
 async fn reconcile_workload(key: QueueKey, context: &Arc<Context>) -> Action {

@@ -122,10 +122,11 @@ fn sorted(
     let others: BTreeSet<String> = others.iter().map(ResourceExt::name_any).collect();
     let names: BTreeSet<String> = ours.iter().map(ResourceExt::name_any).collect();
     let runs = |w: &&Workload| w.is("Admitted") && !w.is("Finished");
-    let lines: BTreeSet<String> = workloads.iter().filter(runs).map(Workload::line).collect();
+    let elastic_jobs: BTreeSet<String> = workloads.iter().filter(runs).map(Workload::elastic_job).collect();
     // The pods of a replaced slice run on with those of the slice that took its place.
-    let runs_on =
-        |w: &&Workload| runs(w) || (w.is("Admitted") && w.is_replaced() && lines.contains(&w.line()));
+    let runs_on = |w: &&Workload| {
+        runs(w) || (w.is("Admitted") && w.is_replaced() && elastic_jobs.contains(&w.elastic_job()))
+    };
     let running: BTreeSet<String> = workloads.iter().filter(runs_on).filter_map(ResourceExt::uid).collect();
     // A claim made for another controller's check belongs to another installation.
     let claims = claims.into_iter().filter(|c| !others.contains(c.annotation(names::CHECK)));

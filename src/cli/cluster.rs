@@ -206,7 +206,7 @@ impl ClusterReader {
             list::<LocalQueue>("localqueues", self.scope.workloads(&self.client), &all),
             list::<ClusterQueue>("clusterqueues", Api::all(client()), &all),
         );
-        let workloads = workloads.map_err(|refusal| CliError::Failed(refusal.to_string()))?;
+        let workloads = workloads.map_err(|error| CliError::Failed(error.to_string()))?;
         let mut objects = self.empty();
         objects.workloads = workloads;
         objects.checks = objects.or_note(checks);
@@ -255,25 +255,25 @@ impl ClusterObjects {
     /// Most clusters serve no requests, and there nobody need be allowed to read them.
     fn requests_or_note(
         &mut self,
-        read: Result<Vec<ProvisioningRequest>, Refusal>,
+        read: Result<Vec<ProvisioningRequest>, ListError>,
     ) -> Option<Vec<ProvisioningRequest>> {
         let may_exist =
             self.checks.as_ref().is_none_or(|checks| checks.iter().any(AdmissionCheck::is_by_request));
         match read {
-            Err(Refusal::NotServed(..)) => Some(Vec::new()),
-            Err(Refusal::Forbidden(_)) if !may_exist => None,
+            Err(ListError::NotServed(..)) => Some(Vec::new()),
+            Err(ListError::Forbidden(_)) if !may_exist => None,
             read => self.or_note(read),
         }
     }
 
-    fn or_note<T>(&mut self, read: Result<Vec<T>, Refusal>) -> Option<Vec<T>> {
-        read.map_err(|refusal| self.notes.push(refusal.to_string())).ok()
+    fn or_note<T>(&mut self, read: Result<Vec<T>, ListError>) -> Option<Vec<T>> {
+        read.map_err(|error| self.notes.push(error.to_string())).ok()
     }
 }
 
 /// Why a list could not be read.
 #[derive(Debug, thiserror::Error)]
-enum Refusal {
+enum ListError {
     #[error("{0} cannot be read: the API server does not serve them; install {1}")]
     NotServed(&'static str, &'static str),
     #[error("you may not list {0}; {viewer} has what is needed", viewer = VIEWER)]
@@ -289,7 +289,7 @@ async fn list<K>(
     // An object that cannot be read must not hide the others.
     api: Api<Guarded<K>>,
     parameters: &ListParams,
-) -> Result<Vec<K>, Refusal>
+) -> Result<Vec<K>, ListError>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
 {
@@ -298,13 +298,13 @@ where
     match answer {
         Ok(Ok(list)) => Ok(list.items.into_iter().filter_map(|guard| guard.0.ok()).collect()),
         Ok(Err(kube::Error::Api(status))) => Err(match status.code {
-            404 => Refusal::NotServed(kind, provider_of(kind)),
-            403 => Refusal::Forbidden(kind),
-            401 => Refusal::Unauthorized,
-            _ => Refusal::Other(kind, status.message.clone()),
+            404 => ListError::NotServed(kind, provider_of(kind)),
+            403 => ListError::Forbidden(kind),
+            401 => ListError::Unauthorized,
+            _ => ListError::Other(kind, status.message.clone()),
         }),
-        Ok(Err(error)) => Err(Refusal::Other(kind, root_of(&error))),
-        Err(_) => Err(Refusal::Other(kind, format!("no answer within {ANSWER_LIMIT:?}"))),
+        Ok(Err(error)) => Err(ListError::Other(kind, root_of(&error))),
+        Err(_) => Err(ListError::Other(kind, format!("no answer within {ANSWER_LIMIT:?}"))),
     }
 }
 

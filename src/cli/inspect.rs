@@ -3,8 +3,8 @@
 use super::cluster::{ClusterObjects, ClusterReader, Connection};
 use super::known::ControllersPolicy;
 use super::report::{self, GangReport};
-use super::standing::Standing;
 use super::watch::Live;
+use super::workload_phase::WorkloadPhase;
 use super::{CliError, find};
 use crate::cli::render::{self, table};
 use clap::ValueEnum;
@@ -102,7 +102,7 @@ impl Args {
 
     fn shown(&self, mut gangs: Vec<GangReport>) -> Vec<GangReport> {
         let hides = !self.finished && self.workload.is_none();
-        gangs.retain(|gang| !(hides && gang.standing == Standing::Finished));
+        gangs.retain(|gang| !(hides && gang.workload_phase == WorkloadPhase::Finished));
         gangs
     }
 
@@ -141,8 +141,8 @@ impl Args {
             } else if gangs == last {
                 continue;
             } else if lines {
-                let news: Vec<GangReport> = gangs.iter().filter(|g| !last.contains(g)).cloned().collect();
-                without_head(&self.text(&news, &objects)?)
+                let changed: Vec<GangReport> = gangs.iter().filter(|g| !last.contains(g)).cloned().collect();
+                without_head(&self.text(&changed, &objects)?)
             } else {
                 self.text(&gangs, &objects)?
             };

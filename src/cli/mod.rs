@@ -21,12 +21,12 @@ pub mod repair;
 pub mod report;
 mod requests;
 pub mod run;
-mod standing;
 pub mod statechart;
 pub mod top;
 pub mod trace;
 pub mod uninstall;
 pub mod watch;
+mod workload_phase;
 
 use crate::app::AppError;
 use crate::policy::{Policy, whole};
@@ -139,7 +139,7 @@ impl Cli {
 /// Refuses a policy with which no gang can get nodes.
 fn usable(check: &str, policy: &Policy) -> Result<(), CliError> {
     whole::usable(policy)
-        .map_err(|told| CliError::Invalid(format!("the policy of check {check} cannot be used: {told}")))
+        .map_err(|why| CliError::Invalid(format!("the policy of check {check} cannot be used: {why}")))
 }
 
 /// Prints to standard output. A closed pipe is not a failure.

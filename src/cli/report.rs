@@ -9,7 +9,7 @@ use super::known::HourlyCost;
 use super::queued;
 use super::render::span;
 use super::requests::why_unowned;
-use super::standing::Standing;
+use super::workload_phase::WorkloadPhase;
 use crate::api::workload::{CheckState, Verdict};
 use crate::api::{NodeClaim, Workload, condition};
 use crate::controllers::board::Holder;
@@ -51,7 +51,8 @@ pub struct GangReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdict: Option<Verdict>,
     /// How far Kueue has got with the Workload.
-    pub standing: Standing,
+    #[serde(rename = "standing")]
+    pub workload_phase: WorkloadPhase,
     /// When the Workload was created.
     pub created: Timestamp,
     /// When its quota was reserved, if it is.
@@ -68,8 +69,8 @@ pub struct GangReport {
     /// Checks of other controllers that are not Ready.
     pub other_checks: Vec<OtherCheck>,
     /// The last message that the controller set on the check.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub told: String,
+    #[serde(rename = "told", skip_serializing_if = "String::is_empty")]
+    pub check_message: String,
     /// The gang's state and the reason for it; absent until Setu has started on the gang.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gang: Option<Explanation>,
@@ -101,17 +102,18 @@ pub struct OtherCheck {
 }
 
 impl GangReport {
-    /// The gang's state, or the Workload's standing until Setu has started on it.
+    /// The gang's state, or the Workload's phase until Setu has started on it.
     pub fn state(&self) -> String {
         match &self.gang {
             Some(gang) => gang.state.to_string(),
-            None => format!("{:?}", self.standing),
+            None => format!("{:?}", self.workload_phase),
         }
     }
 
     /// How long it has waited since its quota was reserved, if it does not run yet.
     pub fn waiting(&self, now: Timestamp) -> Option<SignedDuration> {
-        (self.standing == Standing::Reserved).then(|| self.reserved.map(|t| now.duration_since(t)))?
+        (self.workload_phase == WorkloadPhase::Reserved)
+            .then(|| self.reserved.map(|t| now.duration_since(t)))?
     }
 }
 
@@ -134,7 +136,7 @@ pub fn gangs_of(objects: &ClusterObjects, workload: &Workload) -> Vec<GangReport
     let listed = workload.checks().iter().map(|c| c.name.as_str()).filter(is_answered);
     let journalled = workload.annotations().keys().filter_map(|key| key.strip_prefix(names::JOURNAL_PREFIX));
     let mut checks: Vec<&str> = listed.chain(journalled).collect();
-    if checks.is_empty() && Standing::of(workload) == Standing::Queued {
+    if checks.is_empty() && WorkloadPhase::of(workload) == WorkloadPhase::Queued {
         checks.extend(queued::checks_to_come(objects, workload).filter(|c| is_ours(objects, c)));
     }
     checks.sort_unstable();
@@ -156,7 +158,7 @@ pub fn report(objects: &ClusterObjects, workload: &Workload, check: &str) -> Gan
     let of_gang = GangObjects::of(objects, workload, check);
     let entry = workload.check(check);
     let journal = of_gang.journal().and_then(Result::ok);
-    let standing = Standing::of(workload);
+    let workload_phase = WorkloadPhase::of(workload);
     let cluster_queue = queued::cluster_queue(objects, workload);
     let uid = workload.metadata.uid.as_deref().unwrap_or_default();
     let prices = objects.prices_of(check);
@@ -172,15 +174,15 @@ pub fn report(objects: &ClusterObjects, workload: &Workload, check: &str) -> Gan
         quota_held_by: Vec::new(),
         check: check.to_owned(),
         verdict: entry.map(|c| c.state),
-        standing,
+        workload_phase,
         created: of_gang.created(),
         reserved: condition::since(workload.conditions(), "QuotaReserved")
             .filter(|_| workload.is("QuotaReserved")),
         why: String::new(),
         why_quotes_kueue: false,
-        kueue_says: standing.in_kueues_words(workload),
+        kueue_says: workload_phase.in_kueues_words(workload),
         other_checks: others.map(other).collect(),
-        told: entry.map(|c| c.message.clone()).unwrap_or_default(),
+        check_message: entry.map(|c| c.message.clone()).unwrap_or_default(),
         gang: journal.map(|journal| explained(&of_gang, journal)),
         cost: prices.hourly(&cost),
         no_price: cost.unpaid(),
@@ -188,13 +190,13 @@ pub fn report(objects: &ClusterObjects, workload: &Workload, check: &str) -> Gan
         trace_id: journal.and_then(|j| j.trace_id()).map(str::to_owned),
         history: journal.map_or_else(Vec::new, |j| j.history.clone()),
     };
-    if standing == Standing::Queued {
+    if workload_phase == WorkloadPhase::Queued {
         report.quota_held_by = queued::holders(objects, cluster_queue);
     }
     let journal_fault = journal_fault(&of_gang);
     report.why_quotes_kueue = journal_fault.is_none() && quotes_kueue(&report);
-    report.why = journal_fault.unwrap_or_else(|| match standing {
-        Standing::Unowned => why_unowned(workload),
+    report.why = journal_fault.unwrap_or_else(|| match workload_phase {
+        WorkloadPhase::Unowned => why_unowned(workload),
         _ => why(objects, &report),
     });
     if objects.is_deleted_request(workload) {
@@ -280,8 +282,8 @@ fn holding(report: &GangReport) -> Option<&Explanation> {
 /// Whether only Kueue's own message explains why a gang does not run.
 fn quotes_kueue(report: &GangReport) -> bool {
     let is_blocked = matches!(
-        report.standing,
-        Standing::Finished | Standing::Deactivated | Standing::Queued | Standing::Evicted
+        report.workload_phase,
+        WorkloadPhase::Finished | WorkloadPhase::Deactivated | WorkloadPhase::Queued | WorkloadPhase::Evicted
     );
     is_blocked && holding(report).is_none()
 }
@@ -292,24 +294,24 @@ fn why(objects: &ClusterObjects, report: &GangReport) -> String {
         None => what.to_owned(),
     };
     let holds = holding(report);
-    match (report.standing, holds) {
-        (Standing::Unowned, None) => String::new(),
-        (Standing::Finished, None) => note("finished"),
-        (Standing::Deactivated, None) => note("deactivated, spec.active is false"),
-        (Standing::Queued, None) => {
+    match (report.workload_phase, holds) {
+        (WorkloadPhase::Unowned, None) => String::new(),
+        (WorkloadPhase::Finished, None) => note("finished"),
+        (WorkloadPhase::Deactivated, None) => note("deactivated, spec.active is false"),
+        (WorkloadPhase::Queued, None) => {
             let held = queued::in_words(&report.cluster_queue, &report.quota_held_by);
             let parts = [Some(note("quota is not reserved")), held];
             parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
         }
-        (Standing::Admitted, Some(gang)) if gang.state == StateName::Approved && gang.wants_nodes() => {
+        (WorkloadPhase::Admitted, Some(gang)) if gang.state == StateName::Approved && gang.wants_nodes() => {
             let held = format!("admitted; {} held for it", counted(gang.slots, "node"));
             let unbound = |u: &UnboundPods| u.text(&span(objects.now.duration_since(u.since)));
             gang.unbound_pods.as_ref().map_or(held.clone(), |u| format!("{held}; {}", unbound(u)))
         }
-        (Standing::Admitted, Some(gang)) if gang.state == StateName::Approved => {
+        (WorkloadPhase::Admitted, Some(gang)) if gang.state == StateName::Approved => {
             format!("admitted; {}", gang.sentence)
         }
-        (Standing::Reserved, Some(gang)) if gang.state == StateName::Approved => {
+        (WorkloadPhase::Reserved, Some(gang)) if gang.state == StateName::Approved => {
             let open = report.other_checks.iter().map(|c| format!("{} ({:?})", c.name, c.verdict));
             let open: Vec<String> = open.collect();
             let sentence = &gang.sentence;
@@ -320,8 +322,8 @@ fn why(objects: &ClusterObjects, report: &GangReport) -> String {
             }
         }
         (_, Some(gang)) => gang.sentence.clone(),
-        (Standing::Evicted, None) => note("evicted"),
-        (Standing::Reserved | Standing::Admitted, None) => unanswered(objects, report),
+        (WorkloadPhase::Evicted, None) => note("evicted"),
+        (WorkloadPhase::Reserved | WorkloadPhase::Admitted, None) => unanswered(objects, report),
     }
 }
 
@@ -334,7 +336,7 @@ fn unanswered(objects: &ClusterObjects, report: &GangReport) -> String {
         Some(active) if active.status != "True" => {
             format!("AdmissionCheck {check} is not active: {} {}", active.reason, active.message)
         }
-        _ if objects.is_by_request(check) && report.told.is_empty() => format!(
+        _ if objects.is_by_request(check) && report.check_message.is_empty() => format!(
             "quota is reserved, and Kueue has not made the ProvisioningRequest for check {check} yet; Setu serves it if its class is {}",
             names::REQUEST_CLASS
         ),

@@ -1,4 +1,4 @@
-//! Access to the API server: the client, one watch per kind, leader election, and the pace of writes.
+//! Access to the API server: the client, one watch per kind, leader election, and the limiter of writes.
 
 pub mod backoff;
 pub mod batched;

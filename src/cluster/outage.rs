@@ -120,13 +120,13 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     /// A client whose calls fail from the second one to this one, each after this time.
-    fn client(outage: &Outage, last: u32, takes: Duration) -> Client {
+    fn client(outage: &Outage, last: u32, answers_after: Duration) -> Client {
         let calls = AtomicU32::new(0);
         let server = service_fn(move |_: Request<Body>| {
             let call = calls.fetch_add(1, Ordering::Relaxed) + 1;
             async move {
                 if (2..=last).contains(&call) {
-                    tokio::time::sleep(takes).await;
+                    tokio::time::sleep(answers_after).await;
                     return Err(io::Error::other("no route to host"));
                 }
                 Ok(Response::builder().status(404).body(Body::empty()).unwrap())

@@ -334,12 +334,12 @@ mod tests {
         nodes.iter().map(|n| n.name_any()).collect()
     }
 
-    fn described(news: &[StoreChange<Node>]) -> Vec<String> {
-        let name = |news: &StoreChange<Node>| match news {
+    fn described(changes: &[StoreChange<Node>]) -> Vec<String> {
+        let name = |change: &StoreChange<Node>| match change {
             StoreChange::Listed(node) => format!("listed {}", node.name),
             StoreChange::Moved(node) => node.name_any(),
         };
-        news.iter().map(name).collect()
+        changes.iter().map(name).collect()
     }
 
     #[test]
@@ -353,7 +353,7 @@ mod tests {
         writer.take(Event::Init);
         assert!(writer.take(Event::InitApply(node("b"))).is_empty());
         assert_eq!(names(&store.state()), ["a", "b"], "an unfinished relist is not shown");
-        assert_eq!(described(&writer.take(Event::InitDone)), ["a", "listed b"], "what is gone is told too");
+        assert_eq!(described(&writer.take(Event::InitDone)), ["a", "listed b"], "deletions are reported too");
         assert_eq!(names(&store.state()), ["b"]);
     }
 

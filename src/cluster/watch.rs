@@ -44,7 +44,7 @@ pub struct Watched<K: Resource<DynamicType = ()> + 'static, G = ()> {
 
 /// Objects that were added, changed or removed, one after the other.
 pub struct Touched<K: Resource<DynamicType = ()>, G = ()> {
-    news: UnboundedReceiver<StoreChange<K>>,
+    changes: UnboundedReceiver<StoreChange<K>>,
     store: Store<K, G>,
 }
 
@@ -52,8 +52,8 @@ impl<K: Object, G> Touched<K, G> {
     /// The next one; `None` when the watch has ended.
     pub async fn recv(&mut self) -> Option<Arc<K>> {
         loop {
-            let news = self.news.recv().await?;
-            if let Some(object) = self.known(news) {
+            let change = self.changes.recv().await?;
+            if let Some(object) = self.known(change) {
                 return Some(object);
             }
         }
@@ -62,15 +62,15 @@ impl<K: Object, G> Touched<K, G> {
     /// Skips everything that is there already. Returns whether there was anything.
     pub fn skip(&mut self) -> bool {
         let mut any = false;
-        while self.news.try_recv().is_ok() {
+        while self.changes.try_recv().is_ok() {
             any = true;
         }
         any
     }
 
     /// A listed object that is gone again gets a notification of its own.
-    fn known(&self, news: StoreChange<K>) -> Option<Arc<K>> {
-        match news {
+    fn known(&self, change: StoreChange<K>) -> Option<Arc<K>> {
+        match change {
             StoreChange::Listed(object) => self.store.get(&object),
             StoreChange::Moved(object) => Some(object),
         }
@@ -158,13 +158,13 @@ where
     G: Send + Sync + 'static,
 {
     let (store, writer) = Writer::new(keeping);
-    let (sender, news) = unbounded_channel();
+    let (sender, changes) = unbounded_channel();
     if let Some(gates) = gates {
         gates.set(kind, Some(Closed::Waits("not listed yet".to_owned())));
     }
     let listed = Listed::default();
     tokio::spawn(pump(kind, api, config, (writer, sender, listed.clone()), gates.cloned()));
-    Watched { touched: Touched { news, store: store.clone() }, store, listed }
+    Watched { touched: Touched { changes, store: store.clone() }, store, listed }
 }
 
 async fn pump<K, G>(
@@ -185,8 +185,8 @@ async fn pump<K, G>(
         match event {
             Ok(event) => {
                 let listed = matches!(event, Event::InitDone);
-                for news in writer.take(event) {
-                    if sender.send(news).is_err() {
+                for change in writer.take(event) {
+                    if sender.send(change).is_err() {
                         return;
                     }
                 }

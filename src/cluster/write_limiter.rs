@@ -1,4 +1,4 @@
-//! Backpressure: how many writes may be in flight at once, and whose turn is next.
+//! Backpressure: how many writes may be in flight at once, and which write is next.
 //!
 //! Rule: flows take turns, one write each, so that a gang of a thousand nodes does not hold up another LocalQueue's.
 //! Reports wait for all flows, but not forever. While the API server asks to be left alone (`Retry-After`), there are no
@@ -19,7 +19,7 @@ use tower::service_fn;
 
 /// Writes in flight: a sixth of the 200 changes that an API server works on at a time.
 const IN_FLIGHT: usize = 32;
-/// Every this many turns, one goes to low priority, whatever else waits: otherwise a replica that is always busy would
+/// Of this many permits, one goes to low priority, whatever else waits: otherwise a replica that is always busy would
 /// never report anything.
 const PATIENCE: u32 = 16;
 /// The longest time for which a `Retry-After` is honoured.
@@ -27,10 +27,10 @@ const LONGEST_REST: Duration = Duration::from_secs(30);
 
 /// Hands out permits to write. Cheap to clone; all clones share the same permits.
 #[derive(Clone, Debug)]
-pub struct WriteLimiter(Arc<Mutex<State>>);
+pub struct WriteLimiter(Arc<Mutex<LimiterState>>);
 
 #[derive(Debug)]
-struct State {
+struct LimiterState {
     free: usize,
     flows: FairQueue<oneshot::Sender<WritePermit>>,
     /// Writes of low priority, first come first served.
@@ -67,7 +67,7 @@ impl Default for WriteLimiter {
 impl WriteLimiter {
     /// Allows at most this many writes at the same time.
     pub fn new(in_flight: usize) -> Self {
-        let state = State {
+        let state = LimiterState {
             free: in_flight,
             flows: FairQueue::default(),
             low_priority: VecDeque::new(),
@@ -77,7 +77,7 @@ impl WriteLimiter {
         Self(Arc::new(Mutex::new(state)))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LimiterState> {
         lock(&self.0)
     }
 
@@ -110,7 +110,7 @@ impl WriteLimiter {
         permit
     }
 
-    fn grant(&self, state: &mut State) {
+    fn grant(&self, state: &mut LimiterState) {
         while state.free > 0
             && let Some(granted) = state.next()
         {
@@ -153,8 +153,8 @@ impl WriteLimiter {
     }
 }
 
-impl State {
-    /// The waiter whose turn is next.
+impl LimiterState {
+    /// The waiter which write is next.
     fn next(&mut self) -> Option<oneshot::Sender<WritePermit>> {
         if (self.low_priority.is_empty() || self.passed < PATIENCE - 1)
             && let Some((_, granted)) = self.flows.next(|_| true)
@@ -231,25 +231,25 @@ mod tests {
             }
         };
         // Those of low priority come first, and the first of them meets no competition.
-        let told = limiter.low_priority(futures::future::join_all((0..4).map(|_| write("told"))));
+        let reports = limiter.low_priority(futures::future::join_all((0..4).map(|_| write("reports"))));
         let work = ["a", "b"].map(|flow| {
             let writes = futures::future::join_all((0..20).map(|_| write(flow)));
             limiter.within(flow, writes)
         });
-        tokio::join!(told, futures::future::join_all(work));
+        tokio::join!(reports, futures::future::join_all(work));
         let done = done.lock().unwrap();
-        let told: Vec<usize> =
-            done.iter().enumerate().filter(|(_, name)| **name == "told").map(|(at, _)| at).collect();
-        assert_eq!(told, [0, 16, 32, 43], "the last when nobody else waits");
-        assert_eq!(start.elapsed(), WRITE * 44, "no turn is left unused");
+        let reports: Vec<usize> =
+            done.iter().enumerate().filter(|(_, name)| **name == "reports").map(|(at, _)| at).collect();
+        assert_eq!(reports, [0, 16, 32, 43], "the last when nobody else waits");
+        assert_eq!(start.elapsed(), WRITE * 44, "no permit is left unused");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_turn_of_a_waiter_that_is_gone_is_not_lost() {
+    async fn the_permit_of_a_waiter_that_is_gone_is_not_lost() {
         let limiter = WriteLimiter::new(1);
         let first = limiter.permit(flow("a")).await;
-        for place in [flow("b"), flow("c"), Priority::Low] {
-            let waits = tokio::time::timeout(WRITE, limiter.permit(place)).await;
+        for priority in [flow("b"), flow("c"), Priority::Low] {
+            let waits = tokio::time::timeout(WRITE, limiter.permit(priority)).await;
             assert!(waits.is_err());
         }
         drop(first);

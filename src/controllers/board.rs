@@ -57,7 +57,7 @@ pub struct BoardEntry {
     #[serde(skip)]
     pods: Option<PodCheck>,
     #[serde(skip)]
-    searched: Option<Timestamp>,
+    pods_listed: Option<Timestamp>,
 }
 
 impl BoardEntry {
@@ -87,7 +87,7 @@ impl BoardEntry {
             object: ObjectRef::from_obj(workload),
             waits,
             pods: None,
-            searched: None,
+            pods_listed: None,
         }
     }
 
@@ -99,10 +99,10 @@ impl BoardEntry {
         Self { cost_per_hour: cost.known(), currency: cost.currency, cost: shown, no_price, ..self }
     }
 
-    /// The same with the last check of the gang's pods, and the last search of its nodes for other pods.
+    /// The same with the last check of the gang's pods, and the last list of the pods on its nodes.
     #[must_use]
-    pub fn checked(self, pods: Option<PodCheck>, searched: Option<Timestamp>) -> Self {
-        Self { pods, searched, ..self }
+    pub fn checked(self, pods: Option<PodCheck>, pods_listed: Option<Timestamp>) -> Self {
+        Self { pods, pods_listed, ..self }
     }
 }
 
@@ -287,9 +287,9 @@ impl Board {
         self.pages().gangs.get(gang).and_then(|noted| noted.entry.pods.clone())
     }
 
-    /// When a gang's nodes were last searched for other pods.
-    pub fn searched(&self, gang: &str) -> Option<Timestamp> {
-        self.pages().gangs.get(gang).and_then(|noted| noted.entry.searched)
+    /// When the pods on a gang's nodes were last listed.
+    pub fn pods_listed(&self, gang: &str) -> Option<Timestamp> {
+        self.pages().gangs.get(gang).and_then(|noted| noted.entry.pods_listed)
     }
 
     /// How many gangs may run but have pods that are not bound to a node.

@@ -270,13 +270,13 @@ impl Context {
     /// Takes over Karpenter's metrics about offerings. Wakes gangs that wait for capacity that is back, and refused gangs
     /// if anything costs less.
     pub fn take_market(&self, market: Market) {
-        let news = self.of_gangs.ledger.open().take_market(market);
-        if news.is_better {
+        let change = self.of_gangs.ledger.open().take_market(market);
+        if change.is_better {
             self.count_better_offer();
         }
-        if news.eased {
+        if change.eased {
             self.wake_waiting();
-        } else if news.is_better {
+        } else if change.is_better {
             self.wake_refused();
         }
     }

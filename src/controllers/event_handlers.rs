@@ -78,7 +78,7 @@ impl Context {
         if may_own_requests {
             self.mirror_requests_of(&uid);
         }
-        if workload.line() != uid {
+        if workload.elastic_job() != uid {
             self.wake_claims_of_slices(workload);
         }
         let gone = self.stores.workloads.entry(&object).is_none_or(|current| current.uid != uid);
@@ -96,8 +96,8 @@ impl Context {
 
     /// The elastic Job may be over, and then the nodes of its earlier slices are not needed any more.
     fn wake_claims_of_slices(&self, workload: &Workload) {
-        let pins: Vec<String> = workload.checks().iter().map(|c| gang_label(workload, &c.name)).collect();
-        for claim in self.stores.claims.those(|claim| pins.contains(&claim.pin)) {
+        let labels: Vec<String> = workload.checks().iter().map(|c| gang_label(workload, &c.name)).collect();
+        for claim in self.stores.claims.those(|claim| labels.contains(&claim.gang_label)) {
             let _ = self.wake.claim.send(claim);
         }
     }

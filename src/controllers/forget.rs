@@ -24,7 +24,7 @@ impl Context {
         let uid = workload.uid().unwrap_or_default();
         self.of_gangs.registry.add(&uid, gangs_of(workload));
         let forgotten = self.forget(&uid, Cause::Deleted { ran: workload.is("Admitted") });
-        for (gang, journal, subject) in &forgotten.last_seen {
+        for (gang, journal, subject) in &forgotten.last_journals {
             self.trace_cut_off(gang, journal, subject);
         }
         if forgotten.freed {

@@ -56,7 +56,7 @@ impl Context {
         };
         self.stall.tick(waits, now);
         // The replica that acts for a gang counts its nodes, so that the sum over all replicas is right.
-        let gangs = self.of_gangs.registry.standings();
+        let gangs = self.of_gangs.registry.states();
         let (mut claims, mut held, mut launched) = (BTreeMap::new(), BTreeMap::new(), Launched::default());
         let known = self.stores.claims.entries();
         let undeletable = self.tombstones.undeletable(now);
@@ -77,7 +77,7 @@ impl Context {
             *claims.entry((claim.node_pool.clone(), claim.state(since, now))).or_default() += 1;
         }
         let named: BTreeSet<&str> = known.iter().map(|c| c.node_name.as_str()).collect();
-        for pool in self.stray_nodes(&named) {
+        for pool in self.orphan_nodes(&named) {
             *held.entry((pool, "stray")).or_default() += 1;
         }
         metrics::claims(&claims);
@@ -87,12 +87,12 @@ impl Context {
 
     /// NodePools of our Nodes whose NodeClaim is gone. Karpenter ends their machines. A machine that stays with a live
     /// kubelet costs money for no gang, and an administrator has to check it.
-    fn stray_nodes(&self, named: &BTreeSet<&str>) -> Vec<String> {
-        let strays = self.stores.nodes.named(|node| !named.contains(node));
+    fn orphan_nodes(&self, named: &BTreeSet<&str>) -> Vec<String> {
+        let orphan_nodes = self.stores.nodes.named(|node| !named.contains(node));
         let ours =
             |node: &Node| self.acts_for(node.labels().get(names::WORKLOAD_UID).map_or("", String::as_str));
-        let strays = strays.iter().filter(|node| ours(node));
-        strays.filter_map(|node| node.labels().get(names::NODEPOOL).cloned()).collect()
+        let orphan_nodes = orphan_nodes.iter().filter(|node| ours(node));
+        orphan_nodes.filter_map(|node| node.labels().get(names::NODEPOOL).cloned()).collect()
     }
 
     /// How a gang in this state uses a ready node.

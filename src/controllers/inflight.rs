@@ -7,7 +7,7 @@ use crate::api::{NodeClaim, Workload};
 use crate::gang::identity::gang_of;
 use crate::names;
 use crate::plan::ObstacleReason;
-use crate::plan::gates::traffic::{HeldNodes, RecentCreates, Traffic};
+use crate::plan::gates::inflight::{HeldNodes, InflightNodes, RecentCreates};
 use jiff::{SignedDuration, Timestamp};
 use kube::runtime::reflector::ObjectRef;
 
@@ -21,12 +21,12 @@ pub fn of(
     gang: &str,
     pages: &LedgerPages,
     now: Timestamp,
-) -> Traffic {
+) -> InflightNodes {
     let queue = workload.local_queue();
     let (minute, hour) = (SignedDuration::from_mins(1), SignedDuration::from_hours(1));
     let entered = |queue| pages.held_by_others(gang, queue);
     let by_queue = counts_by_queue(context);
-    let mut traffic = Traffic {
+    let mut inflight = InflightNodes {
         in_flight: entered(None).map(|held| held.nodes).fold(0, u32::saturating_add),
         recheck_at: now.checked_add(RECHECK_AFTER).ok(),
         last_minute: pages.created(None, minute, now),
@@ -37,22 +37,22 @@ pub fn of(
         // Looked up only if needed: there may be thousands of claims.
         let same_queue = by_queue && queue_of(context, &claim).is_some_and(|of| of == queue);
         if claim.gang != gang && !claim.is_deleting() && !pages.is_entered(&claim.gang) {
-            traffic.in_flight += u32::from(!claim.is_initialized);
+            inflight.in_flight += u32::from(!claim.is_initialized);
             if same_queue {
-                traffic.queue.extend(claim.object().map(HeldNodes::of_claim));
+                inflight.queue.extend(claim.object().map(HeldNodes::of_claim));
             }
         }
         let made = claim.created.unwrap_or(now);
         // Created by another replica or before a restart, and so not in this ledger.
         let earlier = !pages.is_entered(&claim.gang) && pages.is_older(made);
         if earlier || !context.acts_for(&claim.workload_uid) {
-            count(&mut traffic.last_minute, made + minute, now);
+            count(&mut inflight.last_minute, made + minute, now);
             if same_queue {
-                count(&mut traffic.queue_last_hour, made + hour, now);
+                count(&mut inflight.queue_last_hour, made + hour, now);
             }
         }
     }
-    traffic
+    inflight
 }
 
 /// Whether any guard bounds a LocalQueue.

@@ -11,7 +11,7 @@ use super::memory::lock;
 use super::refused::Refused;
 use crate::api::Workload;
 use crate::gang::OptionPosition;
-use crate::plan::gates::traffic::{HeldNodes, RecentCreates};
+use crate::plan::gates::inflight::{HeldNodes, RecentCreates};
 use crate::plan::market::Market;
 use crate::plan::observed_shapes::ObservedShapes;
 use crate::plan::offering::{Offering, REMEMBERED};
@@ -38,7 +38,7 @@ pub struct Ledger(Mutex<LedgerPages>);
 
 /// What got better since the previous page of Karpenter's metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MarketNews {
+pub struct MarketChange {
     /// Something has capacity again.
     pub eased: bool,
     /// Something costs less, or has a price for the first time.
@@ -49,7 +49,7 @@ pub struct MarketNews {
 #[derive(Debug, Default)]
 pub struct LedgerPages {
     entries: BTreeMap<String, LedgerEntry>,
-    short: BTreeMap<Offering, ShortUntil>,
+    exhausted: BTreeMap<Offering, ExhaustedUntil>,
     /// The last page of Karpenter's metrics.
     market: Option<Arc<Market>>,
     options: BTreeMap<String, OptionPosition>,
@@ -60,7 +60,7 @@ pub struct LedgerPages {
     since: Option<Timestamp>,
     /// Claims created in the last hour: when, for which LocalQueue and how many; the oldest first.
     created: Vec<(Timestamp, String, u32)>,
-    /// Nodes that others gave back, for gangs that ran short of them.
+    /// Nodes that others gave back, for gangs that waited for capacity.
     pub capacity_returns: CapacityReturns,
     /// Refused gangs.
     pub refused: Refused,
@@ -74,7 +74,7 @@ pub struct LedgerPages {
 
 /// Until when an offering counts as out of capacity, and who reported it.
 #[derive(Clone, Copy, Debug)]
-struct ShortUntil {
+struct ExhaustedUntil {
     until: Timestamp,
     source: ShortageSource,
 }
@@ -98,7 +98,7 @@ pub struct Accepted {
     pub option_index: u32,
     /// What was known about nodes and offerings.
     pub basis: Basis,
-    /// Where the nodes of the gang's line were, by the label that they share.
+    /// Value of the shared label on the nodes of the gang's elastic Job.
     pub settled: Option<String>,
 }
 
@@ -135,7 +135,7 @@ impl LedgerPages {
         self.entries.iter().filter(|(id, _)| *id != gang).flat_map(|(_, e)| e.reservations.clone()).collect()
     }
 
-    /// Enters a plan for a gang of this LocalQueue. `settled` is where its line was settled. An existing entry stays.
+    /// Enters a plan for a gang of this LocalQueue. `settled` is the value that its elastic Job's nodes have. An existing entry stays.
     pub fn enter(&mut self, gang: &str, queue: &str, settled: Option<String>, plan: &Plan, now: Timestamp) {
         if self.is_entered(gang) {
             return;
@@ -253,7 +253,7 @@ impl LedgerPages {
             answers,
             awaited,
             // These are about nodes, creations and times, not about gangs.
-            short: _,
+            exhausted: _,
             market: _,
             observed_shapes: _,
             since: _,
@@ -262,7 +262,7 @@ impl LedgerPages {
         } = self;
         [
             ("entries", entries.len()),
-            ("ways", options.len()),
+            ("options", options.len()),
             ("bases", bases.count()),
             ("answers", answers.len()),
             ("awaited", awaited.len()),
@@ -296,30 +296,31 @@ impl LedgerPages {
 
     /// Records what ran out of capacity.
     pub fn note_shortage(&mut self, offerings: BTreeSet<Offering>, now: Timestamp) {
-        let short = ShortUntil { until: now + REMEMBERED, source: ShortageSource::Launch };
-        self.short.extend(offerings.into_iter().map(|offering| (offering, short)));
+        let exhausted = ExhaustedUntil { until: now + REMEMBERED, source: ShortageSource::Launch };
+        self.exhausted.extend(offerings.into_iter().map(|offering| (offering, exhausted)));
     }
 
     /// Takes over a page of Karpenter's metrics.
-    pub fn take_market(&mut self, market: Market) -> MarketNews {
-        // A page that is too old to count is ignored, so what it said is news again.
+    pub fn take_market(&mut self, market: Market) -> MarketChange {
+        // A page that is too old to count is ignored, so what it said is new again.
         let is_better = market.is_better_than(self.market(market.seen).as_deref());
-        let reported = market.short();
-        let before = self.short.len();
-        self.short
-            .retain(|offering, short| short.source == ShortageSource::Launch || reported.contains(offering));
-        let eased = self.short.len() < before;
-        let new = ShortUntil { until: market.seen + REMEMBERED, source: ShortageSource::Karpenter };
+        let reported = market.exhausted();
+        let before = self.exhausted.len();
+        self.exhausted.retain(|offering, exhausted| {
+            exhausted.source == ShortageSource::Launch || reported.contains(offering)
+        });
+        let eased = self.exhausted.len() < before;
+        let new = ExhaustedUntil { until: market.seen + REMEMBERED, source: ShortageSource::Karpenter };
         for offering in reported {
-            let short = self.short.entry(offering).or_insert(new);
-            if short.until < new.until {
-                *short = new;
+            let exhausted = self.exhausted.entry(offering).or_insert(new);
+            if exhausted.until < new.until {
+                *exhausted = new;
             }
         }
         let market = Arc::new(market);
         self.bases.take_market(&market);
         self.market = Some(market);
-        MarketNews { eased, is_better }
+        MarketChange { eased, is_better }
     }
 
     /// The last page of Karpenter's metrics, unless it is too old.
@@ -327,7 +328,7 @@ impl LedgerPages {
         self.market.clone().filter(|market| market.seen + MARKET > now)
     }
 
-    /// Makes a gang that ran short wait until others give back as many nodes as its entered plan has.
+    /// Makes a gang that met exhausted capacity wait until others give back as many nodes as its entered plan has.
     pub fn await_nodes(&mut self, gang: &str, workload: &Workload) {
         if let Some(entry) = self.entries.get(gang) {
             self.capacity_returns.wait(gang, workload, &entry.reservations);
@@ -335,20 +336,21 @@ impl LedgerPages {
     }
 
     /// The offerings that are known to be out of capacity.
-    pub fn short(&mut self, now: Timestamp) -> BTreeSet<Offering> {
-        self.short.retain(|_, short| short.until > now);
-        self.short.keys().cloned().collect()
+    pub fn exhausted(&mut self, now: Timestamp) -> BTreeSet<Offering> {
+        self.exhausted.retain(|_, exhausted| exhausted.until > now);
+        self.exhausted.keys().cloned().collect()
     }
 
-    /// The other gang whose turn it is on something short that this plan wants.
+    /// The other gang whose turn it is on an exhausted offering that this plan wants.
     ///
     /// Without turns, two gangs that each fit would take half of what is left from each other, again and again.
     pub fn whose_turn(&mut self, gang: &str, plan: &Plan, now: Timestamp) -> Option<(&str, Offering)> {
-        let short = self.short(now);
-        if short.is_empty() {
+        let exhausted = self.exhausted(now);
+        if exhausted.is_empty() {
             return None;
         }
-        let wanted: BTreeSet<Offering> = plan.offerings().into_iter().filter(|o| o.is_in(&short)).collect();
+        let wanted: BTreeSet<Offering> =
+            plan.offerings().into_iter().filter(|o| o.is_in(&exhausted)).collect();
         self.entries.iter().filter(|(id, _)| *id != gang).find_map(|(id, entry)| {
             entry.offerings.intersection(&wanted).next().map(|offering| (id.as_str(), offering.clone()))
         })
@@ -375,12 +377,12 @@ impl LedgerPages {
             let entries = self.entries.iter().filter(|(_, entry)| entry.offerings.contains(offering));
             entries.map(|(gang, _)| gang.clone()).next()
         };
-        let lasting = self.short.iter().filter(|(_, short)| short.until > now);
+        let lasting = self.exhausted.iter().filter(|(_, exhausted)| exhausted.until > now);
         lasting
-            .map(|(offering, short)| ShortageEntry {
+            .map(|(offering, exhausted)| ShortageEntry {
                 offering: offering.clone(),
-                until: short.until,
-                source: short.source,
+                until: exhausted.until,
+                source: exhausted.source,
                 turn: turn(offering),
             })
             .collect()
@@ -422,7 +424,7 @@ mod tests {
             template: Arc::new(template),
             shape: None,
             most: Arc::default(),
-            place_keys: Arc::default(),
+            domain_keys: Arc::default(),
         };
         Plan {
             slots: vec![slot],
@@ -449,7 +451,7 @@ mod tests {
         pages.note_shortage(plan("p5").offerings(), now);
         let (other, offering) = pages.whose_turn("b", &plan("p5"), now).unwrap();
         assert_eq!((other, offering), ("a", plan("p5").offerings().pop_first().unwrap()));
-        assert_eq!(pages.whose_turn("b", &plan("g5"), now), None, "what is not short needs no turn");
+        assert_eq!(pages.whose_turn("b", &plan("g5"), now), None, "what is not exhausted needs no turn");
         assert_eq!(pages.whose_turn("a", &plan("p5"), now), None);
         assert_eq!(pages.whose_turn("b", &plan("p5"), now + REMEMBERED), None);
         assert!(pages.strike("a") && !pages.strike("a"));
@@ -461,15 +463,15 @@ mod tests {
         let page =
             |available: u8| Market::read(&offer("available", ["p5", "spot", "a"], available), now).unwrap();
         let mut pages = LedgerPages::default();
-        assert!(!pages.take_market(page(0)).eased, "nothing was short before");
-        assert!(plan("p5").is_short(Some(&pages.short(now))));
+        assert!(!pages.take_market(page(0)).eased, "nothing was exhausted before");
+        assert!(plan("p5").is_exhausted(Some(&pages.exhausted(now))));
         let shown = serde_json::to_value(pages.shortages(now)).unwrap();
         assert_eq!(shown[0]["source"], "Karpenter");
-        assert!(pages.take_market(page(1)).eased, "those who wait are to look again");
-        assert!(!plan("p5").is_short(Some(&pages.short(now))));
+        assert!(pages.take_market(page(1)).eased, "gangs that wait are to be reconciled");
+        assert!(!plan("p5").is_exhausted(Some(&pages.exhausted(now))));
         pages.note_shortage(plan("p5").offerings(), now);
         assert!(!pages.take_market(page(1)).eased);
-        assert!(plan("p5").is_short(Some(&pages.short(now))), "a launch has shown it since");
+        assert!(plan("p5").is_exhausted(Some(&pages.exhausted(now))), "a launch has shown it since");
     }
 
     #[test]
@@ -477,11 +479,11 @@ mod tests {
         let now = Timestamp::UNIX_EPOCH;
         let mut pages = LedgerPages::default();
         pages.note_shortage(plan("p5").offerings(), now);
-        assert!(plan("p5").is_short(Some(&pages.short(now))));
+        assert!(plan("p5").is_exhausted(Some(&pages.exhausted(now))));
         let shown = serde_json::to_value(pages.remembered(now)).unwrap();
         let expected = json!({"instanceType": "p5", "zone": "any", "capacityType": "any", "until": "1970-01-01T00:03:00Z", "source": "Launch"});
         assert_eq!(shown["shortages"], json!([expected]));
-        assert!(!plan("p5").is_short(Some(&pages.short(now + REMEMBERED))));
+        assert!(!plan("p5").is_exhausted(Some(&pages.exhausted(now + REMEMBERED))));
     }
 
     #[test]

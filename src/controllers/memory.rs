@@ -23,7 +23,7 @@ use tokio::time::Instant;
 const TOMBSTONE_LIFE: Duration = Duration::from_mins(30);
 /// A failed delete that was not retried for this long does not count any more.
 const RETRIED: Duration = Duration::from_mins(5);
-/// How often expired records are searched for.
+/// How often expired records are removed.
 const WEEDING: Duration = Duration::from_mins(1);
 
 /// How long a cache may lag behind a write of ours before the Workload is read by name. A watch takes milliseconds. A
@@ -110,13 +110,13 @@ pub struct ClaimTombstones(Mutex<TombstoneRecords>);
 #[derive(Debug, Default)]
 struct TombstoneRecords {
     records: BTreeMap<String, Record>,
-    /// Names of the claims that took over places.
-    places: BTreeMap<SlotKey, String>,
-    /// When expired records were last searched for, by a monotonic clock.
+    /// Names of the claims that took over slots.
+    by_slot: BTreeMap<SlotKey, String>,
+    /// When expired records were last removed, by a monotonic clock.
     weeded: Option<Instant>,
 }
 
-/// A place in a gang: gang, attempt and slot.
+/// A slot: its gang, attempt and number.
 type SlotKey = (String, String, String);
 
 #[derive(Debug, Default)]
@@ -125,7 +125,7 @@ struct Record {
     node_pool: String,
     requirements: Vec<Requirement>,
     workload: Option<ObjectRef<Workload>>,
-    place: Option<SlotKey>,
+    key: Option<SlotKey>,
     /// UID under which we deleted it.
     deleted: Option<String>,
     /// Set if it could not be deleted.
@@ -160,7 +160,7 @@ impl Record {
 impl ClaimTombstones {
     /// Records a claim as a watch or a write showed it, alive or being deleted.
     pub fn saw(&self, claim: &NodeClaim, now: Timestamp) {
-        let (name, place) = (claim.name_any(), claim.taken_over().map(|_| place_of(claim)));
+        let (name, key) = (claim.name_any(), claim.taken_over().map(|_| slot_key(claim)));
         let mut records = lock(&self.0);
         let record = records.record(&name);
         record.tombstone.launched |= claim.is("Launched");
@@ -170,12 +170,12 @@ impl ClaimTombstones {
         record.seen = Some(now);
         let first = record.launch_error.unwrap_or(now);
         record.launch_error = has_launch_error(claim).then_some(first);
-        let before = std::mem::replace(&mut record.place, place.clone());
-        if before != place {
+        let before = std::mem::replace(&mut record.key, key.clone());
+        if before != key {
             records.leave(before, &name);
         }
-        if let Some(place) = place {
-            records.places.insert(place, name);
+        if let Some(key) = key {
+            records.by_slot.insert(key, name);
         }
     }
 
@@ -197,10 +197,10 @@ impl ClaimTombstones {
         lock(&self.0).records.get(claim)?.launch_error
     }
 
-    /// Name of the claim that took over this place in a gang.
+    /// Name of the claim that took over this slot of a gang.
     pub fn taken_over(&self, gang: &str, attempt: u32, slot: u32) -> Option<String> {
-        let place = (gang.to_owned(), attempt.to_string(), slot.to_string());
-        lock(&self.0).places.get(&place).cloned()
+        let key = (gang.to_owned(), attempt.to_string(), slot.to_string());
+        lock(&self.0).by_slot.get(&key).cloned()
     }
 
     /// Records a Warning event on a claim; returns the Workload to reconcile, if it is known.
@@ -263,11 +263,11 @@ impl ClaimTombstones {
         })
     }
 
-    /// Offerings that a vanished claim may have become. These labels distinguish places.
-    pub fn offerings(&self, claim: &str, place_keys: &[String]) -> BTreeSet<Offering> {
+    /// Offerings that a vanished claim may have become. `domain_keys` distinguish topology domains.
+    pub fn offerings(&self, claim: &str, domain_keys: &[String]) -> BTreeSet<Offering> {
         let records = lock(&self.0);
         let record = records.records.get(claim);
-        record.map(|r| Offering::among(&r.node_pool, &r.requirements, place_keys)).unwrap_or_default()
+        record.map(|r| Offering::among(&r.node_pool, &r.requirements, domain_keys)).unwrap_or_default()
     }
 
     fn with<T>(&self, claim: &str, act: impl FnOnce(&mut Record) -> T) -> T {
@@ -284,7 +284,7 @@ impl TombstoneRecords {
             self.records
                 .retain(|_, r| r.touched.is_some_and(|last| now.duration_since(last) < TOMBSTONE_LIFE));
             let records = &self.records;
-            self.places.retain(|_, name| records.contains_key(name));
+            self.by_slot.retain(|_, name| records.contains_key(name));
         }
         let record = self.records.entry(claim.to_owned()).or_default();
         record.touched = Some(now);
@@ -292,19 +292,19 @@ impl TombstoneRecords {
     }
 
     fn forget(&mut self, claim: &str) {
-        let place = self.records.remove(claim).and_then(|record| record.place);
-        self.leave(place, claim);
+        let key = self.records.remove(claim).and_then(|record| record.key);
+        self.leave(key, claim);
     }
 
-    /// Another claim may have taken over the place meanwhile.
-    fn leave(&mut self, place: Option<SlotKey>, claim: &str) {
-        if let Some(place) = place.filter(|place| self.places.get(place).is_some_and(|name| name == claim)) {
-            self.places.remove(&place);
+    /// Another claim may have taken over the slot meanwhile.
+    fn leave(&mut self, key: Option<SlotKey>, claim: &str) {
+        if let Some(key) = key.filter(|key| self.by_slot.get(key).is_some_and(|name| name == claim)) {
+            self.by_slot.remove(&key);
         }
     }
 }
 
-fn place_of(claim: &NodeClaim) -> SlotKey {
+fn slot_key(claim: &NodeClaim) -> SlotKey {
     let slot = claim.slot().map_or_else(String::new, |slot| slot.to_string());
     (gang_of(claim), claim.label(names::ATTEMPT).to_owned(), slot)
 }

@@ -89,8 +89,8 @@ impl Context {
             });
             Some(self.as_workload(&request, owner.as_deref()))
         };
-        for news in self.stores.requests.mirror(&self.stores.workloads, &name, read) {
-            if let StoreChange::Moved(workload) = news {
+        for change in self.stores.requests.mirror(&self.stores.workloads, &name, read) {
+            if let StoreChange::Moved(workload) = change {
                 self.workload_touched(&workload);
                 self.wake_workload(ObjectRef::from_obj(&*workload));
             }

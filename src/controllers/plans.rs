@@ -15,7 +15,7 @@ use crate::gang::identity::gang_of;
 use crate::gang::notice::Notice;
 use crate::names;
 use crate::plan::catalogue;
-use crate::plan::gates::traffic::Traffic;
+use crate::plan::gates::inflight::InflightNodes;
 use crate::plan::offering::Offering;
 use crate::plan::resources::Defaults;
 use crate::plan::shape::Shape;
@@ -88,7 +88,12 @@ pub fn of_tier(policy: &Arc<Policy>, tier: u32) -> Arc<Policy> {
 
 /// The policy with what Kueue demands of nodes before it places pods on them by topology: without any of
 /// these labels a node that is ready is not used.
-pub fn of_topology(context: &Context, policy: &Arc<Policy>, workload: &Workload, pin: &str) -> Arc<Policy> {
+pub fn of_topology(
+    context: &Context,
+    policy: &Arc<Policy>,
+    workload: &Workload,
+    gang_label: &str,
+) -> Arc<Policy> {
     if !context.options.tas_compat && workload.request_name().is_none() {
         return Arc::clone(policy);
     }
@@ -106,7 +111,7 @@ pub fn of_topology(context: &Context, policy: &Arc<Policy>, workload: &Workload,
     }
     let mut policy = (**policy).clone();
     let labels = &mut policy.readiness.node_labels;
-    labels.insert(names::GANG.to_owned(), pin.to_owned());
+    labels.insert(names::GANG.to_owned(), gang_label.to_owned());
     for level in levels {
         // Any value will do.
         labels.entry(level).or_default();
@@ -133,7 +138,7 @@ pub struct ReadInputs<'a> {
     pub grounds: Option<&'a Grounds>,
 }
 
-/// Plans for the gang of this id, with the turn on short NodePools respected.
+/// Plans for the gang of this id, with the turn on exhausted offerings respected.
 pub fn outcome(
     context: &Context,
     request: &Request<'_>,
@@ -186,8 +191,8 @@ struct OwnInputs {
     pool_claims: Vec<NodeClaim>,
     reserved: Vec<PoolReservation>,
     basis: Basis,
-    short: BTreeSet<Offering>,
-    traffic: Traffic,
+    exhausted: BTreeSet<Offering>,
+    inflight: InflightNodes,
     now: Timestamp,
 }
 
@@ -222,8 +227,8 @@ impl OwnInputs {
             pool_claims: not_reserved(read.claims, &reserved),
             reserved,
             basis: Basis { shapes: read.shapes.map_or(basis.shapes, Arc::from), ..basis },
-            short: pages.short(now),
-            traffic: inflight::of(context, workload, gang, pages, now),
+            exhausted: pages.exhausted(now),
+            inflight: inflight::of(context, workload, gang, pages, now),
             now,
         }
     }
@@ -250,13 +255,13 @@ impl OwnInputs {
             reserved: &self.reserved,
             shapes: &self.basis.shapes,
             market: self.basis.market.as_deref(),
-            short: Some(&self.short),
+            exhausted: Some(&self.exhausted),
             cluster_queues: queues,
             cohorts: &self.cohorts,
             local_queues: self.local_queues.as_deref(),
             namespace_labels: namespace.map(|n| n.metadata.labels.as_ref().unwrap_or(&NO_LABELS)),
             guards: Some(&self.settings.file.guards),
-            traffic: Some(&self.traffic),
+            inflight: Some(&self.inflight),
             predecessors: &self.predecessors,
             settled: self.settled.as_deref(),
             edited: read.edited,
@@ -348,8 +353,8 @@ pub fn settled(context: &Context, request: &Request<'_>) -> Option<String> {
     request.workload.replaces()?;
     let own = request.workload.uid().unwrap_or_default();
     let mut claims = context.stores.claims.entries();
-    // Its own first node must not change the order of the ways while the others are on theirs.
-    claims.retain(|c| c.pin == request.gang && c.workload_uid != own && !c.node_name.is_empty());
+    // Its own first node must not change the order of the options while the others are on theirs.
+    claims.retain(|c| c.gang_label == request.gang && c.workload_uid != own && !c.node_name.is_empty());
     let nodes = claims.iter().filter_map(|claim| context.stores.nodes.get(&ObjectRef::new(&claim.node_name)));
     nodes.filter_map(|node| node.metadata.labels.as_ref()?.get(key).cloned()).min()
 }
@@ -366,7 +371,7 @@ mod tests {
             let claim = json!({
                 "metadata": {
                     "name": uid, "annotations": {(names::CHECK): "prov"},
-                    "labels": {(names::GANG): "the-line", (names::WORKLOAD_UID): uid},
+                    "labels": {(names::GANG): "the-elastic-job", (names::WORKLOAD_UID): uid},
                 },
                 "spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}},
             });

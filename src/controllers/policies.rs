@@ -16,7 +16,7 @@ pub type Parameters = Result<Option<ProvisioningParametersSpec>, String>;
 /// The most notices kept. Beyond that, some may be repeated.
 const MOST_NOTICES: usize = 100_000;
 
-/// How many policies are searched for an equal one.
+/// How many policies are compared with a new one.
 const MOST_SHARED: usize = 32;
 
 /// A replica's policies.
@@ -57,10 +57,10 @@ impl Policies {
     pub fn set_parameters(&self, check: &str, uid: &str, parameters: Parameters) -> bool {
         let now = (uid.to_owned(), parameters);
         let mut all = lock(&self.parameters);
-        let is_news = all.get(check) != Some(&now);
-        self.revision.fetch_add(u64::from(is_news), Ordering::SeqCst);
+        let has_changed = all.get(check) != Some(&now);
+        self.revision.fetch_add(u64::from(has_changed), Ordering::SeqCst);
         all.insert(check.to_owned(), now);
-        is_news
+        has_changed
     }
 
     /// The result of reading a check's parameters; `None` while they have not been read.
@@ -94,7 +94,7 @@ pub struct Notices(BTreeSet<(String, String)>);
 
 impl Notices {
     /// Whether a Workload with this UID gets this notice for the first time.
-    pub fn is_news(&mut self, uid: &str, notice: &str) -> bool {
+    pub fn is_new_notice(&mut self, uid: &str, notice: &str) -> bool {
         if self.0.len() >= MOST_NOTICES {
             self.0.pop_first();
         }
@@ -123,9 +123,13 @@ mod tests {
     #[test]
     fn a_notice_is_new_once_for_each_workload() {
         let mut notices = Notices::default();
-        assert!(notices.is_news("u1", "x") && notices.is_news("u2", "x") && notices.is_news("u1", "y"));
-        assert!(!notices.is_news("u1", "x"));
+        assert!(
+            notices.is_new_notice("u1", "x")
+                && notices.is_new_notice("u2", "x")
+                && notices.is_new_notice("u1", "y")
+        );
+        assert!(!notices.is_new_notice("u1", "x"));
         notices.forget("u1");
-        assert!(notices.is_news("u1", "x") && !notices.is_news("u2", "x"));
+        assert!(notices.is_new_notice("u1", "x") && !notices.is_new_notice("u2", "x"));
     }
 }

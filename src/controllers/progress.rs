@@ -18,7 +18,7 @@ const KEPT: SignedDuration = SignedDuration::from_mins(1);
 
 /// When messages were written, and whose turn is when.
 #[derive(Debug, Default)]
-pub struct ProgressPace(Mutex<Turns>);
+pub struct ProgressLimiter(Mutex<Turns>);
 
 #[derive(Debug, Default)]
 struct Turns {
@@ -30,7 +30,7 @@ struct Turns {
     free: Timestamp,
 }
 
-impl ProgressPace {
+impl ProgressLimiter {
     /// When the Workload with this UID may get a message; `None` means now, and uses the turn.
     pub fn due(&self, uid: &str, now: Timestamp) -> Option<Timestamp> {
         let mut turns = lock(&self.0);
@@ -48,7 +48,7 @@ impl ProgressPace {
     }
 }
 
-impl ProgressPace {
+impl ProgressLimiter {
     /// Forgets a Workload that is gone.
     pub fn forget(&self, uid: &str) {
         let mut turns = lock(&self.0);
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn one_workload_gets_a_message_every_five_seconds() {
-        let progress = ProgressPace::default();
+        let progress = ProgressLimiter::default();
         assert_eq!(progress.due("a", at(0)), None);
         assert_eq!(progress.due("a", at(10)), Some(at(5_000)));
         assert_eq!(progress.due("a", at(5_000)), None);
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn many_workloads_get_their_turns_in_order_of_arrival() {
-        let progress = ProgressPace::default();
+        let progress = ProgressLimiter::default();
         let names: Vec<String> = (0..50).map(|i| format!("{i:02}")).collect();
         let turns: Vec<_> = names.iter().map(|name| progress.due(name, at(0))).collect();
         assert_eq!((turns[0], turns[1], turns[49]), (None, Some(at(200)), Some(at(9_800))));
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn an_unused_turn_does_not_block_others_for_long() {
-        let progress = ProgressPace::default();
+        let progress = ProgressLimiter::default();
         for name in ["a", "b", "c"] {
             let _ = progress.due(name, at(0));
         }
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn a_clock_that_is_set_back_blocks_no_workload() {
-        let progress = ProgressPace::default();
+        let progress = ProgressLimiter::default();
         for name in ["a", "b", "c"] {
             let _ = progress.due(name, at(900_000));
         }

@@ -3,7 +3,7 @@
 //! Rule: forgetting removes the entry. The lock is never held across an await, and under it only stores are read. All of it may
 //! be lost at any time.
 
-use super::last_seen::{GangEntry, OrphanedGang, Unanswered, UnansweredWrites};
+use super::gang_entry::{GangEntry, OrphanedGang, Unanswered, UnansweredWrites};
 use super::memory::{CacheLag, OwnWrite, lock};
 use super::policies::{Notices, SharedPolicies};
 use crate::api::{NodeClaim, Workload};
@@ -41,8 +41,8 @@ struct RegistryEntries {
 /// What is remembered of one gang.
 #[derive(Debug, Default)]
 struct OfGang {
-    /// Where it was last seen.
-    last_seen: Option<GangEntry>,
+    /// Where it is, as last committed.
+    entry: Option<GangEntry>,
     /// Journal writes of which it is not known whether they happened.
     unanswered: UnansweredWrites,
     /// The policy of its attempt.
@@ -75,8 +75,8 @@ pub enum Cause {
     TermOver,
 }
 
-/// A gang that was forgotten, with where it was last seen.
-pub type LastSeen = (String, Journal, Subject);
+/// A gang that was forgotten, with its last journal.
+pub type LastJournal = (String, Journal, Subject);
 
 impl GangRegistry {
     fn entries(&self) -> MutexGuard<'_, RegistryEntries> {
@@ -100,7 +100,7 @@ impl GangRegistry {
         uid: &str,
         cause: Cause,
         claims: &BTreeSet<String>,
-    ) -> (BTreeSet<String>, Vec<LastSeen>) {
+    ) -> (BTreeSet<String>, Vec<LastJournal>) {
         let mut entries = self.entries();
         let gangs = match cause {
             Cause::Deleted { .. } => {
@@ -109,17 +109,17 @@ impl GangRegistry {
             }
             Cause::TermOver => entries.end_term(uid),
         };
-        let mut last_seen = Vec::new();
+        let mut journals = Vec::new();
         for gang in &gangs {
-            let Some(entry) = entries.gangs.remove(gang).and_then(|gang| gang.last_seen) else { continue };
+            let Some(entry) = entries.gangs.remove(gang).and_then(|gang| gang.entry) else { continue };
             if let Cause::Deleted { ran } = cause
                 && let Some(orphaned) = entry.orphaned(ran, claims)
             {
                 entries.orphaned.insert(gang.clone(), orphaned);
             }
-            last_seen.push((gang.clone(), entry.journal, entry.subject));
+            journals.push((gang.clone(), entry.journal, entry.subject));
         }
-        (gangs, last_seen)
+        (gangs, journals)
     }
 
     /// How many entries there are of each kind.
@@ -142,7 +142,7 @@ impl GangRegistry {
             return false;
         }
         let gang = entries.gangs.entry(entry.subject.gang.clone()).or_default();
-        gang.last_seen = Some(entry.after(gang.last_seen.take()));
+        gang.entry = Some(entry.after(gang.entry.take()));
         true
     }
 
@@ -162,14 +162,14 @@ impl GangRegistry {
 
     /// Whether this replica has reconciled the gang before.
     pub fn knows(&self, gang: &str) -> bool {
-        self.entries().gangs.get(gang).is_some_and(|gang| gang.last_seen.is_some())
+        self.entries().gangs.get(gang).is_some_and(|gang| gang.entry.is_some())
     }
 
     /// Records the wait notice for a gang's owner; returns whether it is new.
-    pub fn is_news(&self, gang: &str, seq: u64, topic: &str) -> bool {
+    pub fn is_new_wait(&self, gang: &str, seq: u64, topic: &str) -> bool {
         let mut entries = self.entries();
-        let entry = entries.gangs.get_mut(gang).and_then(|gang| gang.last_seen.as_mut());
-        entry.is_some_and(|entry| entry.is_news(seq, topic))
+        let entry = entries.gangs.get_mut(gang).and_then(|gang| gang.entry.as_mut());
+        entry.is_some_and(|entry| entry.is_new_wait(seq, topic))
     }
 
     /// Records that a NodeClaim of a deleted Workload was measured. After the last one, the reason is forgotten.
@@ -186,27 +186,27 @@ impl GangRegistry {
     pub fn taken_back(&self, claim: &NodeClaim) -> Option<Reason> {
         let (gang, attempt) = (gang_of(claim), claim.label(names::ATTEMPT).parse().ok()?);
         let entries = self.entries();
-        if let Some(entry) = entries.gangs.get(&gang).and_then(|gang| gang.last_seen.as_ref()) {
+        if let Some(entry) = entries.gangs.get(&gang).and_then(|gang| gang.entry.as_ref()) {
             return entry.journal.taken_back(attempt);
         }
         let orphaned = entries.orphaned.get(&gang).filter(|orphaned| orphaned.attempt == attempt);
         orphaned.map(|orphaned| orphaned.reason)
     }
 
-    /// State and Workload of every gang.
-    pub fn standings(&self) -> BTreeMap<String, (StateName, ObjectRef<Workload>)> {
+    /// State and Workload of each gang.
+    pub fn states(&self) -> BTreeMap<String, (StateName, ObjectRef<Workload>)> {
         let entries = self.entries();
-        let standing = |gang: &OfGang| {
-            let entry = gang.last_seen.as_ref()?;
+        let state = |gang: &OfGang| {
+            let entry = gang.entry.as_ref()?;
             Some((entry.journal.state.name(), entry.object.clone()))
         };
-        entries.gangs.iter().filter_map(|(id, gang)| Some((id.clone(), standing(gang)?))).collect()
+        entries.gangs.iter().filter_map(|(id, gang)| Some((id.clone(), state(gang)?))).collect()
     }
 
     /// How many gangs are in each state, and for how long the oldest whose wait has a deadline has been there.
     pub fn by_state(&self, now: Timestamp) -> BTreeMap<StateName, (usize, Duration)> {
         let mut all: BTreeMap<StateName, (usize, Duration)> = BTreeMap::new();
-        for entry in self.entries().gangs.values().filter_map(|gang| gang.last_seen.as_ref()) {
+        for entry in self.entries().gangs.values().filter_map(|gang| gang.entry.as_ref()) {
             let (count, oldest) = all.entry(entry.journal.state.name()).or_default();
             *count += 1;
             *oldest = entry.age(now).max(*oldest);
@@ -253,7 +253,7 @@ impl GangRegistry {
 
     /// Whether a Workload with this UID gets this notice about its policy for the first time.
     pub fn is_new_notice(&self, uid: &str, notice: &str) -> bool {
-        self.entries().notices.is_news(uid, notice)
+        self.entries().notices.is_new_notice(uid, notice)
     }
 
     /// Records that a reconcile of the Workload with this UID failed. Returns how many have failed in a row.

@@ -8,8 +8,8 @@
 
 use super::board::Board;
 use super::ledger::Ledger;
-use super::progress::ProgressPace;
-use super::registry::{Cause, GangRegistry, LastSeen};
+use super::progress::ProgressLimiter;
+use super::registry::{Cause, GangRegistry, LastJournal};
 use super::waiting::Waiting;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,15 +24,15 @@ pub struct OfGangs {
     /// What gangs take and wait for.
     pub(super) ledger: Ledger,
     /// When progress was reported to Workloads.
-    pub(super) progress: ProgressPace,
+    pub(super) progress: ProgressLimiter,
     /// Since when Workloads wait to be reconciled.
     pub(super) waiting: Waiting,
 }
 
 /// What was known about the gangs of one Workload.
 pub(super) struct Forgotten {
-    /// Each gang with where it was last seen.
-    pub last_seen: Vec<LastSeen>,
+    /// Each gang with its last journal.
+    pub last_journals: Vec<LastJournal>,
     /// Whether gangs that waited for them may have their turn.
     pub freed: bool,
 }
@@ -48,14 +48,14 @@ impl OfGangs {
             // Removed by the reconcile that finds the object gone. Another of its name may wait already.
             waiting: _,
         } = self;
-        let (gangs, last_seen) = registry.forget(uid, cause, claims);
+        let (gangs, last_journals) = registry.forget(uid, cause, claims);
         board.forget(&gangs);
         if matches!(cause, Cause::Deleted { .. }) {
             progress.forget(uid);
         }
         let mut pages = ledger.open();
         let freed = gangs.iter().filter(|gang| pages.forget(gang)).count() > 0;
-        Forgotten { last_seen, freed }
+        Forgotten { last_journals, freed }
     }
 
     /// How many entries there are of each kind. Empty once all gangs are forgotten.

@@ -20,7 +20,7 @@ pub struct WorkloadSummary {
     /// `namespace/name` of its LocalQueue.
     pub local_queue: String,
     /// What the slices of an elastic Job share; `None` if that is its UID.
-    line: Option<String>,
+    elastic_job: Option<String>,
     /// Whether it is admitted.
     pub is_admitted: bool,
     /// Whether it is over.
@@ -37,7 +37,7 @@ impl WorkloadSummary {
         let uid = workload.metadata.uid.clone().unwrap_or_default();
         Self {
             local_queue: workload.local_queue(),
-            line: Some(workload.line()).filter(|line| *line != uid),
+            elastic_job: Some(workload.elastic_job()).filter(|job| *job != uid),
             is_admitted: workload.is("Admitted"),
             is_finished: workload.is("Finished"),
             // A request waits for no quota and holds none: the Workload that owns it does.
@@ -55,8 +55,8 @@ impl WorkloadSummary {
     }
 
     /// What the slices of an elastic Job share; its UID if it is none.
-    pub fn line(&self) -> &str {
-        self.line.as_deref().unwrap_or(&self.uid)
+    pub fn elastic_job(&self) -> &str {
+        self.elastic_job.as_deref().unwrap_or(&self.uid)
     }
 }
 
@@ -80,7 +80,7 @@ pub struct ClaimSummary {
     /// The LocalQueue it is kept warm for; empty if it is not.
     pub kept_for: String,
     /// Value of its gang's label. The slices of an elastic Job share one.
-    pub pin: String,
+    pub gang_label: String,
     /// Whether it is kept warm.
     pub is_warm: bool,
     /// Whether Karpenter shows no instance for it yet.
@@ -109,7 +109,7 @@ impl ClaimSummary {
             node_pool: claim.label(names::NODEPOOL).to_owned(),
             node_name: claim.node_name().unwrap_or_default().to_owned(),
             kept_for: claim.annotation(names::WARM_QUEUE).to_owned(),
-            pin: claim.label(names::GANG).to_owned(),
+            gang_label: claim.label(names::GANG).to_owned(),
             is_warm: claim.is_warm(),
             waits_for_provider: claim.status.as_ref().is_none_or(|s| s.provider_id.is_empty()),
             is_initialized: claim.is("Initialized"),

@@ -35,8 +35,8 @@ const QUEUE: usize = 8_192;
 /// Events on one Workload in a burst, and the time after which one more is allowed.
 const BURST: u32 = 50;
 const REFILL: SignedDuration = SignedDuration::from_secs(15);
-/// Workloads whose rate is kept.
-const PACES_KEPT: usize = 4_096;
+/// Workloads whose token bucket is kept.
+const BUCKETS_KEPT: usize = 4_096;
 
 /// What an Event is about, besides the object.
 #[derive(Clone, Copy, Debug)]
@@ -55,13 +55,13 @@ pub struct Publisher {
     writes: WriteLimiter,
     instance: String,
     on_job: bool,
-    desk: Arc<Mutex<Desk>>,
-    paces: Mutex<BTreeMap<String, Supply>>,
+    queue: Arc<Mutex<EventQueue>>,
+    buckets: Mutex<BTreeMap<String, TokenBucket>>,
 }
 
 /// Events that wait or are being sent.
 #[derive(Debug, Default)]
-struct Desk {
+struct EventQueue {
     /// Waiting Events by LocalQueue, so that one with many gangs does not hold up the Events of others.
     waiting: FairQueue<Event>,
     /// How many wait.
@@ -70,9 +70,9 @@ struct Desk {
     in_flight: usize,
 }
 
-/// How many more Events one Workload may have.
+/// How many more Events one Workload may have: a token bucket.
 #[derive(Clone, Copy, Debug)]
-struct Supply {
+struct TokenBucket {
     left: u32,
     since: Timestamp,
 }
@@ -86,56 +86,56 @@ impl Publisher {
             writes,
             instance: instance.chars().take(INSTANCE_LIMIT).collect(),
             on_job: telemetry.events_on_job,
-            desk: Arc::default(),
-            paces: Mutex::default(),
+            queue: Arc::default(),
+            buckets: Mutex::default(),
         }
     }
 
     /// Publishes in the background. Events beyond the limit are dropped and counted.
     pub fn publish(&self, workload: &Workload, moment: Moment<'_>, notice: &Notice) {
         let flow = workload.local_queue();
-        self.queue(flow.clone(), reference_to(workload), moment, notice);
+        self.enqueue(flow.clone(), reference_to(workload), moment, notice);
         if let Some(job) = job_of(workload).filter(|_| self.on_job) {
-            self.queue(flow, job, moment, notice);
+            self.enqueue(flow, job, moment, notice);
         }
     }
 
     /// Publishes on any object in the background. Events beyond the limit are dropped and counted.
     pub fn publish_on(&self, object: ObjectReference, moment: Moment<'_>, notice: &Notice) {
-        self.queue(String::new(), object, moment, notice);
+        self.enqueue(String::new(), object, moment, notice);
     }
 
-    fn queue(&self, flow: String, object: ObjectReference, moment: Moment<'_>, notice: &Notice) {
+    fn enqueue(&self, flow: String, object: ObjectReference, moment: Moment<'_>, notice: &Notice) {
         let uid = object.uid.clone().unwrap_or_default();
-        let takes = self.takes(&uid, moment.at);
-        let mut desk = lock(&self.desk);
-        if !takes || desk.length >= QUEUE {
+        let allowed = self.may_add(&uid, moment.at);
+        let mut queue = lock(&self.queue);
+        if !allowed || queue.length >= QUEUE {
             metrics::event_unpublished(Unpublished::Limited);
             return;
         }
-        desk.waiting.push(flow, event(object, &self.instance, moment, notice));
-        desk.length += 1;
-        if desk.in_flight < IN_FLIGHT {
-            desk.in_flight += 1;
-            tokio::spawn(work_off(Arc::clone(&self.desk), self.client.clone(), self.writes.clone()));
+        queue.waiting.push(flow, event(object, &self.instance, moment, notice));
+        queue.length += 1;
+        if queue.in_flight < IN_FLIGHT {
+            queue.in_flight += 1;
+            tokio::spawn(work_off(Arc::clone(&self.queue), self.client.clone(), self.writes.clone()));
         }
     }
 
     /// Whether one more Event on this object is allowed.
-    fn takes(&self, uid: &str, now: Timestamp) -> bool {
-        let mut paces = lock(&self.paces);
-        if paces.len() >= PACES_KEPT && !paces.contains_key(uid) {
-            paces.retain(|_, pace| pace.refilled(now).left < BURST);
+    fn may_add(&self, uid: &str, now: Timestamp) -> bool {
+        let mut buckets = lock(&self.buckets);
+        if buckets.len() >= BUCKETS_KEPT && !buckets.contains_key(uid) {
+            buckets.retain(|_, bucket| bucket.refilled(now).left < BURST);
         }
-        let pace = paces.entry(uid.to_owned()).or_insert(Supply { left: BURST, since: now });
-        *pace = pace.refilled(now);
-        let Some(left) = pace.left.checked_sub(1) else { return false };
-        pace.left = left;
+        let bucket = buckets.entry(uid.to_owned()).or_insert(TokenBucket { left: BURST, since: now });
+        *bucket = bucket.refilled(now);
+        let Some(left) = bucket.left.checked_sub(1) else { return false };
+        bucket.left = left;
         true
     }
 }
 
-impl Supply {
+impl TokenBucket {
     fn refilled(self, now: Timestamp) -> Self {
         let periods = now.duration_since(self.since).as_secs().max(0) / REFILL.as_secs();
         let gained = u32::try_from(periods).unwrap_or(u32::MAX);
@@ -147,7 +147,7 @@ impl Supply {
 }
 
 /// Sends waiting Events, one after the other, until none is left.
-async fn work_off(all: Arc<Mutex<Desk>>, client: Client, writes: WriteLimiter) {
+async fn work_off(all: Arc<Mutex<EventQueue>>, client: Client, writes: WriteLimiter) {
     while let Some(event) = next(&all) {
         let api: Api<Event> =
             Api::namespaced(client.clone(), event.metadata.namespace.as_deref().unwrap_or_default());
@@ -156,12 +156,12 @@ async fn work_off(all: Arc<Mutex<Desk>>, client: Client, writes: WriteLimiter) {
 }
 
 /// The next waiting Event. Without one, the caller no longer counts as a sender.
-fn next(all: &Mutex<Desk>) -> Option<Event> {
-    let mut desk = lock(all);
-    let next = desk.waiting.next(|_| true).map(|(_, event)| event);
+fn next(all: &Mutex<EventQueue>) -> Option<Event> {
+    let mut queue = lock(all);
+    let next = queue.waiting.next(|_| true).map(|(_, event)| event);
     match next {
-        Some(_) => desk.length = desk.length.saturating_sub(1),
-        None => desk.in_flight = desk.in_flight.saturating_sub(1),
+        Some(_) => queue.length = queue.length.saturating_sub(1),
+        None => queue.in_flight = queue.in_flight.saturating_sub(1),
     }
     next
 }
@@ -307,16 +307,16 @@ mod tests {
         for seq in 0..80 {
             publisher.publish(&workload("train"), moment(seq, 0), &notice("x"));
         }
-        assert!(publisher.takes("another", at(0)));
-        assert!(!publisher.takes("u", at(14)));
-        assert!(publisher.takes("u", at(16)) && !publisher.takes("u", at(16)));
+        assert!(publisher.may_add("another", at(0)));
+        assert!(!publisher.may_add("u", at(14)));
+        assert!(publisher.may_add("u", at(16)) && !publisher.may_add("u", at(16)));
         is_idle(&publisher).await;
         drop(publisher);
         assert_eq!(reported.await.unwrap(), BURST);
     }
 
     async fn is_idle(publisher: &Publisher) {
-        while lock(&publisher.desk).in_flight > 0 {
+        while lock(&publisher.queue).in_flight > 0 {
             tokio::task::yield_now().await;
         }
     }

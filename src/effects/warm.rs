@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(patch["metadata"]["annotations"][names::SLOT], "3");
         assert_eq!(patch["metadata"]["annotations"][names::GENERATION], "0");
         let woken = &patch["metadata"]["annotations"][names::WORKLOAD];
-        assert_eq!(woken, "team/second", "news of the Node are the new gang's");
+        assert_eq!(woken, "team/second", "changes of the Node wake the new gang");
         assert_eq!(
             patch["metadata"]["labels"],
             json!({

@@ -39,7 +39,7 @@ impl Location {
     }
 }
 
-/// A matcher of places, and their weather. An absent matcher field matches everything.
+/// A matcher of offerings, and their weather. An absent matcher field matches everything.
 #[derive(Deserialize, Clone, Debug, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct WeatherRule {

@@ -2,7 +2,7 @@
 //! recover, many gangs at once, and blocked telemetry.
 
 use super::each;
-use super::single::{differs, ways};
+use super::single::{courses, differs};
 use jiff::SignedDuration;
 use serde_json::json;
 use setu::gang::StateName;
@@ -29,16 +29,16 @@ fn all_go_well(all: &[(String, Drama, Option<&DramaOutcome>)]) -> Vec<DramaOutco
 /// A name, and a change to a drama.
 type Change<'c> = (&'c str, &'c (dyn Fn(&mut Drama) + Sync));
 
-/// Checks that every way, with each change, ends as it does without it. Returns all runs, change by change.
-fn every_way_with(changes: &[Change<'_>]) -> Vec<DramaOutcome> {
-    let ways = ways();
-    let references: Vec<DramaOutcome> = each(&ways, |way| way.drama.play(false).unwrap());
+/// Checks that every course, with each change, ends as it does without it. Returns all runs, change by change.
+fn every_course_with(changes: &[Change<'_>]) -> Vec<DramaOutcome> {
+    let courses = courses();
+    let references: Vec<DramaOutcome> = each(&courses, |course| course.drama.play(false).unwrap());
     let mut all = Vec::new();
     for (what, change) in changes {
-        for (way, reference) in ways.iter().zip(&references) {
-            let mut drama = way.drama.clone();
+        for (course, reference) in courses.iter().zip(&references) {
+            let mut drama = course.drama.clone();
             change(&mut drama);
-            all.push((format!("{}, {what}", way.name), drama, Some(reference)));
+            all.push((format!("{}, {what}", course.name), drama, Some(reference)));
         }
     }
     all_go_well(&all)
@@ -47,7 +47,7 @@ fn every_way_with(changes: &[Change<'_>]) -> Vec<DramaOutcome> {
 #[test]
 fn two_permanent_leaders_do_no_harm() {
     let far = Rates { lag: 3_000, ..Rates::default() };
-    every_way_with(&[
+    every_course_with(&[
         ("two leaders", &|drama| drama.replicas = vec![0, 0]),
         ("two leaders that see late", &|drama| {
             drama.replicas = vec![0, 0];
@@ -58,7 +58,7 @@ fn two_permanent_leaders_do_no_harm() {
 
 #[test]
 fn a_clock_skew_of_an_hour_does_no_harm() {
-    every_way_with(&[
+    every_course_with(&[
         ("an hour fast", &|drama| drama.replicas = vec![3_600]),
         ("one fast and one slow", &|drama| drama.replicas = vec![3_600, -3_600]),
     ]);
@@ -73,7 +73,7 @@ fn a_clock_jump_does_no_harm() {
             drama.chaos = drama.chaos.max(at + 1_000);
         }
     };
-    let all = every_way_with(&[
+    let all = every_course_with(&[
         ("an hour back at the start", &jumps(500, -3_600)),
         ("an hour back while nodes come up", &jumps(5_000, -3_600)),
         ("an hour on while nodes come up", &jumps(5_000, 3_600)),
@@ -83,7 +83,7 @@ fn a_clock_jump_does_no_harm() {
     for (jump, state) in
         [(1, StateName::WaitingReady), (2, StateName::WaitingReady), (3, StateName::Approved)]
     {
-        let runs = all.chunks(ways().len()).nth(jump).unwrap();
+        let runs = all.chunks(courses().len()).nth(jump).unwrap();
         assert!(runs.iter().any(|outcome| met(outcome, state)), "jump {jump} meets nobody in {state}");
     }
 }
@@ -210,35 +210,35 @@ fn counted(drama: &Drama) -> (BTreeMap<String, u64>, BTreeMap<String, u64>) {
 
 #[test]
 fn the_metric_counts_each_committed_step_exactly_once() {
-    for way in ways() {
-        let (counted, committed) = counted(&way.drama);
-        assert!(committed.len() > 3, "{}", way.name);
-        assert_eq!(counted, committed, "{}", way.name);
+    for course in courses() {
+        let (counted, committed) = counted(&course.drama);
+        assert!(committed.len() > 3, "{}", course.name);
+        assert_eq!(counted, committed, "{}", course.name);
     }
-    for way in ways().into_iter().take(2) {
-        let doubled = Drama { plan: Some((4, WriteFault::AppliedTwice)), ..way.drama.clone() };
+    for course in courses().into_iter().take(2) {
+        let doubled = Drama { plan: Some((4, WriteFault::AppliedTwice)), ..course.drama.clone() };
         let (counted, committed) = counted(&doubled);
         for (step, times) in counted {
-            assert!(committed.get(&step).is_some_and(|most| times <= *most), "{}: {step}", way.name);
+            assert!(committed.get(&step).is_some_and(|most| times <= *most), "{}: {step}", course.name);
         }
     }
 }
 
 #[test]
 fn blocked_telemetry_changes_nothing() {
-    for way in ways() {
-        let plain = way.drama.play(false).unwrap();
-        let traced = Drama { traced: true, ..way.drama.clone() }.play(false).unwrap();
-        assert_eq!(traced.digest, plain.digest, "{}: spans", way.name);
-        let mut mute = way.drama.clone();
+    for course in courses() {
+        let plain = course.drama.play(false).unwrap();
+        let traced = Drama { traced: true, ..course.drama.clone() }.play(false).unwrap();
+        assert_eq!(traced.digest, plain.digest, "{}: spans", course.name);
+        let mut mute = course.drama.clone();
         mute.scenes.insert(0, (0, Scene::Move(Move::DenyEvents)));
         mute.chaos = mute.chaos.max(30_000);
         let mute = mute.play(false).unwrap();
         assert_eq!(
-            (&mute.violations, differs(&plain, &mute, &way.drama)),
+            (&mute.violations, differs(&plain, &mute, &course.drama)),
             (&Vec::new(), None),
             "{}: Events",
-            way.name
+            course.name
         );
     }
 }

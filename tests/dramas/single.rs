@@ -1,4 +1,4 @@
-//! Every fault that can hit a single write, at every write of every way that a gang can go. The run must end
+//! Every fault that can hit a single write, at every write of every course that a gang can take. The run must end
 //! like the one without a fault, and buy no more than necessary.
 
 use super::each;
@@ -24,8 +24,8 @@ const WORST: [WriteFault; 6] = [
 /// The longest attempt: `deadlines.gang` of a drama, plus the time to replace a dead replica.
 const ATTEMPT: Duration = Duration::from_secs(140);
 
-/// A way that a gang can go, and the test that the run without a fault went that way.
-pub struct Way {
+/// A course that a gang can take, and the check that the run without a fault took it.
+pub struct Course {
     pub name: &'static str,
     pub drama: Drama,
     goes: fn(&DramaOutcome) -> bool,
@@ -60,15 +60,15 @@ fn went(outcome: &DramaOutcome, from: StateName, to: StateName) -> bool {
     outcome.steps.keys().any(|step| (step.0, step.1) == (from, to))
 }
 
-/// Every way.
-pub fn ways() -> Vec<Way> {
+/// Every course.
+pub fn courses() -> Vec<Course> {
     let tier = |zone: &str| json!({"name": zone, "zones": [zone]});
     let slow = || weather(json!({"registrationDelay": "10s"}));
     let none = json!({});
-    let way = |name, drama, goes| Way { name, drama, goes };
+    let course = |name, drama, goes| Course { name, drama, goes };
     vec![
-        way("nothing happens", Drama::quiet(2), |o| went(o, StateName::WaitingReady, StateName::Approved)),
-        way(
+        course("nothing happens", Drama::quiet(2), |o| went(o, StateName::WaitingReady, StateName::Approved)),
+        course(
             "a tier runs short, and the next one has room",
             of(
                 gangs(&[(2, 5, 0)]),
@@ -77,12 +77,12 @@ pub fn ways() -> Vec<Way> {
             ),
             |o| went(o, StateName::RollingBack, StateName::BackingOff),
         ),
-        way(
+        course(
             "two gangs want the same nodes",
             of(gangs(&[(2, 5, 0), (2, 5, 1)]), vec![weather(json!({"capacity": 3}))], &none),
             |o| went(o, StateName::RollingBack, StateName::BackingOff),
         ),
-        way(
+        course(
             "it is evicted while its claims are created",
             of(
                 gangs(&[(2, 5, 0)]),
@@ -91,27 +91,27 @@ pub fn ways() -> Vec<Way> {
             ),
             |o| met(o, StateName::Provisioning, Move::Evict),
         ),
-        way(
+        course(
             "it is evicted while its nodes come up",
             of(gangs(&[(2, 5, 0)]), vec![slow(), moves(6_000, Move::Evict)], &none),
             |o| met(o, StateName::WaitingReady, Move::Evict),
         ),
-        way(
+        course(
             "its Workload is deleted while its nodes come up",
             of(gangs(&[(2, 5, 0)]), vec![slow(), moves(6_000, Move::DeleteWorkload)], &none),
             |o| met(o, StateName::WaitingReady, Move::DeleteWorkload),
         ),
-        way(
+        course(
             "a node is lost before it runs",
             of(gangs(&[(2, 5, 0)]), vec![slow(), moves(6_000, Move::DeleteClaim)], &none),
             |o| went(o, StateName::WaitingReady, StateName::Provisioning),
         ),
-        way(
+        course(
             "a node is lost while it runs",
             of(gangs(&[(2, 20, 0)]), vec![moves(15_000, Move::DeleteClaim)], &none),
             |o| went(o, StateName::Approved, StateName::Approved),
         ),
-        way(
+        course(
             "its nodes pass to the next gang",
             of(
                 gangs(&[(2, 2, 0), (2, 2, 20)]),
@@ -146,31 +146,31 @@ pub fn differs(reference: &DramaOutcome, faulty: &DramaOutcome, drama: &Drama) -
         .then(|| format!("{:.0} node-seconds serve nobody, {allowed:.0} at most", faulty.wasted))
 }
 
-/// A fault at one write: the way, the write and the fault.
+/// A fault at one write: the course, the write and the fault.
 type Case = (usize, usize, WriteFault);
 
-/// Plays these faults at every write of every way, except for cases that `keep` drops. Returns the cases played.
+/// Plays these faults at every write of every course, except for cases that `keep` drops. Returns the cases played.
 fn every(faults: &[WriteFault], keep: impl Fn(&Case) -> bool) -> Vec<Case> {
     let started = Instant::now();
-    let ways = ways();
-    let references: Vec<DramaOutcome> = each(&ways, |way| way.drama.play(false).unwrap());
+    let courses = courses();
+    let references: Vec<DramaOutcome> = each(&courses, |course| course.drama.play(false).unwrap());
     let mut cases: Vec<Case> = Vec::new();
-    for (index, (way, reference)) in ways.iter().zip(&references).enumerate() {
-        assert!(reference.violations.is_empty(), "{}: {:?}", way.name, reference.violations);
-        assert!(reference.ends.values().all(|end| end.finished), "{}: {:?}", way.name, reference.ends);
-        assert!((way.goes)(reference), "{}: it goes another way, {:?}", way.name, reference.steps);
+    for (index, (course, reference)) in courses.iter().zip(&references).enumerate() {
+        assert!(reference.violations.is_empty(), "{}: {:?}", course.name, reference.violations);
+        assert!(reference.ends.values().all(|end| end.finished), "{}: {:?}", course.name, reference.ends);
+        assert!((course.goes)(reference), "{}: it takes another course, {:?}", course.name, reference.steps);
         let writes = (0..reference.writes).flat_map(|write| faults.iter().map(move |f| (index, write, *f)));
         cases.extend(writes);
     }
     let all = cases.len();
     cases.retain(keep);
     let failed = each(&cases, |&(index, write, fault)| {
-        let (way, reference) = ways.iter().zip(&references).nth(index).unwrap();
-        let drama = Drama { plan: Some((write, fault)), ..way.drama.clone() };
+        let (course, reference) = courses.iter().zip(&references).nth(index).unwrap();
+        let drama = Drama { plan: Some((write, fault)), ..course.drama.clone() };
         let outcome = drama.play(false).unwrap();
         let wrong = outcome.violations.first().map(ToString::to_string);
         let wrong = wrong.or_else(|| differs(reference, &outcome, &drama))?;
-        Some(format!("{}; write {write}, {fault}: {wrong}", way.name))
+        Some(format!("{}; write {write}, {fault}: {wrong}", course.name))
     });
     println!("{} of {all} single faults in {:?}", cases.len(), started.elapsed());
     let failed: Vec<String> = failed.into_iter().flatten().collect();
@@ -178,15 +178,15 @@ fn every(faults: &[WriteFault], keep: impl Fn(&Case) -> bool) -> Vec<Case> {
     cases
 }
 
-/// Plays one in `apart` of these faults at every write of every way, in rotation.
+/// Plays one in `apart` of these faults at every write of every course, in rotation.
 fn in_turn(faults: &[WriteFault], apart: usize) {
     let place = |fault: &WriteFault| faults.iter().position(|known| known == fault);
-    let cases = every(faults, |&(way, write, fault)| {
-        place(&fault).is_some_and(|at| (way + write + at).is_multiple_of(apart))
+    let cases = every(faults, |&(course, write, fault)| {
+        place(&fault).is_some_and(|at| (course + write + at).is_multiple_of(apart))
     });
-    let ways: BTreeSet<usize> = cases.iter().map(|(way, ..)| *way).collect();
+    let courses: BTreeSet<usize> = cases.iter().map(|(course, ..)| *course).collect();
     let played: BTreeSet<WriteFault> = cases.iter().map(|(_, _, fault)| *fault).collect();
-    assert_eq!((ways.len(), played.len()), (self::ways().len(), faults.len()), "{cases:?}");
+    assert_eq!((courses.len(), played.len()), (self::courses().len(), faults.len()), "{cases:?}");
 }
 
 #[test]

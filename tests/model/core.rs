@@ -73,7 +73,7 @@ static PLAN: LazyLock<Outcome> = LazyLock::new(|| {
         template: Arc::clone(&template),
         shape: None,
         most: Arc::default(),
-        place_keys: Arc::default(),
+        domain_keys: Arc::default(),
     };
     Outcome::Provision(Plan {
         slots: (0..SLOTS).map(slot).collect(),

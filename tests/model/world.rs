@@ -121,8 +121,8 @@ pub enum Broken {
 
 impl Broken {
     pub const ALL: [(Self, &'static str); 16] = [
-        (Self::DishonestReady, "Ready is told only after all nodes were seen ready in the same look"),
-        (Self::OldReady, "Ready is never told for an admission that is over"),
+        (Self::DishonestReady, "Ready is reported only after all nodes were seen ready in the same look"),
+        (Self::OldReady, "Ready is never reported for an admission that is over"),
         (Self::DoubleSlot, "a slot never has two claims of one generation"),
         (Self::Overlap, "an attempt starts only after no claim was seen to be left"),
         (Self::Unannounced, "a claim is created only after its attempt is in the journal"),
@@ -131,7 +131,7 @@ impl Broken {
         (Self::WrongVictim, "the object that is deleted is the one that was looked at"),
         (Self::Unlawful, "every journal write is a path of the statechart"),
         (Self::EarlyEnd, "a rollback ends only after no claim was seen to be left"),
-        (Self::EarlyVerdict, "Retry and Rejected are told only once the journal says so"),
+        (Self::EarlyVerdict, "Retry and Rejected are reported only once the journal says so"),
         (
             Self::GivenUpWhileUp,
             "an attempt is not given up by a look that finds all nodes ready, from before it began on",

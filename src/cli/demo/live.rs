@@ -23,7 +23,7 @@ impl Screen {
 
     /// Draws new lines and updates the bars.
     pub fn draw(&mut self, spectator: &Spectator) {
-        for (at, text) in spectator.news() {
+        for (at, text) in spectator.announcements() {
             let started = *self.started.get_or_insert(at);
             self.tell(&format!("{:>7.1}s  {text}", at.duration_since(started).as_secs_f64()));
         }

@@ -12,7 +12,7 @@ use crate::policy::PolicyFile;
 use crate::sim::cluster::SimCluster;
 use crate::sim::embedded::EmbeddedTheatre;
 use crate::sim::scenario::{self, Run};
-use crate::sim::show::{Spectator, pace, play::Play};
+use crate::sim::show::{Spectator, play::Play, speed};
 use door::Door;
 use jiff::Timestamp;
 use live::Screen;
@@ -101,7 +101,7 @@ impl Args {
         let runtime = runtime.map_err(|e| CliError::Failed(format!("no runtime: {e}")))?;
         runtime.block_on(async {
             if paused && self.speed > 0.0 {
-                tokio::spawn(pace::keep(self.speed));
+                tokio::spawn(speed::keep(self.speed));
             }
             show.await
         })

@@ -214,9 +214,10 @@ impl FlavorChoice<'_> {
                 .filter(|(key, _)| quota.contains_key(*key))
                 .map(|(k, v)| (k.clone(), v.clone()))
                 .collect();
-            let short = resources::first_short(&asked, &quota).unwrap_or_default();
-            let (asked, quota) = (resources::shown(&asked, short), resources::shown(&quota, short));
-            format!("{} has a nominal quota of {quota} {short} and it requests {asked}", flavor.name)
+            let insufficient = resources::first_insufficient(&asked, &quota).unwrap_or_default();
+            let (asked, quota) =
+                (resources::shown(&asked, insufficient), resources::shown(&quota, insufficient));
+            format!("{} has a nominal quota of {quota} {insufficient} and it requests {asked}", flavor.name)
         };
         let why: Vec<String> = group.flavors.iter().map(why).collect();
         format!(

@@ -3,7 +3,7 @@
 use super::admission::Admitted;
 use super::objects::Objects;
 use crate::api::{NodeClaim, Workload};
-use crate::plan::gates::traffic::Traffic;
+use crate::plan::gates::inflight::InflightNodes;
 use crate::plan::market::Market;
 use crate::plan::offering::Offering;
 use crate::plan::shape::Shape;
@@ -22,11 +22,11 @@ pub struct Inputs {
     storage: Storage,
     pool_claims: Vec<NodeClaim>,
     shapes: Vec<Shape>,
-    traffic: Traffic,
+    inflight: InflightNodes,
     predecessors: Vec<Arc<Workload>>,
     settled: Option<String>,
     market: Option<Market>,
-    short: Option<BTreeSet<Offering>>,
+    exhausted: Option<BTreeSet<Offering>>,
 }
 
 impl Inputs {
@@ -40,10 +40,10 @@ impl Inputs {
             storage: objects.storage_of(namespace),
             pool_claims: objects.node_claims.iter().map(|c| (**c).clone()).collect(),
             shapes: objects.shapes(),
-            traffic: objects.traffic(workload),
+            inflight: objects.inflight(workload),
             predecessors: objects.predecessors(workload),
             settled: objects.settled(request),
-            short: market.as_ref().map(Market::short),
+            exhausted: market.as_ref().map(Market::exhausted),
             market,
         }
     }
@@ -71,13 +71,13 @@ impl Inputs {
             reserved: &[],
             shapes: &self.shapes,
             market: self.market.as_ref(),
-            short: self.short.as_ref(),
+            exhausted: self.exhausted.as_ref(),
             cluster_queues: &objects.cluster_queues,
             cohorts: &objects.cohorts,
             local_queues: Some(&objects.local_queues),
             namespace_labels: Some(&self.namespace_labels),
             guards: Some(guards),
-            traffic: Some(&self.traffic),
+            inflight: Some(&self.inflight),
             predecessors: &self.predecessors,
             settled: self.settled.as_deref(),
             edited: Edited::Awaited,

@@ -133,7 +133,7 @@ fn policy_of(admitted: &Admitted, objects: &Objects, settings: &Settings) -> Res
     Ok(policy)
 }
 
-/// What the same option would cost with other ways of packing, if that differs. If a budget or a limit refuses the plan, the
+/// What the same option would cost in another packing mode, if that differs. If a budget or a limit refuses the plan, the
 /// packing that would stay within it.
 fn otherwise(cluster: &Cluster<'_>, request: &Request<'_>, outcome: &Outcome) -> Vec<String> {
     let with = |(packing, name): (PackingMode, &str)| {
@@ -143,8 +143,8 @@ fn otherwise(cluster: &Cluster<'_>, request: &Request<'_>, outcome: &Outcome) ->
             Outcome::Provision(plan) => {
                 let options = plan::option_reports(cluster, &request).ok()?;
                 let other = options.into_iter().nth(usize::try_from(plan.option_index).ok()?)?.plan.ok()?;
-                let takes = |plan: &Plan| (plan.nodes(), plan.cost.at_least, plan.cost.at_most);
-                let differs = takes(&other) != takes(plan);
+                let amounts = |plan: &Plan| (plan.nodes(), plan.cost.at_least, plan.cost.at_most);
+                let differs = amounts(&other) != amounts(plan);
                 differs.then(|| (other.nodes(), other.cost.instead_of(&plan.cost)))?
             }
             Outcome::Refuse(_) | Outcome::Wait(_) => match plan::plan(cluster, &request) {

@@ -15,7 +15,7 @@ use crate::cli::cluster::{Connection, VIEWER};
 use crate::cli::{CliError, find};
 use crate::controllers::{parameters, storage};
 use crate::names;
-use crate::plan::gates::traffic::{HeldNodes, Traffic};
+use crate::plan::gates::inflight::{HeldNodes, InflightNodes};
 use crate::plan::observed_shapes::ObservedShapes;
 use crate::plan::shape::Shape;
 use crate::plan::volumes::{Found, Storage};
@@ -226,7 +226,7 @@ impl Objects {
 
     /// What goes on besides this Workload, as far as the NodeClaims show it: when the last were created,
     /// only a controller knows.
-    pub fn traffic(&self, workload: &Workload) -> Traffic {
+    pub fn inflight(&self, workload: &Workload) -> InflightNodes {
         let name = |w: &Workload| {
             let metadata = &w.metadata;
             let of = |part: &Option<String>| part.clone().unwrap_or_default();
@@ -245,10 +245,10 @@ impl Objects {
         };
         let in_flight = others.iter().filter(|claim| !claim.is("Initialized")).count();
         let of_queue = others.iter().filter(|claim| is_of_queue(claim));
-        Traffic {
+        InflightNodes {
             in_flight: u32::try_from(in_flight).unwrap_or(u32::MAX),
             queue: of_queue.map(|claim| HeldNodes::of_claim(Arc::clone(claim))).collect(),
-            ..Traffic::default()
+            ..InflightNodes::default()
         }
     }
 
@@ -445,7 +445,7 @@ mod tests {
     fn nodes_of_the_slices_before_say_where_a_later_one_is_to_go() {
         let claim = |uid: &str, node: &str| {
             let claim = json!({
-                "metadata": {"name": node, "labels": {(names::GANG): "line", (names::WORKLOAD_UID): uid}},
+                "metadata": {"name": node, "labels": {(names::GANG): "elastic-job", (names::WORKLOAD_UID): uid}},
                 "spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}},
                 "status": {"nodeName": node},
             });
@@ -471,7 +471,7 @@ mod tests {
             workload: &second,
             check: "prov",
             our_checks: &[],
-            gang: "line",
+            gang: "elastic-job",
             policy: &policy,
             selection: crate::plan::OptionSelection::From(0),
         };

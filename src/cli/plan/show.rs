@@ -47,7 +47,8 @@ pub struct View {
     gates: Vec<GateReport>,
     passed_over: Vec<PassedOver>,
     notes: Vec<String>,
-    ways: Vec<OptionRow>,
+    #[serde(rename = "ways")]
+    options: Vec<OptionRow>,
 }
 
 /// Identical slots.
@@ -93,10 +94,10 @@ struct OptionRow {
 
 impl View {
     /// Builds the view.
-    pub fn new(admitted: &Admitted, prices: Prices<'_>, outcome: &Outcome, ways: &[OptionReport]) -> Self {
+    pub fn new(admitted: &Admitted, prices: Prices<'_>, outcome: &Outcome, options: &[OptionReport]) -> Self {
         let plan = outcome.plan();
         let metadata = &admitted.workload.metadata;
-        let nearest = || ways.iter().find(|w| w.plan.is_ok()).map_or(&[][..], |w| &w.reports);
+        let nearest = || options.iter().find(|w| w.plan.is_ok()).map_or(&[][..], |w| &w.reports);
         let is_chosen = |n: usize| plan.is_some_and(|p| usize::try_from(p.option_index) == Ok(n));
         Self {
             workload: format!(
@@ -111,7 +112,7 @@ impl View {
             outcome: in_words(outcome, |obstacle| &obstacle.message),
             // The table of options shows the obstacle of each option.
             short_outcome: in_words(outcome, |obstacle| {
-                if ways.len() > 1 && obstacle.is_of_several { NO_TIER } else { &obstacle.message }
+                if options.len() > 1 && obstacle.is_of_several { NO_TIER } else { &obstacle.message }
             }),
             obstacle: match outcome {
                 Outcome::Wait(o) | Outcome::Refuse(o) | Outcome::Never(o) => Some(o.message.clone()),
@@ -124,9 +125,9 @@ impl View {
             currency: prices.currency(),
             prices_from: plan.map_or_else(Vec::new, sources),
             gates: plan.map_or_else(|| nearest().to_vec(), |plan| plan.reports.to_vec()),
-            passed_over: plan.map_or_else(|| of_ways(ways), |plan| plan.passed_over.to_vec()),
+            passed_over: plan.map_or_else(|| of_options(options), |plan| plan.passed_over.to_vec()),
             notes: plan.map_or_else(Vec::new, notes),
-            ways: (0..).zip(ways).map(|(n, option)| OptionRow::of(option, is_chosen(n))).collect(),
+            options: (0..).zip(options).map(|(n, option)| OptionRow::of(option, is_chosen(n))).collect(),
         }
     }
 
@@ -161,8 +162,8 @@ impl View {
             let row = |one: &PassedOver| [one.node_pool.clone(), one.reason.clone()].to_vec();
             text += &section(&["PASSED OVER", "WHY"], self.passed_over.iter().map(row).collect());
         }
-        if self.ways.len() > 1 {
-            let rows = self.ways.iter().map(|way| way.row(self.obstacle.as_ref())).collect();
+        if self.options.len() > 1 {
+            let rows = self.options.iter().map(|option| option.row(self.obstacle.as_ref())).collect();
             text += &section(&["", "TIER", "NODES", "IN THE WAY"], rows);
         }
         for note in &self.notes {
@@ -210,9 +211,9 @@ fn sources(plan: &Plan) -> Vec<String> {
 }
 
 /// The NodePools that the options passed over.
-fn of_ways(ways: &[OptionReport]) -> Vec<PassedOver> {
+fn of_options(options: &[OptionReport]) -> Vec<PassedOver> {
     let mut all = Vec::new();
-    PassedOver::add(&mut all, ways.iter().flat_map(|way| way.passed_over.iter().cloned()));
+    PassedOver::add(&mut all, options.iter().flat_map(|option| option.passed_over.iter().cloned()));
     all
 }
 
@@ -314,11 +315,11 @@ fn unused(requests: &ResourceList, allocatable: &ResourceList) -> BTreeMap<Strin
 }
 
 impl OptionRow {
-    fn of(way: &OptionReport, chosen: bool) -> Self {
-        let name = if way.name.is_empty() { "the only one".to_owned() } else { way.name.clone() };
-        let gated = way.reports.iter().filter(|r| r.is_closed()).map(|r| r.message.clone());
-        let gated = gated.chain(way.shortage.clone());
-        match &way.plan {
+    fn of(option: &OptionReport, chosen: bool) -> Self {
+        let name = if option.name.is_empty() { "the only one".to_owned() } else { option.name.clone() };
+        let gated = option.reports.iter().filter(|r| r.is_closed()).map(|r| r.message.clone());
+        let gated = gated.chain(option.shortage.clone());
+        match &option.plan {
             Ok(plan) => {
                 let (nodes, summary) = (Some(plan.nodes()), plan.summary());
                 Self { name, chosen, nodes, summary, closed: gated.collect() }

@@ -3,7 +3,7 @@
 use super::table::painted_state;
 use super::{BOLD, DIM, clean, moment, paint, span};
 use crate::cli::report::GangReport;
-use crate::cli::standing::Standing;
+use crate::cli::workload_phase::WorkloadPhase;
 use crate::gang::StateName;
 use crate::gang::explain::{Explanation, SlotPhase, SlotView};
 use jiff::Timestamp;
@@ -90,11 +90,11 @@ fn heading(text: &mut String, words: &str) {
 
 fn waits(text: &mut String, report: &GangReport) {
     let unbound = report.gang.as_ref().is_some_and(|gang| gang.unbound_pods.is_some());
-    let runs =
-        report.standing == Standing::Admitted && report.verdict == Some(crate::api::workload::Verdict::Ready);
-    let question = match report.standing {
-        Standing::Finished => "How it ended",
-        Standing::Unowned => "Why it gets no nodes",
+    let runs = report.workload_phase == WorkloadPhase::Admitted
+        && report.verdict == Some(crate::api::workload::Verdict::Ready);
+    let question = match report.workload_phase {
+        WorkloadPhase::Finished => "How it ended",
+        WorkloadPhase::Unowned => "Why it gets no nodes",
         _ if runs && unbound => "Why not all of its pods run",
         _ if runs => "It runs",
         _ => "Why it waits",
@@ -106,10 +106,10 @@ fn waits(text: &mut String, report: &GangReport) {
     }
     // The controller's message adds how long this usually takes.
     if report.gang.as_ref().is_some_and(|gang| gang.state == StateName::WaitingReady)
-        && !report.told.is_empty()
-        && report.told != report.why
+        && !report.check_message.is_empty()
+        && report.check_message != report.why
     {
-        let _ = writeln!(text, "  Kueue was told: {}", clean(&report.told));
+        let _ = writeln!(text, "  Kueue was told: {}", clean(&report.check_message));
     }
     for other in &report.other_checks {
         let says =
@@ -147,8 +147,8 @@ fn nodes(text: &mut String, gang: &Explanation, now: Timestamp) {
 }
 
 fn what_next(text: &mut String, report: &GangReport, gang: &Explanation, now: Timestamp) {
-    let running = report.standing == Standing::Admitted && gang.state == StateName::Approved;
-    if running || report.standing == Standing::Finished {
+    let running = report.workload_phase == WorkloadPhase::Admitted && gang.state == StateName::Approved;
+    if running || report.workload_phase == WorkloadPhase::Finished {
         return;
     }
     heading(text, "What comes next");

@@ -7,7 +7,7 @@ use crate::api::amount::Sums;
 use crate::cli::cluster::ClusterObjects;
 use crate::cli::known::{PricedBy, PricesOfCheck};
 use crate::cli::report::GangReport;
-use crate::cli::standing::Standing;
+use crate::cli::workload_phase::WorkloadPhase;
 use crate::gang::explain::{SlotPhase, SlotView};
 use crate::names;
 use jiff::{SignedDuration, Timestamp};
@@ -74,7 +74,7 @@ pub fn summary(objects: &ClusterObjects, gangs: Vec<GangReport>, most: usize) ->
         price(held, claim, prices);
     }
     let (mut queued, gangs): (Vec<GangReport>, Vec<GangReport>) =
-        gangs.into_iter().partition(|gang| gang.standing == Standing::Queued);
+        gangs.into_iter().partition(|gang| gang.workload_phase == WorkloadPhase::Queued);
     queued.sort_by_key(|gang| gang.created);
     let mut slowest: Vec<(SignedDuration, GangReport)> =
         gangs.into_iter().filter_map(|g| g.waiting(objects.now).map(|waits| (waits, g))).collect();
@@ -93,8 +93,8 @@ fn count(held: &mut Held, claim: &NodeClaim, slot: Option<(&GangReport, &SlotVie
     held.nodes += 1;
     match slot {
         // Of the gang's current attempt, in a state that wants nodes.
-        Some((report, slot)) if wanted(report, slot) => match (report.standing, slot.phase) {
-            (Standing::Admitted, SlotPhase::Ready) => held.running += 1,
+        Some((report, slot)) if wanted(report, slot) => match (report.workload_phase, slot.phase) {
+            (WorkloadPhase::Admitted, SlotPhase::Ready) => held.running += 1,
             (_, SlotPhase::Ready) => {
                 held.idle += 1;
                 held.unused_seconds += since(slot.initialized);

@@ -95,12 +95,14 @@ impl<'a> Gang<'a> {
         let nodes = view::nodes_of(context, &claims);
         let judgement = Judgement::of(&scope, &stored.journal, &claims, workload);
         judgement.bound_deadline(&scope, &mut stored.journal);
-        let observed =
-            Observed { searched: context.board().searched(&scope.id), ..Observed::cached(claims, nodes) };
+        let observed = Observed {
+            pods_listed: context.board().pods_listed(&scope.id),
+            ..Observed::cached(claims, nodes)
+        };
         let (inputs, planned) = (PlanInputs::default(), Planned::default());
         let mut gang = Self { scope, stored, observed, judgement, inputs, planned };
         let tolerated = gang.tolerated(workload);
-        gang.observed.overlook(&tolerated);
+        gang.observed.ignore_taints(&tolerated);
         Ok(Some(gang))
     }
 
@@ -110,9 +112,9 @@ impl<'a> Gang<'a> {
         // A failure to mark Nodes must not hold up the gang's deadlines. Such Nodes count as not ready.
         let marked = warm::mark_nodes(&self.scope, &self.stored.journal, &mut self.observed).await;
         let seq = self.journal().seq;
-        if self.is_to_be_searched_again(workload) {
+        if self.is_pod_list_due(workload) {
             self.read_quorum(workload).await?;
-            self.observed.searched = Some(self.scope.now());
+            self.observed.pods_listed = Some(self.scope.now());
         }
         for _ in 0..STEPS {
             let refused_by = self.refused_by(workload);

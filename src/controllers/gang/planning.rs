@@ -10,7 +10,7 @@ use crate::gang::loss::{Loss, last_known};
 use crate::gang::planning::Planning;
 use crate::gang::{Failure, FailureClass, Nodes, Refusal, State};
 use crate::plan::demand::as_granted;
-use crate::plan::offering::{Offering, place_keys};
+use crate::plan::offering::{Offering, domain_keys};
 use crate::plan::{Obstacle, ObstacleReason, Outcome, Request, strategy};
 use crate::words::to_the_second;
 use std::collections::{BTreeMap, BTreeSet};
@@ -68,7 +68,7 @@ impl Gang<'_> {
             grounds: self.inputs.grounds.as_ref(),
         };
         let awaited = pages.awaits_others(now);
-        let short = planning.needs_capacity_now(selection).then(|| pages.short(now));
+        let exhausted = planning.needs_capacity_now(selection).then(|| pages.exhausted(now));
         let mut plan = |workload: &Workload, read| {
             plans::outcome(self.scope.context, &Request { workload, ..request }, &self.scope.id, pages, read)
         };
@@ -79,7 +79,7 @@ impl Gang<'_> {
                     plan(workload, plans::ReadInputs { shapes, ..read })
                 })
             }
-            (_, Outcome::Provision(plan)) if plan.is_short(short.as_ref()) => {
+            (_, Outcome::Provision(plan)) if plan.is_exhausted(exhausted.as_ref()) => {
                 Outcome::Wait(no_capacity(&plan.offerings(), &pages.shortages(now)))
             }
             (State::Validating, Outcome::Provision(_)) if awaited.is_some() => {
@@ -146,7 +146,7 @@ impl Gang<'_> {
         losses: &BTreeMap<u32, Loss>,
     ) -> BTreeSet<Offering> {
         let (memory, policy) = (&self.journal().memory, &self.judgement.policy);
-        let keys = place_keys(policy);
+        let keys = domain_keys(policy);
         if !failure.reason.counts_as_short() {
             return BTreeSet::new();
         }
@@ -171,9 +171,9 @@ fn no_capacity(wanted: &BTreeSet<Offering>, shortages: &[ShortageEntry]) -> Obst
 
 /// What of these offerings ran out, and until when that is remembered; empty if nothing of them is.
 fn what_is_short(wanted: &BTreeSet<Offering>, shortages: &[ShortageEntry]) -> String {
-    let is_wanted = |short: &&ShortageEntry| {
-        let short = BTreeSet::from([short.offering.clone()]);
-        wanted.iter().any(|offering| offering.is_in(&short))
+    let is_wanted = |exhausted: &&ShortageEntry| {
+        let exhausted = BTreeSet::from([exhausted.offering.clone()]);
+        wanted.iter().any(|offering| offering.is_in(&exhausted))
     };
     let those: Vec<&ShortageEntry> = shortages.iter().filter(is_wanted).collect();
     let Some(until) = those.iter().map(|s| s.until).min() else { return String::new() };
@@ -204,7 +204,7 @@ mod tests {
             let spot = json!([{"key": names::CAPACITY_TYPE, "operator": "In", "values": ["spot"]}]);
             Offering::among(pool, &serde_json::from_value::<Vec<_>>(spot).unwrap(), &[])
         };
-        let short = |pool: &str, until: &str| {
+        let exhausted = |pool: &str, until: &str| {
             let offering = of(pool).pop_first().unwrap();
             ShortageEntry {
                 offering,
@@ -213,7 +213,7 @@ mod tests {
                 turn: None,
             }
         };
-        let all = [short("gpu", "2026-11-21T10:15:02Z"), short("other", "2026-11-21T10:14:00Z")];
+        let all = [exhausted("gpu", "2026-11-21T10:15:02Z"), exhausted("other", "2026-11-21T10:14:00Z")];
         assert_eq!(
             what_is_short(&of("gpu"), &all),
             ": NodePool gpu (spot capacity in any zone) ran out lately, and is not asked for until 2026-11-21T10:15:02Z"

@@ -1,7 +1,7 @@
 //! Checks from time to time that the pods of an admitted gang are bound to nodes.
 //!
 //! Rule: pods are not watched. Each check lists one namespace for one gang: first some time after admission, then at a
-//! slow pace.
+//! low rate.
 
 use super::Gang;
 use crate::api::Workload;

@@ -15,8 +15,8 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use std::collections::BTreeSet;
 
-/// How often the nodes of a gang that waits for admission are searched for other pods.
-const SEARCH_AGAIN: SignedDuration = SignedDuration::from_mins(1);
+/// How often the nodes of a gang that waits for admission are checked for other pods.
+const LIST_AGAIN: SignedDuration = SignedDuration::from_mins(1);
 
 /// The most claims that are read one by one.
 const BY_NAME: usize = 16;
@@ -24,13 +24,13 @@ const BY_NAME: usize = 16;
 impl Gang<'_> {
     pub(super) async fn read_quorum(&mut self, workload: &Workload) -> Result<(), Error> {
         // The caches usually know the nodes by now, so their pods can be listed at the same time.
-        let known = self.nodes_to_search(workload);
+        let known = self.nodes_to_list_pods_of(workload);
         let client = self.scope.client;
         let (read, found) = tokio::join!(self.read(), pods::on_nodes(client, known.clone()));
         let (claims, nodes) = read?;
         self.observed.replace(claims, nodes);
         let tolerated = self.tolerated(workload);
-        self.observed.overlook(&tolerated);
+        self.observed.ignore_taints(&tolerated);
         if let Some((causes, grounds)) = self.read_grounds(workload).await? {
             (self.inputs.causes, self.inputs.grounds) = (Some(causes), Some(grounds));
             self.judgement = self.judge(workload);
@@ -40,19 +40,19 @@ impl Gang<'_> {
             // The cache did not show the claims that contradict the journal.
             self.stored.rebuild(&self.scope, workload);
         }
-        let mut searched = self.nodes_to_search(workload);
-        if !searched.is_empty() {
-            self.observed.searched = Some(self.scope.now());
+        let mut nodes = self.nodes_to_list_pods_of(workload);
+        if !nodes.is_empty() {
+            self.observed.pods_listed = Some(self.scope.now());
         }
-        let rest = searched.iter().filter(|node| !known.contains(node)).cloned().collect();
+        let rest = nodes.iter().filter(|node| !known.contains(node)).cloned().collect();
         let found = [permitted(found)?, permitted(pods::on_nodes(client, rest).await)?];
         // If Setu may not list pods, no node is known to be free of them.
         if found.iter().any(Option::is_none) {
-            searched.clear();
+            nodes.clear();
         }
         let pods: Vec<Pod> = found.into_iter().flatten().flatten().collect();
         let each = plans::each(self.scope.context, &self.request(workload));
-        self.observed.others = OtherPods::found(&pods, searched, each);
+        self.observed.others = OtherPods::listed(&pods, nodes, each);
         Ok(())
     }
 
@@ -75,19 +75,19 @@ impl Gang<'_> {
 
     /// Whether other pods may have landed on the gang's nodes since it was reported Ready: no taint keeps them off, and
     /// Kueue may still admit the gang.
-    pub(super) fn is_to_be_searched_again(&self, workload: &Workload) -> bool {
+    pub(super) fn is_pod_list_due(&self, workload: &Workload) -> bool {
         let memory = &self.journal().memory;
         let approved = self.journal().state.holds_nodes() && !workload.is("Admitted");
-        let due = |last: Timestamp| last.checked_add(SEARCH_AGAIN).is_ok_and(|at| at <= self.scope.now());
-        approved && memory.pinning != Pinning::SelectorAndTaint && self.observed.searched.is_none_or(due)
+        let due = |last: Timestamp| last.checked_add(LIST_AGAIN).is_ok_and(|at| at <= self.scope.now());
+        approved && memory.pinning != Pinning::SelectorAndTaint && self.observed.pods_listed.is_none_or(due)
     }
 
-    /// The nodes to search for other pods. Before a gang is reported Ready, all of its nodes: anyone may write a
+    /// The nodes to list pods of. Before a gang is reported Ready, all of its nodes: anyone may write a
     /// toleration for the taint. Once it is admitted, the nodes of failed claims.
-    fn nodes_to_search(&self, workload: &Workload) -> Vec<String> {
+    fn nodes_to_list_pods_of(&self, workload: &Workload) -> Vec<String> {
         let waits = matches!(self.journal().state, State::WaitingReady | State::Approved { .. });
         let reported = workload.check(&self.scope.identity.check).is_some_and(|c| c.state == Verdict::Ready)
-            && !self.is_to_be_searched_again(workload);
+            && !self.is_pod_list_due(workload);
         if waits && !reported && self.observed.has_ready_nodes(self.journal()) {
             return self.observed.nodes.keys().cloned().collect();
         }

@@ -6,7 +6,7 @@
 use super::Gang;
 use super::transitions::Transitions;
 use crate::api::Workload;
-use crate::controllers::last_seen::Unanswered;
+use crate::controllers::gang_entry::Unanswered;
 use crate::gang::trace::{Claims, spans};
 use crate::gang::{Journal, StateName, message, notice};
 use jiff::{SignedDuration, Timestamp};

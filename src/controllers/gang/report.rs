@@ -107,7 +107,7 @@ impl Gang<'_> {
         let journal = (self.journal(), waits);
         let entry = BoardEntry::new(&scope.id, workload, &scope.identity.check, journal, explanation)
             .costing(&self.cost_of(&self.observed.claims))
-            .checked(self.observed.pod_check.clone(), self.observed.searched);
+            .checked(self.observed.pod_check.clone(), self.observed.pods_listed);
         let is_known_to_wait = context.board().waits(&scope.id);
         context.board().note(entry, || scope.is_there(workload));
         if waits && !is_known_to_wait && context.changes() != scope.changes {
@@ -122,7 +122,7 @@ impl Gang<'_> {
         let text = message::explain(journal, snapshot);
         let unbound = || snapshot.forecast.unbound.map(notice::of_unbound);
         if let Some(notice) = notice::of_wait(journal, snapshot, &text).or_else(unbound)
-            && registry.is_news(&self.scope.id, journal.seq, &notice.topic)
+            && registry.is_new_wait(&self.scope.id, journal.seq, &notice.topic)
         {
             self.scope.publish(workload, journal.seq, snapshot.now, &notice);
         }

@@ -2,7 +2,7 @@
 
 use super::Gang;
 use crate::api::{NodeClaim, Workload};
-use crate::controllers::last_seen::GangEntry;
+use crate::controllers::gang_entry::GangEntry;
 use crate::gang::event::Reason;
 use crate::gang::journal::Transition;
 use crate::gang::notice::Notice;

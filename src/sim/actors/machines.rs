@@ -172,8 +172,8 @@ fn make_pods(user: &User, job: &Value, pods: &[Arc<Value>]) {
     let wanted = number(job, "/spec/parallelism").max(1);
     let mut template = job.pointer("/spec/template").cloned().unwrap_or_default();
     for index in 0..wanted {
-        let short: String = uid(job).chars().take(5).collect();
-        let pod = format!("{}-{index}-{short}", name(job));
+        let suffix: String = uid(job).chars().take(5).collect();
+        let pod = format!("{}-{index}-{suffix}", name(job));
         if pods.iter().any(|p| name(p) == pod) {
             continue;
         }

@@ -36,7 +36,7 @@ pub fn schedule(user: &User, now: Timestamp) -> Vec<Arc<Value>> {
     let mut bound = Vec::new();
     for pod in waiting {
         let wanted = requests(pod);
-        let fits = |at: &usize| hosts.get(*at).is_some_and(|h| takes(h.node, pod) && h.has_room(&wanted));
+        let fits = |at: &usize| hosts.get(*at).is_some_and(|h| admits(h.node, pod) && h.has_room(&wanted));
         // The real scheduler spreads pods too.
         let least = labelled.candidates(pod).filter(fits).min_by_key(|at| hosts.get(*at).map(|h| h.pods));
         if let Some(host) = least.and_then(|at| hosts.get_mut(at)) {
@@ -77,9 +77,9 @@ fn leave(user: &User, pod: &Value, (reason, words): (&str, &str), now: Timestamp
 }
 
 /// How many pods like this one would fit on the nodes if they were empty.
-pub fn places<'n>(nodes: impl Iterator<Item = &'n Value>, pod: &Value) -> i64 {
+pub fn pods_that_fit<'n>(nodes: impl Iterator<Item = &'n Value>, pod: &Value) -> i64 {
     let wanted = requests(pod);
-    let takers = nodes.filter_map(Host::of).filter(|host| takes(host.node, pod));
+    let takers = nodes.filter_map(Host::of).filter(|host| admits(host.node, pod));
     takers
         .map(|mut host| {
             let mut count = 0;
@@ -183,7 +183,7 @@ fn requests(pod: &Value) -> BTreeMap<String, Amount> {
 }
 
 /// Whether a node's labels and taints match a pod's selector and tolerations.
-fn takes(node: &Value, pod: &Value) -> bool {
+fn admits(node: &Value, pod: &Value) -> bool {
     let labels = node.pointer("/metadata/labels");
     let has = |key, value| labels.and_then(|l| l.get(key)).and_then(Value::as_str) == Some(value);
     let selected = selector(pod).all(|(key, value)| has(key, value));

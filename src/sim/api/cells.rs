@@ -24,7 +24,8 @@ pub(super) fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a str> {
 
 /// The time since the timestamp at a JSON pointer, shortened like Kubernetes does.
 pub(super) fn since(object: &Value, pointer: &str, now: Timestamp) -> String {
-    time(object, pointer).map_or_else(|| "<unknown>".to_owned(), |then| short(now.duration_since(then)))
+    time(object, pointer)
+        .map_or_else(|| "<unknown>".to_owned(), |then| human_duration(now.duration_since(then)))
 }
 
 fn time(object: &Value, pointer: &str) -> Option<Timestamp> {
@@ -49,7 +50,7 @@ pub(super) fn age(object: &Value, now: Timestamp) -> Value {
 }
 
 /// A duration in at most two units; longer durations are coarser.
-pub(super) fn short(duration: SignedDuration) -> String {
+pub(super) fn human_duration(duration: SignedDuration) -> String {
     let pair = |big: i64, unit: &str, small: i64, other: &str| match small {
         0 => format!("{big}{unit}"),
         _ => format!("{big}{unit}{small}{other}"),
@@ -125,22 +126,23 @@ pub(super) fn last_seen(event: &Value, now: Timestamp) -> Value {
     if event.get("series").is_some_and(Value::is_object) {
         return json!(since(event, "/series/lastObservedTime", now));
     }
-    let places = ["/lastTimestamp", "/deprecatedLastTimestamp"];
-    match places.iter().find(|place| !text(event, place).is_empty()) {
-        Some(place) => json!(since(event, place, now)),
+    let pointers = ["/lastTimestamp", "/deprecatedLastTimestamp"];
+    match pointers.iter().find(|pointer| !text(event, pointer).is_empty()) {
+        Some(pointer) => json!(since(event, pointer, now)),
         None => first_seen(event, now),
     }
 }
 
 pub(super) fn first_seen(event: &Value, now: Timestamp) -> Value {
-    let places = ["/firstTimestamp", "/deprecatedFirstTimestamp", "/eventTime"];
-    let place = places.iter().find(|place| !text(event, place).is_empty()).unwrap_or(&"/eventTime");
-    json!(since(event, place, now))
+    let pointers = ["/firstTimestamp", "/deprecatedFirstTimestamp", "/eventTime"];
+    let pointer = pointers.iter().find(|pointer| !text(event, pointer).is_empty()).unwrap_or(&"/eventTime");
+    json!(since(event, pointer, now))
 }
 
 pub(super) fn event_count(event: &Value) -> Value {
-    let places = ["/series/count", "/count", "/deprecatedCount"];
-    let counted = places.iter().find_map(|place| event.pointer(place)?.as_i64().filter(|count| *count > 0));
+    let pointers = ["/series/count", "/count", "/deprecatedCount"];
+    let counted =
+        pointers.iter().find_map(|pointer| event.pointer(pointer)?.as_i64().filter(|count| *count > 0));
     json!(counted.unwrap_or(1))
 }
 
@@ -155,8 +157,8 @@ pub(super) fn event_target(event: &Value) -> Value {
 
 /// The reporter of an event, and its host.
 pub(super) fn event_source(event: &Value) -> Value {
-    let first = |places: &[&str]| {
-        let found = places.iter().map(|place| text(event, place)).find(|text| !text.is_empty());
+    let first = |pointers: &[&str]| {
+        let found = pointers.iter().map(|pointer| text(event, pointer)).find(|text| !text.is_empty());
         found.unwrap_or_default().to_owned()
     };
     let component = first(&[
@@ -200,7 +202,7 @@ pub(super) fn job_completions(job: &Value) -> Value {
 pub(super) fn job_duration(job: &Value, now: Timestamp) -> Value {
     let Some(start) = time(job, "/status/startTime") else { return json!("") };
     let end = time(job, "/status/completionTime").unwrap_or(now);
-    json!(short(end.duration_since(start)))
+    json!(human_duration(end.duration_since(start)))
 }
 
 /// One field of every container of a pod template.
@@ -246,7 +248,7 @@ mod tests {
             (2 * 365 * 86_400 + 86_400, "2y1d"),
         ];
         for (seconds, shown) in cases {
-            assert_eq!(short(SignedDuration::from_secs(seconds)), shown);
+            assert_eq!(human_duration(SignedDuration::from_secs(seconds)), shown);
         }
     }
 }

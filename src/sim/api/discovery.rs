@@ -154,8 +154,8 @@ fn categories(kind: &ServedKind) -> Option<&'static str> {
 
 fn with_names(mut resource: Value, kind: &ServedKind) -> Value {
     if let Some(fields) = resource.as_object_mut() {
-        if !kind.short.is_empty() {
-            fields.insert("shortNames".to_owned(), json!(kind.short));
+        if !kind.short_names.is_empty() {
+            fields.insert("shortNames".to_owned(), json!(kind.short_names));
         }
         if let Some(category) = categories(kind) {
             fields.insert("categories".to_owned(), json!([category]));

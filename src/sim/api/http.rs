@@ -240,7 +240,7 @@ impl ApiCall<'_> {
         let (_, propagation, dry_run) = self.deletion()?;
         let selector = lists::selector(self.target, &self.query)?;
         let (objects, version) = self.server.cached(self.target.kind, usize::MAX);
-        let chosen: Vec<Arc<Value>> = objects.into_iter().filter(|o| selector.takes(o)).collect();
+        let chosen: Vec<Arc<Value>> = objects.into_iter().filter(|o| selector.matches(o)).collect();
         let by = By { dry_run: dry_run || self.by().dry_run, ..self.by() };
         for object in &chosen {
             let key = (namespace(object).to_owned(), name(object).to_owned());

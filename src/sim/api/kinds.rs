@@ -14,7 +14,7 @@ pub struct ServedKind {
     /// Singular name.
     pub singular: &'static str,
     /// Short names.
-    pub short: &'static [&'static str],
+    pub short_names: &'static [&'static str],
     /// Whether it is namespaced.
     pub namespaced: bool,
     /// Whether it has a `/status` subresource.
@@ -65,19 +65,19 @@ fn with_group(name: &str, group: &str) -> String {
 const fn built_in(
     (group, version): (&'static str, &'static str),
     (kind, plural, singular): (&'static str, &'static str, &'static str),
-    short: &'static [&'static str],
+    short_names: &'static [&'static str],
     (namespaced, status): (bool, bool),
 ) -> ServedKind {
-    ServedKind { group, version, kind, plural, singular, short, namespaced, status, custom: false }
+    ServedKind { group, version, kind, plural, singular, short_names, namespaced, status, custom: false }
 }
 
 const fn custom(
     (group, version): (&'static str, &'static str),
     (kind, plural, singular): (&'static str, &'static str, &'static str),
-    short: &'static [&'static str],
+    short_names: &'static [&'static str],
     namespaced: bool,
 ) -> ServedKind {
-    ServedKind { group, version, kind, plural, singular, short, namespaced, status: true, custom: true }
+    ServedKind { group, version, kind, plural, singular, short_names, namespaced, status: true, custom: true }
 }
 
 /// Removes the status subresource from a kind.

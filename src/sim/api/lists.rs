@@ -206,7 +206,7 @@ fn page(
     let done = after.as_ref().map_or(0, |(of, last)| {
         objects.partition_point(|object| (namespace(object), name(object)) <= (of.as_str(), last.as_str()))
     });
-    let mut chosen = objects.iter().skip(done).filter(|object| selector.takes(object));
+    let mut chosen = objects.iter().skip(done).filter(|object| selector.matches(object));
     let limit: usize = given(query, "limit").parse().unwrap_or_default();
     // Lists from the cache are not split into pages.
     let limit = if limit == 0 || wanted == WantedVersion::Any { usize::MAX } else { limit };
@@ -215,7 +215,7 @@ fn page(
     let going_on = shown.last().filter(|_| is_more).map(|last| token(current, last));
     let mut answer = ServedList::new(target, shown, current);
     if let Some(token) = going_on {
-        answer.goes_on(&token, selector.takes_all().then(|| chosen.count() + 1));
+        answer.goes_on(&token, selector.matches_all().then(|| chosen.count() + 1));
     }
     Ok(ServerResponse::json(200, &answer))
 }

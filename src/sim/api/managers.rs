@@ -121,8 +121,8 @@ impl Managers {
         }
         strip(&mut set);
         if !set.is_empty() {
-            let place = self.place(kind, who, false);
-            if let Some(entry) = self.0.get_mut(place) {
+            let index = self.index_of(kind, who, false);
+            if let Some(entry) = self.0.get_mut(index) {
                 entry.fields.add(set);
                 who.now.clone_into(&mut entry.time);
             }
@@ -149,8 +149,8 @@ impl Managers {
         let mut own = differ::stated(kind, stated);
         reset(kind, who.subresource, &mut own);
         strip(&mut own);
-        let place = self.place(kind, who, true);
-        let before = self.0.get_mut(place).map(|e| std::mem::replace(&mut e.fields, own));
+        let index = self.index_of(kind, who, true);
+        let before = self.0.get_mut(index).map(|e| std::mem::replace(&mut e.fields, own));
         let mut gone = before.unwrap_or_default().with_named();
         for entry in &self.0 {
             gone.subtract(&entry.fields.with_named());
@@ -159,12 +159,12 @@ impl Managers {
         gone.forget("f:metadata");
         differ::remove(kind, &mut new, &gone);
         let Difference { set, removed } = written(kind, who.subresource, (old, &new));
-        let conflicts = self.conflicts(place, &set);
+        let conflicts = self.conflicts(index, &set);
         if !force && !conflicts.is_empty() {
             return Err(Status::apply_conflict(&conflicts));
         }
         for (at, entry) in self.0.iter_mut().enumerate() {
-            if at != place {
+            if at != index {
                 entry.fields.subtract(&set);
                 entry.fields.subtract(&removed);
             } else if new != *old {
@@ -185,7 +185,7 @@ impl Managers {
     }
 
     /// The index of a manager's entry, which is created if missing.
-    fn place(&mut self, kind: &ServedKind, who: Manager<'_>, applies: bool) -> usize {
+    fn index_of(&mut self, kind: &ServedKind, who: Manager<'_>, applies: bool) -> usize {
         let version = kind.api_version();
         let subresource = who.subresource.unwrap_or_default();
         let same = |e: &ManagerEntry| {

@@ -79,14 +79,14 @@ impl ObjectSelector {
     }
 
     /// Whether it selects by neither labels nor fields.
-    pub fn takes_all(&self) -> bool {
+    pub fn matches_all(&self) -> bool {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
     /// Whether an object is selected.
-    pub fn takes(&self, object: &Value) -> bool {
+    pub fn matches(&self, object: &Value) -> bool {
         self.namespace.as_deref().is_none_or(|n| text(object, "/metadata/namespace") == n)
-            && self.labels.iter().all(|t| t.takes(object))
+            && self.labels.iter().all(|t| t.matches(object))
             && self.fields.iter().all(|(path, value, equal)| (field_value(object, path) == *value) == *equal)
     }
 }
@@ -128,7 +128,7 @@ fn field(kind: &ServedKind, text: &str) -> Result<(String, String, bool), Status
 }
 
 impl SelectorTerm {
-    fn takes(&self, object: &Value) -> bool {
+    fn matches(&self, object: &Value) -> bool {
         let labels = object.pointer("/metadata/labels").and_then(Value::as_object);
         let value = |key: &str| labels.and_then(|l| l.get(key)).and_then(Value::as_str);
         match self {

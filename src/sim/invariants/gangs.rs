@@ -190,7 +190,7 @@ fn entry_written(sight: &mut Committed, workload: &Workload, old: &CheckState, n
     }
     admitted::ready_written(sight, workload, &new.name);
     let Some(journal) = journal else {
-        sight.violated("honest", format!("{name} is told Ready without a journal"));
+        sight.violated("honest", format!("{name} is reported Ready without a journal"));
         return;
     };
     updates_are_stable(sight, workload, &journal, new);
@@ -200,12 +200,12 @@ fn entry_written(sight: &mut Committed, workload: &Workload, old: &CheckState, n
             let of = &journal.memory.admission;
             sight.violated(
                 "right-admission",
-                format!("{name} is told Ready for {of} while its reservation is {other:?}"),
+                format!("{name} is reported Ready for {of} while its reservation is {other:?}"),
             );
         }
     }
     if !journal.state.is_approved() {
-        sight.violated("honest", format!("{name} is told Ready in {}", journal.state.name()));
+        sight.violated("honest", format!("{name} is reported Ready in {}", journal.state.name()));
     }
     // A gang that is admitted already does not start because of this Ready: its check was only added again.
     if !workload.is("Admitted") {
@@ -244,7 +244,7 @@ fn nodes_are_up(sight: &mut Committed, workload: &Workload, journal: &Journal, c
         let claim = identity.claim_name(memory.attempt, slot);
         if last.is_none_or(|last| last < known) {
             let what = format!(
-                "{} is told Ready while the node of {claim} is not up (last: {last:?})",
+                "{} is reported Ready while the node of {claim} is not up (last: {last:?})",
                 identity.workload
             );
             sight.violated("honest", what);

@@ -28,7 +28,8 @@ pub fn entry_written(
         Verdict::Rejected => given_up(sight, workload, journal, (&new.name, StateName::Rejected)),
     };
     if let Some(wrong) = wrong {
-        let what = format!("{} is told {:?} after {:?} {wrong}", workload.name_any(), new.state, old.state);
+        let what =
+            format!("{} is reported {:?} after {:?} {wrong}", workload.name_any(), new.state, old.state);
         sight.violated("verdict", what);
     }
 }
@@ -153,9 +154,12 @@ mod tests {
         assert_eq!(retry(&State::Yielded, &[RESERVED], 0), none);
         assert_eq!(wrong(&State::Rejected, &[RESERVED], ("Pending", "Rejected"), 0), none);
         let going = State::RollingBack { then: Then::Yielded };
-        assert_eq!(retry(&going, &[RESERVED], 0), ["w is told Retry after Pending in RollingBack"]);
-        assert_eq!(retry(&State::Rejected, &[RESERVED], 0), ["w is told Retry after Pending in Rejected"]);
-        let left = ["w is told Retry after Pending while claim-0 is there"];
+        assert_eq!(retry(&going, &[RESERVED], 0), ["w is reported Retry after Pending in RollingBack"]);
+        assert_eq!(
+            retry(&State::Rejected, &[RESERVED], 0),
+            ["w is reported Retry after Pending in Rejected"]
+        );
+        let left = ["w is reported Retry after Pending while claim-0 is there"];
         assert_eq!(retry(&State::Yielded, &[RESERVED], 2), left);
         let evicted = [RESERVED, ("Evicted", "True")];
         assert_eq!(retry(&State::Yielded, &evicted, 0), none, "it keeps a refused gang out of the queue");
@@ -171,7 +175,10 @@ mod tests {
         let none: Vec<String> = Vec::new();
         assert_eq!(back(&[RESERVED]), none);
         assert_eq!(back(&[("QuotaReserved", "False")]), none, "its quota is lost");
-        assert_eq!(back(&[RESERVED, ADMITTED]), ["w is told Pending after Ready although it is admitted"]);
+        assert_eq!(
+            back(&[RESERVED, ADMITTED]),
+            ["w is reported Pending after Ready although it is admitted"]
+        );
         assert_eq!(back(&[RESERVED, ADMITTED, ("Evicted", "True")]).len(), 1);
         assert_eq!(back(&[RESERVED, ("Finished", "True")]).len(), 1);
     }

@@ -59,7 +59,7 @@ pub fn take_limit(user: &User, props: &Props<'_>) {
 }
 
 /// Creates a pod that goes to the nodes of this Workload's gang, and stays there.
-pub fn stray(user: &User, workload: &Value, props: &Props<'_>) {
+pub fn foreign_pod(user: &User, workload: &Value, props: &Props<'_>) {
     let claims = user.list(&kinds::NODE_CLAIM);
     let own = claims.iter().find(|claim| label(claim, names::WORKLOAD_UID) == uid(workload));
     let gang =
@@ -67,7 +67,7 @@ pub fn stray(user: &User, workload: &Value, props: &Props<'_>) {
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {
-            "namespace": namespace(workload), "name": format!("stray-{}", name(workload)),
+            "namespace": namespace(workload), "name": format!("foreign-{}", name(workload)),
             "annotations": {FREE: "true"},
             "labels": {
                 (names::MANAGED_BY): names::SETU, (names::WORKLOAD_UID): uid(workload), (names::GANG): gang,

@@ -58,7 +58,7 @@ pub enum Move {
     /// A tenant fills up the annotations of a Workload.
     FillAnnotations,
     /// A tenant's pod with a gang's labels that tolerates everything takes room on the gang's nodes for a while.
-    StrayPod,
+    ForeignPod,
     /// A user deletes a NodeClaim.
     DeleteClaim,
     /// A foreign finalizer blocks the deletion of a NodeClaim for a while.
@@ -146,7 +146,7 @@ impl Move {
         Self::ForgeSlots,
         Self::ForgeTrace,
         Self::FillAnnotations,
-        Self::StrayPod,
+        Self::ForeignPod,
         Self::DeleteClaim,
         Self::HoldFinalizer,
         Self::SquatName,

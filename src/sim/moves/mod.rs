@@ -88,7 +88,7 @@ impl Players {
                 annotate(user, workload, "example.com/junk", &json!("x".repeat(250_000)));
             }
             Move::SuspendJob => suspend_job(user, workload),
-            Move::StrayPod => free::stray(user, workload, props),
+            Move::ForeignPod => free::foreign_pod(user, workload, props),
             Move::SquatName => free::squat(user, workload, props),
             Move::OtherRejects => {
                 lasting::second_check(user, props, now);
@@ -128,7 +128,7 @@ fn who(what: Move) -> &'static str {
         | Move::SuspendJob
         | Move::DeleteWorkload
         | Move::FillAnnotations
-        | Move::StrayPod => "tenant",
+        | Move::ForeignPod => "tenant",
         _ => "admin",
     }
 }
@@ -199,7 +199,7 @@ mod tests {
         let pool = user.get(&kinds::NODE_POOL, "", PROPS.id);
         let patch = (Method::PATCH, "/apis/karpenter.sh/v1/nodeclaims/c");
         vec![
-            ("stray pod", !user.list(&kinds::POD).is_empty()),
+            ("foreign pod", !user.list(&kinds::POD).is_empty()),
             ("claim of others", !user.list(&kinds::NODE_CLAIM).is_empty()),
             ("limits", pool.is_some_and(|pool| text(&pool, "/spec/limits/nodes") == "1")),
             ("no check", user.get(&kinds::ADMISSION_CHECK, "", PROPS.check).is_none()),
@@ -225,7 +225,7 @@ mod tests {
         user.create(&kinds::JOB, job).unwrap();
         tokio::time::sleep(Duration::from_secs(1)).await;
         let (mut players, mut chance) = (Players::default(), Chance::new(1, "test"));
-        let lasting = [Move::StrayPod, Move::TakeLimit, Move::DeleteCheck, Move::DenyPatches];
+        let lasting = [Move::ForeignPod, Move::TakeLimit, Move::DeleteCheck, Move::DenyPatches];
         assert_eq!(seen(&cluster).into_iter().find(|(_, there)| *there), None);
         for what in lasting {
             players.make(what, None, &cluster, &PROPS, &mut chance);

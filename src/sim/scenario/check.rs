@@ -31,7 +31,7 @@ pub fn check(run: &Run) -> Result<()> {
     let owners: BTreeSet<&str> = steps.iter().flat_map(owners).collect();
     for (index, step) in steps.iter().enumerate() {
         check_step(step, &run.id, &owners)
-            .with_context(|| format!("step {} of {:?}: {}", index + 1, run.title, step.told()))?;
+            .with_context(|| format!("step {} of {:?}: {}", index + 1, run.title, step.description()))?;
     }
     Ok(())
 }

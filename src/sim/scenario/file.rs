@@ -129,7 +129,7 @@ pub enum ScenarioStep {
 
 impl ScenarioStep {
     /// The step for display: its kind and its object.
-    pub fn told(&self) -> String {
+    pub fn description(&self) -> String {
         let named = |o: &Value| format!("{} {}", text(o, "/kind"), name(o));
         let about = |expect: &Expect| expect.job.clone().unwrap_or_default();
         let line = match self {

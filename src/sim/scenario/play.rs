@@ -29,7 +29,7 @@ pub async fn play<T: Theatre>(
     for (index, step) in run.scenario.steps.iter().enumerate() {
         take(world, step)
             .await
-            .with_context(|| format!("step {} of {:?}: {}", index + 1, run.title, step.told()))?;
+            .with_context(|| format!("step {} of {:?}: {}", index + 1, run.title, step.description()))?;
     }
     let writes = if kill_after.is_none() { world.theatre.writes().unwrap_or_default() } else { 0 };
     nothing_is_left(world).await.context("after the last step")?;

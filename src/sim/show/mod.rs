@@ -3,8 +3,8 @@
 //! It is built only from the changes that the API server commits, as any client that watches could.
 
 mod acts;
-pub mod pace;
 pub mod play;
+pub mod speed;
 
 use super::api::{Change, Observer};
 use super::values::{annotation, is, is_going, label, list, name, namespace, since, text, uid};
@@ -74,7 +74,7 @@ struct ShownCluster {
     gangs: BTreeMap<String, ShownGang>,
     used: BTreeSet<String>,
     leader: String,
-    news: Vec<(Timestamp, String)>,
+    announcements: Vec<(Timestamp, String)>,
     now: Timestamp,
 }
 
@@ -95,13 +95,13 @@ impl Spectator {
     }
 
     /// The events since the last call, each with its time.
-    pub fn news(&self) -> Vec<(Timestamp, String)> {
-        std::mem::take(&mut self.book().news)
+    pub fn announcements(&self) -> Vec<(Timestamp, String)> {
+        std::mem::take(&mut self.book().announcements)
     }
 
-    /// Adds an announcement to the news.
+    /// Adds an announcement.
     pub fn announce(&self, at: Timestamp, text: impl Into<String>) {
-        self.book().news.push((at, text.into()));
+        self.book().announcements.push((at, text.into()));
     }
 }
 
@@ -140,21 +140,21 @@ impl ShownCluster {
         let was = (gang.admitted, gang.finished);
         gang.admitted = is(workload, "Admitted");
         gang.finished = is(workload, "Finished");
-        let mut news = Vec::new();
+        let mut announcements = Vec::new();
         if gang.admitted && !was.0 {
-            news.push((now, format!("{}: admitted by Kueue, its pods start", gang.job)));
+            announcements.push((now, format!("{}: admitted by Kueue, its pods start", gang.job)));
         }
         if gang.finished && !was.1 {
-            news.push((now, format!("{}: finished", gang.job)));
+            announcements.push((now, format!("{}: finished", gang.job)));
         }
-        news.extend(gang.journal(workload, now));
-        self.news.extend(news);
+        announcements.extend(gang.journal(workload, now));
+        self.announcements.extend(announcements);
     }
 
     fn lease(&mut self, holder: &str) {
         if self.leader != holder && !holder.is_empty() {
             holder.clone_into(&mut self.leader);
-            self.news.push((self.now, format!("{holder} leads")));
+            self.announcements.push((self.now, format!("{holder} leads")));
         }
     }
 
@@ -188,7 +188,7 @@ impl ShownCluster {
 }
 
 impl ShownGang {
-    /// Updates the gang from its journal, and returns the news.
+    /// Updates the gang from its journal, and returns the announcements.
     fn journal(&mut self, workload: &Value, now: Timestamp) -> Vec<(Timestamp, String)> {
         let annotations = workload.pointer("/metadata/annotations").and_then(Value::as_object);
         let mut found = annotations.into_iter().flatten().filter_map(|(key, journal)| {
@@ -200,7 +200,7 @@ impl ShownGang {
         let Some((check, journal)) = found.next() else { return Vec::new() };
         self.read_message(workload, &check, journal.seq);
         (self.attempt, self.slots) = (journal.memory.attempt, journal.memory.slots);
-        let mut news = Vec::new();
+        let mut announcements = Vec::new();
         for step in journal.history.iter().filter(|s| s.seq > self.last_step) {
             let (before, entered) = self.state.unwrap_or((step.from, step.at));
             self.path.push((before, step.at.duration_since(entered)));
@@ -215,11 +215,11 @@ impl ShownGang {
             } else {
                 String::new()
             };
-            news.push((now, format!("{}: {} → {} ({why}){tier}", self.job, step.from, step.to)));
+            announcements.push((now, format!("{}: {} → {} ({why}){tier}", self.job, step.from, step.to)));
         }
         self.last_step = journal.seq;
         self.state.get_or_insert((journal.state.name(), journal.entered_at));
-        news
+        announcements
     }
 
     /// Updates `said` from whatever changed: the state annotation, which is written with each step, or the message.

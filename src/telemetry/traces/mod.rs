@@ -51,7 +51,7 @@ impl Traces {
     pub fn send(&self, spans: Vec<TraceSpan>) {
         let Some(queue) = &self.0 else { return };
         for span in spans {
-            if !queue.takes(&span) {
+            if !queue.samples(&span) {
                 continue;
             }
             match &queue.sender {
@@ -83,7 +83,7 @@ impl Queue {
 
     /// Whether the span's trace is sampled. That depends only on the trace's id, so that all replicas keep the same
     /// traces.
-    fn takes(&self, span: &TraceSpan) -> bool {
+    fn samples(&self, span: &TraceSpan) -> bool {
         let id = TraceId::from_bytes(span.trace);
         let result = self.sampler.should_sample(None, id, span.name, &SpanKind::Internal, &[], &[]);
         result.decision == SamplingDecision::RecordAndSample

@@ -56,8 +56,8 @@ async fn a_gang_gets_its_nodes_and_they_go_with_the_job(stage: &Stage) {
     let message = condition(&seen.requests[0], "Provisioned")["message"].as_str().unwrap().to_owned();
     let request = format!("provisioningrequest/{}", name(&seen.requests[0]));
     for object in [request.as_str(), "job/train"] {
-        let told = stage.told(&["explain", object, "-n", queue.id]);
-        assert!(told.contains("0/4 nodes ready"), "{told}");
+        let output = stage.output_of(&["explain", object, "-n", queue.id]);
+        assert!(output.contains("0/4 nodes ready"), "{output}");
     }
     assert!(message.contains("0/4 nodes ready"), "{message}");
 
@@ -69,7 +69,7 @@ async fn a_gang_gets_its_nodes_and_they_go_with_the_job(stage: &Stage) {
     assert!(!seen.journal(queue.id).is_empty(), "{:#?}", seen.requests);
     assert_eq!(seen.workloads[0]["metadata"]["annotations"].get(names::journal_key(queue.id)), None);
     for arguments in [&["explain", request.as_str()][..], &["explain", "job/train"], &["inspect"]] {
-        stage.told(&[arguments, &["-n", queue.id]].concat());
+        stage.output_of(&[arguments, &["-n", queue.id]].concat());
     }
     stage.clear(&queue).await;
 }
@@ -80,7 +80,7 @@ async fn a_shortage_is_retried_within_the_request(stage: &Stage) {
     queue.submit(vec![queue.job("train", 4, None)]).await;
     let backs_off = |s: &Seen| s.journal(queue.id).contains("\"state\":\"BackingOff\"");
     let before = stage.until(&queue, ("it backs off", 90), backs_off).await;
-    stage.told(&["explain", "job/train", "-n", queue.id]);
+    stage.output_of(&["explain", "job/train", "-n", queue.id]);
     assert!(!is(&before.workloads[0], "Admitted"));
     queue.weather(&calm()).await;
     let runs = |s: &Seen| s.all_are(1, "Admitted") && s.runs(4);
@@ -220,17 +220,17 @@ async fn pods_are_placed_by_topology_from_zero_nodes(stage: &Stage) {
 #[tokio::test(flavor = "multi_thread")]
 async fn setu_serves_the_requests_of_kueues_own_check() {
     let began = Instant::now();
-    let told = |what: &str| println!("{:>5.1} s: {what}", began.elapsed().as_secs_f64());
+    let log = |what: &str| println!("{:>5.1} s: {what}", began.elapsed().as_secs_f64());
     let mut stage = Stage::set().await;
-    told("the control plane runs");
+    log("the control plane runs");
     let foreign = stage.queue("foreign", FOREIGN_CLASS).await;
     foreign.submit(vec![foreign.job("train", 2, None)]).await;
     a_gang_gets_its_nodes_and_they_go_with_the_job(&stage).await;
-    told("a gang came and went");
+    log("a gang came and went");
     a_killed_setu_goes_on_with_the_same_claims(&mut stage).await;
-    told("a killed Setu went on");
+    log("a killed Setu went on");
     many_jobs_at_once_all_run(&stage).await;
-    told("many Jobs came and went");
+    log("many Jobs came and went");
     // They mostly wait, and each has a queue of its own. Last, because gangs take turns for a while after a shortage.
     tokio::join!(
         a_shortage_is_retried_within_the_request(&stage),
@@ -238,7 +238,7 @@ async fn setu_serves_the_requests_of_kueues_own_check() {
         an_evicted_workload_gives_its_nodes_back(&stage),
         pods_are_placed_by_topology_from_zero_nodes(&stage),
     );
-    told("gangs were short of nodes, failed, evicted and placed by topology");
+    log("gangs got no capacity, failed, evicted and placed by topology");
 
     let seen = foreign.look().await;
     assert_eq!((seen.requests.len(), seen.claims.len(), seen.nodes.len()), (1, 0, 0));

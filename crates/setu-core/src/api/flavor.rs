@@ -1,4 +1,4 @@
-//! Kueue's ResourceFlavor and Topology (cluster-scoped): the labels, tolerations and places of the nodes behind a
+//! Kueue's ResourceFlavor and Topology (cluster-scoped): the labels, tolerations and topology of the nodes behind a
 //! quota.
 
 use k8s_openapi::api::core::v1::Toleration;
@@ -51,7 +51,7 @@ pub struct TopologySpec {
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct TopologyLevel {
-    /// The label whose values are the places of this level. A node without it is in no place.
+    /// The label whose values are the domains of this level. A node without it is in no domain.
     #[serde(default)]
     pub node_label: String,
 }

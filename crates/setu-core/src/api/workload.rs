@@ -261,7 +261,7 @@ impl Workload {
 
     /// A value that all Workloads of one elastic Job, its slices, share; for other Workloads the UID. It is unique across
     /// namespaces.
-    pub fn line(&self) -> String {
+    pub fn elastic_job(&self) -> String {
         let owner = self.metadata.owner_references.iter().flatten().find(|o| o.controller == Some(true));
         match owner.filter(|_| self.is_elastic()) {
             Some(owner) => {

@@ -72,8 +72,8 @@ fn with_plan(attempt: &Attempt<'_>, plan: &Outcome, missing: Vec<u32>) -> Option
         Outcome::Wait(obstacle) if journal.is_mixed(snapshot.policy) => {
             // No tier has the missing capacity. Any other obstacle may clear before the deadline.
             let failure = || Failure::new(FailureClass::InsufficientCapacity, &obstacle.message);
-            let is_short = obstacle.reason == ObstacleReason::CapacityShort;
-            is_short.then(|| Observation::of(Event::Failed(failure())))
+            let is_exhausted = obstacle.reason == ObstacleReason::CapacityShort;
+            is_exhausted.then(|| Observation::of(Event::Failed(failure())))
         }
         // Once Karpenter has reconciled the edit, it is known whether it changes what is created. Without the parameters no
         // plan can be made, so none has changed.

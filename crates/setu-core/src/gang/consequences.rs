@@ -38,14 +38,14 @@ impl<'m> Consequences<'m> {
             Some(Event::Failed(failure) | Event::Lost { failure, .. }) => Some(failure),
             _ => None,
         };
-        let is_short = failure.is_some_and(|failure| failure.reason.counts_as_short());
+        let is_exhausted = failure.is_some_and(|failure| failure.reason.counts_as_short());
         Self {
             option: (moved.cause.is_some() || is_elsewhere).then_some(option),
             is_elsewhere,
             is_refused: matches!(moved.cause, Some(Event::Refused(_))),
             failure,
             // `compat: Setu` never ends back-off early, like the first Setu.
-            awaits_nodes: is_short && policy.compat == Compat::None,
+            awaits_nodes: is_exhausted && policy.compat == Compat::None,
         }
     }
 }

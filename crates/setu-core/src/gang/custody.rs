@@ -34,7 +34,7 @@ pub enum OrphanReason {
     /// No gang took it over while it was kept warm.
     WarmOver,
     /// It is a Node without a NodeClaim and with a silent kubelet.
-    StrayNode,
+    OrphanNode,
 }
 
 impl OrphanReason {
@@ -46,7 +46,7 @@ impl OrphanReason {
         Self::SlicesOver,
         Self::GangOver,
         Self::WarmOver,
-        Self::StrayNode,
+        Self::OrphanNode,
     ];
 
     /// Its name, as a label.
@@ -58,7 +58,7 @@ impl OrphanReason {
             Self::SlicesOver => "slices_over",
             Self::GangOver => "gang_over",
             Self::WarmOver => "warm_over",
-            Self::StrayNode => "stray_node",
+            Self::OrphanNode => "stray_node",
         }
     }
 }
@@ -275,9 +275,9 @@ mod tests {
             Disposition::Delete
         );
         assert_eq!(part(State::WaitingReady, Ending::Finished, &ready(), &policy), Disposition::Delete);
-        let stray = view(2, Health::Ready { since: at(0) });
+        let held = view(2, Health::Ready { since: at(0) });
         assert_eq!(
-            part(State::Approved { nodes: Nodes::Held }, Ending::Finished, &stray, &policy),
+            part(State::Approved { nodes: Nodes::Held }, Ending::Finished, &held, &policy),
             Disposition::Delete
         );
         for ending in Ending::ALL.into_iter().filter(|e| *e != Ending::Finished) {

@@ -90,7 +90,7 @@ fn events() -> Vec<Event> {
         Event::ClaimsMissing(vec![0]),
         Event::ClaimsExist,
         Event::NodesReady,
-        Event::Unwanted(vec!["stray".into()]),
+        Event::Unwanted(vec!["unwanted".into()]),
         Event::ClaimsGone,
         Event::WaitOver,
         Event::CapacityBack,

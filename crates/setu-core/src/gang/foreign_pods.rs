@@ -61,11 +61,11 @@ pub fn wait_for_room(
     let requests = &claim.spec.resources.requests;
     let left = resources::minus(&node.status.allocatable, &taken.others);
     let by_others =
-        || Some(WaitsFor::OtherPods { node: name(), short: resources::shortage(requests, &left)? });
+        || Some(WaitsFor::OtherPods { node: name(), resource: resources::shortage(requests, &left)? });
     let by_daemons = || {
         let left = resources::minus(&left, &taken.daemons);
-        let short = resources::shortage(&least(requests, each)?, &left)?;
-        Some(WaitsFor::DaemonSets { node: name(), short })
+        let resource = resources::shortage(&least(requests, each)?, &left)?;
+        Some(WaitsFor::DaemonSets { node: name(), resource })
     };
     if let Some(waits_for) = by_others().or_else(by_daemons) {
         view.health = Health::Coming { waits_for, until: now.checked_add(NEXT_CHECK).ok() };
@@ -80,7 +80,7 @@ fn least(requests: &ResourceList, each: &[ResourceList]) -> Option<ResourceList>
     };
     let asked = devices(requests);
     let may_be =
-        |pod: &&ResourceList| devices(pod) == asked && resources::first_short(pod, requests).is_none();
+        |pod: &&ResourceList| devices(pod) == asked && resources::first_insufficient(pod, requests).is_none();
     each.iter().filter(may_be).cloned().reduce(|a, b| {
         let mut least = resources::min(&a, &b);
         least.retain(|key, _| a.contains_key(key) && b.contains_key(key));

@@ -61,15 +61,15 @@ impl Health {
                 until: None,
             };
         }
-        match first_short_resource(claim, node, policy.readiness.allocatable) {
-            Some((key, short)) if resources::is_device(&key) => {
+        match insufficient_resource(claim, node, policy.readiness.allocatable) {
+            Some((key, resource)) if resources::is_device(&key) => {
                 // A device plugin may still be starting, or restarting.
                 return Self::Coming {
-                    waits_for: WaitsFor::Devices { node: name_of(node), short },
+                    waits_for: WaitsFor::Devices { node: name_of(node), resource },
                     until: None,
                 };
             }
-            Some((_, short)) => return Self::Failed(too_small(claim, node, &short)),
+            Some((_, resource)) => return Self::Failed(too_small(claim, node, &resource)),
             None => {}
         }
         // A node that went away and came back starts its buffer time again.
@@ -171,24 +171,24 @@ fn node_problem(claim: &NodeClaim, node: &Node, readiness: &NodeReadiness) -> Op
     Some(NodeProblem::Condition(missing.kind.clone(), missing.status.clone()))
 }
 
-/// The first resource that is too short on a Node for its claim's pods and DaemonSets, with the figures.
-fn first_short_resource(claim: &NodeClaim, node: &Node, compared: Allocatable) -> Option<(String, String)> {
+/// The first insufficient resource of a Node for its claim's pods and DaemonSets, with the figures.
+fn insufficient_resource(claim: &NodeClaim, node: &Node, compared: Allocatable) -> Option<(String, String)> {
     let mut wanted = claim.spec.resources.requests.clone();
     match compared {
         Allocatable::Exact => {}
         Allocatable::Devices => wanted.retain(|resource, _| resources::is_device(resource)),
         Allocatable::None => wanted.clear(),
     }
-    let key = resources::first_short(&wanted, &node.status.allocatable)?.to_owned();
+    let key = resources::first_insufficient(&wanted, &node.status.allocatable)?.to_owned();
     Some((key, resources::shortage(&wanted, &node.status.allocatable)?))
 }
 
 /// The failure of a node that can never run all pods planned on it, because a node does not grow.
-fn too_small(claim: &NodeClaim, node: &Node, short: &str) -> Failure {
+fn too_small(claim: &NodeClaim, node: &Node, resource: &str) -> Failure {
     let labels = node.metadata.labels.as_ref();
     let instance_type = labels.and_then(|l| l.get(names::INSTANCE_TYPE)).map_or("unknown", String::as_str);
     let message = format!(
-        "the node of slot {}, of type {instance_type}, has too little {short} for the pods planned on it",
+        "the node of slot {}, of type {instance_type}, has too little {resource} for the pods planned on it",
         slot_of(claim)
     );
     Failure::new(FailureClass::NodeTooSmall, message)

@@ -87,7 +87,7 @@ pub fn gang_of(claim: &NodeClaim) -> String {
 /// Value of the gang's label on its nodes, which its pods select: the gang's id. The slices of an elastic Job share one,
 /// because the pods of a later slice have the selector of the first.
 pub fn gang_label(workload: &Workload, check: &str) -> String {
-    digest(&[&workload.line(), check], 16)
+    digest(&[&workload.elastic_job(), check], 16)
 }
 
 /// The start of `name` as part of a DNS label: at most `room` characters, without a dash at either end.

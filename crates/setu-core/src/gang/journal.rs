@@ -29,7 +29,7 @@ const READ_LIMIT: usize = 2 * WRITE_LIMIT;
 const NAME_LIMIT: usize = 63;
 /// How much the clocks of two replicas may differ. A deadline that is further off counts as forged.
 const CLOCKS_APART: SignedDuration = SignedDuration::from_mins(5);
-/// The most slots that a journal may have. A tenant can write the number, and each slot is searched for.
+/// The most slots that a journal may have. A tenant can write the number, and each slot costs a lookup.
 pub(super) const SLOTS_LIMIT: u32 = 16 * 1024;
 /// The largest number of a transition that is accepted. No gang reaches it by itself.
 const SEQ_LIMIT: u64 = u64::MAX / 2;

@@ -32,8 +32,8 @@ pub struct Observed {
     pub capacity_type: String,
     /// The other pods on the nodes, as of the last quorum read.
     pub others: OtherPods,
-    /// When the nodes were last searched for other pods.
-    pub searched: Option<Timestamp>,
+    /// When the pods on the nodes were last listed.
+    pub pods_listed: Option<Timestamp>,
     /// Taken-over claims whose Nodes are not marked yet.
     pub unmarked: BTreeSet<String>,
     /// Why the API server refused a NodeClaim, if it did.
@@ -49,15 +49,15 @@ pub struct OtherPods {
     taken: BTreeMap<String, PodUsage>,
     /// Resources that one pod of each pod set of the gang needs on its node.
     each: Vec<ResourceList>,
-    /// Searched nodes without any.
+    /// Nodes without any.
     vacant: BTreeSet<String>,
 }
 
 impl OtherPods {
-    /// What a search of these nodes found. `each` is what one pod of each pod set of the gang needs.
-    pub fn found(pods: &[Pod], searched: Vec<String>, each: Vec<ResourceList>) -> Self {
+    /// The pods listed on these nodes. `each` is what one pod of each pod set of the gang needs.
+    pub fn listed(pods: &[Pod], nodes: Vec<String>, each: Vec<ResourceList>) -> Self {
         let occupied = foreign_pods::nodes_with_pods(pods);
-        let vacant = searched.into_iter().filter(|node| !occupied.contains(node.as_str())).collect();
+        let vacant = nodes.into_iter().filter(|node| !occupied.contains(node.as_str())).collect();
         Self { taken: foreign_pods::usage_by_node(pods), each, vacant }
     }
 }
@@ -71,7 +71,7 @@ impl Observed {
             freshness: Freshness::Cached,
             capacity_type: String::new(),
             others: OtherPods::default(),
-            searched: None,
+            pods_listed: None,
             unmarked: BTreeSet::new(),
             create_refused: None,
             pod_check: None,
@@ -175,7 +175,7 @@ impl Observed {
     }
 
     /// Removes these taints from the Nodes in this view, because all pods of the gang tolerate them.
-    pub fn overlook(&mut self, tolerated: &[Taint]) {
+    pub fn ignore_taints(&mut self, tolerated: &[Taint]) {
         for node in self.nodes.values_mut() {
             node.spec.taints.retain(|taint| !tolerated.contains(taint));
         }

@@ -140,7 +140,7 @@ impl<'a> Planning<'a> {
     fn passes_over(&self, pool: &NodePool) -> bool {
         let tiers = &self.policy.tiers;
         // A tier that names no NodePool takes any.
-        let takes = |name: &Option<String>| name.is_none() || *name == pool.metadata.name;
-        pool.is_unseen() && (tiers.is_empty() || tiers.iter().any(|tier| takes(&tier.node_pool_name)))
+        let may_use = |name: &Option<String>| name.is_none() || *name == pool.metadata.name;
+        pool.is_unseen() && (tiers.is_empty() || tiers.iter().any(|tier| may_use(&tier.node_pool_name)))
     }
 }

@@ -106,15 +106,15 @@ pub(super) fn replace_lost(attempt: &Attempt<'_>) -> Option<Observation> {
     event(Event::Lost { failure: attempt.first_loss()?.clone(), phase: *phase })
 }
 
-/// When the next replacement for an admitted gang may start: the first at once, later ones paced like tries. `None` if
+/// When the next replacement for an admitted gang may start: the first at once, later ones after the waits of tries. `None` if
 /// none is due or no try is left.
 pub(super) fn next_replacement(attempt: &Attempt<'_>) -> Option<Timestamp> {
-    let (journal, pace) = (attempt.journal, attempt.snapshot.policy.in_check);
+    let (journal, strategy) = (attempt.journal, attempt.snapshot.policy.in_check);
     match journal.memory.tries {
         _ if attempt.is_filled() => None,
-        tries if tries >= pace.limit => None,
+        tries if tries >= strategy.limit => None,
         0 => Some(journal.entered_at),
-        tries => journal.entered_at.checked_add(pace.wait(tries).signed()).ok(),
+        tries => journal.entered_at.checked_add(strategy.wait(tries).signed()).ok(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::api::Workload;
 use crate::api::parameters::{Compat, OnExhausted, OnNodeLost};
-use crate::policy::{Pace, Policy};
+use crate::policy::{Policy, RetryStrategy};
 use jiff::{SignedDuration, Timestamp};
 
 /// The inputs of a step besides the journal and the event.
@@ -15,9 +15,9 @@ pub struct Rules {
     /// Time limit of one attempt, and of the validation before it.
     pub gang_deadline: SignedDuration,
     /// Retries while the quota is held.
-    pub in_check: Pace,
+    pub in_check: RetryStrategy,
     /// Retries after the quota was given back.
-    pub yielding: Pace,
+    pub yielding: RetryStrategy,
     /// The longest wait that either of them can give.
     pub longest_wait: SignedDuration,
     /// What happens once both are used up.

@@ -8,7 +8,7 @@ use super::reservation::{AdmissionId, AdmissionPhase, ShapeMatch};
 use super::rules::{Eviction, Rules, is_too_far, later};
 use super::state::{Nodes, State, Then};
 use crate::api::parameters::{Compat, OnExhausted, OnNodeLost, Pinning};
-use crate::policy::Pace;
+use crate::policy::RetryStrategy;
 use jiff::Timestamp;
 
 /// The data that the chart's handlers work on.
@@ -129,7 +129,7 @@ impl StepContext {
         let then = match self.rules.on_node_lost {
             OnNodeLost::Ignore => return None,
             OnNodeLost::Replace => {
-                if self.begin_paced_replacement(failure) {
+                if self.begin_delayed_replacement(failure) {
                     self.restart_deadline();
                     return Some(State::Provisioning);
                 }
@@ -182,7 +182,7 @@ impl StepContext {
     /// nothing is done.
     pub(super) fn replace_lost(&mut self, failure: &Failure) -> Option<State> {
         let replaces =
-            self.rules.on_node_lost == OnNodeLost::Replace && self.begin_paced_replacement(failure);
+            self.rules.on_node_lost == OnNodeLost::Replace && self.begin_delayed_replacement(failure);
         replaces.then_some(State::Approved { nodes: Nodes::Replacing })
     }
 
@@ -195,7 +195,7 @@ impl StepContext {
     }
 
     /// Begins a replacement with a new generation, if a try is left.
-    fn begin_paced_replacement(&mut self, failure: &Failure) -> bool {
+    fn begin_delayed_replacement(&mut self, failure: &Failure) -> bool {
         if self.memory.tries >= self.rules.in_check.limit {
             return false;
         }
@@ -236,8 +236,8 @@ impl StepContext {
         state
     }
 
-    fn wait(&self, pace: Pace, nth: u32) -> Timestamp {
-        let base = pace.wait(nth).signed();
+    fn wait(&self, strategy: RetryStrategy, nth: u32) -> Timestamp {
+        let base = strategy.wait(nth).signed();
         let spread = base.mul_f64(self.rules.jitter / 2.0);
         later(self.now, base.saturating_add(spread)).unwrap_or(self.now)
     }

@@ -79,8 +79,8 @@ impl AdmittedPods {
     pub fn check(&self, last: &PodCheck, pods: &[Pod], now: Timestamp) -> PodCheck {
         let waits = pods.iter().any(|pod| self.has(pod));
         let checks = if waits { last.checks.saturating_add(1) } else { 0 };
-        let paced = PATIENCE.checked_mul(i32::try_from(checks).unwrap_or(i32::MAX)).filter(|_| waits);
-        let pause = paced.unwrap_or(LONGEST_PAUSE).min(LONGEST_PAUSE);
+        let linear = PATIENCE.checked_mul(i32::try_from(checks).unwrap_or(i32::MAX)).filter(|_| waits);
+        let pause = linear.unwrap_or(LONGEST_PAUSE).min(LONGEST_PAUSE);
         let (next, found) = (now.checked_add(pause).ok(), self.find(pods, now));
         PodCheck { checks, next, found, ..last.clone() }
     }

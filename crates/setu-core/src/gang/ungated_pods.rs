@@ -36,7 +36,7 @@ pub(super) fn keep_attempt(attempt: &Attempt<'_>, events: Vec<Event>) -> Observa
     Observation::Events(rest)
 }
 
-/// When a lost claim is replaced: the first at once, later ones paced like tries.
+/// When a lost claim is replaced: the first at once, later ones after the waits of tries.
 pub(super) fn next_try(attempt: &Attempt<'_>) -> Option<Timestamp> {
     let journal = attempt.journal;
     match journal.memory.tries {

@@ -27,21 +27,21 @@ pub enum WaitsFor {
         /// Name of the Node.
         node: String,
         /// What it does not offer yet, with figures.
-        short: String,
+        resource: String,
     },
     /// Pods of others to leave its Node.
     OtherPods {
         /// Name of the Node.
         node: String,
         /// What they leave too little of, with figures.
-        short: String,
+        resource: String,
     },
     /// Room on its Node: pods of DaemonSets that could not be foreseen leave too little.
     DaemonSets {
         /// Name of the Node.
         node: String,
         /// What they leave too little of, with figures.
-        short: String,
+        resource: String,
     },
     /// The gang's label on a Node that was kept.
     Mark,
@@ -94,12 +94,12 @@ impl fmt::Display for WaitsFor {
                 NodeProblem::Label(key, value) => write!(f, "label {key}={value} on node {node}"),
                 NodeProblem::Condition(kind, status) => write!(f, "condition {kind}={status} of node {node}"),
             },
-            Self::Devices { node, short } => write!(f, "node {node} to offer enough {short}"),
-            Self::OtherPods { node, short } => {
-                write!(f, "other pods to leave node {node}, where they leave too little {short}")
+            Self::Devices { node, resource } => write!(f, "node {node} to offer enough {resource}"),
+            Self::OtherPods { node, resource } => {
+                write!(f, "other pods to leave node {node}, where they leave too little {resource}")
             }
-            Self::DaemonSets { node, short } => {
-                write!(f, "room on node {node}, where pods of DaemonSets leave too little {short}")
+            Self::DaemonSets { node, resource } => {
+                write!(f, "room on node {node}, where pods of DaemonSets leave too little {resource}")
             }
             Self::Mark => f.write_str("the gang's label on its Node"),
             Self::BufferTime => f.write_str("the buffer time"),
@@ -121,9 +121,9 @@ mod tests {
             WaitsFor::Reboot(node()),
             WaitsFor::Node,
             WaitsFor::Readiness { node: node(), lack: NodeProblem::NotReady },
-            WaitsFor::Devices { node: node(), short: String::new() },
-            WaitsFor::OtherPods { node: node(), short: String::new() },
-            WaitsFor::DaemonSets { node: node(), short: String::new() },
+            WaitsFor::Devices { node: node(), resource: String::new() },
+            WaitsFor::OtherPods { node: node(), resource: String::new() },
+            WaitsFor::DaemonSets { node: node(), resource: String::new() },
             WaitsFor::Mark,
             WaitsFor::BufferTime,
         ];

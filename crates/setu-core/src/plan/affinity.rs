@@ -104,14 +104,15 @@ pub(super) fn with_one_of_each(
     choices: &[&[Vec<NodeSelectorRequirement>]],
 ) -> Result<Requirements, (usize, Clash)> {
     let last = choices.iter().rposition(|terms| !terms.is_empty());
-    let mut ways = vec![node.clone()];
+    let mut combinations = vec![node.clone()];
     for (index, terms) in choices.iter().enumerate().filter(|(_, terms)| !terms.is_empty()) {
         let mut next = Vec::new();
         let mut clash = None;
-        for way in ways.iter().flat_map(|way| terms.iter().map(move |term| with_term(way, term))) {
-            match way {
-                Ok(way) if Some(index) == last => return Ok(way),
-                Ok(way) if next.len() < MOST && !next.contains(&way) => next.push(way),
+        for combined in combinations.iter().flat_map(|one| terms.iter().map(move |term| with_term(one, term)))
+        {
+            match combined {
+                Ok(combined) if Some(index) == last => return Ok(combined),
+                Ok(combined) if next.len() < MOST && !next.contains(&combined) => next.push(combined),
                 Ok(_) => {}
                 Err(why) => clash = clash.or(Some(why)),
             }
@@ -122,7 +123,7 @@ pub(super) fn with_one_of_each(
             let alone = alone.next().flatten().filter(|_| alone.all(|clash| clash.is_some()));
             return Err((index, alone.unwrap_or(why)));
         }
-        ways = next;
+        combinations = next;
     }
     Ok(node.clone())
 }

@@ -237,7 +237,7 @@ impl Catalogue {
         self.types.iter().filter(allowed).filter(meets).collect()
     }
 
-    /// The region whose price is told where nobody says in which one nodes would be.
+    /// The region whose price is shown if nothing says in which one nodes would be.
     pub fn usual_region(&self) -> &str {
         &self.usual_region
     }

@@ -228,12 +228,14 @@ fn pods(workload: &Workload, pod_set: &PodSet) -> u32 {
 /// The slices before this one that were admitted, and whose nodes stay until the Job ends. Workloads of its namespace are
 /// found by name.
 pub fn predecessors(workload: &Workload, find: impl Fn(&str) -> Option<Arc<Workload>>) -> Vec<Arc<Workload>> {
-    let before = |slice: &Workload| find(slice.replaces()?).filter(|found| found.line() == workload.line());
-    let line = std::iter::successors(before(workload), |slice| before(slice));
-    line.take(SLICES).filter(|slice| slice.is("Admitted")).collect()
+    let before = |slice: &Workload| {
+        find(slice.replaces()?).filter(|found| found.elastic_job() == workload.elastic_job())
+    };
+    let slices = std::iter::successors(before(workload), |slice| before(slice));
+    slices.take(SLICES).filter(|slice| slice.is("Admitted")).collect()
 }
 
-/// Pods of a pod set that have their places from the slices before. Each got nodes for what was more than in
+/// Pods of a pod set that earlier slices have nodes for. Each got nodes for what was more than in
 /// those before it, and gives none back before the Job ends.
 fn placed(cluster: &Cluster<'_>, pod_set: &str) -> u32 {
     let of = |slice: &Arc<Workload>| {
@@ -534,11 +536,11 @@ mod tests {
         shrunk.spec.pod_sets[0].count = 2;
         let admission = shrunk.status.as_mut().and_then(|s| s.admission.as_mut()).unwrap();
         admission.pod_set_assignments[0].count = Some(4);
-        let line = [Arc::new(before.clone()), Arc::new(shrunk)];
-        assert_eq!(plan(&line).slots.len(), 1);
+        let slices = [Arc::new(before.clone()), Arc::new(shrunk)];
+        assert_eq!(plan(&slices).slots.len(), 1);
         // Kueue adds no toleration to pods that come later.
         assert_eq!(plan(&[]).pinning, crate::api::parameters::Pinning::Selector);
-        let pins = [&before, &world.workload].map(|w| crate::gang::identity::gang_label(w, "prov"));
-        assert_eq!(pins[0], pins[1]);
+        let labels = [&before, &world.workload].map(|w| crate::gang::identity::gang_label(w, "prov"));
+        assert_eq!(labels[0], labels[1]);
     }
 }

@@ -1,7 +1,7 @@
 //! What a plan is made from: the cluster at one instant, and the Workload to plan for.
 
 use super::cost::Prices;
-use super::gates::traffic::Traffic;
+use super::gates::inflight::InflightNodes;
 use super::market::Market;
 use super::offering::Offering;
 use super::reserved::PoolReservation;
@@ -53,7 +53,7 @@ pub struct Cluster<'a> {
     /// What Karpenter's own metrics say of offerings, where they are read.
     pub market: Option<&'a Market>,
     /// What was out of capacity lately.
-    pub short: Option<&'a BTreeSet<Offering>>,
+    pub exhausted: Option<&'a BTreeSet<Offering>>,
     /// Every ClusterQueue.
     pub cluster_queues: &'a [Arc<ClusterQueue>],
     /// Every Cohort.
@@ -65,7 +65,7 @@ pub struct Cluster<'a> {
     /// Bounds of the whole controller.
     pub guards: Option<&'a Guards>,
     /// What these bounds are compared with.
-    pub traffic: Option<&'a Traffic>,
+    pub inflight: Option<&'a InflightNodes>,
     /// Claims that the gang has and keeps, whatever way the rest of its nodes come.
     pub kept: &'a [NodeClaim],
     /// The slices of an elastic Job that came before this one and have nodes.
@@ -100,13 +100,13 @@ impl<'a> Cluster<'a> {
             reserved: &[],
             shapes: &[],
             market: None,
-            short: None,
+            exhausted: None,
             cluster_queues: &[],
             cohorts: &[],
             local_queues: None,
             namespace_labels: None,
             guards: None,
-            traffic: None,
+            inflight: None,
             kept: &[],
             predecessors: &[],
             settled: None,

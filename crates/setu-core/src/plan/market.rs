@@ -26,11 +26,11 @@ const MICROS: f64 = 1_000_000.0;
 /// the on-demand price for them, so that they are used first.
 const RESERVED: &str = "reserved";
 
-/// All offerings on one page. A large region has ten thousand, so each place is stored once.
+/// All offerings on one page. A large region has ten thousand, so each zone with its capacity type is stored once.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Market {
     /// Every zone and capacity type of an offering, sorted.
-    places: Vec<OfferingPlace>,
+    keys: Vec<OfferingKey>,
     types: BTreeMap<Box<str>, Machine>,
     /// When the page was read.
     pub seen: Timestamp,
@@ -48,12 +48,12 @@ struct Absurd {
 }
 
 /// Zone and capacity type.
-type OfferingPlace = (Box<str>, Box<str>);
+type OfferingKey = (Box<str>, Box<str>);
 
 /// What the page says about an instance type.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Machine {
-    /// Its offerings, by index into the places.
+    /// Its offerings, by index into `keys`.
     offers: Vec<(usize, MarketOffer)>,
     /// Cores and bytes of memory, before anything is subtracted.
     cores: Option<u64>,
@@ -92,16 +92,16 @@ impl Market {
         for line in page.lines() {
             let Some((name, labels, value)) = sample(line) else { continue };
             let of = |key: &str| labels.iter().find(|(k, _)| *k == key).map(|(_, v)| v.as_str());
-            let place = || Some((of("instance_type")?, of("zone")?, of("capacity_type")?));
+            let offering = || Some((of("instance_type")?, of("zone")?, of("capacity_type")?));
             match name {
                 AVAILABLE if value.is_finite() => {
-                    if let Some(offer) = place().and_then(|place| market.offer(place)) {
+                    if let Some(offer) = offering().and_then(|one| market.offer(one)) {
                         offer.available = Some(value > 0.0);
                     }
                 }
                 PRICE => {
-                    if let Some(place) = place().filter(|(_, _, kind)| *kind != RESERVED) {
-                        market.note_price(place, value);
+                    if let Some(offering) = offering().filter(|(_, _, kind)| *kind != RESERVED) {
+                        market.note_price(offering, value);
                     }
                 }
                 CORES | MEMORY => {
@@ -127,28 +127,29 @@ impl Market {
         &mut self,
         (instance_type, zone, capacity_type): (&str, &str, &str),
     ) -> Option<&mut MarketOffer> {
-        let is_it = |place: &OfferingPlace| *place.0 == *zone && *place.1 == *capacity_type;
-        let place = self.places.iter().position(is_it).unwrap_or_else(|| {
-            self.places.push((zone.into(), capacity_type.into()));
-            self.places.len().saturating_sub(1)
+        let is_it = |key: &OfferingKey| *key.0 == *zone && *key.1 == *capacity_type;
+        let index = self.keys.iter().position(is_it).unwrap_or_else(|| {
+            self.keys.push((zone.into(), capacity_type.into()));
+            self.keys.len().saturating_sub(1)
         });
         let offers = &mut self.types.entry(instance_type.into()).or_default().offers;
-        let nth = offers.iter().position(|(at, _)| *at == place).unwrap_or_else(|| {
-            offers.push((place, MarketOffer::default()));
+        let nth = offers.iter().position(|(at, _)| *at == index).unwrap_or_else(|| {
+            offers.push((index, MarketOffer::default()));
             offers.len().saturating_sub(1)
         });
         offers.get_mut(nth).map(|(_, offer)| offer)
     }
 
     /// Records the price of an offering, if it is plausible.
-    fn note_price(&mut self, place: (&str, &str, &str), value: f64) {
+    fn note_price(&mut self, offering: (&str, &str, &str), value: f64) {
         if let Some(price) = price(value) {
-            if let Some(offer) = self.offer(place) {
+            if let Some(offer) = self.offer(offering) {
                 offer.price = Some(price);
             }
         } else if value != 0.0 {
             if self.absurd.prices == 0 {
-                self.absurd.first = format!("{value} of {}, {} in {}", place.0, place.2, place.1).into();
+                self.absurd.first =
+                    format!("{value} of {}, {} in {}", offering.0, offering.2, offering.1).into();
             }
             self.absurd.prices = self.absurd.prices.saturating_add(1);
         }
@@ -164,17 +165,16 @@ impl Market {
         }
     }
 
-    /// Sorts places and offerings, so that pages with the same content are equal.
+    /// Sorts zones and offerings, so that pages with the same content are equal.
     fn arrange(&mut self) {
-        let before = std::mem::take(&mut self.places);
-        self.places.clone_from(&before);
-        self.places.sort();
-        let now = |at: usize| {
-            before.get(at).and_then(|place| self.places.binary_search(place).ok()).unwrap_or_default()
-        };
+        let before = std::mem::take(&mut self.keys);
+        self.keys.clone_from(&before);
+        self.keys.sort();
+        let now =
+            |at: usize| before.get(at).and_then(|key| self.keys.binary_search(key).ok()).unwrap_or_default();
         for machine in self.types.values_mut() {
-            machine.offers.iter_mut().for_each(|(place, _)| *place = now(*place));
-            machine.offers.sort_by_key(|(place, _)| *place);
+            machine.offers.iter_mut().for_each(|(index, _)| *index = now(*index));
+            machine.offers.sort_by_key(|(index, _)| *index);
             machine.offers.shrink_to_fit();
         }
     }
@@ -194,19 +194,19 @@ impl Market {
     }
 
     /// All offerings of an instance type.
-    fn of_type(&self, instance_type: &str) -> impl Iterator<Item = (&OfferingPlace, &MarketOffer)> {
+    fn of_type(&self, instance_type: &str) -> impl Iterator<Item = (&OfferingKey, &MarketOffer)> {
         let offers = self.types.get(instance_type).into_iter().flat_map(|machine| &machine.offers);
-        offers.filter_map(|(place, offer)| Some((self.places.get(*place)?, offer)))
+        offers.filter_map(|(index, offer)| Some((self.keys.get(*index)?, offer)))
     }
 
-    /// All offerings, each with its instance type and place.
-    fn offers(&self) -> impl Iterator<Item = (&str, &OfferingPlace, &MarketOffer)> {
-        let of_type = |name| self.of_type(name).map(move |(place, offer)| (name, place, offer));
+    /// All offerings, each with its instance type, zone and capacity type.
+    fn offers(&self) -> impl Iterator<Item = (&str, &OfferingKey, &MarketOffer)> {
+        let of_type = |name| self.of_type(name).map(move |(key, offer)| (name, key, offer));
         self.types.keys().flat_map(move |name| of_type(&**name))
     }
 
     /// The offerings that are out of capacity. Includes `any` zone or capacity type if no offering of that kind is left.
-    pub fn short(&self) -> BTreeSet<Offering> {
+    pub fn exhausted(&self) -> BTreeSet<Offering> {
         let mut left = BTreeMap::<(&str, &str, &str), bool>::new();
         for (instance_type, (zone, capacity_type), offer) in self.offers() {
             let Some(available) = offer.available else { continue };
@@ -216,23 +216,23 @@ impl Market {
                 }
             }
         }
-        let short = left.into_iter().filter(|(_, available)| !available);
-        short
+        let exhausted = left.into_iter().filter(|(_, available)| !available);
+        exhausted
             .map(|((instance_type, zone, capacity_type), _)| Offering {
                 what: What::InstanceType(instance_type.to_owned()),
                 machine: String::new(),
                 zone: zone.to_owned(),
                 capacity_type: capacity_type.to_owned(),
-                place: String::new(),
+                domain: String::new(),
             })
             .collect()
     }
 
     /// Whether, compared with `before`, a price fell or became known, or a machine's size grew or became known.
     pub fn is_better_than(&self, before: Option<&Self>) -> bool {
-        let fell = |(instance_type, place, offer): (&str, &OfferingPlace, &MarketOffer)| {
+        let fell = |(instance_type, key, offer): (&str, &OfferingKey, &MarketOffer)| {
             let mut before = before.into_iter().flat_map(|market| market.of_type(instance_type));
-            let before = before.find(|(other, _)| *other == place).and_then(|(_, offer)| offer.price);
+            let before = before.find(|(other, _)| *other == key).and_then(|(_, offer)| offer.price);
             offer.price.is_some_and(|now| before.is_none_or(|before| now < before))
         };
         let known = |name: &str| before.and_then(|market| market.types.get(name));
@@ -242,7 +242,7 @@ impl Market {
 
     /// Whether two pages have the same offerings and sizes, ignoring when they were read.
     pub fn says_the_same_as(&self, other: &Self) -> bool {
-        self.places == other.places && self.types == other.types
+        self.keys == other.keys && self.types == other.types
     }
 
     /// The lowest and the highest hourly price of an instance type with this capacity type, in the allowed zones. Offerings out
@@ -342,10 +342,10 @@ go_goroutines 12
 
     #[test]
     fn offerings_out_of_capacity_are_short_and_any_zone_only_if_none_is_left() {
-        let short: Vec<String> = market().short().iter().map(ToString::to_string).collect();
+        let exhausted: Vec<String> = market().exhausted().iter().map(ToString::to_string).collect();
         let expected = [("a", "any"), ("a", "on-demand"), ("a", "spot"), ("any", "spot"), ("b", "spot")];
         let expected = expected.map(|(zone, kind)| format!("p5.48xlarge ({kind} capacity in {zone} zone)"));
-        assert_eq!(short, expected);
+        assert_eq!(exhausted, expected);
     }
 
     #[test]
@@ -375,12 +375,12 @@ go_goroutines 12
     #[test]
     fn a_page_is_better_if_a_price_fell_or_a_size_grew_or_became_known() {
         let page = |price: u8, cores: Option<u8>| {
-            let place = ["m99.huge", "spot", "a"];
+            let offering = ["m99.huge", "spot", "a"];
             let size = |cores| {
                 let of = "{instance_type=\"m99.huge\"}";
                 format!("{CORES}{of} {cores}\n{MEMORY}{of} 8589934592\n")
             };
-            let offers = offer("available", place, 1) + &offer("price_estimate", place, price);
+            let offers = offer("available", offering, 1) + &offer("price_estimate", offering, price);
             market_of(&(offers + &cores.map(size).unwrap_or_default()))
         };
         let before = page(2, Some(8));
@@ -401,9 +401,9 @@ go_goroutines 12
     fn offerings_out_of_capacity_count_for_the_highest_price_and_not_the_lowest() {
         let prices = |out: [&str; 2]| {
             let of = |(zone, price): (&'static str, u8)| {
-                let place = ["m5.large", "spot", zone];
-                offer("available", place, u8::from(!out.contains(&zone)))
-                    + &offer("price_estimate", place, price)
+                let offering = ["m5.large", "spot", zone];
+                offer("available", offering, u8::from(!out.contains(&zone)))
+                    + &offer("price_estimate", offering, price)
             };
             let page: String = [("a", 1), ("b", 2), ("c", 3)].map(of).concat();
             let (least, most) = market_of(&page).prices("m5.large", "spot", |zone| zone != "d").unwrap();

@@ -170,7 +170,7 @@ fn is_asked(name: &String, claim: &NodeClaim) -> bool {
 fn is_within(slot: &Slot, claim: &NodeClaim) -> bool {
     let requests = &slot.template.spec.resources.requests;
     slot.node_pool == claim.label(names::NODEPOOL)
-        && resources::first_short(requests, &claim.spec.resources.requests).is_none()
+        && resources::first_insufficient(requests, &claim.spec.resources.requests).is_none()
 }
 
 /// The requirements on this label, and the others.

@@ -154,7 +154,7 @@ pub fn plan(cluster: &Cluster<'_>, request: &Request<'_>) -> Outcome {
             // What was seen to run out is tried again, and what Karpenter holds for out is not.
             _ => Some(plan).filter(|_| shortage.as_ref().is_none_or(|s| s.reported_until.is_none())),
         };
-        tried.short.extend(shortage.map(|shortage| (option, shortage)));
+        tried.exhausted.extend(shortage.map(|shortage| (option, shortage)));
         second_best = second_best.or(next);
     }
     match second_best {
@@ -167,7 +167,7 @@ pub fn plan(cluster: &Cluster<'_>, request: &Request<'_>) -> Outcome {
 fn is_taken(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> bool {
     match request.selection {
         OptionSelection::Like(claims) => plan.has_like(claims),
-        OptionSelection::From(_) | OptionSelection::Accepted { .. } => !plan.is_short(cluster.short),
+        OptionSelection::From(_) | OptionSelection::Accepted { .. } => !plan.is_exhausted(cluster.exhausted),
     }
 }
 
@@ -197,14 +197,14 @@ pub struct OptionReport {
 /// What planning comes to where no option is needed.
 pub fn option_reports(cluster: &Cluster<'_>, request: &Request<'_>) -> Result<Vec<OptionReport>, Outcome> {
     let needs = Needs::of(cluster, request)?;
-    let surveyed = |option: ProvisioningOption| {
+    let option_report = |option: ProvisioningOption| {
         let plan = nodes(cluster, request, &needs, &option).map(|plan| priced(cluster, request, plan));
         let reports = plan.as_ref().map(|plan| gates::ask(cluster, request, plan)).unwrap_or_default();
         let shortage = plan.as_ref().ok().and_then(|plan| tried::shortage(cluster, plan));
         let shortage = shortage.map(|shortage| shortage.words);
         OptionReport { name: option.name, plan, reports, passed_over: option.passed_over, shortage }
     };
-    Ok(needs.options(cluster, request).into_iter().map(surveyed).collect())
+    Ok(needs.options(cluster, request).into_iter().map(option_report).collect())
 }
 
 /// The plan of one option, if every gate lets it pass.

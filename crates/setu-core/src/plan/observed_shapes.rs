@@ -66,7 +66,8 @@ impl ObservedShapes {
             Source::Policy | Source::Metrics { .. } | Source::Catalogue { .. } => {}
         }
         let grew = |after: &Shape| {
-            let has_more = |before: &Shape| resources::first_short(&after.allocatable, &before.allocatable);
+            let has_more =
+                |before: &Shape| resources::first_insufficient(&after.allocatable, &before.allocatable);
             before.as_ref().is_none_or(|before| has_more(before).is_some())
         };
         seen.shape(now).is_some_and(|after| grew(&after))

@@ -1,5 +1,5 @@
 //! What a NodeClaim may become: combinations of instance type, zone and capacity type, and values of other labels by which the
-//! policy distinguishes places.
+//! policy distinguishes topology domains.
 //!
 //! A provider runs out of exactly such combinations, so shortages are recorded in these terms, for all gangs together. If a claim
 //! leaves the type open, the NodePool stands for it, with all machine requirements: a shortage of one family says nothing about
@@ -42,9 +42,9 @@ pub struct Offering {
     pub zone: String,
     /// Capacity type, or `any`.
     pub capacity_type: String,
-    /// Values of the labels, besides the zone, by which the policy distinguishes places, as text. Empty for anywhere.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub place: String,
+    /// Values of the labels, besides the zone, by which the policy distinguishes topology domains, as text. Empty for any.
+    #[serde(rename = "place", skip_serializing_if = "String::is_empty")]
+    pub domain: String,
 }
 
 /// The machine of an offering.
@@ -58,14 +58,14 @@ pub enum What {
 }
 
 impl Offering {
-    /// Every combination that a claim may become, with places distinguished by these labels.
-    pub fn of(claim: &NodeClaim, place_keys: &[String]) -> BTreeSet<Self> {
-        Self::among(claim.label(names::NODEPOOL), &claim.spec.requirements, place_keys)
+    /// Every combination that a claim may become, with domains distinguished by these labels.
+    pub fn of(claim: &NodeClaim, domain_keys: &[String]) -> BTreeSet<Self> {
+        Self::among(claim.label(names::NODEPOOL), &claim.spec.requirements, domain_keys)
     }
 
-    /// Every combination that a claim of this NodePool with these requirements may become, with places distinguished by these
+    /// Every combination that a claim of this NodePool with these requirements may become, with domains distinguished by these
     /// labels.
-    pub fn among(node_pool: &str, list: &[Requirement], place_keys: &[String]) -> BTreeSet<Self> {
+    pub fn among(node_pool: &str, list: &[Requirement], domain_keys: &[String]) -> BTreeSet<Self> {
         let mut requirements = Requirements::default();
         // Requirements that cannot be read narrow nothing.
         let _ = requirements.add_all(list);
@@ -79,22 +79,22 @@ impl Offering {
         let few = |types: &Vec<String>| types.len() * zones.len() * capacity_types.len() <= MOST;
         let types = listed(names::INSTANCE_TYPE).filter(few);
         // If the type is open, `machine` already covers the machine labels.
-        let keys = place_keys.iter().filter(|key| types.is_some() || !is_of_machine(key));
+        let keys = domain_keys.iter().filter(|key| types.is_some() || !is_of_machine(key));
         let whats = types.as_ref().map_or_else(pool, |types| {
             types.iter().map(|t| (What::InstanceType(t.clone()), String::new())).collect()
         });
         let room = MOST / (whats.len() * zones.len() * capacity_types.len()).max(1);
         let lists = keys.filter_map(|key| Some((key.as_str(), listed(key)?))).collect();
-        let places =
-            places(lists).filter(|places| places.len() <= room).unwrap_or_else(|| vec![String::new()]);
+        let domains =
+            domains(lists).filter(|domains| domains.len() <= room).unwrap_or_else(|| vec![String::new()]);
         let mut all = BTreeSet::new();
         for (what, machine) in whats {
             for zone in &zones {
                 for capacity_type in &capacity_types {
-                    for place in &places {
-                        let (what, machine, place) = (what.clone(), machine.clone(), place.clone());
+                    for domain in &domains {
+                        let (what, machine, domain) = (what.clone(), machine.clone(), domain.clone());
                         let (zone, capacity_type) = (zone.clone(), capacity_type.clone());
-                        all.insert(Self { what, machine, zone, capacity_type, place });
+                        all.insert(Self { what, machine, zone, capacity_type, domain });
                     }
                 }
             }
@@ -103,25 +103,25 @@ impl Offering {
     }
 
     /// Whether it is out of capacity, itself or as part of a wider offering.
-    pub fn is_in(&self, short: &BTreeSet<Self>) -> bool {
-        let with = |machine: &str, place: &str, zone: &str, capacity_type: &str| {
-            short.contains(&Self {
+    pub fn is_in(&self, exhausted: &BTreeSet<Self>) -> bool {
+        let with = |machine: &str, domain: &str, zone: &str, capacity_type: &str| {
+            exhausted.contains(&Self {
                 what: self.what.clone(),
                 machine: machine.to_owned(),
                 zone: zone.to_owned(),
                 capacity_type: capacity_type.to_owned(),
-                place: place.to_owned(),
+                domain: domain.to_owned(),
             })
         };
         let (zone, capacity_type) = (self.zone.as_str(), self.capacity_type.as_str());
         let kinds = [(zone, capacity_type), (ANY, capacity_type), (zone, ANY), (ANY, ANY)];
-        let any_kind = |machine: &str, place: &str| {
-            kinds.into_iter().any(|(zone, capacity_type)| with(machine, place, zone, capacity_type))
+        let any_kind = |machine: &str, domain: &str| {
+            kinds.into_iter().any(|(zone, capacity_type)| with(machine, domain, zone, capacity_type))
         };
         let machines = [self.machine.as_str(), ""];
         machines
             .into_iter()
-            .any(|machine| [self.place.as_str(), ""].into_iter().any(|p| any_kind(machine, p)))
+            .any(|machine| [self.domain.as_str(), ""].into_iter().any(|p| any_kind(machine, p)))
     }
 }
 
@@ -135,7 +135,7 @@ impl fmt::Display for Offering {
             write!(f, " with {}", self.machine)?;
         }
         write!(f, " ({} capacity in {} zone", self.capacity_type, self.zone)?;
-        if self.place.is_empty() { f.write_str(")") } else { write!(f, ", {})", self.place) }
+        if self.domain.is_empty() { f.write_str(")") } else { write!(f, ", {})", self.domain) }
     }
 }
 
@@ -146,9 +146,9 @@ fn machine(requirements: &Requirements) -> String {
     if text.len() > LONGEST { format!("requirements {}", hex_digest(&[&text], 4)) } else { text }
 }
 
-/// Labels by which a policy distinguishes places and that an offering does not state in other fields: the shared label and the
+/// Labels by which a policy distinguishes domains and that an offering does not state in other fields: the shared label and the
 /// labels in tier requirements. Never labels that pods ask for, because tenants write those.
-pub fn place_keys(policy: &Policy) -> Vec<String> {
+pub fn domain_keys(policy: &Policy) -> Vec<String> {
     let shared = policy.colocation.iter().map(|colocation| colocation.topology_key.as_str());
     let asked = policy.tiers.iter().flat_map(|tier| &tier.requirements).map(|r| r.key.as_str());
     // Machines are distinguished by their types.
@@ -161,24 +161,24 @@ pub fn place_keys(policy: &Policy) -> Vec<String> {
 }
 
 /// Every combination of the values of these labels, as text. `None` if there are too many.
-fn places(lists: Vec<(&str, Vec<String>)>) -> Option<Vec<String>> {
+fn domains(lists: Vec<(&str, Vec<String>)>) -> Option<Vec<String>> {
     let mut all = vec![String::new()];
     for (key, values) in lists {
         if all.len().saturating_mul(values.len()) > MOST {
             return None;
         }
-        let with = |place: &String, value: &String| {
-            let comma = if place.is_empty() { "" } else { ", " };
-            format!("{place}{comma}{key} {value}")
+        let with = |domain: &String, value: &String| {
+            let comma = if domain.is_empty() { "" } else { ", " };
+            format!("{domain}{comma}{key} {value}")
         };
-        all = all.iter().flat_map(|place| values.iter().map(move |value| with(place, value))).collect();
+        all = all.iter().flat_map(|domain| values.iter().map(move |value| with(domain, value))).collect();
     }
     Some(all)
 }
 
-/// Whether every offering that a claim may become is in `short`, with places distinguished by these labels.
-pub fn is_short(claim: &NodeClaim, place_keys: &[String], short: &BTreeSet<Offering>) -> bool {
-    !short.is_empty() && Offering::of(claim, place_keys).iter().all(|offering| offering.is_in(short))
+/// Whether every offering that a claim may become is in `exhausted`, with domains distinguished by these labels.
+pub fn is_exhausted(claim: &NodeClaim, domain_keys: &[String], exhausted: &BTreeSet<Offering>) -> bool {
+    !exhausted.is_empty() && Offering::of(claim, domain_keys).iter().all(|offering| offering.is_in(exhausted))
 }
 
 #[cfg(test)]
@@ -205,8 +205,8 @@ mod tests {
         Offering::of(claim, &[])
     }
 
-    fn short_of(claim: &NodeClaim, short: &BTreeSet<Offering>) -> bool {
-        is_short(claim, &[], short)
+    fn is_exhausted_for(claim: &NodeClaim, exhausted: &BTreeSet<Offering>) -> bool {
+        is_exhausted(claim, &[], exhausted)
     }
 
     #[test]
@@ -224,15 +224,15 @@ mod tests {
             |name: &'static str| -> (&str, Vec<&str>) { ("karpenter.k8s.aws/instance-family", vec![name]) };
         let (p5, p4d) = (family("p5"), family("p4d"));
         let (p5, p4d) = (claim(&[(p5.0, &p5.1)]), claim(&[(p4d.0, &p4d.1)]));
-        let short = of(&p5);
-        assert!(short_of(&p5, &short) && !short_of(&p4d, &short));
-        let text = short.first().unwrap().to_string();
+        let exhausted = of(&p5);
+        assert!(is_exhausted_for(&p5, &exhausted) && !is_exhausted_for(&p4d, &exhausted));
+        let text = exhausted.first().unwrap().to_string();
         assert_eq!(
             text,
             "NodePool gpu with karpenter.k8s.aws/instance-family [p5] (any capacity in any zone)"
         );
-        assert!(short_of(&p5, &of(&claim(&[]))), "the NodePool had nothing at all");
-        assert!(!short_of(&claim(&[]), &short));
+        assert!(is_exhausted_for(&p5, &of(&claim(&[]))), "the NodePool had nothing at all");
+        assert!(!is_exhausted_for(&claim(&[]), &exhausted));
     }
 
     #[test]
@@ -244,12 +244,12 @@ mod tests {
             (names::ZONE, &["x"]),
             (names::CAPACITY_TYPE, &["spot"]),
         ]);
-        assert!(!short_of(&both, &of(&one)));
-        assert!(short_of(&one, &of(&both)) && short_of(&both, &of(&both)));
-        assert!(short_of(&spot, &of(&one)), "any capacity type was out, so spot was");
-        assert!(!short_of(&one, &of(&spot)), "on-demand may be there");
-        assert!(!short_of(&one, &BTreeSet::new()));
-        assert!(!short_of(&one, &of(&claim(&[]))), "another type of the NodePool was out");
+        assert!(!is_exhausted_for(&both, &of(&one)));
+        assert!(is_exhausted_for(&one, &of(&both)) && is_exhausted_for(&both, &of(&both)));
+        assert!(is_exhausted_for(&spot, &of(&one)), "any capacity type was out, so spot was");
+        assert!(!is_exhausted_for(&one, &of(&spot)), "on-demand may be there");
+        assert!(!is_exhausted_for(&one, &BTreeSet::new()));
+        assert!(!is_exhausted_for(&one, &of(&claim(&[]))), "another type of the NodePool was out");
     }
 
     #[test]
@@ -258,26 +258,27 @@ mod tests {
         let on = |racks: &[&str]| claim(&[(names::INSTANCE_TYPE, &["a"]), (RACK, racks)]);
         let keys = [RACK.to_owned()];
         let of = |claim: &NodeClaim| Offering::of(claim, &keys);
-        let is_short = |claim: &NodeClaim, short: &BTreeSet<Offering>| is_short(claim, &keys, short);
+        let is_exhausted =
+            |claim: &NodeClaim, exhausted: &BTreeSet<Offering>| is_exhausted(claim, &keys, exhausted);
         let (first, second, both) = (on(&["r1"]), on(&["r2"]), on(&["r1", "r2"]));
-        assert!(is_short(&first, &of(&first)) && !is_short(&second, &of(&first)));
-        assert!(is_short(&first, &of(&both)) && !is_short(&both, &of(&first)), "r2 may be there");
+        assert!(is_exhausted(&first, &of(&first)) && !is_exhausted(&second, &of(&first)));
+        assert!(is_exhausted(&first, &of(&both)) && !is_exhausted(&both, &of(&first)), "r2 may be there");
         let anywhere = Offering::of(&both, &[]);
-        assert!(is_short(&first, &anywhere), "whoever may have any rack found none");
-        assert!(!short_of(&both, &of(&first)), "of one rack nothing follows for who may have any");
+        assert!(is_exhausted(&first, &anywhere), "whoever may have any rack found none");
+        assert!(!is_exhausted_for(&both, &of(&first)), "of one rack nothing follows for who may have any");
         let shown = of(&first).pop_first().unwrap();
         assert_eq!(shown.to_string(), "a (any capacity in any zone, example.com/rack r1)");
         assert_eq!(serde_json::to_value(&shown).unwrap()["place"], "example.com/rack r1");
         let keys = ["example.com/block".to_owned(), RACK.to_owned()];
-        let places =
-            |claim: &NodeClaim| Offering::of(claim, &keys).into_iter().map(|o| o.place).collect::<Vec<_>>();
+        let domains =
+            |claim: &NodeClaim| Offering::of(claim, &keys).into_iter().map(|o| o.domain).collect::<Vec<_>>();
         let blocks = claim(&[("example.com/block", &["b1", "b2"]), (RACK, &["r1"])]);
         let expected =
             ["example.com/block b1, example.com/rack r1", "example.com/block b2, example.com/rack r1"];
-        assert_eq!(places(&blocks), expected);
+        assert_eq!(domains(&blocks), expected);
         let racks: Vec<String> = (0..=MOST).map(|n| format!("r{n}")).collect();
         let many = claim(&[(RACK, &racks.iter().map(String::as_str).collect::<Vec<_>>())]);
-        assert_eq!(places(&many), [""], "what is too much to tell apart is one place");
+        assert_eq!(domains(&many), [""], "too many domains count as one");
     }
 
     #[test]
@@ -296,20 +297,20 @@ mod tests {
             names::CAPACITY_TYPE,
             names::INSTANCE_TYPE,
         ] {
-            assert_eq!(place_keys(&shared(key)), [""; 0], "{key}");
+            assert_eq!(domain_keys(&shared(key)), [""; 0], "{key}");
         }
         let mut policy = shared("example.com/rack");
         let of = |key: &str| json!({"name": key, "requirements": [{"key": key, "operator": "In", "values": ["x"]}]});
         policy.tiers = ["example.com/block", FAMILY, names::CAPACITY_TYPE]
             .map(|key| serde_json::from_value(of(key)).unwrap())
             .to_vec();
-        assert_eq!(place_keys(&policy), ["example.com/block", "example.com/rack"]);
-        let keys = place_keys(&shared(FAMILY));
+        assert_eq!(domain_keys(&policy), ["example.com/block", "example.com/rack"]);
+        let keys = domain_keys(&shared(FAMILY));
         let open = claim(&[(FAMILY, &["p5"]), (names::ZONE, &["x"])]);
-        assert_eq!(Offering::of(&open, &keys), Offering::of(&open, &[]), "it is told of the machine");
+        assert_eq!(Offering::of(&open, &keys), Offering::of(&open, &[]), "the machine states it");
         let typed = claim(&[(names::INSTANCE_TYPE, &["a"]), (FAMILY, &["p5"])]);
         assert_eq!(
-            Offering::of(&typed, &keys).first().unwrap().place,
+            Offering::of(&typed, &keys).first().unwrap().domain,
             "karpenter.k8s.aws/instance-family p5"
         );
     }

@@ -2,9 +2,9 @@
 
 use super::cost::Cost;
 use super::gates::GateReport;
-use super::gates::traffic::HeldNodes;
+use super::gates::inflight::HeldNodes;
 use super::obstacle::{Obstacle, ObstacleReason};
-use super::offering::{Offering, is_short};
+use super::offering::{Offering, is_exhausted};
 use super::passed_over::PassedOver;
 use super::reserved::PoolReservation;
 use super::shape::{Shape, UnknownAmount};
@@ -121,8 +121,8 @@ pub struct Slot {
     pub shape: Option<Arc<Shape>>,
     /// The most that its node may have.
     pub most: Arc<Most>,
-    /// Labels by which the policy distinguishes places. Shortages are recorded by them.
-    pub place_keys: Arc<[String]>,
+    /// Labels by which the policy distinguishes topology domains. Shortages are recorded by them.
+    pub domain_keys: Arc<[String]>,
 }
 
 /// The most that a node may have, over its known possible types.
@@ -292,12 +292,14 @@ impl Plan {
 
     /// Every combination of machine, zone, capacity type and place that one of its nodes may become.
     pub fn offerings(&self) -> BTreeSet<Offering> {
-        self.wanted().flat_map(|slot| Offering::of(&slot.template, &slot.place_keys)).collect()
+        self.wanted().flat_map(|slot| Offering::of(&slot.template, &slot.domain_keys)).collect()
     }
 
     /// Whether one of its nodes has no capacity anywhere, by the recorded shortages.
-    pub fn is_short(&self, short: Option<&BTreeSet<Offering>>) -> bool {
-        short.is_some_and(|short| self.wanted().any(|slot| is_short(&slot.template, &slot.place_keys, short)))
+    pub fn is_exhausted(&self, exhausted: Option<&BTreeSet<Offering>>) -> bool {
+        exhausted.is_some_and(|exhausted| {
+            self.wanted().any(|slot| is_exhausted(&slot.template, &slot.domain_keys, exhausted))
+        })
     }
 
     /// One slot of each group that is still to be requested.

@@ -71,7 +71,7 @@ pub fn oversized<'s>(shapes: impl IntoIterator<Item = &'s StatedShape>) -> Vec<O
     found
 }
 
-/// The same, with their places in a layer.
+/// The same, with their paths in a layer.
 fn oversized_of(at: &Path, spec: &ProvisioningParametersSpec) -> Vec<Finding> {
     let at = at.key("packing").key("shapes");
     let found = oversized(spec.packing.iter().flat_map(|packing| packing.shapes.iter().flatten()));
@@ -81,10 +81,10 @@ fn oversized_of(at: &Path, spec: &ProvisioningParametersSpec) -> Vec<Finding> {
 /// Prices and multipliers of a budget that are probably mistakes: the key under `gates.budget` and the reason, for users.
 pub fn absurd_money(budget: &Budget) -> Vec<String> {
     let at = Path::default().key("gates").key("budget");
-    money::absurd(&at, budget).into_iter().map(|(place, why)| format!("{place}: {why}")).collect()
+    money::absurd(&at, budget).into_iter().map(|(path, why)| format!("{path}: {why}")).collect()
 }
 
-/// The same, with their places in a layer.
+/// The same, with their paths in a layer.
 fn absurd_of(at: &Path, spec: &ProvisioningParametersSpec) -> Vec<Finding> {
     let budget = spec.gates.as_ref().and_then(|gates| gates.budget.as_ref());
     budget.map_or_else(Vec::new, |budget| money::absurd(&at.key("gates").key("budget"), budget))

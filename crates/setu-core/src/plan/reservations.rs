@@ -24,7 +24,7 @@ pub fn ids(claim: &NodeClaim) -> BTreeSet<String> {
     listed.cloned().unwrap_or_default()
 }
 
-/// Free places in the reservations of a tier.
+/// Free instances in the reservations of a tier.
 #[derive(Debug)]
 pub struct Room<'t>(Vec<(&'t CapacityReservation, u32)>);
 
@@ -34,17 +34,17 @@ impl<'t> Room<'t> {
         Self(tier.reservations.iter().map(|one| (one, one.nodes)).collect())
     }
 
-    /// The number of free places.
-    pub fn places(&self) -> u32 {
+    /// The number of free instances.
+    pub fn free(&self) -> u32 {
         self.0.iter().map(|(_, left)| *left).fold(0, u32::saturating_add)
     }
 
-    /// Places nodes that may launch into reservations with these ids. Returns how many got a place.
+    /// Takes instances for nodes that may launch into reservations with these ids. Returns how many were free.
     pub fn give(&mut self, nodes: u32, ids: &BTreeSet<String>) -> u32 {
         self.give_where(nodes, |one| ids.contains(&one.id))
     }
 
-    /// Places nodes like this claim. Returns how many got a place.
+    /// Takes instances for nodes like this claim. Returns how many were free.
     pub fn give_like(&mut self, nodes: u32, claim: &NodeClaim) -> u32 {
         let (ids, asked) = (ids(claim), asked(claim));
         let may_be = |key: &str, value: &Option<String>| {

@@ -78,13 +78,13 @@ pub fn min(a: &ResourceList, b: &ResourceList) -> ResourceList {
 }
 
 /// The first resource that `offered` has less of than `wanted`.
-pub fn first_short<'a>(wanted: &'a ResourceList, offered: &ResourceList) -> Option<&'a str> {
+pub fn first_insufficient<'a>(wanted: &'a ResourceList, offered: &ResourceList) -> Option<&'a str> {
     wanted.keys().find(|key| amount(wanted, key) > amount(offered, key)).map(String::as_str)
 }
 
 /// The same, as text with both amounts.
 pub fn shortage(wanted: &ResourceList, offered: &ResourceList) -> Option<String> {
-    let key = first_short(wanted, offered)?;
+    let key = first_insufficient(wanted, offered)?;
     let (has, asked) = (amount(offered, key), amount(wanted, key));
     let (has, asked) =
         if is_in_bytes(key) { has.in_one_unit(asked) } else { (has.in_decimals(), asked.in_decimals()) };

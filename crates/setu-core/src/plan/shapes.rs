@@ -121,7 +121,7 @@ fn with_stated(stated: &[parameters::StatedShape], learnt: Vec<Shape>) -> Vec<Sh
             let shown = shape.allocatable.iter().filter(|(key, _)| believed(key));
             let shown: ResourceList = shown.map(|(k, v)| (k.clone(), v.clone())).collect();
             let less = resources::min(&known.allocatable, &shown);
-            if resources::first_short(&known.allocatable, &less).is_some() {
+            if resources::first_insufficient(&known.allocatable, &less).is_some() {
                 (known.allocatable, known.source) = (less, shape.source.clone());
             }
         }

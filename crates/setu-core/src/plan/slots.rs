@@ -47,9 +47,9 @@ pub fn plan(
     notes.extend(families.iter().filter_map(|family| fit::note(request, family)));
     let Made { mut slots, facts, notes: more } = Made::of(cluster, request, &mut families, pinning)?;
     notes.extend(more);
-    let place_keys: Arc<[String]> = offering::place_keys(request.policy).into();
+    let domain_keys: Arc<[String]> = offering::domain_keys(request.policy).into();
     for (index, slot) in (0..).zip(&mut slots) {
-        (slot.index, slot.place_keys) = (index, Arc::clone(&place_keys));
+        (slot.index, slot.domain_keys) = (index, Arc::clone(&domain_keys));
     }
     notes.extend(fit::several_gpus(&slots));
     notes.dedup();
@@ -128,7 +128,8 @@ impl Site<'_> {
         // If pods share nodes, `filled` adds this note.
         notes.extend(self.by_disk().filter(|_| !self.family.fills));
         for (index, set) in self.family.sets.iter().enumerate() {
-            let fits = |s: &Arc<Shape>| resources::first_short(&set.each, &s.room(&self.daemons)).is_none();
+            let fits =
+                |s: &Arc<Shape>| resources::first_insufficient(&set.each, &s.room(&self.daemons)).is_none();
             let holding: Vec<&Arc<Shape>> = shapes.iter().filter(|s| fits(s)).collect();
             if !others && holding.is_empty() {
                 return Err(self.too_large(set));
@@ -209,7 +210,7 @@ impl Site<'_> {
         let mut slots = Vec::new();
         for node in filled {
             let content = content(batches, &node.pods);
-            let holds = |kind: &NodeKind| resources::first_short(&content, &kind.room).is_none();
+            let holds = |kind: &NodeKind| resources::first_insufficient(&content, &kind.room).is_none();
             let holding = shapes.iter().zip(kinds).filter(|(_, kind)| holds(kind)).map(|(shape, _)| shape);
             let types = apart::fitting(&content, holding.collect());
             let pods = self.shares(|n| node.pods.get(n).copied().unwrap_or(0));
@@ -311,7 +312,7 @@ impl Site<'_> {
             template: Arc::clone(&template),
             shape: shape.clone(),
             most: Arc::clone(&most),
-            place_keys: Arc::default(),
+            domain_keys: Arc::default(),
         };
         Ok((0..count).map(slot).collect())
     }

@@ -23,7 +23,7 @@ const MOST: usize = 64;
 pub struct ProvisioningOption {
     /// Index of the tier in the policy; 0 if the policy names none.
     pub tier: u32,
-    /// For display: tier, capacity type, NodePool and place, each only if there is a choice.
+    /// For display: tier, capacity type, NodePool and domain, each only if there is a choice.
     pub name: String,
     /// The pods with the drafts of their nodes, or why the option is not possible.
     pub portions: Result<Vec<Portion>, Obstacle>,
@@ -99,13 +99,13 @@ impl TierOptions<'_> {
             let has_spare = drafts.iter().any(|draft| draft.has_spare);
             let pools: BTreeSet<String> = drafts.iter().map(|d| d.node_pool.clone()).collect();
             let shown = if several { joined(&pools) } else { String::new() };
-            for (place, drafts) in places(colocation, self.cluster.settled, drafts) {
+            for (domain, drafts) in colocated(colocation, self.cluster.settled, drafts) {
                 let arranged = match drafts {
                     Ok(drafts) => self.topology.arrange(self.demand, &drafts),
                     Err(obstacle) => vec![(String::new(), Err(obstacle))],
                 };
                 for (domains, portions) in arranged {
-                    let name = [self.tier.name.as_str(), kind, &shown, &place, &domains];
+                    let name = [self.tier.name.as_str(), kind, &shown, &domain, &domains];
                     let option = self.option(&name, pools.clone(), portions);
                     all.push(ProvisioningOption { has_spare, ..option });
                 }
@@ -232,7 +232,7 @@ fn combinations(candidates: &[Vec<Draft>]) -> Vec<Vec<Draft>> {
 
 /// Holds the drafts to each value of the shared label in turn. A growing gang keeps its nodes' value: it is the only one if
 /// colocation is required, and otherwise the first.
-fn places(
+fn colocated(
     colocation: Option<&SharedLabel>,
     settled: Option<&str>,
     drafts: Vec<Draft>,
@@ -302,7 +302,7 @@ mod tests {
         world
     }
 
-    fn short(plan: &Plan) -> BTreeSet<Offering> {
+    fn exhausted(plan: &Plan) -> BTreeSet<Offering> {
         plan.offerings()
     }
 
@@ -314,10 +314,10 @@ mod tests {
             (spot.tier, &*spot.option_name, spot.option_index, spot.option_count),
             (0, "tier spot", 0, 2)
         );
-        world.short = short(&spot);
+        world.exhausted = exhausted(&spot);
         let on_demand = world.provisioned();
         assert_eq!((on_demand.tier, &*on_demand.option_name), (1, "tier on-demand"));
-        world.short.extend(short(&on_demand));
+        world.exhausted.extend(exhausted(&on_demand));
         assert_eq!(world.provisioned().tier, 0, "where all ran out, the first is tried again");
     }
 
@@ -367,7 +367,7 @@ mod tests {
             crate::plan::plan(&cluster, &world.request())
         };
         let market = page(0);
-        world.short = market.short();
+        world.exhausted = market.exhausted();
         let Outcome::Wait(obstacle) = planned(&world, &market) else { panic!("asked for") };
         let until = jiff::Timestamp::UNIX_EPOCH + super::super::offering::REMEMBERED;
         assert_eq!((obstacle.reason, obstacle.until), (ObstacleReason::CapacityShort, Some(until)));
@@ -388,7 +388,7 @@ mod tests {
         world.pools = vec![pool("gpu", &json!({"spec": {"template": {"spec": spec}}}))];
         let spot = offer("available", ["p5", "spot", "a"], 0);
         let market = market(&(spot + &offer("available", ["p5", "on-demand", "a"], 1)));
-        world.short = market.short();
+        world.exhausted = market.exhausted();
         let words = "out of capacity by Karpenter's metrics: p5 (spot capacity in a zone)";
         let cluster = crate::plan::Cluster { market: Some(&market), ..world.cluster() };
         let Outcome::Provision(plan) = crate::plan::plan(&cluster, &world.request()) else {
@@ -433,7 +433,7 @@ mod tests {
     #[test]
     fn an_accepted_option_is_kept_despite_shortage_and_a_begun_one_is_found_by_its_claims() {
         let mut world = two_tiers();
-        world.short = short(&world.provisioned());
+        world.exhausted = exhausted(&world.provisioned());
         let on_demand = world.provisioned();
         world.selection = OptionSelection::Accepted { option_index: 0, plan: None, begun: &[] };
         assert_eq!(world.provisioned().tier, 0);
@@ -455,7 +455,7 @@ mod tests {
         let labels = kept.metadata.labels.get_or_insert_default();
         labels.insert(names::NODEPOOL.to_owned(), "gpu".to_owned());
         kept.metadata.annotations.get_or_insert_default().insert(names::SLOT.to_owned(), "1".to_owned());
-        world.short = short(&spot);
+        world.exhausted = exhausted(&spot);
         world.selection = OptionSelection::From(1);
         let kept = [kept];
         let cluster = crate::plan::Cluster { kept: &kept, ..world.cluster() };
@@ -464,7 +464,7 @@ mod tests {
         };
         assert_eq!((plan.tier, plan.nodes(), plan.to_create()), (1, 2, 1));
         assert_eq!(plan.slots[1].template.metadata.name.as_deref(), Some("kept"));
-        assert!(!plan.is_short(Some(&world.short)), "what is there already is not looked for");
+        assert!(!plan.is_exhausted(Some(&world.exhausted)), "what is there already is not looked for");
         assert_ne!(plan.slots[0].template, spot.slots[0].template);
     }
 
@@ -479,7 +479,7 @@ mod tests {
             (plan.slots[0].node_pool.as_str(), plan.option_index, plan.option_count),
             ("middle", 1, 3)
         );
-        world.short = short(&plan);
+        world.exhausted = exhausted(&plan);
         assert_eq!(world.provisioned().slots[0].node_pool, "light");
     }
 
@@ -536,11 +536,11 @@ mod tests {
         ];
         world.policy.capacity_types = serde_json::from_value(order.clone()).unwrap();
         let all = crate::plan::option_reports(&world.cluster(), &world.request()).unwrap();
-        let kinds = |surveyed: crate::plan::OptionReport| {
-            let claim = surveyed.plan.ok().map(|plan| plan.slots[0].template.spec.requirements.clone());
+        let kinds = |report: crate::plan::OptionReport| {
+            let claim = report.plan.ok().map(|plan| plan.slots[0].template.spec.requirements.clone());
             let kind =
                 claim.map(|list| list.into_iter().find(|r| r.key == names::CAPACITY_TYPE).unwrap().values);
-            (surveyed.name, kind)
+            (report.name, kind)
         };
         let options = all.into_iter().map(kinds).collect();
         (world, options)
@@ -568,7 +568,7 @@ mod tests {
         assert_eq!(ordered, expected);
         let first = world.provisioned();
         assert_eq!((first.slots[0].node_pool.as_str(), first.option_count), ("light", 4));
-        let world = Fixture { short: short(&first), ..world };
+        let world = Fixture { exhausted: exhausted(&first), ..world };
         assert_eq!(world.provisioned().slots[0].node_pool, "heavy", "the next type where one ran out");
         let (_, only) = options(&json!(["on-demand"]), &one);
         assert_eq!(only, [of("on-demand", &["on-demand"])]);
@@ -671,7 +671,7 @@ mod tests {
         let mut world = together(ColocationMode::Required);
         let first = world.provisioned();
         assert_eq!((zones(&first), first.option_count), (vec!["a".to_owned()], 2));
-        world.short = short(&first);
+        world.exhausted = exhausted(&first);
         assert_eq!(zones(&world.provisioned()), ["b"]);
         world.selection = OptionSelection::From(1);
         assert_eq!(zones(&world.provisioned()), ["b"]);
@@ -690,7 +690,7 @@ mod tests {
         let mut world = together(ColocationMode::Required);
         let first = plan(&world, "b").unwrap();
         assert_eq!((zones(&first), first.option_count), (vec!["b".to_owned()], 1));
-        world.short = short(&first);
+        world.exhausted = exhausted(&first);
         assert_eq!(zones(&plan(&world, "b").unwrap()), ["b"], "it is tried again there, and nowhere else");
         let message = plan(&world, "c").unwrap_err();
         assert!(
@@ -699,7 +699,7 @@ mod tests {
         );
         let mut world = together(ColocationMode::Preferred);
         assert_eq!(zones(&plan(&world, "b").unwrap()), ["b"]);
-        world.short = short(&first);
+        world.exhausted = exhausted(&first);
         assert_eq!(zones(&plan(&world, "b").unwrap()), ["a"]);
     }
 
@@ -726,7 +726,7 @@ mod tests {
             let mut options = Vec::new();
             for _ in 0..4 {
                 let plan = world.provisioned();
-                world.short.extend(short(&plan));
+                world.exhausted.extend(exhausted(&plan));
                 options.push(plan.option_name.into_string());
             }
             assert_eq!(
@@ -758,7 +758,7 @@ mod tests {
         let mut options = Vec::new();
         for _ in 0..3 {
             let plan = world.provisioned();
-            world.short.extend(short(&plan));
+            world.exhausted.extend(exhausted(&plan));
             options.push(plan.option_name.into_string());
         }
         assert_eq!(options, ["tier first", "tier second", "tier last"]);

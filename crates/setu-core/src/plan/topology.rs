@@ -126,7 +126,7 @@ impl Topology {
         }
     }
 
-    /// The ways to use the domains that the pod sets' drafts offer, the preferred first. Never empty. The text names the domains
+    /// How the pod sets may use the domains that their drafts offer, the preferred first. Never empty. The text names the domains
     /// if there is a choice.
     pub fn arrange(
         &self,
@@ -467,7 +467,7 @@ mod tests {
         assert_eq!(zones(&world), ["a", "a", "a"]);
         let first = world.provisioned();
         assert_eq!((first.option_count, &*first.option_name), (2, "a"));
-        world.short = first.offerings();
+        world.exhausted = first.offerings();
         assert_eq!(zones(&world), ["b", "b", "b"]);
     }
 
@@ -476,8 +476,8 @@ mod tests {
         let apart = affinity("podAntiAffinity", names::ZONE, &own());
         let mut two = world(2, &apart, &["a", "b", "c"]);
         assert_eq!(zones(&two), ["a", "b"]);
-        two.short = two.provisioned().offerings();
-        two.short.retain(|offering| offering.zone == "a");
+        two.exhausted = two.provisioned().offerings();
+        two.exhausted.retain(|offering| offering.zone == "a");
         assert_eq!(zones(&two), ["b", "c"]);
         let message = refusal(&world(3, &apart, &["a", "b"]));
         assert!(message.contains("podAntiAffinity, so 3 pods need as many values"), "{message}");

@@ -2,7 +2,7 @@
 //! nodes.
 
 use super::gates::Gate;
-use super::offering::{Offering, REMEMBERED, is_short};
+use super::offering::{Offering, REMEMBERED, is_exhausted};
 use super::passed_over::PassedOver;
 use super::tiers::ProvisioningOption;
 use super::{Cluster, Obstacle, ObstacleReason, Plan};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// A shortage: nodes of a plan have no capacity anywhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CapacityShortage {
-    /// The source, and the offerings that are short.
+    /// The source, and the exhausted offerings.
     pub words: String,
     /// When the shortage expires, if Karpenter's metrics report it for all of them.
     pub reported_until: Option<Timestamp>,
@@ -32,16 +32,16 @@ impl CapacityShortage {
 
 /// The shortage that blocks nodes of this plan. `None` if all may have capacity.
 pub fn shortage(cluster: &Cluster<'_>, plan: &Plan) -> Option<CapacityShortage> {
-    let short = cluster.short?;
-    let is_out = |slot: &&super::Slot| is_short(&slot.template, &slot.place_keys, short);
+    let exhausted = cluster.exhausted?;
+    let is_out = |slot: &&super::Slot| is_exhausted(&slot.template, &slot.domain_keys, exhausted);
     let out = plan.wanted().filter(is_out);
     let out: BTreeSet<Offering> =
-        out.flat_map(|slot| Offering::of(&slot.template, &slot.place_keys)).collect();
+        out.flat_map(|slot| Offering::of(&slot.template, &slot.domain_keys)).collect();
     if out.is_empty() {
         return None;
     }
     let has_all = |market: &&super::market::Market| {
-        let reported = market.short();
+        let reported = market.exhausted();
         out.iter().all(|offering| offering.is_in(&reported))
     };
     let reported_until = cluster.market.filter(has_all).map(|market| market.seen + REMEMBERED);
@@ -62,21 +62,23 @@ pub struct TriedOptions<'o> {
     /// Those that are closed.
     pub closed: Vec<(&'o ProvisioningOption, Obstacle)>,
     /// Those that are out of capacity.
-    pub short: Vec<(&'o ProvisioningOption, CapacityShortage)>,
+    pub exhausted: Vec<(&'o ProvisioningOption, CapacityShortage)>,
 }
 
 impl<'o> TriedOptions<'o> {
     /// None of these yet.
     pub fn none(options: &'o [ProvisioningOption]) -> Self {
-        Self { options, closed: Vec::new(), short: Vec::new() }
+        Self { options, closed: Vec::new(), exhausted: Vec::new() }
     }
 
     /// The obstacle of each option that is closed or out of capacity, in option order.
     pub fn obstacles(&self) -> Vec<(&'o str, Obstacle)> {
         let of = |option: &ProvisioningOption| {
             let closed = self.closed.iter().find(|(other, _)| ptr::eq(*other, option));
-            let short = || self.short.iter().find(|(other, _)| ptr::eq(*other, option));
-            closed.map(|(_, obstacle)| obstacle.clone()).or_else(|| short().map(|(_, why)| why.obstacle()))
+            let exhausted = || self.exhausted.iter().find(|(other, _)| ptr::eq(*other, option));
+            closed
+                .map(|(_, obstacle)| obstacle.clone())
+                .or_else(|| exhausted().map(|(_, why)| why.obstacle()))
         };
         self.options.iter().filter_map(|option| Some((option.name.as_str(), of(option)?))).collect()
     }
@@ -99,7 +101,7 @@ impl<'o> TriedOptions<'o> {
         let taken = usize::try_from(plan.option_index).ok().and_then(|index| self.options.get(index));
         // If all options are out of capacity, one of them is tried.
         let is_taken = |option: &ProvisioningOption| taken.is_some_and(|taken| ptr::eq(taken, option));
-        for (option, why) in self.short.iter().filter(|(option, _)| !is_taken(option)) {
+        for (option, why) in self.exhausted.iter().filter(|(option, _)| !is_taken(option)) {
             unused.add(option, |_| why.words.clone());
             unused.add_option(option, policy, &why.words);
         }

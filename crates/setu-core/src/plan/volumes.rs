@@ -195,7 +195,7 @@ impl VolumeReader<'_> {
             )));
         }
         let affinity = volume.spec.as_ref().and_then(|spec| spec.node_affinity.as_ref());
-        let labelled = places(volume);
+        let labelled = label_requirements(volume);
         let Some(required) = affinity.and_then(|affinity| affinity.required.as_ref()) else {
             let terms = if labelled.is_empty() { Vec::new() } else { vec![labelled] };
             return Ok(Some(Reach { text: self.of(&what), terms }));
@@ -267,7 +267,7 @@ impl VolumeReader<'_> {
 }
 
 /// Zones and regions in the labels of a volume. The scheduler respects them in addition to the node affinity.
-fn places(volume: &PersistentVolume) -> Vec<NodeSelectorRequirement> {
+fn label_requirements(volume: &PersistentVolume) -> Vec<NodeSelectorRequirement> {
     const KEYS: [&str; 4] = [
         names::ZONE,
         names::REGION,
@@ -482,7 +482,7 @@ mod tests {
         };
         let mut once = with_modes(json!(["ReadWriteOnce"]));
         assert_eq!(of_each(&once), ["a", "a"]);
-        once.short = once.provisioned().offerings();
+        once.exhausted = once.provisioned().offerings();
         assert_eq!(of_each(&once), ["b", "b"], "the next zone has all of them");
         for modes in [json!(["ReadWriteMany"]), json!(["ReadWriteOnce", "ReadOnlyMany"])] {
             assert_eq!(of_each(&with_modes(modes)), ["a b", "a b"], "a file system may be in every zone");

@@ -216,9 +216,9 @@ impl Findings {
         }
         let Some(retry) = &spec.retry else { return };
         let at_retry = at.key("retry");
-        for (key, pace) in [("inCheck", &retry.in_check), ("yield", &retry.yielding)] {
-            if let Some(pace) = pace {
-                self.pace(&at_retry.key(key), pace);
+        for (key, backoff) in [("inCheck", &retry.in_check), ("yield", &retry.yielding)] {
+            if let Some(backoff) = backoff {
+                self.backoff(&at_retry.key(key), backoff);
             }
         }
         if retry.compat == Some(Compat::Setu) {
@@ -242,11 +242,11 @@ impl Findings {
         }
     }
 
-    fn pace(&mut self, at: &Path, pace: &Backoff) {
-        if pace.base.is_some_and(|base| base < LEAST_WAIT) {
+    fn backoff(&mut self, at: &Path, backoff: &Backoff) {
+        if backoff.base.is_some_and(|base| base < LEAST_WAIT) {
             self.add(&at.key("base"), format!("is shorter than {LEAST_WAIT}, the least wait between tries"));
         }
-        if let (Some(base), Some(max)) = (pace.base, pace.max)
+        if let (Some(base), Some(max)) = (backoff.base, backoff.max)
             && max < base
         {
             self.add(&at.key("max"), format!("{max} is shorter than base, {base}"));

@@ -34,8 +34,8 @@ pub fn decode<T: DeserializeOwned>(tree: &mut YamlNode) -> (Option<T>, Vec<Probl
             FaultKind::Other(_) => (false, false),
         };
         if !is_reported {
-            let place = fault.place.unwrap_or_else(|| tree.place_of(&path));
-            problems.push(Problem { place, path: path.clone(), message: fault.to_string() });
+            let position = fault.position.unwrap_or_else(|| tree.position_of(&path));
+            problems.push(Problem { position, path: path.clone(), message: fault.to_string() });
         }
         if path.0.is_empty() {
             break;
@@ -51,7 +51,7 @@ pub fn decode<T: DeserializeOwned>(tree: &mut YamlNode) -> (Option<T>, Vec<Probl
 /// An error of serde.
 #[derive(Debug)]
 struct DecodeFault {
-    place: Option<TextPosition>,
+    position: Option<TextPosition>,
     /// From the innermost step outwards.
     steps: Vec<PathStep>,
     kind: FaultKind,
@@ -65,11 +65,11 @@ enum FaultKind {
 
 impl DecodeFault {
     fn other(message: String) -> Self {
-        Self { place: None, steps: Vec::new(), kind: FaultKind::Other(message) }
+        Self { position: None, steps: Vec::new(), kind: FaultKind::Other(message) }
     }
 
-    fn under(mut self, step: PathStep, place: TextPosition) -> Self {
-        self.place.get_or_insert(place);
+    fn under(mut self, step: PathStep, position: TextPosition) -> Self {
+        self.position.get_or_insert(position);
         self.steps.push(step);
         self
     }
@@ -105,7 +105,7 @@ impl Error for DecodeFault {
     }
 
     fn missing_field(field: &'static str) -> Self {
-        Self { place: None, steps: Vec::new(), kind: FaultKind::Missing(field) }
+        Self { position: None, steps: Vec::new(), kind: FaultKind::Missing(field) }
     }
 
     fn invalid_type(found: Unexpected<'_>, wanted: &dyn Expected) -> Self {
@@ -171,7 +171,7 @@ impl NodeReader<'_> {
 
     fn here<T>(&self, read: Result<T, DecodeFault>) -> Result<T, DecodeFault> {
         read.map_err(|mut fault| {
-            fault.place.get_or_insert(self.0.place);
+            fault.position.get_or_insert(self.0.position);
             fault
         })
     }
@@ -191,7 +191,7 @@ impl<'de> Deserializer<'de> for NodeReader<'_> {
             YamlValue::Float(value) => visitor.visit_f64(*value),
             YamlValue::Text(value) => visitor.visit_str(value),
             YamlValue::List(items) => {
-                visitor.visit_seq(ListItems { items: items.iter(), place: self.0.place })
+                visitor.visit_seq(ListItems { items: items.iter(), position: self.0.position })
             }
             YamlValue::Map(entries) => visitor.visit_map(Entries { entries: entries.iter(), next: None }),
         };
@@ -254,7 +254,7 @@ impl<'de> Deserializer<'de> for NodeReader<'_> {
 
 struct ListItems<'n> {
     items: std::slice::Iter<'n, (usize, Rc<YamlNode>)>,
-    place: TextPosition,
+    position: TextPosition,
 }
 
 impl<'de> SeqAccess<'de> for ListItems<'_> {
@@ -265,8 +265,8 @@ impl<'de> SeqAccess<'de> for ListItems<'_> {
         seed: S,
     ) -> Result<Option<S::Value>, DecodeFault> {
         let Some((index, node)) = self.items.next() else { return Ok(None) };
-        let place = self.place;
-        seed.deserialize(NodeReader(node)).map(Some).map_err(|f| f.under(PathStep::Index(*index), place))
+        let position = self.position;
+        seed.deserialize(NodeReader(node)).map(Some).map_err(|f| f.under(PathStep::Index(*index), position))
     }
 }
 
@@ -283,7 +283,7 @@ impl<'de> MapAccess<'de> for Entries<'_> {
         let Some(entry) = self.next else { return Ok(None) };
         let key: StrDeserializer<'_, DecodeFault> = entry.key.as_str().into_deserializer();
         let step = || PathStep::Key(entry.key.clone());
-        seed.deserialize(key).map(Some).map_err(|f| f.under(step(), entry.place))
+        seed.deserialize(key).map(Some).map_err(|f| f.under(step(), entry.position))
     }
 
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, DecodeFault> {
@@ -291,7 +291,7 @@ impl<'de> MapAccess<'de> for Entries<'_> {
             return Err(DecodeFault::other("a value without a key".to_owned()));
         };
         let step = || PathStep::Key(entry.key.clone());
-        seed.deserialize(NodeReader(&entry.node)).map_err(|f| f.under(step(), entry.place))
+        seed.deserialize(NodeReader(&entry.node)).map_err(|f| f.under(step(), entry.position))
     }
 }
 

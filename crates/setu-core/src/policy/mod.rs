@@ -63,9 +63,9 @@ pub struct Policy {
     /// Limits of each phase.
     pub deadlines: PhaseLimits,
     /// Retries while the quota is held.
-    pub in_check: Pace,
+    pub in_check: RetryStrategy,
     /// Retries after the quota was given back.
-    pub yielding: Pace,
+    pub yielding: RetryStrategy,
     /// What happens once both are used up.
     pub on_exhausted: OnExhausted,
     /// The controller whose retry behaviour is kept; the values above are already its own.
@@ -140,9 +140,9 @@ pub struct PhaseLimits {
     pub admit: Span,
 }
 
-/// A bounded, doubling wait.
+/// A bounded number of doubling waits, like the `retryStrategy` of Kueue's ProvisioningRequestConfig.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
+pub struct RetryStrategy {
     /// How many times.
     pub limit: u32,
     /// First wait.
@@ -164,7 +164,7 @@ impl Policy {
     }
 }
 
-impl Pace {
+impl RetryStrategy {
     /// The wait before try number `nth`, counted from 1: `base`, doubled each time, at most `max` and at least a second.
     pub fn wait(&self, nth: u32) -> Span {
         let factor = 2_u32.checked_pow(nth.saturating_sub(1).min(31)).unwrap_or(u32::MAX);
@@ -194,8 +194,8 @@ impl Default for Policy {
                 gang: Span::minutes(15),
                 admit: Span::minutes(30),
             },
-            in_check: Pace { limit: 5, base: Span::seconds(5), max: Span::seconds(80) },
-            yielding: Pace { limit: 3, base: Span::minutes(1), max: Span::minutes(30) },
+            in_check: RetryStrategy { limit: 5, base: Span::seconds(5), max: Span::seconds(80) },
+            yielding: RetryStrategy { limit: 3, base: Span::minutes(1), max: Span::minutes(30) },
             on_exhausted: OnExhausted::Yield,
             compat: Compat::None,
             readiness: NodeReadiness::default(),

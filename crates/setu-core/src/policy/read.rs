@@ -1,6 +1,6 @@
 //! Reads and checks the policy file.
 //!
-//! Rule: an unknown key or a value of the wrong type is an error that names the place. Nothing is guessed.
+//! Rule: an unknown key or a value of the wrong type is an error that names the position. Nothing is guessed.
 
 use super::check;
 use super::decode::decode;
@@ -54,10 +54,10 @@ impl PolicyFile {
         problems.extend(file.iter().flat_map(check::file).map(|finding| at(&root, finding)));
         // A problem behind an alias is found once for each use of the alias.
         problems.sort_by(|a, b| {
-            let key = |p: &Problem| (p.place, p.message.clone(), p.path.0.len());
+            let key = |p: &Problem| (p.position, p.message.clone(), p.path.0.len());
             key(a).cmp(&key(b)).then_with(|| a.path.cmp(&b.path))
         });
-        problems.dedup_by(|b, a| (a.place, &a.message) == (b.place, &b.message));
+        problems.dedup_by(|b, a| (a.position, &a.message) == (b.position, &b.message));
         match file {
             Some(file) if problems.is_empty() => Ok(file),
             _ => Err(problems),
@@ -70,14 +70,14 @@ pub fn located(text: &str, find: impl Fn(&PolicyFile) -> Vec<Finding>) -> Vec<Pr
     let Some(mut root) = tree::read(text).0 else { return Vec::new() };
     let Some(file) = decode::<PolicyFile>(&mut root).0 else { return Vec::new() };
     let mut found: Vec<Problem> = find(&file).into_iter().map(|finding| at(&root, finding)).collect();
-    found.sort_by_key(|problem| problem.place);
+    found.sort_by_key(|problem| problem.position);
     found
 }
 
-/// A finding with its place in the text.
+/// A finding with its position in the text.
 fn at(root: &YamlNode, (path, message): Finding) -> Problem {
     let path = root.as_written(&path);
-    Problem { place: root.place_of(&path), path, message }
+    Problem { position: root.position_of(&path), path, message }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! Rule: layers merge field by field, and the later layer wins; lists and maps are replaced as a whole. A layer that states
 //! `tiers` cancels an earlier `nodePoolName`, and vice versa. A new field is one row of [`fields!`].
 
-use super::{Pace, PhaseLimits, Policy, SharedLabel};
+use super::{PhaseLimits, Policy, RetryStrategy, SharedLabel};
 use crate::api::duration::Span;
 use crate::api::parameters::{self, ColocationMode, Compat, OnExhausted, ProvisioningParametersSpec};
 use crate::names;
@@ -146,7 +146,7 @@ impl Policy {
     #[must_use]
     pub fn in_force(mut self) -> Self {
         if self.compat == Compat::Setu {
-            self.in_check = Pace { limit: 5, base: Span::seconds(5), max: Span::seconds(80) };
+            self.in_check = RetryStrategy { limit: 5, base: Span::seconds(5), max: Span::seconds(80) };
             self.yielding.limit = 0;
             self.on_exhausted = OnExhausted::Reject;
             // One deadline for all: the limits of the phases never end first.
@@ -192,10 +192,10 @@ mod tests {
 
     #[test]
     fn the_wait_doubles_up_to_its_maximum_and_never_overflows() {
-        let pace = Policy::default().in_check;
-        let waits: Vec<u64> = (1..=7).map(|n| pace.wait(n).0.as_secs()).collect();
+        let strategy = Policy::default().in_check;
+        let waits: Vec<u64> = (1..=7).map(|n| strategy.wait(n).0.as_secs()).collect();
         assert_eq!(waits, [5, 10, 20, 40, 80, 80, 80]);
-        assert_eq!(pace.wait(u32::MAX), pace.max);
+        assert_eq!(strategy.wait(u32::MAX), strategy.max);
     }
 
     #[test]
@@ -206,7 +206,7 @@ mod tests {
         let expected = Policy {
             node_pool: Some("gpu".into()),
             pinning: Pinning::Selector,
-            in_check: Pace { limit: 2, ..Policy::default().in_check },
+            in_check: RetryStrategy { limit: 2, ..Policy::default().in_check },
             deadlines: PhaseLimits { launch: Span::seconds(90), ..Policy::default().deadlines },
             ..Policy::default()
         };

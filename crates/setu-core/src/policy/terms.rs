@@ -2,7 +2,7 @@
 //!
 //! Rule: a journal holds it, so that a new leader does not need the old policy.
 
-use super::{NodeReadiness, Pace, PhaseLimits, Policy};
+use super::{NodeReadiness, PhaseLimits, Policy, RetryStrategy};
 use crate::api::duration::Span;
 use crate::api::parameters::{Compat, OnExhausted, OnNodeLost, Release};
 use crate::digest::hex_digest;
@@ -31,9 +31,9 @@ pub struct Terms {
     /// What a node must show before it counts as ready.
     pub readiness: NodeReadiness,
     /// Retries while the quota is held.
-    pub in_check: Pace,
+    pub in_check: RetryStrategy,
     /// Retries after the quota was given back.
-    pub yielding: Pace,
+    pub yielding: RetryStrategy,
     /// What happens once both are used up.
     pub on_exhausted: OnExhausted,
     /// The controller whose retry behaviour is kept.

@@ -39,7 +39,7 @@ impl From<Range> for TextPosition {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
     /// Where.
-    pub place: TextPosition,
+    pub position: TextPosition,
     /// At which key; empty for the file as a whole.
     pub path: Path,
     /// What, and what to do.
@@ -49,15 +49,15 @@ pub struct Problem {
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let colon = if self.path.0.is_empty() { "" } else { ": " };
-        write!(f, "{}: {}{colon}{}", self.place, self.path, self.message)
+        write!(f, "{}: {}{colon}{}", self.position, self.path, self.message)
     }
 }
 
-/// A value and its place.
+/// A value and its position.
 #[derive(Clone, Debug, PartialEq)]
 pub struct YamlNode {
     /// Where it begins.
-    pub place: TextPosition,
+    pub position: TextPosition,
     /// What it is.
     pub value: YamlValue,
 }
@@ -86,31 +86,31 @@ pub enum YamlValue {
 pub struct MapEntry {
     /// Its key.
     pub key: String,
-    /// The place of the key.
-    pub place: TextPosition,
+    /// The position of the key.
+    pub position: TextPosition,
     /// Its value.
     pub node: Rc<YamlNode>,
 }
 
 impl YamlNode {
-    /// The place of the value at a path, or of the last value on the path that exists. For a map entry it is the place of
+    /// The position of the value at a path, or of the last value on the path that exists. For a map entry it is the position of
     /// its key.
-    pub fn place_of(&self, path: &Path) -> TextPosition {
-        let (mut node, mut place) = (self, self.place);
+    pub fn position_of(&self, path: &Path) -> TextPosition {
+        let (mut node, mut position) = (self, self.position);
         for step in &path.0 {
             let next = match (&node.value, step) {
                 (YamlValue::Map(entries), PathStep::Key(key)) => {
-                    entries.iter().find(|e| e.key == *key).map(|e| (&e.node, e.place))
+                    entries.iter().find(|e| e.key == *key).map(|e| (&e.node, e.position))
                 }
                 (YamlValue::List(items), PathStep::Index(index)) => {
-                    items.iter().find(|(i, _)| i == index).map(|(_, n)| (n, n.place))
+                    items.iter().find(|(i, _)| i == index).map(|(_, n)| (n, n.position))
                 }
                 _ => None,
             };
             let Some((found, at)) = next else { break };
-            (node, place) = (found, at);
+            (node, position) = (found, at);
         }
-        place
+        position
     }
 
     /// Converts a path whose indices count the remaining list items into one that counts the written ones.
@@ -176,8 +176,8 @@ struct TreeReader<'t> {
 
 type Read<T> = Result<T, Problem>;
 
-fn problem(place: TextPosition, message: impl Into<String>) -> Problem {
-    Problem { place, path: Path::default(), message: message.into() }
+fn problem(position: TextPosition, message: impl Into<String>) -> Problem {
+    Problem { position, path: Path::default(), message: message.into() }
 }
 
 impl<'t> TreeReader<'t> {
@@ -189,8 +189,8 @@ impl<'t> TreeReader<'t> {
         match self.parser.next_event() {
             Some(Ok(event)) => Ok(event),
             Some(Err(error)) => {
-                let place = TextPosition { line: error.marker().line(), column: error.marker().col() + 1 };
-                Err(problem(place, format!("not YAML: {}", error.info())))
+                let position = TextPosition { line: error.marker().line(), column: error.marker().col() + 1 };
+                Err(problem(position, format!("not YAML: {}", error.info())))
             }
             None => Err(problem(TextPosition { line: 1, column: 1 }, "not YAML: it ends too early")),
         }
@@ -220,37 +220,37 @@ impl<'t> TreeReader<'t> {
     }
 
     fn node(&mut self, (event, range): (Event<'t>, Range), depth: usize) -> Read<Rc<YamlNode>> {
-        let place = TextPosition::from(range);
+        let position = TextPosition::from(range);
         if depth > DEEPEST {
-            return Err(problem(place, format!("nested more than {DEEPEST} levels deep")));
+            return Err(problem(position, format!("nested more than {DEEPEST} levels deep")));
         }
         let before = self.nodes;
-        self.count(1, place)?;
+        self.count(1, position)?;
         let (value, anchor) = match event {
             Event::Alias(anchor) => {
                 let Some((node, size)) = self.anchors.get(&anchor).cloned() else {
-                    return Err(problem(place, "an alias inside the value that it refers to"));
+                    return Err(problem(position, "an alias inside the value that it refers to"));
                 };
-                self.count(size, place)?;
+                self.count(size, position)?;
                 return Ok(node);
             }
             Event::Scalar(text, style, anchor, tag) => (scalar(&text, style, tag.as_deref()), anchor),
             Event::SequenceStart(anchor, _) => (self.list(depth)?, anchor),
             Event::MappingStart(anchor, _) => (self.map(depth)?, anchor),
-            _ => return Err(problem(place, "not YAML: a value is missing")),
+            _ => return Err(problem(position, "not YAML: a value is missing")),
         };
-        let node = Rc::new(YamlNode { place, value });
+        let node = Rc::new(YamlNode { position, value });
         if anchor > 0 {
             self.anchors.insert(anchor, (Rc::clone(&node), self.nodes - before));
         }
         Ok(node)
     }
 
-    fn count(&mut self, more: usize, place: TextPosition) -> Read<()> {
+    fn count(&mut self, more: usize, position: TextPosition) -> Read<()> {
         self.nodes = self.nodes.saturating_add(more);
         if self.nodes > MOST_NODES {
             return Err(problem(
-                place,
+                position,
                 format!("more than {MOST_NODES} values, with all aliases written out"),
             ));
         }
@@ -272,23 +272,23 @@ impl<'t> TreeReader<'t> {
         let mut merged: Vec<MapEntry> = Vec::new();
         loop {
             let (event, range) = self.next()?;
-            let place = TextPosition::from(range);
+            let position = TextPosition::from(range);
             let (key, is_merge) = match event {
                 Event::MappingEnd => break,
                 Event::Scalar(text, style, ..) => {
                     let is_merge = text == "<<" && style == ScalarStyle::Plain;
                     (text.into_owned(), is_merge)
                 }
-                _ => return Err(problem(place, "a key must be text")),
+                _ => return Err(problem(position, "a key must be text")),
             };
             let next = self.next()?;
             let node = self.node(next, depth + 1)?;
             if is_merge {
-                self.merge(&node, place, &mut merged);
+                self.merge(&node, position, &mut merged);
             } else if own.iter().any(|e| e.key == key) {
-                self.problems.push(problem(place, format!("duplicate key {key}; remove one")));
+                self.problems.push(problem(position, format!("duplicate key {key}; remove one")));
             } else {
-                own.push(MapEntry { key, place, node });
+                own.push(MapEntry { key, position, node });
             }
         }
         for entry in merged {
@@ -300,15 +300,15 @@ impl<'t> TreeReader<'t> {
     }
 
     /// Adds the entries of a merge key: if several maps have a key, the first one counts.
-    fn merge(&mut self, node: &YamlNode, place: TextPosition, merged: &mut Vec<MapEntry>) {
+    fn merge(&mut self, node: &YamlNode, position: TextPosition, merged: &mut Vec<MapEntry>) {
         match &node.value {
             YamlValue::Map(entries) => merged.extend(entries.iter().cloned()),
             YamlValue::List(items) if items.iter().all(|(_, i)| matches!(i.value, YamlValue::Map(_))) => {
                 for (_, item) in items {
-                    self.merge(item, place, merged);
+                    self.merge(item, position, merged);
                 }
             }
-            _ => self.problems.push(problem(place, "<< needs a map, such as *spec, or a list of maps")),
+            _ => self.problems.push(problem(position, "<< needs a map, such as *spec, or a list of maps")),
         }
     }
 }

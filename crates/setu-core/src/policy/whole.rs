@@ -3,7 +3,7 @@
 
 use super::path::{Finding, Path, in_words};
 use super::terms::{TERMS_LIMIT, Terms};
-use super::{Pace, Policy};
+use super::{Policy, RetryStrategy};
 use crate::api::duration::Span;
 use crate::api::parameters::{Allocatable, CapacityType, ColocationMode, PackingMode, Release};
 
@@ -19,8 +19,8 @@ pub fn usable(policy: &Policy) -> Result<(), String> {
 /// The problems of a policy as a whole, by path from its spec.
 pub fn faults(policy: &Policy) -> Vec<Finding> {
     let retry = Path::default().key("retry");
-    let in_check = of_pace(&retry.key("inCheck"), policy.in_check);
-    let yielding = of_pace(&retry.key("yield"), policy.yielding);
+    let in_check = of_retry(&retry.key("inCheck"), policy.in_check);
+    let yielding = of_retry(&retry.key("yield"), policy.yielding);
     let found = [
         in_check,
         yielding,
@@ -104,7 +104,7 @@ fn terms(policy: &Policy) -> Option<Finding> {
     })
 }
 
-fn of_pace(at: &Path, Pace { base, max, .. }: Pace) -> Option<Finding> {
+fn of_retry(at: &Path, RetryStrategy { base, max, .. }: RetryStrategy) -> Option<Finding> {
     if max < LEAST_WAIT {
         let message = format!("{max} is shorter than {LEAST_WAIT}, the least wait between tries");
         return Some((at.key("max"), message));

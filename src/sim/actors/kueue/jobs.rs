@@ -73,7 +73,7 @@ fn create(
     priority: i64,
     pod_sets: &[Value],
 ) {
-    let short: String = uid(owner).chars().take(5).collect();
+    let suffix: String = uid(owner).chars().take(5).collect();
     let mut base = format!("{prefix}-{}", name(owner));
     base.truncate(57);
     let passed: BTreeMap<String, String> = map(owner, "/metadata/annotations")
@@ -83,7 +83,7 @@ fn create(
     let workload = json!({
         "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",
         "metadata": {
-            "namespace": text(owner, "/metadata/namespace"), "name": format!("{base}-{short}"), "finalizers": [FINALIZER],
+            "namespace": text(owner, "/metadata/namespace"), "name": format!("{base}-{suffix}"), "finalizers": [FINALIZER],
             "annotations": passed,
             "ownerReferences": [{
                 "apiVersion": version, "kind": kind, "name": name(owner), "uid": uid(owner), "controller": true,

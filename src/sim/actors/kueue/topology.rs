@@ -4,7 +4,7 @@
 use super::jobs::additions;
 use super::set_status;
 use crate::names;
-use crate::sim::actors::scheduler::places;
+use crate::sim::actors::scheduler::pods_that_fit;
 use crate::sim::api::User;
 use crate::sim::api::kinds;
 use crate::sim::values::{list, map, number, text};
@@ -79,7 +79,7 @@ fn domain(user: &User, workload: &Value, assignment: &Value, nodes: &[Arc<Value>
         }
     }
     let count = number(assignment, "/count");
-    let has_room = |hosts: &[&Arc<Value>]| places(hosts.iter().map(|node| &***node), &pod) >= count;
+    let has_room = |hosts: &[&Arc<Value>]| pods_that_fit(hosts.iter().map(|node| &***node), &pod) >= count;
     let (value, _) = domains.into_iter().find(|(_, hosts)| has_room(hosts))?;
     Some(json!({"levels": [required], "domains": [{"values": [value], "count": count}]}))
 }

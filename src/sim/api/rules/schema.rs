@@ -86,14 +86,14 @@ struct At<'v> {
 }
 
 impl At<'_> {
-    fn place(&self, field: &str) -> String {
+    fn path_of(&self, field: &str) -> String {
         if self.path.is_empty() { field.to_owned() } else { format!("{}.{field}", self.path) }
     }
 
     fn required(&mut self, fields: &[&str]) {
         for field in fields {
             if self.value.get(field).is_none_or(Value::is_null) {
-                self.found.push(FieldError::required(self.place(field), ""));
+                self.found.push(FieldError::required(self.path_of(field), ""));
             }
         }
     }
@@ -102,7 +102,7 @@ impl At<'_> {
         if let Some(value) = self.value.get(field)
             && !known.iter().any(|k| value == k)
         {
-            self.found.push(FieldError::unsupported(self.place(field), value, known));
+            self.found.push(FieldError::unsupported(self.path_of(field), value, known));
         }
     }
 
@@ -114,7 +114,7 @@ impl At<'_> {
 
     fn below(&mut self, field: &str, rule: impl FnOnce(&mut At<'_>)) {
         if let Some(value) = self.value.get(field).filter(|v| !v.is_null()) {
-            let path = self.place(field);
+            let path = self.path_of(field);
             rule(&mut At { path, value, found: self.found });
         }
     }
@@ -122,11 +122,11 @@ impl At<'_> {
     fn each(&mut self, field: &str, limit: usize, rule: impl Fn(&mut At<'_>)) {
         let Some(entries) = self.value.get(field).and_then(Value::as_array) else { return };
         if entries.len() > limit {
-            self.found.push(FieldError::too_many(self.place(field), entries.len(), limit));
+            self.found.push(FieldError::too_many(self.path_of(field), entries.len(), limit));
             return;
         }
         for (index, value) in entries.iter().enumerate() {
-            let path = format!("{}[{index}]", self.place(field));
+            let path = format!("{}[{index}]", self.path_of(field));
             rule(&mut At { path, value, found: self.found });
         }
     }

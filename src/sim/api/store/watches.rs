@@ -73,7 +73,7 @@ impl ObjectStore {
         let (objects, version) = self.cached(kind, replica);
         let (sender, receiver) = unbounded();
         let at = self.clock.now();
-        for object in objects.iter().filter(|o| selector.takes(o)) {
+        for object in objects.iter().filter(|o| selector.matches(o)) {
             // A closed receiver is noticed at the next change.
             let _ = sender.unbounded_send(Frame { at, line: frame_line("ADDED", &form.of(object)) });
         }
@@ -93,8 +93,8 @@ pub(super) fn send(
     last: &Arc<Value>,
     lines: &mut BTreeMap<(&'static str, events::EventForm), Bytes>,
 ) -> bool {
-    let was = past.before.as_ref().is_some_and(|o| watcher.selector.takes(o));
-    let is = past.after.as_ref().is_some_and(|o| watcher.selector.takes(o));
+    let was = past.before.as_ref().is_some_and(|o| watcher.selector.matches(o));
+    let is = past.after.as_ref().is_some_and(|o| watcher.selector.matches(o));
     let verb = match (was, is) {
         (false, true) => "ADDED",
         (true, true) => "MODIFIED",

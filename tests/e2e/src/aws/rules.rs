@@ -171,19 +171,19 @@ pub(super) fn grant(
     if refused.is_some() {
         return (0, refused);
     }
-    let places = rules.iter().filter_map(|rule| match rule {
+    let bounds = rules.iter().filter_map(|rule| match rule {
         Ec2Rule::AtMost(of, most) if of.include(instance_type, zone, market) => {
             Some(most.saturating_sub(running.iter().filter(|(t, z, m)| of.include(t, z, *m)).count()))
         }
         _ => None,
     });
-    let places: Vec<usize> = places.collect();
+    let bounds: Vec<usize> = bounds.collect();
     let rooms = rules.iter_mut().filter_map(|rule| match rule {
         Ec2Rule::Room(of, left) if of.include(instance_type, zone, market) => Some(left),
         _ => None,
     });
     let mut rooms: Vec<&mut usize> = rooms.collect();
-    let given = rooms.iter().map(|left| **left).chain(places).min().map_or(wanted, |left| left.min(wanted));
+    let given = rooms.iter().map(|left| **left).chain(bounds).min().map_or(wanted, |left| left.min(wanted));
     for left in &mut rooms {
         **left -= given;
     }

@@ -22,7 +22,7 @@ pub async fn few_calls(stage: &Stage, machines: usize, instance_type: &'static s
     let mut play = Play::start(stage, &id, instance_type, json!({})).await?;
     let reserved = play.submit("train", machines, Some("5s")).await?;
     play.steps(json!([{"until": {"job": "train", "admitted": true, "claims": machines}}])).await?;
-    let attempts = told(&play, machines, reserved)?;
+    let attempts = logged_attempts(&play, machines, reserved)?;
     let [attempt] = &attempts[..] else { bail!("there were {} attempts", attempts.len()) };
     attempt.is_cheap(&play)?;
     let took = attempt.launched().context("nothing was launched")?.saturating_duration_since(reserved);
@@ -50,14 +50,14 @@ pub async fn measured(stage: &Stage, machines: usize, instance_type: &'static st
     let all = json!({"job": "train", "admitted": true, "claims": machines, "within": 600});
     play.steps(json!([{"until": all}])).await?;
     println!("admitted {:?} after the reservation", reserved.elapsed());
-    let attempts = told(&play, machines, reserved)?;
+    let attempts = logged_attempts(&play, machines, reserved)?;
     let [attempt] = &attempts[..] else { bail!("there were {} attempts", attempts.len()) };
     attempt.has_one_template()?;
     play.end().await
 }
 
 /// Returns the attempts of a gang so far, and prints them.
-pub fn told(play: &Play<'_>, machines: usize, reserved: Instant) -> Result<Vec<Attempt>> {
+pub fn logged_attempts(play: &Play<'_>, machines: usize, reserved: Instant) -> Result<Vec<Attempt>> {
     let attempts = Attempt::all(play, machines)?;
     for (number, attempt) in (1..).zip(&attempts) {
         let since = |at: Instant| at.saturating_duration_since(reserved);

@@ -199,7 +199,7 @@ impl<'a> Play<'a> {
     pub async fn steps(&mut self, steps: Value) -> Result<()> {
         for each in steps.as_array().context("steps are a list")? {
             let step = step(each.clone())?;
-            scenario::take(&mut self.world, &step).await.with_context(|| step.told())?;
+            scenario::take(&mut self.world, &step).await.with_context(|| step.description())?;
         }
         Ok(())
     }

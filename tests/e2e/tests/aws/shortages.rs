@@ -1,6 +1,6 @@
 //! Gangs when the cloud has capacity for only a part of them.
 
-use crate::launches::{LAUNCHED, told};
+use crate::launches::{LAUNCHED, logged_attempts};
 use crate::play::{Play, Stage};
 use crate::setu::get_whole;
 use anyhow::{Context as _, Result, ensure};
@@ -43,17 +43,14 @@ pub async fn one_short(stage: &Stage, machines: usize, instance_type: &'static s
         call.form.into_iter().filter(|(key, _)| key.starts_with("InstanceId.")).map(|(_, id)| id)
     };
     let given_back: BTreeSet<String> = play.calls("TerminateInstances").into_iter().flat_map(ids).collect();
-    ensure!(given_back.len() == machines - 1, "{} instances were told to end", given_back.len());
+    ensure!(given_back.len() == machines - 1, "{} instances were to end", given_back.len());
     let answered = play.calls("CreateFleet").iter().filter_map(|call| call.done).max();
     let ended = play.calls("TerminateInstances").iter().filter_map(|call| call.done).max();
     let took = ended.zip(answered).map(|(ended, answered)| ended.saturating_duration_since(answered));
     let took = took.context("nothing was launched, or nothing ended")?;
-    println!("{} of {machines} machines: the last told to end {took:?} after the last answer", machines - 1);
+    println!("{} of {machines} machines: the last one ended {took:?} after the last answer", machines - 1);
     let [base, each] = TAKEN_BACK;
-    ensure!(
-        took <= base + each * u32::try_from(machines)?,
-        "the last instance was told to end only after {took:?}"
-    );
+    ensure!(took <= base + each * u32::try_from(machines)?, "the last instance ended only after {took:?}");
     play.end().await
 }
 
@@ -109,7 +106,7 @@ pub async fn terms_out(
 /// Checks that there were two attempts, each with few calls and one launch template, and that the second launched as
 /// fast as a first attempt.
 fn two_cheap_attempts(play: &Play<'_>, machines: usize, reserved: Instant) -> Result<()> {
-    let attempts = told(play, machines, reserved)?;
+    let attempts = logged_attempts(play, machines, reserved)?;
     ensure!(attempts.len() == 2, "there were {} attempts", attempts.len());
     attempts.iter().try_for_each(|attempt| attempt.is_cheap(play))?;
     let took = attempts.last().context("an attempt is there")?.took()?;
@@ -168,10 +165,10 @@ pub async fn known_out(stage: &Stage, instance_type: &'static str) -> Result<()>
     );
     let events: Api<Event> = Api::namespaced(play.world.client.clone(), &play.world.id);
     let validated = ListParams::default().fields("reason=GangValidated");
-    let told: Vec<String> =
+    let messages: Vec<String> =
         events.list(&validated).await?.into_iter().filter_map(|event| event.message).collect();
     let words = format!("spot (out of capacity by Karpenter's metrics: {instance_type} (spot capacity in ");
-    ensure!(told.iter().any(|told| told.contains(&words)), "nobody was told: {told:?}");
+    ensure!(messages.iter().any(|text| text.contains(&words)), "no Event says so: {messages:?}");
     play.end().await
 }
 

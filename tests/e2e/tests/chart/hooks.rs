@@ -41,13 +41,13 @@ pub async fn uninstall(install: &Install, setu: &Setu, lines: &[&str]) {
     let mut command = Command::new(crate::setu::binary().unwrap());
     command.args(spec.containers[0].args.clone().unwrap()).env("KUBECONFIG", kubeconfig);
     let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
-    let told = said(&output);
-    assert!(output.status.success(), "{told}");
+    let output_text = said(&output);
+    assert!(output.status.success(), "{output_text}");
     for line in lines {
-        assert!(told.contains(*line), "without {line:?}: {told}");
+        assert!(output_text.contains(*line), "without {line:?}: {output_text}");
     }
     let hands_back = |text: &str| text.contains("hand NodeClaim");
-    assert_eq!(hands_back(&told), lines.iter().any(|line| hands_back(line)), "{told}");
+    assert_eq!(hands_back(&output_text), lines.iter().any(|line| hands_back(line)), "{output_text}");
     has_succeeded(install, &pod).await;
 }
 
@@ -65,8 +65,8 @@ pub async fn test(install: &Install, setu: &Setu) {
     assert!(!output.status.success(), "the test cannot fail");
     has_succeeded(install, &pod).await;
     let output = tested.await.unwrap();
-    let told = said(&output);
-    assert!(output.status.success() && told.contains("Succeeded"), "{told}");
+    let output_text = said(&output);
+    assert!(output.status.success() && output_text.contains("Succeeded"), "{output_text}");
 }
 
 /// Runs a container's command locally, with every host name resolved to this address, like a Service.

@@ -62,17 +62,17 @@ impl Install {
             .args(["--set", &format!("controller.name=e2e.setu/{ID}")]);
         // Otherwise Karpenter would buy nodes for pods that no kubelet here can start.
         helm.args(["--set", "nodeSelector.nowhere=at-all"]);
-        let told = succeed(&mut helm);
-        assert!(told.contains("AdmissionCheck is Active"), "no notes in\n{told}");
+        let output = succeed(&mut helm);
+        assert!(output.contains("AdmissionCheck is Active"), "no notes in\n{output}");
         let acting = match file {
             Some(file) if file.contains("everything") => "as 2 replicas, which share the gangs in 3 shards.",
             Some(_) => "as 3 replicas, of which one acts.",
             None => "as 2 replicas, of which one acts.",
         };
-        assert!(told.contains(acting), "no {acting:?} in\n{told}");
+        assert!(output.contains(acting), "no {acting:?} in\n{output}");
         // The example queues use a NodePool that this cluster does not have.
         let queues = file.is_some_and(|file| file.contains("everything"));
-        assert_eq!(told.contains("WARNING: there is no NodePool default"), queues, "{told}");
+        assert_eq!(output.contains("WARNING: there is no NodePool default"), queues, "{output}");
         let replicas = self.deployment().await.spec.unwrap().replicas.unwrap();
         self.until("the pods are made", async || {
             let pods: Api<Pod> = Api::namespaced(self.stack.client().unwrap(), NAMESPACE);

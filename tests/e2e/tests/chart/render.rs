@@ -213,8 +213,8 @@ fn notes(set: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let mut helm = command(folder.path());
     helm.args(["install", "setu"]).arg(chart()).args(values(None)).args(["--dry-run=client", "--set", set]);
-    let told = succeed(&mut helm);
-    told.split_once("\nNOTES:\n").unwrap().1.to_owned()
+    let output = succeed(&mut helm);
+    output.split_once("\nNOTES:\n").unwrap().1.to_owned()
 }
 
 #[test]
@@ -239,22 +239,22 @@ fn the_notes_list_who_may_change_nodeclaims() {
         ("admissionPolicies.breakGlassGroups=null,admissionPolicies.keepers={a}", "changed by a."),
         ("admissionPolicies.breakGlassGroups=null", "changed by nobody."),
     ] {
-        let told = notes(set);
-        assert!(told.contains(who), "{set}: no {who:?} in\n{told}");
+        let notes = notes(set);
+        assert!(notes.contains(who), "{set}: no {who:?} in\n{notes}");
     }
 }
 
 #[test]
 fn the_notes_show_how_to_set_break_glass_groups_until_one_is_set() {
     let line = "--set 'admissionPolicies.breakGlassGroups={system:masters,GROUP}'";
-    for (set, told) in [
+    for (set, shown) in [
         ("replicaCount=2", true),
         ("admissionPolicies.breakGlassGroups=null", true),
         ("admissionPolicies.breakGlassGroups={system:masters,platform-admins}", false),
         ("admissionPolicies.enabled=false", false),
     ] {
         let notes = notes(set);
-        assert_eq!(notes.contains(line), told, "{set}:\n{notes}");
+        assert_eq!(notes.contains(line), shown, "{set}:\n{notes}");
     }
 }
 
@@ -373,7 +373,7 @@ fn helm_test_exists_only_with_the_service() {
 
 #[test]
 fn an_alert_links_to_its_runbook_if_the_base_url_is_set() {
-    let told = |annotation: &str, more: &[&str]| -> Vec<Option<String>> {
+    let values_of = |annotation: &str, more: &[&str]| -> Vec<Option<String>> {
         let all = documents(&rendered(None, &[&["--set", "prometheusRule.enabled=true"], more].concat()));
         let rule = all.into_iter().find(|d| d["kind"] == "PrometheusRule").unwrap();
         let alerts = rule["spec"]["groups"][0]["rules"].as_array().unwrap().clone();
@@ -383,11 +383,11 @@ fn an_alert_links_to_its_runbook_if_the_base_url_is_set() {
         all.iter().all(|text| text.as_ref().is_some_and(|text| text.starts_with(with)))
     };
     let none = |all: &[Option<String>]| all.iter().all(Option::is_none);
-    let (links, names) = (told("runbook_url", &[]), told("runbook", &[]));
+    let (links, names) = (values_of("runbook_url", &[]), values_of("runbook", &[]));
     assert!(links.len() > 7 && none(&links), "{links:?}");
     assert!(begins(&names, "docs/runbooks.md#setu"), "{names:?}");
     let base = ["--set", "prometheusRule.runbookBase=https://git.example.com/"];
-    let (links, names) = (told("runbook_url", &base), told("runbook", &base));
+    let (links, names) = (values_of("runbook_url", &base), values_of("runbook", &base));
     assert!(begins(&links, "https://git.example.com/docs/"), "{links:?}");
     assert!(none(&names), "{names:?}");
 }

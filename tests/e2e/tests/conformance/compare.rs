@@ -13,8 +13,8 @@ pub struct Difference {
     /// The index of the step.
     pub step: usize,
     pub request: String,
-    /// The place in the answer, as a JSON pointer.
-    pub place: String,
+    /// Where in the answer, as a JSON pointer.
+    pub pointer: String,
     pub left: String,
     pub right: String,
 }
@@ -29,16 +29,17 @@ impl Difference {
         let kind = crate::kinds::plural_of(path);
         let of = if path.ends_with("/status") { "/status" } else { "" };
         let watch = if target.contains("watch=true") { " watch" } else { "" };
-        let place: String = self.place.chars().map(|c| if c.is_ascii_digit() { '#' } else { c }).collect();
+        let pointer: String =
+            self.pointer.chars().map(|c| if c.is_ascii_digit() { '#' } else { c }).collect();
         let short = |text: &str| text.chars().take(60).filter(|c| !c.is_ascii_digit()).collect::<String>();
-        format!("{method}{watch} {kind}{of} {place}: {} != {}", short(&self.left), short(&self.right))
+        format!("{method}{watch} {kind}{of} {pointer}: {} != {}", short(&self.left), short(&self.right))
     }
 }
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "step {}: {}", self.step + 1, self.request)?;
-        writeln!(f, "  at {}", if self.place.is_empty() { "the whole answer" } else { &self.place })?;
+        writeln!(f, "  at {}", if self.pointer.is_empty() { "the whole answer" } else { &self.pointer })?;
         writeln!(f, "  one:   {}", self.left)?;
         write!(f, "  other: {}", self.right)
     }
@@ -48,8 +49,8 @@ impl fmt::Display for Difference {
 pub fn first_difference(left: &Transcript, right: &Transcript) -> Option<Difference> {
     let (mut left_mask, mut right_mask) = (Mask::new(left), Mask::new(right));
     for (step, (one, other)) in left.answers.iter().zip(&right.answers).enumerate() {
-        let parted = |place: String, left: String, right: String| {
-            Some(Difference { step, request: one.step.request.clone(), place, left, right })
+        let parted = |pointer: String, left: String, right: String| {
+            Some(Difference { step, request: one.step.request.clone(), pointer, left, right })
         };
         if one.code != other.code {
             return parted(
@@ -68,37 +69,37 @@ pub fn first_difference(left: &Transcript, right: &Transcript) -> Option<Differe
         let (mut one_body, mut other_body) = (one.body.clone(), other.body.clone());
         left_mask.apply(&mut one_body);
         right_mask.apply(&mut other_body);
-        if let Some((place, left, right)) = part(&one_body, &other_body, "") {
-            return parted(place, left, right);
+        if let Some((pointer, left, right)) = part(&one_body, &other_body, "") {
+            return parted(pointer, left, right);
         }
     }
     None
 }
 
-fn part(left: &Value, right: &Value, place: &str) -> Option<(String, String, String)> {
+fn part(left: &Value, right: &Value, pointer: &str) -> Option<(String, String, String)> {
     match (left, right) {
         (Value::Object(left), Value::Object(right)) => {
             let keys = left.keys().chain(right.keys().filter(|key| !left.contains_key(*key)));
             keys.into_iter().find_map(|key| {
-                let place = format!("{place}/{}", key.replace('~', "~0").replace('/', "~1"));
+                let pointer = format!("{pointer}/{}", key.replace('~', "~0").replace('/', "~1"));
                 match (left.get(key), right.get(key)) {
-                    (Some(left), Some(right)) => part(left, right, &place),
-                    (one, other) => Some((place, shown(one), shown(other))),
+                    (Some(left), Some(right)) => part(left, right, &pointer),
+                    (one, other) => Some((pointer, shown(one), shown(other))),
                 }
             })
         }
         (Value::Array(left), Value::Array(right)) => {
             let count = left.len().max(right.len());
             (0..count).find_map(|at| {
-                let place = format!("{place}/{at}");
+                let pointer = format!("{pointer}/{at}");
                 match (left.get(at), right.get(at)) {
-                    (Some(left), Some(right)) => part(left, right, &place),
-                    (one, other) => Some((place, shown(one), shown(other))),
+                    (Some(left), Some(right)) => part(left, right, &pointer),
+                    (one, other) => Some((pointer, shown(one), shown(other))),
                 }
             })
         }
         (left, right) if left == right => None,
-        (left, right) => Some((place.to_owned(), left.to_string(), right.to_string())),
+        (left, right) => Some((pointer.to_owned(), left.to_string(), right.to_string())),
     }
 }
 

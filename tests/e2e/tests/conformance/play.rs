@@ -163,8 +163,8 @@ impl Player<'_> {
                 continue;
             }
             if self.concerns_us(&line) {
-                if let Some(place) = line.pointer_mut("/object/columnDefinitions") {
-                    *place = columns.take();
+                if let Some(columns_field) = line.pointer_mut("/object/columnDefinitions") {
+                    *columns_field = columns.take();
                 }
                 events.push(line);
             }

@@ -48,11 +48,11 @@ fn simpler(step: &Step) -> Vec<Step> {
         }
     }
     if let Some(body) = &step.body {
-        let mut places = Vec::new();
-        parts(body, "", DEPTH, &mut places);
-        for place in places {
+        let mut pointers = Vec::new();
+        parts(body, "", DEPTH, &mut pointers);
+        for pointer in pointers {
             let mut less = body.clone();
-            remove(&mut less, &place);
+            remove(&mut less, &pointer);
             out.push(Step { body: Some(less), ..step.clone() });
         }
     }
@@ -60,7 +60,7 @@ fn simpler(step: &Step) -> Vec<Step> {
 }
 
 /// Collects JSON pointers to all parts of a value, outer ones first.
-fn parts(value: &Value, place: &str, depth: usize, out: &mut Vec<String>) {
+fn parts(value: &Value, pointer: &str, depth: usize, out: &mut Vec<String>) {
     if depth == 0 {
         return;
     }
@@ -72,14 +72,14 @@ fn parts(value: &Value, place: &str, depth: usize, out: &mut Vec<String>) {
         _ => return,
     };
     for (key, value) in inner {
-        let place = format!("{place}/{key}");
-        out.push(place.clone());
-        parts(value, &place, depth - 1, out);
+        let pointer = format!("{pointer}/{key}");
+        out.push(pointer.clone());
+        parts(value, &pointer, depth - 1, out);
     }
 }
 
-fn remove(value: &mut Value, place: &str) {
-    let Some((parent, last)) = place.rsplit_once('/') else { return };
+fn remove(value: &mut Value, pointer: &str) {
+    let Some((parent, last)) = pointer.rsplit_once('/') else { return };
     match value.pointer_mut(parent) {
         Some(Value::Object(fields)) => drop(fields.remove(&last.replace("~1", "/").replace("~0", "~"))),
         Some(Value::Array(items)) => {

@@ -128,7 +128,7 @@ impl Stage {
     }
 
     /// What a command of the CLI prints to an administrator.
-    pub fn told(&self, arguments: &[&str]) -> String {
+    pub fn output_of(&self, arguments: &[&str]) -> String {
         let mut command = Command::new(binary().unwrap());
         command.args(arguments).env("KUBECONFIG", self.stack.kubeconfig());
         let output = command.output().unwrap();

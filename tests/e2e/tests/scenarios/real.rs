@@ -69,19 +69,19 @@ const IS_BACK: &str = "the API server answers again";
 
 /// The lines up to that one, without debug lines.
 fn until_it_is_back(log: &str) -> Vec<String> {
-    let mut told = Vec::new();
+    let mut lines = Vec::new();
     for line in log.lines().filter(|line| !line.contains(" DEBUG ")) {
-        told.push(line.to_owned());
+        lines.push(line.to_owned());
         if line.contains(IS_BACK) {
             break;
         }
     }
-    told
+    lines
 }
 
 /// Checks that the log has exactly two lines about an outage of this many seconds: one at its start, one at its end.
-fn check_outage_lines(told: &[String], seconds: u64) -> Result<()> {
-    let [begin, end] = told else { bail!("an outage is told of in two lines: {told:#?}") };
+fn check_outage_lines(lines: &[String], seconds: u64) -> Result<()> {
+    let [begin, end] = lines else { bail!("an outage has two lines: {lines:#?}") };
     let lasted = end.rsplit_once("seconds=").and_then(|(_, lasted)| lasted.trim().parse::<u64>().ok());
     let range = seconds..=seconds.saturating_add(30);
     ensure!(
@@ -171,7 +171,7 @@ impl Theatre for Real {
         tokio::time::sleep(Duration::from_secs(seconds)).await;
         self.stack.start_program(Program::ApiServer).await?;
         let deadline = Instant::now() + Duration::from_mins(1);
-        let told = loop {
+        let lines = loop {
             let log = self.setu.log();
             let log = log.get(before..).unwrap_or_default();
             if log.contains(IS_BACK) {
@@ -180,6 +180,6 @@ impl Theatre for Real {
             ensure!(Instant::now() < deadline, "Setu does not say that the API server is back:\n{log}");
             tokio::time::sleep(Duration::from_millis(200)).await;
         };
-        check_outage_lines(&told, seconds)
+        check_outage_lines(&lines, seconds)
     }
 }

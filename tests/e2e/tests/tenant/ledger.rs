@@ -19,7 +19,7 @@ pub struct Bought {
     pub workload: String,
     pub node_pool: String,
     /// Its Workload UID, attempt, generation and slot.
-    pub place: [String; 4],
+    pub slot_key: [String; 4],
     /// The fields that decide its machine, and therefore its price.
     pub shape: Value,
     /// Whether its deletion was ever requested.
@@ -66,7 +66,7 @@ impl Ledger {
         let bought = Bought {
             workload: claim.annotation(names::WORKLOAD).to_owned(),
             node_pool: label(names::NODEPOOL),
-            place: [
+            slot_key: [
                 label(names::WORKLOAD_UID),
                 label(names::ATTEMPT),
                 claim.generation().to_string(),
@@ -98,13 +98,13 @@ impl Ledger {
     /// empty slot may be filled again.
     pub fn is_as_honest_gangs_would_have_it(&self, node_pool: &str, pods: usize) {
         let all: Vec<Bought> = self.bought.lock().unwrap().values().cloned().collect();
-        let mut places = BTreeSet::new();
+        let mut slots = BTreeSet::new();
         for bought in &all {
             assert_eq!(bought.node_pool, node_pool, "{bought:?}");
             assert_eq!(bought.shape, all[0].shape, "{bought:?}");
-            let [.., slot] = &bought.place;
+            let [.., slot] = &bought.slot_key;
             assert!(slot.parse::<usize>().unwrap() < pods, "{bought:?}");
-            assert!(bought.deleted || places.insert(bought.place.clone()), "twice in one place: {bought:?}");
+            assert!(bought.deleted || slots.insert(bought.slot_key.clone()), "twice in one slot: {bought:?}");
         }
     }
 }

@@ -15,6 +15,7 @@ mod away;
 mod forging;
 mod ledger;
 mod loads;
+mod messages;
 #[path = "../scenarios/real.rs"]
 mod real;
 mod refused;
@@ -23,7 +24,6 @@ mod replicas;
 #[path = "../scenarios/setu.rs"]
 mod setu;
 mod stage;
-mod told;
 
 use ::setu::sim::scenario;
 use k8s_openapi::api::batch::v1::Job;
@@ -41,11 +41,11 @@ async fn whatever_a_tenant_does_others_keep_their_nodes_and_nobody_gets_another_
     loads::jobs_with_names_of_others(&mut stage).await;
     loads::very_many_jobs(&mut stage).await;
     loads::a_job_of_tiny_pods(&mut stage).await;
-    told::a_launch_that_is_refused(&mut stage).await;
+    messages::a_launch_that_is_refused(&mut stage).await;
     loads::pods_on_nodes_of_others(&mut stage).await;
     forging::behind_the_policies(&mut stage).await;
     forging::without_the_policies(&mut stage).await;
-    told::names_make_no_labels_and_texts_no_commands(&stage);
+    messages::names_make_no_labels_and_texts_no_commands(&stage);
     away::while_setu_is_away(&mut stage).await;
     honest_gangs_are_served(stage).await;
 }

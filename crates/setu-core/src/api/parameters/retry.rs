@@ -45,7 +45,7 @@ pub struct Backoff {
 /// What happens once every retry is used up.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnExhausted {
-    /// Keep giving the quota back, at the slowest pace.
+    /// Keep giving the quota back, with the longest wait.
     #[default]
     Yield,
     /// Reject: Kueue deactivates the Workload, and only deleting it helps.

@@ -4,7 +4,7 @@ use super::unknown::UnknownAmounts;
 use super::{Gate, GateAnswer, GateReport};
 use crate::api::amount::{Money, Price};
 use crate::api::pod::ResourceList;
-use crate::plan::resources::{first_short, shown, sum};
+use crate::plan::resources::{first_insufficient, shown, sum};
 use crate::plan::{ObstacleReason, Plan};
 use crate::policy::Policy;
 use crate::words::counted;
@@ -32,23 +32,23 @@ pub fn size(policy: &Policy, plan: &Plan) -> GateReport {
 pub fn ask(policy: &Policy, plan: &Plan) -> Vec<GateReport> {
     let budget = &policy.budget;
     let cost = plan.cost.clause();
-    let takes = counted(plan.nodes(), "node");
-    let nodes = budget.max_nodes.map(|most| within(plan.nodes() <= most, &takes, &cost, &most.to_string()));
+    let asked = counted(plan.nodes(), "node");
+    let nodes = budget.max_nodes.map(|most| within(plan.nodes() <= most, &asked, &cost, &most.to_string()));
     let resources = budget.max_resources.as_ref().map(|most| of_resources(policy, plan, most));
     let money = budget.max_hourly_cost.map(|most| of_money(plan, most));
     nodes.into_iter().chain(resources).chain(money).collect()
 }
 
 /// Allows what fits and refuses the rest. The refusal includes `cost`, a clause that starts with a comma.
-fn within(fits: bool, takes: &str, cost: &str, most: &str) -> GateReport {
+fn within(fits: bool, asked: &str, cost: &str, most: &str) -> GateReport {
     let report = GateReport::of(Gate::Budget, "").because(ObstacleReason::BudgetExceeded);
     if fits {
-        return report.allow(format!("{takes} of {most} in the budget"));
+        return report.allow(format!("{asked} of {most} in the budget"));
     }
     report.answer(
         GateAnswer::Refuse,
         format!(
-            "the gang takes {takes}{cost}, and gates.budget allows {most}; make it smaller or ask the administrator"
+            "the gang takes {asked}{cost}, and gates.budget allows {most}; make it smaller or ask the administrator"
         ),
     )
 }
@@ -57,14 +57,14 @@ fn of_resources(policy: &Policy, plan: &Plan, most: &ResourceList) -> GateReport
     let all = plan.reservations("");
     let total = all.iter().fold(ResourceList::new(), |t, r| sum(&t, &r.most));
     let bounded: ResourceList = total.into_iter().filter(|(key, _)| most.contains_key(key)).collect();
-    let short = first_short(&bounded, most);
-    let Some(key) = short.or_else(|| bounded.keys().next().map(String::as_str)) else {
+    let insufficient = first_insufficient(&bounded, most);
+    let Some(key) = insufficient.or_else(|| bounded.keys().next().map(String::as_str)) else {
         let words = "the gang requests nothing that gates.budget.maxResources limits";
         let report = GateReport::of(Gate::Budget, "").allow(words);
         return UnknownAmounts::of(&all, most, |_| false).qualify(report, plan.is_of_kwok(), policy.unknown);
     };
-    let takes = format!("{} {key}", shown(&bounded, key));
-    let report = within(short.is_none(), &takes, &plan.cost.clause(), &shown(most, key));
+    let asked = format!("{} {key}", shown(&bounded, key));
+    let report = within(insufficient.is_none(), &asked, &plan.cost.clause(), &shown(most, key));
     UnknownAmounts::of(&all, most, |_| true).qualify(report, plan.is_of_kwok(), policy.unknown)
 }
 
@@ -83,13 +83,13 @@ fn of_money(plan: &Plan, most: Price) -> GateReport {
         };
         return report.answer(GateAnswer::Refuse, message);
     }
-    let takes = Money { price: cost.at_most, currency: cost.currency };
-    let takes = if most.price < cost.at_least && cost.at_least < cost.at_most {
-        format!("at least {} an hour", Money { price: cost.at_least, ..takes })
+    let asked = Money { price: cost.at_most, currency: cost.currency };
+    let asked = if most.price < cost.at_least && cost.at_least < cost.at_most {
+        format!("at least {} an hour", Money { price: cost.at_least, ..asked })
     } else {
-        format!("{takes} an hour")
+        format!("{asked} an hour")
     };
-    within(cost.at_most <= most.price, &takes, "", &most.to_string()).by_prices_of(cost)
+    within(cost.at_most <= most.price, &asked, "", &most.to_string()).by_prices_of(cost)
 }
 
 #[cfg(test)]
@@ -200,11 +200,11 @@ mod tests {
             world.pools = vec![pool("gpu", &json!({"spec": {"template": {"spec": {"requirements": is}}}}))];
             world
         };
-        let takes = |types: &Value, most: &str| world(types, most).obstacle().1;
-        let both = takes(&json!(["a", "b"]), "19");
+        let message = |types: &Value, most: &str| world(types, most).obstacle().1;
+        let both = message(&json!(["a", "b"]), "19");
         let words = "the gang takes at least 20 USD an hour, and gates.budget allows 19 USD";
         assert!(both.starts_with(words), "{both}");
-        let one_open = takes(&json!(["a", "b", "c"]), "19");
+        let one_open = message(&json!(["a", "b", "c"]), "19");
         let words = "the gang takes 20 USD an hour with the cheapest types that have a price, and gates.budget allows 19 USD";
         assert!(one_open.starts_with(words), "{one_open}");
         assert!(one_open.ends_with("; no price for c, on-demand (2 nodes)"), "{one_open}");

@@ -9,7 +9,7 @@ use crate::api::quantity::Amount;
 use crate::api::requirements::Requirements;
 use crate::api::{NodeClaim, NodePool};
 use crate::names;
-use crate::plan::resources::{amount, first_short, is_device, max, minus, shown, sum, times};
+use crate::plan::resources::{amount, first_insufficient, is_device, max, minus, shown, sum, times};
 use crate::plan::shape::Shape;
 use crate::plan::shapes::{KnownTypes, Sources, known};
 use crate::plan::{Cluster, ObstacleReason, Plan, PoolReservation, Request, Slot, warm};
@@ -190,7 +190,7 @@ fn known_of(claim: &NodeClaimSpec, pool: &str, cluster: &Cluster<'_>, policy: &P
 
 /// Whether a node of this shape has room for the requests.
 fn holds(shape: &Shape, requests: &ResourceList) -> bool {
-    first_short(requests, &shape.room(&ResourceList::new())).is_none()
+    first_insufficient(requests, &shape.room(&ResourceList::new())).is_none()
 }
 
 /// The remedy where the gang alone exceeds the limits. Smaller types help if the pods ask for less.
@@ -431,8 +431,8 @@ mod tests {
         let (reason, message) = world.obstacle();
         assert_eq!(reason, ObstacleReason::AmountUnknown);
         assert!(message.contains("so how much nvidia.com/gpu they have cannot be compared"), "{message}");
-        let survey = crate::plan::option_reports(&world.cluster(), &world.request()).unwrap();
-        let report = survey[0].reports.iter().find(|r| r.gate == Gate::Capacity).unwrap();
+        let reports = crate::plan::option_reports(&world.cluster(), &world.request()).unwrap();
+        let report = reports[0].reports.iter().find(|r| r.gate == Gate::Capacity).unwrap();
         assert_eq!((report.answer, report.is_closed()), (GateAnswer::Unknown, true));
         world.policy.unknown = parameters::Unknown::Warn;
         let plan = world.provisioned();
@@ -475,8 +475,8 @@ mod tests {
             let words =
                 format!("it is not known how much {resource} 2 nodes may have, so it cannot be compared");
             assert!(message.contains(&words), "{message}");
-            let survey = crate::plan::option_reports(&world.cluster(), &world.request()).unwrap();
-            let report = survey[0].reports.iter().find(|r| r.gate == Gate::Capacity).unwrap();
+            let reports = crate::plan::option_reports(&world.cluster(), &world.request()).unwrap();
+            let report = reports[0].reports.iter().find(|r| r.gate == Gate::Capacity).unwrap();
             assert_eq!((report.answer, report.is_closed()), (GateAnswer::Unknown, true));
             world.policy.unknown = parameters::Unknown::Warn;
             assert!(world.provisioned().notes.iter().any(|note| note.contains(&words)));

@@ -65,7 +65,7 @@ pub fn borrow<'a>(
         let borrowed = cohort.used.minus(cohort.quota);
         let is_root = name == tree.root();
         if is_root && borrowed > Amount::default() {
-            return Err(tree.short(own, borrowed));
+            return Err(tree.cannot_borrow(own, borrowed));
         }
         if let Some(limit) = cohort.borrows.filter(|limit| !is_root && borrowed > *limit) {
             return Err(CannotBorrow::Limit { cohort: name.clone(), borrowed, limit });
@@ -167,7 +167,7 @@ impl Tree {
     }
 
     /// Why `missing` is not available at the root.
-    fn short(&self, queue: CohortPart, missing: Amount) -> CannotBorrow {
+    fn cannot_borrow(&self, queue: CohortPart, missing: Amount) -> CannotBorrow {
         let root = self.root().to_owned();
         let (quota, used) = self.whole;
         if used > quota {

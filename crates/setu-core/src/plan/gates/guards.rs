@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 /// One report for each guard.
 pub fn ask(cluster: &Cluster<'_>, plan: &Plan) -> Vec<GateReport> {
-    let (Some(guards), Some(traffic)) = (cluster.guards, cluster.traffic) else {
+    let (Some(guards), Some(inflight)) = (cluster.guards, cluster.inflight) else {
         return Vec::new();
     };
     let nodes = plan.to_create();
@@ -28,24 +28,24 @@ pub fn ask(cluster: &Cluster<'_>, plan: &Plan) -> Vec<GateReport> {
     vec![
         guard(
             "claimsInFlight",
-            traffic.in_flight,
+            inflight.in_flight,
             guards.claims_in_flight(),
             "on their way",
-            traffic.recheck_at,
+            inflight.recheck_at,
         ),
         guard(
             "createsPerMinute",
-            traffic.last_minute.claims,
+            inflight.last_minute.claims,
             guards.creates_per_minute(),
             "created within a minute",
-            traffic.last_minute.frees_at,
+            inflight.last_minute.frees_at,
         ),
     ]
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::traffic::{HeldNodes, RecentCreates, Traffic};
+    use super::super::inflight::{HeldNodes, InflightNodes, RecentCreates};
     use super::*;
     use crate::api::pod::ResourceList;
     use crate::plan::fixtures::Fixture;
@@ -54,9 +54,9 @@ mod tests {
     use std::sync::Arc;
 
     /// The outcome of planning a gang of two nodes.
-    fn outcome(guards: &Guards, traffic: &Traffic) -> Outcome {
+    fn outcome(guards: &Guards, inflight: &InflightNodes) -> Outcome {
         let world = Fixture::new();
-        plan(&Cluster { guards: Some(guards), traffic: Some(traffic), ..world.cluster() }, &world.request())
+        plan(&Cluster { guards: Some(guards), inflight: Some(inflight), ..world.cluster() }, &world.request())
     }
 
     #[test]
@@ -76,7 +76,7 @@ mod tests {
         let template = Arc::clone(&Fixture::new().provisioned().slots[0].template);
         let held =
             |nodes| vec![HeldNodes { nodes, resources: ResourceList::new(), claim: Arc::clone(&template) }];
-        let full = |claims| Traffic {
+        let full = |claims| InflightNodes {
             in_flight: claims,
             recheck_at: later,
             last_minute: created(claims),
@@ -84,16 +84,16 @@ mod tests {
             queue_last_hour: created(claims),
         };
         assert!(matches!(outcome(&all, &full(3)), Outcome::Provision(_)));
-        for (traffic, key) in [
-            (Traffic { in_flight: 4, ..full(3) }, "guards.claimsInFlight allows 5"),
-            (Traffic { last_minute: created(4), ..full(3) }, "guards.createsPerMinute allows 5"),
-            (Traffic { queue: held(4), ..full(3) }, "guards.perLocalQueue.nodes allows 5"),
+        for (inflight, key) in [
+            (InflightNodes { in_flight: 4, ..full(3) }, "guards.claimsInFlight allows 5"),
+            (InflightNodes { last_minute: created(4), ..full(3) }, "guards.createsPerMinute allows 5"),
+            (InflightNodes { queue: held(4), ..full(3) }, "guards.perLocalQueue.nodes allows 5"),
             (
-                Traffic { queue_last_hour: created(4), ..full(3) },
+                InflightNodes { queue_last_hour: created(4), ..full(3) },
                 "guards.perLocalQueue.createsPerHour allows 5",
             ),
         ] {
-            let Outcome::Wait(obstacle) = outcome(&all, &traffic) else { panic!("{key}") };
+            let Outcome::Wait(obstacle) = outcome(&all, &inflight) else { panic!("{key}") };
             assert!(obstacle.message.starts_with(key), "{}", obstacle.message);
             assert_eq!(obstacle.until, later);
         }
@@ -102,7 +102,9 @@ mod tests {
     #[test]
     fn a_gang_larger_than_a_guard_is_refused() {
         let guards = Guards { creates_per_minute: Some(1), ..Guards::default() };
-        let Outcome::Refuse(obstacle) = outcome(&guards, &Traffic::default()) else { panic!("not refused") };
+        let Outcome::Refuse(obstacle) = outcome(&guards, &InflightNodes::default()) else {
+            panic!("not refused")
+        };
         assert!(obstacle.message.ends_with("ask the administrator to raise it"), "{}", obstacle.message);
     }
 }

@@ -4,7 +4,7 @@
 //! as the gang's.
 
 use super::capacity::most_of;
-use super::traffic::{HeldNodes, RecentCreates};
+use super::inflight::{HeldNodes, RecentCreates};
 use super::unknown::UnknownAmounts;
 use super::{Gate, GateAnswer, GateReport};
 use crate::api::amount::{Money, Price};
@@ -30,7 +30,7 @@ struct QueueUse<'a> {
 
 /// One report for each bound that is stated.
 pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<GateReport> {
-    let (Some(guards), Some(traffic)) = (cluster.guards, cluster.traffic) else {
+    let (Some(guards), Some(inflight)) = (cluster.guards, cluster.inflight) else {
         return Vec::new();
     };
     let bounds = &guards.per_local_queue;
@@ -44,18 +44,18 @@ pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Gat
     };
     let asked = QueueUse {
         queue: &request.workload.spec.queue_name,
-        others: traffic.queue.iter().filter(|held| !taken_over(held)).map(counted).collect(),
+        others: inflight.queue.iter().filter(|held| !taken_over(held)).map(counted).collect(),
         own: plan.held(),
-        recheck_at: traffic.recheck_at,
+        recheck_at: inflight.recheck_at,
     };
     let nodes = bounds.nodes.map(|most| asked.nodes(most));
     let creates =
-        bounds.creates_per_hour.map(|most| asked.creates(traffic.queue_last_hour, plan.to_create(), most));
+        bounds.creates_per_hour.map(|most| asked.creates(inflight.queue_last_hour, plan.to_create(), most));
     let resources = bounds.max_resources.as_ref().map(|most| {
-        let takes = |key: &str| {
+        let is_asked = |key: &str| {
             asked.own.iter().any(|held| held.resources.get(key).is_some_and(resources::is_positive))
         };
-        let unknown = UnknownAmounts::of(&plan.reservations(""), most, takes);
+        let unknown = UnknownAmounts::of(&plan.reservations(""), most, is_asked);
         unknown.qualify(asked.resources(most), plan.is_of_kwok(), request.policy.unknown)
     });
     let money = bounds.max_hourly_cost.map(|most| asked.money(cluster.prices(request.policy), most));
@@ -134,8 +134,8 @@ impl QueueUse<'_> {
         let mut used = total(&mut self.others.iter());
         used.retain(|key, _| own.contains_key(key));
         let both = sum(&used, &own);
-        let short = resources::first_short(&both, most);
-        let Some(key) = short.or_else(|| own.keys().next().map(String::as_str)) else {
+        let insufficient = resources::first_insufficient(&both, most);
+        let Some(key) = insufficient.or_else(|| own.keys().next().map(String::as_str)) else {
             return GateReport::of(Gate::Guards, "")
                 .allow("the gang takes nothing that guards.perLocalQueue.maxResources bounds");
         };
@@ -147,8 +147,8 @@ impl QueueUse<'_> {
             most: shown(most, key),
             refusal: ObstacleReason::BudgetExceeded,
         };
-        let fits_alone = resources::first_short(&own, most).is_none();
-        bound.report(short.is_none(), fits_alone, self.recheck_at)
+        let fits_alone = resources::first_insufficient(&own, most).is_none();
+        bound.report(insufficient.is_none(), fits_alone, self.recheck_at)
     }
 
     fn money(&self, prices: Prices<'_>, most: Price) -> GateReport {
@@ -188,7 +188,7 @@ impl QueueUse<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::traffic::Traffic;
+    use super::super::inflight::InflightNodes;
     use super::*;
     use crate::names;
     use crate::plan::fixtures::{Fixture, object, patched, pool};
@@ -223,8 +223,9 @@ mod tests {
 
     fn outcome(world: &Fixture, bounds: &QueueGuards, queue: Vec<HeldNodes>) -> Outcome {
         let guards = Guards { per_local_queue: bounds.clone(), ..Guards::default() };
-        let traffic = Traffic { queue, recheck_at: Some(Timestamp::UNIX_EPOCH), ..Traffic::default() };
-        let cluster = Cluster { guards: Some(&guards), traffic: Some(&traffic), ..world.cluster() };
+        let inflight =
+            InflightNodes { queue, recheck_at: Some(Timestamp::UNIX_EPOCH), ..InflightNodes::default() };
+        let cluster = Cluster { guards: Some(&guards), inflight: Some(&inflight), ..world.cluster() };
         plan(&cluster, &world.request())
     }
 
@@ -359,10 +360,12 @@ mod tests {
         let mut kept = (*world.provisioned().slots[0].template).clone();
         kept.metadata.name = Some("kept".to_owned());
         let guards = Guards { per_local_queue: gpus("2"), ..Guards::default() };
-        let traffic =
-            Traffic { queue: vec![HeldNodes::of_claim(Arc::new(kept.clone()))], ..Traffic::default() };
+        let inflight = InflightNodes {
+            queue: vec![HeldNodes::of_claim(Arc::new(kept.clone()))],
+            ..InflightNodes::default()
+        };
         let warm = [kept];
-        let cluster = Cluster { guards: Some(&guards), traffic: Some(&traffic), ..world.cluster() };
+        let cluster = Cluster { guards: Some(&guards), inflight: Some(&inflight), ..world.cluster() };
         assert!(matches!(plan(&cluster, &world.request()), Outcome::Wait(_)));
         let cluster = Cluster { warm: &warm, ..cluster };
         assert!(matches!(plan(&cluster, &world.request()), Outcome::Provision(_)));

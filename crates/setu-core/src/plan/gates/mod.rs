@@ -7,13 +7,13 @@ pub mod budget;
 pub mod capacity;
 mod cohorts;
 pub mod guards;
+pub mod inflight;
 pub mod local_queue;
 pub mod placement;
 pub mod quota;
 pub mod readiness;
 mod report;
 pub mod reservations;
-pub mod traffic;
 mod unknown;
 
 pub use super::obstacle::Gate;

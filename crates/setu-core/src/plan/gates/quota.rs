@@ -109,12 +109,12 @@ fn of_resource(
     }
     match cohorts::borrow(cluster, queue, QuotaItem { flavor, resource: &quota.name }) {
         Ok(from) => report.allow(format!("{figures}, {} of it borrowed in cohort {from}", show(borrowed))),
-        Err(short) => report.answer(GateAnswer::Wait, over(why(&short, borrowed, show))),
+        Err(obstacle) => report.answer(GateAnswer::Wait, over(why(&obstacle, borrowed, show))),
     }
 }
 
-fn why(short: &CannotBorrow, own: Amount, show: impl Fn(Amount) -> String) -> String {
-    match short {
+fn why(obstacle: &CannotBorrow, own: Amount, show: impl Fn(Amount) -> String) -> String {
+    match obstacle {
         CannotBorrow::Limit { cohort, borrowed, limit } => {
             format!("cohort {cohort} borrows {}, and its borrowingLimit is {}", show(*borrowed), show(*limit))
         }

@@ -93,7 +93,7 @@ fn room(
 ) -> GateReport {
     let known: BTreeSet<String> = tier.reservations.iter().map(|one| one.id.clone()).collect();
     let mut room = Room::of(tier);
-    let total = room.places();
+    let total = room.free();
     for claim in others(cluster, request, plan) {
         room.give(1, &ids(claim));
     }
@@ -101,7 +101,7 @@ fn room(
     for (ids, nodes) in reserved.flat_map(|other| &other.drawn) {
         room.give(*nodes, ids);
     }
-    let free = room.places();
+    let free = room.free();
     let (mut needed, mut placed) = (0_u32, 0_u32);
     for (slot, nodes) in plan.groups() {
         if !ids(&slot.template).is_disjoint(&known) {
@@ -128,7 +128,7 @@ fn room(
     report.answer(GateAnswer::Wait, figures + &used).because(ObstacleReason::ReservationFull)
 }
 
-/// Claims that are neither the gang's nor taken over by it. A claim that is being deleted keeps its place until it is gone.
+/// Claims that are neither the gang's nor taken over by it. A claim that is being deleted keeps its instance until it is gone.
 fn others<'c>(
     cluster: &Cluster<'c>,
     request: &Request<'_>,

@@ -11,18 +11,19 @@ use std::sync::Arc;
 /// The first batch whose pod fits nowhere.
 pub fn spread(batches: &[Batch], kinds: &[NodeKind]) -> Result<Vec<Filled>, Misfit> {
     let all = || kinds.iter().enumerate();
-    let (places, plain): (Vec<usize>, Vec<NodeKind>) =
-        all().filter(|(_, kind)| !kind.has_accelerator).map(|(place, kind)| (place, kind.clone())).unzip();
+    let (indices, plain): (Vec<usize>, Vec<NodeKind>) =
+        all().filter(|(_, kind)| !kind.has_accelerator).map(|(index, kind)| (index, kind.clone())).unzip();
     let goes_there = |batch: &Batch| !resources::has_accelerator(&batch.needs) && any_holds(&plain, batch);
     let mut filled = pack(&these(batches, |batch| !goes_there(batch)), kinds)?;
     let more = pack(&these(batches, goes_there), &plain)?;
-    filled.extend(more.into_iter().filter_map(|node| Some(Filled { kind: *places.get(node.kind)?, ..node })));
+    filled
+        .extend(more.into_iter().filter_map(|node| Some(Filled { kind: *indices.get(node.kind)?, ..node })));
     Ok(filled)
 }
 
 /// Whether a node of one of these kinds holds a pod of this batch.
 pub fn any_holds(kinds: &[NodeKind], batch: &Batch) -> bool {
-    kinds.iter().any(|kind| resources::first_short(&batch.needs, &kind.room).is_none())
+    kinds.iter().any(|kind| resources::first_insufficient(&batch.needs, &kind.room).is_none())
 }
 
 /// The same batches, with no pods in batches that `is_meant` rejects.

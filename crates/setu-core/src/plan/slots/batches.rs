@@ -12,7 +12,7 @@ impl Site<'_> {
     /// The pods of all sets, ready for packing.
     pub(super) fn batches(&self) -> Vec<Batch> {
         let sets = &self.family.sets;
-        let by_disk = |set: &PodSetDemand<'_>| self.disk_is_open() && takes_disk(set);
+        let by_disk = |set: &PodSetDemand<'_>| self.disk_is_open() && requests_disk(set);
         let apart = |n: usize, set: &PodSetDemand<'_>| {
             let others = sets.iter().enumerate().filter(|(other, _)| *other != n);
             let keeps_off = |other: &PodSetDemand<'_>| {
@@ -70,7 +70,7 @@ impl Site<'_> {
     /// A note that the nodes' disk space is unknown, so that pods that ask for disk do not share nodes where others may. `None`
     /// if no pod asks for disk.
     pub(super) fn by_disk(&self) -> Option<String> {
-        let sets = self.family.sets.iter().filter(|set| self.disk_is_open() && takes_disk(set));
+        let sets = self.family.sets.iter().filter(|set| self.disk_is_open() && requests_disk(set));
         let names: Vec<&str> = sets.map(|set| set.pod_set.name.as_str()).collect();
         let share = if self.family.fills { " and share no node with others that do" } else { "" };
         let unread = disk_field(self.family.draft.node_class_group());
@@ -98,6 +98,6 @@ fn disk_field(group: &str) -> Option<&'static str> {
 }
 
 /// Whether its pods request a node's disk.
-fn takes_disk(set: &PodSetDemand<'_>) -> bool {
+fn requests_disk(set: &PodSetDemand<'_>) -> bool {
     set.each.get(DISK).is_some_and(resources::is_positive)
 }

@@ -29,7 +29,7 @@ pub(super) struct Passed {
 /// Shared nodes that count towards a bound.
 pub(super) struct Large {
     /// Index of their site.
-    pub place: usize,
+    pub site_index: usize,
     pub of: Measure,
     /// What the smallest of their types counts with.
     pub counts: i128,
@@ -54,7 +54,7 @@ pub(super) struct Ceiling {
 /// Identical nodes, with the possible types that hold their pods.
 struct NodeGroup<'s> {
     /// Index of its site.
-    place: usize,
+    site_index: usize,
     site: &'s Site<'s>,
     slot: Slot,
     nodes: i128,
@@ -79,7 +79,7 @@ type Left = Vec<Vec<usize>>;
 /// Leaves out types until the nodes are within every bound on all of them together. Returns a bound that the nodes still exceed,
 /// if there is one.
 pub(super) fn hold(sites: &[Site<'_>], made: &mut [Vec<Slot>], notes: &mut Vec<String>) -> Option<Passed> {
-    let of_site = |(place, (site, slots))| groups(place, site, slots);
+    let of_site = |(site_index, (site, slots))| groups(site_index, site, slots);
     let groups: Vec<NodeGroup<'_>> =
         sites.iter().zip(made.iter().map(Vec::as_slice)).enumerate().flat_map(of_site).collect();
     let bounds = bounds(&groups);
@@ -119,14 +119,14 @@ pub(super) fn hold(sites: &[Site<'_>], made: &mut [Vec<Slot>], notes: &mut Vec<S
     None
 }
 
-fn groups<'s>(place: usize, site: &'s Site<'s>, slots: &[Slot]) -> Vec<NodeGroup<'s>> {
+fn groups<'s>(site_index: usize, site: &'s Site<'s>, slots: &[Slot]) -> Vec<NodeGroup<'s>> {
     let alike = slots.chunk_by(|a, b| Arc::ptr_eq(&a.template, &b.template));
     let group = |alike: &[Slot]| {
         let slot = alike.first()?.clone();
         let requests = &slot.template.spec.resources.requests;
         let types = slot.instance_types().filter(|name| site.holds(name, requests)).cloned().collect();
         let nodes = i128::try_from(alike.len()).ok()?;
-        Some(NodeGroup { place, site, slot, nodes, types, each: OnceCell::new() })
+        Some(NodeGroup { site_index, site, slot, nodes, types, each: OnceCell::new() })
     };
     alike.filter_map(group).collect()
 }
@@ -268,7 +268,7 @@ impl Bound {
         let large = |(counts, group): (&Vec<i128>, &NodeGroup<'_>)| {
             let counts = counts.iter().min().copied().filter(|least| *least > 0)?;
             let may_share = group.site.family.fills && !group.types.is_empty();
-            may_share.then(|| Large { place: group.place, of: self.of.clone(), counts })
+            may_share.then(|| Large { site_index: group.site_index, of: self.of.clone(), counts })
         };
         let mut all: Vec<Large> = self.counts.iter().zip(groups).filter_map(large).collect();
         all.sort_by_key(|large| std::cmp::Reverse(large.counts));
@@ -284,11 +284,13 @@ impl Bound {
             Some((most.saturating_sub(next).saturating_mul(nodes), most))
         };
         let each = self.counts.iter().zip(left.iter()).zip(groups).enumerate();
-        let savings = each.filter_map(|(place, ((counts, left), group))| {
-            saving(counts, left, group.nodes).map(|(saved, most)| (saved, place, most))
+        let savings = each.filter_map(|(site_index, ((counts, left), group))| {
+            saving(counts, left, group.nodes).map(|(saved, most)| (saved, site_index, most))
         });
-        let Some((_, place, most)) = savings.max() else { return false };
-        let Some((counts, left)) = self.counts.get(place).zip(left.get_mut(place)) else { return false };
+        let Some((_, site_index, most)) = savings.max() else { return false };
+        let Some((counts, left)) = self.counts.get(site_index).zip(left.get_mut(site_index)) else {
+            return false;
+        };
         left.retain(|nth| counts.get(*nth).is_some_and(|count| *count < most));
         true
     }

@@ -10,7 +10,7 @@ use crate::names;
 use crate::plan::demand::PodSetDemand;
 use crate::plan::offering::REMEMBERED;
 use crate::plan::packing::NodeKind;
-use crate::plan::resources::{amount, first_short};
+use crate::plan::resources::{amount, first_insufficient};
 use crate::plan::shape::Shape;
 use crate::plan::{Obstacle, ObstacleReason, resources};
 use crate::words::few;
@@ -81,7 +81,7 @@ impl Site<'_> {
             let content = self.most_content(&kind.room);
             let holds = |other: &NodeKind| {
                 (kind.has_accelerator || !other.has_accelerator)
-                    && first_short(&content, &other.room).is_none()
+                    && first_insufficient(&content, &other.room).is_none()
             };
             self.asked().filter(|(key, _)| self.is_of_types(key)).all(|(key, least)| {
                 let holding = others.iter().filter(|(other, _)| holds(other));

@@ -63,7 +63,7 @@ pub fn suits(
         return Err(no_type(draft, &known));
     }
     let rooms: Vec<ResourceList> = known.shapes.iter().map(|s| s.room(&ResourceList::new())).collect();
-    let holds = |room: &ResourceList| resources::first_short(&wanted.each, room).is_none();
+    let holds = |room: &ResourceList| resources::first_insufficient(&wanted.each, room).is_none();
     let mut holding = known.shapes.iter().zip(&rooms).filter(|(_, room)| holds(room)).peekable();
     if holding.peek().is_none() {
         let pool = &draft.node_pool;

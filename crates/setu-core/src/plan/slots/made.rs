@@ -53,8 +53,8 @@ impl Made {
         let Some(passed) = passed.filter(|_| families.iter().any(|family| family.fills)) else {
             return Ok(shared);
         };
-        let takes = shared.words(cluster, request);
-        let why = format!("where they share the largest they take {takes}, which is over {}", passed.bound);
+        let amounts = shared.words(cluster, request);
+        let why = format!("where they share the largest they take {amounts}, which is over {}", passed.bound);
         let mut found = packer.smaller(families, passed);
         if found.is_none() && request.policy.packing == PackingMode::Auto {
             for family in families.iter_mut() {
@@ -122,35 +122,35 @@ impl GangPacker<'_> {
         // Families that no step could make smaller for this measure.
         let mut settled: Vec<(usize, Measure)> = Vec::new();
         loop {
-            let wanted = passed.smaller.iter().find(|s| !settled.contains(&(s.place, s.of.clone())))?;
-            let (place, of) = (wanted.place, wanted.of.clone());
+            let wanted = passed.smaller.iter().find(|s| !settled.contains(&(s.site_index, s.of.clone())))?;
+            let (site_index, of) = (wanted.site_index, wanted.of.clone());
             let mut next = None;
             // Try a long step first, to need fewer.
             for below in [wanted.counts.saturating_mul(3) / 4, wanted.counts] {
-                families.get_mut(place)?.ceilings.push(Ceiling { of: of.clone(), below });
-                let before = self.last.get_mut(place)?.take();
+                families.get_mut(site_index)?.ceilings.push(Ceiling { of: of.clone(), below });
+                let before = self.last.get_mut(site_index)?.take();
                 match self.within(families) {
                     Some((made, None)) => return Some(made),
-                    Some((_, Some(over))) if self.has_changed(place, before.as_ref()) => {
+                    Some((_, Some(over))) if self.has_changed(site_index, before.as_ref()) => {
                         next = Some(over);
                         break;
                     }
                     _ => {
-                        families.get_mut(place)?.ceilings.pop();
-                        *self.last.get_mut(place)? = before;
+                        families.get_mut(site_index)?.ceilings.pop();
+                        *self.last.get_mut(site_index)? = before;
                     }
                 }
             }
             match next {
                 Some(over) => passed = over,
-                None => settled.push((place, of)),
+                None => settled.push((site_index, of)),
             }
         }
     }
 
     /// Whether a family has nodes other than these.
-    fn has_changed(&self, place: usize, before: Option<&(Vec<Slot>, Vec<String>)>) -> bool {
-        let now = self.last.get(place).and_then(Option::as_ref);
+    fn has_changed(&self, site_index: usize, before: Option<&(Vec<Slot>, Vec<String>)>) -> bool {
+        let now = self.last.get(site_index).and_then(Option::as_ref);
         now.map(|(slots, _)| slots) != before.map(|(slots, _)| slots)
     }
 
@@ -217,14 +217,18 @@ mod tests {
         world
     }
 
-    fn takes(plan: &Plan) -> (usize, String) {
+    fn nodes_and_cost(plan: &Plan) -> (usize, String) {
         (plan.slots.len(), plan.cost.at_most.to_string())
     }
 
     #[test]
     fn a_type_over_the_budget_is_not_used_for_packing() {
         let plan = family(8, &json!({"maxHourlyCost": "12"}), &json!({})).provisioned();
-        assert_eq!(takes(&plan), (2, "11.35".to_owned()), "two g5.12xlarge rather than one g5.48xlarge");
+        assert_eq!(
+            nodes_and_cost(&plan),
+            (2, "11.35".to_owned()),
+            "two g5.12xlarge rather than one g5.48xlarge"
+        );
     }
 
     #[test]

@@ -128,8 +128,9 @@ impl Site<'_> {
 
     /// Whether a node of this type holds the requests. True for unknown types.
     pub(super) fn holds(&self, instance_type: &str, requests: &ResourceList) -> bool {
-        self.shape(instance_type)
-            .is_none_or(|shape| resources::first_short(requests, &shape.room(&ResourceList::new())).is_none())
+        self.shape(instance_type).is_none_or(|shape| {
+            resources::first_insufficient(requests, &shape.room(&ResourceList::new())).is_none()
+        })
     }
 
     /// The types that can supply `count` nodes, out of these or else the listed ones. Returned unchanged if all can, or if none
@@ -191,7 +192,9 @@ impl Site<'_> {
     /// Why `nodes` nodes with these requests cannot be of a type: they would never come, or fail again.
     fn why_not(&self, shape: &Shape, nodes: u32, requests: &ResourceList) -> Option<String> {
         let policy = self.request.policy;
-        if shape.is_shown() && resources::first_short(requests, &shape.room(&ResourceList::new())).is_some() {
+        if shape.is_shown()
+            && resources::first_insufficient(requests, &shape.room(&ResourceList::new())).is_some()
+        {
             return Some("its nodes have shown that they do not hold the pods".to_owned());
         }
         // Not what is left of the limits, because that changes while the claims are created.
@@ -224,7 +227,7 @@ impl Site<'_> {
         let shapes = || self.family.known.shapes.iter();
         let may_be = |shape: &&Arc<Shape>| {
             let named = types.is_empty() || types.contains(&shape.instance_type);
-            named && resources::first_short(requests, &shape.room(&ResourceList::new())).is_none()
+            named && resources::first_insufficient(requests, &shape.room(&ResourceList::new())).is_none()
         };
         let listed = !types.is_empty() || self.family.known.is_bounded;
         // Where any type is possible, knowing a large type does not make it likely.

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 /// How far Kueue has got with a Workload.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum WorkloadPhase {
     /// It is a ProvisioningRequest that stands for no Workload.
     Unowned,
     /// No quota is reserved.
@@ -23,7 +23,7 @@ pub enum Standing {
     Finished,
 }
 
-impl Standing {
+impl WorkloadPhase {
     /// Reads it from the Workload's conditions.
     pub fn of(workload: &Workload) -> Self {
         if is_unowned(workload) {

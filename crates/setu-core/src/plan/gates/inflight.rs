@@ -6,9 +6,9 @@ use crate::plan::resources;
 use jiff::Timestamp;
 use std::sync::Arc;
 
-/// What happens beside this gang.
+/// NodeClaims in flight, recent creates and held nodes of others than this gang.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Traffic {
+pub struct InflightNodes {
     /// Claims that exist or are about to be created and whose nodes are not ready.
     pub in_flight: u32,
     /// When to check that again.

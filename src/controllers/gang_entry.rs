@@ -1,4 +1,4 @@
-//! Where a gang was last seen, and what of it is still to be reported: the source of spans, Events and gauges.
+//! Where a gang is, as last committed, and what of it is still to be reported: the source of spans, Events and gauges.
 //!
 //! Rule: nothing is decided on it.
 
@@ -66,11 +66,11 @@ impl GangEntry {
     }
 
     /// Records the wait notice for the gang's owner; returns whether it is new.
-    pub fn is_news(&mut self, seq: u64, topic: &str) -> bool {
+    pub fn is_new_wait(&mut self, seq: u64, topic: &str) -> bool {
         let reported = (seq, topic.to_owned());
-        let is_news = self.reported != reported;
+        let is_new_wait = self.reported != reported;
         self.reported = reported;
-        is_news
+        is_new_wait
     }
 
     /// For how long the gang has been in its state; zero if its wait has no deadline.

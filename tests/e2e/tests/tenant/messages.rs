@@ -31,8 +31,8 @@ pub async fn a_launch_that_is_refused(stage: &mut Stage) {
     // Once while Setu waits, and once after the failure.
     for state in ["Provisioning", "RollingBack"] {
         stage.play.step(json!({"until": {"job": "unlucky", "wentThrough": [state]}})).await;
-        let told = read_by_the_tenant(stage).await;
-        assert!(told.contains("Unauthorized") && !told.contains(ACCOUNT), "{state}: {told}");
+        let messages = read_by_the_tenant(stage).await;
+        assert!(messages.contains("Unauthorized") && !messages.contains(ACCOUNT), "{state}: {messages}");
     }
     stage.as_tenant(json!({"delete": {"kind": "Job", "name": "unlucky"}})).await;
     stage.nodes_do_not_come().await;

@@ -16,7 +16,7 @@ use setu::telemetry::metrics;
 use std::time::Duration;
 use world::START;
 
-const ID: &str = "strays";
+const ID: &str = "orphans";
 
 struct Stage {
     cluster: SimCluster,

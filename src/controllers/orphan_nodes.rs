@@ -28,8 +28,8 @@ const SWEEP: Duration = Duration::from_mins(5);
 const SECOND_READ: Duration = Duration::from_secs(1);
 /// How long no sweep runs after Setu was not permitted to delete Nodes.
 const REFUSED: Duration = Duration::from_hours(1);
-/// The lane in which the sweep waits for its turn to write.
-const LANE: &str = "sweep";
+/// The flow in which the sweep waits for permits to write.
+const FLOW: &str = "sweep";
 
 /// Sweeps soon after the start, and then once a period until `stop`.
 pub async fn sweep(context: &Context, stop: &CancellationToken) {
@@ -40,58 +40,58 @@ pub async fn sweep(context: &Context, stop: &CancellationToken) {
         if refused.is_some_and(|at| at.elapsed() < REFUSED) {
             continue;
         }
-        match context.writes.within(LANE, sweep_once(context)).await {
+        match context.writes.within(FLOW, sweep_once(context)).await {
             Ok(()) => refused = None,
             Err(error) if error.is_forbidden() => {
                 if refused.is_none() {
-                    tracing::warn!(error = %error.in_full(), "stray Nodes stay: Setu may not delete Nodes");
+                    tracing::warn!(error = %error.in_full(), "orphan Nodes stay: Setu may not delete Nodes");
                 }
                 refused = Some(Instant::now());
             }
             Err(error) if context.is_quiet_about(&error) => {
-                tracing::debug!(error = %error.in_full(), "could not list stray Nodes");
+                tracing::debug!(error = %error.in_full(), "could not list orphan Nodes");
             }
-            Err(error) => tracing::warn!(error = %error.in_full(), "could not list stray Nodes"),
+            Err(error) => tracing::warn!(error = %error.in_full(), "could not list orphan Nodes"),
         }
     }
 }
 
 async fn sweep_once(context: &Context) -> Result<(), Error> {
-    let suspects = strays(context, suspects(context)).await?;
+    let suspects = orphan_nodes(context, suspects(context)).await?;
     if suspects.is_empty() {
         return Ok(());
     }
     tokio::time::sleep(SECOND_READ).await;
-    for node in strays(context, suspects).await? {
+    for node in orphan_nodes(context, suspects).await? {
         let uid = node.label(names::WORKLOAD_UID);
         tracing::info!(
             node = node.name_any(),
             workload = node.annotations().get(names::WORKLOAD),
-            reason = OrphanReason::StrayNode.name(),
+            reason = OrphanReason::OrphanNode.name(),
             "no NodeClaim stands behind a Node any more"
         );
         match nodes::delete(context.client_of(uid), &node).await {
-            Ok(()) => metrics::swept(OrphanReason::StrayNode),
+            Ok(()) => metrics::swept(OrphanReason::OrphanNode),
             Err(error) if error.is_forbidden() => return Err(error),
             Err(error) => {
-                log_remaining_stray(context, &node, &error);
+                log_remaining(context, &node, &error);
             }
         }
     }
     Ok(())
 }
 
-/// Logs why a stray Node stays for now, unless an outage explains it.
-fn log_remaining_stray(context: &Context, node: &Node, error: &Error) {
+/// Logs why an orphan Node stays for now, unless an outage explains it.
+fn log_remaining(context: &Context, node: &Node, error: &Error) {
     let node = node.name_any();
     if context.is_quiet_about(error) {
-        tracing::debug!(node, error = %error.in_full(), "a stray Node stays for now");
+        tracing::debug!(node, error = %error.in_full(), "an orphan Node stays for now");
     } else {
-        tracing::warn!(node, error = %error.in_full(), "a stray Node stays for now");
+        tracing::warn!(node, error = %error.in_full(), "an orphan Node stays for now");
     }
 }
 
-/// Nodes that the caches show as possible strays, of gangs that this replica acts for.
+/// Nodes that the caches show as possible orphans, of gangs that this replica acts for.
 fn suspects(context: &Context) -> Vec<Node> {
     let known = context.stores.claims.entries();
     let named: BTreeSet<&str> = known.iter().map(|claim| claim.node_name.as_str()).collect();
@@ -101,8 +101,8 @@ fn suspects(context: &Context) -> Vec<Node> {
     found.filter(mine).map(Arc::unwrap_or_clone).collect()
 }
 
-/// Which of these Nodes are strays now. They are read before the claims, because a claim exists before its Node.
-async fn strays(context: &Context, suspects: Vec<Node>) -> Result<Vec<Node>, Error> {
+/// Which of these Nodes are orphans now. They are read before the claims, because a claim exists before its Node.
+async fn orphan_nodes(context: &Context, suspects: Vec<Node>) -> Result<Vec<Node>, Error> {
     let api: Api<Node> = Api::all(context.client.clone());
     let mut found = Vec::new();
     for suspect in suspects {
@@ -116,20 +116,20 @@ async fn strays(context: &Context, suspects: Vec<Node>) -> Result<Vec<Node>, Err
     }
     let pools: BTreeSet<String> = found.iter().map(|node| node.label(names::NODEPOOL).to_owned()).collect();
     let claims = claims::guarded_of_pools(&context.client, &Vec::from_iter(pools)).await?;
-    let mut strays = Vec::new();
+    let mut orphans = Vec::new();
     for node in found {
         if claims.iter().any(|claim| may_stand_behind(claim, &node)) {
             continue;
         }
         match may_be_used(context, &node).await {
             Ok(true) => {}
-            Ok(false) => strays.push(node),
+            Ok(false) => orphans.push(node),
             Err(error) => {
-                log_remaining_stray(context, &node, &error);
+                log_remaining(context, &node, &error);
             }
         }
     }
-    Ok(strays)
+    Ok(orphans)
 }
 
 /// A claim that cannot be read may stand behind any Node of its NodePool.
