@@ -50,7 +50,7 @@ COPY src src
 RUN find crates src -name '*.rs' -exec touch {} + && \
     cargo auditable build --release --locked --no-default-features -p setu --bin setu --target "$(cat /target)" && \
     ls -l "target/$(cat /target)/release/setu"
-COPY .ci/image .ci/certificates.txt .ci/
+COPY .ci/image .ci/shared.py .ci/certificates.txt .ci/
 RUN python3 .ci/image --binary "$TARGETARCH=target/$(cat /target)/release/setu" --tree /image
 
 FROM scratch
