@@ -77,6 +77,7 @@ fn record_all(gangs: u32) {
     metrics::karpenter_page(false);
     metrics::leader(Some(0), true);
     metrics::spans_unsent(Unsent::Export, 2);
+    metrics::reconciled("workload", true, Duration::from_millis(3));
     metrics::event_unpublished(Unpublished::Limited);
     metrics::build_info();
 }

@@ -8,7 +8,7 @@ use crate::cluster::watch::{StartGates, Touched, watch, watch_keeping};
 use crate::controllers::Context;
 use crate::controllers::context::{ContextParts, Options, Wakers};
 use crate::controllers::plan_kinds::{OnPlanChange, PlanStores};
-use crate::controllers::queue::QueueKey;
+use crate::controllers::queue::{QueueKey, Wake};
 use crate::controllers::stores::{Optional, Stores};
 use crate::controllers::summary::{ClaimSummary, WorkloadSummary};
 use crate::controllers::workloads::{self, Requests, Workloads};
@@ -27,8 +27,16 @@ use tokio::sync::watch;
 /// How often all that wait for a plan are woken: what plans are made from changes with every gang that moves.
 const PACE: Duration = Duration::from_millis(100);
 
-/// Keys to reconcile, one after the other.
-type Wakes = BoxStream<'static, QueueKey>;
+/// How NodeClaims are kept.
+const CLAIMS: Keeping<NodeClaim, ClaimSummary> = Keeping {
+    summary: ClaimSummary::of,
+    index: ClaimSummary::workload_uid,
+    packed: true,
+    only_changes: true,
+};
+
+/// Objects to reconcile, one after the other.
+type Wakes = BoxStream<'static, Wake>;
 
 /// The inputs of the loops.
 pub struct Feeds {
@@ -74,7 +82,7 @@ struct Changes {
 
 /// Objects to reconcile for another reason than a change.
 struct Woken {
-    workloads: UnboundedReceiver<ObjectRef<Workload>>,
+    workloads: UnboundedReceiver<Wake>,
     checks: UnboundedReceiver<ObjectRef<AdmissionCheck>>,
     claims: UnboundedReceiver<ObjectRef<NodeClaim>>,
     parameters: UnboundedReceiver<ObjectRef<RawParameters>>,
@@ -104,7 +112,8 @@ impl Watches {
         let (client, gates) = (self.client.clone(), self.gates.clone());
         let (all, open) = (Config::default, Some(&gates));
         // Kinds with thousands of objects are kept packed.
-        let workloads = Keeping { summary: WorkloadSummary::of, index: |_| "", packed: true };
+        let workloads =
+            Keeping { summary: WorkloadSummary::of, index: |_| "", packed: true, only_changes: false };
         let workloads = watch_keeping("workloads", Api::all(client.clone()), all(), open, workloads);
         let checks = watch("admissionchecks", Api::all(client.clone()), all(), open);
         // Without permission to read these two nothing starts, so they are watched only where they count.
@@ -117,8 +126,7 @@ impl Watches {
         let (requests, all_workloads) = self.requests(serves_requests, workloads.store);
         let plan = PlanStores::watch(&client, &gates, &mut PlanReactions { watches: self, plans });
         let ours = all().labels(&format!("{}={}", names::MANAGED_BY, names::SETU));
-        let claims = Keeping { summary: ClaimSummary::of, index: ClaimSummary::workload_uid, packed: true };
-        let claims = watch_keeping("nodeclaims", Api::all(client.clone()), ours, open, claims);
+        let claims = watch_keeping("nodeclaims", Api::all(client.clone()), ours, open, CLAIMS);
         let nodes = self.nodes();
         let limit_ranges = self.required("limitranges", all(), plans.on_change());
         let local_queues = self.optional("localqueues", plans.on_change());
@@ -187,7 +195,7 @@ impl Watches {
 
     /// Watches the Nodes of gangs.
     fn nodes(&mut self) -> Store<Node> {
-        let keeping = Keeping { packed: true, ..Keeping::default() };
+        let keeping = Keeping { packed: true, only_changes: true, ..Keeping::default() };
         let of_gangs = Config::default().labels(names::GANG);
         let (api, gates) = (Api::all(self.client.clone()), Some(&self.gates));
         let watched = watch_keeping("nodes", api, of_gangs, gates, keeping);
@@ -212,10 +220,10 @@ impl Watches {
     }
 }
 
-/// Keys of changed objects, after `note`, and of objects that are woken for another reason.
+/// Changed objects, after `note`, and objects that are woken for another reason.
 fn wakes<K: Object + Send + Sync + 'static, G: Send + Sync + 'static>(
     touched: Touched<K, G>,
-    woken: UnboundedReceiver<ObjectRef<K>>,
+    woken: UnboundedReceiver<impl Into<Wake> + Send + 'static>,
     context: &Arc<Context>,
     note: impl Fn(&Context, &K) + Send + 'static,
 ) -> Wakes {
@@ -223,10 +231,10 @@ fn wakes<K: Object + Send + Sync + 'static, G: Send + Sync + 'static>(
     let touched = stream::unfold(touched, |mut t| async move { t.recv().await.map(|object| (object, t)) });
     let touched = touched.map(move |object| {
         note(&context, &object);
-        QueueKey::of(&*object)
+        Wake::from(QueueKey::of(&*object))
     });
     let woken = stream::unfold(woken, |mut w| async move { w.recv().await.map(|object| (object, w)) });
-    stream::select(touched, woken.map(QueueKey::from)).boxed()
+    stream::select(touched, woken.map(Into::into)).boxed()
 }
 
 fn spawn<K: Object + Send + Sync + 'static, G: Send + Sync + 'static>(

@@ -142,7 +142,9 @@ async fn reconcile_workload(key: QueueKey, context: &Arc<Context>) -> Action {
         return Action::await_change();
     };
     let reconcile = workload::reconcile(Arc::clone(&workload), Arc::clone(context)).boxed();
-    let action = match context.writes.within(&workload.local_queue(), reconcile).await {
+    let queue = workload.local_queue();
+    let reconcile = context.writes.within(&queue, reconcile);
+    let action = match measured("workload", reconcile).await {
         Ok(action) => action,
         Err(error) => workload::on_error(&workload, &error, context),
     };
@@ -154,13 +156,14 @@ async fn reconcile_check(key: QueueKey, context: &Arc<Context>) -> Action {
     let Some(check) = context.stores.checks.get(&key.object()) else {
         return Action::await_change();
     };
-    let result = admission_check::reconcile(check, Arc::clone(context)).await;
+    let reconcile = Box::pin(admission_check::reconcile(check, Arc::clone(context)));
+    let result = measured("admissioncheck", reconcile).await;
     result.unwrap_or_else(|error| retry(context, ("AdmissionCheck", &key), &error))
 }
 
 async fn reconcile_claim(key: QueueKey, sweeper: &Arc<Sweeper>) -> Action {
     let reconcile = Box::pin(claims::reconcile(key.object(), Arc::clone(sweeper)));
-    let result = sweeper.context.writes.within(SWEEP, reconcile).await;
+    let result = measured("nodeclaim", sweeper.context.writes.within(SWEEP, reconcile)).await;
     result.unwrap_or_else(|error| retry(&sweeper.context, ("NodeClaim", &key), &error))
 }
 
@@ -168,8 +171,19 @@ async fn reconcile_parameters(key: QueueKey, context: &Arc<Context>) -> Action {
     let Some(object) = context.stores.parameters.get(&key.object()) else {
         return Action::await_change();
     };
-    let result = parameters::reconcile(object, Arc::clone(context)).await;
+    let result = measured("provisioningparameters", parameters::reconcile(object, Arc::clone(context))).await;
     result.unwrap_or_else(|error| retry(context, ("ProvisioningParameters", &key), &error))
+}
+
+/// Measures a reconcile of this controller.
+async fn measured<E>(
+    controller: &'static str,
+    reconcile: impl Future<Output = Result<Action, E>>,
+) -> Result<Action, E> {
+    let began = Instant::now();
+    let result = reconcile.await;
+    metrics::reconciled(controller, result.is_ok(), began.elapsed());
+    result
 }
 
 fn retry(context: &Context, (kind, key): (&str, &QueueKey), error: &crate::error::Error) -> Action {

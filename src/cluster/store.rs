@@ -11,6 +11,8 @@ use kube::{Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hasher};
+use std::io;
 use std::ops::Deref;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
@@ -35,11 +37,13 @@ pub struct Keeping<K, G> {
     /// Whether objects are packed, for a kind that comes in thousands. Reading one unpacks it, except for recently
     /// changed ones.
     pub packed: bool,
+    /// Whether an object is only reported if more than its version changed, for a kind with heartbeats.
+    pub only_changes: bool,
 }
 
 impl<K> Default for Keeping<K, ()> {
     fn default() -> Self {
-        Self { summary: |_| (), index: |()| "", packed: false }
+        Self { summary: |_| (), index: |()| "", packed: false, only_changes: false }
     }
 }
 
@@ -48,11 +52,13 @@ impl<K> Default for Keeping<K, ()> {
 pub struct StoreEntry<K, G> {
     summary: Arc<G>,
     kept: Kept<K>,
+    /// Digest of all but its version; `None` if every version is reported.
+    content: Option<u64>,
 }
 
 impl<K, G> Clone for StoreEntry<K, G> {
     fn clone(&self) -> Self {
-        Self { summary: Arc::clone(&self.summary), kept: self.kept.clone() }
+        Self { summary: Arc::clone(&self.summary), kept: self.kept.clone(), content: self.content }
     }
 }
 
@@ -83,15 +89,18 @@ struct Shelf<K, G> {
 }
 
 impl<K, G> Shelf<K, G> {
-    fn insert(&mut self, key: Key, object: StoreEntry<K, G>) {
+    /// Inserts an entry, and returns the one before.
+    fn insert(&mut self, key: Key, object: StoreEntry<K, G>) -> Option<StoreEntry<K, G>> {
         let index = self.keeping.index;
         let value = index(&object).to_owned();
-        if let Some(old) = self.objects.insert(key.clone(), object).filter(|old| index(old) != value) {
-            self.lose(index(&old), &key);
+        let old = self.objects.insert(key.clone(), object);
+        if let Some(old) = old.as_ref().filter(|old| index(old) != value) {
+            self.lose(index(old), &key);
         }
         if !value.is_empty() {
             self.found.entry(value).or_default().insert(key);
         }
+        old
     }
 
     fn remove(&mut self, key: &Key) {
@@ -220,6 +229,7 @@ pub enum StoreChange<K: Resource<DynamicType = ()>> {
 pub struct Writer<K, G = ()> {
     store: Store<K, G>,
     summary: fn(&K) -> G,
+    only_changes: bool,
     packer: Option<Packer>,
     /// The objects of a packed kind that are not packed.
     recent: Recent<Key>,
@@ -231,9 +241,10 @@ impl<K: Object, G> Writer<K, G> {
     /// A writer of a new store.
     pub fn new(keeping: Keeping<K, G>) -> (Store<K, G>, Self) {
         let (summary, packer) = (keeping.summary, keeping.packed.then(Packer::default));
+        let only_changes = keeping.only_changes;
         let store = Store::new(keeping);
         let recent = Recent::new(UNPACKED);
-        (store.clone(), Self { store, summary, packer, recent, relist: BTreeMap::new() })
+        (store.clone(), Self { store, summary, only_changes, packer, recent, relist: BTreeMap::new() })
     }
 
     /// Applies an event, and returns the objects that it added, changed or removed.
@@ -243,24 +254,27 @@ impl<K: Object, G> Writer<K, G> {
                 self.relist.clear();
                 Vec::new()
             }
-            Event::InitApply(object) => {
-                let key = key(&object);
+            Event::InitApply(mut object) => {
+                let (key, content) = (key(&object), self.content(&mut object));
                 let summary = Arc::new((self.summary)(&object));
                 let kept = self.packed(Arc::new(object));
-                self.relist.insert(key, StoreEntry { summary, kept });
+                self.relist.insert(key, StoreEntry { summary, kept, content });
                 Vec::new()
             }
             Event::InitDone => self.listed(),
-            Event::Apply(object) => {
+            Event::Apply(mut object) => {
+                let content = self.content(&mut object);
                 let object = Arc::new(object);
                 let shown = StoreEntry {
                     summary: Arc::new((self.summary)(&object)),
                     kept: Kept::Whole(Arc::clone(&object)),
+                    content,
                 };
                 let key = key(&*object);
-                self.store.change(|shelf| shelf.insert(key.clone(), shown));
+                let before = self.store.change(|shelf| shelf.insert(key.clone(), shown));
                 self.pack_another(key);
-                vec![StoreChange::Moved(object)]
+                let is_same = content.is_some() && before.is_some_and(|before| before.content == content);
+                if is_same { Vec::new() } else { vec![StoreChange::Moved(object)] }
             }
             Event::Delete(object) => {
                 let key = key(&object);
@@ -269,6 +283,17 @@ impl<K: Object, G> Writer<K, G> {
                 vec![StoreChange::Moved(Arc::new(object))]
             }
         }
+    }
+
+    /// The digest of an object without its version, if only changes of the rest are reported.
+    fn content(&self, object: &mut K) -> Option<u64> {
+        if !self.only_changes {
+            return None;
+        }
+        let version = object.meta_mut().resource_version.take();
+        let content = digest(object);
+        object.meta_mut().resource_version = version;
+        content
     }
 
     fn packed(&mut self, object: Arc<K>) -> Kept<K> {
@@ -283,9 +308,9 @@ impl<K: Object, G> Writer<K, G> {
         }
         let Some(key) = self.recent.name(changed) else { return };
         let shown = self.store.shelf().objects.get(&key).cloned();
-        if let Some(StoreEntry { summary, kept: Kept::Whole(object) }) = shown {
+        if let Some(StoreEntry { summary, kept: Kept::Whole(object), content }) = shown {
             let kept = self.packed(object);
-            self.store.change(|shelf| shelf.objects.insert(key, StoreEntry { summary, kept }));
+            self.store.change(|shelf| shelf.objects.insert(key, StoreEntry { summary, kept, content }));
         }
     }
 
@@ -306,6 +331,27 @@ impl<K: Object, G> Writer<K, G> {
         });
         let gone = gone.into_values().filter_map(|kept| kept.object()).map(StoreChange::Moved);
         gone.chain(shown).collect()
+    }
+}
+
+/// The digest of an object's text. It is compared within one process only.
+fn digest(object: &impl Serialize) -> Option<u64> {
+    let mut text = HashedText(DefaultHasher::new());
+    serde_json::to_writer(&mut text, object).ok()?;
+    Some(text.0.finish())
+}
+
+/// Hashes text that is written to it.
+struct HashedText(DefaultHasher);
+
+impl io::Write for HashedText {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        self.0.write(text);
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -366,7 +412,8 @@ mod tests {
         };
         for packed in [false, true] {
             let zone = |n: &Node| n.metadata.generate_name.clone().unwrap_or_default();
-            let (store, mut writer) = Writer::new(Keeping { summary: zone, index: String::as_str, packed });
+            let (store, mut writer) =
+                Writer::new(Keeping { summary: zone, index: String::as_str, packed, only_changes: false });
             for event in [
                 Event::Init,
                 Event::InitApply(node("a", "x")),
@@ -396,7 +443,7 @@ mod tests {
 
     #[test]
     fn recently_changed_objects_of_a_packed_kind_are_not_packed() {
-        let keeping = Keeping { summary: |_: &Node| (), index: |()| "all", packed: true };
+        let keeping = Keeping { index: |()| "all", packed: true, ..Keeping::default() };
         let (store, mut writer) = Writer::new(keeping);
         for event in [Event::Init, Event::InitApply(node("listed")), Event::InitDone] {
             writer.take(event);
@@ -419,5 +466,24 @@ mod tests {
         writer.take(Event::Delete(node("another")));
         writer.take(Event::Apply(node("one more")));
         assert!(!is_packed(&names[4]), "what is gone has made room");
+    }
+
+    #[test]
+    fn a_heartbeat_is_stored_but_not_reported() {
+        let (store, mut writer) = Writer::new(Keeping { only_changes: true, ..Keeping::default() });
+        let at = |version: &str, zone: &str| {
+            let mut node = node("a");
+            node.metadata.resource_version = Some(version.to_owned());
+            node.metadata.generate_name = Some(zone.to_owned());
+            node
+        };
+        for event in [Event::Init, Event::InitApply(at("1", "x")), Event::InitDone] {
+            writer.take(event);
+        }
+        assert!(writer.take(Event::Apply(at("2", "x"))).is_empty());
+        assert_eq!(*store.state()[0], at("2", "x"));
+        assert_eq!(described(&writer.take(Event::Apply(at("3", "y")))), ["a"]);
+        assert_eq!(described(&writer.take(Event::Delete(at("3", "y")))), ["a"]);
+        assert_eq!(described(&writer.take(Event::Apply(at("4", "y")))), ["a"]);
     }
 }

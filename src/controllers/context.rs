@@ -7,7 +7,7 @@ use super::memory::ClaimTombstones;
 use super::meters::{ReadyEstimates, Stall};
 use super::policies::Parameters;
 use super::policies::Policies;
-use super::queue::QueueKey;
+use super::queue::{QueueKey, Wake};
 use super::remembered::OfGangs;
 use super::stores::Stores;
 use super::waiting::Waiting;
@@ -31,13 +31,14 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Client, ResourceExt};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use tokio::sync::mpsc::UnboundedSender;
 
 /// How the reconcilers wake each other.
 #[derive(Clone)]
 pub struct Wakers {
     /// Reconcile this Workload.
-    pub workload: UnboundedSender<ObjectRef<Workload>>,
+    pub workload: UnboundedSender<Wake>,
     /// Reconcile this NodeClaim.
     pub claim: UnboundedSender<ObjectRef<NodeClaim>>,
     /// Reconcile this AdmissionCheck.
@@ -247,9 +248,17 @@ impl Context {
 
     /// Queues a Workload for another reconcile.
     pub fn wake_workload(&self, workload: ObjectRef<Workload>) {
-        self.of_gangs.waiting.note(QueueKey::from(workload.clone()));
+        self.wake_workload_within(workload, Duration::ZERO);
+    }
+
+    /// Queues a Workload for another reconcile that may wait this long for more changes.
+    pub(super) fn wake_workload_within(&self, workload: ObjectRef<Workload>, within: Duration) {
+        let key = QueueKey::from(workload);
+        if within.is_zero() {
+            self.of_gangs.waiting.note(key.clone());
+        }
         // Fails only while the process ends, when nothing reconciles any more.
-        let _ = self.wake.workload.send(workload);
+        let _ = self.wake.workload.send(Wake { key, within });
     }
 
     /// Wakes every Workload that carries this check, or has a journal for it.

@@ -3,12 +3,20 @@
 use super::context::Context;
 use super::memory::workload_of;
 use super::queue::QueueKey;
+use super::summary::ClaimSummary;
 use crate::api::{Node, NodeClaim, Workload};
-use crate::gang::identity::gang_label;
+use crate::cluster::store::StoreEntry;
+use crate::gang::expectation::ClaimEvent;
+use crate::gang::identity::{gang_label, gang_of};
 use crate::names;
 use crate::plan::shape::Shape;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
+use std::time::Duration;
+
+/// How long a change of a gang's NodeClaim or Node that it does not wait for may take to be reconciled. Each node changes a
+/// dozen times until it is ready, and a reconcile goes through all of them.
+const TOGETHER: Duration = Duration::from_secs(1);
 
 impl Context {
     /// Records a changed NodeClaim, and wakes its Workload and the gangs that wait for it.
@@ -26,22 +34,49 @@ impl Context {
             self.learn(shape);
         }
         if let Some(workload) = workload_of(claim) {
-            self.wake_workload(workload);
+            let is_it = |k: &&StoreEntry<_, ClaimSummary>| claim.uid().is_some_and(|uid| k.uid == uid);
+            let event = known.as_ref().filter(is_it).map_or(ClaimEvent::Gone, |known| self.event_of(known));
+            self.wake_as_due(workload, &gang_of(claim), &claim.name_any(), event);
         }
         self.wake_waiters_of(claim);
     }
 
     /// Records a changed Node's shape, or that it is gone, and wakes its gang.
     pub fn node_touched(&self, node: &Node) {
-        if self.stores.nodes.entry(&ObjectRef::from_obj(node)).is_none() {
+        let is_gone = self.stores.nodes.entry(&ObjectRef::from_obj(node)).is_none();
+        if is_gone {
             self.of_gangs.ledger.open().observed_shapes().forget_node(&node.name_any(), self.now());
         } else if let Some(shape) = Shape::of_node(node, self.now()) {
             self.learn(shape);
         }
         let annotation = node.metadata.annotations.as_ref().and_then(|a| a.get(names::WORKLOAD));
-        if let Some((namespace, name)) = annotation.and_then(|a| a.split_once('/')) {
-            self.wake_workload(ObjectRef::new(name).within(namespace));
+        let Some((namespace, name)) = annotation.and_then(|a| a.split_once('/')) else { return };
+        let workload = ObjectRef::new(name).within(namespace);
+        let claim = node.claim_name().and_then(|name| self.stores.claims.entry(&ObjectRef::new(name)));
+        if let (Some(name), Some(claim)) = (node.claim_name(), claim) {
+            let event = if is_gone {
+                ClaimEvent::Ending
+            } else {
+                ClaimEvent::of(claim.is_deleting(), claim.is_initialized, Some(node))
+            };
+            self.wake_as_due(workload, &claim.gang, name, event);
+        } else {
+            self.wake_workload_within(workload, TOGETHER);
         }
+    }
+
+    /// What the stores show of a NodeClaim that exists.
+    fn event_of(&self, claim: &ClaimSummary) -> ClaimEvent {
+        let node =
+            claim.is_initialized.then(|| self.stores.nodes.get(&ObjectRef::new(&claim.node_name))).flatten();
+        ClaimEvent::of(claim.is_deleting(), claim.is_initialized, node.as_deref())
+    }
+
+    /// Wakes a Workload after an event of its NodeClaim: at once if its gang waits for that event, and otherwise with other
+    /// changes.
+    fn wake_as_due(&self, workload: ObjectRef<Workload>, gang: &str, claim: &str, event: ClaimEvent) {
+        let is_due = self.of_gangs.registry.is_due(gang, claim, event);
+        self.wake_workload_within(workload, if is_due { Duration::ZERO } else { TOGETHER });
     }
 
     /// Records a shape. A gang may wait for a type that is better known now.

@@ -51,6 +51,27 @@ impl<K: Resource<DynamicType = ()>> From<ObjectRef<K>> for QueueKey {
     }
 }
 
+/// An object to reconcile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wake {
+    /// The object.
+    pub key: QueueKey,
+    /// How long it may wait, so that more changes are reconciled together.
+    pub within: Duration,
+}
+
+impl From<QueueKey> for Wake {
+    fn from(key: QueueKey) -> Self {
+        Self { key, within: Duration::ZERO }
+    }
+}
+
+impl<K: Resource<DynamicType = ()>> From<ObjectRef<K>> for Wake {
+    fn from(object: ObjectRef<K>) -> Self {
+        QueueKey::from(object).into()
+    }
+}
+
 /// How many reconciles run at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueLimits {
@@ -90,7 +111,7 @@ impl Action {
 /// Reconciles the objects that `wakes` names, and again when a reconcile asks for it, until `stop`. Then finishes the
 /// running reconciles.
 pub async fn work<F>(
-    wakes: impl Stream<Item = QueueKey>,
+    wakes: impl Stream<Item = impl Into<Wake>>,
     limits: QueueLimits,
     flow_of: impl Fn(&QueueKey) -> String,
     reconcile: impl Fn(QueueKey) -> F,
@@ -119,7 +140,7 @@ pub async fn work<F>(
             () = stop.cancelled(), if !stop.is_cancelled() => {}
             Some((key, again)) = running_now.next(), if !running_now.is_empty() => scheduler.done(key, again),
             wake = wakes.next(), if !stop.is_cancelled() => match wake {
-                Some(key) => scheduler.wake(key),
+                Some(wake) => scheduler.wake_within(wake.into()),
                 // Nothing can wake us any more: the process ends.
                 None => stop.cancelled().await,
             },
@@ -132,9 +153,9 @@ pub async fn work<F>(
 ///
 /// `wakes` is read from the start, so that nothing piles up.
 pub fn held_back(
-    wakes: impl Stream<Item = QueueKey>,
+    wakes: impl Stream<Item = Wake>,
     opened: impl Future<Output = ()>,
-) -> impl Stream<Item = QueueKey> {
+) -> impl Stream<Item = Wake> {
     let wakes = Box::pin(wakes);
     let waits = async move {
         let (mut wakes, mut opened) = (wakes, pin!(opened));
@@ -143,8 +164,8 @@ pub fn held_back(
             tokio::select! {
                 biased;
                 () = &mut opened => break,
-                Some(key) = wakes.next() => if known.insert(key.clone()) {
-                    held.push(key);
+                Some(Wake { key, .. }) = wakes.next() => if known.insert(key.clone()) {
+                    held.push(Wake::from(key));
                 },
                 else => break,
             }
@@ -166,6 +187,8 @@ struct Scheduler<L> {
     busy: BTreeMap<String, usize>,
     /// Changed while being reconciled.
     again: BTreeSet<QueueKey>,
+    /// Changed while being reconciled, and may wait until then.
+    later: BTreeMap<QueueKey, Instant>,
     due: BTreeMap<(Instant, u64), QueueKey>,
     due_at: BTreeMap<QueueKey, (Instant, u64)>,
     /// Until when recently reconciled objects are left alone.
@@ -182,10 +205,24 @@ impl<L: Fn(&QueueKey) -> String> Scheduler<L> {
             running: BTreeMap::new(),
             busy: BTreeMap::new(),
             again: BTreeSet::new(),
+            later: BTreeMap::new(),
             due: BTreeMap::new(),
             due_at: BTreeMap::new(),
             pauses: BTreeMap::new(),
             count: 0,
+        }
+    }
+
+    fn wake_within(&mut self, Wake { key, within }: Wake) {
+        if within.is_zero() {
+            self.wake(key);
+            return;
+        }
+        let at = after(within);
+        if self.running.contains_key(&key) {
+            self.later.entry(key).or_insert(at);
+        } else if !self.waiting.contains(&key) && self.due_at.get(&key).is_none_or(|(due, _)| at < *due) {
+            self.put_off(key, at);
         }
     }
 
@@ -251,17 +288,23 @@ impl<L: Fn(&QueueKey) -> String> Scheduler<L> {
                 self.busy.remove(&flow);
             }
         }
-        let now = Instant::now();
-        let after = |wait: Duration| now.checked_add(wait).unwrap_or(now);
         if !action.pause.is_zero() {
             self.pauses.insert(key.clone(), after(action.pause));
         }
+        let later = self.later.remove(&key);
         if self.again.remove(&key) {
             self.wake(key);
-        } else if let Some(wait) = action.wait {
-            self.put_off(key, after(wait.max(action.pause)));
+        } else if let Some(due) =
+            action.wait.map(|wait| after(wait.max(action.pause))).into_iter().chain(later).min()
+        {
+            self.put_off(key, due);
         }
     }
+}
+
+fn after(wait: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(wait).unwrap_or(now)
 }
 
 #[cfg(test)]
@@ -365,6 +408,36 @@ mod tests {
         );
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn changes_that_may_wait_are_reconciled_together_or_with_one_that_may_not() {
+        let stop = CancellationToken::new();
+        let (started, seen) = (Instant::now(), RefCell::new(Vec::new()));
+        let wake = |key, within| Wake { key, within: Duration::from_millis(within) };
+        // Two that may wait for a second; one during the reconcile that follows; two that may wait and one that may not.
+        let touches = [(0, 1_000), (600, 1_000), (1_050, 1_000), (5_000, 1_000), (5_200, 1_000), (5_300, 0)];
+        let touches = touches.map(|(at, within)| {
+            let touch = async move {
+                tokio::time::sleep_until(started + Duration::from_millis(at)).await;
+                wake(key("a"), within)
+            };
+            futures::stream::once(touch).boxed_local()
+        });
+        let reconcile = |_| {
+            seen.borrow_mut().push(started.elapsed().as_millis());
+            let (stop, count) = (stop.clone(), seen.borrow().len());
+            async move {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                if count == 4 {
+                    stop.cancel();
+                }
+                Action::requeue(if count < 3 { Duration::from_hours(1) } else { Duration::from_secs(2) })
+            }
+        };
+        let wakes = futures::stream::select_all(touches).chain(futures::stream::pending());
+        work(wakes, QueueLimits { all: 2, flow: 2, first: 0 }, QueueKey::flow, reconcile, &stop).await;
+        assert_eq!(*seen.borrow(), [1_000, 2_050, 5_300, 7_400]);
+    }
+
     #[tokio::test]
     async fn held_back_keys_come_once_in_order_and_later_keys_as_they_come() {
         let (opens, opened) = tokio::sync::oneshot::channel();
@@ -374,8 +447,9 @@ mod tests {
             key("c")
         });
         let late = late.chain(futures::stream::iter(["a", "a"].map(key)));
+        let wakes = early.chain(late).map(Wake::from);
         let opened = async { opened.await.unwrap() };
-        let seen: Vec<String> = held_back(early.chain(late), opened).map(|key| key.name).collect().await;
+        let seen: Vec<String> = held_back(wakes, opened).map(|wake| wake.key.name).collect().await;
         assert_eq!(seen, ["b", "a", "c", "a", "a"]);
     }
 }

@@ -8,6 +8,7 @@ use super::memory::{CacheLag, OwnWrite, lock};
 use super::policies::{Notices, SharedPolicies};
 use crate::api::{NodeClaim, Workload};
 use crate::gang::event::Reason;
+use crate::gang::expectation::{ClaimEvent, Expectation};
 use crate::gang::identity::gang_of;
 use crate::gang::trace::Subject;
 use crate::gang::{Journal, StateName};
@@ -50,6 +51,10 @@ struct OfGang {
     /// When its nodes are ready, as reported after which transition. It stays fixed, or every node that becomes ready would
     /// change the message of every waiting gang.
     ready_by: Option<(u64, Timestamp)>,
+    /// Which events of its NodeClaims are due at once; `None` if all are.
+    expectation: Option<Expectation>,
+    /// The latest event of each NodeClaim since its reconcile began; `None` if none runs.
+    meanwhile: Option<BTreeMap<String, ClaimEvent>>,
 }
 
 /// What is remembered of one Workload.
@@ -251,6 +256,34 @@ impl GangRegistry {
         Some(estimated)
     }
 
+    /// Records that a reconcile of the gang begins, if its Workload `is_there`.
+    pub fn begin(&self, gang: &str, is_there: impl FnOnce() -> bool) {
+        let mut entries = self.entries();
+        if is_there() {
+            entries.gangs.entry(gang.to_owned()).or_default().meanwhile = Some(BTreeMap::new());
+        }
+    }
+
+    /// Records what the gang expects after its reconcile; `None` if every event of its NodeClaims is due. Returns whether
+    /// one has been due since the reconcile began.
+    pub fn expect(&self, gang: &str, expectation: Option<Expectation>) -> bool {
+        let mut entries = self.entries();
+        let Some(of) = entries.gangs.get_mut(gang) else { return false };
+        of.expectation = expectation;
+        let meanwhile = of.meanwhile.take().unwrap_or_default();
+        meanwhile.iter().fold(false, |due, (claim, event)| of.is_due(claim, *event) || due)
+    }
+
+    /// Takes an event of a gang's NodeClaim, and returns whether a reconcile is due at once.
+    pub fn is_due(&self, gang: &str, claim: &str, event: ClaimEvent) -> bool {
+        let mut entries = self.entries();
+        let Some(of) = entries.gangs.get_mut(gang) else { return true };
+        if let Some(meanwhile) = &mut of.meanwhile {
+            meanwhile.insert(claim.to_owned(), event);
+        }
+        of.is_due(claim, event)
+    }
+
     /// Whether a Workload with this UID gets this notice about its policy for the first time.
     pub fn is_new_notice(&self, uid: &str, notice: &str) -> bool {
         self.entries().notices.is_new_notice(uid, notice)
@@ -299,6 +332,12 @@ impl GangRegistry {
         let mut entries = self.entries();
         let of = workload.uid().and_then(|uid| entries.workloads.get_mut(&uid));
         of.map_or(CacheLag::Current, |of| of.own_write.cache_lag(workload))
+    }
+}
+
+impl OfGang {
+    fn is_due(&mut self, claim: &str, event: ClaimEvent) -> bool {
+        self.expectation.as_mut().is_none_or(|expectation| expectation.is_due(claim, event))
     }
 }
 

@@ -81,7 +81,12 @@ type RequestChanges = Touched<ProvisioningRequest, RequestSummary>;
 
 /// Watches every request if gates are given, and none otherwise.
 pub fn watch(client: &Client, gates: Option<&StartGates>) -> (ListedRequests, Option<RequestChanges>) {
-    let keeping = Keeping { summary: RequestSummary::of, index: RequestSummary::owner, packed: true };
+    let keeping = Keeping {
+        summary: RequestSummary::of,
+        index: RequestSummary::owner,
+        packed: true,
+        only_changes: false,
+    };
     if gates.is_none() {
         return ((Writer::new(keeping).0, Listed::default()), None);
     }
@@ -96,7 +101,12 @@ impl Requests {
         (objects, listed): ListedRequests,
         of_kueue: Store<Workload, WorkloadSummary>,
     ) -> (Self, Workloads) {
-        let keeping = Keeping { summary: WorkloadSummary::of, index: |_: &WorkloadSummary| "", packed: true };
+        let keeping = Keeping {
+            summary: WorkloadSummary::of,
+            index: |_: &WorkloadSummary| "",
+            packed: true,
+            only_changes: false,
+        };
         let (of_requests, writer) = Writer::new(keeping);
         (Self { objects, listed, mirrors: Mutex::new(writer) }, Workloads { of_kueue, of_requests })
     }
@@ -134,9 +144,18 @@ mod tests {
     use std::time::Duration;
 
     fn empty() -> (Requests, Workloads) {
-        let of_requests = Keeping { summary: RequestSummary::of, index: RequestSummary::owner, packed: true };
-        let of_kueue =
-            Keeping { summary: WorkloadSummary::of, index: |_: &WorkloadSummary| "", packed: true };
+        let of_requests = Keeping {
+            summary: RequestSummary::of,
+            index: RequestSummary::owner,
+            packed: true,
+            only_changes: false,
+        };
+        let of_kueue = Keeping {
+            summary: WorkloadSummary::of,
+            index: |_: &WorkloadSummary| "",
+            packed: true,
+            only_changes: false,
+        };
         Requests::new((Writer::new(of_requests).0, Listed::default()), Writer::new(of_kueue).0)
     }
 

@@ -92,6 +92,7 @@ impl<'a> Gang<'a> {
             LeftAlone
         })?;
         let Some(mut stored) = opened else { return Ok(None) };
+        context.of_gangs.registry.begin(&scope.id, || scope.is_there(workload));
         let nodes = view::nodes_of(context, &claims);
         let judgement = Judgement::of(&scope, &stored.journal, &claims, workload);
         judgement.bound_deadline(&scope, &mut stored.journal);

@@ -9,9 +9,10 @@ use crate::controllers::board::BoardEntry;
 use crate::controllers::ledger::LedgerPages;
 use crate::controllers::plans;
 use crate::effects::requeued::Queueing;
+use crate::gang::expectation::Expectation;
 use crate::gang::request::Details;
 use crate::gang::reservation::Reservation;
-use crate::gang::{Explanation, Snapshot, StateName, message, notice, verdict, wake_at};
+use crate::gang::{Attempt, Explanation, Snapshot, StateName, message, notice, verdict, wake_at};
 use crate::names;
 use crate::plan::gates::{Gate, GateAnswer};
 use crate::plan::{Obstacle, ObstacleReason, Outcome};
@@ -70,6 +71,7 @@ impl Gang<'_> {
         let snapshot = self.snapshot(&parts);
         self.note_on_board(workload, &snapshot);
         self.note(workload, self.planned.outcome.as_ref());
+        self.expect(workload, &snapshot);
         self.publish_wait(workload, &snapshot);
         let is_approved = self.journal().state.is_approved();
         if is_approved && before != StateName::Approved {
@@ -97,6 +99,15 @@ impl Gang<'_> {
             holds,
             net: if rests { REST_NET } else { SAFETY_NET },
             wake: wake_at(self.journal(), &snapshot).into_iter().chain(next_check).min(),
+        }
+    }
+
+    /// Records which events of its NodeClaims the gang waits for.
+    fn expect(&self, workload: &Workload, snapshot: &Snapshot<'_>) {
+        let attempt = Attempt::of(self.journal(), snapshot);
+        let expectation = Expectation::of(self.journal(), &attempt, &self.observed.claims);
+        if self.scope.context.of_gangs.registry.expect(&self.scope.id, expectation) {
+            self.scope.context.wake_workload(ObjectRef::from_obj(workload));
         }
     }
 

@@ -107,6 +107,8 @@ catalog! {
         "Comparisons of a gang's demand with the quota of its ClusterQueue");
     REQUESTS = counter("setu_api_requests_total", &["verb", "resource", "code"],
         "Requests to the API server");
+    RECONCILES = histogram("setu_reconcile_duration_seconds", &["controller", "result"], OWN,
+        "How long a reconcile of a Workload, NodeClaim, AdmissionCheck or ProvisioningParameters took, its waits for the API server included");
     WATCH_ERRORS = counter("setu_watch_errors_total", &["kind"],
         "Watches that broke or could not start");
     RELOADS = counter("setu_policy_reloads_total", &["result"],

@@ -18,7 +18,7 @@ pub use nodes::{
 };
 pub use replica::{
     Reload, Unpublished, Unsent, api_request, build_info, event_unpublished, karpenter_page, leader,
-    policy_reload, spans_unsent, watch_error,
+    policy_reload, reconciled, spans_unsent, watch_error,
 };
 
 use catalog::MetricKind;

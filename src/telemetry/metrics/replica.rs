@@ -2,7 +2,8 @@
 
 use super::catalog;
 use http::Method;
-use metrics::{counter, gauge};
+use metrics::{counter, gauge, histogram};
+use std::time::Duration;
 
 /// The result of reading the policy file again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +39,12 @@ pub fn api_request(method: &Method, resource: &'static str, code: Option<u16>) {
     let verb = method.as_str().to_ascii_lowercase();
     let code = code.map_or_else(|| "none".to_owned(), |c| c.to_string());
     counter!(catalog::REQUESTS.name, "verb" => verb, "resource" => resource, "code" => code).increment(1);
+}
+
+/// A reconcile of this controller took this long.
+pub fn reconciled(controller: &'static str, succeeded: bool, took: Duration) {
+    let labels = [("controller", controller), ("result", if succeeded { "success" } else { "error" })];
+    histogram!(catalog::RECONCILES.name, &labels).record(took.as_secs_f64());
 }
 
 /// A watch broke.

@@ -97,6 +97,12 @@ impl Node {
         noted(&self.metadata, names::SLOT)?.parse().ok()
     }
 
+    /// Name of its NodeClaim, which Karpenter makes its owner at registration; `None` before.
+    pub fn claim_name(&self) -> Option<&str> {
+        let owners = self.metadata.owner_references.as_deref().unwrap_or_default();
+        owners.iter().find(|owner| owner.kind == "NodeClaim").map(|owner| owner.name.as_str())
+    }
+
     /// Value of a label, empty if absent.
     pub fn label(&self, key: &str) -> &str {
         self.metadata.labels.as_ref().and_then(|l| l.get(key)).map_or("", String::as_str)

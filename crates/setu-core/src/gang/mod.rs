@@ -18,6 +18,7 @@ pub mod custody;
 pub mod decide;
 pub mod diagram;
 pub mod event;
+pub mod expectation;
 pub mod explain;
 pub mod failure;
 pub mod foreign_pods;
