@@ -133,7 +133,7 @@ impl Seen {
     fn events(&self) -> Vec<Event> {
         match self.read() {
             Observation::Events(events) => events,
-            Observation::NeedsQuorumRead => panic!("looks again"),
+            Observation::NeedsQuorumRead | Observation::NeedsGrounds => panic!("looks again"),
         }
     }
 

@@ -15,8 +15,8 @@ use setu::gang::reservation::{AdmissionId, Ending};
 use setu::gang::verdict::desired;
 use setu::gang::{
     AdmissionPhase, ClaimView, Explanation, Failure, FailureClass, Forecast, Freshness, Health, Journal,
-    JudgedBy, Nodes, Observation, Refusal, Reservation, Rules, Snapshot, State, Step, WaitsFor, decide,
-    observe, step, wake_at,
+    Nodes, Observation, Refusal, Reservation, Rules, Snapshot, State, Step, WaitsFor, decide, observe, step,
+    wake_at,
 };
 use setu::plan::gates::Gate;
 use setu::plan::{Obstacle, ObstacleReason, Outcome};
@@ -386,7 +386,7 @@ fn gang_deadlines_wait_for_a_reboot_and_the_initialization_after_it() {
                 Event::Failed(failure) => Some(failure.reason),
                 _ => None,
             }),
-            Observation::NeedsQuorumRead => panic!("it was a quorum read"),
+            Observation::NeedsQuorumRead | Observation::NeedsGrounds => panic!("it was a quorum read"),
         }
     };
     let late = [
@@ -739,6 +739,61 @@ fn a_changed_plan_and_a_plan_without_nodes_are_acted_on_only_after_a_quorum_read
 }
 
 #[test]
+fn a_decision_over_the_plan_needs_a_quorum_read_of_what_it_is_made_from() {
+    let (policy, reserved) = (Policy::default(), held(AdmissionPhase::Reserved));
+    let short = || Obstacle::new(ObstacleReason::TooManyNodes, "3 of 2 nodes");
+    let mut over = journal(State::Validating);
+    over.memory.deadline = Some(at(10));
+    let unneeded = journal(State::Approved { nodes: Nodes::Unneeded });
+    let nothing = Outcome::NothingNeeded("no pod set requests a managed resource".into());
+    for (journal, plan) in [
+        (&over, Outcome::Wait(short())),
+        (&over, Outcome::Refuse(short())),
+        (&over, Outcome::Never(short())),
+        (&over, nothing.clone()),
+        (&journal(State::Provisioning), nothing),
+        (&unneeded, Outcome::Refuse(short())),
+    ] {
+        let seen = |freshness, grounds| {
+            let snapshot = Snapshot {
+                plan: Some(&plan),
+                freshness,
+                grounds,
+                ..Snapshot::of(at(10), &reserved, &policy)
+            };
+            observe(journal, &snapshot)
+        };
+        let needs =
+            [Freshness::Cached, Freshness::Quorum].map(|freshness| seen(freshness, Freshness::Cached));
+        assert_eq!(needs, [Observation::NeedsGrounds, Observation::NeedsGrounds], "{plan:?}");
+        assert_eq!(seen(Freshness::Cached, Freshness::Quorum), Observation::NeedsQuorumRead, "{plan:?}");
+        let Observation::Events(events) = seen(Freshness::Quorum, Freshness::Quorum) else {
+            panic!("{plan:?}")
+        };
+        assert_eq!(events.len(), 1, "{plan:?}");
+    }
+}
+
+#[test]
+fn an_attempt_whose_time_is_over_ends_whatever_its_plan_is_made_from() {
+    let (policy, reserved) = (Policy::default(), held(AdmissionPhase::Reserved));
+    let mut over = journal(State::Provisioning);
+    over.memory.deadline = Some(at(10));
+    let waits = Outcome::Wait(Obstacle::new(ObstacleReason::NodePoolNotReady, "NodePool gpu is not ready"));
+    let snapshot = Snapshot {
+        plan: Some(&waits),
+        freshness: Freshness::Quorum,
+        grounds: Freshness::Cached,
+        ..Snapshot::of(at(10), &reserved, &policy)
+    };
+    let Observation::Events(events) = observe(&over, &snapshot) else { panic!("it is over") };
+    assert!(
+        matches!(&events[..], [Event::Failed(failure)] if failure.reason == FailureClass::GangTimeout),
+        "{events:?}"
+    );
+}
+
+#[test]
 fn a_waiting_gang_is_given_up_only_after_a_quorum_read() {
     let mut over = journal(State::Validating);
     over.memory.deadline = Some(at(10));
@@ -852,12 +907,9 @@ fn a_step_acts_at_the_times_that_an_explanation_announces() {
         };
         let explanation = Explanation::of(&journal, &snapshot(at(10)), &[]);
         let announced = explanation.next_at.or(explanation.otherwise.map(|o| o.at)).unwrap();
-        let cause = |now| {
-            let rules = Rules::new(&policy, now, 0.0);
-            match step(&journal, &snapshot(now), JudgedBy::Known, &rules) {
-                Step::Moved(moved) => moved.cause.map(|event| event.reason().to_string()),
-                Step::Still | Step::NeedsQuorumRead => None,
-            }
+        let cause = |now| match step(&journal, &snapshot(now)) {
+            Step::Moved(moved) => moved.cause.map(|event| event.reason().to_string()),
+            Step::Still | Step::NeedsQuorumRead | Step::NeedsGrounds => None,
         };
         assert_eq!(cause(announced).as_deref(), Some(reason));
         assert_eq!(cause(announced - jiff::SignedDuration::from_secs(1)), None, "{reason}");

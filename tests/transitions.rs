@@ -171,7 +171,7 @@ fn reconcile(start: &Journal, seen: &SnapshotParts, claims: &[ClaimView], now: T
             ..Snapshot::of(now, &seen.reservation, &policy)
         };
         let events = match observe(&result.journal, &snapshot) {
-            Observation::NeedsQuorumRead => {
+            Observation::NeedsQuorumRead | Observation::NeedsGrounds => {
                 assert_eq!(freshness, Freshness::Cached, "a quorum read is never asked for twice");
                 freshness = Freshness::Quorum;
                 continue;

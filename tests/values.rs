@@ -250,7 +250,7 @@ fn seen(policy: &Policy, journal: &Journal, reached: &str, now: i64) -> Option<F
             Event::Failed(failure) => Some(failure.reason),
             _ => None,
         }),
-        Observation::NeedsQuorumRead => None,
+        Observation::NeedsQuorumRead | Observation::NeedsGrounds => None,
     }
 }
 

@@ -8,16 +8,16 @@ use crate::api::{Node, NodeClaim, Pod, Workload};
 use crate::gang::journal::JournalError;
 use crate::gang::repair::rebuild_journal;
 use crate::gang::reservation::Ending;
-use crate::gang::terms::confirmed_terms;
 use crate::gang::verdict::is_kept_out;
 use crate::gang::{
-    AdmittedPods, ClaimView, Explanation, Forecast, GangIdentity, Journal, Refusal, Reservation, Snapshot,
-    UnboundPods,
+    AdmittedPods, ClaimView, Explanation, Forecast, GangIdentity, Journal, Judgement, Refusal, Reservation,
+    Snapshot, UnboundPods,
 };
 use crate::names;
 use crate::policy::Policy;
 use jiff::Timestamp;
 use kube::ResourceExt;
+use std::sync::Arc;
 
 /// A gang among the objects that were read.
 pub struct GangObjects<'o> {
@@ -97,13 +97,9 @@ impl<'o> GangObjects<'o> {
         rebuild_journal(self.workload, &self.identity, &views, known, now)
     }
 
-    /// The policy that its attempt is judged by.
-    fn policy(&self, journal: &Journal) -> Policy {
-        let policy = self.objects.policy(&self.identity.check);
-        match confirmed_terms(journal, &self.claims) {
-            Some(terms) => terms.over(policy, journal.memory.option.tier),
-            None => policy,
-        }
+    /// The policy that judges it.
+    fn policy(&self, journal: &Journal) -> Arc<Policy> {
+        Judgement::of(journal, &self.claims, self.objects.policy(&self.identity.check), None).policy
     }
 
     fn reservation(&self) -> Reservation {

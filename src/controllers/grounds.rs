@@ -1,5 +1,5 @@
 //! What plans are made from, read from the caches or from the API server. Only a live read gives a gang up, refuses it,
-//! ends it, or lets it through without nodes. An attempt whose time is over is the exception.
+//! ends it, or lets it through without nodes.
 
 use super::plan_kinds::{PlanObjects, all};
 use super::stores::Stores;

@@ -13,7 +13,6 @@ use crate::api::{AdmissionCheck, ClusterQueue, Cohort, LocalQueue, NodeClaim, No
 use crate::effects::events::Moment;
 use crate::gang::identity::gang_of;
 use crate::gang::notice::Notice;
-use crate::names;
 use crate::plan::catalogue;
 use crate::plan::gates::inflight::InflightNodes;
 use crate::plan::offering::Offering;
@@ -24,7 +23,7 @@ use crate::plan::{
     self, Cluster, Edited, Obstacle, ObstacleReason, OptionSelection, Outcome, PoolReservation, Request,
 };
 use crate::policy::overrides::{self, Ignored};
-use crate::policy::{PhaseLimits, Policy, Settings};
+use crate::policy::{Policy, Settings};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
 use kube::ResourceExt;
@@ -75,48 +74,20 @@ pub fn pools_to_read(context: &Context, policy: &Policy) -> Vec<String> {
     read.map(|p| p.name_any()).collect()
 }
 
-/// The policy with the launch timeout of a tier.
-pub fn of_tier(policy: &Arc<Policy>, tier: u32) -> Arc<Policy> {
-    let stated =
-        usize::try_from(tier).ok().and_then(|tier| policy.tiers.get(tier)).and_then(|t| t.launch_timeout);
-    let Some(launch) = stated.filter(|launch| *launch != policy.deadlines.launch) else {
-        return Arc::clone(policy);
-    };
-    let deadlines = PhaseLimits { launch, ..policy.deadlines };
-    Arc::new(Policy { deadlines, ..(**policy).clone() })
-}
-
-/// The policy with what Kueue demands of nodes before it places pods on them by topology: without any of
-/// these labels a node that is ready is not used.
-pub fn of_topology(
-    context: &Context,
-    policy: &Arc<Policy>,
-    workload: &Workload,
-    gang_label: &str,
-) -> Arc<Policy> {
+/// The labels of the topology levels by which Kueue places the Workload's pods. It uses no node without them.
+pub fn topology_levels(context: &Context, workload: &Workload) -> Vec<String> {
     if !context.options.tas_compat && workload.request_name().is_none() {
-        return Arc::clone(policy);
+        return Vec::new();
     }
     let assigned = workload.admission().into_iter().flat_map(|a| &a.pod_set_assignments);
-    let levels: Vec<String> = assigned
+    assigned
         .flat_map(|psa| psa.flavors.values())
         .filter_map(|flavor| {
             context.stores.plan.flavors.get(&ObjectRef::new(flavor))?.spec.topology_name.clone()
         })
         .filter_map(|topology| context.stores.topologies.get(&ObjectRef::new(&topology)))
         .flat_map(|topology| topology.spec.levels.iter().map(|l| l.node_label.clone()).collect::<Vec<_>>())
-        .collect();
-    if levels.is_empty() {
-        return Arc::clone(policy);
-    }
-    let mut policy = (**policy).clone();
-    let labels = &mut policy.readiness.node_labels;
-    labels.insert(names::GANG.to_owned(), gang_label.to_owned());
-    for level in levels {
-        // Any value will do.
-        labels.entry(level).or_default();
-    }
-    Arc::new(policy)
+        .collect()
 }
 
 /// NodeClaims as the API server has them, where a plan depends on others than the gang's.
@@ -363,6 +334,7 @@ pub fn settled(context: &Context, request: &Request<'_>) -> Option<String> {
 mod tests {
     use super::*;
     use crate::gang::identity::gang_id;
+    use crate::names;
     use serde_json::json;
 
     #[test]

@@ -7,6 +7,7 @@
 use crate::api::Workload;
 use crate::effects::{call, patch_params, request, write};
 use crate::error::Error;
+use crate::gang::Guard;
 use crate::names;
 use json_patch::jsonptr::PointerBuf;
 use json_patch::{AddOperation, Patch as JsonPatch, PatchOperation, TestOperation};
@@ -28,16 +29,6 @@ pub struct Entry<'a> {
     pub headline: &'a str,
     /// What else must not have changed.
     pub guard: Guard,
-}
-
-/// What a journal write requires besides the journal that was read. For a request, the Workload is the one that controls it, read
-/// before the write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Guard {
-    /// Nothing: other writes to the Workload do not matter.
-    Journal,
-    /// That nothing was written to the Workload since it was read.
-    Workload,
 }
 
 /// Commits a journal and returns the resulting Workload.

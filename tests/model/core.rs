@@ -10,18 +10,18 @@ use setu_core::api::Workload;
 use setu_core::api::parameters::{OnExhausted, Pinning};
 use setu_core::api::workload::{CheckState, PodSetUpdate, Verdict};
 use setu_core::gang::diagram;
-use setu_core::gang::event::Effect;
+use setu_core::gang::event::{Effect, ProgressReason, Reason};
 use setu_core::gang::initial_journal::initial_journal;
+use setu_core::gang::journal::Transition;
 use setu_core::gang::loss::{ClaimRecords, Tombstone, losses};
 use setu_core::gang::reservation::AdmissionId;
 use setu_core::gang::{
-    ClaimView, Failure, FailureClass, Freshness, GangIdentity, Health, Journal, JudgedBy, Nodes, Reservation,
-    Rules, Snapshot, State, Step, Then, WaitsFor, step, verdict,
+    ClaimView, Failure, FailureClass, Freshness, GangIdentity, Guard, Health, Journal, Judgement, Nodes,
+    Reservation, Snapshot, State, StateName, Step, Then, WaitsFor, step, verdict,
 };
 use setu_core::names;
-use setu_core::plan::{Outcome, Plan, PodShare, Slot};
+use setu_core::plan::{Obstacle, ObstacleReason, Outcome, Plan, PodShare, Slot};
 use setu_core::policy::Policy;
-use setu_core::policy::terms::unlimited;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex};
@@ -47,11 +47,6 @@ static POLICY: LazyLock<Policy> = LazyLock::new(|| {
     policy.yielding.limit = 1;
     policy
 });
-
-/// The policy of an attempt whose terms cannot be read.
-fn unread() -> Policy {
-    unlimited(POLICY.clone())
-}
 
 static IDENTITY: LazyLock<GangIdentity> = LazyLock::new(|| GangIdentity {
     namespace: "team".into(),
@@ -130,6 +125,10 @@ pub struct ModelJournal {
     waits: bool,
     planned: bool,
     begun: bool,
+    /// Whether it is ever written.
+    pub is_stored: bool,
+    /// What its write requires, if only its last transition is new.
+    guard: Guard,
 }
 
 impl ModelJournal {
@@ -157,6 +156,8 @@ impl ModelJournal {
             waits: memory.not_before.is_some(),
             planned: memory.plan.is_some(),
             begun: journal.seq > 0,
+            is_stored: journal.is_stored(),
+            guard: journal.guard(journal.seq),
         }
     }
 
@@ -188,27 +189,50 @@ impl ModelJournal {
         };
         journal.memory.plan = self.planned.then_some(plan);
         journal.memory.pinning = Pinning::Selector;
+        if self.guard == Guard::Workload && !journal.state.is_over() {
+            journal.history.push(end_of_approval(journal.seq));
+        }
         // Encode and decode it, because every replica reads it from the annotation.
         Journal::decode(&journal.encode(), UID, start(), now(true)).unwrap()
     }
 
-    /// Whether it is ever written. The journal of a gang that never held anything is not.
-    pub fn is_durable(self) -> bool {
-        self.begun || self.place == ModelState::Validating
-    }
-
-    /// Whether a node lost after admission is replaced.
+    /// Whether a node lost after admission must be replaced. A property states it, so it does not ask the core.
     pub fn may_mend(self) -> bool {
         self.slots > 0 && u32::from(self.tries) < POLICY.in_check.limit
     }
 
-    /// Whether this claim is wanted, given the other claims.
+    /// Whether this claim must be kept, given the other claims. A property states it, so it does not ask the core.
     pub fn wants(self, claim: &Claim, all: &[Claim]) -> bool {
         matches!(self.place, ModelState::Provisioning | ModelState::WaitingReady | ModelState::Approved(_))
             && claim.attempt == self.attempt
             && claim.slot < self.slots
             && !claim.is_superseded(all)
     }
+}
+
+/// A transition that takes back an approval.
+fn end_of_approval(seq: u64) -> Transition {
+    Transition {
+        seq,
+        from: StateName::Approved,
+        to: StateName::Provisioning,
+        at: start(),
+        reason: Reason::Progress(ProgressReason::Reserved),
+        attempt: 0,
+        tier: 0,
+        by: String::new(),
+    }
+}
+
+/// What a write of this journal over the stored one requires.
+pub fn guard(journal: ModelJournal, stored: Option<ModelJournal>) -> Guard {
+    let was_approved = stored.is_some_and(|stored| matches!(stored.place, ModelState::Approved(_)));
+    if !was_approved {
+        return journal.guard;
+    }
+    let mut journal = journal.journal();
+    journal.history.insert(0, end_of_approval(1));
+    journal.guard(0)
 }
 
 /// All inputs of one turn.
@@ -286,9 +310,9 @@ pub fn open(work: &Work, claims: &[Claim]) -> Option<(ModelJournal, bool)> {
     opened.map(|(journal, fresh)| (ModelJournal::of(&journal), fresh))
 }
 
-/// Whether quota is reserved and nothing prevents the gang from running.
-pub fn is_held(work: &Work) -> bool {
-    matches!(known(work).0, Reservation::Held { .. })
+/// The reservation as read from the Workload.
+pub fn reservation(work: &Work) -> Reservation {
+    known(work).0
 }
 
 /// The reservation as read from the Workload, and the number of its admission.
@@ -311,12 +335,8 @@ fn work_out(seen: &StepInput) -> Turn {
     let edges = diagram::edges();
     let workload = workload(&seen.work);
     let journal = seen.journal.journal();
-    let rules = Rules::new(&POLICY, now(seen.late), 0.5);
-    let judged_by = if seen.unread { JudgedBy::Unknown } else { JudgedBy::Known };
-    let moved = match seen
-        .with_snapshot(&workload, &journal, |snapshot| step(&journal, snapshot, judged_by, &rules))
-    {
-        Step::NeedsQuorumRead => return Turn::NeedsQuorumRead,
+    let moved = match seen.with_snapshot(&workload, &journal, |snapshot| step(&journal, snapshot)) {
+        Step::NeedsQuorumRead | Step::NeedsGrounds => return Turn::NeedsQuorumRead,
         Step::Still => return Turn::Still,
         Step::Moved(moved) => moved,
     };
@@ -350,7 +370,9 @@ impl StepInput {
         then: impl FnOnce(&Snapshot<'_>) -> T,
     ) -> T {
         let reservation = Reservation::of(workload, CHECK);
-        let policy = if self.is_undecided(journal) { &unread() } else { &*POLICY };
+        let fault = self.unread.then(|| Obstacle::new(ObstacleReason::NoPolicy, "unread"));
+        let judgement = Judgement::of(journal, &[], POLICY.clone(), fault);
+        let policy = &*judgement.policy;
         let runs_out = self.late && policy.deadlines.launch.signed() < SignedDuration::from_hours(24);
         let mut views: Vec<ClaimView> = self.claims.iter().map(|c| view(c, runs_out)).collect();
         views.sort_by_key(|v| v.slot);
@@ -363,12 +385,10 @@ impl StepInput {
             claims: &views,
             losses: &losses,
             freshness: self.freshness,
+            judged_by: judgement.by(),
+            jitter: 0.5,
             ..Snapshot::of(now, &reservation, policy)
         })
-    }
-
-    fn is_undecided(&self, journal: &Journal) -> bool {
-        self.unread && journal.state.is_in_flight()
     }
 }
 

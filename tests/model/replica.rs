@@ -5,9 +5,10 @@
 //! replica may die.
 
 use crate::core::{self, ModelJournal, ModelState, StepInput, Turn, Write};
-use crate::world::{Broken, CachedView, Claim, KueuePhase, ModelWorld};
+use crate::world::{Broken, CachedView, Claim, KueuePhase, ModelWorld, Work};
 use setu_core::api::workload::Verdict;
-use setu_core::gang::{Freshness, Then};
+use setu_core::gang::commit::Permission;
+use setu_core::gang::{Commit, Freshness, Guard, Then};
 
 /// The limit of turns in one reconcile, as in the controller.
 const TURNS: usize = 16;
@@ -131,7 +132,7 @@ impl OngoingReconcile {
     }
 
     fn is_unsaved(&self) -> bool {
-        self.seen.journal.is_durable() && self.stored != Some(self.seen.journal)
+        self.seen.journal.is_stored && self.stored != Some(self.seen.journal)
     }
 
     /// The request that must precede these writes.
@@ -141,8 +142,8 @@ impl OngoingReconcile {
         }
         match self.is_unsaved() {
             true => NextRequest::Commit(writes),
-            false if planted!(ActOnStaleJournal) => NextRequest::Run { writes, failed: false },
-            false => NextRequest::Confirm { writes, failed: false },
+            false if Commit::Unneeded.needs_confirmation() => NextRequest::Confirm { writes, failed: false },
+            false => NextRequest::Run { writes, failed: false },
         }
     }
 
@@ -188,35 +189,34 @@ impl OngoingReconcile {
         }
     }
 
-    /// Writes the journal. Returns whether it was written, or `None` on a conflict.
-    fn write_journal(&mut self, world: &mut ModelWorld, fate: Fate) -> Option<bool> {
+    /// Whether the API server accepts the journal.
+    fn is_accepted(&self, work: &Work) -> bool {
+        let is_guarded = match core::guard(self.seen.journal, self.stored) {
+            Guard::Journal => true,
+            Guard::Workload => *work == self.seen.work,
+        };
+        work.phase != KueuePhase::Deleted && work.journal == self.stored && is_guarded
+    }
+
+    /// Writes the journal.
+    fn write_journal(&mut self, world: &mut ModelWorld, fate: Fate) -> Commit {
         if fate == Fate::RequestLost {
-            return Some(false);
+            return Commit::Unanswered;
         }
-        // A write that revokes an approval requires that the whole Workload is unchanged since it was read.
-        let revokes = self.revokes();
-        if world.work.phase == KueuePhase::Deleted
-            || world.work.journal != self.stored
-            || revokes && world.work != self.seen.work
-        {
-            return None;
+        if !self.is_accepted(&world.work) {
+            return Commit::Conflict;
         }
         self.check_write(world);
         world.work.journal = Some(self.seen.journal);
         world.announced = world.announced.max(self.seen.journal.attempt);
         if fate == Fate::ReplyLost {
-            return Some(false);
+            return Commit::Unanswered;
         }
         self.seen.work = world.work.clone();
         self.seen.fresh = false;
         self.stored = world.work.journal;
         self.current = true;
-        Some(true)
-    }
-
-    fn revokes(&self) -> bool {
-        matches!(self.seen.journal.place, ModelState::RollingBack(_) | ModelState::Provisioning)
-            && self.stored.is_some_and(|s| matches!(s.place, ModelState::Approved(_)))
+        Commit::Written
     }
 
     fn check_write(&self, world: &mut ModelWorld) {
@@ -248,29 +248,28 @@ impl OngoingReconcile {
     }
 
     fn commit(mut self, world: &mut ModelWorld, fate: Fate, mut writes: Vec<Write>) -> Option<Self> {
-        let written = self.write_journal(world, fate);
-        if written == Some(true) {
-            self.next = NextRequest::Run { writes, failed: false };
-            return Some(self);
-        }
-        if written == Some(false) && core::is_held(&self.seen.work) {
+        let commit = self.write_journal(world, fate);
+        let permission = commit.permits(&core::reservation(&self.seen.work));
+        writes.retain(|write| match permission {
+            Permission::All => true,
+            Permission::Deletions => matches!(write, Write::Delete(_)),
+            Permission::Nothing => false,
+        });
+        if writes.is_empty() {
             return None;
         }
-        writes.retain(|w| matches!(w, Write::Delete(_)));
-        if written.is_none() && !planted!(ActOnConflict) || writes.is_empty() {
-            return None;
-        }
-        self.next = if planted!(ActOnStaleJournal) || planted!(ActOnConflict) {
-            NextRequest::Run { writes, failed: true }
+        let failed = commit != Commit::Written;
+        self.next = if commit.needs_confirmation() {
+            NextRequest::Confirm { writes, failed }
         } else {
-            NextRequest::Confirm { writes, failed: true }
+            NextRequest::Run { writes, failed }
         };
         Some(self)
     }
 
     fn confirm(mut self, world: &ModelWorld, fate: Fate, writes: Vec<Write>, failed: bool) -> Option<Self> {
-        let found = world.work.journal;
-        let stands = found == self.stored || found == Some(self.seen.journal);
+        // A write without a reply may have happened.
+        let stands = world.work.journal == Some(self.seen.journal) || self.is_accepted(&world.work);
         if fate != Fate::Answered || world.work.phase == KueuePhase::Deleted || !stands {
             return None;
         }
@@ -369,7 +368,7 @@ impl OngoingReconcile {
     }
 
     fn settle(mut self, world: &mut ModelWorld, fate: Fate) -> Option<Self> {
-        if self.write_journal(world, fate) == Some(true) { self.report_verdict() } else { None }
+        if self.write_journal(world, fate) == Commit::Written { self.report_verdict() } else { None }
     }
 
     fn record_verdict(&self, world: &mut ModelWorld, verdict: Verdict) {

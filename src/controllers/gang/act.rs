@@ -9,7 +9,7 @@ use crate::error::{Class, Error};
 use crate::gang::custody::{Disposition, disposition};
 use crate::gang::observed::Observed;
 use crate::gang::undeletable::{are_given_up, mark_as_deleting};
-use crate::gang::{Effect, Freshness, Reservation, notice};
+use crate::gang::{Commit, Effect, Freshness, Reservation, notice};
 use crate::names;
 use crate::plan::Plan;
 use crate::planted::planted;
@@ -27,19 +27,16 @@ impl Gang<'_> {
         if effects.is_empty() {
             return Ok(());
         }
-        let before = self.stored.text().map(str::to_owned);
-        let committed = if planted!(CreateWithoutJournal) { Ok(()) } else { self.commit(workload).await };
-        let held = matches!(Reservation::of(workload, &self.scope.identity.check), Reservation::Held { .. });
-        match committed {
-            Err(Error::Conflict { .. }) if planted!(ActOnConflict) => {}
-            // Someone else changed the Workload meanwhile, so this decision is out of date.
-            Err(Error::Conflict { .. }) => return committed,
-            // Until the journal is durable, another replica may decide otherwise and report Ready to Kueue.
-            Err(_) if held => return committed,
-            Ok(()) | Err(_) => {}
-        }
-        let skips = planted!(ActOnStaleJournal) || planted!(CreateWithoutJournal) || planted!(ActOnConflict);
-        if self.stored.text() == before.as_deref() && !skips {
+        let committed =
+            if planted!(CreateWithoutJournal) { Ok(Commit::Unneeded) } else { self.commit(workload).await };
+        let commit = match &committed {
+            Ok(commit) => *commit,
+            Err(Error::Conflict { .. }) => Commit::Conflict,
+            Err(_) => Commit::Unanswered,
+        };
+        let reservation = Reservation::of(workload, &self.scope.identity.check);
+        let effects = commit.permits(&reservation).filter(effects);
+        if !effects.is_empty() && commit.needs_confirmation() {
             let text = self.journal().encode();
             let entry = self.stored.entry(&self.scope.identity.check, &text, "");
             journal_write::confirm(self.scope.client, workload, &entry).await?;
@@ -49,18 +46,17 @@ impl Gang<'_> {
         let mut writes = false;
         for effect in effects {
             match effect {
-                Effect::CreateClaims(slots) if committed.is_ok() => {
+                Effect::CreateClaims(slots) => {
                     writes = true;
                     self.create(workload, &slots).await?;
                 }
-                Effect::CreateClaims(_) => {}
                 Effect::DeleteClaims(names) => writes |= self.release(workload, &names).await?,
             }
         }
         if !writes {
             self.observed.freshness = freshness;
         }
-        committed
+        committed.map(drop)
     }
 
     async fn create(&mut self, workload: &Workload, slots: &[u32]) -> Result<(), Error> {

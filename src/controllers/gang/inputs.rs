@@ -9,7 +9,7 @@ use crate::controllers::refused::Causes;
 use crate::controllers::{admission_check, inflight, plans, storage};
 use crate::effects::{claims, warm};
 use crate::error::Error;
-use crate::gang::{Attempt, State};
+use crate::gang::{Freshness, State};
 use crate::plan::lifetime;
 use crate::plan::volumes::Storage;
 use crate::plan::warm::key;
@@ -32,6 +32,11 @@ pub(super) struct PlanInputs {
 }
 
 impl PlanInputs {
+    /// How the objects that plans are made from were read.
+    pub(super) fn freshness(&self) -> Freshness {
+        if self.grounds.is_some() { Freshness::Quorum } else { Freshness::Cached }
+    }
+
     /// Reads the claims that a plan depends on: those of NodePools, and those that the gang may take over.
     pub(super) async fn read_claims(
         &mut self,
@@ -92,11 +97,10 @@ impl PlanInputs {
 }
 
 impl Gang<'_> {
-    /// Reads past the caches what could give up, end or refuse the gang, and what a refusal may be due to; `None` if its plan ends
-    /// nothing.
-    pub(super) async fn read_grounds(&self, workload: &Workload) -> Result<Option<(Causes, Grounds)>, Error> {
-        if !self.needs_grounds() {
-            return Ok(None);
+    /// Reads past the caches the gang, what could give up, end or refuse it, and what a refusal may be due to.
+    pub(super) async fn read_grounds(&mut self, workload: &Workload) -> Result<(), Error> {
+        if self.observed.freshness == Freshness::Cached {
+            self.read_quorum(workload).await?;
         }
         let (context, identity) = (self.scope.context, &self.scope.identity);
         // What changes from now on may allow a gang that is refused.
@@ -106,29 +110,8 @@ impl Gang<'_> {
             let grounds = context.grounds.read(&context.client, &context.stores, &identity.namespace);
             tokio::try_join!(grounds, admission_check::refresh(context, &identity.check))
         });
-        let grounds = match read.await {
-            // Nodes are not held for what cannot be read.
-            Err(error) if self.journal().state == State::Provisioning && self.is_overdue(workload) => {
-                tracing::warn!(workload = identity.workload_ref(), error = %error.in_full(), "ended by what the caches show");
-                Grounds::cached(&context.stores, workload)
-            }
-            read => read?.0,
-        };
-        Ok(Some((causes, grounds)))
-    }
-
-    /// Whether the gang's plan ends nothing, or its inputs were read past the caches. The claims that were read do not count.
-    pub(super) fn rests_on_grounds(&self) -> bool {
-        !self.needs_grounds() || self.inputs.grounds.is_some()
-    }
-
-    fn needs_grounds(&self) -> bool {
-        let pools = || self.scope.context.stores.plan.pools.state();
-        self.planned.outcome.as_ref().is_some_and(|outcome| self.planning().ends_something(outcome, pools))
-    }
-
-    /// Whether the attempt's time is over.
-    fn is_overdue(&self, workload: &Workload) -> bool {
-        Attempt::of(self.journal(), &self.snapshot(&self.parts(workload))).has_expired()
+        let (grounds, _) = read.await?;
+        (self.inputs.causes, self.inputs.grounds) = (Some(causes), Some(grounds));
+        Ok(())
     }
 }

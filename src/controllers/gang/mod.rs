@@ -6,7 +6,6 @@
 //! quota is reserved. Decisions that rest on absence need a quorum read.
 
 mod act;
-mod elastic_job;
 mod inputs;
 mod judgement;
 mod planning;
@@ -31,10 +30,9 @@ use crate::error::Error;
 use crate::gang::consequences::Consequences;
 use crate::gang::loss::Loss;
 use crate::gang::observed::Observed;
-use crate::gang::{Freshness, Journal, Moved, Refusal, State, Step, message, step};
+use crate::gang::{Commit, Journal, Judgement, Refusal, State, Step, message, step};
 use crate::plan::{Outcome, Plan};
 use inputs::PlanInputs;
-use judgement::Judgement;
 pub use reconciled::{LeftAlone, Reconciled};
 use scope::GangScope;
 use std::collections::BTreeMap;
@@ -91,11 +89,10 @@ impl<'a> Gang<'a> {
             judgement::warn_of_newer(&scope, workload, &error);
             LeftAlone
         })?;
-        let Some(mut stored) = opened else { return Ok(None) };
+        let Some(stored) = opened else { return Ok(None) };
         context.of_gangs.registry.begin(&scope.id, || scope.is_there(workload));
         let nodes = view::nodes_of(context, &claims);
-        let judgement = Judgement::of(&scope, &stored.journal, &claims, workload);
-        judgement.bound_deadline(&scope, &mut stored.journal);
+        let judgement = judgement::judge(&scope, &stored.journal, &claims, workload);
         let observed = Observed {
             pods_listed: context.board().pods_listed(&scope.id),
             ..Observed::cached(claims, nodes)
@@ -125,6 +122,7 @@ impl<'a> Gang<'a> {
             match self.step(workload, refused_by) {
                 Step::Still => break,
                 Step::NeedsQuorumRead => self.read_quorum(workload).await?,
+                Step::NeedsGrounds => self.read_grounds(workload).await?,
                 Step::Moved(moved) => self.commit_and_act(workload, moved.effects).await?,
             }
         }
@@ -141,7 +139,7 @@ impl<'a> Gang<'a> {
     }
 
     fn judge(&self, workload: &Workload) -> Judgement {
-        Judgement::of(&self.scope, self.journal(), &self.observed.claims, workload)
+        judgement::judge(&self.scope, self.journal(), &self.observed.claims, workload)
     }
 
     /// Plans, takes one step and updates the ledger, all under the ledger's lock.
@@ -153,16 +151,16 @@ impl<'a> Gang<'a> {
             pages.capacity_returns.forget(&self.scope.id);
         }
         self.planned = self.plan(workload, refused_by, &mut pages);
-        if !self.rests_on_grounds() {
-            self.observed.freshness = Freshness::Cached;
-        }
         let mut parts = self.parts(workload);
         parts.capacity_back = pages.capacity_returns.is_enough(&self.scope.id);
-        let rules = self.scope.rules(workload, &self.judgement.policy, self.journal());
-        let taken = step(self.journal(), &self.snapshot(&parts), self.judgement.by, &rules);
+        let snapshot = self.snapshot(&parts);
+        let taken = step(self.journal(), &snapshot);
         match &taken {
-            Step::NeedsQuorumRead => return taken,
-            Step::Moved(moved) => self.follow(moved, workload, &parts.losses, &mut pages),
+            Step::NeedsQuorumRead | Step::NeedsGrounds => return taken,
+            Step::Moved(moved) => {
+                let follows = Consequences::of(self.journal(), moved, &snapshot);
+                self.follow(&follows, workload, &parts.losses, &mut pages);
+            }
             Step::Still => {}
         }
         let freed = self.enter(workload, &mut pages);
@@ -176,14 +174,19 @@ impl<'a> Gang<'a> {
     /// Adopts the journal of a step, and tells the ledger what follows from it.
     fn follow(
         &mut self,
-        moved: &Moved,
+        follows: &Consequences<'_>,
         workload: &Workload,
         losses: &BTreeMap<u32, Loss>,
         pages: &mut LedgerPages,
     ) {
         let (now, id) = (self.scope.now(), &self.scope.id);
-        let follows = Consequences::of(self.journal(), moved, &self.judgement.policy);
-        self.stored.adopt(moved.journal.clone(), &self.scope, self.planned.plan(), &self.judgement);
+        if follows.lacks_terms {
+            tracing::warn!(
+                workload = self.scope.identity.workload_ref(),
+                "readiness asks for more than a journal takes: another replica would judge this attempt by the policy of that time"
+            );
+        }
+        self.stored.adopt(follows.journal.clone(), &self.scope, self.planned.plan());
         if let Some(option) = follows.option {
             pages.note_option(id, option);
         }
@@ -191,11 +194,7 @@ impl<'a> Gang<'a> {
             pages.strike(id);
             self.planned.outcome = None;
         }
-        if let Some(causes) = self.inputs.causes.filter(|_| follows.is_refused) {
-            let rules = self.scope.rules(workload, &self.judgement.policy, self.journal());
-            let memory = &self.journal().memory;
-            let again = now + rules.yielding.wait(memory.yields.saturating_add(memory.waits)).signed();
-            let until = self.planned.outcome.as_ref().map_or(again, |plan| plan.refused_until(again));
+        if let (Some(causes), Some(until)) = (self.inputs.causes, follows.refused_until) {
             pages.refused.refuse(id, workload, causes, (now, until));
         }
         if let Some(failure) = follows.failure {
@@ -225,8 +224,8 @@ impl<'a> Gang<'a> {
     }
 
     /// Writes the journal if it changed, and reports its transitions.
-    async fn commit(&mut self, workload: &mut Workload) -> Result<(), Error> {
-        let Some(text) = self.stored.unsaved() else { return Ok(()) };
+    async fn commit(&mut self, workload: &mut Workload) -> Result<Commit, Error> {
+        let Some(text) = self.stored.unsaved() else { return Ok(Commit::Unneeded) };
         let sentence = message::explain(self.journal(), &self.snapshot(&self.parts(workload)));
         let headline = message::headline(self.journal(), &sentence);
         let entry = self.stored.entry(&self.scope.identity.check, &text, &headline);
@@ -243,6 +242,6 @@ impl<'a> Gang<'a> {
         self.stored.saved(text);
         let (claims, plan) = (self.observed.claims.as_slice(), self.planned.outcome.as_ref());
         self.report_transitions(workload, &Transitions { steps, sentence, claims, plan });
-        Ok(())
+        Ok(Commit::Written)
     }
 }

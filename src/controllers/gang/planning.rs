@@ -7,11 +7,10 @@ use crate::controllers::ledger::LedgerPages;
 use crate::controllers::plans;
 use crate::controllers::refused::Causes;
 use crate::gang::loss::{Loss, last_known};
-use crate::gang::planning::Planning;
-use crate::gang::{Failure, FailureClass, Nodes, Refusal, State};
-use crate::plan::demand::as_granted;
-use crate::plan::offering::{Offering, domain_keys};
-use crate::plan::{Obstacle, ObstacleReason, Outcome, Request, strategy};
+use crate::gang::planning::{Planning, is_refused_again};
+use crate::gang::{Failure, Refusal, State};
+use crate::plan::offering::Offering;
+use crate::plan::{Outcome, Request, strategy};
 use crate::words::to_the_second;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -73,43 +72,11 @@ impl Gang<'_> {
             plans::outcome(self.scope.context, &Request { workload, ..request }, &self.scope.id, pages, read)
         };
         let outcome = planning.with_patience(plan(workload, read));
-        match (&self.journal().state, &outcome) {
-            (State::Approved { nodes: Nodes::Replacing }, _) => {
-                self.plan_of_replacement(workload, outcome, |workload, shapes| {
-                    plan(workload, plans::ReadInputs { shapes, ..read })
-                })
-            }
-            (_, Outcome::Provision(plan)) if plan.is_exhausted(exhausted.as_ref()) => {
-                Outcome::Wait(no_capacity(&plan.offerings(), &pages.shortages(now)))
-            }
-            (State::Validating, Outcome::Provision(_)) if awaited.is_some() => {
-                let message =
-                    "gangs whose nodes were being created when this replica began to lead come first";
-                let obstacle = Obstacle::new(ObstacleReason::OthersFirst, message);
-                Outcome::Wait(Obstacle { until: awaited, ..obstacle })
-            }
-            _ => outcome,
-        }
-    }
-
-    /// The plan that the attempt began with, if it can still be made, and else the current one.
-    fn plan_of_replacement(
-        &self,
-        workload: &Workload,
-        current: Outcome,
-        mut plan: impl FnMut(&Workload, Option<&'static [crate::plan::shape::Shape]>) -> Outcome,
-    ) -> Outcome {
-        let planning = self.planning();
-        // Pods that are done have moved the slots of the others: only all of them give the first plan.
-        let all = as_granted(workload);
-        let counts_more = workload.is_replaced() || planning.is_short_of(&current);
-        let found = if counts_more { plan(&all, None) } else { current };
-        if self.journal().memory.plan.is_none() || planning.is_begun_with(&found) {
-            return found;
-        }
-        // Before another replica led it, the gang may have been planned when no shape was learnt yet.
-        let mut before = [workload, &all].into_iter().map(|workload| plan(workload, Some(&[])));
-        before.find(|plan| planning.is_begun_with(plan)).unwrap_or(found)
+        let outcome = planning.of_replacement(workload, outcome, |workload, shapes| {
+            plan(workload, plans::ReadInputs { shapes, ..read })
+        });
+        let named = |wanted: &BTreeSet<Offering>| what_is_short(wanted, &pages.shortages(now));
+        planning.among_others(outcome, awaited, exhausted.as_ref(), named)
     }
 
     /// What the refusal of a gang that is refused may be due to now.
@@ -123,11 +90,10 @@ impl Gang<'_> {
     fn refusal(&self, workload: &Workload, causes: Causes, pages: &mut LedgerPages) -> Option<Refusal> {
         let id = &self.scope.id;
         if let Some(refused) = pages.refused.changed(id, causes) {
-            match self.make_plan(&refused, pages) {
-                Outcome::Refuse(_) => pages.refused.stays(id, causes),
-                // That will be over, and may not help then.
-                Outcome::Wait(obstacle) if obstacle.reason.hides_plan() => {}
-                _ => pages.refused.forget(id),
+            match is_refused_again(&self.make_plan(&refused, pages)) {
+                Some(true) => pages.refused.stays(id, causes),
+                Some(false) => pages.refused.forget(id),
+                None => {}
             }
         }
         pages.refused.refusal(id, workload, causes, self.scope.now())
@@ -145,28 +111,12 @@ impl Gang<'_> {
         failure: &Failure,
         losses: &BTreeMap<u32, Loss>,
     ) -> BTreeSet<Offering> {
-        let (memory, policy) = (&self.journal().memory, &self.judgement.policy);
-        let keys = domain_keys(policy);
-        if !failure.reason.counts_as_short() {
-            return BTreeSet::new();
-        }
-        if failure.reason == FailureClass::LaunchTimeout {
-            let limit = policy.deadlines.launch.signed();
-            let late = self.observed.launched_late(memory.attempt, limit, self.scope.now());
-            return late.flat_map(|claim| Offering::of(claim, &keys)).collect();
-        }
-        let recorded = |slot| last_known(memory, &self.scope.identity, &self.records(workload), slot);
-        let lost =
-            losses.iter().filter(|(_, loss)| loss.failure().is_some_and(|f| f.reason == failure.reason));
-        lost.flat_map(|(slot, _)| self.scope.context.tombstones.offerings(&recorded(*slot).1, &keys))
-            .collect()
+        let (tombstones, records) = (&self.scope.context.tombstones, self.records(workload));
+        self.planning().exhausted(failure, losses, |slot, keys| {
+            let (_, name) = last_known(&self.journal().memory, &self.scope.identity, &records, slot);
+            tombstones.offerings(&name, keys)
+        })
     }
-}
-
-/// The wait of a gang whose missing nodes no tier has now.
-fn no_capacity(wanted: &BTreeSet<Offering>, shortages: &[ShortageEntry]) -> Obstacle {
-    let message = "no tier has capacity now for the nodes that are missing".to_owned();
-    Obstacle::new(ObstacleReason::CapacityShort, message + &what_is_short(wanted, shortages))
 }
 
 /// What of these offerings ran out, and until when that is remembered; empty if nothing of them is.

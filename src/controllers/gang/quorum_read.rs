@@ -31,10 +31,6 @@ impl Gang<'_> {
         self.observed.replace(claims, nodes);
         let tolerated = self.tolerated(workload);
         self.observed.ignore_taints(&tolerated);
-        if let Some((causes, grounds)) = self.read_grounds(workload).await? {
-            (self.inputs.causes, self.inputs.grounds) = (Some(causes), Some(grounds));
-            self.judgement = self.judge(workload);
-        }
         self.observed.freshness = Freshness::Quorum;
         if !self.stored.fresh && !has_possible_slots(self.journal(), workload, &self.observed.claims) {
             // The cache did not show the claims that contradict the journal.

@@ -11,8 +11,8 @@ use crate::controllers::plans;
 use crate::effects::requeued::Queueing;
 use crate::gang::expectation::Expectation;
 use crate::gang::request::Details;
-use crate::gang::reservation::Reservation;
-use crate::gang::{Attempt, Explanation, Snapshot, StateName, message, notice, verdict, wake_at};
+use crate::gang::wake::{holds_claims, rests, wake_at};
+use crate::gang::{Attempt, Explanation, Snapshot, StateName, message, notice, verdict};
 use crate::names;
 use crate::plan::gates::{Gate, GateAnswer};
 use crate::plan::{Obstacle, ObstacleReason, Outcome};
@@ -77,17 +77,13 @@ impl Gang<'_> {
         if is_approved && before != StateName::Approved {
             self.count_ready();
         }
-        let holds = !self.journal().state.is_over() || !self.observed.claims.is_empty();
-        // A gang that was admitted, or is over without nodes, does not change by itself. A replaced slice may: its nodes
-        // may be needed again when the Job grows.
-        let runs = workload.is("Admitted") && !workload.is_replaced();
-        let rests = if is_approved { runs } else { !holds };
+        let claims = self.observed.claims.as_slice();
         let next_check = self.observed.pod_check.as_ref().and_then(|check| check.next);
         let reported = workload.check(&self.scope.identity.check);
         // The replica that reported this ended before it kept the Workload out.
         let is_unsettled = Queueing::of(workload) == Queueing::Allowed
             && reported.is_some_and(|reported| verdict::comes_back(self.journal(), &snapshot, reported));
-        let keeps_out = verdict::keeps_out(self.journal(), &snapshot) && workload.replaces().is_none();
+        let keeps_out = verdict::keeps_out(self.journal(), &snapshot);
         let entry = reported.filter(|_| !is_unsettled).and_then(|old| self.entry(workload, &snapshot, old));
         let (entry, progress) = entry.map_or((None, false), |(entry, progress)| (Some(entry), progress));
         Reconciled {
@@ -96,8 +92,8 @@ impl Gang<'_> {
             in_request: self.in_request(),
             queueing: if keeps_out || is_unsettled { Queueing::KeptOut } else { Queueing::Allowed },
             has_nodes: self.journal().state.holds_nodes(),
-            holds,
-            net: if rests { REST_NET } else { SAFETY_NET },
+            holds: holds_claims(self.journal(), claims),
+            net: if rests(self.journal(), workload, claims) { REST_NET } else { SAFETY_NET },
             wake: wake_at(self.journal(), &snapshot).into_iter().chain(next_check).min(),
         }
     }
@@ -146,12 +142,7 @@ impl Gang<'_> {
         snapshot: &Snapshot<'_>,
         old: &CheckState,
     ) -> Option<(CheckState, bool)> {
-        let is_held = matches!(snapshot.reservation, Reservation::Held { .. });
-        if is_held && self.judgement.is_undecided(self.journal()) {
-            // The verdict under the earlier policy stands until that policy is known again.
-            return None;
-        }
-        let desired = verdict::desired(self.journal(), snapshot, old, self.updates(workload))?.of(workload);
+        let desired = verdict::desired(self.journal(), snapshot, old, self.updates(workload))?;
         Some((desired.entry(old, snapshot.now)?, desired.is_progress(old)))
     }
 

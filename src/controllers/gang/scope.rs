@@ -3,11 +3,11 @@
 use crate::api::Workload;
 use crate::controllers::Context;
 use crate::effects::events::Moment;
+use crate::gang::GangIdentity;
 use crate::gang::identity::gang_label;
 use crate::gang::notice::Notice;
 use crate::gang::request::owner_ref;
 use crate::gang::trace::Subject;
-use crate::gang::{GangIdentity, Journal, Rules};
 use crate::plan::{OptionSelection, Request};
 use crate::policy::Policy;
 use jiff::Timestamp;
@@ -69,12 +69,6 @@ impl<'a> GangScope<'a> {
             policy,
             selection: OptionSelection::From(0),
         }
-    }
-
-    /// The rules of a policy for the attempt of this journal.
-    pub(super) fn rules(&self, workload: &Workload, policy: &Policy, journal: &Journal) -> Rules {
-        let jitter = self.identity.jitter(journal.memory.attempt);
-        Rules::new(policy, self.now(), jitter).of(workload)
     }
 
     /// Whether the Workload still exists in the cache.

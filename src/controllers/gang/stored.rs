@@ -1,12 +1,11 @@
 //! The journal of a gang while it is reconciled: as it is stored, as the steps have left it, and what of it is not reported yet.
 
-use super::judgement::Judgement;
 use super::scope::GangScope;
 use crate::api::Workload;
-use crate::effects::journal::{Entry, Guard};
+use crate::effects::journal::Entry;
 use crate::gang::initial_journal::{has_possible_slots, initial_journal, substitute_journal};
 use crate::gang::journal::JournalError;
-use crate::gang::{Journal, Reservation, State, StateName, verdict};
+use crate::gang::{Journal, Reservation, StateName, verdict};
 use crate::names;
 use crate::plan::Plan;
 use crate::plan::passed_over::PassedOver;
@@ -18,6 +17,8 @@ pub(super) struct StoredJournal {
     pub journal: Journal,
     /// The annotation as last read or written.
     text: Option<String>,
+    /// The number of its last transition.
+    seq: u64,
     /// The option index in the journal as read.
     written_index: u32,
     /// The option index that this replica knows.
@@ -77,8 +78,8 @@ impl StoredJournal {
         let own_index =
             scope.context.of_gangs.ledger.open().option(&scope.id).map_or(0, |option| option.index);
         let written_index = std::mem::replace(&mut journal.memory.option.index, own_index);
-        let (unreported, accepted) = (Vec::new(), PlanNotes::default());
-        Ok(Some(Self { journal, text, written_index, own_index, fresh, unreported, accepted }))
+        let (seq, unreported, accepted) = (journal.seq, Vec::new(), PlanNotes::default());
+        Ok(Some(Self { journal, text, seq, written_index, own_index, fresh, unreported, accepted }))
     }
 
     /// The annotation as last read or written.
@@ -89,18 +90,12 @@ impl StoredJournal {
     /// Starts over without a journal: the one that was read cannot be the gang's.
     pub(super) fn rebuild(&mut self, scope: &GangScope<'_>, workload: &Workload) {
         let reservation = Reservation::of(workload, &scope.identity.check);
-        self.fresh = true;
+        (self.fresh, self.seq) = (true, 0);
         self.journal = substitute_journal(&scope.identity.uid, reservation, scope.now());
     }
 
     /// Adopts the journal of a step that was taken by this plan.
-    pub(super) fn adopt(
-        &mut self,
-        next: Journal,
-        scope: &GangScope<'_>,
-        plan: Option<&Plan>,
-        judgement: &Judgement,
-    ) {
+    pub(super) fn adopt(&mut self, next: Journal, scope: &GangScope<'_>, plan: Option<&Plan>) {
         let before = std::mem::replace(&mut self.journal, next);
         let stepped = self.journal.seq != before.seq;
         if stepped {
@@ -110,11 +105,6 @@ impl StoredJournal {
             }
             self.journal.sign(&scope.context.telemetry.instance);
         }
-        let tier = self.journal.memory.option.tier;
-        if (stepped || tier != before.memory.option.tier) && judgement.fault.is_none() {
-            self.journal.name_tier(judgement.policy.tier_name(tier));
-        }
-        judgement.settle_terms(scope, &mut self.journal, &before.memory);
         if stepped || self.journal.memory.admission != before.memory.admission {
             self.unreported.push((before, self.journal.clone()));
         }
@@ -122,9 +112,8 @@ impl StoredJournal {
 
     /// The journal's text, if it is to be written.
     pub(super) fn unsaved(&self) -> Option<String> {
-        let is_worth_it = self.journal.seq > 0 || self.journal.state == State::Validating;
         let text = self.journal.encode();
-        (is_worth_it && !self.is_stored(&text)).then_some(text)
+        (self.journal.is_stored() && !self.is_stored(&text)).then_some(text)
     }
 
     /// Whether the Workload already has this journal, apart from the option index. Each replica uses its own index, so
@@ -141,18 +130,14 @@ impl StoredJournal {
                 && is_same_but_for_index())
     }
 
-    /// What to write. The write requires an unchanged Workload when an approval is taken back or the gang is given up,
-    /// because the Workload may have been admitted or changed meanwhile.
+    /// What to write.
     pub(super) fn entry<'e>(&'e self, check: &'e str, journal: &'e str, headline: &'e str) -> Entry<'e> {
-        let gives_up =
-            self.journal.revokes() || matches!(self.journal.state, State::Yielded | State::Rejected);
-        let guard = if gives_up { Guard::Workload } else { Guard::Journal };
-        Entry { check, old: self.text(), journal, headline, guard }
+        Entry { check, old: self.text(), journal, headline, guard: self.journal.guard(self.seq) }
     }
 
     /// Records that this text was written.
     pub(super) fn saved(&mut self, text: String) {
-        self.text = Some(text);
+        (self.text, self.seq) = (Some(text), self.journal.seq);
         self.fresh = false;
     }
 

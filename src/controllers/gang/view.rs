@@ -1,19 +1,18 @@
 //! The snapshot of a gang: its claims, what happened to lost ones, and everything else that a step depends on.
 
 use super::Gang;
-use super::elastic_job::is_missed;
 use super::scope::GangScope;
 use crate::api::workload::Verdict;
-use crate::api::{Node, NodeClaim, Workload, condition};
+use crate::api::{Node, NodeClaim, Workload};
 use crate::controllers::Context;
 use crate::controllers::plans;
-use crate::gang::loss::{ClaimRecords, Loss, Tombstone, losses};
-use crate::gang::{ClaimView, Failure, FailureClass, Forecast, Reservation, Snapshot, State};
+use crate::gang::elastic_job::needs_more_nodes;
+use crate::gang::loss::{ClaimRecords, Loss, Tombstone, losses, pool_fault};
+use crate::gang::{ClaimView, Eviction, Failure, Forecast, Reservation, Snapshot, State};
 use crate::plan::Request;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use std::collections::BTreeMap;
 
@@ -23,6 +22,8 @@ pub(super) struct SnapshotParts {
     reservation: Reservation,
     reported: Verdict,
     unplaced: bool,
+    eviction: Eviction,
+    passes_over_edited: bool,
     /// Whether other gangs have given back what it ran short of. Set from the ledger.
     pub capacity_back: bool,
     views: Vec<ClaimView>,
@@ -39,6 +40,9 @@ impl Gang<'_> {
             reservation: Reservation::of(workload, &identity.check),
             reported: workload.check(&identity.check).map(|c| c.state).unwrap_or_default(),
             unplaced: workload.is_unplaced(),
+            eviction: Eviction::of(workload),
+            passes_over_edited: self.planned.plan().is_some()
+                && self.planning().passes_over_edited(|| self.scope.context.stores.plan.pools.state()),
             capacity_back: false,
             views,
             losses,
@@ -55,10 +59,15 @@ impl Gang<'_> {
             claims: &parts.views,
             losses: &parts.losses,
             freshness: self.observed.freshness,
+            grounds: self.inputs.freshness(),
+            passes_over_edited: parts.passes_over_edited,
             capacity_back: parts.capacity_back,
             create_refused: self.observed.create_refused.as_deref(),
             refusal: self.planned.refusal,
             policy: &self.judgement.policy,
+            judged_by: self.judgement.by(),
+            eviction: parts.eviction,
+            jitter: self.scope.identity.jitter(self.journal().memory.attempt),
             forecast: Forecast { unplaced: parts.unplaced, ..self.forecast() },
         }
     }
@@ -110,20 +119,6 @@ pub(super) struct Records<'a> {
     workload: &'a Workload,
 }
 
-impl Records<'_> {
-    /// What is wrong with a NodePool's NodeClass, according to the NodePool's condition.
-    fn pool_fault(&self, pool: &str) -> Option<Failure> {
-        let pool = self.scope.context.stores.plan.pools.get(&ObjectRef::new(pool))?;
-        let ready = condition::find(pool.conditions(), "NodeClassReady").filter(|c| c.status == "False")?;
-        let class = match ready.reason.as_str() {
-            "NodeClassNotFound" => FailureClass::NodeClassMissing,
-            _ => FailureClass::NodeClassNotReady,
-        };
-        // The message may come from a cloud; users read it on the NodePool.
-        Some(Failure::new(class, format!("NodePool {}: {}", pool.name_any(), ready.reason)))
-    }
-}
-
 impl ClaimRecords for Records<'_> {
     fn saw_since(&self, name: &str, since: Timestamp) -> bool {
         // The watch may not have shown the deletion yet.
@@ -142,12 +137,20 @@ impl ClaimRecords for Records<'_> {
     fn missed(&self, name: &str, now: Timestamp) -> (Tombstone, Option<Failure>) {
         self.scope.context.remember_claim(name);
         let (tombstone, pool) = self.scope.context.tombstones.missed(name, now);
-        (tombstone, self.pool_fault(&pool))
+        let pool = self.scope.context.stores.plan.pools.get(&ObjectRef::new(&pool));
+        (tombstone, pool.and_then(|pool| pool_fault(&pool)))
     }
 
     fn needs_nodes(&self) -> bool {
         // A replaced slice lost nothing if the pods of later slices do without its nodes.
-        !self.workload.is_replaced() || is_missed(self.scope.context, self.workload, &self.scope.label)
+        !self.workload.is_replaced() || {
+            let (stores, elastic_job) = (&self.scope.context.stores, self.workload.elastic_job());
+            let slices = stores.workloads.those(|workload| workload.elastic_job() == elastic_job);
+            let slices = slices.iter().filter_map(|slice| stores.workloads.get(slice));
+            let nodes =
+                stores.claims.those(|claim| !claim.is_deleting() && claim.gang_label == self.scope.label);
+            needs_more_nodes(slices, nodes.len())
+        }
     }
 }
 

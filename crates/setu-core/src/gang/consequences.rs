@@ -4,30 +4,37 @@ use super::event::Event;
 use super::failure::Failure;
 use super::journal::Journal;
 use super::option_position::OptionPosition;
+use super::snapshot::Snapshot;
 use super::state::State;
 use super::step::Moved;
+use super::terms::JudgedBy;
 use crate::api::parameters::Compat;
-use crate::policy::Policy;
+use jiff::Timestamp;
 
 /// What follows from a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Consequences<'m> {
+    /// The journal after the step.
+    pub journal: &'m Journal,
     /// Set if the gang's option is to be recorded: the one it has reached, or none once it is over.
     pub option: Option<Option<OptionPosition>>,
     /// Whether the attempt goes on with another option. The plan accepted for the previous one does not apply to it.
     pub is_elsewhere: bool,
-    /// Whether the gang was refused.
-    pub is_refused: bool,
+    /// Until when the gang is refused, if it was.
+    pub refused_until: Option<Timestamp>,
     /// The failure that may show what is out of capacity.
     pub failure: Option<&'m Failure>,
     /// Whether nodes that others give back end the gang's wait early.
     pub awaits_nodes: bool,
+    /// Whether an attempt begins whose terms are too large for the journal: another replica would judge it by the policy of
+    /// that time.
+    pub lacks_terms: bool,
 }
 
 impl<'m> Consequences<'m> {
-    /// What follows from a step from this journal under this policy.
-    pub fn of(before: &Journal, moved: &'m Moved, policy: &Policy) -> Self {
-        let after = &moved.journal;
+    /// What follows from a step from this journal by this snapshot.
+    pub fn of(before: &Journal, moved: &'m Moved, snapshot: &Snapshot<'_>) -> Self {
+        let (after, policy) = (&moved.journal, snapshot.policy);
         let begun = before.state != State::Validating;
         let falls = after.is_mixed(policy) && after.memory.generation != before.memory.generation;
         let is_elsewhere = begun
@@ -40,12 +47,28 @@ impl<'m> Consequences<'m> {
         };
         let is_exhausted = failure.is_some_and(|failure| failure.reason.counts_as_short());
         Self {
+            journal: after,
             option: (moved.cause.is_some() || is_elsewhere).then_some(option),
             is_elsewhere,
-            is_refused: matches!(moved.cause, Some(Event::Refused(_))),
+            refused_until: match moved.cause {
+                Some(Event::Refused(_)) => Some(refused_until(after, snapshot)),
+                _ => None,
+            },
             failure,
             // `compat: Setu` never ends back-off early, like the first Setu.
             awaits_nodes: is_exhausted && policy.compat == Compat::None,
+            lacks_terms: after.memory.attempt != before.memory.attempt
+                && after.state.wants_claims()
+                && after.memory.slots > 0
+                && after.memory.terms.is_none()
+                && matches!(snapshot.judged_by, JudgedBy::Policy(_)),
         }
     }
+}
+
+/// Until when a refused gang stays out of Kueue's queue, if nothing changes before.
+fn refused_until(journal: &Journal, snapshot: &Snapshot<'_>) -> Timestamp {
+    let refusals = journal.memory.yields.saturating_add(journal.memory.waits);
+    let again = snapshot.now + snapshot.policy.yielding.wait(refusals).signed();
+    snapshot.plan.map_or(again, |plan| plan.refused_until(again))
 }

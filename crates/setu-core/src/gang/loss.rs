@@ -8,6 +8,7 @@ use super::failure::{Failure, FailureClass};
 use super::identity::GangIdentity;
 use super::journal::{Journal, Memory};
 use super::phase::ClaimPhase;
+use crate::api::{NodePool, condition};
 use jiff::{SignedDuration, Timestamp};
 use std::collections::BTreeMap;
 
@@ -126,7 +127,7 @@ pub fn losses(
         if claim.is_some_and(|c| !c.deleting) {
             return None;
         }
-        let claim = claim.filter(|c| !creating || c.generation >= memory.generation);
+        let claim = claim.filter(|c| shows_loss(journal, c));
         let had = || {
             let name = identity.replacement_name(memory.attempt, memory.generation, slot);
             records.saw_since(&name, journal.entered_at)
@@ -142,6 +143,12 @@ pub fn losses(
     };
     let losses: BTreeMap<u32, Loss> = (0..memory.slots).filter_map(lost).collect();
     if losses.is_empty() || records.needs_nodes() { losses } else { BTreeMap::new() }
+}
+
+/// Whether a claim that is being deleted shows what its slot has lost. While claims are created, only one of the latest
+/// generation does.
+pub(super) fn shows_loss(journal: &Journal, claim: &ClaimView) -> bool {
+    !journal.state.creates_claims() || claim.generation >= journal.memory.generation
 }
 
 /// Generation and name of the last known claim of a slot; if none is known, those that its loss is recorded under.
@@ -165,6 +172,18 @@ impl Tombstone {
     fn names_capacity(&self) -> bool {
         self.event.as_ref().is_some_and(|(reason, _)| reason.starts_with("InsufficientCapacity"))
     }
+}
+
+/// What is wrong with a NodePool's NodeClass, according to the NodePool's condition.
+pub fn pool_fault(pool: &NodePool) -> Option<Failure> {
+    let ready = condition::find(pool.conditions(), "NodeClassReady").filter(|c| c.status == "False")?;
+    let class = match ready.reason.as_str() {
+        "NodeClassNotFound" => FailureClass::NodeClassMissing,
+        _ => FailureClass::NodeClassNotReady,
+    };
+    // The message may come from a cloud; users read it on the NodePool.
+    let name = pool.metadata.name.as_deref().unwrap_or_default();
+    Some(Failure::new(class, format!("NodePool {name}: {}", ready.reason)))
 }
 
 /// Why a claim is missing or being deleted, if that is known: from Karpenter's event, from how far the claim had come, or

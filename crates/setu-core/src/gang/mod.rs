@@ -2,8 +2,9 @@
 //!
 //! Read in this order: `state` (the states of a gang) → `event` (what was observed) → `chart` (the statechart) →
 //! `decide` (handles one event) → `observe` (turns a snapshot of the cluster into events) → `step` (both, once) →
-//! `verdict` (what Kueue sees) and `explain` (what users see). `journal` is how a Workload stores its gang. What a state
-//! observes is in `validating`, `attempting` and `approved`; what a slot observes in `slot`, `health` and `loss`.
+//! `verdict` (what Kueue sees) and `explain` (what users see). `judgement` picks the policy of a step. `journal` is how a
+//! Workload stores its gang, and `commit` says what its write requires and what may follow. What a state observes is in
+//! `validating`, `attempting` and `approved`; what a slot observes in `slot`, `health` and `loss`.
 //!
 //! Rule: nothing here uses a client, a clock, a runtime or a log. Time is an argument.
 
@@ -13,10 +14,12 @@ mod attempting;
 pub mod begun_with;
 mod chart;
 pub mod claims;
+pub mod commit;
 pub mod consequences;
 pub mod custody;
 pub mod decide;
 pub mod diagram;
+pub mod elastic_job;
 pub mod event;
 pub mod expectation;
 pub mod explain;
@@ -26,6 +29,7 @@ pub mod health;
 pub mod identity;
 pub mod initial_journal;
 pub mod journal;
+pub mod judgement;
 pub mod loss;
 pub mod message;
 pub mod notice;
@@ -56,9 +60,10 @@ mod ungated_pods;
 mod validating;
 pub mod verdict;
 pub mod waits;
-mod wake;
+pub mod wake;
 
 pub use claims::ClaimView;
+pub use commit::{Commit, Guard};
 pub use decide::decide;
 pub use event::{Effect, Event};
 pub use explain::{Explanation, SlotView};
@@ -66,6 +71,7 @@ pub use failure::{Failure, FailureClass};
 pub use health::Health;
 pub use identity::GangIdentity;
 pub use journal::{Journal, Memory};
+pub use judgement::Judgement;
 pub use observation::Observation;
 pub use observe::observe;
 pub use option_position::OptionPosition;
@@ -74,7 +80,8 @@ pub use rules::{Eviction, Rules};
 pub use slot::{Attempt, SlotStatus};
 pub use snapshot::{Forecast, Freshness, Refusal, Snapshot};
 pub use state::{Nodes, State, StateName, Then};
-pub use step::{JudgedBy, Moved, Step, step};
+pub use step::{Moved, Step, step};
+pub use terms::JudgedBy;
 pub use trace::{TraceContext, TraceSpan};
 pub use unbound::{AdmittedPods, JournalPosition, PodCheck, UnboundPods};
 pub use waits::WaitsFor;

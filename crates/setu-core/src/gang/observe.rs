@@ -60,9 +60,9 @@ pub fn observe(journal: &Journal, snapshot: &Snapshot<'_>) -> Observation {
         read => read.unwrap_or(Observation::Events(Vec::new())),
     };
     match read {
-        Observation::NeedsQuorumRead if events.is_empty() => return Observation::NeedsQuorumRead,
-        Observation::NeedsQuorumRead => {}
         Observation::Events(more) => events.extend(more),
+        needs_read if events.is_empty() => return needs_read,
+        Observation::NeedsQuorumRead | Observation::NeedsGrounds => {}
     }
     Observation::Events(events)
 }

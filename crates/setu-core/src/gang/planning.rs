@@ -2,13 +2,19 @@
 //!
 //! Rule: decisions only. `plan` computes the outcome, and the controller reads what it needs.
 
+use super::failure::{Failure, FailureClass};
 use super::journal::Journal;
+use super::loss::Loss;
 use super::observed::Observed;
 use super::state::{Nodes, State};
-use crate::api::{NodeClaim, NodePool};
+use crate::api::{NodeClaim, NodePool, Workload};
+use crate::plan::demand::as_granted;
+use crate::plan::offering::{Offering, domain_keys};
+use crate::plan::shape::Shape;
 use crate::plan::{Edited, Obstacle, ObstacleReason, OptionSelection, Outcome};
 use crate::policy::Policy;
 use jiff::{SignedDuration, Timestamp};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How long a gang waits for an edited NodePool before it takes another one, and for a missing object before it is refused.
 const PATIENCE: SignedDuration = SignedDuration::from_secs(30);
@@ -117,23 +123,76 @@ impl<'a> Planning<'a> {
         !self.is_begun_with(outcome) && outcome.plan().is_some_and(|plan| plan.slots.len() > staying())
     }
 
-    /// Whether an outcome gives the gang up, ends its attempt, or passes over one of these NodePools for having been edited too
-    /// long ago.
-    pub fn ends_something(
+    /// The outcome of a gang that replaces lost nodes: the plan that its attempt began with, if it can still be made, and else
+    /// the current one. `plan` plans for a Workload, by these shapes or the known ones.
+    pub fn of_replacement(
         &self,
-        outcome: &Outcome,
-        pools: impl FnOnce() -> Vec<std::sync::Arc<NodePool>>,
-    ) -> bool {
-        match (&self.journal.state, outcome) {
-            (State::Validating, Outcome::Provision(_)) => {
-                self.edited() == Edited::PassedOver && pools().iter().any(|pool| self.passes_over(pool))
-            }
-            (State::Provisioning, Outcome::Provision(plan)) => !self.journal.is_begun_with(plan),
-            (State::Validating | State::Provisioning, _) => true,
-            (State::Approved { .. }, Outcome::NothingNeeded(_)) => false,
-            (State::Approved { nodes }, _) => *nodes == Nodes::Unneeded,
-            _ => false,
+        workload: &Workload,
+        current: Outcome,
+        mut plan: impl FnMut(&Workload, Option<&'static [Shape]>) -> Outcome,
+    ) -> Outcome {
+        if self.journal.state != (State::Approved { nodes: Nodes::Replacing }) {
+            return current;
         }
+        // Pods that are done have moved the slots of the others: only all of them give the first plan.
+        let all = as_granted(workload);
+        let counts_more = workload.is_replaced() || self.is_short_of(&current);
+        let found = if counts_more { plan(&all, None) } else { current };
+        if self.journal.memory.plan.is_none() || self.is_begun_with(&found) {
+            return found;
+        }
+        // Before another replica led it, the gang may have been planned when no shape was learnt yet.
+        let mut before = [workload, &all].into_iter().map(|workload| plan(workload, Some(&[])));
+        before.find(|plan| self.is_begun_with(plan)).unwrap_or(found)
+    }
+
+    /// The outcome once others count: a gang waits for exhausted offerings, and until `awaited` for gangs that come first. `named`
+    /// names what of these offerings is exhausted.
+    pub fn among_others(
+        &self,
+        outcome: Outcome,
+        awaited: Option<Timestamp>,
+        exhausted: Option<&BTreeSet<Offering>>,
+        named: impl FnOnce(&BTreeSet<Offering>) -> String,
+    ) -> Outcome {
+        let Outcome::Provision(plan) = &outcome else { return outcome };
+        if plan.is_exhausted(exhausted) {
+            let message = "no tier has capacity now for the nodes that are missing".to_owned();
+            let message = message + &named(&plan.offerings());
+            return Outcome::Wait(Obstacle::new(ObstacleReason::CapacityShort, message));
+        }
+        if awaited.is_some() && self.journal.state == State::Validating {
+            let message = "gangs whose nodes were being created when this replica began to lead come first";
+            let obstacle = Obstacle::new(ObstacleReason::OthersFirst, message);
+            return Outcome::Wait(Obstacle { until: awaited, ..obstacle });
+        }
+        outcome
+    }
+
+    /// What this failure shows to be out of capacity. `offerings_of` returns those that the last claim of a slot asked for.
+    pub fn exhausted(
+        &self,
+        failure: &Failure,
+        losses: &BTreeMap<u32, Loss>,
+        offerings_of: impl Fn(u32, &[String]) -> BTreeSet<Offering>,
+    ) -> BTreeSet<Offering> {
+        let keys = domain_keys(self.policy);
+        if !failure.reason.counts_as_short() {
+            return BTreeSet::new();
+        }
+        if failure.reason == FailureClass::LaunchTimeout {
+            let limit = self.policy.deadlines.launch.signed();
+            let late = self.observed.launched_late(self.journal.memory.attempt, limit, self.now);
+            return late.flat_map(|claim| Offering::of(claim, &keys)).collect();
+        }
+        let is_alike = |loss: &Loss| loss.failure().is_some_and(|known| known.reason == failure.reason);
+        let lost = losses.iter().filter(|(_, loss)| is_alike(loss));
+        lost.flat_map(|(slot, _)| offerings_of(*slot, &keys)).collect()
+    }
+
+    /// Whether a gang that has nothing yet passes over one of these NodePools because Karpenter has not seen its last edit.
+    pub fn passes_over_edited(&self, pools: impl FnOnce() -> Vec<std::sync::Arc<NodePool>>) -> bool {
+        self.edited() == Edited::PassedOver && pools().iter().any(|pool| self.passes_over(pool))
     }
 
     /// Whether a NodePool that any tier could use is passed over because Karpenter has not seen its last edit.
@@ -142,5 +201,106 @@ impl<'a> Planning<'a> {
         // A tier that names no NodePool takes any.
         let may_use = |name: &Option<String>| name.is_none() || *name == pool.metadata.name;
         pool.is_unseen() && (tiers.is_empty() || tiers.iter().any(|tier| may_use(&tier.node_pool_name)))
+    }
+}
+
+/// Whether a refusal stands by a new plan, or is over; `None` if the plan does not show it.
+pub fn is_refused_again(outcome: &Outcome) -> Option<bool> {
+    match outcome {
+        Outcome::Refuse(_) => Some(true),
+        // That will be over, and may not help then.
+        Outcome::Wait(obstacle) if obstacle.reason.hides_plan() => None,
+        Outcome::Provision(_) | Outcome::NothingNeeded(_) | Outcome::Wait(_) | Outcome::Never(_) => {
+            Some(false)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gang::reservation::AdmissionId;
+    use crate::plan::fixtures::Fixture;
+
+    fn journal(state: State) -> Journal {
+        let mut journal = Journal::new("u", AdmissionId("1-0-a".into()), Timestamp::UNIX_EPOCH, None);
+        journal.state = state;
+        journal.memory.attempt = 1;
+        journal
+    }
+
+    fn with<T>(state: State, act: impl FnOnce(&Planning<'_>) -> T) -> T {
+        let observed = Observed::cached(Vec::new(), BTreeMap::new());
+        let now = Timestamp::UNIX_EPOCH;
+        act(&Planning { journal: &journal(state), policy: &Policy::default(), observed: &observed, now })
+    }
+
+    #[test]
+    fn a_plan_waits_for_exhausted_offerings_and_a_new_gang_for_gangs_that_come_first() {
+        let plan = Fixture::new().provisioned();
+        let short = plan.offerings();
+        let among = |state: State, awaited, short: Option<&BTreeSet<Offering>>| {
+            let plan = Outcome::Provision(plan.clone());
+            let outcome = with(state, |gang| gang.among_others(plan, awaited, short, |_| ": all".into()));
+            match outcome {
+                Outcome::Wait(obstacle) => Some((obstacle.reason, obstacle.until)),
+                Outcome::Provision(_) => None,
+                other => panic!("{other:?}"),
+            }
+        };
+        let until = Some(Timestamp::from_second(9).unwrap());
+        let is_short = Some((ObstacleReason::CapacityShort, None));
+        assert_eq!(among(State::Provisioning, None, Some(&short)), is_short);
+        assert_eq!(among(State::Provisioning, None, Some(&BTreeSet::new())), None);
+        assert_eq!(among(State::Provisioning, until, None), None);
+        assert_eq!(among(State::Validating, until, None), Some((ObstacleReason::OthersFirst, until)));
+    }
+
+    #[test]
+    fn a_replacement_is_planned_for_all_pods_only_if_the_current_plan_lacks_nodes() {
+        let plan = Outcome::Provision(Fixture::new().provisioned());
+        let planned = |state: State| {
+            let mut times = 0;
+            with(state, |gang| {
+                gang.of_replacement(&Fixture::new().workload, plan.clone(), |_, _| {
+                    times += 1;
+                    plan.clone()
+                })
+            });
+            times
+        };
+        assert_eq!(planned(State::Approved { nodes: Nodes::Replacing }), 1);
+        assert_eq!(planned(State::Provisioning), 0);
+    }
+
+    #[test]
+    fn the_offerings_of_slots_lost_for_the_same_reason_are_exhausted() {
+        let of = |class| Failure::new(class, "lost");
+        let lost = |class| Loss::Failed(of(class));
+        let losses = BTreeMap::from([
+            (0, lost(FailureClass::InsufficientCapacity)),
+            (1, lost(FailureClass::Interrupted)),
+        ]);
+        let offerings = Fixture::new().provisioned().offerings();
+        let exhausted = |class| {
+            let mut slots = std::cell::RefCell::new(Vec::new());
+            let of_slot = |slot, _: &[String]| {
+                slots.borrow_mut().push(slot);
+                offerings.clone()
+            };
+            let found = with(State::Provisioning, |gang| gang.exhausted(&of(class), &losses, of_slot));
+            (found == offerings, std::mem::take(slots.get_mut()))
+        };
+        assert_eq!(exhausted(FailureClass::InsufficientCapacity), (true, vec![0]));
+        assert_eq!(exhausted(FailureClass::Interrupted), (false, vec![]), "it shows no shortage");
+    }
+
+    #[test]
+    fn a_new_plan_that_is_unknown_leaves_a_refusal_open() {
+        let obstacle = |reason| Obstacle::new(reason, "");
+        let shows = |outcome| is_refused_again(&outcome);
+        assert_eq!(shows(Outcome::Refuse(obstacle(ObstacleReason::TooManyNodes))), Some(true));
+        assert_eq!(shows(Outcome::Wait(obstacle(ObstacleReason::CapacityShort))), Some(false));
+        assert_eq!(shows(Outcome::Wait(obstacle(ObstacleReason::NoPolicy))), None);
     }
 }

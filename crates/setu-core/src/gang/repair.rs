@@ -8,9 +8,10 @@ use super::identity::GangIdentity;
 use super::initial_journal::substitute_journal;
 use super::journal::Journal;
 use super::reservation::{Ending, Reservation};
-use super::rules::Rules;
+use super::rules::Eviction;
 use super::snapshot::{Freshness, Snapshot};
-use super::step::{JudgedBy, Step, step};
+use super::step::{Step, step};
+use super::terms::JudgedBy;
 use crate::api::Workload;
 use crate::policy::Policy;
 use jiff::Timestamp;
@@ -36,9 +37,6 @@ pub fn rebuild_journal(
     }
     let mut journal = substitute_journal(&identity.uid, reservation.clone(), now);
     let is_held = matches!(reservation, Reservation::Held { .. });
-    if is_held {
-        journal.memory.deadline = now.checked_add(policy.deadlines.gang.signed()).ok();
-    }
     let attempts = claims.iter().map(|c| c.attempt).chain(old.map(|o| o.memory.attempt));
     journal.memory.attempt = attempts.max().unwrap_or_default();
     if let Some(old) = old {
@@ -50,10 +48,11 @@ pub fn rebuild_journal(
         reported: workload.check(&identity.check).map(|c| c.state).unwrap_or_default(),
         claims,
         freshness: Freshness::Quorum,
+        judged_by: JudgedBy::Unknown,
+        eviction: Eviction::of(workload),
         ..Snapshot::of(now, &reservation, &policy)
     };
-    let rules = Rules::new(&policy, now, 0.0).of(workload);
-    if is_held && let Step::Moved(moved) = step(&journal, &snapshot, JudgedBy::Known, &rules) {
+    if is_held && let Step::Moved(moved) = step(&journal, &snapshot) {
         journal = moved.journal;
     }
     if let Some(old) = old.filter(|old| old.memory.attempt == journal.memory.attempt) {

@@ -64,8 +64,14 @@ impl Rules {
     /// The same for this Workload.
     #[must_use]
     pub fn of(self, workload: &Workload) -> Self {
-        let replaces = workload.replaces().is_some();
-        Self { eviction: if replaces { Eviction::StopsOthers } else { Eviction::Harmless }, ..self }
+        Self { eviction: Eviction::of(workload), ..self }
+    }
+}
+
+impl Eviction {
+    /// Whether this Workload may be evicted.
+    pub fn of(workload: &Workload) -> Self {
+        if workload.replaces().is_some() { Self::StopsOthers } else { Self::Harmless }
     }
 }
 

@@ -8,7 +8,7 @@ use super::claims::ClaimView;
 use super::failure::Failure;
 use super::health::Health;
 use super::journal::Journal;
-use super::loss::Loss;
+use super::loss::{Loss, shows_loss};
 use super::reservation::{AdmissionPhase, Reservation};
 use super::snapshot::{Freshness, Snapshot};
 use super::state::State;
@@ -31,8 +31,8 @@ pub enum SlotStatus<'a> {
     Failed(&'a ClaimView, &'a Failure),
     /// Its claim is being deleted; with the cause, if known.
     Deleting(Option<&'a Loss>),
-    /// Its claim is not seen any more; with the cause, if known.
-    Lost(Option<&'a Loss>),
+    /// Its claim is not seen any more.
+    Lost(&'a Loss),
 }
 
 impl<'a> SlotStatus<'a> {
@@ -47,7 +47,8 @@ impl<'a> SlotStatus<'a> {
     /// The loss of the claim that the slot had.
     pub fn loss(self) -> Option<&'a Loss> {
         match self {
-            Self::Deleting(loss) | Self::Lost(loss) => loss,
+            Self::Deleting(loss) => loss,
+            Self::Lost(loss) => Some(loss),
             Self::Empty | Self::Coming(..) | Self::Ready(_) | Self::Failed(..) => None,
         }
     }
@@ -99,13 +100,13 @@ impl<'a> Attempt<'a> {
                 Health::Failed(failure) => SlotStatus::Failed(claim, failure),
             };
         }
-        let loss = self.snapshot.losses.get(&slot);
-        let had = |c: &&ClaimView| c.generation >= latest;
-        let is_seen = |c: &&ClaimView| !self.journal.state.creates_claims() || had(c);
-        match loss {
-            None if !claims.iter().any(had) => SlotStatus::Empty,
-            loss if claims.iter().any(is_seen) => SlotStatus::Deleting(loss),
-            loss => SlotStatus::Lost(loss),
+        match self.snapshot.losses.get(&slot) {
+            Some(loss) if claims.iter().any(|c| shows_loss(self.journal, c)) => {
+                SlotStatus::Deleting(Some(loss))
+            }
+            Some(loss) => SlotStatus::Lost(loss),
+            None if claims.iter().any(|c| c.generation >= latest) => SlotStatus::Deleting(None),
+            None => SlotStatus::Empty,
         }
     }
 
@@ -175,7 +176,7 @@ impl<'a> Attempt<'a> {
         let is_sure = self.snapshot.freshness == Freshness::Quorum;
         self.slots.iter().find_map(|slot| match slot {
             SlotStatus::Deleting(loss) => loss.as_ref()?.failure(),
-            SlotStatus::Lost(loss) if is_sure => loss.as_ref()?.failure(),
+            SlotStatus::Lost(loss) if is_sure => loss.failure(),
             _ => None,
         })
     }

@@ -5,6 +5,8 @@
 use super::claims::ClaimView;
 use super::loss::Loss;
 use super::reservation::Reservation;
+use super::rules::Eviction;
+use super::terms::JudgedBy;
 use super::unbound::UnboundPods;
 use crate::api::workload::Verdict;
 use crate::plan::Outcome;
@@ -30,8 +32,12 @@ pub struct Snapshot<'a> {
     /// What happened to slots whose claim is missing or being deleted. While claims are being created, slots that are not
     /// known to have had one are left out.
     pub losses: &'a BTreeMap<u32, Loss>,
-    /// How the claims were read.
+    /// How the claims and their Nodes were read.
     pub freshness: Freshness,
+    /// How the objects were read that the plan is made from.
+    pub grounds: Freshness,
+    /// Whether the plan passes over a NodePool whose last edit Karpenter has not seen.
+    pub passes_over_edited: bool,
     /// Whether others have given back as many nodes as the gang has since it ran out of them, if that is known.
     pub capacity_back: bool,
     /// Why the API server refused a NodeClaim of the attempt, if it did.
@@ -40,6 +46,12 @@ pub struct Snapshot<'a> {
     pub refusal: Option<Refusal>,
     /// The gang's policy.
     pub policy: &'a Policy,
+    /// Where that policy comes from.
+    pub judged_by: JudgedBy<'a>,
+    /// Whether the Workload may be evicted to give its quota back.
+    pub eviction: Eviction,
+    /// A number in `0.0..1.0` that spreads the waits of different gangs.
+    pub jitter: f64,
     /// Forecasts.
     pub forecast: Forecast<'a>,
 }
@@ -47,7 +59,7 @@ pub struct Snapshot<'a> {
 static NO_LOSSES: BTreeMap<u32, Loss> = BTreeMap::new();
 
 impl<'a> Snapshot<'a> {
-    /// A cached snapshot of a gang with only its reservation known.
+    /// A cached snapshot of a gang with only its reservation known. What its plan is made from counts as current.
     pub fn of(now: Timestamp, reservation: &'a Reservation, policy: &'a Policy) -> Self {
         Self {
             now,
@@ -58,10 +70,15 @@ impl<'a> Snapshot<'a> {
             claims: &[],
             losses: &NO_LOSSES,
             freshness: Freshness::Cached,
+            grounds: Freshness::Quorum,
+            passes_over_edited: false,
             capacity_back: false,
             create_refused: None,
             refusal: None,
             policy,
+            judged_by: JudgedBy::Policy(policy),
+            eviction: Eviction::default(),
+            jitter: 0.0,
             forecast: Forecast::default(),
         }
     }

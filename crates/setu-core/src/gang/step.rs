@@ -10,23 +10,16 @@ use super::observation::Observation;
 use super::observe::observe;
 use super::rules::Rules;
 use super::snapshot::Snapshot;
-use super::terms::is_independent_of_terms;
-
-/// Whether the policy or the terms that judge a gang are known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum JudgedBy {
-    /// A policy could be read, or the terms of its attempt are known.
-    Known,
-    /// The parameters cannot be read, and the terms of its attempt are unknown. Only what is the same under all policies
-    /// is done.
-    Unknown,
-}
+use super::state::State;
+use super::terms::{JudgedBy, is_independent_of_terms, record_terms};
 
 /// The result of one step.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// The cache suggests a decision that a quorum read must confirm.
+    /// The cache suggests a decision that a quorum read of the gang must confirm.
     NeedsQuorumRead,
+    /// The plan suggests a decision that must be confirmed by a quorum read of the gang and of what plans are made from.
+    NeedsGrounds,
     /// Nothing changes.
     Still,
     /// The journal changes, or there are effects.
@@ -45,23 +38,24 @@ pub struct Moved {
 }
 
 /// Takes one step.
-pub fn step(journal: &Journal, snapshot: &Snapshot<'_>, judged_by: JudgedBy, rules: &Rules) -> Step {
-    let events = match observe(journal, snapshot) {
+pub fn step(stored: &Journal, snapshot: &Snapshot<'_>) -> Step {
+    let rules = Rules::new(snapshot.policy, snapshot.now, snapshot.jitter);
+    let rules = Rules { eviction: snapshot.eviction, ..rules };
+    let mut journal = stored.clone();
+    bound_deadline(&mut journal, snapshot);
+    let events = match observe(&journal, snapshot) {
         Observation::NeedsQuorumRead => return Step::NeedsQuorumRead,
+        Observation::NeedsGrounds => return Step::NeedsGrounds,
         Observation::Events(events) => events,
     };
     let may_act = |event: &Event| {
-        judged_by == JudgedBy::Known
+        !matches!(snapshot.judged_by, JudgedBy::Unknown)
             || !journal.state.is_in_flight()
-            || is_independent_of_terms(event, journal, snapshot.reservation)
+            || is_independent_of_terms(event, &journal, snapshot.reservation)
     };
-    let mut events = events.into_iter().filter(may_act).peekable();
-    if events.peek().is_none() {
-        return Step::Still;
-    }
     let mut moved = Moved { journal: journal.clone(), effects: Vec::new(), cause: None };
-    for event in events {
-        let decision = decide(&moved.journal, &event, rules);
+    for event in events.into_iter().filter(may_act) {
+        let decision = decide(&moved.journal, &event, &rules);
         let changes_state = decision.journal.seq != moved.journal.seq;
         moved.journal = decision.journal;
         moved.effects.extend(decision.effects);
@@ -70,8 +64,72 @@ pub fn step(journal: &Journal, snapshot: &Snapshot<'_>, judged_by: JudgedBy, rul
             break;
         }
     }
-    if moved.effects.is_empty() && moved.journal == *journal {
+    name_tier(&mut moved.journal, &journal, snapshot.judged_by);
+    record_terms(&mut moved.journal, &journal.memory, snapshot.judged_by);
+    if moved.effects.is_empty() && moved.journal == *stored {
         return Step::Still;
     }
     Step::Moved(Box::new(moved))
+}
+
+/// Limits the deadline to what the policy gives. While the policy is unknown, only a gang that has nothing yet gets one.
+fn bound_deadline(journal: &mut Journal, snapshot: &Snapshot<'_>) {
+    let begins = journal.state == State::Validating && journal.memory.deadline.is_none();
+    if begins || !matches!(snapshot.judged_by, JudgedBy::Unknown) {
+        journal.bound_deadline(snapshot.now, snapshot.policy.deadlines.gang.signed());
+    }
+}
+
+/// Records the policy's name for the tier, with a transition or another tier.
+fn name_tier(journal: &mut Journal, before: &Journal, by: JudgedBy<'_>) {
+    let tier = journal.memory.option.tier;
+    if let JudgedBy::Policy(policy) = by
+        && (journal.seq != before.seq || tier != before.memory.option.tier)
+    {
+        journal.name_tier(policy.tier_name(tier));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gang::reservation::{AdmissionId, AdmissionPhase, Reservation};
+    use crate::plan::{Obstacle, ObstacleReason, Outcome};
+    use crate::policy::Policy;
+    use jiff::Timestamp;
+
+    /// The deadline after a step of a gang without one that waits for its plan, or for its nodes.
+    fn deadline(state: State, judged_by: JudgedBy<'_>, policy: &Policy) -> Option<Timestamp> {
+        let now = Timestamp::from_second(1_800_000_000).unwrap();
+        let admission = AdmissionId("1-0-a".into());
+        let mut journal = Journal::new("uid", admission.clone(), now, None);
+        (journal.state, journal.memory.slots) = (state, 1);
+        let reservation = Reservation::Held { admission, phase: AdmissionPhase::Reserved };
+        let waits = Outcome::Wait(Obstacle::new(ObstacleReason::CapacityShort, "none"));
+        let snapshot = Snapshot {
+            judged_by,
+            plan: Some(&waits),
+            freshness: crate::gang::Freshness::Quorum,
+            ..Snapshot::of(now, &reservation, policy)
+        };
+        match step(&journal, &snapshot) {
+            Step::Moved(moved) => moved.journal.memory.deadline,
+            Step::Still => None,
+            Step::NeedsQuorumRead | Step::NeedsGrounds => panic!("all is current"),
+        }
+    }
+
+    #[test]
+    fn a_missing_deadline_is_set_unless_an_attempt_in_flight_has_an_unknown_policy() {
+        let policy = Policy::default();
+        let due = Timestamp::from_second(1_800_000_000).unwrap() + policy.deadlines.gang.signed();
+        for (state, by, expected) in [
+            (State::Validating, JudgedBy::Policy(&policy), Some(due)),
+            (State::Validating, JudgedBy::Unknown, Some(due)),
+            (State::WaitingReady, JudgedBy::Terms, Some(due)),
+            (State::WaitingReady, JudgedBy::Unknown, None),
+        ] {
+            assert_eq!(deadline(state.clone(), by, &policy), expected, "{state:?} {by:?}");
+        }
+    }
 }

@@ -4,13 +4,26 @@
 //! attempt has their digest. If they do not count and the policy is unknown, no decision is made that depends on them.
 
 use super::event::Event;
-use super::journal::Journal;
+use super::journal::{Journal, Memory};
 use super::reservation::{Ending, Reservation};
-use super::state::{State, Then};
+use super::state::{Nodes, State, Then};
 use crate::api::NodeClaim;
 use crate::names;
 use crate::planted::planted;
+use crate::policy::Policy;
 use crate::policy::terms::Terms;
+
+/// What a gang is judged by.
+#[derive(Clone, Copy, Debug)]
+pub enum JudgedBy<'a> {
+    /// This policy: the current one, or the one that its attempt began with.
+    Policy(&'a Policy),
+    /// The terms of its attempt. The parameters cannot be read.
+    Terms,
+    /// The parameters cannot be read, and the terms of its attempt are unknown. Only what is the same under all policies
+    /// is done.
+    Unknown,
+}
 
 /// The terms in a journal, if one of these NodeClaims confirms that its attempt has them.
 pub fn confirmed_terms<'j>(journal: &'j Journal, claims: &[NodeClaim]) -> Option<&'j Terms> {
@@ -34,12 +47,30 @@ pub fn is_independent_of_terms(event: &Event, journal: &Journal, reservation: &R
     }
 }
 
+/// Records the terms of an attempt that begins, or that moves to another tier.
+pub(super) fn record_terms(journal: &mut Journal, before: &Memory, by: JudgedBy<'_>) {
+    let needs_none = matches!(journal.state, State::Approved { nodes: Nodes::Unneeded });
+    if !journal.state.is_in_flight() || needs_none {
+        return;
+    }
+    let memory = &mut journal.memory;
+    let begins = memory.attempt != before.attempt;
+    let moves = memory.option.tier != before.option.tier && before.terms.is_some();
+    match by {
+        JudgedBy::Policy(policy) if begins || moves => {
+            memory.terms = Terms::of(policy, memory.option.tier);
+        }
+        // An attempt that is resumed while its policy is unknown has no deadline either.
+        JudgedBy::Terms | JudgedBy::Unknown if begins => (memory.terms, memory.deadline) = (None, None),
+        _ => {}
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::api::parameters::Release;
     use crate::gang::reservation::AdmissionId;
-    use crate::policy::Policy;
     use jiff::Timestamp;
     use serde_json::json;
 
@@ -70,5 +101,28 @@ mod tests {
         }
         let forged = journal(Some(Terms { release: Release::Warm, ..terms }));
         assert_eq!(confirmed_terms(&forged, &[claim("2", &digest)]), None);
+    }
+
+    #[test]
+    fn an_attempt_that_begins_or_changes_its_tier_gets_the_terms_of_the_policy() {
+        let (policy, known) = (Policy::default(), Terms::of(&Policy::default(), 0));
+        let mut before = journal(known.clone());
+        before.memory.deadline = Some(Timestamp::UNIX_EPOCH);
+        let after = |attempt, tier, state: State, by: JudgedBy<'_>| {
+            let mut journal = Journal { state, ..before.clone() };
+            (journal.memory.attempt, journal.memory.option.tier) = (attempt, tier);
+            journal.memory.terms = None;
+            record_terms(&mut journal, &before.memory, by);
+            (journal.memory.terms.is_some(), journal.memory.deadline.is_some())
+        };
+        let by = JudgedBy::Policy(&policy);
+        let held = State::Approved { nodes: Nodes::Held };
+        assert_eq!(after(3, 0, State::Provisioning, by), (true, true));
+        assert_eq!(after(2, 1, held, by), (true, true));
+        assert_eq!(after(2, 0, State::Provisioning, by), (false, true), "nothing new");
+        assert_eq!(after(3, 0, State::Approved { nodes: Nodes::Unneeded }, by), (false, true));
+        assert_eq!(after(3, 0, State::Released, by), (false, true));
+        assert_eq!(after(3, 0, State::Provisioning, JudgedBy::Unknown), (false, false));
+        assert_eq!(after(2, 1, State::Provisioning, JudgedBy::Terms), (false, true));
     }
 }

@@ -8,10 +8,11 @@ use super::approved::{failure_before_admission, has_lost_readiness};
 use super::journal::Journal;
 use super::message;
 use super::reservation::{AdmissionPhase, Ending, Reservation, ShapeMatch};
+use super::rules::Eviction;
 use super::slot::Attempt;
 use super::snapshot::{Freshness, Snapshot};
 use super::state::{Nodes, State, Then};
-use crate::api::Workload;
+use super::terms::JudgedBy;
 use crate::api::workload::{CheckState, PodSetUpdate, Verdict};
 use crate::plan::Obstacle;
 use crate::planted::planted;
@@ -39,6 +40,8 @@ pub fn desired(
     let text = || message::sentence(attempt);
     let desired = match snapshot.reservation {
         Reservation::Gone(_) | Reservation::Leaving(_) => without_reservation(attempt, entry),
+        // The verdict under the earlier policy stands until that policy is known again.
+        Reservation::Held { .. } if is_undecided(journal, snapshot) => None,
         Reservation::Held { admission, .. } if *admission != journal.memory.admission => {
             under_another_admission(attempt, entry)
         }
@@ -66,7 +69,17 @@ pub fn desired(
     };
     // For an admitted Workload Pending has no effect, and it would overwrite the Ready that it was admitted on.
     let overwrites = is_admitted(snapshot) && entry.state != Verdict::Pending;
-    desired.filter(|desired| desired.state != Verdict::Pending || !overwrites)
+    let desired = desired.filter(|desired| desired.state != Verdict::Pending || !overwrites);
+    desired.map(
+        |desired| {
+            if snapshot.eviction == Eviction::StopsOthers { desired.without_eviction() } else { desired }
+        },
+    )
+}
+
+/// Whether the policy of an attempt in flight is unknown.
+fn is_undecided(journal: &Journal, snapshot: &Snapshot<'_>) -> bool {
+    journal.state.is_in_flight() && matches!(snapshot.judged_by, JudgedBy::Unknown)
 }
 
 /// The entry of a gang whose reservation ends or has ended.
@@ -190,7 +203,9 @@ fn is_refused(journal: &Journal, snapshot: &Snapshot<'_>) -> bool {
 
 /// Whether to keep a refused gang out of Kueue's queue: its quota is given back, and the refusal still stands.
 pub fn keeps_out(journal: &Journal, snapshot: &Snapshot<'_>) -> bool {
-    is_refused(journal, snapshot) && is_held_back(snapshot.reservation, Verdict::Retry)
+    snapshot.eviction == Eviction::Harmless
+        && is_refused(journal, snapshot)
+        && is_held_back(snapshot.reservation, Verdict::Retry)
 }
 
 /// Whether a check with this verdict keeps a refused gang out of Kueue's queue.
@@ -209,15 +224,13 @@ impl Desired {
         Self { state, message: message.into(), updates: Vec::new() }
     }
 
-    /// The same for this Workload: if an eviction would stop pods of the slice it replaces, the verdict is Pending
-    /// instead.
-    #[must_use]
-    pub fn of(self, workload: &Workload) -> Self {
+    /// The same, with Pending in place of a verdict that evicts.
+    fn without_eviction(self) -> Self {
         match self.state {
-            Verdict::Retry | Verdict::Rejected if workload.replaces().is_some() => {
+            Verdict::Retry | Verdict::Rejected => {
                 Self { state: Verdict::Pending, updates: Vec::new(), ..self }
             }
-            _ => self,
+            Verdict::Pending | Verdict::Ready => self,
         }
     }
 

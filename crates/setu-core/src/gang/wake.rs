@@ -8,6 +8,7 @@ use super::slot::Attempt;
 use super::snapshot::Snapshot;
 use super::state::State;
 use super::{option_retry, ungated_pods};
+use crate::api::{NodeClaim, Workload};
 use crate::plan::Outcome;
 use jiff::Timestamp;
 
@@ -60,4 +61,18 @@ pub fn wake_at(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Timestamp> 
         State::Yielded => snapshot.refusal.map(|refusal| refusal.until),
         State::RollingBack { .. } | State::Rejected | State::Released => None,
     }
+}
+
+/// Whether a gang has claims, or may still get some.
+pub fn holds_claims(journal: &Journal, claims: &[NodeClaim]) -> bool {
+    !journal.state.is_over() || !claims.is_empty()
+}
+
+/// Whether a gang does not change by itself: it was admitted, or it is over without nodes. A replaced slice may change: its
+/// nodes may be needed again when the Job grows.
+pub fn rests(journal: &Journal, workload: &Workload, claims: &[NodeClaim]) -> bool {
+    if journal.state.is_approved() {
+        return workload.is("Admitted") && !workload.is_replaced();
+    }
+    !holds_claims(journal, claims)
 }

@@ -1,0 +1,155 @@
+//! What the write of a journal requires, and which effects of its step may follow.
+//!
+//! Rule: the journal is durable before its effects run. A delete does not wait for it once the reservation is gone, unless
+//! someone else has changed the Workload.
+
+use super::event::Effect;
+use super::journal::{Journal, Transition};
+use super::reservation::Reservation;
+use super::state::{State, StateName};
+use crate::planted::planted;
+
+/// What a journal write requires besides the journal that was read. For a request, the Workload is the one that controls it, read
+/// before the write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Guard {
+    /// Nothing: other writes to the Workload do not matter.
+    Journal,
+    /// That nothing was written to the Workload since it was read.
+    Workload,
+}
+
+/// How the write of a step's journal ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Commit {
+    /// The Workload had this journal already.
+    Unneeded,
+    /// It was written.
+    Written,
+    /// Someone else has changed the Workload.
+    Conflict,
+    /// It is not known whether it was written.
+    Unanswered,
+}
+
+/// Which effects of a step may run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Permission {
+    /// All.
+    All,
+    /// Deletions.
+    Deletions,
+    /// None.
+    Nothing,
+}
+
+impl Journal {
+    /// What a write of this journal requires, where `stored` is the number of the last transition that is stored. The Workload
+    /// may have been admitted or changed meanwhile, so it must not have been when an approval is taken back or the gang is given
+    /// up. One write may store several transitions.
+    pub fn guard(&self, stored: u64) -> Guard {
+        let is_back = matches!(self.state, State::RollingBack { .. } | State::Provisioning);
+        let leaves_approval = |t: &Transition| t.seq > stored && t.from == StateName::Approved;
+        let revokes = self.revokes() || is_back && self.history.iter().any(leaves_approval);
+        let gives_up = matches!(self.state, State::Yielded | State::Rejected);
+        if revokes || gives_up { Guard::Workload } else { Guard::Journal }
+    }
+
+    /// Whether it is written. The journal of a gang that never held anything is not.
+    pub fn is_stored(&self) -> bool {
+        self.seq > 0 || self.state == State::Validating
+    }
+}
+
+impl Commit {
+    /// Which effects may run after it.
+    pub fn permits(self, reservation: &Reservation) -> Permission {
+        match self {
+            Self::Unneeded | Self::Written => Permission::All,
+            Self::Conflict if planted!(ActOnConflict) => Permission::Deletions,
+            // The decision is out of date.
+            Self::Conflict => Permission::Nothing,
+            // Until the journal is durable, another replica may decide otherwise and report Ready to Kueue.
+            Self::Unanswered if matches!(reservation, Reservation::Held { .. }) => Permission::Nothing,
+            Self::Unanswered => Permission::Deletions,
+        }
+    }
+
+    /// Whether the journal is to be confirmed before effects run: only a write proves that it is current.
+    pub fn needs_confirmation(self) -> bool {
+        let skips = planted!(ActOnStaleJournal) || planted!(CreateWithoutJournal) || planted!(ActOnConflict);
+        self != Self::Written && !skips
+    }
+}
+
+impl Permission {
+    /// Those of these effects that may run.
+    pub fn filter(self, mut effects: Vec<Effect>) -> Vec<Effect> {
+        effects.retain(|effect| match self {
+            Self::All => true,
+            Self::Deletions => matches!(effect, Effect::DeleteClaims(_)),
+            Self::Nothing => false,
+        });
+        effects
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gang::event::{ProgressReason, Reason};
+    use crate::gang::reservation::{AdmissionId, AdmissionPhase, Ending};
+    use crate::gang::state::{Nodes, Then};
+    use jiff::Timestamp;
+
+    #[test]
+    fn a_journal_that_revokes_an_approval_or_gives_up_requires_an_unchanged_workload() {
+        let guard = |from: State, to: State| {
+            let mut journal = Journal::new("u", AdmissionId("1-0-a".into()), Timestamp::UNIX_EPOCH, None);
+            journal.state = from;
+            journal.record(to, Reason::Progress(ProgressReason::ClaimsGone), Timestamp::UNIX_EPOCH);
+            journal.guard(0)
+        };
+        let (approved, back) =
+            (State::Approved { nodes: Nodes::Held }, State::RollingBack { then: Then::BackingOff });
+        assert_eq!(guard(approved.clone(), back.clone()), Guard::Workload);
+        assert_eq!(guard(approved.clone(), State::Provisioning), Guard::Workload);
+        assert_eq!(guard(back.clone(), State::Yielded), Guard::Workload);
+        assert_eq!(guard(back, State::Rejected), Guard::Workload);
+        assert_eq!(guard(State::Provisioning, State::RollingBack { then: Then::BackingOff }), Guard::Journal);
+        assert_eq!(guard(approved, State::Released), Guard::Journal);
+    }
+
+    #[test]
+    fn an_approval_revoked_by_an_earlier_transition_of_the_same_write_requires_an_unchanged_workload() {
+        let now = Timestamp::UNIX_EPOCH;
+        let mut journal = Journal::new("u", AdmissionId("1-0-a".into()), now, None);
+        journal.state = State::Approved { nodes: Nodes::Held };
+        let reason = Reason::Progress(ProgressReason::Reserved);
+        journal.record(State::Provisioning, reason, now);
+        let provisioning = journal.seq;
+        journal.record(State::RollingBack { then: Then::Yielded }, reason, now);
+        assert_eq!(journal.guard(0), Guard::Workload);
+        assert_eq!(journal.guard(provisioning), Guard::Journal, "the approval was taken back before");
+    }
+
+    #[test]
+    fn after_a_failed_write_only_deletions_of_a_gang_without_a_reservation_run() {
+        let (create, delete) = (Effect::CreateClaims(vec![0]), Effect::DeleteClaims(vec!["c".into()]));
+        let held =
+            Reservation::Held { admission: AdmissionId("1-0-a".into()), phase: AdmissionPhase::Reserved };
+        let gone = Reservation::Gone(Ending::Evicted);
+        let both = vec![create, delete.clone()];
+        for (commit, reservation, runs) in [
+            (Commit::Written, &held, both.clone()),
+            (Commit::Unneeded, &gone, both.clone()),
+            (Commit::Unanswered, &held, vec![]),
+            (Commit::Unanswered, &gone, vec![delete]),
+            (Commit::Conflict, &held, vec![]),
+            (Commit::Conflict, &gone, vec![]),
+        ] {
+            assert_eq!(commit.permits(reservation).filter(both.clone()), runs, "{commit:?} {reservation:?}");
+            assert_eq!(commit.needs_confirmation(), commit != Commit::Written);
+        }
+    }
+}
