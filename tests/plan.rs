@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
 
-use serde_json::Value;
+use serde_json::{Value, json};
+use setu::api::Workload;
+use setu::cli::find::matches;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
@@ -419,4 +421,59 @@ fn the_first_of_our_checks_by_name_provides_nodes_as_in_the_controller() {
     let arguments = ["-f", pools.path(), "-f", unknown.path(), "-f", &job, "--check", "b"];
     let table = printed(&planned("unknown", "defaults: {nodePoolName: gpu-nodepool}", &arguments, &[]));
     assert!(table.contains("check b,") && table.contains("from NodePool gpu-nodepool"), "{table}");
+}
+
+/// Plans an example of a framework with the queues and NodePools of all examples.
+fn framework(file: &str) -> Output {
+    let [manifest, pools, queues] =
+        [&format!("frameworks/{file}.yaml"), "setup/nodepools.yaml", "setup/queues.yaml"]
+            .map(|name| format!("{}/examples/{name}", env!("CARGO_MANIFEST_DIR")));
+    let files = ["plan", "-f", &manifest, "-f", &pools, "-f", &queues];
+    Command::new(env!("CARGO_BIN_EXE_setu")).args(files).output().unwrap()
+}
+
+#[test]
+fn a_ray_job_is_planned_with_its_head_its_workers_and_its_submitter() {
+    let plan = printed(&framework("ray-job"));
+    for line in [
+        "Workload  default/ray-job, check karpenter-provision, ClusterQueue training, flavors cpu gpu, as Kueue would likely choose",
+        "Outcome   4 nodes: 2 from NodePool cpu, 2 from NodePool gpu",
+        "0      cpu       as the provider picks  1×head        cpu 2, memory 8Gi                     unknown  unknown",
+        "1-2    gpu       as the provider picks  1×workers     cpu 4, memory 16Gi, nvidia.com/gpu 1  unknown  unknown",
+        "3      cpu       as the provider picks  1×submitter   cpu 500m, memory 1Gi                  unknown  unknown",
+    ] {
+        assert!(plan.lines().any(|printed| printed == line), "{line}\n{plan}");
+    }
+}
+
+#[test]
+fn one_pod_of_a_deployment_is_planned_and_a_remark_says_so() {
+    let output = framework("deployment");
+    assert!(printed(&output).contains("Outcome   1 node: 1 from NodePool gpu\n"));
+    let remark =
+        "Deployment deployment has 2 replicas, and each is a Workload of its own; this is the plan for one\n";
+    assert_eq!(String::from_utf8_lossy(&output.stderr), remark);
+}
+
+#[test]
+fn a_workload_is_found_by_the_kind_of_its_owner_its_plural_and_its_short_name() {
+    let owned = |kind: &str| -> Workload {
+        let owner = json!({"apiVersion": "v1", "kind": kind, "name": "serve", "uid": kind});
+        let metadata = json!({"name": format!("{kind}-serve"), "uid": kind, "ownerReferences": [owner]});
+        serde_json::from_value(json!({"metadata": metadata, "spec": {"podSets": [], "queueName": "q"}}))
+            .unwrap()
+    };
+    let all = ["StatefulSet", "RayJob", "LeaderWorkerSet"].map(owned);
+    for (wanted, kinds) in [
+        ("sts/serve", vec!["StatefulSet"]),
+        ("RayJob/serve", vec!["RayJob"]),
+        ("rayjobs/serve", vec!["RayJob"]),
+        ("lws/serve", vec!["LeaderWorkerSet"]),
+        ("deploy/serve", vec![]),
+        ("serve", vec!["StatefulSet", "RayJob", "LeaderWorkerSet"]),
+    ] {
+        let found: Vec<String> =
+            matches(&all, wanted).into_iter().filter_map(|w| w.metadata.uid.clone()).collect();
+        assert_eq!(found, kinds, "{wanted}");
+    }
 }

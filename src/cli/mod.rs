@@ -8,6 +8,7 @@ pub mod demo;
 mod election;
 pub mod explain;
 pub mod find;
+mod frameworks;
 mod gang_objects;
 pub mod inspect;
 mod karpenter_metrics;

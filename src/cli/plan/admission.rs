@@ -39,7 +39,7 @@ pub fn admit(
 ) -> Result<Admitted, CliError> {
     let mut workload = objects.workload.clone().ok_or_else(|| {
         CliError::Invalid(
-            "nothing to plan for: give a Workload, Job, JobSet or Pod with -f, or name a Workload".to_owned(),
+            "nothing to plan for: give a Workload, a Job or another kind that Kueue knows with -f, or name a Workload".to_owned(),
         )
     })?;
     let found = queue_of(objects, &workload)?;

@@ -1,48 +1,61 @@
-//! Builds the Workload that Kueue would create for a Job, JobSet or Pod.
+//! Builds the Workload that Kueue would create for a Job, a RayJob or any other kind that Kueue makes Workloads of.
 
 use crate::api::Workload;
+use crate::cli::frameworks::{Framework, PodCount, PodSetName, PodsAt, When, WorkloadOf};
 use crate::names;
 use serde_json::{Value, json};
 
+/// Whether this is a Workload, or an object that Kueue would make one of. Kueue leaves a Deployment or a StatefulSet alone that
+/// names no queue.
+pub fn is_workload(manifest: &Value) -> bool {
+    let group_of = framework(manifest).map(|f| f.group);
+    text(manifest, "/kind") == "Workload"
+        || group_of.is_some_and(|group| group != "apps" || label(manifest, names::QUEUE).is_some())
+}
+
 /// Reads a Workload, or builds the one that Kueue would create.
 pub fn workload(manifest: Value) -> Result<Workload, String> {
-    let kind = manifest.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let kind = text(&manifest, "/kind").to_owned();
     let read =
         |value: Value| serde_json::from_value(value).map_err(|e| format!("{kind} cannot be read: {e}"));
-    let pod_sets = match kind.as_str() {
-        "Workload" => return read(manifest).and_then(checked),
-        "Job" => vec![of_job("main", manifest.get("spec"), 1)?],
-        "JobSet" => manifest
-            .pointer("/spec/replicatedJobs")
-            .and_then(Value::as_array)
-            .ok_or("JobSet has no spec.replicatedJobs")?
-            .iter()
-            .map(|job| {
-                let name = job.get("name").and_then(Value::as_str).unwrap_or_default();
-                let replicas = number(job, "replicas", &format!("replicated Job {name}"))?.unwrap_or(1);
-                of_job(name, job.pointer("/template/spec"), replicas)
-            })
-            .collect::<Result<_, _>>()?,
-        _ => vec![json!({"name": "main", "count": 1, "template": {
-            "metadata": manifest.get("metadata"), "spec": manifest.get("spec"),
-        }})],
-    };
+    if kind == "Workload" {
+        return read(manifest).and_then(checked);
+    }
+    let framework = framework(&manifest)
+        .ok_or_else(|| format!("Kueue makes no Workload of kind {kind}; see docs/frameworks.md"))?;
     let metadata = |key: &str| manifest.pointer(&format!("/metadata/{key}")).cloned();
-    let label = |key: &str| manifest.pointer("/metadata/labels").and_then(|labels| labels.get(key)).cloned();
-    let queue = label(names::QUEUE);
-    let seconds = label(names::MAX_EXECUTION).and_then(|text| text.as_str()?.parse::<u32>().ok());
+    let seconds = label(&manifest, names::MAX_EXECUTION).and_then(|text| text.as_str()?.parse::<u32>().ok());
     let made = read(json!({
         "metadata": {
             "name": metadata("name").unwrap_or_else(|| json!("unnamed")),
             "namespace": metadata("namespace").unwrap_or_else(|| json!("default")),
-            "annotations": overrides(&manifest),
+            "annotations": copied(&manifest),
         },
         "spec": {
-            "podSets": pod_sets, "queueName": queue.unwrap_or_else(|| json!("")),
+            "podSets": pod_sets(framework, &manifest)?,
+            "queueName": label(&manifest, names::QUEUE).cloned().unwrap_or_else(|| json!("")),
             "maximumExecutionTimeSeconds": seconds,
         },
     }))?;
     checked(made)
+}
+
+/// That Kueue would make more Workloads like the planned one, if it would.
+pub fn alike(manifest: &Value) -> Option<String> {
+    let framework = framework(manifest)?;
+    let WorkloadOf::Replica(field) = framework.workload else { return None };
+    let replicas = manifest.pointer(field).and_then(Value::as_i64).unwrap_or(1);
+    (replicas != 1).then(|| {
+        format!(
+            "{} {} has {replicas} replicas, and each is a Workload of its own; this is the plan for one",
+            framework.kind,
+            text(manifest, "/metadata/name")
+        )
+    })
+}
+
+fn framework(manifest: &Value) -> Option<&'static Framework> {
+    Framework::of(manifest.get("apiVersion").and_then(Value::as_str), text(manifest, "/kind"))
 }
 
 /// Sets the default namespace, and refuses negative pod counts.
@@ -54,6 +67,139 @@ fn checked(mut workload: Workload) -> Result<Workload, String> {
     }
 }
 
+/// The text there; empty if there is none.
+fn text<'v>(value: &'v Value, at: &str) -> &'v str {
+    value.pointer(at).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn label<'v>(manifest: &'v Value, key: &str) -> Option<&'v Value> {
+    manifest.pointer("/metadata/labels")?.get(key)
+}
+
+/// A JSON pointer as users write it.
+fn path(pointer: &str) -> String {
+    pointer.trim_start_matches('/').replace('/', ".")
+}
+
+/// The annotations that Kueue copies from a Job to its Workload and that Setu reads.
+fn copied(manifest: &Value) -> Value {
+    let all = manifest.pointer("/metadata/annotations").and_then(Value::as_object);
+    let is_read = |key: &str| key == names::ELASTIC_JOB || key.starts_with(names::JOB_OVERRIDE_PREFIX);
+    let ours = all.into_iter().flatten().filter(|(key, _)| is_read(key));
+    Value::Object(ours.map(|(key, value)| (key.clone(), value.clone())).collect())
+}
+
+/// The pod sets that Kueue would make.
+fn pod_sets(framework: &Framework, manifest: &Value) -> Result<Vec<Value>, String> {
+    let kind = framework.kind;
+    for (at, why) in framework.refused {
+        if manifest.pointer(at).and_then(Value::as_bool) == Some(true) {
+            return Err(format!("the {kind} has {}: true; {why}", path(at)));
+        }
+    }
+    known_roles(framework, manifest)?;
+    let mut made = Vec::new();
+    for pods in framework.pods.iter().filter(|pods| pods.when.holds(manifest)) {
+        let place =
+            manifest.pointer(pods.at).ok_or_else(|| format!("the {kind} has no {}", path(pods.at)))?;
+        let PodSetName::Field(field) = pods.name else {
+            made.push(pods.pod_set(framework, manifest, place)?);
+            continue;
+        };
+        let entries =
+            place.as_array().ok_or_else(|| format!("{} of the {kind} is not a list", path(pods.at)))?;
+        if let Some(nameless) =
+            entries.iter().position(|entry| entry.get(field).is_none_or(|name| !name.is_string()))
+        {
+            return Err(format!("entry {nameless} of {} of the {kind} has no {field}", path(pods.at)));
+        }
+        for entry in entries {
+            made.push(pods.pod_set(framework, manifest, entry)?);
+        }
+    }
+    if made.is_empty() {
+        let places: Vec<String> = framework.pods.iter().map(|pods| path(pods.at)).collect();
+        return Err(format!("the {kind} has no pods; it needs {}", places.join(" or ")));
+    }
+    Ok(made)
+}
+
+/// Refuses a role that the kind does not have, which its operator would ignore or refuse.
+fn known_roles(framework: &Framework, manifest: &Value) -> Result<(), String> {
+    let Some(folder) = framework.roles else { return Ok(()) };
+    let given = manifest.pointer(folder).and_then(Value::as_object);
+    let roles = framework.pods.iter().filter_map(|pods| pods.at.strip_prefix(folder)?.strip_prefix('/'));
+    let roles: Vec<&str> = roles.collect();
+    match given.into_iter().flatten().find(|(name, _)| !roles.contains(&name.as_str())) {
+        None => Ok(()),
+        Some((name, _)) => Err(format!(
+            "the {} has {}.{name}; its roles are {}",
+            framework.kind,
+            path(folder),
+            roles.join(", ")
+        )),
+    }
+}
+
+impl When {
+    fn holds(self, manifest: &Value) -> bool {
+        let found = |at: &str| manifest.pointer(at).filter(|value| !value.is_null());
+        match self {
+            Self::Always => true,
+            Self::Present(at) => found(at).is_some(),
+            Self::Absent(at) => found(at).is_none(),
+            Self::Is { at, value, default } => {
+                found(at).map_or(default, |text| text.as_str().unwrap_or("")) == value
+            }
+        }
+    }
+}
+
+impl PodsAt {
+    /// The pod set that stands at a place of the manifest.
+    fn pod_set(&self, framework: &Framework, manifest: &Value, place: &Value) -> Result<Value, String> {
+        let name = match self.name {
+            PodSetName::Is(name) => name.to_owned(),
+            PodSetName::Field(field) => {
+                place.get(field).and_then(Value::as_str).unwrap_or_default().to_lowercase()
+            }
+        };
+        let whose = format!("pod set {name} of the {}", framework.kind);
+        let json = |text: &str| serde_json::from_str::<Value>(text).map_err(|e| format!("{whose}: {e}"));
+        let mut template = match (place.pointer(self.template), self.otherwise) {
+            (Some(template), _) if !template.is_null() => template.clone(),
+            (_, Some(otherwise)) => json(otherwise)?,
+            (_, None) => return Err(format!("{whose} has no {}", path(self.template))),
+        };
+        if let Some((_, container)) = self.adds.filter(|(when, _)| when.holds(manifest)) {
+            let containers = template.pointer_mut("/spec/containers").and_then(Value::as_array_mut);
+            containers.ok_or_else(|| format!("{whose} has no containers"))?.push(json(container)?);
+        }
+        Ok(json!({"name": name, "count": self.count.of(place, &whose)?, "template": template}))
+    }
+}
+
+impl PodCount {
+    /// The number of pods at a place.
+    fn of(&self, place: &Value, whose: &str) -> Result<i64, String> {
+        let mut count = match self.job.map(|at| place.pointer(at)) {
+            None => 1,
+            Some(None) => return Err(format!("{whose} has no spec of a Job")),
+            Some(Some(job)) => at_a_time(job, whose)?,
+        };
+        for (field, default) in self.factors {
+            count = count.saturating_mul(number(place, field, whose)?.unwrap_or(*default));
+        }
+        Ok(count.saturating_sub(self.less).max(0))
+    }
+}
+
+/// The number of pods of a Job that run at a time.
+fn at_a_time(job: &Value, whose: &str) -> Result<i64, String> {
+    let parallelism = number(job, "parallelism", whose)?.unwrap_or(1);
+    Ok(number(job, "completions", whose)?.map_or(parallelism, |completions| parallelism.min(completions)))
+}
+
 /// A non-negative integer; `None` if the field is absent.
 fn number(of: &Value, field: &str, whose: &str) -> Result<Option<i64>, String> {
     match of.get(field) {
@@ -63,24 +209,6 @@ fn number(of: &Value, field: &str, whose: &str) -> Result<Option<i64>, String> {
             _ => Err(format!("{whose} has {field}: {value}; write a whole number, 0 or more")),
         },
     }
-}
-
-/// The annotations that Kueue copies from a Job to its Workload and that Setu reads.
-fn overrides(manifest: &Value) -> Value {
-    let all = manifest.pointer("/metadata/annotations").and_then(Value::as_object);
-    let ours = all.into_iter().flatten().filter(|(key, _)| key.starts_with(names::JOB_OVERRIDE_PREFIX));
-    Value::Object(ours.map(|(key, value)| (key.clone(), value.clone())).collect())
-}
-
-/// The pod set of `replicas` Jobs. Its count is the number of pods that run at a time.
-fn of_job(name: &str, spec: Option<&Value>, replicas: i64) -> Result<Value, String> {
-    let spec = spec.ok_or_else(|| format!("the Job of pod set {name} has no spec"))?;
-    let template =
-        spec.get("template").ok_or_else(|| format!("the Job of pod set {name} has no template"))?;
-    let number = |field| number(spec, field, &format!("the Job of pod set {name}"));
-    let parallelism = number("parallelism")?.unwrap_or(1);
-    let at_a_time = number("completions")?.map_or(parallelism, |completions| parallelism.min(completions));
-    Ok(json!({"name": name, "count": at_a_time.saturating_mul(replicas), "template": template}))
 }
 
 #[cfg(test)]
@@ -112,6 +240,119 @@ mod tests {
         assert_eq!(counts(pod), [("main".to_owned(), 1)]);
     }
 
+    /// The pod sets of an example.
+    fn example(file: &str) -> String {
+        let path = format!("{}/examples/frameworks/{file}.yaml", env!("CARGO_MANIFEST_DIR"));
+        let text = std::fs::read_to_string(&path).unwrap();
+        let sets = counts(serde_yaml::from_str(&text).unwrap());
+        sets.iter().map(|(name, count)| format!("{count}×{name}")).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn each_framework_gets_the_pod_sets_that_its_integration_creates() {
+        for (file, sets) in [
+            ("ray-job", "1×head 2×workers 1×submitter"),
+            ("ray-cluster", "1×head 2×workers"),
+            ("pytorch-job", "1×master 2×worker"),
+            ("tf-job", "1×chief 1×ps 2×worker"),
+            ("xgboost-job", "1×master 2×worker"),
+            ("paddle-job", "2×worker"),
+            ("jax-job", "2×worker"),
+            ("mpi-job", "1×launcher 2×worker"),
+            ("stateful-set", "3×main"),
+            ("deployment", "1×main"),
+        ] {
+            assert_eq!(example(file), sets, "{file}");
+        }
+    }
+
+    #[test]
+    fn a_leader_worker_set_is_planned_by_group() {
+        let template = json!({"spec": {"containers": []}});
+        let set = |leader: Value| {
+            json!({"kind": "LeaderWorkerSet", "metadata": {"name": "serve"}, "spec": {"replicas": 2, "leaderWorkerTemplate": {
+                "size": 4, "leaderTemplate": leader, "workerTemplate": template,
+            }}})
+        };
+        assert_eq!(counts(set(template.clone())), [("leader".to_owned(), 1), ("worker".into(), 3)]);
+        assert_eq!(counts(set(Value::Null)), [("main".to_owned(), 4)]);
+        let words = "LeaderWorkerSet serve has 2 replicas, and each is a Workload of its own; this is the plan for one";
+        assert_eq!(alike(&set(Value::Null)).unwrap(), words);
+    }
+
+    #[test]
+    fn a_ray_job_has_a_submitter_as_its_submission_mode_says() {
+        let group = json!({"groupName": "Small", "numOfHosts": 4, "replicas": 2, "template": {"spec": {"containers": []}}});
+        let job = |mode: Value| {
+            json!({"kind": "RayJob", "spec": {"submissionMode": mode, "rayClusterSpec": {
+                "headGroupSpec": {"template": {"spec": {"containers": [{"name": "head"}]}}}, "workerGroupSpecs": [group],
+            }}})
+        };
+        let made = workload(job(Value::Null)).unwrap().spec.pod_sets;
+        let [head, workers, submitter] = made.as_slice() else { panic!("{made:?}") };
+        assert_eq!((workers.name.as_str(), workers.count), ("small", 8));
+        let asked = submitter.template.spec.containers[0].resources.as_ref().unwrap();
+        assert_eq!(asked.requests.as_ref().unwrap()["cpu"].0, "500m");
+        assert_eq!(head.template.spec.containers.len(), 1);
+        assert_eq!(counts(job(json!("HTTPMode"))).len(), 2);
+        let beside = workload(job(json!("SidecarMode"))).unwrap().spec.pod_sets;
+        assert_eq!((beside.len(), beside[0].template.spec.containers.len()), (2, 2));
+    }
+
+    #[test]
+    fn a_deployment_without_a_queue_and_a_job_of_another_group_are_not_planned_for() {
+        let kueues = json!({"metadata": {"labels": {(names::QUEUE): "lq"}}});
+        let with = |api: &str, kind: &str, labels: &Value| {
+            let mut object = labels.clone();
+            object["apiVersion"] = json!(api);
+            object["kind"] = json!(kind);
+            is_workload(&object)
+        };
+        assert!(with("apps/v1", "Deployment", &kueues));
+        assert!(!with("apps/v1", "Deployment", &json!({})));
+        assert!(with("batch/v1", "Job", &json!({})));
+        assert!(!with("batch.volcano.sh/v1alpha1", "Job", &kueues));
+        assert!(!with("apps/v1", "DaemonSet", &kueues));
+    }
+
+    #[test]
+    fn what_a_framework_does_not_have_is_named_in_the_error() {
+        let refused = |kind: &str, spec: Value| workload(json!({"kind": kind, "spec": spec})).unwrap_err();
+        let pod = json!({"template": {"spec": {"containers": []}}});
+        for (kind, spec, words) in [
+            (
+                "PyTorchJob",
+                json!({"pytorchReplicaSpecs": {"Workers": pod}}),
+                "the PyTorchJob has spec.pytorchReplicaSpecs.Workers; its roles are Master, Worker",
+            ),
+            ("JAXJob", json!({}), "the JAXJob has no pods; it needs spec.jaxReplicaSpecs.Worker"),
+            (
+                "MPIJob",
+                json!({"mpiReplicaSpecs": {"Worker": {"replicas": 2}}}),
+                "pod set worker of the MPIJob has no template",
+            ),
+            ("RayCluster", json!({}), "the RayCluster has no spec.headGroupSpec"),
+            (
+                "RayCluster",
+                json!({"headGroupSpec": pod, "workerGroupSpecs": [{}]}),
+                "entry 0 of spec.workerGroupSpecs of the RayCluster has no groupName",
+            ),
+            (
+                "RayCluster",
+                json!({"headGroupSpec": pod, "workerGroupSpecs": {}}),
+                "spec.workerGroupSpecs of the RayCluster is not a list",
+            ),
+            (
+                "RayCluster",
+                json!({"headGroupSpec": pod, "enableInTreeAutoscaling": true}),
+                "the RayCluster has spec.enableInTreeAutoscaling: true; its autoscaler changes how many pods there are, so a \
+              plan for them cannot be made; set it to false",
+            ),
+        ] {
+            assert_eq!(refused(kind, spec), words);
+        }
+    }
+
     #[test]
     fn the_maximum_execution_time_comes_from_the_job_label() {
         let job = |labels: Value| {
@@ -127,13 +368,13 @@ mod tests {
         let refused = |manifest: Value| workload(manifest).unwrap_err();
         let template = json!({"spec": {"containers": []}});
         let job = |parallelism: Value| json!({"kind": "Job", "spec": {"parallelism": parallelism, "template": template}});
-        let words = "the Job of pod set main has parallelism: -2; write a whole number, 0 or more";
+        let words = "pod set main of the Job has parallelism: -2; write a whole number, 0 or more";
         assert_eq!(refused(job(json!(-2))), words);
         assert!(refused(job(json!("4"))).contains("parallelism: \"4\""));
         let set = json!({"kind": "JobSet", "spec": {"replicatedJobs": [
             {"name": "work", "replicas": -1, "template": job(json!(1))},
         ]}});
-        assert!(refused(set).starts_with("replicated Job work has replicas: -1"));
+        assert!(refused(set).starts_with("pod set work of the JobSet has replicas: -1"));
         let of_kueue = json!({"kind": "Workload", "metadata": {"name": "w"}, "spec": {"podSets": [
             {"name": "main", "count": -1, "template": template},
         ]}});
@@ -144,7 +385,7 @@ mod tests {
     fn missing_fields_are_named_in_the_error() {
         assert_eq!(
             workload(json!({"kind": "Job", "spec": {}})).unwrap_err(),
-            "the Job of pod set main has no template"
+            "pod set main of the Job has no template"
         );
         assert!(workload(json!({"kind": "JobSet"})).unwrap_err().contains("spec.replicatedJobs"));
         assert!(

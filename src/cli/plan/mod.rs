@@ -2,7 +2,7 @@
 
 mod admission;
 mod inputs;
-mod manifest;
+pub mod manifest;
 mod node_class;
 mod objects;
 mod show;
@@ -28,7 +28,8 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Shows what Setu would create for a Workload, Job, JobSet or Pod, and what would be in the way.
+/// Shows what Setu would create for a Workload, or for a Job or another kind that Kueue makes Workloads of, and what would be
+/// in the way.
 ///
 /// With NodePools among the files nothing is read from a cluster; else what the files do not hold comes
 /// from it.
@@ -38,7 +39,7 @@ use std::sync::Arc;
 pub struct Args {
     /// A Workload in the cluster, or the Job that it was made for, instead of one in a file.
     workload: Option<String>,
-    /// YAML files: the Workload, Job, JobSet or Pod, and the NodePools, queues, flavors and the like.
+    /// YAML files: the Workload, Job or the like, and the NodePools, queues, flavors and the like.
     #[arg(short, long = "file", value_name = "FILE")]
     files: Vec<PathBuf>,
     /// The AdmissionCheck to plan for, if the ClusterQueue has several. Default: the first by name that provides nodes.
@@ -103,7 +104,7 @@ impl Args {
     /// The objects of the files, completed from the cluster unless the files have NodePools.
     async fn objects(&self) -> Result<Objects, CliError> {
         let mut objects = Objects::read(&self.files)?;
-        objects.unused.iter().for_each(|unused| render::remark(unused));
+        objects.remarks.iter().for_each(|remark| render::remark(remark));
         if objects.node_pools.is_empty() {
             objects.complete(&self.connection, self.workload.as_deref()).await?;
         } else if self.workload.is_some() {

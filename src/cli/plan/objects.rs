@@ -57,8 +57,8 @@ pub struct Objects {
     pub limit_ranges: Vec<Arc<LimitRange>>,
     pub runtime_classes: Vec<Arc<RuntimeClass>>,
     pub device_classes: Vec<Arc<DeviceClass>>,
-    /// Objects of the files that no plan depends on, for people.
-    pub unused: Vec<String>,
+    /// What people should know of the files, such as objects that no plan depends on.
+    pub remarks: Vec<String>,
     /// Of the files; those of a cluster are in `storage`.
     volume_claims: Vec<Arc<PersistentVolumeClaim>>,
     storage: Storage,
@@ -83,6 +83,9 @@ impl Objects {
     }
 
     fn take(&mut self, mut value: Value, path: &Path) -> Result<(), String> {
+        if manifest::is_workload(&value) {
+            return self.take_workload(value);
+        }
         let kind = value.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
         match kind.as_str() {
             "List" => {
@@ -92,13 +95,6 @@ impl Objects {
                     .filter_map(Value::as_array)
                     .flatten()
                     .try_for_each(|i| self.take(i.clone(), path))
-            }
-            "Workload" | "Job" | "JobSet" | "Pod" if self.workload.is_some() => {
-                Err("there is more than one Workload, Job, JobSet or Pod; plan them one by one".to_owned())
-            }
-            "Workload" | "Job" | "JobSet" | "Pod" => {
-                self.workload = Some(manifest::workload(value)?);
-                Ok(())
             }
             "NodePool" => push(&mut self.node_pools, assumed_ready(value)),
             "NodeClaim" => push(&mut self.node_claims, value),
@@ -127,6 +123,20 @@ impl Objects {
         }
     }
 
+    /// Takes what is to be planned for.
+    fn take_workload(&mut self, value: Value) -> Result<(), String> {
+        if let Some(first) = &self.workload {
+            let first = first.metadata.name.as_deref().unwrap_or_default();
+            let second = value.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+            return Err(format!(
+                "there is more than one Workload to plan for, {first} and {second}; plan them one by one"
+            ));
+        }
+        self.remarks.extend(manifest::alike(&value));
+        self.workload = Some(manifest::workload(value)?);
+        Ok(())
+    }
+
     /// Notes an object that no plan depends on.
     fn take_other(&mut self, kind: &str, value: Value, path: &Path) {
         // NodePools come with them.
@@ -136,7 +146,7 @@ impl Objects {
         }
         let name = value.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
         let file = path.display();
-        self.unused.push(format!("{kind} {name} in {file} has no effect on a plan, and is ignored"));
+        self.remarks.push(format!("{kind} {name} in {file} has no effect on a plan, and is ignored"));
     }
 
     /// Reads from the cluster what the files do not hold.
