@@ -31,8 +31,8 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// A tenant's attempt to run code in a viewer's browser.
@@ -167,7 +167,12 @@ impl Fake {
                 StateName::Rejected => {
                     "nothing by itself: change the Job, delete it and create it again".into()
                 }
-                _ => "Kueue admits the Workload once every check is Ready; then its pods start".into(),
+                StateName::Approved => "its nodes are given back when the Job has ended".into(),
+                StateName::RollingBack => "a short wait with the quota held, then the next attempt".into(),
+                StateName::Yielded => {
+                    "Kueue reserves quota again when its turn comes; the next attempt starts then".into()
+                }
+                _ => "nothing, unless quota is reserved again".into(),
             },
             next_at: (state == StateName::BackingOff).then(|| at(since) + SignedDuration::from_secs(80)),
             otherwise: matches!(state, StateName::WaitingReady | StateName::Validating).then_some(deadline),
@@ -250,12 +255,13 @@ fn gangs() -> Vec<Fake> {
     ]
 }
 
-/// The source of the board: the fake gangs in their current states.
+/// The source of the board: the fake gangs in their current states. Their world begins when it is read first.
 fn source() -> impl Fn() -> BoardSnapshot + Clone + Send + Sync + 'static {
-    let world = Timestamp::now();
+    let world: Arc<OnceLock<Timestamp>> = Arc::default();
     let known: Arc<std::sync::Mutex<(u64, BTreeMap<String, Noted>)>> = Arc::default();
     move || {
         let now = Timestamp::now();
+        let world = *world.get_or_init(|| now);
         let mut known = known.lock().unwrap();
         let (revision, known) = &mut *known;
         for fake in gangs() {
@@ -451,11 +457,30 @@ async fn a_browser_shows_that_a_replica_is_on_standby() {
     tokio::task::spawn_blocking(move || browse(&url, &["stand-by"], begin)).await.unwrap();
 }
 
-/// Needs `chromium` and `python3`. With `SETU_SCREENSHOTS=FOLDER` it saves screenshots there.
+/// Runs a browser part on the fake gangs. With `SETU_SCREENSHOTS=FOLDER` it saves screenshots there.
+async fn browse_fakes(more: &'static [&'static str]) {
+    let address = serve().await;
+    let url = format!("http://{address}/board");
+    tokio::task::spawn_blocking(move || browse(&url, more, || ())).await.unwrap();
+}
+
+/// Needs `chromium` and `python3`.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs chromium"]
 async fn a_browser_shows_a_gangs_progress_and_no_error() {
-    let address = serve().await;
-    let url = format!("http://{address}/board");
-    tokio::task::spawn_blocking(move || browse(&url, &[], || ())).await.unwrap();
+    browse_fakes(&[]).await;
+}
+
+/// Needs `chromium`, `python3` and `npm`.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs chromium"]
+async fn desk_tablet_and_phone_show_a_gang_in_view_without_a_violation() {
+    browse_fakes(&["screens"]).await;
+}
+
+/// Needs `chromium`, `python3` and `npm`.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs chromium"]
+async fn a_browser_tells_connecting_refused_unreachable_and_lost_apart() {
+    browse_fakes(&["connection"]).await;
 }

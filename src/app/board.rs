@@ -28,6 +28,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 const PAGE: &str = include_str!("board.html");
 /// How often a stream checks for changes.
 const TICK: Duration = Duration::from_millis(250);
+/// How often an event is sent if nothing changes. The page takes a longer silence for a lost connection.
+const HEARTBEAT: Duration = Duration::from_secs(15);
 /// The most pages served at the same time. Further ones have to come back later.
 const VIEWERS: usize = 32;
 /// The most gangs in one message, so that a page of thousands builds up instead of stalling.
@@ -73,7 +75,10 @@ where
 {
     // A proxy that buffers the response would keep the page empty.
     let unbuffered = [(HeaderName::from_static("x-accel-buffering"), "no")];
-    (unbuffered, Sse::new(updates(snapshot, viewer)).keep_alive(KeepAlive::default())).into_response()
+    // An event, because a browser keeps comments from the page.
+    let heartbeat =
+        KeepAlive::new().interval(HEARTBEAT).event(Event::default().event("heartbeat").data("none"));
+    (unbuffered, Sse::new(updates(snapshot, viewer)).keep_alive(heartbeat)).into_response()
 }
 
 /// What one viewer was sent: the revision of the whole and of each gang, and the parts that are small enough to send

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Looks at the board in headless Chromium, over its debugging pipe.
+"""Uses the board in headless Chromium, over its debugging pipe.
 
-Fails unless a gang is seen to fill up and be approved, the page can be used by keyboard, a tenant's
-markup stays text, and nothing went wrong in the console. Needs nothing but chromium and Python.
+Fails unless a gang is seen to fill up and be approved, the page can be used by keyboard and on a phone, it says
+when it has no connection, axe finds no violation at three widths, a tenant's markup stays text, and nothing went
+wrong in the console. Needs chromium, Python and npm, which brings axe.
 
 With `follow` after the address there is no gang at first: once the page is open this says so, and whoever
 runs it begins one, whose life is then seen from the first state to the last.
@@ -10,17 +11,26 @@ runs it begins one, whose life is then seen from the first state to the last.
 
 import base64
 import fcntl
+import hashlib
+import io
 import json
 import os
 import re
 import select
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
+from pathlib import Path
 
 LIMIT = 40.0
+# A desk, a tablet, a phone.
+SCREENS = {"desk": (1280, 860), "tablet": (800, 1000), "phone": (390, 844)}
+AXE = "4.14.1"
+AXE_HASH = "e6b0ce02b84d892e2e33e403485e7f3d6c29e2be6df65daf44d89ba564139745"
 GROWING = "vision/job-pretrain-vit-4c1d9"
+WAITING = "genomics/job-align-batch-7-b02aa"
 
 
 def pipe():
@@ -30,6 +40,21 @@ def pipe():
     for end in low:
         os.close(end)
     return high
+
+
+def axe():
+    """The script of axe-core, which npm brings; it is the one with this hash."""
+    folder = Path(__file__).resolve().parents[2] / "target/board"
+    packed = folder / f"axe-core-{AXE}.tgz"
+    if not packed.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["npm", "pack", "--silent", f"axe-core@{AXE}", "--pack-destination", str(folder)],
+                       check=True, stdout=subprocess.DEVNULL)
+    content = packed.read_bytes()
+    if hashlib.sha256(content).hexdigest() != AXE_HASH:
+        raise SystemExit(f"{packed} is not the file that is named here by its hash")
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        return archive.extractfile("package/axe.min.js").read().decode()
 
 
 class Browser:
@@ -47,7 +72,7 @@ class Browser:
                                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         os.close(commands)
         os.close(answers)
-        self.buffer, self.number, self.session, self.faults = b"", 0, None, []
+        self.buffer, self.number, self.session, self.faults, self.held = b"", 0, None, [], []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log"):
@@ -78,6 +103,8 @@ class Browser:
         text, self.buffer = self.buffer.split(b"\0", 1)
         message = json.loads(text)
         method, parameters = message.get("method"), message.get("params", {})
+        if method == "Fetch.requestPaused":
+            self.held.append(parameters["requestId"])
         if method == "Runtime.exceptionThrown":
             self.faults.append(parameters["exceptionDetails"].get("exception", {}).get("description", str(parameters)))
         if method == "Runtime.consoleAPICalled" and parameters["type"] in ("error", "warning", "assert"):
@@ -87,7 +114,7 @@ class Browser:
         return message
 
     def value(self, expression):
-        result = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        result = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in result:
             raise SystemExit(f"{expression}: {result['exceptionDetails']}")
         return result["result"].get("value")
@@ -101,13 +128,48 @@ class Browser:
             select.select([self.answers], [], [], 0.1)
 
     def press(self, key):
+        # What is typed, and the code that Chromium acts on.
+        text = {"Enter": "\r"}.get(key, key if len(key) == 1 else "")
+        code = {"Tab": 9, "Enter": 13, "Escape": 27}.get(key, 0)
         for kind in ("keyDown", "keyUp"):
-            text = {"text": key} if len(key) == 1 and kind == "keyDown" else {}
-            self.call("Input.dispatchKeyEvent", type=kind, key=key, **text)
+            typed = {"text": text} if text and kind == "keyDown" else {}
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code, **typed)
 
-    def look(self, width, height, scheme):
+    def tap(self, selector, then, what):
+        """Clicks in the middle of an element, which has to be seen there, until `then` is true: the page moves meanwhile."""
+        for _ in range(20):
+            x, y, hit = self.value(f"""(() => {{
+                const node = document.querySelector({json.dumps(selector)}), box = node.getBoundingClientRect();
+                const x = box.x + box.width / 2, y = box.y + box.height / 2, hit = document.elementFromPoint(x, y);
+                return [x, y, Boolean(hit && node.contains(hit))];
+            }})()""")
+            check(hit, f"{selector} can be reached on the screen, at {x} {y}")
+            for kind in ("mousePressed", "mouseReleased"):
+                self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+            end = time.monotonic() + 2
+            while time.monotonic() < end:
+                if self.value(then):
+                    return
+        raise SystemExit(f"never seen after a click on {selector}: {what}")
+
+    def screen(self, width, height, scheme):
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+
+    def fits(self, what):
+        wide = self.value("document.documentElement.scrollWidth - innerWidth")
+        check(wide <= 0, f"{what} is not wider than the screen, by {wide}")
+
+    def accessible(self, what):
+        """Ends if axe finds a violation, in either color scheme."""
+        if not self.value("'axe' in window"):
+            self.value(axe() + ";0")
+        for scheme in ("light", "dark"):
+            self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+            found = self.value("axe.run().then(({violations, passes}) => [passes.length, violations.map((rule) => "
+                               "`${rule.id}: ${rule.help}\\n${rule.nodes.map((node) => node.html + ' ' + node.failureSummary).join('\\n')}`)])")
+            check(found[0] > 15, f"axe checked the page, {found[0]} rules")
+            check(not found[1], f"{what} in the {scheme} scheme has no violation\n" + "\n".join(found[1]))
 
     def shoot(self, name):
         folder = os.environ.get("SETU_SCREENSHOTS")
@@ -131,18 +193,14 @@ def main():
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         browser = Browser(folder)
         try:
-            if sys.argv[2:] == ["follow"]:
-                follow(browser, url)
-            elif sys.argv[2:] == ["stand-by"]:
-                stand_by(browser, url)
-            else:
-                walk(browser, url)
+            parts = {"follow": follow, "stand-by": stand_by, "screens": screens, "connection": connection}
+            parts[sys.argv[2]](browser, url) if sys.argv[2:] else walk(browser, url)
         finally:
             browser.close()
 
 
 def follow(browser, url):
-    browser.look(1360, 860, "light")
+    browser.screen(1360, 860, "light")
     browser.call("Page.navigate", url=url)
     browser.until("document.getElementById('link')?.textContent === 'live'", "that the page is live")
     check(browser.value("document.querySelectorAll('.gang').length") == 0, "there is no gang yet")
@@ -171,7 +229,7 @@ def follow(browser, url):
 
 
 def stand_by(browser, url):
-    browser.look(1360, 860, "light")
+    browser.screen(1360, 860, "light")
     # A name that cannot be read is no name.
     browser.call("Page.navigate", url=url + "#%")
     says = "document.querySelector('.nothing')?.textContent.includes('%s')"
@@ -183,7 +241,7 @@ def stand_by(browser, url):
 
 def walk(browser, url):
     row = f"document.getElementById('gang-{GROWING}')"
-    browser.look(1360, 860, "light")
+    browser.screen(1360, 860, "light")
     browser.call("Page.navigate", url=f"{url}#{GROWING}")
     browser.until(f"!!{row}", "the gang in the list")
     browser.until("document.getElementById('link').textContent === 'live'", "that the page is live")
@@ -197,7 +255,7 @@ def walk(browser, url):
     check("786.57 USD an hour" in facts, f"what the gang costs is shown as it was sent, {facts}")
     browser.until(f"{row}.querySelectorAll('.cell.Ready').length >= 3", "three nodes ready")
     browser.shoot("board-light.png")
-    browser.look(1360, 860, "dark")
+    browser.screen(1360, 860, "dark")
     browser.shoot("board-dark.png")
     check(browser.value("getComputedStyle(document.body).backgroundColor") == "rgb(15, 19, 25)", "it is dark")
     browser.until(f"{row}.querySelectorAll('.cell.Ready').length === 8", "all nodes ready")
@@ -227,21 +285,102 @@ def walk(browser, url):
     browser.press("ArrowDown")
     second = browser.value("document.getElementById('list').getAttribute('aria-activedescendant')")
     check(first and second and first != second, "arrow keys choose gangs")
-    nameless = "[...document.querySelectorAll('button, input, [role=option], [role=listbox], [role=img], section')]" \
-               ".filter(e => !(e.getAttribute('aria-label') || e.textContent.trim())).length"
-    check(browser.value(nameless) == 0, "everything that can be used has a name")
+    browser.press("Enter")
+    check(browser.value("document.activeElement.id") == "detail", "Enter leads from the list to the gang")
+    browser.press("Escape")
+    check(browser.value("document.activeElement.id") == "list", "Escape leads back")
 
     browser.value("document.getElementById('only-BackingOff').click()")
     browser.until("document.querySelectorAll('.gang').length === 1", "one state shown")
     browser.press("Home")
     browser.until(f"{lit} === 'BackingOff'", "BackingOff lit")
-    browser.look(1360, 860, "light")
+    browser.screen(1360, 860, "light")
     browser.value("document.getElementById('only-BackingOff').click()")
     browser.shoot("board-retry.png")
-    browser.look(420, 900, "light")
-    wide = browser.value("document.documentElement.scrollWidth")
-    check(wide <= 420, f"it fits a narrow screen, {wide}")
+    browser.value("document.getElementById('search').value = 'no such gang'; "
+                  "document.getElementById('search').dispatchEvent(new Event('input'))")
+    browser.until("document.getElementById('nothing').textContent.startsWith('No gang matches')", "that none matches")
+    browser.tap("#nothing button", "document.querySelectorAll('.gang').length > 10", "all gangs once more")
     check(not browser.faults, f"the console is silent: {browser.faults}")
+
+
+def screens(browser, url):
+    """On each screen the detail of a gang is where one looks, in its order, and axe finds nothing."""
+    for name, (width, height) in SCREENS.items():
+        browser.screen(width, height, "light")
+        browser.call("Page.navigate", url="about:blank")
+        browser.call("Page.navigate", url=url)
+        browser.until("document.getElementById('link')?.textContent === 'live'", "that the page is live")
+        browser.until("document.querySelectorAll('.gang').length > 10", "the gangs")
+        browser.fits(f"the list on a {name}")
+        browser.shoot(f"board-{name}-list.png")
+        browser.accessible(f"the list on a {name}")
+        browser.tap(f"[id='gang-{WAITING}']", "document.querySelector('#detail h2')?.textContent.includes('align-batch')",
+                    "the gang in the detail")
+        top = browser.value("document.querySelector('#detail h2').getBoundingClientRect().top")
+        check(0 <= top < height / 3, f"the gang is at the top of a {name}, at {top}")
+        words = browser.value("document.getElementById('gang').innerText")
+        places = [words.find(word) for word in ("nodes ready", "Next", "Nodes", "History", "About", "Statechart")]
+        check(-1 not in places and places == sorted(places), f"first what it waits for, then nodes, then history: {places}")
+        check("393.29 USD an hour" in words, f"what it costs is shown, {words}")
+        browser.fits(f"the detail on a {name}")
+        browser.shoot(f"board-{name}.png")
+        for summary in browser.value("[...document.querySelectorAll('summary')].map((node) => node.click())"):
+            check(summary is None, "a part unfolds")
+        browser.accessible(f"the detail on a {name}")
+        browser.shoot(f"board-{name}-dark.png")
+        if name == "phone":
+            check(browser.value("document.getElementById('list').offsetParent === null"), "the list makes room on a phone")
+            browser.tap("#back", "document.getElementById('gang').offsetParent === null", "the list")
+            browser.value("document.getElementById('list').focus()")
+            browser.press("End")
+            check(browser.value("document.getElementById('gang').offsetParent === null"), "arrow keys open nothing on a phone")
+            browser.press("Enter")
+            check(browser.value("document.activeElement.id") == "back", "Enter opens the gang")
+            browser.value("history.back()")
+            browser.until("document.getElementById('gang').offsetParent === null", "the browser's way back leads to the list")
+        else:
+            check(browser.value("document.getElementById('list').offsetParent !== null"), f"the list stays on a {name}")
+    check(not browser.faults, f"the console is silent: {browser.faults}")
+
+
+def connection(browser, url):
+    """The page tells connecting, no answer, an answer without gangs and a lost connection apart."""
+    says = "document.getElementById('nothing')?.textContent.startsWith('%s')"
+    offline = lambda off: browser.call("Network.emulateNetworkConditions", offline=off, latency=0,
+                                       downloadThroughput=-1, uploadThroughput=-1)
+    browser.screen(*SCREENS["desk"], "light")
+    browser.call("Network.enable")
+    browser.call("Fetch.enable", patterns=[{"urlPattern": "*/board/events"}])
+    browser.call("Page.navigate", url=url)
+    browser.until(says % "Connecting", "that it connects")
+    browser.shoot("board-connecting.png")
+    browser.accessible("a page that connects")
+    browser.call("Fetch.fulfillRequest", requestId=browser.held.pop(), responseCode=503)
+    browser.until(says % "No answer with gangs", "that it was refused")
+    while not browser.held:
+        browser.until("true", "nothing")
+        browser.read()
+    browser.call("Fetch.failRequest", requestId=browser.held.pop(), errorReason="ConnectionRefused")
+    browser.until(says % "The controller cannot be reached", "that nothing answers")
+    browser.shoot("board-unreachable.png")
+    browser.call("Fetch.disable")
+    browser.until("document.getElementById('link').textContent === 'live'", "that the page is live")
+    browser.until("document.querySelectorAll('.gang').length > 10", "the gangs")
+    # A connection that is silent for too long is lost, and here no new one comes about.
+    offline(True)
+    check(browser.value("received -= 60000; beat(); connection") == "lost", "silence is noticed")
+    lost = "document.getElementById('lost')"
+    browser.until(f"!{lost}.hidden && {lost}.textContent.startsWith('Connection lost')", "that the connection is lost")
+    age = "document.querySelector('#detail [data-long]').textContent"
+    before = browser.value(age)
+    time.sleep(2)
+    check(browser.value(age) == before, "times stand still without a connection")
+    check(browser.value("document.querySelectorAll('.gang').length") > 10, "the last gangs stay")
+    browser.shoot("board-lost.png")
+    browser.accessible("a page that lost its connection")
+    offline(False)
+    browser.until(f"{lost}.hidden", "that the connection is back")
 
 
 main()
