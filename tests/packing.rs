@@ -171,8 +171,8 @@ fn exact(batches: &[Batch], kind: &NodeKind, best: u32) -> u32 {
 
 /// Checks that the documented figures match these results.
 fn is_documented(words: &str) {
-    let document = include_str!("../docs/performance.md");
-    assert!(document.contains(words), "docs/performance.md does not say: {words}");
+    let document = include_str!("../docs/performance/controller.md");
+    assert!(document.contains(words), "docs/performance/controller.md does not say: {words}");
 }
 
 #[test]
