@@ -65,6 +65,15 @@ manifests:
 site *flags:
     python3 .ci/site {{ flags }}
 
+# The pictures of the documents anew: the demo as docs/images/demo.{cast,svg}, and the board; needs chromium, Python and npm
+pictures:
+    python3 -m venv target/picture
+    target/picture/bin/pip install --quiet --no-deps --require-hashes --requirement .ci/picture.txt
+    cargo build --release --locked
+    target/picture/bin/python .ci/picture target/release/setu demo
+    SETU_SCREENSHOTS="$PWD/target/board" cargo test --locked --test board -- --ignored a_browser_shows_a_gangs_progress
+    cp target/board/board-{light,dark}.png docs/images/
+
 # A static binary for any Linux of this architecture; needs musl-gcc (apt install musl-tools)
 static:
     rustup target add "$(uname -m)-unknown-linux-musl"
