@@ -21,7 +21,7 @@ use std::time::Instant;
 /// Seeds of random dramas that are played twice.
 const REPEATED: std::ops::Range<u64> = 0..25;
 /// Seeds of the other random dramas; `SETU_SEEDS=from..to` overrides them. `just nightly` plays many more.
-const SEEDS: std::ops::Range<u64> = 25..60;
+const SEEDS: std::ops::Range<u64> = 25..50;
 /// Seeds of random dramas in which a gang's nodes may come from several tiers.
 const MIXED: std::ops::Range<u64> = 300..325;
 

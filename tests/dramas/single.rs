@@ -191,7 +191,7 @@ fn in_turn(faults: &[WriteFault], apart: usize) {
 
 #[test]
 fn the_worst_faults_at_a_single_write_do_not_change_how_a_gang_ends() {
-    in_turn(&WORST, 3);
+    in_turn(&WORST, 4);
 }
 
 /// Plays a sample of what the next test plays.

@@ -33,8 +33,8 @@ const AT_ONCE: usize = 7;
 /// Killed runs of one scenario that run at the same time.
 const KILLS_AT_ONCE: usize = 2;
 
-/// Setu is killed after every fourth write, or after every write when ignored tests are requested.
-const KILLS_APART: usize = 4;
+/// Setu is killed after every sixth write, or after every write when ignored tests are requested.
+const KILLS_APART: usize = 6;
 
 fn main() -> Result<()> {
     let mut arguments = Arguments::from_args();
