@@ -53,9 +53,9 @@ impl Clock {
         origin.checked_add(elapsed).and_then(|now| now.checked_add(ahead)).unwrap_or(Timestamp::MAX)
     }
 
-    /// Learns from an answer. `asked` and `received` are times of this clock, and the server answered within the second
+    /// Adjusts the clock by an answer. `asked` and `received` are times of this clock, and the server answered within the second
     /// after `date`. Returns the correction of the clock.
-    pub fn heard(&self, asked: Timestamp, date: Timestamp, received: Timestamp) -> SignedDuration {
+    pub fn adjust(&self, asked: Timestamp, date: Timestamp, received: Timestamp) -> SignedDuration {
         let late = date.duration_since(received);
         let early = asked.duration_since(date) - GRAIN;
         let step = if late.is_positive() {
@@ -94,10 +94,10 @@ mod tests {
             let clock = Clock::starting_at(origin()).skewed(SignedDuration::from_secs(skew));
             let copy = clock.clone();
             let asked = clock.now();
-            assert!(!clock.heard(asked, origin(), clock.now()).is_zero());
+            assert!(!clock.adjust(asked, origin(), clock.now()).is_zero());
             let off = copy.now().duration_since(origin()).abs();
             assert!(off <= GRAIN, "{skew}: {off:?}");
-            assert!(clock.heard(clock.now(), origin(), clock.now()).is_zero());
+            assert!(clock.adjust(clock.now(), origin(), clock.now()).is_zero());
         }
     }
 
@@ -105,10 +105,10 @@ mod tests {
     async fn a_slow_answer_or_a_clock_right_to_the_second_changes_nothing() {
         let clock = Clock::starting_at(origin());
         tokio::time::advance(Duration::from_millis(999)).await;
-        assert!(clock.heard(clock.now(), origin(), clock.now()).is_zero());
+        assert!(clock.adjust(clock.now(), origin(), clock.now()).is_zero());
         let asked = clock.now();
         tokio::time::advance(Duration::from_secs(40)).await;
         let given = origin() + SignedDuration::from_secs(30);
-        assert!(clock.heard(asked, given, clock.now()).is_zero());
+        assert!(clock.adjust(asked, given, clock.now()).is_zero());
     }
 }

@@ -10,7 +10,7 @@ use setu::names;
 use setu::policy::PolicyFile;
 use setu::sim::api::{Preconditions, User, kinds};
 use setu::sim::cluster::{SimCluster, Start};
-use setu::sim::invariants::Watchman;
+use setu::sim::invariants::InvariantChecker;
 use setu::sim::show::Spectator;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -117,8 +117,8 @@ fn has_ended(gang: &str, end: &End, seen: &Seen, spectator: &Spectator) -> bool 
 async fn play(play: &Play) {
     let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap());
     let mut cluster = SimCluster::start(1, &clock, names::CONTROLLER_NAME, PolicyFile::default());
-    let (watchman, spectator) = (Watchman::default(), Spectator::default());
-    cluster.server.observe(Box::new(watchman.clone()));
+    let (checker, spectator) = (InvariantChecker::default(), Spectator::default());
+    cluster.server.observe(Box::new(checker.clone()));
     cluster.server.observe(Box::new(spectator.clone()));
     let admin = cluster.server.user("admin");
     let weather = json!({
@@ -153,7 +153,7 @@ async fn play(play: &Play) {
         assert!(rounds < PATIENCE, "{:?}: these are left: {claims:#?}", play.files);
         tokio::time::sleep(INTERVAL).await;
     }
-    assert!(watchman.violations().is_empty(), "{:?}", watchman.violations());
+    assert!(checker.violations().is_empty(), "{:?}", checker.violations());
 }
 
 /// The submitted objects that still exist.

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use setu::api::requirements::Requirements;
 use setu::api::{ClusterQueue, NodePool, ResourceFlavor, Workload};
 use setu::names;
-use setu::plan::{Cluster, OptionSelection, Outcome, Plan, Request, plan};
+use setu::plan::{Cluster, OptionSelection, Outcome, Plan, PlanObjects, Request, plan};
 use setu::policy::Policy;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -82,8 +82,8 @@ fn planned(case: &Case) -> Outcome {
             "resourceGroups": [{"coveredResources": covered, "flavors": [{"name": "flavor", "resources": quota}]}],
         },
     }));
-    let flavors: [Arc<ResourceFlavor>; 1] =
-        [Arc::new(object(json!({"metadata": {"name": "flavor"}, "spec": {}})))];
+    let flavors: Vec<Arc<ResourceFlavor>> =
+        vec![Arc::new(object(json!({"metadata": {"name": "flavor"}, "spec": {}})))];
     let names: Vec<String> = (0..case.sets.len()).map(|n| format!("set-{n}")).collect();
     let pod_sets = case.sets.iter().zip(&names).map(|(set, name)| {
         let container = json!({"name": "c", "resources": {"requests": set.requests, "limits": set.requests}});
@@ -98,8 +98,9 @@ fn planned(case: &Case) -> Outcome {
         "spec": {"queueName": "queue", "podSets": pod_sets.collect::<Vec<_>>()},
         "status": {"admission": {"clusterQueue": "queue", "podSetAssignments": assignments.collect::<Vec<_>>()}},
     }));
-    let pools: Vec<Arc<NodePool>> = case.pools.iter().map(pool).collect();
-    let cluster = Cluster::with(Some(&queue), &flavors, &pools);
+    let node_pools: Vec<Arc<NodePool>> = case.pools.iter().map(pool).collect();
+    let objects = PlanObjects { flavors, node_pools, ..PlanObjects::default() };
+    let cluster = Cluster::with(Some(&queue), &objects);
     let request = Request {
         workload: &workload,
         check: "check",
@@ -122,7 +123,8 @@ struct Bought {
 
 fn bought(plan: &Plan) -> Bought {
     let policy = Policy::default();
-    let prices = Cluster::with(None, &[], &[]).prices(&policy);
+    let objects = PlanObjects::default();
+    let prices = Cluster::with(None, &objects).prices(&policy);
     let mut bought = Bought::default();
     for (slot, count) in plan.groups() {
         let spec = &slot.template.spec;

@@ -8,7 +8,7 @@ use setu::clock::Clock;
 use setu::policy::PolicyFile;
 use setu::sim::cluster::SimCluster;
 use setu::sim::embedded::EmbeddedTheatre;
-use setu::sim::invariants::Watchman;
+use setu::sim::invariants::InvariantChecker;
 use setu::sim::scenario::{self, Run, ScenarioWorld, Theatre as _};
 use std::path::Path;
 use std::time::Duration;
@@ -26,11 +26,11 @@ fn acted<T>(run: &Run, act: impl AsyncFnOnce(&mut ScenarioWorld<EmbeddedTheatre>
         let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap());
         let policy: PolicyFile = serde_yaml::from_str(&scenario::policy(run, clock.now())?)?;
         let cluster = SimCluster::start(1, &clock, &scenario::controller_name(run), policy);
-        let watchman = Watchman::default();
-        cluster.server.observe(Box::new(watchman.clone()));
+        let checker = InvariantChecker::default();
+        cluster.server.observe(Box::new(checker.clone()));
         let mut world = ScenarioWorld::new(EmbeddedTheatre::new(cluster), run).await?;
         let done = act(&mut world).await?;
-        let violations = watchman.violations();
+        let violations = checker.violations();
         anyhow::ensure!(violations.is_empty(), "{violations:?}");
         Ok(done)
     })

@@ -11,7 +11,7 @@ use setu::policy::PolicyFile;
 use setu::sim::api::{User, kinds};
 use setu::sim::cluster::{Election, Setu, SimCluster, Start};
 use setu::sim::faults::WriteFault;
-use setu::sim::invariants::Watchman;
+use setu::sim::invariants::InvariantChecker;
 use setu::sim::scenario;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,7 +27,7 @@ struct Stage {
     shards: usize,
     cluster: SimCluster,
     admin: User,
-    watchman: Watchman,
+    checker: InvariantChecker,
     replicas: BTreeMap<&'static str, Setu>,
 }
 
@@ -37,8 +37,8 @@ impl Stage {
         let text = "apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy";
         let policy = PolicyFile::parse(text).unwrap();
         let cluster = SimCluster::start(7, &clock, &scenario::controller_name_of(ID), policy);
-        let watchman = Watchman::default();
-        cluster.server.observe(Box::new(watchman.clone()));
+        let checker = InvariantChecker::default();
+        cluster.server.observe(Box::new(checker.clone()));
         let admin = cluster.server.user("admin");
         for object in scenario::objects(ID, 1_000).unwrap() {
             let kind = kinds::ALL.iter().find(|k| k.kind == object["kind"]).unwrap();
@@ -51,7 +51,7 @@ impl Stage {
             "data": {ID: rules.to_string()},
         });
         admin.create(&kinds::CONFIG_MAP, weather).unwrap();
-        Self { shards, cluster, admin, watchman, replicas: BTreeMap::new() }
+        Self { shards, cluster, admin, checker, replicas: BTreeMap::new() }
     }
 
     fn enter(&mut self, name: &'static str) {
@@ -196,7 +196,7 @@ async fn replicas_share_the_shards_and_take_over_from_a_dead_one_without_repeati
         assert!(once(StateName::Provisioning) && once(StateName::Approved), "{:#?}", journal.history);
         assert_eq!(journal.memory.attempt, 1);
     }
-    assert_eq!(stage.watchman.violations(), []);
+    assert_eq!(stage.checker.violations(), []);
 }
 
 #[tokio::test(start_paused = true)]
@@ -218,7 +218,7 @@ async fn a_stopping_replica_is_replaced_within_a_second_however_long_its_reconci
 
     stage.until("the gang is over", 300, |s| s.all_are(1, StateName::Released)).await;
     stage.until("no node is left", 300, |s| s.admin.list(&kinds::NODE_CLAIM).is_empty()).await;
-    assert_eq!(stage.watchman.violations(), []);
+    assert_eq!(stage.checker.violations(), []);
 }
 
 #[tokio::test(start_paused = true)]

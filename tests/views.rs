@@ -612,6 +612,6 @@ fn the_nodes_of_a_running_gang_are_shown_after_its_request_was_deleted() {
     for requests in [Some(vec![request(names::REQUEST_CLASS, true)]), None] {
         let mut other = ClusterObjects { requests, ..read.clone() };
         other.add_requests();
-        assert!(other.deleted_requests.is_empty());
+        assert!(!other.workloads.iter().any(|workload| other.is_deleted_request(workload)));
     }
 }

@@ -2,8 +2,8 @@
 
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use setu::api::{ClusterQueue, NodePool, ResourceFlavor, Workload};
-use setu::plan::{Cluster, OptionSelection, Outcome, Request, plan};
+use setu::api::{ClusterQueue, Workload};
+use setu::plan::{Cluster, OptionSelection, Outcome, PlanObjects, Request, plan};
 use setu::policy::Policy;
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -17,8 +17,7 @@ fn object<T: DeserializeOwned>(value: Value) -> T {
 pub struct World {
     workload: Workload,
     queue: ClusterQueue,
-    flavors: [Arc<ResourceFlavor>; 1],
-    pools: [Arc<NodePool>; 1],
+    objects: PlanObjects,
     policy: Policy,
 }
 
@@ -46,22 +45,25 @@ impl World {
                     "resourceGroups": [{"coveredResources": covered, "flavors": [{"name": "main", "resources": quota}]}],
                 },
             })),
-            flavors: [Arc::new(object(json!({"metadata": {"name": "main"}, "spec": {}})))],
-            pools: [Arc::new(object(json!({
-                "metadata": {"name": "main", "uid": "u", "generation": 1},
-                "spec": {"template": {"spec": {"nodeClassRef": class, "requirements": requirements}}},
-                "status": {"conditions": [{
-                    "type": "Ready", "status": "True", "reason": "R", "message": "",
-                    "lastTransitionTime": "2026-01-01T00:00:00Z",
-                }]},
-            })))],
+            objects: PlanObjects {
+                flavors: vec![Arc::new(object(json!({"metadata": {"name": "main"}, "spec": {}})))],
+                node_pools: vec![Arc::new(object(json!({
+                    "metadata": {"name": "main", "uid": "u", "generation": 1},
+                    "spec": {"template": {"spec": {"nodeClassRef": class, "requirements": requirements}}},
+                    "status": {"conditions": [{
+                        "type": "Ready", "status": "True", "reason": "R", "message": "",
+                        "lastTransitionTime": "2026-01-01T00:00:00Z",
+                    }]},
+                })))],
+                ..PlanObjects::default()
+            },
             policy: Policy { node_pool: Some("main".into()), gang_nodes: 5_000, ..Policy::default() },
         }
     }
 
     /// Plans it.
     pub fn plan(&self) -> Outcome {
-        let cluster = Cluster::with(Some(&self.queue), &self.flavors, &self.pools);
+        let cluster = Cluster::with(Some(&self.queue), &self.objects);
         let request = Request {
             workload: &self.workload,
             check: "prov",

@@ -23,7 +23,6 @@ use kube::api::ListParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, Resource};
 use serde::de::DeserializeOwned;
-use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -89,8 +88,6 @@ pub struct ClusterObjects {
     pub workloads: Vec<Workload>,
     /// ProvisioningRequests of the scope, of any class; `None` if they may not be read.
     pub requests: Option<Vec<ProvisioningRequest>>,
-    /// UIDs of requests that were deleted and still stand among the Workloads, because their nodes run.
-    pub deleted_requests: BTreeSet<String>,
     /// Every AdmissionCheck; `None` if they may not be read.
     pub checks: Option<Vec<AdmissionCheck>>,
     /// NodeClaims that Setu made; `None` if they may not be read.

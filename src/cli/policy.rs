@@ -24,7 +24,7 @@ pub struct Args {
 
 #[derive(Subcommand, Debug)]
 enum Command {
-    /// Checks policy files: tells all that is wrong, each with line, column and key. What works and is hardly meant is
+    /// Checks policy files: reports all that is wrong, each with line, column and key. What works and is hardly meant is
     /// a warning.
     ///
     /// Example: setu policy check policy.yaml

@@ -24,16 +24,17 @@ impl ClusterObjects {
         };
         let ours = self.requests.iter().flatten().filter(|request| request.is_of_setus_class());
         let mut mirrors: Vec<Workload> = ours.map(mirror).collect();
-        let deleted: Vec<Workload> =
-            self.claims_of_deleted().values().filter_map(|c| self.deleted(c)).collect();
-        self.deleted_requests = deleted.iter().filter_map(ResourceExt::uid).collect();
-        mirrors.extend(deleted);
+        mirrors.extend(self.claims_of_deleted().values().filter_map(|claims| self.deleted(claims)));
         self.workloads.extend(mirrors);
     }
 
     /// Whether this Workload stands for a request that was deleted.
     pub fn is_deleted_request(&self, workload: &Workload) -> bool {
-        workload.metadata.uid.as_ref().is_some_and(|uid| self.deleted_requests.contains(uid))
+        let exists = |requests: &Vec<ProvisioningRequest>| {
+            requests.iter().any(|request| request.metadata.uid == workload.metadata.uid)
+        };
+        // If requests may not be read, none is known to be deleted.
+        workload.request_name().is_some() && self.requests.as_ref().is_some_and(|all| !exists(all))
     }
 
     /// Whether Kueue has a check answered by ProvisioningRequests.

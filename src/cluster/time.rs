@@ -22,7 +22,7 @@ pub fn timed(client: &Client, clock: &Clock) -> Client {
             let answer = inner.send(request).await?;
             let date = answer.headers().get(DATE).and_then(|date| date.to_str().ok());
             if let Some(date) = date.and_then(parsed) {
-                let step = clock.heard(asked, date, clock.now());
+                let step = clock.adjust(asked, date, clock.now());
                 if step.abs() > WORTH_A_WARNING {
                     tracing::warn!(
                         seconds = step.as_secs(),

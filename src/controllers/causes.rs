@@ -26,7 +26,8 @@ impl Context {
             let name = queue.metadata.name.as_deref();
             local_queue.as_ref().is_none_or(|local| name == Some(&local.spec.cluster_queue))
         };
-        let queues: Vec<_> = stores.plan.queues.state().into_iter().filter(|queue| is_its(queue)).collect();
+        let queues: Vec<_> =
+            stores.plan.cluster_queues.state().into_iter().filter(|queue| is_its(queue)).collect();
         let groups = queues.iter().flat_map(|queue| &queue.spec.resource_groups);
         let flavors = groups.flat_map(|group| &group.flavors);
         let flavors = flavors.filter_map(|flavor| stores.plan.flavors.get(&ObjectRef::new(&flavor.name)));

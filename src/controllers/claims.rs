@@ -35,7 +35,7 @@ const SECOND_READ: Duration = Duration::from_secs(1);
 /// The most claims that one [`Suspects`] keeps.
 const REMEMBERED: usize = 10_000;
 
-/// UIDs of claims that were noted once.
+/// UIDs of claims that were noted once. Apart from the registry, because only this loop reads and writes them.
 #[derive(Debug, Default)]
 pub struct Suspects(Mutex<BTreeSet<String>>);
 
@@ -54,7 +54,7 @@ impl Suspects {
     }
 }
 
-/// Missing AdmissionChecks that claims name, with the time when each was first missed.
+/// Missing AdmissionChecks that claims name, with the time when each was first missed. Apart from the registry for the same reason.
 #[derive(Debug, Default)]
 pub struct MissingChecks(Mutex<BTreeMap<String, Timestamp>>);
 

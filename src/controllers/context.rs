@@ -213,7 +213,7 @@ impl Context {
             let (namespace, name) = local_queue.split_once('/')?;
             let found = self.stores.local_queues.store.get(&ObjectRef::new(name).within(namespace))?;
             let cluster_queue = &found.spec.cluster_queue;
-            let behind = self.stores.plan.queues.get(&ObjectRef::new(cluster_queue))?;
+            let behind = self.stores.plan.cluster_queues.get(&ObjectRef::new(cluster_queue))?;
             let strategy = behind.spec.admission_checks_strategy.as_ref()?;
             let is_ours = strategy.admission_checks.iter().any(|rule| self.is_ours(&rule.name));
             let holders = holders.get(cluster_queue.as_str()).map(Vec::as_slice).unwrap_or_default();

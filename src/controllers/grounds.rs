@@ -1,12 +1,13 @@
 //! What plans are made from, read from the caches or from the API server. Only a live read gives a gang up, refuses it,
 //! ends it, or lets it through without nodes.
 
-use super::plan_kinds::{PlanObjects, all};
+use super::plan_kinds::{all, read_all};
 use super::stores::Stores;
 use crate::api::{Namespace, Workload};
 use crate::cluster::joined::Joined;
 use crate::effects::call;
 use crate::error::Error;
+use crate::plan::PlanObjects;
 use k8s_openapi::api::core::v1::LimitRange;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, Client, ResourceExt};
@@ -50,7 +51,7 @@ impl Reads {
     /// The first read that failed.
     pub async fn read(&self, client: &Client, stores: &Stores, namespace: &str) -> Result<Grounds, Error> {
         let (cluster, of_namespace) = tokio::try_join!(
-            self.of_cluster.read((), PlanObjects::read(client)),
+            self.of_cluster.read((), read_all(client)),
             self.of_namespaces.read(namespace.to_owned(), OfNamespace::read(client, stores, namespace)),
         )?;
         let OfNamespace { limit_ranges, namespace } = (*of_namespace).clone();

@@ -32,7 +32,7 @@ const LOG: SignedDuration = SignedDuration::from_hours(1);
 /// not stop all others.
 const AWAITED: SignedDuration = SignedDuration::from_secs(5);
 
-/// The ledger behind its lock.
+/// The ledger behind its lock. Apart from the registry, because the lock is held while a plan is made.
 #[derive(Debug, Default)]
 pub struct Ledger(Mutex<LedgerPages>);
 

@@ -103,7 +103,8 @@ fn version(workload: &Workload) -> Option<u64> {
     workload.resource_version().and_then(|v| v.parse().ok())
 }
 
-/// What is known about claims that are gone, or may be gone before the stores show it.
+/// What is known about claims that are gone, or may be gone before the stores show it. Apart from the registry, because it is kept by
+/// NodeClaim: events of claims come before their gang is reconciled, and after it is forgotten.
 #[derive(Debug, Default)]
 pub struct ClaimTombstones(Mutex<TombstoneRecords>);
 
@@ -397,17 +398,17 @@ mod tests {
     #[test]
     fn the_record_of_a_living_claim_keeps_only_what_the_claim_does_not_show() {
         let tombstones = ClaimTombstones::default();
-        for name in ["plain", "heard", "deleted"] {
+        for name in ["plain", "warned", "deleted"] {
             tombstones.saw(&claim(name, false, false), START);
         }
-        tombstones.on_warning_event("heard", "InsufficientCapacity", "none");
+        tombstones.on_warning_event("warned", "InsufficientCapacity", "none");
         tombstones.deleted("deleted", "deleted");
-        for name in ["plain", "heard", "deleted"] {
+        for name in ["plain", "warned", "deleted"] {
             tombstones.lives(&claim(name, true, false), START);
         }
-        assert_eq!(["plain", "heard", "deleted"].map(|name| tombstones.knows(name)), [false, true, true]);
+        assert_eq!(["plain", "warned", "deleted"].map(|name| tombstones.knows(name)), [false, true, true]);
         assert!(tombstones.is_deleted(&claim("deleted", true, false)));
-        assert!(tombstones.missed("heard", START).0.launched, "what it became is noted while it lives");
+        assert!(tombstones.missed("warned", START).0.launched, "what it became is noted while it lives");
         tombstones.saw(&claim("plain", true, false), START);
         assert!(tombstones.missed("plain", START).0.launched, "what goes is seen once more");
     }

@@ -26,7 +26,7 @@ type Samples = BTreeMap<(Timestamp, String), SignedDuration>;
 /// What nodes were requested with: their NodePool, and the values of [`KIND_LABELS`] in that order.
 type RequestedKind = (String, [String; 3]);
 
-/// How long nodes took lately, by what was requested.
+/// How long nodes took lately, by what was requested. Apart from the registry, because all gangs share it.
 #[derive(Debug, Default)]
 pub struct ReadyEstimates(Mutex<BTreeMap<RequestedKind, Samples>>);
 
@@ -78,7 +78,8 @@ fn kind(claim: &NodeClaim) -> RequestedKind {
     (claim.label(names::NODEPOOL).to_owned(), asked)
 }
 
-/// How long any claim of ours lacked a provider ID. Karpenter provisions nothing itself during that time.
+/// How long any claim of ours lacked a provider ID. Karpenter provisions nothing itself during that time. Apart from the registry,
+/// because it counts NodeClaims of all gangs, from their events.
 #[derive(Debug, Default)]
 pub struct Stall(Mutex<Stalled>);
 

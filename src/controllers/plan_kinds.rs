@@ -1,16 +1,14 @@
-//! The kinds, one object of each for the whole cluster or more, that plans are made from.
-//!
-//! One line below watches a kind, keeps its objects, reads them past the caches, and says which changes count. By hand remain
-//! `plan::Cluster` and who fills it (`plans`, `cli/plan`), the ClusterRole, and `sim/api/kinds`; tests ask for the last two.
+//! Watches of the kinds that plans are made from, reads of them past the caches, and which of their changes count. The kinds are
+//! listed in `plan/kinds` of the core.
 
 use super::digests::{by_generation, by_version, uncounted};
-use crate::api::{ClusterQueue, DaemonSet, DeviceClass, NodePool, ResourceFlavor};
+use crate::api::NodePool;
 use crate::cluster::guard::Guarded;
 use crate::cluster::store::{Object, Store};
 use crate::cluster::watch::{StartGates, Touched, watch};
 use crate::effects::call;
 use crate::error::Error;
-use k8s_openapi::api::node::v1::RuntimeClass;
+use crate::plan::PlanObjects;
 use kube::api::ListParams;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Config;
@@ -31,18 +29,12 @@ pub trait OnPlanChange {
     );
 }
 
-macro_rules! plan_kinds {
+macro_rules! plan_stores {
     ($($field:ident: $kind:ty, $resource:literal, $plural:literal, $matters:ident, $counted:ident;)+) => {
         /// The objects that their watches show.
         #[derive(Clone)]
         pub struct PlanStores {
             $(#[doc = concat!($plural, ".")] pub $field: Store<$kind>,)+
-        }
-
-        /// All of these objects at one instant.
-        #[derive(Clone, Debug)]
-        pub struct PlanObjects {
-            $(#[doc = concat!("All ", $plural, ".")] pub $field: Vec<Arc<$kind>>,)+
         }
 
         impl PlanStores {
@@ -67,16 +59,14 @@ macro_rules! plan_kinds {
             }
         }
 
-        impl PlanObjects {
-            /// Reads all of them past the caches.
-            ///
-            /// # Errors
-            /// The first read that failed.
-            pub async fn read(client: &Client) -> Result<Arc<Self>, Error> {
-                let ($($field),+) =
-                    tokio::try_join!($(all(concat!("listing ", $plural), Api::all(client.clone()))),+)?;
-                Ok(Arc::new(Self { $($field),+ }))
-            }
+        /// Reads all of them past the caches.
+        ///
+        /// # Errors
+        /// The first read that failed.
+        pub(super) async fn read_all(client: &Client) -> Result<Arc<PlanObjects>, Error> {
+            let ($($field),+) =
+                tokio::try_join!($(all(concat!("listing ", $plural), Api::all(client.clone()))),+)?;
+            Ok(Arc::new(PlanObjects { $($field),+ }))
         }
 
         #[cfg(test)]
@@ -87,14 +77,7 @@ macro_rules! plan_kinds {
 }
 
 // Queues and flavors end a refusal by what Kueue reserves by (`causes`).
-plan_kinds! {
-    pools: NodePool, "nodepools", "NodePools", once_seen, by_generation;
-    queues: ClusterQueue, "clusterqueues", "ClusterQueues", always, uncounted;
-    flavors: ResourceFlavor, "resourceflavors", "ResourceFlavors", always, uncounted;
-    runtime_classes: RuntimeClass, "runtimeclasses", "RuntimeClasses", always, by_version;
-    device_classes: DeviceClass, "deviceclasses", "DeviceClasses", always, by_version;
-    daemon_sets: DaemonSet, "daemonsets", "DaemonSets", once_a_generation, by_generation;
-}
+setu_core::for_each_plan_kind!(plan_stores);
 
 /// Every change matters.
 fn always<K>(_: Store<K>) -> impl FnMut(&K) -> bool {
@@ -135,9 +118,9 @@ mod tests {
     use crate::sim::api::kinds;
     use serde_json::Value;
 
-    #[test]
-    fn each_kind_may_be_read_and_is_served_by_the_embedded_cluster() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/manifests/rbac.yaml");
+    /// Whether a ClusterRole of this file allows a verb on a resource of a group.
+    fn allows(file: &str) -> impl Fn(&str, &str, &str) -> bool {
+        let path = format!("{}/{file}", env!("CARGO_MANIFEST_DIR"));
         let text = std::fs::read_to_string(path).unwrap();
         let documents = text.split("\n---\n").map(|one| serde_yaml::from_str::<Value>(one).unwrap());
         let rules: Vec<Value> =
@@ -145,10 +128,20 @@ mod tests {
         let has = |rule: &Value, key: &str, word: &str| {
             rule[key].as_array().is_some_and(|words| words.iter().any(|one| one == word))
         };
+        move |group, resource, verb| {
+            rules.iter().any(|rule| {
+                has(rule, "apiGroups", group) && has(rule, "resources", resource) && has(rule, "verbs", verb)
+            })
+        }
+    }
+
+    #[test]
+    fn each_kind_may_be_read_and_is_served_by_the_embedded_cluster() {
+        let [controller, viewer] = ["manifests/rbac.yaml", "examples/rbac/setu-viewer.yaml"].map(allows);
         for (group, resource) in resources() {
-            let grants = |rule: &&Value| has(rule, "apiGroups", &group) && has(rule, "resources", resource);
-            let may = |verb: &str| rules.iter().filter(grants).any(|rule| has(rule, "verbs", verb));
-            assert!(may("list") && may("watch"), "{resource} of {group} in {path}");
+            let may = |verb| controller(&group, resource, verb);
+            assert!(may("list") && may("watch"), "the controller: {resource} of {group}");
+            assert!(viewer(&group, resource, "list"), "who runs `setu plan`: {resource} of {group}");
             let is_served = kinds::ALL.iter().any(|kind| (kind.group, kind.plural) == (&*group, resource));
             assert!(is_served, "{resource} of {group}");
         }

@@ -5,7 +5,6 @@ use super::context::Context;
 use super::grounds::Grounds;
 use super::inflight;
 use super::ledger::LedgerPages;
-use super::plan_kinds::PlanObjects;
 use crate::api::parameters::{PackingMode, Pinning};
 use crate::api::pod::ResourceList;
 use crate::api::workload::PodSetUpdate;
@@ -20,7 +19,8 @@ use crate::plan::resources::Defaults;
 use crate::plan::shape::Shape;
 use crate::plan::volumes::Storage;
 use crate::plan::{
-    self, Cluster, Edited, Obstacle, ObstacleReason, OptionSelection, Outcome, PoolReservation, Request,
+    self, Cluster, Edited, Obstacle, ObstacleReason, OptionSelection, Outcome, PlanObjects, PoolReservation,
+    Request,
 };
 use crate::policy::overrides::{self, Ignored};
 use crate::policy::{Policy, Settings};
@@ -33,7 +33,7 @@ use std::sync::{Arc, Once};
 
 static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
 
-/// The policy of a Workload's next attempt, or why there is none that can be used.
+/// The policy of a Workload's next attempt, or why it has none.
 pub fn policy(context: &Context, workload: &Workload, check: &str) -> (Policy, Result<(), Obstacle>) {
     let settings = context.policies.settings();
     let no_policy = |why| Err(Obstacle::new(ObstacleReason::NoPolicy, why));
@@ -58,7 +58,7 @@ pub fn policy(context: &Context, workload: &Workload, check: &str) -> (Policy, R
     (policy, fault)
 }
 
-/// NodePools of which all live claims must be known: those with limits, and all where shapes are learnt or a tier's
+/// NodePools whose live claims must all be known: those with limits. All NodePools, if shapes are learnt or a tier's
 /// capacity reservations may have nodes of any.
 pub fn pools_to_read(context: &Context, policy: &Policy) -> Vec<String> {
     let learns = |pool: &NodePool| match policy.packing {
@@ -66,7 +66,7 @@ pub fn pools_to_read(context: &Context, policy: &Policy) -> Vec<String> {
         PackingMode::Fill => policy.shapes.is_empty(),
         PackingMode::Auto => policy.shapes.is_empty() && !pool.spec.template.spec.node_class_ref.is_kwok(),
     };
-    let pools = context.stores.plan.pools.state();
+    let pools = context.stores.plan.node_pools.state();
     let reserves = policy.tiers.iter().any(|tier| !tier.reservations.is_empty());
     let read = pools
         .iter()
@@ -90,26 +90,26 @@ pub fn topology_levels(context: &Context, workload: &Workload) -> Vec<String> {
         .collect()
 }
 
-/// NodeClaims as the API server has them, where a plan depends on others than the gang's.
+/// NodeClaims read from the API server, for plans that depend on claims of others.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadInputs<'a> {
-    /// Those of the NodePools of which all must be known.
+    /// Claims of the NodePools whose live claims must all be known.
     pub claims: &'a [NodeClaim],
-    /// Those that the gang may take over.
+    /// Claims that the gang may take over.
     pub warm: &'a [NodeClaim],
-    /// Those that the gang keeps while the rest of its nodes come from other options.
+    /// Claims that the gang keeps while other options supply the rest of its nodes.
     pub kept: &'a [NodeClaim],
-    /// Shapes to go by, instead of those that were known when the gang was planned, or are known now.
+    /// Shapes to use instead of those known when the gang was planned, or now.
     pub shapes: Option<&'a [Shape]>,
-    /// What the volumes of the pods depend on.
+    /// Storage objects that the pods' volumes depend on.
     pub storage: Option<&'a Storage>,
-    /// What is done about NodePools that were just edited.
+    /// How planning treats NodePools that were just edited.
     pub edited: Edited,
-    /// What plans are made from, where it was read for this gang alone.
+    /// What plans are made from, if it was read past the caches for this gang.
     pub grounds: Option<&'a Grounds>,
 }
 
-/// Plans for the gang of this id, with the turn on exhausted offerings respected.
+/// Plans for the gang of this id. Gangs take turns on exhausted offerings.
 pub fn outcome(
     context: &Context,
     request: &Request<'_>,
@@ -120,7 +120,7 @@ pub fn outcome(
     learn(context, read.claims, pages);
     let inputs = OwnInputs::of(context, request, gang, pages, read);
     let outcome = plan::plan(&inputs.cluster(request.workload, read), request);
-    warn_if_outdated(&inputs.grounds.cluster.pools, inputs.now);
+    warn_if_outdated(&inputs.grounds.cluster.node_pools, inputs.now);
     match outcome {
         Outcome::Provision(plan) => match pages.whose_turn(gang, &plan, inputs.now) {
             Some((_, offering)) if matches!(request.selection, OptionSelection::From(_)) => {
@@ -138,7 +138,7 @@ pub fn outcome(
 /// Records the shapes that these claims show.
 fn learn(context: &Context, claims: &[NodeClaim], pages: &mut LedgerPages) {
     let now = context.now();
-    // One that was read before it went would be remembered for good.
+    // A claim that was read before its deletion would be kept forever.
     let is_there = |claim: &&NodeClaim| context.stores.claims.entry(&ObjectRef::from_obj(*claim)).is_some();
     for claim in claims.iter().filter(is_there) {
         if let Some(shape) = Shape::of_claim(claim)
@@ -149,7 +149,7 @@ fn learn(context: &Context, claims: &[NodeClaim], pages: &mut LedgerPages) {
     }
 }
 
-/// What a plan is made from at one instant, as the stores and the ledger have it.
+/// What a plan is made from at one instant: from the stores and the ledger.
 struct OwnInputs {
     grounds: Grounds,
     checks: Vec<Arc<AdmissionCheck>>,
@@ -158,7 +158,7 @@ struct OwnInputs {
     settings: Arc<Settings>,
     predecessors: Vec<Arc<Workload>>,
     settled: Option<String>,
-    /// Live claims, without those of gangs that count with what they are about to create.
+    /// Live claims, except of gangs in the ledger: those count with their planned nodes.
     pool_claims: Vec<NodeClaim>,
     reserved: Vec<PoolReservation>,
     basis: Basis,
@@ -176,8 +176,7 @@ impl OwnInputs {
         read: ReadInputs<'_>,
     ) -> Self {
         let (workload, stores, now) = (request.workload, &context.stores, context.now());
-        // While its claims are created, and while lost ones are replaced, what is learnt meanwhile and what prices have become
-        // must not change the plan of a gang.
+        // New shapes and prices must not change the plan of a gang while its claims are created or replaced.
         let accepted = pages.accepted(gang);
         let began = || {
             let began =
@@ -205,20 +204,17 @@ impl OwnInputs {
     }
 
     fn cluster<'c>(&'c self, workload: &Workload, read: ReadInputs<'c>) -> Cluster<'c> {
-        let PlanObjects { pools, queues, flavors, runtime_classes, device_classes, daemon_sets } =
-            &*self.grounds.cluster;
+        let objects = &*self.grounds.cluster;
         let granted = workload.admission().map(|admission| admission.cluster_queue.as_str());
         let is_granted = |queue: &&Arc<ClusterQueue>| queue.metadata.name.as_deref() == granted;
         let namespace = self.grounds.namespace.as_deref();
         Cluster {
-            cluster_queue: granted.and_then(|_| queues.iter().find(is_granted)).map(|queue| &**queue),
+            cluster_queue: granted
+                .and_then(|_| objects.cluster_queues.iter().find(is_granted))
+                .map(|queue| &**queue),
             checks: &self.checks,
-            flavors,
-            node_pools: pools,
-            daemon_sets,
+            objects,
             limit_ranges: &self.grounds.limit_ranges,
-            runtime_classes,
-            device_classes,
             storage: read.storage,
             pool_claims: &self.pool_claims,
             warm: read.warm,
@@ -227,7 +223,6 @@ impl OwnInputs {
             shapes: &self.basis.shapes,
             market: self.basis.market.as_deref(),
             exhausted: Some(&self.exhausted),
-            cluster_queues: queues,
             cohorts: &self.cohorts,
             local_queues: self.local_queues.as_deref(),
             namespace_labels: namespace.map(|n| n.metadata.labels.as_ref().unwrap_or(&NO_LABELS)),
@@ -252,25 +247,25 @@ fn warn_if_outdated(pools: &[Arc<NodePool>], now: Timestamp) {
     }
 }
 
-/// Claims without those of gangs that count with what they are about to create, these among it.
+/// Claims, except of gangs in the ledger: those count with their planned nodes, existing ones included.
 fn not_reserved(claims: &[NodeClaim], reserved: &[PoolReservation]) -> Vec<NodeClaim> {
     let gangs: BTreeSet<&str> = reserved.iter().map(|r| r.gang.as_str()).collect();
     claims.iter().filter(|claim| !gangs.contains(gang_of(claim).as_str())).cloned().collect()
 }
 
-/// What Kueue is to add to the pods, once it is sure that Kueue can merge it with all else it adds.
+/// The pod set updates for Kueue. An obstacle if Kueue cannot merge them with its other additions to the pods.
 pub fn updates(
     context: &Context,
     request: &Request<'_>,
     pinning: Pinning,
 ) -> Result<Vec<PodSetUpdate>, Obstacle> {
     let name = request.workload.admission().map_or("", |a| a.cluster_queue.as_str());
-    let queue = context.stores.plan.queues.get(&ObjectRef::new(name)).ok_or_else(|| {
+    let queue = context.stores.plan.cluster_queues.get(&ObjectRef::new(name)).ok_or_else(|| {
         Obstacle::new(ObstacleReason::QueueUnknown, format!("ClusterQueue {name} was not found"))
     })?;
     let pod_sets = plan::demand::pinned(Some(&queue), request);
     if pod_sets.is_empty() {
-        // The nodes were made for some: without a word of ours no pod would find its way to them.
+        // Nodes were made for some pod set. Without an update no pod would get to them.
         let what = format!("ClusterQueue {name} has check {} provide for no pod set any more", request.check);
         return Err(Obstacle::new(ObstacleReason::QueueUnknown, what));
     }
@@ -279,7 +274,7 @@ pub fn updates(
     Ok(updates)
 }
 
-/// What a pod takes from its node, of each pod set that is held to the gang's nodes; nothing where that is not known.
+/// The resources of a pod, for each pod set that is pinned to the gang's nodes. Empty if they are unknown.
 pub fn each(context: &Context, request: &Request<'_>) -> Vec<ResourceList> {
     let queue = queue_of(context, request.workload);
     let held = plan::demand::pinned(queue.as_deref(), request);
@@ -294,23 +289,24 @@ pub fn each(context: &Context, request: &Request<'_>) -> Vec<ResourceList> {
 /// The ClusterQueue that a Workload is admitted to.
 fn queue_of(context: &Context, workload: &Workload) -> Option<Arc<ClusterQueue>> {
     let name = workload.admission().map_or("", |a| a.cluster_queue.as_str());
-    context.stores.plan.queues.get(&ObjectRef::new(name))
+    context.stores.plan.cluster_queues.get(&ObjectRef::new(name))
 }
 
-/// Those of these taints of its nodes that are none to the gang, because all its pods name them in tolerations.
+/// The taints among these that all pods of the gang tolerate.
 pub fn tolerated(context: &Context, request: &Request<'_>, taints: Vec<Taint>) -> Vec<Taint> {
     let queue = queue_of(context, request.workload);
-    let flavors = context.stores.plan.flavors.state();
+    let stores = &context.stores;
+    let (flavors, runtime_classes) = (stores.plan.flavors.state(), stores.plan.runtime_classes.state());
+    let objects = PlanObjects { flavors, runtime_classes, ..PlanObjects::default() };
     let cluster = Cluster {
-        checks: &context.stores.checks.state(),
-        limit_ranges: &context.stores.limit_ranges_of(request.workload),
-        runtime_classes: &context.stores.plan.runtime_classes.state(),
-        ..Cluster::with(queue.as_deref(), &flavors, &[])
+        checks: &stores.checks.state(),
+        limit_ranges: &stores.limit_ranges_of(request.workload),
+        ..Cluster::with(queue.as_deref(), &objects)
     };
     plan::taints::tolerated(&cluster, request, taints)
 }
 
-/// The slices before this one that were admitted, and whose nodes stay until the Job ends.
+/// Earlier slices that were admitted. Their nodes stay until the Job ends.
 fn predecessors(context: &Context, workload: &Workload) -> Vec<Arc<Workload>> {
     let namespace = workload.namespace().unwrap_or_default();
     plan::demand::predecessors(workload, |name| {
@@ -318,13 +314,13 @@ fn predecessors(context: &Context, workload: &Workload) -> Vec<Arc<Workload>> {
     })
 }
 
-/// The value of the shared label that the nodes have which the slices before this one got.
+/// Value of the shared label on the nodes of earlier slices.
 pub fn settled(context: &Context, request: &Request<'_>) -> Option<String> {
     let key = &request.policy.colocation.as_ref()?.topology_key;
     request.workload.replaces()?;
     let own = request.workload.uid().unwrap_or_default();
     let mut claims = context.stores.claims.entries();
-    // Its own first node must not change the order of the options while the others are on theirs.
+    // The gang's own first node must not change the order of options while its other nodes are being created.
     claims.retain(|c| c.gang_label == request.gang && c.workload_uid != own && !c.node_name.is_empty());
     let nodes = claims.iter().filter_map(|claim| context.stores.nodes.get(&ObjectRef::new(&claim.node_name)));
     nodes.filter_map(|node| node.metadata.labels.as_ref()?.get(key).cloned()).min()

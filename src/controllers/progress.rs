@@ -1,4 +1,4 @@
-//! Paces the messages that only report progress, for one Workload and over all Workloads.
+//! Limits how often messages that only report progress are written, to one Workload and to all Workloads.
 //!
 //! Rule: each message wakes Kueue, and with a thousand waiting gangs nothing else would get through. Journals, verdicts
 //! and Events do not wait here.
@@ -9,14 +9,14 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 /// The time between two messages to one Workload.
-const PACE: SignedDuration = SignedDuration::from_secs(5);
+const INTERVAL: SignedDuration = SignedDuration::from_secs(5);
 /// The time between messages to any two Workloads.
 const GAP: SignedDuration = SignedDuration::from_millis(200);
 
 /// How long a turn is kept that is not taken.
 const KEPT: SignedDuration = SignedDuration::from_mins(1);
 
-/// When messages were written, and whose turn is when.
+/// When messages were written, and whose turn is when. Apart from the registry, because Workloads take turns in it, by time.
 #[derive(Debug, Default)]
 pub struct ProgressLimiter(Mutex<Turns>);
 
@@ -36,7 +36,7 @@ impl ProgressLimiter {
         let mut turns = lock(&self.0);
         turns.forget(now);
         if let Some(last) = turns.reported.get(uid) {
-            return Some(*last + PACE);
+            return Some(*last + INTERVAL);
         }
         let turn = turns.due.remove(uid).unwrap_or_else(|| turns.take(now));
         if turn > now {
@@ -73,7 +73,7 @@ impl Turns {
     /// Forgets what no longer counts: old messages, and turns that were not taken. Times too far ahead are from before
     /// the clock was set back.
     fn forget(&mut self, now: Timestamp) {
-        self.reported.retain(|_, last| *last <= now && *last + PACE > now);
+        self.reported.retain(|_, last| *last <= now && *last + INTERVAL > now);
         let waiting = i32::try_from(self.due.len()).unwrap_or(i32::MAX);
         let latest = now + GAP.saturating_mul(waiting.saturating_add(1));
         self.due.retain(|_, turn| *turn <= latest && *turn + KEPT > now);

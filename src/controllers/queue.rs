@@ -337,10 +337,7 @@ mod tests {
         let started = Instant::now();
         work(wakes, QueueLimits { all: 1, flow: 1, first: 0 }, QueueKey::flow, reconcile, &stop).await;
         assert_eq!(*seen.borrow(), ["a1", "b1", "a2", "a3", "a1", "b1"]);
-        assert!(
-            started.elapsed() >= Duration::from_secs(11),
-            "the second look at b1 was asked for after 9 s"
-        );
+        assert!(started.elapsed() >= Duration::from_secs(11), "the second reconcile of b1 was due after 9 s");
     }
 
     #[tokio::test(start_paused = true)]

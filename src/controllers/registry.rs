@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// Gangs and Workloads.
+/// Gangs and Workloads. What has a lock of its own says why at its type.
 #[derive(Debug, Default)]
 pub struct GangRegistry(Mutex<RegistryEntries>);
 

@@ -53,7 +53,7 @@ pub struct Requests {
     pub(super) objects: Store<ProvisioningRequest, RequestSummary>,
     /// Whether they were listed; never where requests are not served.
     pub listed: Listed,
-    /// Writes their mirrors.
+    /// Writes their mirrors. A lock of its own: the writer of a store, which a watch otherwise owns.
     mirrors: Mutex<Writer<Workload, WorkloadSummary>>,
 }
 

@@ -78,7 +78,7 @@ mod switch {
         ActOnConflict,
         /// Pods do not select the gang's nodes.
         SelectorMissing,
-        /// All admissions look alike, so a Ready outlives its admission.
+        /// All admissions have one id, so a Ready outlives its admission.
         EpochIgnored,
         /// Without a journal, the attempt is not read from existing claims.
         AttemptFromJournalOnly,

@@ -25,7 +25,7 @@ impl Screen {
     pub fn draw(&mut self, spectator: &Spectator) {
         for (at, text) in spectator.announcements() {
             let started = *self.started.get_or_insert(at);
-            self.tell(&format!("{:>7.1}s  {text}", at.duration_since(started).as_secs_f64()));
+            self.print_above(&format!("{:>7.1}s  {text}", at.duration_since(started).as_secs_f64()));
         }
         for gang in spectator.gangs() {
             let bars = &self.bars;
@@ -41,7 +41,7 @@ impl Screen {
     }
 
     /// Shows a line above the bars.
-    pub fn tell(&self, line: &str) {
+    pub fn print_above(&self, line: &str) {
         if self.live {
             // The bars notice a terminal that cannot be written to.
             let _ = self.bars.println(line);

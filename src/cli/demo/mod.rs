@@ -133,7 +133,7 @@ impl Args {
         let shown = async {
             play.play(|spectator| screen.draw(spectator)).await;
             if served {
-                screen.tell("the play is over; the cluster stays until Ctrl-C");
+                screen.print_above("the play is over; the cluster stays until Ctrl-C");
                 play.go_on(|spectator| screen.draw(spectator)).await;
             }
         };
@@ -177,7 +177,7 @@ impl Args {
             });
             screen.draw(&spectator);
             if served {
-                screen.tell("the scenario is over; the cluster stays until Ctrl-C");
+                screen.print_above("the scenario is over; the cluster stays until Ctrl-C");
                 loop {
                     tokio::time::sleep(DRAW).await;
                     screen.draw(&spectator);

@@ -43,7 +43,7 @@ pub fn admit(
         )
     })?;
     let found = queue_of(objects, &workload)?;
-    let mut flavors = objects.flavors.clone();
+    let mut flavors = objects.plan.flavors.clone();
     if let Some(name) = flavor
         && !flavors.iter().any(|f| f.metadata.name.as_deref() == Some(name))
     {
@@ -77,7 +77,7 @@ fn queue_of<'a>(objects: &'a Objects, workload: &Workload) -> Result<Option<&'a 
     });
     let named = workload.admission().map(|a| a.cluster_queue.as_str());
     let Some(name) = named.or(local.map(|q| q.spec.cluster_queue.as_str())) else {
-        return match objects.cluster_queues.as_slice() {
+        return match objects.plan.cluster_queues.as_slice() {
             [] => Ok(None),
             [only] => Ok(Some(only)),
             _ if workload.spec.queue_name.is_empty() => Err(CliError::Invalid(format!(
@@ -91,7 +91,7 @@ fn queue_of<'a>(objects: &'a Objects, workload: &Workload) -> Result<Option<&'a 
             ))),
         };
     };
-    let found = objects.cluster_queues.iter().find(|q| q.metadata.name.as_deref() == Some(name));
+    let found = objects.plan.cluster_queues.iter().find(|q| q.metadata.name.as_deref() == Some(name));
     found
         .map(|q| Some(q.as_ref()))
         .ok_or_else(|| CliError::Invalid(format!("there is no ClusterQueue {name}; give it with -f")))
@@ -148,7 +148,7 @@ impl FlavorChoice<'_> {
     fn assign_all(&self, objects: &Objects, workload: &Workload) -> Result<Vec<PodSetAssignment>, CliError> {
         let limit_ranges =
             &objects.limit_ranges_of(workload.metadata.namespace.as_deref().unwrap_or_default());
-        let defaults = Defaults { limit_ranges, runtime_classes: &objects.runtime_classes };
+        let defaults = Defaults { limit_ranges, runtime_classes: &objects.plan.runtime_classes };
         let assignment = |set: &PodSet| {
             let each = resources::of_pod(&set.template.spec, defaults)
                 .map_err(|e| CliError::Invalid(format!("pod set {}: {e}", set.name)))?;

@@ -1,4 +1,4 @@
-//! What a plan is made from besides the objects themselves: what follows from them for one Workload, and the market.
+//! What a plan is made from: the objects, what follows from them for one Workload, and Karpenter's metrics.
 
 use super::admission::Admitted;
 use super::objects::Objects;
@@ -8,15 +8,16 @@ use crate::plan::market::Market;
 use crate::plan::offering::Offering;
 use crate::plan::shape::Shape;
 use crate::plan::volumes::Storage;
-use crate::plan::{Cluster, Edited, Request};
+use crate::plan::{Cluster, Edited, PlanObjects, Request};
 use crate::policy::file::Guards;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::LimitRange;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// What follows from the objects for one Workload.
+/// Everything that is not borrowed from the objects.
 pub struct Inputs {
+    objects: PlanObjects,
     namespace_labels: BTreeMap<String, String>,
     limit_ranges: Vec<Arc<LimitRange>>,
     storage: Storage,
@@ -31,10 +32,11 @@ pub struct Inputs {
 
 impl Inputs {
     /// Derives them.
-    pub fn of(objects: &Objects, request: &Request<'_>, market: Option<Market>) -> Self {
+    pub fn of(objects: &Objects, admitted: &Admitted, request: &Request<'_>, market: Option<Market>) -> Self {
         let workload = request.workload;
         let namespace = workload.metadata.namespace.as_deref().unwrap_or_default();
         Self {
+            objects: PlanObjects { flavors: admitted.flavors.clone(), ..objects.plan.clone() },
             namespace_labels: objects.labels_of(namespace),
             limit_ranges: objects.limit_ranges_of(namespace),
             storage: objects.storage_of(namespace),
@@ -48,7 +50,7 @@ impl Inputs {
         }
     }
 
-    /// The cluster as the planner takes it.
+    /// The cluster as the planner reads it.
     pub fn cluster<'a>(
         &'a self,
         objects: &'a Objects,
@@ -58,12 +60,8 @@ impl Inputs {
         Cluster {
             cluster_queue: Some(&admitted.queue),
             checks: &objects.checks,
-            flavors: &admitted.flavors,
-            node_pools: &objects.node_pools,
-            daemon_sets: &objects.daemon_sets,
+            objects: &self.objects,
             limit_ranges: &self.limit_ranges,
-            runtime_classes: &objects.runtime_classes,
-            device_classes: &objects.device_classes,
             storage: Some(&self.storage),
             pool_claims: &self.pool_claims,
             warm: &[],
@@ -72,7 +70,6 @@ impl Inputs {
             shapes: &self.shapes,
             market: self.market.as_ref(),
             exhausted: self.exhausted.as_ref(),
-            cluster_queues: &objects.cluster_queues,
             cohorts: &objects.cohorts,
             local_queues: Some(&objects.local_queues),
             namespace_labels: Some(&self.namespace_labels),

@@ -81,7 +81,7 @@ impl Args {
             selection: OptionSelection::From(0),
         };
         let market = self.karpenter.market().await?;
-        let inputs = Inputs::of(&objects, &request, market);
+        let inputs = Inputs::of(&objects, &admitted, &request, market);
         let cluster = inputs.cluster(&objects, &admitted, &settings.file.guards);
         let outcome = plan::plan(&cluster, &request);
         if self.node_claims {
@@ -94,8 +94,12 @@ impl Args {
             view.add_notes(otherwise(&cluster, &request, &outcome));
             view.add_notes(oversized(&policy.shapes).iter().map(ToString::to_string));
             view.add_notes(absurd_money(&policy.budget));
-            view.add_notes(outdated(&objects.node_pools, cluster.now));
-            view.add_notes(node_class::notes(&objects.node_classes, &objects.node_pools, outcome.plan()));
+            view.add_notes(outdated(&objects.plan.node_pools, cluster.now));
+            view.add_notes(node_class::notes(
+                &objects.node_classes,
+                &objects.plan.node_pools,
+                outcome.plan(),
+            ));
             print(&if self.output == Format::Json { super::json(&view)? } else { view.table() });
         }
         ending(outcome, self.node_claims)
@@ -105,7 +109,7 @@ impl Args {
     async fn objects(&self) -> Result<Objects, CliError> {
         let mut objects = Objects::read(&self.files)?;
         objects.remarks.iter().for_each(|remark| render::remark(remark));
-        if objects.node_pools.is_empty() {
+        if objects.plan.node_pools.is_empty() {
             objects.complete(&self.connection, self.workload.as_deref()).await?;
         } else if self.workload.is_some() {
             return Err(CliError::Invalid(

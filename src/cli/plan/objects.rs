@@ -1,16 +1,13 @@
-//! The objects a plan is made from: out of YAML files, or out of a cluster.
+//! The objects a plan is made from, read from YAML files or from a cluster.
 //!
-//! Rule: an object that cannot be read is an error that names its file and place; kinds that plans are
-//! not made from are left out.
+//! Rule: an object that cannot be read is an error that names its file and document. Kinds that no plan depends on are
+//! left out.
 
 use super::manifest;
 use super::node_class::NodeClass;
 use crate::api::node_pool::ASSUMED;
 use crate::api::parameters::ProvisioningParametersSpec;
-use crate::api::{
-    AdmissionCheck, ClusterQueue, Cohort, DaemonSet, DeviceClass, LocalQueue, Namespace, Node, NodeClaim,
-    NodePool, RawParameters, ResourceFlavor, Workload,
-};
+use crate::api::{AdmissionCheck, Cohort, LocalQueue, Namespace, Node, NodeClaim, RawParameters, Workload};
 use crate::cli::cluster::{Connection, VIEWER};
 use crate::cli::{CliError, find};
 use crate::controllers::{parameters, storage};
@@ -19,11 +16,10 @@ use crate::plan::gates::inflight::{HeldNodes, InflightNodes};
 use crate::plan::observed_shapes::ObservedShapes;
 use crate::plan::shape::Shape;
 use crate::plan::volumes::{Found, Storage};
-use crate::plan::{Request, demand};
+use crate::plan::{PlanObjects, Request, demand};
 use jiff::Timestamp;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{LimitRange, PersistentVolumeClaim};
-use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::ListParams;
 use kube::{Api, Client, Resource};
@@ -38,28 +34,24 @@ use std::sync::Arc;
 /// Everything that a plan may depend on.
 #[derive(Default)]
 pub struct Objects {
-    /// What is to be planned for, as Kueue would see it.
+    /// The Workload to plan for, as Kueue would create it.
     pub workload: Option<Workload>,
-    /// Workloads of its namespace, where they were read from a cluster.
+    /// Workloads of its namespace, if they were read from a cluster.
     pub workloads: Vec<Arc<Workload>>,
-    pub node_pools: Vec<Arc<NodePool>>,
-    /// Of the files alone, for people.
+    /// The kinds that are read whole.
+    pub plan: PlanObjects,
+    /// NodeClasses of the files, for notes to the user.
     pub node_classes: Vec<NodeClass>,
     pub node_claims: Vec<Arc<NodeClaim>>,
     pub nodes: Vec<Arc<Node>>,
-    pub flavors: Vec<Arc<ResourceFlavor>>,
-    pub cluster_queues: Vec<Arc<ClusterQueue>>,
     pub local_queues: Vec<Arc<LocalQueue>>,
     pub cohorts: Vec<Arc<Cohort>>,
     pub checks: Vec<Arc<AdmissionCheck>>,
     pub parameters: Vec<Arc<RawParameters>>,
-    pub daemon_sets: Vec<Arc<DaemonSet>>,
     pub limit_ranges: Vec<Arc<LimitRange>>,
-    pub runtime_classes: Vec<Arc<RuntimeClass>>,
-    pub device_classes: Vec<Arc<DeviceClass>>,
     /// What people should know of the files, such as objects that no plan depends on.
     pub remarks: Vec<String>,
-    /// Of the files; those of a cluster are in `storage`.
+    /// PersistentVolumeClaims of the files. Those of a cluster are in `storage`.
     volume_claims: Vec<Arc<PersistentVolumeClaim>>,
     storage: Storage,
     pub namespaces: Vec<Arc<Namespace>>,
@@ -96,29 +88,27 @@ impl Objects {
                     .flatten()
                     .try_for_each(|i| self.take(i.clone(), path))
             }
-            "NodePool" => push(&mut self.node_pools, assumed_ready(value)),
-            "NodeClaim" => push(&mut self.node_claims, value),
-            "Node" => push(&mut self.nodes, value),
-            "ResourceFlavor" => push(&mut self.flavors, with_spec(value)),
-            "ClusterQueue" => push(&mut self.cluster_queues, value),
-            "LocalQueue" => push(&mut self.local_queues, value),
-            "Cohort" => push(&mut self.cohorts, value),
-            "AdmissionCheck" => push(&mut self.checks, value),
-            "ProvisioningParameters" => push(&mut self.parameters, value),
-            "DaemonSet" => push(&mut self.daemon_sets, value),
-            "LimitRange" => push(&mut self.limit_ranges, value),
-            "RuntimeClass" => push(&mut self.runtime_classes, value),
-            "DeviceClass" => push(&mut self.device_classes, value),
-            "PersistentVolumeClaim" => push(&mut self.volume_claims, value),
+            "NodeClaim" => push(&mut self.node_claims, &value),
+            "Node" => push(&mut self.nodes, &value),
+            "LocalQueue" => push(&mut self.local_queues, &value),
+            "Cohort" => push(&mut self.cohorts, &value),
+            "AdmissionCheck" => push(&mut self.checks, &value),
+            "ProvisioningParameters" => push(&mut self.parameters, &value),
+            "LimitRange" => push(&mut self.limit_ranges, &value),
+            "PersistentVolumeClaim" => push(&mut self.volume_claims, &value),
             "PersistentVolume" => note(&mut self.storage.volumes, value),
             "StorageClass" => note(&mut self.storage.classes, value),
-            "Namespace" => push(&mut self.namespaces, value),
+            "Namespace" => push(&mut self.namespaces, &value),
             "Policy" => Err(format!("this is a policy; give it with --config {}", path.display())),
             "" if value.is_null() => Ok(()),
             "" => Err("it has no kind".to_owned()),
             other => {
-                self.take_other(other, value, path);
-                Ok(())
+                let value = completed(other, value);
+                let Some(added) = self.plan.add(other, &value) else {
+                    self.take_other(other, value, path);
+                    return Ok(());
+                };
+                added.map_err(|e| unreadable(&value, &e))
             }
         }
     }
@@ -139,7 +129,7 @@ impl Objects {
 
     /// Notes an object that no plan depends on.
     fn take_other(&mut self, kind: &str, value: Value, path: &Path) {
-        // NodePools come with them.
+        // They accompany NodePools.
         if kind.ends_with("NodeClass") {
             self.node_classes.push(NodeClass::new(value));
             return;
@@ -165,19 +155,14 @@ impl Objects {
             self.workload = Some(meant(&self.workloads, name, &namespace)?);
         }
         let of = self.workload.as_ref().and_then(|w| w.metadata.namespace.clone());
-        list(&client, &mut self.node_pools).await?;
+        list_plan_objects(&client, &mut self.plan).await?;
         list(&client, &mut self.node_claims).await?;
         list(&client, &mut self.nodes).await?;
-        list(&client, &mut self.flavors).await?;
-        list(&client, &mut self.cluster_queues).await?;
         list(&client, &mut self.local_queues).await?;
         list(&client, &mut self.cohorts).await?;
         list(&client, &mut self.checks).await?;
-        list(&client, &mut self.daemon_sets).await?;
-        list(&client, &mut self.runtime_classes).await?;
         list(&client, &mut self.namespaces).await?;
         list_if_served(&client, &mut self.parameters).await?;
-        list_if_served(&client, &mut self.device_classes).await?;
         if let Some(workload) = &self.workload {
             let read = storage::read(&client, workload)
                 .await
@@ -207,14 +192,14 @@ impl Objects {
         read.map(Some).map_err(|fault| refused(format!("which cannot be used: {fault}")))
     }
 
-    /// The LimitRanges of a namespace; what names none is of any.
+    /// The LimitRanges of a namespace. One without a namespace counts for each.
     pub fn limit_ranges_of(&self, namespace: &str) -> Vec<Arc<LimitRange>> {
         let is_its =
             |range: &&Arc<LimitRange>| range.metadata.namespace.as_deref().is_none_or(|of| of == namespace);
         self.limit_ranges.iter().filter(is_its).cloned().collect()
     }
 
-    /// The storage objects that pods of a namespace may use; a claim that names no namespace is of any.
+    /// The storage objects that pods of a namespace may use. A claim without a namespace counts for each.
     pub fn storage_of(&self, namespace: &str) -> Storage {
         let is_its = |claim: &&Arc<PersistentVolumeClaim>| {
             claim.metadata.namespace.as_deref().is_none_or(|of| of == namespace)
@@ -227,15 +212,14 @@ impl Objects {
         storage
     }
 
-    /// Labels of a namespace. One that is in no file has the label that every namespace has.
+    /// Labels of a namespace. If no file has it, only the label that every namespace has.
     pub fn labels_of(&self, namespace: &str) -> BTreeMap<String, String> {
         let found = self.namespaces.iter().find(|n| n.metadata.name.as_deref() == Some(namespace));
         let labels = found.and_then(|n| n.metadata.labels.clone());
         labels.unwrap_or_else(|| [(names::NAMESPACE_NAME.to_owned(), namespace.to_owned())].into())
     }
 
-    /// What goes on besides this Workload, as far as the NodeClaims show it: when the last were created,
-    /// only a controller knows.
+    /// NodeClaims in flight and nodes held for others than this Workload. Only a controller knows recent creates.
     pub fn inflight(&self, workload: &Workload) -> InflightNodes {
         let name = |w: &Workload| {
             let metadata = &w.metadata;
@@ -262,13 +246,13 @@ impl Objects {
         }
     }
 
-    /// The slices of an elastic Job that came before this one.
+    /// Earlier slices of the same elastic Job.
     pub fn predecessors(&self, workload: &Workload) -> Vec<Arc<Workload>> {
         let named = |name: &str| self.workloads.iter().find(|w| w.metadata.name.as_deref() == Some(name));
         demand::predecessors(workload, |name| named(name).cloned())
     }
 
-    /// Where the nodes of those are, by the label that all nodes of the gang are to share.
+    /// Value of the shared label on the nodes of those slices.
     pub fn settled(&self, request: &Request<'_>) -> Option<String> {
         let key = &request.policy.colocation.as_ref()?.topology_key;
         request.workload.replaces()?;
@@ -281,7 +265,7 @@ impl Objects {
         nodes.filter_map(|node| node.metadata.labels.as_ref()?.get(key).cloned()).min()
     }
 
-    /// Shapes of the nodes and claims that are there, known since these were created.
+    /// Shapes of the existing nodes and claims, known since their creation.
     pub fn shapes(&self) -> Vec<Shape> {
         let now = Timestamp::now();
         let since = |metadata: &ObjectMeta| metadata.creation_timestamp.as_ref().map_or(now, |t| t.0);
@@ -295,7 +279,7 @@ impl Objects {
     }
 }
 
-/// The Workload that a user means by a name: its own or that of its Job; the newest, of the slices of an elastic one.
+/// The Workload that a user names by its own name or its Job's. Of several slices, the newest.
 fn meant(workloads: &[Arc<Workload>], name: &str, namespace: &str) -> Result<Workload, CliError> {
     let all: Vec<Workload> = workloads.iter().map(|w| (**w).clone()).collect();
     let found = find::matches(&all, name).into_iter();
@@ -307,11 +291,14 @@ fn meant(workloads: &[Arc<Workload>], name: &str, namespace: &str) -> Result<Wor
     })
 }
 
-fn push<K: DeserializeOwned>(all: &mut Vec<Arc<K>>, value: Value) -> Result<(), String> {
-    let name = value.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
-    let named = format!("{} {name}", value.get("kind").and_then(Value::as_str).unwrap_or_default());
-    all.push(Arc::new(serde_json::from_value(value).map_err(|e| format!("{named} cannot be read: {e}"))?));
+fn push<K: DeserializeOwned>(all: &mut Vec<Arc<K>>, value: &Value) -> Result<(), String> {
+    all.push(Arc::new(K::deserialize(value).map_err(|e| unreadable(value, &e))?));
     Ok(())
+}
+
+fn unreadable(value: &Value, error: &serde_json::Error) -> String {
+    let text = |pointer| value.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    format!("{} {} cannot be read: {error}", text("/kind"), text("/metadata/name"))
 }
 
 /// Notes an object under its name.
@@ -326,6 +313,15 @@ fn note<K: DeserializeOwned>(all: &mut BTreeMap<String, Found<K>>, value: Value)
 fn merge<K>(all: &mut BTreeMap<String, Found<K>>, more: BTreeMap<String, Found<K>>) {
     for (name, found) in more {
         all.entry(name).or_insert(found);
+    }
+}
+
+/// An object of a file with what a cluster would add.
+fn completed(kind: &str, object: Value) -> Value {
+    match kind {
+        "NodePool" => assumed_ready(object),
+        "ResourceFlavor" => with_spec(object),
+        _ => object,
     }
 }
 
@@ -367,7 +363,7 @@ where
     Ok(())
 }
 
-/// The same, where a cluster may not serve the kind; then there are none.
+/// The same for a kind that the cluster may not serve: then there are none.
 async fn list_if_served<K>(client: &Client, all: &mut Vec<Arc<K>>) -> Result<(), CliError>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
@@ -382,6 +378,18 @@ where
     }
     Ok(())
 }
+
+macro_rules! list_plan_objects {
+    ($($field:ident: $kind:ty, $resource:literal, $plural:literal, $matters:ident, $counted:ident;)+) => {
+        /// Reads the kinds of which the files hold none.
+        async fn list_plan_objects(client: &Client, plan: &mut PlanObjects) -> Result<(), CliError> {
+            $(list_if_served(client, &mut plan.$field).await?;)+
+            Ok(())
+        }
+    };
+}
+
+setu_core::for_each_plan_kind!(list_plan_objects);
 
 async fn list_in<K>(client: &Client, namespace: &str, all: &mut Vec<Arc<K>>) -> Result<(), CliError>
 where
@@ -427,7 +435,7 @@ mod tests {
             "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor", "metadata": {"name": "default"},
         });
         objects.take(flavor, Path::new("flavor.yaml")).unwrap();
-        assert_eq!(objects.flavors.len(), 1);
+        assert_eq!(objects.plan.flavors.len(), 1);
     }
 
     #[test]

@@ -171,7 +171,7 @@ impl<'a> Gang<'a> {
         taken
     }
 
-    /// Adopts the journal of a step, and tells the ledger what follows from it.
+    /// Adopts the journal of a step, and updates the ledger.
     fn follow(
         &mut self,
         follows: &Consequences<'_>,

@@ -42,7 +42,7 @@ impl Gang<'_> {
             unplaced: workload.is_unplaced(),
             eviction: Eviction::of(workload),
             passes_over_edited: self.planned.plan().is_some()
-                && self.planning().passes_over_edited(|| self.scope.context.stores.plan.pools.state()),
+                && self.planning().passes_over_edited(|| self.scope.context.stores.plan.node_pools.state()),
             capacity_back: false,
             views,
             losses,
@@ -137,7 +137,7 @@ impl ClaimRecords for Records<'_> {
     fn missed(&self, name: &str, now: Timestamp) -> (Tombstone, Option<Failure>) {
         self.scope.context.remember_claim(name);
         let (tombstone, pool) = self.scope.context.tombstones.missed(name, now);
-        let pool = self.scope.context.stores.plan.pools.get(&ObjectRef::new(&pool));
+        let pool = self.scope.context.stores.plan.node_pools.get(&ObjectRef::new(&pool));
         (tombstone, pool.and_then(|pool| pool_fault(&pool)))
     }
 

@@ -4,7 +4,7 @@ use crate::cluster::lock;
 use crate::gang::StateName;
 use crate::sim::cluster::SimCluster;
 use crate::sim::faults::{ReadFault, WatchFault, WriteFault};
-use crate::sim::invariants::Watchman;
+use crate::sim::invariants::InvariantChecker;
 use crate::sim::moves::Move;
 use http::Method;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,15 +25,15 @@ impl Met {
     }
 
     /// Records every fault that occurs in this cluster.
-    pub fn note_faults(&self, cluster: &mut SimCluster, watchman: &Watchman) {
-        let (met, watchman) = (self.clone(), watchman.clone());
+    pub fn note_faults(&self, cluster: &mut SimCluster, checker: &InvariantChecker) {
+        let (met, checker) = (self.clone(), checker.clone());
         cluster.tell_of_faults(Arc::new(move |fault, request| {
-            let meant = request.map(|request| (watchman.meant_by(request), request.method()));
+            let meant = request.map(|request| (checker.meant_by(request), request.method()));
             let states = match meant {
                 // A fault of a watch or a list of everything meets all known gangs.
-                None => watchman.states(),
-                Some((meant, &Method::GET)) if meant.is_empty() => watchman.states(),
-                Some((meant, _)) => watchman.state_of(&meant).into_iter().collect(),
+                None => checker.states(),
+                Some((meant, &Method::GET)) if meant.is_empty() => checker.states(),
+                Some((meant, _)) => checker.state_of(&meant).into_iter().collect(),
             };
             met.note(&states, fault);
         }));

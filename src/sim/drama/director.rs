@@ -11,7 +11,7 @@ use crate::sim::api::{Preconditions, kinds};
 use crate::sim::chance::Chance;
 use crate::sim::cluster::{Setu, SimCluster, Start};
 use crate::sim::faults::{Rates, STALE_REPLICA, WriteFault};
-use crate::sim::invariants::Watchman;
+use crate::sim::invariants::InvariantChecker;
 use crate::sim::moves::{Move, Players, Props, calm, weather};
 use crate::sim::scenario;
 use crate::sim::values::{annotation, is, name, text};
@@ -40,7 +40,7 @@ const PATIENCE: Duration = Duration::from_hours(3);
 pub struct Director<'d> {
     drama: &'d Drama,
     cluster: SimCluster,
-    watchman: Watchman,
+    checker: InvariantChecker,
     stage: Vec<Option<Setu>>,
     entrances: Vec<(Instant, usize)>,
     /// Paused replicas, by index.
@@ -77,17 +77,17 @@ impl<'d> Director<'d> {
         if drama.traced {
             cluster.traces = traces;
         }
-        let watchman = if lines { Watchman::with_lines() } else { Watchman::default() };
-        watchman.allow_creates(drama.creates());
-        watchman.allow(drama.allowed());
-        cluster.server.observe(Box::new(watchman.clone()));
+        let checker = if lines { InvariantChecker::with_lines() } else { InvariantChecker::default() };
+        checker.allow_creates(drama.creates());
+        checker.allow(drama.allowed());
+        cluster.server.observe(Box::new(checker.clone()));
         let met = Met::default();
-        met.note_faults(&mut cluster, &watchman);
+        met.note_faults(&mut cluster, &checker);
         populate(&cluster)?;
         let mut director = Self {
             drama,
             cluster,
-            watchman,
+            checker,
             stage: drama.replicas.iter().map(|_| None).collect(),
             entrances: Vec::new(),
             wakings: BTreeMap::new(),
@@ -160,7 +160,7 @@ impl<'d> Director<'d> {
     fn wake(&mut self, now: Instant) {
         for (replica, waking) in self.wakings.extract_if(.., |_, waking| waking.at <= now) {
             if let Some(Some(setu)) = self.stage.get(replica) {
-                self.watchman.woke(waking.since, self.cluster.clock.now());
+                self.checker.woke(waking.since, self.cluster.clock.now());
                 setu.wire.set_line(Line::Up);
             }
         }
@@ -171,7 +171,7 @@ impl<'d> Director<'d> {
         let fallen = |s: &Option<Setu>| s.as_ref().is_some_and(Setu::has_fallen);
         while let Some(replica) = self.stage.iter().position(fallen) {
             let name = self.stage.get(replica).and_then(Option::as_ref).map_or("", |s| &s.name).to_owned();
-            self.watchman.violated("alive", self.cluster.clock.now(), format!("{name} ended by itself"));
+            self.checker.violated("alive", self.cluster.clock.now(), format!("{name} ended by itself"));
             self.leave(replica);
             self.enter(replica, false);
         }
@@ -249,7 +249,7 @@ impl<'d> Director<'d> {
 
     /// Makes a move, and records which gangs it met: the one that it is about, or all.
     fn make(&mut self, what: Move, job: Option<&str>) {
-        let states = self.watchman.states_by_workload();
+        let states = self.checker.states_by_workload();
         let meant = self.players.make(what, job, &self.cluster, &PROPS, &mut self.chance);
         let met: Vec<StateName> = match meant {
             Some(workload) => states.get(&workload).copied().into_iter().collect(),
@@ -260,7 +260,7 @@ impl<'d> Director<'d> {
 
     /// Records an event that all gangs meet.
     fn note(&self, what: &str) {
-        self.met.note(&self.watchman.states(), what);
+        self.met.note(&self.checker.states(), what);
     }
 
     fn submit(&self, index: usize, role: &GangRole) {
@@ -287,7 +287,7 @@ impl<'d> Director<'d> {
     /// Faults end, and every gang must end too.
     async fn second_part(&mut self) {
         self.beat = LATE_BEAT;
-        self.watchman.calm(self.cluster.clock.now());
+        self.checker.calm(self.cluster.clock.now());
         calm(&self.cluster, &PROPS);
         let asleep = self.wakings.values().map(|waking| waking.at).max();
         self.wake(asleep.unwrap_or_else(Instant::now));
@@ -314,12 +314,12 @@ impl<'d> Director<'d> {
             if Instant::now() > end {
                 let left = self.cluster.server.user("admin").list(&kinds::NODE_CLAIM).len();
                 let what = format!("unfinished: {unfinished:?}; {left} NodeClaims are left");
-                self.watchman.violated("progress", self.cluster.clock.now(), what);
+                self.checker.violated("progress", self.cluster.clock.now(), what);
                 break;
             }
             self.beat().await;
         }
-        self.watchman.nothing_is_left();
+        self.checker.nothing_is_left();
     }
 
     /// Workloads that are neither finished nor deactivated.
@@ -346,17 +346,17 @@ impl<'d> Director<'d> {
     fn outcome(self) -> DramaOutcome {
         let first = self.stage.first().and_then(Option::as_ref).map_or(0, |s| s.wire.written().len());
         DramaOutcome {
-            violations: self.watchman.violations(),
-            digest: self.watchman.digest(),
-            changes: self.watchman.changes(),
-            lines: self.watchman.lines(),
-            lives: self.watchman.lives(),
+            violations: self.checker.violations(),
+            digest: self.checker.digest(),
+            changes: self.checker.changes(),
+            lines: self.checker.lines(),
+            lives: self.checker.lives(),
             met: self.met.counts(),
             writes: self.first_writes.unwrap_or(first),
-            wasted: self.watchman.wasted(),
-            created: self.watchman.created(),
-            ends: self.watchman.ends(),
-            steps: self.watchman.steps(),
+            wasted: self.checker.wasted(),
+            created: self.checker.created(),
+            ends: self.checker.ends(),
+            steps: self.checker.steps(),
         }
     }
 }

@@ -43,30 +43,30 @@ impl AdmittedRecord {
 }
 
 /// Setu has set a check to Ready.
-pub fn ready_written(sight: &mut Committed, workload: &Workload, check: &str) {
+pub fn ready_written(committed: &mut Committed, workload: &Workload, check: &str) {
     let place = (workload.uid().unwrap_or_default(), check.to_owned());
     if let Reservation::Held { admission, .. } = Reservation::of(workload, check) {
-        sight.admitted_book.ready_for.insert(place, admission);
+        committed.admitted_record.ready_for.insert(place, admission);
     }
 }
 
 /// A Workload is gone.
-pub fn gone(sight: &mut Committed, uid: &str) {
-    sight.admitted_book.runs.retain(|place, _| place.0 != uid);
-    sight.admitted_book.stale.retain(|place, _| place.0 != uid);
+pub fn gone(committed: &mut Committed, uid: &str) {
+    committed.admitted_record.runs.retain(|place, _| place.0 != uid);
+    committed.admitted_record.stale.retain(|place, _| place.0 != uid);
 }
 
 /// A Workload was written by any client.
-pub fn changed(sight: &mut Committed, workload: &Workload) {
+pub fn changed(committed: &mut Committed, workload: &Workload) {
     let uid = workload.uid().unwrap_or_default();
     let admitted = workload.is("Admitted") && workload.is("QuotaReserved") && !workload.is("Finished");
     if !admitted {
-        return gone(sight, &uid);
+        return gone(committed, &uid);
     }
     for (key, text) in workload.annotations() {
         let Some(check) = key.strip_prefix(names::JOURNAL_PREFIX) else { continue };
         let place = (uid.clone(), check.to_owned());
-        let (now, book) = (sight.now, &mut sight.admitted_book);
+        let (now, record) = (committed.now, &mut committed.admitted_record);
         let is_ready = workload.check(check).is_some_and(|entry| entry.state == Verdict::Ready);
         let held = match Reservation::of(workload, check) {
             Reservation::Held { admission, .. } => Some(admission),
@@ -77,27 +77,30 @@ pub fn changed(sight: &mut Committed, workload: &Workload) {
             && is_ready
             && held.as_ref() == Some(&journal.memory.admission)
         {
-            book.runs.insert(place.clone(), journal.memory.attempt);
+            record.runs.insert(place.clone(), journal.memory.attempt);
         }
-        if is_ready && held.is_some() && book.ready_for.get(&place).is_some_and(|e| held.as_ref() != Some(e))
+        if is_ready
+            && held.is_some()
+            && record.ready_for.get(&place).is_some_and(|e| held.as_ref() != Some(e))
         {
-            book.stale.entry(place).or_insert(now);
+            record.stale.entry(place).or_insert(now);
         } else {
-            book.stale.remove(&place);
+            record.stale.remove(&place);
         }
     }
 }
 
 /// Checks for Ready verdicts of an earlier admission that have remained for too long.
-pub fn check_stale(sight: &mut Committed) {
-    let Some(calm) = sight.admitted_book.calm else { return };
-    let now = sight.now;
+pub fn check_stale(committed: &mut Committed) {
+    let Some(calm) = committed.admitted_record.calm else { return };
+    let now = committed.now;
     let late = |since: &Timestamp| now.duration_since(calm.max(*since)) > REACTION;
-    let stale = &mut sight.admitted_book.stale;
+    let stale = &mut committed.admitted_record.stale;
     let Some(place) = stale.iter().find(|(_, since)| late(since)).map(|(place, _)| place.clone()) else {
         return;
     };
     stale.remove(&place);
     let (uid, check) = place;
-    sight.violated("right-admission", format!("{uid} runs on a Ready of {check} for an earlier admission"));
+    committed
+        .violated("right-admission", format!("{uid} runs on a Ready of {check} for an earlier admission"));
 }

@@ -45,81 +45,81 @@ pub struct AttemptsRecord {
 }
 
 /// Whether a request sent at that time can no longer arrive.
-pub fn is_long_ago(sight: &Committed, then: Timestamp) -> bool {
-    then < sight.lateness.before(sight.now, sight.lateness.delay + LATENCY)
+pub fn is_long_ago(committed: &Committed, then: Timestamp) -> bool {
+    then < committed.lateness.before(committed.now, committed.lateness.delay + LATENCY)
 }
 
 /// A Workload was written by any client.
-pub fn workload_changed(sight: &mut Committed, before: &Workload, after: &Workload) {
+pub fn workload_changed(committed: &mut Committed, before: &Workload, after: &Workload) {
     if before.is("QuotaReserved") && !after.is("QuotaReserved") {
-        *sight.attempts_book.ended.entry(after.uid().unwrap_or_default()).or_default() += 1;
+        *committed.attempts_record.ended.entry(after.uid().unwrap_or_default()).or_default() += 1;
     }
 }
 
 /// Setu has written a journal.
 pub fn journal_written(
-    sight: &mut Committed,
+    committed: &mut Committed,
     workload: &Workload,
     check: &str,
     (old, new): (Option<&Journal>, &Journal),
 ) {
     let uid = workload.uid().unwrap_or_default();
-    let tampered = sight.gangs_book.is_tampered(&uid);
-    let (attempt, now) = (new.memory.attempt, sight.now);
+    let tampered = committed.gangs_record.is_tampered(&uid);
+    let (attempt, now) = (new.memory.attempt, committed.now);
     let place = (uid.clone(), check.to_owned(), attempt);
-    let book = &mut sight.attempts_book;
+    let record = &mut committed.attempts_record;
     if new.state.wants_claims() {
-        book.over.remove(&place);
-        let ended = book.ended.get(&uid).copied().unwrap_or_default();
+        record.over.remove(&place);
+        let ended = record.ended.get(&uid).copied().unwrap_or_default();
         let admission = (uid, check.to_owned(), new.memory.admission.clone(), ended);
-        let begun = book.begun.entry(admission).or_default();
+        let begun = record.begun.entry(admission).or_default();
         begun.insert(attempt);
         let many = begun.len();
-        if book.most.is_some_and(|most| many > most) && !tampered {
+        if record.most.is_some_and(|most| many > most) && !tampered {
             let what = format!("{} begins attempt {many} of one admission", workload.name_any());
-            sight.violated("bounded", what);
+            committed.violated("bounded", what);
         }
     } else {
-        book.over.entry(place).or_insert(now);
+        record.over.entry(place).or_insert(now);
     }
     let ended = old.is_some_and(|old| old.state.name() == StateName::RollingBack)
         && new.state.name() != StateName::RollingBack
         && !new.state.wants_claims();
     if ended && !tampered {
-        rolled_back(sight, workload, check, attempt);
+        rolled_back(committed, workload, check, attempt);
     }
 }
 
 /// A rollback has ended: no claim of its attempt may be left, unless its request was still on its way.
-fn rolled_back(sight: &mut Committed, workload: &Workload, check: &str, attempt: u32) {
+fn rolled_back(committed: &mut Committed, workload: &Workload, check: &str, attempt: u32) {
     let uid = workload.uid().unwrap_or_default();
-    if let Some(left) = left(sight, (&uid, check), attempt) {
+    if let Some(left) = left(committed, (&uid, check), attempt) {
         let what = format!("{} ends its rollback while {left} is there", workload.name_any());
-        sight.violated("total-rollback", what);
+        committed.violated("total-rollback", what);
     }
 }
 
 /// Name of a claim of this attempt that exists, except claims whose create was still on its way and claims that
 /// are stuck in deletion, which nothing waits for.
-pub fn left(sight: &Committed, (uid, check): (&str, &str), attempt: u32) -> Option<String> {
-    let left = sight.claims.values().find(|claim| {
+pub fn left(committed: &Committed, (uid, check): (&str, &str), attempt: u32) -> Option<String> {
+    let left = committed.claims.values().find(|claim| {
         label(claim, names::WORKLOAD_UID) == uid
             && label(claim, names::ATTEMPT) == attempt.to_string()
             && annotation(claim, names::CHECK) == check
-            && is_long_ago(sight, created(claim))
-            && !going_since(claim).is_some_and(|since| is_stuck(since, sight.now))
+            && is_long_ago(committed, created(claim))
+            && !going_since(claim).is_some_and(|since| is_stuck(since, committed.now))
     });
     left.map(|claim| name(claim).to_owned())
 }
 
 /// Setu has created a claim of an untampered gang.
-pub fn created_under(sight: &mut Committed, claim: &Value) {
+pub fn created_under(committed: &mut Committed, claim: &Value) {
     let Ok(attempt) = label(claim, names::ATTEMPT).parse() else { return };
     let place =
         (label(claim, names::WORKLOAD_UID).to_owned(), annotation(claim, names::CHECK).to_owned(), attempt);
-    if sight.attempts_book.over.get(&place).is_some_and(|then| is_long_ago(sight, *then)) {
+    if committed.attempts_record.over.get(&place).is_some_and(|then| is_long_ago(committed, *then)) {
         let what = format!("{} is created although attempt {attempt} is taken back", name(claim));
-        sight.violated("total-rollback", what);
+        committed.violated("total-rollback", what);
     }
 }
 
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
     use crate::gang::State;
     use crate::sim::api::{Change, Observer as _, kinds};
-    use crate::sim::invariants::Watchman;
+    use crate::sim::invariants::InvariantChecker;
     use crate::sim::invariants::tests::with_journal;
     use serde_json::json;
     use std::sync::Arc;
@@ -147,12 +147,12 @@ mod tests {
 
     /// Whether these steps violate a limit of one attempt per admission.
     fn too_many(steps: &[(&str, u32, &str)]) -> bool {
-        let watchman = Watchman::default();
-        watchman.allow(Allowed { attempts: Some(1), ..Allowed::default() });
+        let checker = InvariantChecker::default();
+        checker.allow(Allowed { attempts: Some(1), ..Allowed::default() });
         let mut before = None;
         for (version, (by, attempt, reserved)) in (1..).zip(steps) {
             let after = Some(trying(*attempt, reserved));
-            watchman.clone().committed(&Change {
+            checker.clone().committed(&Change {
                 version,
                 at: Timestamp::UNIX_EPOCH,
                 kind: &kinds::WORKLOAD,
@@ -163,7 +163,7 @@ mod tests {
             });
             before = after;
         }
-        watchman.violations().iter().any(|v| v.invariant == "bounded")
+        checker.violations().iter().any(|v| v.invariant == "bounded")
     }
 
     #[test]

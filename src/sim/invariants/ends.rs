@@ -33,26 +33,26 @@ impl EndsRecord {
 }
 
 /// A Job was written.
-pub fn job_changed(sight: &mut Committed, change: &Change) {
+pub fn job_changed(committed: &mut Committed, change: &Change) {
     if let (None, Some(job)) = (&change.before, &change.after) {
-        sight.ends_book.submitted.insert(name(job).to_owned(), created(job));
-        sight.ends_book.ends.insert(name(job).to_owned(), End::default());
+        committed.ends_record.submitted.insert(name(job).to_owned(), created(job));
+        committed.ends_record.ends.insert(name(job).to_owned(), End::default());
     }
 }
 
 /// A Workload was written.
-pub fn workload_changed(sight: &mut Committed, change: &Change) {
+pub fn workload_changed(committed: &mut Committed, change: &Change) {
     let Some(workload) = &change.after else { return };
     let (finished, given_up) = (is(workload, "Finished"), is_given_up(workload));
     if !finished && !given_up {
         return;
     }
-    let now = sight.now;
-    let book = &mut sight.ends_book;
+    let now = committed.now;
+    let record = &mut committed.ends_record;
     for owner in list(workload, "/metadata/ownerReferences") {
         let job = text(owner, "/name");
-        let Some(end) = book.ends.get_mut(job).filter(|end| end.took.is_none()) else { continue };
-        let since = book.submitted.get(job).copied().unwrap_or(now);
+        let Some(end) = record.ends.get_mut(job).filter(|end| end.took.is_none()) else { continue };
+        let since = record.submitted.get(job).copied().unwrap_or(now);
         *end = End { finished, given_up, took: Some(now.duration_since(since)) };
     }
 }

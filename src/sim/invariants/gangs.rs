@@ -66,18 +66,18 @@ impl GangsRecord {
     }
 }
 
-/// A Workload was written. `sight` still has the state before.
-pub fn changed(sight: &mut Committed, change: &Change) {
+/// A Workload was written. `committed` still has the state before.
+pub fn changed(committed: &mut Committed, change: &Change) {
     let Some(after) = change.after.as_deref().and_then(decode) else {
         if let Some(before) = &change.before {
-            sight.gangs_book.states.remove(crate::sim::values::uid(before));
+            committed.gangs_record.states.remove(crate::sim::values::uid(before));
         }
         return;
     };
-    sight.gangs_book.lives.insert(after.uid().unwrap_or_default());
+    committed.gangs_record.lives.insert(after.uid().unwrap_or_default());
     let before = change.before.as_deref().and_then(decode);
     if let Some(before) = &before {
-        attempts::workload_changed(sight, before, &after);
+        attempts::workload_changed(committed, before, &after);
     }
     if &*change.by != names::SETU {
         let journals = |w: Option<&Workload>| -> Vec<String> {
@@ -85,14 +85,14 @@ pub fn changed(sight: &mut Committed, change: &Change) {
             all.filter(|(k, _)| k.starts_with(names::JOURNAL_PREFIX)).map(|(_, v)| v.clone()).collect()
         };
         if before.is_some() && journals(before.as_ref()) != journals(Some(&after)) {
-            sight.gangs_book.tampered.insert(after.uid().unwrap_or_default());
+            committed.gangs_record.tampered.insert(after.uid().unwrap_or_default());
         }
         return;
     }
-    let writes = sight.gangs_book.writes.entry(after.uid().unwrap_or_default()).or_default();
+    let writes = committed.gangs_record.writes.entry(after.uid().unwrap_or_default()).or_default();
     *writes += 1;
     if *writes == WRITES_PER_ATTEMPT * 50 {
-        sight.violated(
+        committed.violated(
             "bounded",
             format!("{} was written {} times", after.name_any(), WRITES_PER_ATTEMPT * 50),
         );
@@ -101,33 +101,40 @@ pub fn changed(sight: &mut Committed, change: &Change) {
         if let Some(check) = key.strip_prefix(names::JOURNAL_PREFIX) {
             let old = before.as_ref().and_then(|b| b.annotations().get(key));
             if old != Some(text) {
-                journal_written(sight, &after, check, old.map(String::as_str), text);
+                journal_written(committed, &after, check, old.map(String::as_str), text);
             }
         }
     }
     let Some(before) = before else { return };
     for entry in after.checks() {
         if let Some(old) = before.check(&entry.name).filter(|old| *old != entry) {
-            entry_written(sight, &after, old, entry);
+            entry_written(committed, &after, old, entry);
         }
     }
 }
 
-fn journal_written(sight: &mut Committed, workload: &Workload, check: &str, old: Option<&str>, text: &str) {
+fn journal_written(
+    committed: &mut Committed,
+    workload: &Workload,
+    check: &str,
+    old: Option<&str>,
+    text: &str,
+) {
     let (name, uid) = (workload.name_any(), workload.uid().unwrap_or_default());
     if text.len() > WRITE_LIMIT {
-        sight.violated("small", format!("the journal of {name} has {} bytes", text.len()));
+        committed.violated("small", format!("the journal of {name} has {} bytes", text.len()));
     }
     let Some(new) = read_journal(text, &uid) else {
-        sight.violated("lawful", format!("the journal of {name} under {check} cannot be read back: {text}"));
+        committed
+            .violated("lawful", format!("the journal of {name} under {check} cannot be read back: {text}"));
         return;
     };
-    sight.gangs_book.states.insert(uid.clone(), new.state.name());
+    committed.gangs_record.states.insert(uid.clone(), new.state.name());
     let old = old.and_then(|old| read_journal(old, &uid));
-    attempts::journal_written(sight, workload, check, (old.as_ref(), &new));
+    attempts::journal_written(committed, workload, check, (old.as_ref(), &new));
     for step in new.history.iter().filter(|s| s.seq > old.as_ref().map_or(0, |old| old.seq)) {
         let step = (step.from, step.to, step.reason.to_string());
-        *sight.gangs_book.steps.entry(step).or_default() += 1;
+        *committed.gangs_record.steps.entry(step).or_default() += 1;
     }
     let Some(old) = old else { return };
     if old.seq == u64::MAX {
@@ -135,13 +142,13 @@ fn journal_written(sight: &mut Committed, workload: &Workload, check: &str, old:
         return;
     }
     if old.seq != new.seq {
-        came_again(sight, workload, &new);
+        came_again(committed, workload, &new);
     }
     let Some(fault) = off_the_chart(&new, (old.seq, old.state.name())) else { return };
     // A forged journal that is not credible counts as missing. Then the gang starts again.
-    let tampered = sight.gangs_book.is_tampered(&uid);
+    let tampered = committed.gangs_record.is_tampered(&uid);
     if !tampered || off_the_chart(&new, (0, StateName::Validating)).is_some() {
-        sight.violated("lawful", format!("{name}: {fault}"));
+        committed.violated("lawful", format!("{name}: {fault}"));
     }
 }
 
@@ -159,95 +166,95 @@ fn off_the_chart(new: &Journal, mut at: (u64, StateName)) -> Option<String> {
 }
 
 /// A gang entered a state. It must not do so again unless another client made a change in between.
-fn came_again(sight: &mut Committed, workload: &Workload, journal: &Journal) {
+fn came_again(committed: &mut Committed, workload: &Workload, journal: &Journal) {
     let memory = &journal.memory;
     let place = (journal.state.name(), memory.admission.clone(), memory.attempt, memory.generation);
-    let moves = sight.moves_of_others;
-    let came = sight.gangs_book.came.entry(workload.uid().unwrap_or_default()).or_default();
+    let moves = committed.moves_of_others;
+    let came = committed.gangs_record.came.entry(workload.uid().unwrap_or_default()).or_default();
     if came.insert(place, moves) == Some(moves) {
         let what =
             format!("{} comes to {} again, and nobody moved", workload.name_any(), journal.state.name());
-        sight.violated("no-livelock", what);
+        committed.violated("no-livelock", what);
     }
 }
 
-fn entry_written(sight: &mut Committed, workload: &Workload, old: &CheckState, new: &CheckState) {
+fn entry_written(committed: &mut Committed, workload: &Workload, old: &CheckState, new: &CheckState) {
     let name = workload.name_any();
     if new.message.len() > MESSAGE_LIMIT {
-        sight.violated("small", format!("the message of {name} has {} bytes", new.message.len()));
+        committed.violated("small", format!("the message of {name} has {} bytes", new.message.len()));
     }
     if old.state == Verdict::Ready
         && new.state == Verdict::Ready
         && old.pod_set_updates != new.pod_set_updates
     {
-        sight.violated("stable", format!("what {name} is to add to its pods changed while Ready"));
+        committed.violated("stable", format!("what {name} is to add to its pods changed while Ready"));
     }
     let text = workload.annotations().get(&names::journal_key(&new.name));
     let journal = text.and_then(|text| read_journal(text, &workload.uid().unwrap_or_default()));
-    verdicts::entry_written(sight, workload, journal.as_ref(), (old, new));
+    verdicts::entry_written(committed, workload, journal.as_ref(), (old, new));
     if new.state != Verdict::Ready || old.state == Verdict::Ready {
         return;
     }
-    admitted::ready_written(sight, workload, &new.name);
+    admitted::ready_written(committed, workload, &new.name);
     let Some(journal) = journal else {
-        sight.violated("honest", format!("{name} is reported Ready without a journal"));
+        committed.violated("honest", format!("{name} is reported Ready without a journal"));
         return;
     };
-    updates_are_stable(sight, workload, &journal, new);
+    updates_are_stable(committed, workload, &journal, new);
     match Reservation::of(workload, &new.name) {
         Reservation::Held { admission, .. } if admission == journal.memory.admission => {}
         other => {
             let of = &journal.memory.admission;
-            sight.violated(
+            committed.violated(
                 "right-admission",
                 format!("{name} is reported Ready for {of} while its reservation is {other:?}"),
             );
         }
     }
     if !journal.state.is_approved() {
-        sight.violated("honest", format!("{name} is reported Ready in {}", journal.state.name()));
+        committed.violated("honest", format!("{name} is reported Ready in {}", journal.state.name()));
     }
     // A gang that is admitted already does not start because of this Ready: its check was only added again.
     if !workload.is("Admitted") {
-        nodes_are_up(sight, workload, &journal, &new.name);
+        nodes_are_up(committed, workload, &journal, &new.name);
     }
 }
 
 /// Ready was set, perhaps again. The nodes of the attempt are the same, so the pods must be directed there in the same
 /// way. Another attempt may pin differently. After the loss of a journal, the earlier updates are unknown.
-fn updates_are_stable(sight: &mut Committed, workload: &Workload, journal: &Journal, entry: &CheckState) {
+fn updates_are_stable(committed: &mut Committed, workload: &Workload, journal: &Journal, entry: &CheckState) {
     let uid = workload.uid().unwrap_or_default();
     let promise = (uid.clone(), entry.name.clone(), journal.memory.admission.clone(), journal.memory.attempt);
-    let book = &mut sight.gangs_book;
-    let first = book.added.entry(promise).or_insert_with(|| entry.pod_set_updates.clone());
-    if *first != entry.pod_set_updates && !book.tampered.contains(&uid) {
+    let record = &mut committed.gangs_record;
+    let first = record.added.entry(promise).or_insert_with(|| entry.pod_set_updates.clone());
+    if *first != entry.pod_set_updates && !record.tampered.contains(&uid) {
         let what = format!("what {} is to add to its pods changed between two Readys", workload.name_any());
-        sight.violated("stable", what);
+        committed.violated("stable", what);
     }
 }
 
-fn nodes_are_up(sight: &mut Committed, workload: &Workload, journal: &Journal, check: &str) {
+fn nodes_are_up(committed: &mut Committed, workload: &Workload, journal: &Journal, check: &str) {
     let identity = GangIdentity {
         namespace: workload.namespace().unwrap_or_default(),
         workload: workload.name_any(),
         uid: workload.uid().unwrap_or_default(),
         check: check.to_owned(),
     };
-    let known = sight.lateness.before(sight.now, ON_ITS_WAY.max(sight.lateness.delay));
+    let known = committed.lateness.before(committed.now, ON_ITS_WAY.max(committed.lateness.delay));
     for slot in 0..journal.memory.slots {
         let memory = &journal.memory;
         let names = (0..=memory.generation).map(|g| identity.replacement_name(memory.attempt, g, slot));
         let place = [identity.uid.clone(), memory.attempt.to_string(), slot.to_string()];
-        let book = &sight.claims_book;
-        let taken_over = book.taken_over(&place).and_then(|name| book.last_up(name));
-        let last = names.filter_map(|name| book.last_up(&name)).max().max(taken_over);
+        let record = &committed.claims_record;
+        let taken_over = record.taken_over(&place).and_then(|name| record.last_up(name));
+        let last = names.filter_map(|name| record.last_up(&name)).max().max(taken_over);
         let claim = identity.claim_name(memory.attempt, slot);
         if last.is_none_or(|last| last < known) {
             let what = format!(
                 "{} is reported Ready while the node of {claim} is not up (last: {last:?})",
                 identity.workload
             );
-            sight.violated("honest", what);
+            committed.violated("honest", what);
         }
     }
 }
@@ -257,7 +264,7 @@ mod tests {
     use super::*;
     use crate::gang::{Nodes, State};
     use crate::sim::api::{Observer as _, kinds};
-    use crate::sim::invariants::Watchman;
+    use crate::sim::invariants::InvariantChecker;
     use crate::sim::invariants::tests::with_journal;
     use jiff::Timestamp;
     use serde_json::{Value, json};
@@ -278,11 +285,11 @@ mod tests {
 
     /// Whether this sequence of check states written by Setu violates `stable`.
     fn changes(steps: &[(u32, &str, &str)]) -> bool {
-        let mut watchman = Watchman::default();
+        let mut checker = InvariantChecker::default();
         let mut before = Some(in_state(1, "Pending", ""));
         for (version, (attempt, state, nodes)) in (1..).zip(steps) {
             let after = Some(in_state(*attempt, state, nodes));
-            watchman.committed(&Change {
+            checker.committed(&Change {
                 version,
                 at: Timestamp::UNIX_EPOCH,
                 kind: &kinds::WORKLOAD,
@@ -293,7 +300,7 @@ mod tests {
             });
             before = after;
         }
-        watchman.violations().iter().any(|v| v.invariant == "stable")
+        checker.violations().iter().any(|v| v.invariant == "stable")
     }
 
     #[test]

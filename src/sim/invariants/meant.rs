@@ -1,13 +1,13 @@
 //! The gang that a request is about.
 
-use super::Watchman;
+use super::InvariantChecker;
 use crate::names;
 use crate::sim::values::{label, name, text, uid};
 use axum::body::Bytes;
 use http::Request;
 use serde_json::Value;
 
-impl Watchman {
+impl InvariantChecker {
     /// UID of the Workload that a request is about; empty if it is about none or several.
     pub fn meant_by(&self, request: &Request<Bytes>) -> String {
         let body: Value = serde_json::from_slice(request.body()).unwrap_or_default();
@@ -17,14 +17,14 @@ impl Watchman {
         if let Some(selected) = selected(request.uri().query().unwrap_or_default()) {
             return selected;
         }
-        let sight = self.sight();
+        let committed = self.lock();
         match (before, last) {
             ("workloads", workload) => {
-                let all = sight.workloads.values();
+                let all = committed.workloads.values();
                 all.filter(|w| name(w) == workload).map(|w| uid(w).to_owned()).next().unwrap_or_default()
             }
-            ("nodeclaims", claim) => sight.claims.get(claim).map_or_else(String::new, |c| of_label(c)),
-            ("nodes", node) => sight.nodes.get(node).map_or_else(String::new, |n| of_label(n)),
+            ("nodeclaims", claim) => committed.claims.get(claim).map_or_else(String::new, |c| of_label(c)),
+            ("nodes", node) => committed.nodes.get(node).map_or_else(String::new, |n| of_label(n)),
             (_, "events") => text(&body, "/regarding/uid").to_owned(),
             (_, "nodeclaims") => of_label(&body),
             _ => String::new(),
@@ -45,7 +45,7 @@ mod tests {
 
     fn meant(uri: &str) -> String {
         let request = Request::builder().uri(uri).body(Bytes::new()).unwrap();
-        Watchman::default().meant_by(&request)
+        InvariantChecker::default().meant_by(&request)
     }
 
     #[test]

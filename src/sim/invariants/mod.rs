@@ -73,11 +73,11 @@ struct Committed {
     nodes: BTreeMap<String, Arc<Value>>,
     /// By UID.
     workloads: BTreeMap<String, Arc<Value>>,
-    admitted_book: admitted::AdmittedRecord,
-    attempts_book: attempts::AttemptsRecord,
-    claims_book: claims::ClaimsRecord,
-    ends_book: ends::EndsRecord,
-    gangs_book: gangs::GangsRecord,
+    admitted_record: admitted::AdmittedRecord,
+    attempts_record: attempts::AttemptsRecord,
+    claims_record: claims::ClaimsRecord,
+    ends_record: ends::EndsRecord,
+    gangs_record: gangs::GangsRecord,
     lateness: lateness::Lateness,
     violations: Vec<Violation>,
     log: Sha256,
@@ -113,57 +113,57 @@ fn read_journal(text: &str, uid: &str) -> Option<Journal> {
 
 /// Checks the invariants of one run.
 #[derive(Clone, Default)]
-pub struct Watchman(Arc<Mutex<Committed>>);
+pub struct InvariantChecker(Arc<Mutex<Committed>>);
 
-impl Watchman {
-    /// A watchman that also keeps every change as a line of text.
+impl InvariantChecker {
+    /// A checker that also keeps every change as a line of text.
     pub fn with_lines() -> Self {
-        let watchman = Self::default();
-        watchman.sight().keep_lines = true;
-        watchman
+        let checker = Self::default();
+        checker.lock().keep_lines = true;
+        checker
     }
 
-    fn sight(&self) -> MutexGuard<'_, Committed> {
+    fn lock(&self) -> MutexGuard<'_, Committed> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sets how often one claim may be created. A replica that misses the answer to a create, or forgets it, and finds
     /// the claim gone, creates it again.
     pub fn allow_creates(&self, creates: u32) {
-        self.sight().creates = creates;
+        self.lock().creates = creates;
     }
 
     /// Sets the other limits of this run.
     pub fn allow(&self, allowed: Allowed) {
-        let mut sight = self.sight();
-        sight.attempts_book.most = allowed.attempts;
-        sight.lateness.delay = allowed.delay;
+        let mut committed = self.lock();
+        committed.attempts_record.most = allowed.attempts;
+        committed.lateness.delay = allowed.delay;
     }
 
     /// A replica that was paused since then resumes with its old knowledge.
     pub fn woke(&self, since: Timestamp, now: Timestamp) {
-        self.sight().lateness.woke(since, now);
+        self.lock().lateness.woke(since, now);
     }
 
     /// Records that faults have ended.
     pub fn calm(&self, now: Timestamp) {
-        self.sight().admitted_book.calm(now);
+        self.lock().admitted_record.calm(now);
     }
 
     /// The violations so far.
     pub fn violations(&self) -> Vec<Violation> {
-        self.sight().violations.clone()
+        self.lock().violations.clone()
     }
 
     /// Number of committed changes.
     pub fn changes(&self) -> u64 {
-        self.sight().changes
+        self.lock().changes
     }
 
     /// A digest of all changes in order.
     pub fn digest(&self) -> String {
         use fmt::Write as _;
-        self.sight().log.clone().finalize().iter().fold(String::new(), |mut text, byte| {
+        self.lock().log.clone().finalize().iter().fold(String::new(), |mut text, byte| {
             // Writing to a String cannot fail.
             let _ = write!(text, "{byte:02x}");
             text
@@ -172,104 +172,104 @@ impl Watchman {
 
     /// The states of all gangs.
     pub fn states(&self) -> Vec<StateName> {
-        self.sight().gangs_book.states().values().copied().collect()
+        self.lock().gangs_record.states().values().copied().collect()
     }
 
     /// The states of all gangs, by UID of their Workload.
     pub fn states_by_workload(&self) -> BTreeMap<String, StateName> {
-        self.sight().gangs_book.states().clone()
+        self.lock().gangs_record.states().clone()
     }
 
     /// The state of the gang of this Workload, if it has one.
     pub fn state_of(&self, workload: &str) -> Option<StateName> {
-        self.sight().gangs_book.states().get(workload).copied()
+        self.lock().gangs_record.states().get(workload).copied()
     }
 
     /// Number of Workloads that have existed.
     pub fn lives(&self) -> u64 {
-        self.sight().gangs_book.lives()
+        self.lock().gangs_record.lives()
     }
 
     /// Total lifetime in seconds of nodes that never ran a pod.
     pub fn wasted(&self) -> f64 {
-        self.sight().claims_book.wasted()
+        self.lock().claims_record.wasted()
     }
 
     /// Number of NodeClaims that Setu created.
     pub fn created(&self) -> u64 {
-        self.sight().claims_book.created()
+        self.lock().claims_record.created()
     }
 
     /// The outcome of each Job, by name.
     pub fn ends(&self) -> BTreeMap<String, End> {
-        self.sight().ends_book.ends()
+        self.lock().ends_record.ends()
     }
 
     /// How often a gang went from one state to another, and why.
     pub fn steps(&self) -> BTreeMap<(StateName, StateName, String), u64> {
-        self.sight().gangs_book.steps()
+        self.lock().gangs_record.steps()
     }
 
     /// Every change as a line of text, if they are kept.
     pub fn lines(&self) -> Vec<String> {
-        self.sight().lines.clone()
+        self.lock().lines.clone()
     }
 
     /// Checks that no claim and no node of Setu's is left at the end.
     pub fn nothing_is_left(&self) {
-        let mut sight = self.sight();
-        let claims: Vec<String> = sight.claims.keys().cloned().collect();
+        let mut committed = self.lock();
+        let claims: Vec<String> = committed.claims.keys().cloned().collect();
         if !claims.is_empty() {
-            sight.violated("nothing-left", format!("NodeClaims {claims:?} are left"));
+            committed.violated("nothing-left", format!("NodeClaims {claims:?} are left"));
         }
-        let nodes: Vec<String> = sight.nodes.keys().cloned().collect();
+        let nodes: Vec<String> = committed.nodes.keys().cloned().collect();
         if !nodes.is_empty() {
-            sight.violated("nothing-left", format!("Nodes {nodes:?} are left"));
+            committed.violated("nothing-left", format!("Nodes {nodes:?} are left"));
         }
     }
 
     /// Records a violation that the run itself found.
     pub fn violated(&self, invariant: &'static str, at: Timestamp, what: impl Into<String>) {
-        let mut sight = self.sight();
-        sight.now = at;
-        sight.violated(invariant, what);
+        let mut committed = self.lock();
+        committed.now = at;
+        committed.violated(invariant, what);
     }
 }
 
-impl Observer for Watchman {
+impl Observer for InvariantChecker {
     fn committed(&mut self, change: &Change) {
-        let mut sight = self.sight();
-        sight.now = change.at;
-        sight.changes += 1;
-        sight.moves_of_others += u64::from(&*change.by != names::SETU);
+        let mut committed = self.lock();
+        committed.now = change.at;
+        committed.changes += 1;
+        committed.moves_of_others += u64::from(&*change.by != names::SETU);
         let line = line(change);
-        sight.log.update(line.as_bytes());
-        if sight.keep_lines {
-            sight.lines.push(line);
+        committed.log.update(line.as_bytes());
+        if committed.keep_lines {
+            committed.lines.push(line);
         }
         match change.kind.kind {
             "NodeClaim" => {
-                claims::changed(&mut sight, change);
-                keep(&mut sight.claims, change, name);
+                claims::changed(&mut committed, change);
+                keep(&mut committed.claims, change, name);
             }
             "Node" => {
-                keep(&mut sight.nodes, change, name);
-                claims::node_changed(&mut sight, change);
+                keep(&mut committed.nodes, change, name);
+                claims::node_changed(&mut committed, change);
             }
-            "Job" => ends::job_changed(&mut sight, change),
-            "Pod" => claims::pod_changed(&mut sight, change),
+            "Job" => ends::job_changed(&mut committed, change),
+            "Pod" => claims::pod_changed(&mut committed, change),
             "Workload" => {
-                gangs::changed(&mut sight, change);
+                gangs::changed(&mut committed, change);
                 match change.after.as_deref().and_then(decode) {
-                    Some(workload) => admitted::changed(&mut sight, &workload),
-                    None => admitted::gone(&mut sight, change.before.as_deref().map_or("", uid)),
+                    Some(workload) => admitted::changed(&mut committed, &workload),
+                    None => admitted::gone(&mut committed, change.before.as_deref().map_or("", uid)),
                 }
-                ends::workload_changed(&mut sight, change);
-                keep(&mut sight.workloads, change, uid);
+                ends::workload_changed(&mut committed, change);
+                keep(&mut committed.workloads, change, uid);
             }
             _ => {}
         }
-        admitted::check_stale(&mut sight);
+        admitted::check_stale(&mut committed);
     }
 
     fn asked(&mut self, caller: &Caller, request: &Request<Bytes>, at: Timestamp) {
@@ -279,9 +279,10 @@ impl Observer for Watchman {
         let Some((_, claim)) = request.uri().path().split_once("/nodeclaims") else { return };
         let options: Value = serde_json::from_slice(request.body()).unwrap_or_default();
         if text(&options, "/preconditions/uid").is_empty() {
-            let mut sight = self.sight();
-            sight.now = at;
-            sight.violated("ours", format!("NodeClaim {claim} is asked to be deleted, whatever its UID is"));
+            let mut committed = self.lock();
+            committed.now = at;
+            committed
+                .violated("ours", format!("NodeClaim {claim} is asked to be deleted, whatever its UID is"));
         }
     }
 }
@@ -347,7 +348,7 @@ mod tests {
 
     /// Whether a Workload that Setu moves through these states is a livelock. Another client makes a change after step `others`.
     fn livelocked(states: &[State], others: Option<usize>) -> bool {
-        let mut watchman = Watchman::default();
+        let mut checker = InvariantChecker::default();
         let mut before = None;
         for (seq, state) in (1..).zip(states) {
             let after = Some(workload(seq, state.clone()));
@@ -360,14 +361,14 @@ mod tests {
                 by: by.into(),
                 subresource: None,
             };
-            watchman.committed(&change(names::SETU, &kinds::WORKLOAD, before, after.clone()));
+            checker.committed(&change(names::SETU, &kinds::WORKLOAD, before, after.clone()));
             if others.is_some_and(|others| others as u64 == seq) {
                 let node = Arc::new(json!({"metadata": {"name": "n"}}));
-                watchman.committed(&change("kubelet", &kinds::NODE, None, Some(node)));
+                checker.committed(&change("kubelet", &kinds::NODE, None, Some(node)));
             }
             before = after;
         }
-        watchman.violations().iter().any(|v| v.invariant == "no-livelock")
+        checker.violations().iter().any(|v| v.invariant == "no-livelock")
     }
 
     #[test]

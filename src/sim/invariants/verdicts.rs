@@ -12,7 +12,7 @@ use kube::ResourceExt;
 
 /// Setu has written the check entry.
 pub fn entry_written(
-    sight: &mut Committed,
+    committed: &mut Committed,
     workload: &Workload,
     journal: Option<&Journal>,
     (old, new): (&CheckState, &CheckState),
@@ -24,13 +24,13 @@ pub fn entry_written(
         // `honest` is checked elsewhere.
         Verdict::Ready => None,
         Verdict::Pending => taken_back(workload, old),
-        Verdict::Retry => given_up(sight, workload, journal, (&new.name, StateName::Yielded)),
-        Verdict::Rejected => given_up(sight, workload, journal, (&new.name, StateName::Rejected)),
+        Verdict::Retry => given_up(committed, workload, journal, (&new.name, StateName::Yielded)),
+        Verdict::Rejected => given_up(committed, workload, journal, (&new.name, StateName::Rejected)),
     };
     if let Some(wrong) = wrong {
         let what =
             format!("{} is reported {:?} after {:?} {wrong}", workload.name_any(), new.state, old.state);
-        sight.violated("verdict", what);
+        committed.violated("verdict", what);
     }
 }
 
@@ -48,7 +48,7 @@ fn taken_back(workload: &Workload, old: &CheckState) -> Option<String> {
 
 /// Why a gang may not be given up: it still has nodes while Kueue would take its quota, or the journal does not say so.
 fn given_up(
-    sight: &Committed,
+    committed: &Committed,
     workload: &Workload,
     journal: Option<&Journal>,
     (check, state): (&str, StateName),
@@ -66,8 +66,8 @@ fn given_up(
     }
     let uid = workload.uid().unwrap_or_default();
     // A tenant who restores an old journal makes its gang forget what it has.
-    let left = attempts::left(sight, (&uid, check), journal.memory.attempt);
-    left.filter(|_| !sight.gangs_book.is_tampered(&uid)).map(|claim| format!("while {claim} is there"))
+    let left = attempts::left(committed, (&uid, check), journal.memory.attempt);
+    left.filter(|_| !committed.gangs_record.is_tampered(&uid)).map(|claim| format!("while {claim} is there"))
 }
 
 #[cfg(test)]
@@ -76,7 +76,7 @@ mod tests {
     use crate::gang::{Journal, Nodes, State};
     use crate::names;
     use crate::sim::api::{Change, Observer as _, kinds};
-    use crate::sim::invariants::Watchman;
+    use crate::sim::invariants::InvariantChecker;
     use crate::sim::invariants::tests::with_journal;
     use jiff::Timestamp;
     use serde_json::{Value, json};
@@ -121,9 +121,9 @@ mod tests {
         (old, new): (&str, &str),
         claims: usize,
     ) -> Vec<String> {
-        let mut watchman = Watchman::default();
+        let mut checker = InvariantChecker::default();
         let mut change = |kind, by: &str, before: Option<Value>, after: Value| {
-            watchman.committed(&Change {
+            checker.committed(&Change {
                 version: 1,
                 at: "2026-01-01T01:00:00Z".parse::<Timestamp>().unwrap(),
                 kind,
@@ -143,7 +143,7 @@ mod tests {
         }
         let [before, after] = [old, new].map(|verdict| at(state, conditions, verdict));
         change(&kinds::WORKLOAD, names::SETU, Some(before), after);
-        watchman.violations().iter().filter(|v| v.invariant == "verdict").map(|v| v.what.clone()).collect()
+        checker.violations().iter().filter(|v| v.invariant == "verdict").map(|v| v.what.clone()).collect()
     }
 
     #[test]

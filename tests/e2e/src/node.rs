@@ -22,7 +22,7 @@ use tokio::task::JoinHandle;
 use crate::identity::Identity;
 use crate::ports::Ports;
 use crate::process::{Program, ProgramCommand};
-use crate::{HarnessLayout, Stack, probe};
+use crate::{HarnessLayout, Stack, probe, programs};
 
 /// The node's name.
 pub const NAME: &str = "real";
@@ -54,20 +54,13 @@ pub fn possible() -> Result<()> {
     let user = Command::new("id").arg("-u").output().context("asking who runs this")?;
     ensure!(user.stdout.trim_ascii() == b"0", "a node needs root: run `just e2e-node` as root");
     for (program, package) in PACKAGES {
-        ensure!(found(program), "a node needs {program}: apt-get install {package}");
+        ensure!(programs::on_path(program).is_some(), "a node needs {program}: apt-get install {package}");
     }
     let namespaces = ["--fork", "--pid", "--mount-proc", "--mount", "--net", "--uts", "--ipc", "true"];
     let tried = Command::new("unshare").args(namespaces).output().context("starting unshare")?;
     let said = String::from_utf8_lossy(&tried.stderr);
     ensure!(tried.status.success(), "this machine makes no namespaces for a node: {}", said.trim());
     Ok(())
-}
-
-/// Whether there is a program with this path, or with this name on the PATH.
-fn found(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    // An absolute path stays as it is.
-    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
 /// Writes the configuration of the node's programs.

@@ -108,10 +108,7 @@ fn build_all<'m>(layout: &HarnessLayout, modules: impl IntoIterator<Item = &'m M
 
 /// The path of kubectl: the one on the PATH, or one built from the Kubernetes module.
 pub fn kubectl(layout: &HarnessLayout) -> Result<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    if let Some(found) =
-        std::env::split_paths(&path).map(|folder| folder.join("kubectl")).find(|p| p.is_file())
-    {
+    if let Some(found) = on_path("kubectl") {
         return Ok(found);
     }
     let built = layout.bin().join("kubectl");
@@ -123,6 +120,12 @@ pub fn kubectl(layout: &HarnessLayout) -> Result<PathBuf> {
         run(command.arg("k8s.io/kubernetes/cmd/kubectl"))?;
     }
     Ok(built)
+}
+
+/// The first file with this name on the PATH. An absolute path stays as it is.
+pub(crate) fn on_path(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
 }
 
 fn build_module(layout: &HarnessLayout, module: &Module) -> Result<()> {

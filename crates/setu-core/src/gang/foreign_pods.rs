@@ -145,7 +145,7 @@ mod tests {
             waits_for.to_string(),
             "other pods to leave node n1, where they leave too little cpu (5 of 6)"
         );
-        assert!(until.is_some(), "nobody else would look again");
+        assert!(until.is_some(), "nothing else would check again");
     }
 
     #[test]

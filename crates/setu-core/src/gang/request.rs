@@ -138,7 +138,7 @@ fn keep_requested(mirror: &mut Workload, request: &ProvisioningRequest) {
     let kept = mirror.spec.pod_sets.iter().filter(|set| is_asked(&set.name));
     let (sets, pods) =
         kept.fold((0, 0), |(sets, pods), set| (sets + 1, pods + i64::from(granted(mirror, set))));
-    // A pod set under another name, or one that others were merged into, does not tell which it stands for.
+    // A pod set under another name, or one that others were merged into, does not show which one it stands for.
     if asked.is_empty()
         || sets != asked.len()
         || pods != asked.iter().map(|pods| i64::from(pods.count)).sum::<i64>()

@@ -1,6 +1,6 @@
 //! The instance types of a cloud as Karpenter's own provider reckons with them, embedded at build time.
 //!
-//! Called by `shapes` for what neither policy nor Nodes tell. `just catalogue` generates the facts.
+//! Called by `shapes` for what neither policy nor Nodes state. `just catalogue` generates the facts.
 //!
 //! EC2: sizes, labels and prices are those of karpenter-provider-aws (catalogue/main.go): memory less 7.5 % for the machine, less
 //! what the kubelet keeps; pods by network interfaces. The provider has prices in dollars of us-east-1 and of the US government's
@@ -302,7 +302,7 @@ struct RawType<'f> {
     labels: Vec<&'f str>,
     allocatable: ResourceList,
     prices: Box<[u64]>,
-    /// Whether it has accelerators of which neither labels nor resources tell.
+    /// Whether it has accelerators that neither labels nor resources show.
     #[serde(default)]
     accelerator: bool,
 }

@@ -393,7 +393,7 @@ mod tests {
     use serde_json::{Value, json};
 
     fn world(template: &Value) -> Fixture {
-        Fixture { pools: vec![pool("gpu", &json!({"spec": {"template": template}}))], ..Fixture::new() }
+        Fixture::new().pools(vec![pool("gpu", &json!({"spec": {"template": template}}))])
     }
 
     fn claim(world: &Fixture) -> NodeClaim {
@@ -487,7 +487,7 @@ mod tests {
     #[test]
     fn a_pool_without_a_hash_annotation_gives_no_hash() {
         let mut world = Fixture::new();
-        world.pools = vec![pool("gpu", &json!({"metadata": {"annotations": null}}))];
+        world.objects.node_pools = vec![pool("gpu", &json!({"metadata": {"annotations": null}}))];
         assert_eq!(claim(&world).annotation(names::NODEPOOL_HASH), "");
     }
 
@@ -510,7 +510,7 @@ mod tests {
     fn every_label_of_every_flavor_is_on_the_node() {
         let mut world = world(&json!({"spec": {"requirements": [{"key": "rack", "operator": "Exists"}]}}));
         let known = json!({"beta.kubernetes.io/instance-type": "p5", "team": "ml", "rack": "r7"});
-        world.flavors = vec![flavor("gpu", &known)];
+        world.objects.flavors = vec![flavor("gpu", &known)];
         let claim = claim(&world);
         assert_eq!(requirement(&claim, names::INSTANCE_TYPE), only("p5"));
         assert_eq!(
@@ -522,7 +522,7 @@ mod tests {
     #[test]
     fn a_flavor_label_missing_in_the_pool_is_added_only_if_the_tier_names_the_pool() {
         let mut world = Fixture::new();
-        world.flavors = vec![flavor("gpu", &json!({"example.com/pool": "x"}))];
+        world.objects.flavors = vec![flavor("gpu", &json!({"example.com/pool": "x"}))];
         let expected = "ResourceFlavor gpu asks for example.com/pool [x], but NodePool gpu offers no such label; add \
                         it to the template there";
         assert_eq!(world.obstacle(), (ObstacleReason::FlavorNotOffered, expected.to_owned()));
@@ -536,12 +536,12 @@ mod tests {
     fn labels_that_others_set_are_never_stated() {
         let mut world = Fixture::new().pods(&json!({"nodeSelector": {"karpenter.sh/initialized": "true"}}));
         world.policy.node_pool = Some("gpu".into());
-        world.flavors = vec![flavor("gpu", &json!({"karpenter.sh/registered": "true"}))];
+        world.objects.flavors = vec![flavor("gpu", &json!({"karpenter.sh/registered": "true"}))];
         let claim = claim(&world);
         for key in [names::REGISTERED, names::INITIALIZED] {
             assert_eq!((label(&claim, key), requirement(&claim, key)), (None, Vec::new()));
         }
-        world.flavors = vec![flavor("gpu", &json!({"kubernetes.io/hostname": "n1"}))];
+        world.objects.flavors = vec![flavor("gpu", &json!({"kubernetes.io/hostname": "n1"}))];
         assert_eq!(world.obstacle().0, ObstacleReason::FlavorNotOffered);
     }
 
@@ -648,7 +648,7 @@ mod tests {
         let mut tolerant = (*flavor("gpu", &json!({}))).clone();
         tolerant.spec.tolerations =
             vec![serde_json::from_value(json!({"key": "gpu", "value": "x"})).unwrap()];
-        world.flavors = vec![Arc::new(tolerant)];
+        world.objects.flavors = vec![Arc::new(tolerant)];
         assert_eq!(world.provisioned().slots.len(), 2);
     }
 

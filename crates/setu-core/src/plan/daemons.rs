@@ -25,6 +25,7 @@ pub fn kept_off_by_taint<'a>(
 ) -> Vec<String> {
     let taint = gang_taint(gang);
     let excluded: Vec<&DaemonSet> = cluster
+        .objects
         .daemon_sets
         .iter()
         .map(AsRef::as_ref)
@@ -52,9 +53,9 @@ pub fn overhead(
     cluster: &Cluster<'_>,
     in_doubt: bool,
 ) -> Result<ResourceList, Obstacle> {
-    let defaults = Defaults { limit_ranges: &[], runtime_classes: cluster.runtime_classes };
+    let defaults = Defaults { limit_ranges: &[], runtime_classes: &cluster.objects.runtime_classes };
     let mut total = ResourceList::new();
-    for daemon in cluster.daemon_sets {
+    for daemon in &cluster.objects.daemon_sets {
         let spec = &daemon.spec.template.spec;
         let belongs = belongs(spec, draft, taints);
         let may_appear = || in_doubt && may_belong(spec, draft, taints, cluster);
@@ -87,7 +88,7 @@ fn may_belong(spec: &PodSpec, draft: &Draft, taints: &[Taint], cluster: &Cluster
     let mut later = draft.clone();
     for key in keys(spec) {
         let by_hand = is_reserved(key) || key.starts_with(NODE_ROLE_PREFIX);
-        let known = is_well_known(key) || cluster.node_pools.iter().any(|pool| defines(pool, key));
+        let known = is_well_known(key) || cluster.objects.node_pools.iter().any(|pool| defines(pool, key));
         if !by_hand && !known && later.requirements.get(key).is_none() {
             // A key without requirements can always be narrowed.
             let _ = later.requirements.add(key, &Values::any_or_none());
@@ -112,7 +113,7 @@ mod tests {
 
     fn pinned(daemons: &[Value]) -> (Pinning, Vec<String>) {
         let mut world = Fixture::new();
-        world.daemon_sets = daemons.iter().map(|spec| daemon_set("d", spec)).collect();
+        world.objects.daemon_sets = daemons.iter().map(|spec| daemon_set("d", spec)).collect();
         let plan = world.provisioned();
         (plan.pinning, plan.notes)
     }
@@ -173,10 +174,10 @@ mod tests {
         let plugin = needs_label("feature.node.kubernetes.io/pci-10de.present");
         assert_eq!(pinned(std::slice::from_ref(&plugin)).0, Pinning::Selector);
         let mut world = Fixture::new();
-        world.daemon_sets = vec![daemon_set("d", &plugin)];
+        world.objects.daemon_sets = vec![daemon_set("d", &plugin)];
         let labelled = json!({"spec": {"template": {"metadata": {"labels":
             {"feature.node.kubernetes.io/pci-10de.present": "true"}}}}});
-        world.pools.push(pool("a-labelled-one", &labelled));
+        world.objects.node_pools.push(pool("a-labelled-one", &labelled));
         assert_eq!(world.provisioned().pinning, Pinning::SelectorAndTaint);
     }
 
@@ -190,7 +191,7 @@ mod tests {
     #[test]
     fn a_requested_taint_is_kept_with_a_note_about_the_daemon_sets_it_keeps_off() {
         let mut world = Fixture::new();
-        world.daemon_sets = vec![daemon_set("d", &json!({}))];
+        world.objects.daemon_sets = vec![daemon_set("d", &json!({}))];
         world.policy.pinning = Pinning::SelectorAndTaint;
         let plan = world.provisioned();
         assert_eq!(plan.pinning, Pinning::SelectorAndTaint);
@@ -201,7 +202,7 @@ mod tests {
     #[test]
     fn daemon_set_requests_are_added_including_their_pod_count() {
         let mut world = Fixture::new();
-        world.daemon_sets = vec![
+        world.objects.daemon_sets = vec![
             daemon_set("all", &json!({"tolerations": everything()})),
             daemon_set("elsewhere", &json!({"nodeSelector": {"team": "web"}})),
         ];
@@ -216,7 +217,7 @@ mod tests {
         let asked_by = |packing: PackingMode, selector: Value| {
             let mut world = Fixture::new();
             world.policy.packing = packing;
-            world.daemon_sets = vec![daemon_set("d", &spec(selector))];
+            world.objects.daemon_sets = vec![daemon_set("d", &spec(selector))];
             world.provisioned().slots[0].template.spec.resources.requests.clone()
         };
         let asked = |selector: Value| asked_by(PackingMode::Fill, selector);

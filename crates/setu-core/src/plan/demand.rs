@@ -19,7 +19,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Most slices of one Job that are looked back over.
+/// Most earlier slices of one Job that are considered.
 const SLICES: usize = 64;
 
 /// One pod set's need.
@@ -102,14 +102,16 @@ fn of_pod_set<'a>(
             ),
         )));
     }
-    let spec = runtime::completed(&pod_set.template.spec, cluster.runtime_classes, &pod_set.name)?;
+    let spec = runtime::completed(&pod_set.template.spec, &cluster.objects.runtime_classes, &pod_set.name)?;
     if let Some(obstacle) = contradiction(&pod_set.name, &spec) {
         // A RuntimeClass, unlike the pods, may be changed.
         let by_class = matches!(spec, Cow::Owned(_));
         return Err(if by_class { Outcome::Refuse(obstacle) } else { Outcome::Never(obstacle) });
     }
-    let flavors = flavors(cluster.flavors, request.workload, &pod_set.name).map_err(Outcome::Refuse)?;
-    let defaults = Defaults { limit_ranges: cluster.limit_ranges, runtime_classes: cluster.runtime_classes };
+    let flavors =
+        flavors(&cluster.objects.flavors, request.workload, &pod_set.name).map_err(Outcome::Refuse)?;
+    let defaults =
+        Defaults { limit_ranges: cluster.limit_ranges, runtime_classes: &cluster.objects.runtime_classes };
     let each = each(defaults, pod_set).map_err(Outcome::Wait)?;
     if let Some(obstacle) = devices::obstacle(cluster, request, &pod_set.name, &each) {
         return Err(Outcome::Refuse(obstacle));
@@ -120,7 +122,7 @@ fn of_pod_set<'a>(
     Ok(PodSetDemand { pod_set, spec, pods, flavors, reach, each, per_node })
 }
 
-/// The queue that granted the quota, known to list this check. Without it nobody can tell which pod
+/// The queue that granted the quota, known to list this check. Without it, it is unknown which pod
 /// sets are meant, and "none" would start the gang without nodes.
 fn queue<'a>(cluster: &Cluster<'a>, request: &Request<'_>) -> Result<&'a ClusterQueue, Obstacle> {
     let name = request.workload.admission().map_or("", |a| a.cluster_queue.as_str());
@@ -390,7 +392,7 @@ mod tests {
             {"name": "main", "flavors": {"cpu": "cpu", "nvidia.com/gpu": "gpu"}},
         ])));
         world.queue = Some(queue(&json!([{"name": "prov", "onFlavors": ["gpu"]}])));
-        world.flavors.push(flavor("cpu", &json!({})));
+        world.objects.flavors.push(flavor("cpu", &json!({})));
         assert_eq!(needs(&world), [("main".to_owned(), 4)]);
         assert_eq!(world.demand().unwrap()[0].flavors.len(), 2, "the node has to suit both");
     }
@@ -497,7 +499,8 @@ mod tests {
 
     #[test]
     fn a_flavor_that_does_not_exist_is_waited_for() {
-        let world = Fixture { flavors: Vec::new(), ..Fixture::new() };
+        let mut world = Fixture::new();
+        world.objects.flavors.clear();
         assert_eq!(
             world.obstacle(),
             (ObstacleReason::FlavorMissing, "ResourceFlavor gpu does not exist; create it".into())

@@ -36,6 +36,7 @@ fn class_of(cluster: &Cluster<'_>, request: &Request<'_>, resource: &str) -> Opt
         return Some(name.to_owned());
     }
     let serves = cluster
+        .objects
         .device_classes
         .iter()
         .find(|class| class.spec.extended_resource_name.as_deref() == Some(resource))?;
@@ -70,7 +71,9 @@ mod tests {
 
     fn world() -> Fixture {
         let class = json!({"metadata": {"name": "gpu.nvidia.com"}, "spec": {"extendedResourceName": "nvidia.com/gpu"}});
-        Fixture { device_classes: vec![Arc::new(object(class))], ..Fixture::new() }
+        let mut world = Fixture::new();
+        world.objects.device_classes = vec![Arc::new(object(class))];
+        world
     }
 
     #[test]
@@ -83,7 +86,7 @@ mod tests {
             "{message}"
         );
         assert!(matches!(world.plan(), Outcome::Refuse(_)));
-        world.device_classes.clear();
+        world.objects.device_classes.clear();
         assert_eq!(world.provisioned().slots.len(), 2);
     }
 

@@ -7,15 +7,14 @@ use super::market::Market;
 use super::offering::Offering;
 use super::shape::Shape;
 use super::volumes::Storage;
-use super::{Cluster, OptionSelection, Outcome, PoolReservation, Request};
+use super::{Cluster, OptionSelection, Outcome, PlanObjects, PoolReservation, Request};
 use crate::api::{
-    AdmissionCheck, ClusterQueue, Cohort, DaemonSet, DeviceClass, LocalQueue, NodeClaim, NodePool,
-    ResourceFlavor, Workload,
+    AdmissionCheck, ClusterQueue, Cohort, DaemonSet, LocalQueue, NodeClaim, NodePool, ResourceFlavor,
+    Workload,
 };
 use crate::names;
 use crate::policy::Policy;
 use jiff::Timestamp;
-use k8s_openapi::api::node::v1::RuntimeClass;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -87,15 +86,12 @@ pub fn condition(kind: &str, status: &str) -> Value {
 pub struct Fixture {
     pub queue: Option<ClusterQueue>,
     pub all_checks: Vec<Arc<AdmissionCheck>>,
-    pub flavors: Vec<Arc<ResourceFlavor>>,
-    pub pools: Vec<Arc<NodePool>>,
-    pub daemon_sets: Vec<Arc<DaemonSet>>,
+    pub objects: PlanObjects,
     pub claims: Vec<NodeClaim>,
     pub reserved: Vec<PoolReservation>,
     pub workload: Workload,
     pub checks: Vec<String>,
     pub policy: Policy,
-    pub queues: Vec<Arc<ClusterQueue>>,
     pub cohorts: Vec<Arc<Cohort>>,
     pub local_queues: Vec<Arc<LocalQueue>>,
     pub namespace: BTreeMap<String, String>,
@@ -103,8 +99,6 @@ pub struct Fixture {
     pub shapes: Vec<Shape>,
     pub exhausted: BTreeSet<Offering>,
     pub market: Option<Market>,
-    pub runtime_classes: Vec<Arc<RuntimeClass>>,
-    pub device_classes: Vec<Arc<DeviceClass>>,
     pub storage: Storage,
     pub now: Timestamp,
 }
@@ -115,15 +109,16 @@ impl Fixture {
         Self {
             queue: Some(queue(&json!([{"name": "prov"}]))),
             all_checks: Vec::new(),
-            flavors: vec![flavor("gpu", &json!({}))],
-            pools: vec![pool("gpu", &json!({}))],
-            daemon_sets: Vec::new(),
+            objects: PlanObjects {
+                flavors: vec![flavor("gpu", &json!({}))],
+                node_pools: vec![pool("gpu", &json!({}))],
+                ..PlanObjects::default()
+            },
             claims: Vec::new(),
             reserved: Vec::new(),
             workload: object(workload()),
             checks: vec!["prov".to_owned()],
             policy: Policy::default(),
-            queues: Vec::new(),
             cohorts: Vec::new(),
             local_queues: vec![local_queue("lq", "q")],
             namespace: BTreeMap::new(),
@@ -131,11 +126,15 @@ impl Fixture {
             shapes: Vec::new(),
             exhausted: BTreeSet::new(),
             market: None,
-            runtime_classes: Vec::new(),
-            device_classes: Vec::new(),
             storage: Storage::default(),
             now: Timestamp::UNIX_EPOCH,
         }
+    }
+
+    /// With these NodePools.
+    pub fn pools(mut self, pools: Vec<Arc<NodePool>>) -> Self {
+        self.objects.node_pools = pools;
+        self
     }
 
     /// With the Workload changed.
@@ -154,21 +153,17 @@ impl Fixture {
     pub fn cluster(&self) -> Cluster<'_> {
         Cluster {
             checks: &self.all_checks,
-            daemon_sets: &self.daemon_sets,
             pool_claims: &self.claims,
             reserved: &self.reserved,
             shapes: &self.shapes,
             exhausted: Some(&self.exhausted),
             market: self.market.as_ref(),
-            runtime_classes: &self.runtime_classes,
-            device_classes: &self.device_classes,
             storage: Some(&self.storage),
-            cluster_queues: &self.queues,
             cohorts: &self.cohorts,
             local_queues: Some(&self.local_queues),
             namespace_labels: Some(&self.namespace),
             now: self.now,
-            ..Cluster::with(self.queue.as_ref(), &self.flavors, &self.pools)
+            ..Cluster::with(self.queue.as_ref(), &self.objects)
         }
     }
 

@@ -2,20 +2,17 @@
 
 use super::cost::Prices;
 use super::gates::inflight::InflightNodes;
+use super::kinds::PlanObjects;
 use super::market::Market;
 use super::offering::Offering;
 use super::reserved::PoolReservation;
 use super::shape::Shape;
 use super::volumes::Storage;
-use crate::api::{
-    AdmissionCheck, ClusterQueue, Cohort, DaemonSet, DeviceClass, LocalQueue, NodeClaim, NodePool,
-    ResourceFlavor, Workload,
-};
+use crate::api::{AdmissionCheck, ClusterQueue, Cohort, LocalQueue, NodeClaim, Workload};
 use crate::policy::Policy;
 use crate::policy::file::Guards;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::LimitRange;
-use k8s_openapi::api::node::v1::RuntimeClass;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -28,72 +25,55 @@ pub struct Cluster<'a> {
     pub cluster_queue: Option<&'a ClusterQueue>,
     /// Every AdmissionCheck.
     pub checks: &'a [Arc<AdmissionCheck>],
-    /// Every ResourceFlavor.
-    pub flavors: &'a [Arc<ResourceFlavor>],
-    /// Every NodePool.
-    pub node_pools: &'a [Arc<NodePool>],
-    /// Every DaemonSet.
-    pub daemon_sets: &'a [Arc<DaemonSet>],
+    /// Every object of the kinds that are read whole.
+    pub objects: &'a PlanObjects,
     /// LimitRanges of the Workload's namespace.
     pub limit_ranges: &'a [Arc<LimitRange>],
-    /// Every RuntimeClass.
-    pub runtime_classes: &'a [Arc<RuntimeClass>],
-    /// Every DeviceClass, where they are served and can be read.
-    pub device_classes: &'a [Arc<DeviceClass>],
-    /// What the volumes of the pods depend on; `None` where nobody has read it, so that they narrow nothing.
+    /// The storage objects that the pods' volumes depend on. `None` if they were not read: then volumes restrict
+    /// nothing.
     pub storage: Option<&'a Storage>,
     /// Live claims of the NodePools that have limits, without those of the gangs in `reserved`.
     pub pool_claims: &'a [NodeClaim],
-    /// Claims that are kept for the gang's LocalQueue, and that it may take over.
+    /// Warm claims of the gang's LocalQueue, which it may take over.
     pub warm: &'a [NodeClaim],
     /// What other gangs are about to create.
     pub reserved: &'a [PoolReservation],
-    /// Shapes of nodes learnt from those seen.
+    /// Shapes learnt from existing nodes.
     pub shapes: &'a [Shape],
-    /// What Karpenter's own metrics say of offerings, where they are read.
+    /// Offerings from Karpenter's metrics, if they are read.
     pub market: Option<&'a Market>,
-    /// What was out of capacity lately.
+    /// Offerings that were out of capacity lately.
     pub exhausted: Option<&'a BTreeSet<Offering>>,
-    /// Every ClusterQueue.
-    pub cluster_queues: &'a [Arc<ClusterQueue>],
     /// Every Cohort.
     pub cohorts: &'a [Arc<Cohort>],
-    /// LocalQueues, where they can be read.
+    /// LocalQueues, if they can be read.
     pub local_queues: Option<&'a [Arc<LocalQueue>]>,
-    /// Labels of the Workload's namespace, where they can be read.
+    /// Labels of the Workload's namespace, if it can be read.
     pub namespace_labels: Option<&'a BTreeMap<String, String>>,
     /// Bounds of the whole controller.
     pub guards: Option<&'a Guards>,
     /// What these bounds are compared with.
     pub inflight: Option<&'a InflightNodes>,
-    /// Claims that the gang has and keeps, whatever way the rest of its nodes come.
+    /// Claims that the gang keeps, whichever option supplies its other nodes.
     pub kept: &'a [NodeClaim],
-    /// The slices of an elastic Job that came before this one and have nodes.
+    /// Earlier slices of the elastic Job that have nodes.
     pub predecessors: &'a [Arc<Workload>],
-    /// Where those nodes are, by the label that all nodes of the gang are to share.
+    /// Value of the shared label on those nodes.
     pub settled: Option<&'a str>,
-    /// What is done about NodePools that were just edited.
+    /// How planning treats NodePools that were just edited.
     pub edited: Edited,
-    /// The time, by which capacity reservations open and close.
+    /// The current time. Capacity reservations open and close by it.
     pub now: Timestamp,
 }
 
 impl<'a> Cluster<'a> {
-    /// A cluster in which only these objects are known, for questions that depend on no others, benches and tests.
-    pub const fn with(
-        cluster_queue: Option<&'a ClusterQueue>,
-        flavors: &'a [Arc<ResourceFlavor>],
-        node_pools: &'a [Arc<NodePool>],
-    ) -> Self {
+    /// A cluster with only these objects: for questions that depend on nothing else, benches and tests.
+    pub const fn with(cluster_queue: Option<&'a ClusterQueue>, objects: &'a PlanObjects) -> Self {
         Self {
             cluster_queue,
             checks: &[],
-            flavors,
-            node_pools,
-            daemon_sets: &[],
+            objects,
             limit_ranges: &[],
-            runtime_classes: &[],
-            device_classes: &[],
             storage: None,
             pool_claims: &[],
             warm: &[],
@@ -101,7 +81,6 @@ impl<'a> Cluster<'a> {
             shapes: &[],
             market: None,
             exhausted: None,
-            cluster_queues: &[],
             cohorts: &[],
             local_queues: None,
             namespace_labels: None,
@@ -121,7 +100,7 @@ impl<'a> Cluster<'a> {
     }
 }
 
-/// What is done about a NodePool that was edited and that Karpenter has not reconciled since.
+/// How planning treats a NodePool that Karpenter has not reconciled since its last edit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edited {
     /// Planning waits for Karpenter before it takes a later option.
@@ -130,38 +109,39 @@ pub enum Edited {
     PassedOver,
 }
 
-/// Whom to plan for.
+/// The gang to plan for.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// The Workload, with its admission.
     pub workload: &'a Workload,
     /// Our check.
     pub check: &'a str,
-    /// Every check of ours on this Workload, sorted.
+    /// All of Setu's checks on this Workload, sorted.
     pub our_checks: &'a [String],
     /// Value of the gang's label on its nodes.
     pub gang: &'a str,
     /// The gang's policy.
     pub policy: &'a Policy,
-    /// Which of the provisioning options may be taken.
+    /// Which provisioning options are allowed.
     pub selection: OptionSelection<'a>,
 }
 
-/// Which of the provisioning options may be taken, by their index in [`tiers::options`].
+/// Which provisioning options are allowed, by their index in [`tiers::options`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum OptionSelection<'a> {
-    /// The first from this one on that is open; one without capacity lately only if all are so.
+    /// The first option from this index on whose gates are open. An exhausted one only if all are exhausted.
     From(u32),
-    /// This one, which was accepted before: no gate is asked again but whether its NodePools still serve.
+    /// The option that was accepted before. Only whether its NodePools still serve is checked again.
     Accepted {
         /// Its index when it was accepted.
         option_index: u32,
         /// Hash of the plan that was accepted. It identifies the plan if NodePools that became ready or unusable have
         /// changed its index. `None` if the nodes are not of a single plan: then the index alone counts.
         plan: Option<&'a str>,
-        /// A claim of each kind of nodes that the gang has already, by which it is found where prices have changed since.
+        /// One claim of each kind of the gang's nodes. They identify the option if prices have changed since.
         begun: &'a [NodeClaim],
     },
-    /// The one that gives nodes like these, which the gang has already: as one that was accepted. One claim of each kind does.
+    /// The option that gives nodes like these, which the gang has already. It counts as accepted. One claim of each
+    /// kind is enough.
     Like(&'a [NodeClaim]),
 }

@@ -78,7 +78,7 @@ mod tests {
         }
         world.workload = workload;
         let expiry = json!({"spec": {"template": {"spec": {"expireAfter": expire_after}}}});
-        world.pools = vec![Arc::clone(&pool("gpu", &expiry))];
+        world.objects.node_pools = vec![Arc::clone(&pool("gpu", &expiry))];
         world.provisioned().notes
     }
 

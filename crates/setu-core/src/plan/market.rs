@@ -365,7 +365,7 @@ go_goroutines 12
             let lines: String = prices.iter().map(price).collect();
             market_of(&(offer("available", ["m5.large", "spot", "a"], 1) + &lines)).doubt()
         };
-        assert_eq!(doubt(&["1", "0"]), None, "the provider tells 0 where it has no price");
+        assert_eq!(doubt(&["1", "0"]), None, "the provider reports 0 if it has no price");
         let one = "one price is absurd, 1000000 of m5.large, spot in a, and is left out";
         assert_eq!(doubt(&["1", "1e6"]).as_deref(), Some(one));
         let two = "2 prices are absurd, such as -3 of m5.large, spot in a, and are left out";

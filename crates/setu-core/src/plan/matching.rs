@@ -221,7 +221,7 @@ mod tests {
         let mut world = Fixture::new().workload(&json!({
             "spec": {"podSets": sets}, "status": {"admission": {"podSetAssignments": assigned}},
         }));
-        world.pools = pools(category);
+        world.objects.node_pools = pools(category);
         world
     }
 
@@ -261,7 +261,7 @@ mod tests {
             assert!(
                 again.is_hashed(&of_earlier_release) && !now.is_hashed_but_for_types(&of_earlier_release)
             );
-            world.pools = pools("c");
+            world.objects.node_pools = pools("c");
             assert_eq!(planned(&world, &after, OptionSelection::Like(&begun)), None, "those are other nodes");
         }
     }

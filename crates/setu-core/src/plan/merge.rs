@@ -92,7 +92,7 @@ mod tests {
     fn equal_values_from_several_sides_are_fine() {
         let mut world =
             with_other_check(&json!({"name": "main", "nodeSelector": {"topology.kubernetes.io/zone": "a"}}));
-        world.flavors = vec![flavor("gpu", &json!({"topology.kubernetes.io/zone": "a"}))];
+        world.objects.flavors = vec![flavor("gpu", &json!({"topology.kubernetes.io/zone": "a"}))];
         assert_eq!(world.provisioned().slots.len(), 2);
     }
 
@@ -100,7 +100,7 @@ mod tests {
     fn another_check_that_contradicts_the_flavor_is_named() {
         let mut world =
             with_other_check(&json!({"name": "main", "nodeSelector": {"topology.kubernetes.io/zone": "b"}}));
-        world.flavors = vec![flavor("gpu", &json!({"topology.kubernetes.io/zone": "a"}))];
+        world.objects.flavors = vec![flavor("gpu", &json!({"topology.kubernetes.io/zone": "a"}))];
         let expected = "nodeSelector topology.kubernetes.io/zone of pod set main is a in ResourceFlavor gpu and b in \
                         check budget; Kueue could not start the pods, so make them agree";
         assert_eq!(world.obstacle(), (ObstacleReason::UpdatesClash, expected.to_owned()));

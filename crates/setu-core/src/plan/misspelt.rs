@@ -90,16 +90,16 @@ mod tests {
             pool("gpu", &json!({"spec": {"template": {"spec": spec}}}))
         };
         let mut by_pool = Fixture::new();
-        by_pool.pools = vec![ec2(json!({"requirements": requirement(famly)}))];
+        by_pool.objects.node_pools = vec![ec2(json!({"requirements": requirement(famly)}))];
         let mut by_policy = Fixture::new();
-        by_policy.pools = vec![ec2(json!({}))];
+        by_policy.objects.node_pools = vec![ec2(json!({}))];
         by_policy.policy.requirements = serde_json::from_value(requirement(famly)).unwrap();
         let mut by_tier = Fixture::new();
-        by_tier.pools = vec![ec2(json!({}))];
+        by_tier.objects.node_pools = vec![ec2(json!({}))];
         let tier = json!({"name": "spot", "nodePoolName": "gpu", "requirements": requirement(famly)});
         by_tier.policy.tiers = serde_json::from_value(json!([tier])).unwrap();
         let mut by_pods = Fixture::new().pods(&json!({"nodeSelector": {famly: "p5"}}));
-        by_pods.pools = vec![ec2(json!({}))];
+        by_pods.objects.node_pools = vec![ec2(json!({}))];
         for (world, who) in [
             (by_pool, "NodePool gpu"),
             (by_policy, "the policy"),

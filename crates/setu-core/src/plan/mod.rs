@@ -18,6 +18,7 @@ pub mod demand;
 pub mod devices;
 pub mod gates;
 mod input;
+mod kinds;
 pub mod lifetime;
 pub mod market;
 mod matching;
@@ -55,6 +56,7 @@ use crate::planted::planted;
 use demand::PodSetDemand;
 pub use input::{Cluster, Edited, OptionSelection, Request};
 use k8s_openapi::api::core::v1::Toleration;
+pub use kinds::PlanObjects;
 pub use obstacle::{Obstacle, ObstacleReason};
 pub use outcome::{Most, Outcome, Plan, PodShare, Slot};
 use passed_over::PassedOver;
@@ -242,7 +244,7 @@ fn nodes(
     needs.topology.allows_hosts(&plan)?;
     let plan = Plan { tier: option.tier, option_name: option.title(request.policy).into(), ..plan };
     let pinned = demand::pinned(cluster.cluster_queue, request);
-    merge::check(cluster.flavors, request, &pod_set_updates(&pinned, request.gang, plan.pinning))?;
+    merge::check(&cluster.objects.flavors, request, &pod_set_updates(&pinned, request.gang, plan.pinning))?;
     Ok(plan)
 }
 
@@ -287,9 +289,10 @@ mod tests {
         let first = hash(&world);
         assert_eq!((first.len(), hash(&world)), (33, first.clone()));
         let rehashed = json!({"metadata": {"annotations": {(names::NODEPOOL_HASH): "9"}}});
-        world.pools = vec![pool("gpu", &rehashed)];
+        world.objects.node_pools = vec![pool("gpu", &rehashed)];
         assert_eq!(hash(&world), first);
-        world.pools = vec![pool("gpu", &json!({"spec": {"template": {"metadata": {"labels": {"x": "y"}}}}}))];
+        world.objects.node_pools =
+            vec![pool("gpu", &json!({"spec": {"template": {"metadata": {"labels": {"x": "y"}}}}}))];
         assert_ne!(hash(&world), first);
         assert_ne!(hash(&two_sets()), first);
     }
@@ -320,7 +323,7 @@ mod tests {
     #[test]
     fn one_taint_or_none_for_the_whole_gang() {
         let mut world = two_sets();
-        world.daemon_sets = vec![daemon_set("logs", &json!({}))];
+        world.objects.daemon_sets = vec![daemon_set("logs", &json!({}))];
         let plan = world.provisioned();
         assert_eq!(plan.pinning, Pinning::Selector);
         assert!(plan.slots.iter().all(|s| s.template.spec.taints.is_empty()));

@@ -42,7 +42,7 @@ pub fn candidates(
         let drafts = vec![draft(cluster, named(cluster, name)?, request, tier, wanted)?];
         return Ok(Candidates { drafts, ..Candidates::default() });
     }
-    let mut pools: Vec<&Arc<NodePool>> = cluster.node_pools.iter().collect();
+    let mut pools: Vec<&Arc<NodePool>> = cluster.objects.node_pools.iter().collect();
     pools.sort_by_key(|p| Reverse((p.spec.weight.unwrap_or_default(), p.metadata.name.clone())));
     let (mut ranked, mut unfit) = (Vec::new(), Vec::new());
     for pool in pools {
@@ -71,7 +71,7 @@ pub fn candidates(
 
 /// The NodePool of this name.
 fn named<'c>(cluster: &Cluster<'c>, name: &String) -> Result<&'c Arc<NodePool>, Obstacle> {
-    let mut pools = cluster.node_pools.iter();
+    let mut pools = cluster.objects.node_pools.iter();
     pools.find(|p| p.metadata.name.as_ref() == Some(name)).ok_or_else(|| {
         let message = format!(
             "NodePool {name} does not exist; create it, or name another one in the policy or parameters"
@@ -198,7 +198,7 @@ mod tests {
     use serde_json::{Value, json};
 
     fn world(pools: &[(&str, Value)]) -> Fixture {
-        Fixture { pools: pools.iter().map(|(name, change)| pool(name, change)).collect(), ..Fixture::new() }
+        Fixture::new().pools(pools.iter().map(|(name, change)| pool(name, change)).collect())
     }
 
     fn chosen(world: &Fixture) -> String {
@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn a_pool_that_does_not_fit_the_flavor_is_passed_over() {
         let mut world = world(&[("cpu", json!({"spec": {"weight": 9}})), ("gpu", json!({}))]);
-        world.flavors = vec![flavor("gpu", &json!({(crate::names::NODEPOOL): "gpu"}))];
+        world.objects.flavors = vec![flavor("gpu", &json!({(crate::names::NODEPOOL): "gpu"}))];
         assert_eq!(chosen(&world), "gpu");
     }
 
@@ -264,15 +264,15 @@ mod tests {
     #[test]
     fn only_the_nearest_candidates_are_reported() {
         let mut world = world(&[("far", zoned("b")), ("tainted", zoned("a")), ("late", zoned("a"))]);
-        world.flavors = vec![flavor("gpu", &json!({"topology.kubernetes.io/zone": "a"}))];
+        world.objects.flavors = vec![flavor("gpu", &json!({"topology.kubernetes.io/zone": "a"}))];
         let taint =
             json!({"spec": {"template": {"spec": {"taints": [{"key": "x", "effect": "NoSchedule"}]}}}});
-        world.pools[1] = pool("tainted", &taint);
-        world.pools[2] = pool("late", &not_ready(&[("Ready", "False")]));
+        world.objects.node_pools[1] = pool("tainted", &taint);
+        world.objects.node_pools[2] = pool("late", &not_ready(&[("Ready", "False")]));
         assert_eq!(world.obstacle().1, "NodePool late is not ready (Ready: Because so it is)");
-        world.pools.pop();
+        world.objects.node_pools.pop();
         assert_eq!(world.obstacle().0, ObstacleReason::TaintNotTolerated);
-        world.pools.pop();
+        world.objects.node_pools.pop();
         let far = "ResourceFlavor gpu asks for topology.kubernetes.io/zone [a], but NodePool far offers [b]";
         assert_eq!(world.obstacle(), (ObstacleReason::FlavorNotOffered, far.to_owned()));
     }
@@ -358,7 +358,7 @@ mod tests {
             assert_eq!(world.obstacle().0, ObstacleReason::NodePoolEdited, "{unseen:?}");
             let cluster = Cluster { edited: Edited::PassedOver, ..world.cluster() };
             let Outcome::Provision(plan) = crate::plan::plan(&cluster, &world.request()) else {
-                panic!("nobody may ever look at it")
+                panic!("nothing may ever reconcile it")
             };
             assert_eq!(plan.slots[0].node_pool, "light");
         }
@@ -384,12 +384,14 @@ mod tests {
         };
         let unseen = edited(&[("Ready", "True", 1)]);
         for weight in [9, 0] {
-            world.pools[1] = pool("heavy", &patched(unseen.clone(), &json!({"spec": {"weight": weight}})));
+            world.objects.node_pools[1] =
+                pool("heavy", &patched(unseen.clone(), &json!({"spec": {"weight": weight}})));
             let Outcome::Wait(obstacle) = again(&world) else { panic!("{:?}", again(&world)) };
             assert_eq!(obstacle.reason, ObstacleReason::NodePoolEdited);
         }
         let seen = edited(&[("Ready", "True", 2)]);
-        world.pools[1] = pool("heavy", &patched(seen, &json!({"spec": {"limits": {"nodes": "9"}}})));
+        world.objects.node_pools[1] =
+            pool("heavy", &patched(seen, &json!({"spec": {"limits": {"nodes": "9"}}})));
         assert!(matches!(again(&world), Outcome::Provision(plan) if plan.hash() == hash));
     }
 }

@@ -60,7 +60,7 @@ mod tests {
         spec.as_object_mut().unwrap().extend(pods.as_object().unwrap().clone());
         let mut world = Fixture::new().pods(&spec);
         let class = json!({"metadata": {"name": "kata"}, "handler": "kata", "scheduling": scheduling});
-        world.runtime_classes = vec![Arc::new(object(class))];
+        world.objects.runtime_classes = vec![Arc::new(object(class))];
         world
     }
 
@@ -82,10 +82,10 @@ mod tests {
         let taint = json!({"key": "kata", "effect": "NoSchedule"});
         let taints = json!({"spec": {"template": {"spec": {"taints": [taint]}}}});
         let mut refused = world(&json!({}), &Value::Null);
-        refused.pools = vec![pool("gpu", &taints)];
+        refused.objects.node_pools = vec![pool("gpu", &taints)];
         assert_eq!(refused.obstacle().0, ObstacleReason::TaintNotTolerated);
         let mut world = world(&json!({}), &json!({"tolerations": [{"key": "kata", "operator": "Exists"}]}));
-        world.pools = vec![pool("gpu", &taints)];
+        world.objects.node_pools = vec![pool("gpu", &taints)];
         assert_eq!(world.provisioned().slots.len(), 2);
     }
 
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn a_missing_runtime_class_is_reported() {
         let mut world = world(&json!({}), &Value::Null);
-        world.runtime_classes.clear();
+        world.objects.runtime_classes.clear();
         let (reason, message) = world.obstacle();
         assert_eq!(reason, ObstacleReason::RuntimeClassMissing);
         assert!(message.contains("names RuntimeClass kata, which does not exist"), "{message}");

@@ -10,7 +10,7 @@ use super::market::Market;
 use super::resources;
 use super::shape::{Accelerators, Shape, devices};
 use super::source::Source;
-use crate::api::parameters;
+use crate::api::parameters::StatedShape;
 use crate::api::pod::ResourceList;
 use crate::api::requirements::Requirements;
 use crate::names;
@@ -55,7 +55,7 @@ impl KnownTypes {
 #[derive(Clone, Copy, Debug)]
 pub struct Sources<'a> {
     /// What the policy states.
-    pub stated: &'a [parameters::StatedShape],
+    pub stated: &'a [StatedShape],
     /// What was learnt from Nodes and NodeClaims.
     pub learnt: &'a [Shape],
     /// API group of the NodeClass, which identifies the provider.
@@ -97,7 +97,7 @@ fn of_pool(learnt: &[Shape], node_pool: &str, catalogue: Option<&Catalogue>) -> 
 }
 
 /// The stated shapes, lowered where Nodes showed less, plus the learnt shapes of other types.
-fn with_stated(stated: &[parameters::StatedShape], learnt: Vec<Shape>) -> Vec<Shape> {
+fn with_stated(stated: &[StatedShape], learnt: Vec<Shape>) -> Vec<Shape> {
     let stated = stated.iter().map(|shape| Shape {
         instance_type: shape.instance_type.clone(),
         allocatable: shape.allocatable.clone(),
@@ -190,11 +190,11 @@ mod tests {
     use jiff::Timestamp;
     use serde_json::{Value, json};
 
-    fn stated(instance_type: &str) -> Vec<parameters::StatedShape> {
+    fn stated(instance_type: &str) -> Vec<StatedShape> {
         serde_json::from_value(json!([{"instanceType": instance_type, "allocatable": {"cpu": 8}}])).unwrap()
     }
 
-    fn from<'a>(stated: &'a [parameters::StatedShape], learnt: &'a [Shape]) -> Sources<'a> {
+    fn from<'a>(stated: &'a [StatedShape], learnt: &'a [Shape]) -> Sources<'a> {
         Sources { stated, learnt, group: "karpenter.kwok.sh", market: None, asks_devices: false }
     }
 
@@ -275,7 +275,7 @@ mod tests {
 
     #[test]
     fn a_single_node_that_lacks_a_stated_device_is_not_trusted() {
-        let stated: Vec<parameters::StatedShape> = serde_json::from_value(json!([
+        let stated: Vec<StatedShape> = serde_json::from_value(json!([
             {"instanceType": "p5", "allocatable": {"cpu": 8, "nvidia.com/gpu": 8}}]))
         .unwrap();
         let shown = |nodes: u32| Shape {
@@ -345,7 +345,7 @@ mod tests {
     #[test]
     fn the_catalogue_fills_in_what_policy_and_nodes_do_not_state() {
         let family = |name| json!([is("karpenter.k8s.aws/instance-family", name)]);
-        let of = |asked: &Value, stated: &[parameters::StatedShape], learnt: &[Shape]| {
+        let of = |asked: &Value, stated: &[StatedShape], learnt: &[Shape]| {
             let from =
                 Sources { stated, learnt, group: "karpenter.k8s.aws", market: None, asks_devices: false };
             known(from, &requirements(asked), "gpu")

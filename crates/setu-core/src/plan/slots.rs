@@ -363,10 +363,10 @@ mod tests {
     use super::super::fixtures::{Fixture, daemon_set, object, pod_set, pool};
     use super::super::source::Source;
     use super::*;
-    use crate::api::parameters::{self, PackingMode};
+    use crate::api::parameters::{PackingMode, StatedShape};
     use serde_json::{Value, json};
 
-    fn stated(list: &Value) -> Vec<parameters::StatedShape> {
+    fn stated(list: &Value) -> Vec<StatedShape> {
         serde_json::from_value(list.clone()).unwrap()
     }
 
@@ -382,7 +382,7 @@ mod tests {
         let mut world = Fixture::new().workload(&json!({
             "spec": {"podSets": sets}, "status": {"admission": {"podSetAssignments": assigned}},
         }));
-        world.pools = vec![pool("gpu", &typed(types))];
+        world.objects.node_pools = vec![pool("gpu", &typed(types))];
         world.policy.packing = PackingMode::Fill;
         world.policy.shapes = stated(shapes);
         world
@@ -429,7 +429,8 @@ mod tests {
         let shapes = json!([{"instanceType": "p5", "allocatable": {"cpu": 8, "nvidia.com/gpu": 8}}]);
         let mut world = filled(&[pod_set("main", 4)], &["p5"], &shapes);
         assert_eq!(world.provisioned().slots.len(), 1);
-        world.daemon_sets = vec![daemon_set("logs", &json!({"tolerations": [{"operator": "Exists"}]}))];
+        world.objects.daemon_sets =
+            vec![daemon_set("logs", &json!({"tolerations": [{"operator": "Exists"}]}))];
         assert_eq!(pods(&world.provisioned()), [[("main", 3)], [("main", 1)]]);
     }
 
@@ -539,7 +540,7 @@ mod tests {
             if stated == 0 && roll(2) == 0 {
                 let counts = json!({"key": names::DEVICE_COUNTS[0], "operator": "In", "values": [(1 + roll(4)).to_string(), "4", "8"]});
                 let requirements = json!({"spec": {"template": {"spec": {"requirements": [counts]}}}});
-                world.pools = vec![pool("gpu", &requirements)];
+                world.objects.node_pools = vec![pool("gpu", &requirements)];
             }
             let fill = world.plan();
             world.policy.packing = PackingMode::PerPod;
@@ -576,11 +577,11 @@ mod tests {
             let requirement = json!({"key": names::DEVICE_COUNTS[0], "operator": "In", "values": counts});
             vec![pool("gpu", &json!({"spec": {"template": {"spec": {"requirements": [requirement]}}}}))]
         };
-        world.pools = counted(&["1", "8"]);
+        world.objects.node_pools = counted(&["1", "8"]);
         assert_eq!(pods(&world.provisioned()), [vec![("main", 2)], vec![("main", 1)]]);
-        world.pools = counted(&["4", "8"]);
+        world.objects.node_pools = counted(&["4", "8"]);
         assert_eq!(world.provisioned().slots.len(), 3);
-        world.pools = counted(&["1", "2"]);
+        world.objects.node_pools = counted(&["1", "2"]);
         assert!(world.obstacle().1.contains("more nvidia.com/gpu than the 2 of a node"));
     }
 
@@ -589,7 +590,7 @@ mod tests {
         let mut world = filled(&[pod_set("main", 9)], &["p5"], &json!([]));
         let counted = json!({"spec": {"template": {"spec": {"requirements":
             [{"key": names::DEVICE_COUNTS[0], "operator": "In", "values": ["4"]}]}}}});
-        world.pools = vec![pool("gpu", &counted)];
+        world.objects.node_pools = vec![pool("gpu", &counted)];
         let plan = world.provisioned();
         assert_eq!(pods(&plan), [[("main", 4)], [("main", 4)], [("main", 1)]]);
         assert!(plan.notes[0].contains("packed by its 4 nvidia.com/gpu per node alone"), "{:?}", plan.notes);
@@ -649,7 +650,7 @@ mod tests {
         let requirement =
             json!({"key": "karpenter.k8s.aws/instance-family", "operator": "In", "values": ["p5"]});
         let families = json!({"spec": {"template": {"spec": {"requirements": [requirement]}}}});
-        world.pools = vec![pool("gpu", &families)];
+        world.objects.node_pools = vec![pool("gpu", &families)];
         assert_eq!(
             world.provisioned().notes,
             [

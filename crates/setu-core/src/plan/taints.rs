@@ -108,7 +108,7 @@ mod tests {
         let mut world = Fixture::new();
         let mut tolerant = (*flavor("gpu", &json!({}))).clone();
         tolerant.spec.tolerations = vec![object(json!({"key": "nvidia.com/gpu", "operator": "Exists"}))];
-        world.flavors = vec![Arc::new(tolerant)];
+        world.objects.flavors = vec![Arc::new(tolerant)];
         assert!(is_tolerated(&world, "nvidia.com/gpu", "NoSchedule"));
     }
 }

@@ -50,9 +50,7 @@ pub fn options(
     demand: &[PodSetDemand<'_>],
     topology: &Topology,
 ) -> Vec<ProvisioningOption> {
-    let of_tier = |(index, tier)| {
-        TierOptions { cluster, request, demand, topology, index, tier, passed_over: Vec::new() }.all()
-    };
+    let of_tier = |(index, tier)| TierOptions { cluster, request, demand, topology, index, tier }.all();
     (0..).zip(of_policy(request.policy)).flat_map(of_tier).collect()
 }
 
@@ -64,27 +62,35 @@ struct TierOptions<'a> {
     topology: &'a Topology,
     index: u32,
     tier: Tier,
-    /// NodePools that are not eligible. Known once the candidates are.
-    passed_over: Vec<PassedOver>,
 }
 
 impl TierOptions<'_> {
-    fn all(mut self) -> Vec<ProvisioningOption> {
-        let order = &self.request.policy.capacity_types;
-        match self.candidates().and_then(|candidates| by_capacity_type(order, candidates)) {
+    fn all(&self) -> Vec<ProvisioningOption> {
+        let impossible = |obstacle| self.option(&[&self.tier.name], BTreeSet::new(), Err(obstacle));
+        let (candidates, passed_over) = match self.candidates() {
+            Ok(found) => found,
+            Err(obstacle) => return vec![impossible(obstacle)],
+        };
+        let mut options: Vec<_> = match by_capacity_type(&self.request.policy.capacity_types, candidates) {
             Ok(kinds) => kinds.into_iter().flat_map(|kind| self.of_capacity_type(kind)).collect(),
-            Err(obstacle) => vec![self.option(&[&self.tier.name], BTreeSet::new(), Err(obstacle))],
+            Err(obstacle) => vec![impossible(obstacle)],
+        };
+        for option in &mut options {
+            let others = passed_over.iter().filter(|one| !option.pools.contains(&one.node_pool));
+            option.passed_over = others.cloned().collect();
         }
+        options
     }
 
-    /// The candidates of each pod set.
-    fn candidates(&mut self) -> Result<Vec<Vec<Draft>>, Obstacle> {
+    /// The candidates of each pod set, and the NodePools that are not eligible.
+    fn candidates(&self) -> Result<(Vec<Vec<Draft>>, Vec<PassedOver>), Obstacle> {
         let of = |wanted| pools::candidates(self.cluster, self.request, &self.tier, wanted);
         let all = self.demand.iter().map(of).collect::<Result<Vec<Candidates>, Obstacle>>()?;
-        let (drafts, passed_over): (Vec<_>, Vec<_>) =
+        let (drafts, unfit): (Vec<_>, Vec<_>) =
             all.into_iter().map(|candidates| (candidates.drafts, candidates.passed_over)).unzip();
-        PassedOver::add(&mut self.passed_over, passed_over.into_iter().flatten());
-        Ok(drafts)
+        let mut passed_over = Vec::new();
+        PassedOver::add(&mut passed_over, unfit.into_iter().flatten());
+        Ok((drafts, passed_over))
     }
 
     fn of_capacity_type(
@@ -121,8 +127,7 @@ impl TierOptions<'_> {
         portions: Result<Vec<Portion>, Obstacle>,
     ) -> ProvisioningOption {
         let name = name.iter().copied().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ");
-        let mut passed_over = self.passed_over.clone();
-        passed_over.retain(|one| !pools.contains(&one.node_pool));
+        let passed_over = Vec::new();
         ProvisioningOption { tier: self.index, name, portions, pools, passed_over, has_spare: false }
     }
 }
@@ -324,7 +329,7 @@ mod tests {
     #[test]
     fn an_option_among_several_node_pools_is_shown_by_its_node_pool_only() {
         let mut world = Fixture::new();
-        world.pools = vec![pool("gpu", &json!({})), pool("more", &json!({}))];
+        world.objects.node_pools = vec![pool("gpu", &json!({})), pool("more", &json!({}))];
         assert_eq!(world.provisioned().summary(), "2 nodes: 2 from NodePool more");
         world.policy.tiers = tiers(&json!([{"name": "any"}]));
         assert_eq!(world.provisioned().summary(), "2 nodes: 2 from NodePool more, tier any more");
@@ -342,7 +347,7 @@ mod tests {
         let tainted = crate::plan::fixtures::patched(types("g5"), &json!({"taints": taint}));
         let of = |name: &str, spec: Value| pool(name, &json!({"spec": {"template": {"spec": spec}}}));
         let mut world = Fixture::new();
-        world.pools = vec![of("cpu", types("m5")), of("gpu", tainted)];
+        world.objects.node_pools = vec![of("cpu", types("m5")), of("gpu", tainted)];
         let (reason, message) = world.obstacle();
         assert_eq!(reason, ObstacleReason::TooLarge);
         let passed =
@@ -355,7 +360,8 @@ mod tests {
     fn no_claims_are_created_while_karpenters_metrics_show_no_capacity_in_any_tier() {
         let mut world = two_tiers();
         let types = json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": ["p5"]}]);
-        world.pools = vec![pool("gpu", &json!({"spec": {"template": {"spec": {"requirements": types}}}}))];
+        world.objects.node_pools =
+            vec![pool("gpu", &json!({"spec": {"template": {"spec": {"requirements": types}}}}))];
         world.policy.tiers[1].zones = vec!["a".into()];
         world.policy.tiers[0].node_pool_name = Some("gpu".into());
         let page = |on_demand: u8| {
@@ -385,7 +391,7 @@ mod tests {
         let types = json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": ["p5"]}]);
         let zones = json!([{"key": names::ZONE, "operator": "In", "values": ["a"]}]);
         let spec = json!({"requirements": [types[0], zones[0]]});
-        world.pools = vec![pool("gpu", &json!({"spec": {"template": {"spec": spec}}}))];
+        world.objects.node_pools = vec![pool("gpu", &json!({"spec": {"template": {"spec": spec}}}))];
         let spot = offer("available", ["p5", "spot", "a"], 0);
         let market = market(&(spot + &offer("available", ["p5", "on-demand", "a"], 1)));
         world.exhausted = market.exhausted();
@@ -410,7 +416,7 @@ mod tests {
         let mut world = two_tiers();
         world.selection = OptionSelection::From(1);
         assert_eq!(world.provisioned().tier, 1);
-        world.pools = vec![pool("other", &json!({}))];
+        world.objects.node_pools = vec![pool("other", &json!({}))];
         let (reason, message) = world.obstacle();
         assert_eq!(reason, ObstacleReason::NodePoolMissing);
         assert!(message.starts_with("NodePool gpu does not exist"), "{message}");
@@ -420,8 +426,8 @@ mod tests {
     fn if_no_tier_works_each_is_reported_with_its_reason() {
         let mut world = two_tiers();
         world.policy.tiers[0].zones = vec!["x".into()];
-        world.pools.clear();
-        world.pools.push(pool("other", &json!({})));
+        world.objects.node_pools.clear();
+        world.objects.node_pools.push(pool("other", &json!({})));
         let message = world.obstacle().1;
         let spot = "no tier can be used: spot: tier spot asks for topology.kubernetes.io/zone [x], but NodePool other offers [a b]";
         assert!(
@@ -464,7 +470,7 @@ mod tests {
         };
         assert_eq!((plan.tier, plan.nodes(), plan.to_create()), (1, 2, 1));
         assert_eq!(plan.slots[1].template.metadata.name.as_deref(), Some("kept"));
-        assert!(!plan.is_exhausted(Some(&world.exhausted)), "what is there already is not looked for");
+        assert!(!plan.is_exhausted(Some(&world.exhausted)), "what exists is not bought again");
         assert_ne!(plan.slots[0].template, spot.slots[0].template);
     }
 
@@ -473,7 +479,8 @@ mod tests {
         let weight =
             |w: i32| json!({"spec": {"weight": w, "limits": {"nodes": if w == 9 { "1" } else { "9" }}}});
         let mut world = Fixture::new();
-        world.pools = vec![pool("light", &weight(1)), pool("heavy", &weight(9)), pool("middle", &weight(5))];
+        world.objects.node_pools =
+            vec![pool("light", &weight(1)), pool("heavy", &weight(9)), pool("middle", &weight(5))];
         let plan = world.provisioned();
         assert_eq!(
             (plan.slots[0].node_pool.as_str(), plan.option_index, plan.option_count),
@@ -492,7 +499,7 @@ mod tests {
         let pools = |heavy: &str| vec![at("light", 1, "True"), at("heavy", 9, heavy)];
         for (before, now, was, is) in [("False", "True", (0, 1), (1, 2)), ("True", "False", (1, 2), (0, 1))] {
             let mut world = Fixture::new();
-            world.pools = pools(before);
+            world.objects.node_pools = pools(before);
             world.selection = OptionSelection::From(was.0);
             let light = world.provisioned();
             let shown =
@@ -508,13 +515,13 @@ mod tests {
                     other => panic!("no plan: {other:?}"),
                 }
             };
-            world.pools = pools(now);
+            world.objects.node_pools = pools(now);
             let kept = found(&world);
             assert_eq!((shown(&kept), kept.hash()), (("light".to_owned(), is), hash.clone()));
-            world.pools.retain(|pool| pool.metadata.name.as_deref() == Some("heavy"));
-            world.pools.push(at("light", 1, "False"));
-            world.pools[0] = at("heavy", 9, "True");
-            assert_eq!(shown(&found(&world)).0, "heavy", "what took its place tells that the plan changed");
+            world.objects.node_pools.retain(|pool| pool.metadata.name.as_deref() == Some("heavy"));
+            world.objects.node_pools.push(at("light", 1, "False"));
+            world.objects.node_pools[0] = at("heavy", 9, "True");
+            assert_eq!(shown(&found(&world)).0, "heavy", "the plan has changed");
         }
     }
 
@@ -530,7 +537,7 @@ mod tests {
         };
         let sets: Vec<Value> = pods.iter().map(|(name, count)| pod_set(name, *count)).collect();
         let mut world = Fixture::new().workload(&json!({"spec": {"podSets": sets}}));
-        world.pools = vec![
+        world.objects.node_pools = vec![
             pool("heavy", &offers(9, &["spot", "on-demand"])),
             pool("light", &offers(1, &["spot", "reserved"])),
         ];
@@ -607,8 +614,9 @@ mod tests {
                 {"name": "lead", "flavors": {"cpu": "a"}}, {"name": "main", "flavors": {"cpu": "b"}},
             ]}},
         }));
-        world.flavors = ["a", "b"].map(|kind| flavor(kind, &json!({"kind": kind}))).to_vec();
-        world.pools = vec![pool("a", &of("a", &["on-demand"])), pool("b", &of("b", &["on-demand", "spot"]))];
+        world.objects.flavors = ["a", "b"].map(|kind| flavor(kind, &json!({"kind": kind}))).to_vec();
+        world.objects.node_pools =
+            vec![pool("a", &of("a", &["on-demand"])), pool("b", &of("b", &["on-demand", "spot"]))];
         world.policy.capacity_types =
             vec![CapacityType::Spot, CapacityType::Reserved, CapacityType::OnDemand];
         let plan = world.provisioned();
@@ -637,8 +645,8 @@ mod tests {
                 {"name": "lead", "flavors": {"cpu": "a"}}, {"name": "main", "flavors": {"cpu": "b"}},
             ]}},
         }));
-        world.flavors = ["a", "b"].map(|kind| flavor(kind, &json!({"kind": kind}))).to_vec();
-        world.pools = vec![
+        world.objects.flavors = ["a", "b"].map(|kind| flavor(kind, &json!({"kind": kind}))).to_vec();
+        world.objects.node_pools = vec![
             pool("a1", &of("a", 9, "0")),
             pool("a2", &of("a", 1, "9")),
             pool("b1", &of("b", 9, "9")),
@@ -720,7 +728,7 @@ mod tests {
         ]}}}});
         for mode in [ColocationMode::Required, ColocationMode::Preferred] {
             let mut world = two_tiers();
-            world.pools = vec![pool("gpu", &offered)];
+            world.objects.node_pools = vec![pool("gpu", &offered)];
             world.policy.tiers[0].zones = Vec::new();
             world.policy.colocation = Some(SharedLabel { topology_key: rack.into(), mode });
             let mut options = Vec::new();
@@ -745,7 +753,7 @@ mod tests {
         let rack = "example.com/rack";
         let of = |racks: &[&str]| json!([{"key": rack, "operator": "In", "values": racks}]);
         let mut world = Fixture::new();
-        world.pools = vec![pool(
+        world.objects.node_pools = vec![pool(
             "gpu",
             &json!({"spec": {"template": {"spec": {"requirements": of(&["r1", "r2", "r3"])}}}}),
         )];
@@ -775,7 +783,7 @@ mod tests {
         assert!(message.contains("list them in spec.template.spec.requirements"), "{message}");
         let racks = json!({"spec": {"template": {"spec": {"requirements":
             [{"key": rack, "operator": "In", "values": ["r1", "r2"]}]}}}});
-        world.pools = vec![pool("gpu", &racks)];
+        world.objects.node_pools = vec![pool("gpu", &racks)];
         let plan = world.provisioned();
         assert_eq!((plan.option_count, &*plan.option_name), (2, "r1"));
         let labels = plan.slots[0].template.metadata.labels.as_ref().unwrap();

@@ -362,7 +362,7 @@ mod tests {
             "status": {"admission": {"podSetAssignments": assigned}},
         }));
         let requirement = json!({"key": names::ZONE, "operator": "In", "values": zones});
-        world.pools =
+        world.objects.node_pools =
             vec![pool("gpu", &json!({"spec": {"template": {"spec": {"requirements": [requirement]}}}}))];
         world
     }
@@ -419,7 +419,7 @@ mod tests {
         world.policy.packing = PackingMode::Fill;
         let types = json!({"key": names::INSTANCE_TYPE, "operator": "In", "values": ["p5"]});
         let zone = json!({"key": names::ZONE, "operator": "In", "values": ["a", "b"]});
-        world.pools =
+        world.objects.node_pools =
             vec![pool("gpu", &json!({"spec": {"template": {"spec": {"requirements": [types, zone]}}}}))];
         let shape = json!([{"instanceType": "p5", "allocatable": {"cpu": 190, "nvidia.com/gpu": 8}}]);
         world.policy.shapes = serde_json::from_value(shape).unwrap();
@@ -522,7 +522,8 @@ mod tests {
     #[test]
     fn zones_that_the_node_pool_does_not_list_are_asked_for() {
         let mut world = world(2, &spread(&json!({})), &["a"]);
-        world.pools = vec![pool("gpu", &json!({"spec": {"template": {"spec": {"requirements": []}}}}))];
+        world.objects.node_pools =
+            vec![pool("gpu", &json!({"spec": {"template": {"spec": {"requirements": []}}}}))];
         assert!(refusal(&world).contains("does not say which values of topology.kubernetes.io/zone"));
     }
 

@@ -160,7 +160,7 @@ impl Unused {
 /// The reason that other NodePools came before this one, with their weights.
 fn came_first(cluster: &Cluster<'_>, used: &BTreeSet<String>, pool: &str) -> String {
     let weight = |name: &str| {
-        let pool = cluster.node_pools.iter().find(|pool| pool.metadata.name.as_deref() == Some(name));
+        let pool = cluster.objects.node_pools.iter().find(|pool| pool.metadata.name.as_deref() == Some(name));
         pool.and_then(|pool| pool.spec.weight).unwrap_or_default()
     };
     let own = weight(pool);

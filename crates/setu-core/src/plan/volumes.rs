@@ -488,7 +488,8 @@ mod tests {
             assert_eq!(of_each(&with_modes(modes)), ["a b", "a b"], "a file system may be in every zone");
         }
         once = with_modes(json!(["ReadWriteOnce"]));
-        once.pools = vec![pool("gpu", &json!({"spec": {"template": {"spec": {"requirements": []}}}}))];
+        once.objects.node_pools =
+            vec![pool("gpu", &json!({"spec": {"template": {"spec": {"requirements": []}}}}))];
         let Outcome::Refuse(unknown) = once.plan() else { panic!("its zones are not listed") };
         assert!(unknown.message.contains("PersistentVolumeClaim data"), "{}", unknown.message);
     }
@@ -588,7 +589,7 @@ mod tests {
     fn volume_without_node_affinity_does_not_narrow_the_nodes() {
         let mut world = bound(&json!([]));
         world.storage.volumes = there("pv", json!({"spec": {}}));
-        world.pools = vec![pool("gpu", &json!({}))];
+        world.objects.node_pools = vec![pool("gpu", &json!({}))];
         assert_eq!(zones(&world), ["a", "b"]);
     }
 }

@@ -23,7 +23,7 @@ Layers are put over each other field by field, and the later wins:
 5. the ProvisioningParameters that the check names.
 
 Lists and maps are replaced as a whole. `setu policy show --check NAME --config FILE` prints what comes of it,
-with the origin of each value; `setu policy check FILE` tells all that is wrong with a file at once.
+with the origin of each value; `setu policy check FILE` reports all that is wrong with a file at once.
 
 Spans of time are written as `90s`, `15m` or `1h30m`; amounts as Kubernetes quantities; money as a decimal in
 quotes. The file is YAML 1.2, in which `Off` is a word. kubectl reads YAML 1.1, in which it is not: write

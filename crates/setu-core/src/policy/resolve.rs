@@ -5,7 +5,7 @@
 
 use super::{PhaseLimits, Policy, RetryStrategy, SharedLabel};
 use crate::api::duration::Span;
-use crate::api::parameters::{self, ColocationMode, Compat, OnExhausted, ProvisioningParametersSpec};
+use crate::api::parameters::{Colocation, ColocationMode, Compat, OnExhausted, ProvisioningParametersSpec};
 use crate::names;
 
 /// Paths of maps that are replaced as a whole: the administrator chooses their keys, they are not fields.
@@ -134,7 +134,7 @@ impl Policy {
         self
     }
 
-    fn colocate(&mut self, stated: &parameters::Colocation) {
+    fn colocate(&mut self, stated: &Colocation) {
         let old = self.colocation.take();
         let mode = stated.mode.or(old.as_ref().map(|c| c.mode)).unwrap_or_default();
         let key = stated.topology_key.clone().or(old.map(|c| c.topology_key));
@@ -168,7 +168,7 @@ impl Policy {
         let mut layer = ProvisioningParametersSpec {
             node_pool_name: self.node_pool.clone().filter(|_| named),
             tiers: Some(self.tiers.clone()).filter(|_| !named),
-            colocation: Some(parameters::Colocation {
+            colocation: Some(Colocation {
                 topology_key: colocation.map(|c| c.topology_key.clone()),
                 mode: Some(colocation.map_or(ColocationMode::None, |c| c.mode)),
             }),

@@ -152,7 +152,7 @@ mod tests {
         }
     }
 
-    fn heard(watch: &mut Watch) -> Vec<String> {
+    fn received(watch: &mut Watch) -> Vec<String> {
         let frames = std::iter::from_fn(|| watch.next().now_or_never().flatten());
         let texts = frames.map(|frame| {
             let event: Value = serde_json::from_slice(&frame.line).unwrap();
@@ -175,7 +175,7 @@ mod tests {
         for app in ["a", "a", "b"] {
             relabel(&server, "x", app);
         }
-        assert_eq!(heard(&mut watch), ["ADDED x", "DELETED x"], "the same label again is no change");
+        assert_eq!(received(&mut watch), ["ADDED x", "DELETED x"], "the same label again is no change");
     }
 
     #[test]
@@ -189,7 +189,7 @@ mod tests {
         assert_eq!((count(1, "resourceVersion=0"), count(1, ""), count(0, "resourceVersion=0")), (1, 2, 2));
         let newer = format!("resourceVersion={}", server.version());
         assert_eq!(list(&server, 1, &newer)["code"], 504);
-        assert_eq!(heard(&mut watch), ["ADDED old"]);
+        assert_eq!(received(&mut watch), ["ADDED old"]);
         let bookmark =
             |watch: &Watch| -> Value { serde_json::from_slice(&server.bookmark(watch).line).unwrap() };
         let said = bookmark(&watch)["object"]["metadata"]["resourceVersion"].clone();
@@ -199,7 +199,7 @@ mod tests {
             "not what it never saw"
         );
         server.thaw(1);
-        assert_eq!(heard(&mut watch), ["ADDED new"]);
+        assert_eq!(received(&mut watch), ["ADDED new"]);
         assert_eq!(count(1, "resourceVersion=0"), 2);
     }
 
@@ -209,10 +209,10 @@ mod tests {
         let old = server.version();
         server.user("test").create(&CONFIG_MAP, map("x", "a")).unwrap();
         let mut alive = watch(&server, 0, &format!("resourceVersion={old}"));
-        assert_eq!(heard(&mut alive), ["ADDED x"]);
+        assert_eq!(received(&mut alive), ["ADDED x"]);
         server.compact();
         let mut late = watch(&server, 0, &format!("resourceVersion={old}"));
-        assert_eq!(heard(&mut late), ["ERROR"]);
+        assert_eq!(received(&mut late), ["ERROR"]);
         server.cut_watches(None);
         assert!(alive.next().now_or_never().unwrap().is_none());
     }
@@ -222,7 +222,7 @@ mod tests {
         let server = server();
         server.user("test").create(&CONFIG_MAP, map("x", "a")).unwrap();
         let query = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
-        assert_eq!(heard(&mut watch(&server, 0, query)), ["ADDED x", "BOOKMARK"]);
+        assert_eq!(received(&mut watch(&server, 0, query)), ["ADDED x", "BOOKMARK"]);
     }
 
     #[test]
@@ -230,8 +230,8 @@ mod tests {
         let server = server();
         server.user("test").create(&CONFIG_MAP, map("x", "a")).unwrap();
         let (mut watch, before) = (watch(&server, 0, ""), server.version());
-        heard(&mut watch);
+        received(&mut watch);
         relabel(&server, "x", "a");
-        assert_eq!((server.version(), heard(&mut watch)), (before, Vec::new()));
+        assert_eq!((server.version(), received(&mut watch)), (before, Vec::new()));
     }
 }

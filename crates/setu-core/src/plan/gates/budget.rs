@@ -104,7 +104,7 @@ mod tests {
             {"key": crate::names::INSTANCE_TYPE, "operator": "In", "values": ["p5"]},
             {"key": crate::names::CAPACITY_TYPE, "operator": "In", "values": ["on-demand", "spot"]},
         ]}}}});
-        world.pools = vec![pool("gpu", &typed)];
+        world.objects.node_pools = vec![pool("gpu", &typed)];
         world.policy.budget = serde_json::from_value(budget.clone()).unwrap();
         world
     }
@@ -168,7 +168,7 @@ mod tests {
         let spec = json!({"nodeClassRef": class, "requirements": requirements});
         for bounds in [json!({"ephemeral-storage": "1Ti"}), json!({"ephemeral-storage": "1Ti", "cpu": 100})] {
             let mut world = world(&json!({"maxResources": bounds}));
-            world.pools = vec![pool("gpu", &json!({"spec": {"template": {"spec": spec}}}))];
+            world.objects.node_pools = vec![pool("gpu", &json!({"spec": {"template": {"spec": spec}}}))];
             let (reason, message) = world.obstacle();
             assert_eq!(reason, ObstacleReason::AmountUnknown);
             assert!(
@@ -197,7 +197,8 @@ mod tests {
             let prices = json!({"a": {"on-demand": "10"}, "b": {"on-demand": "20"}});
             let mut world = world(&json!({"maxHourlyCost": most, "prices": prices}));
             let is = json!([{"key": crate::names::INSTANCE_TYPE, "operator": "In", "values": types}]);
-            world.pools = vec![pool("gpu", &json!({"spec": {"template": {"spec": {"requirements": is}}}}))];
+            world.objects.node_pools =
+                vec![pool("gpu", &json!({"spec": {"template": {"spec": {"requirements": is}}}}))];
             world
         };
         let message = |types: &Value, most: &str| world(types, most).obstacle().1;
@@ -225,7 +226,7 @@ mod tests {
                 requirements.push(json!({"key": crate::names::ZONE, "operator": "In", "values": zones}));
             }
             let spec = json!({"nodeClassRef": class, "requirements": requirements});
-            world.pools = vec![pool("gpu", &json!({"spec": {"template": {"spec": spec}}}))];
+            world.objects.node_pools = vec![pool("gpu", &json!({"spec": {"template": {"spec": spec}}}))];
             world
         };
         let answer = |zones: &Value| {

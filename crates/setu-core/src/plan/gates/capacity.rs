@@ -27,7 +27,8 @@ pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Gat
     let taken_over = warm::of_plan(plan, cluster.warm);
     let taken_over: BTreeSet<&str> =
         taken_over.values().filter_map(|claim| claim.metadata.name.as_deref()).collect();
-    let pool = |name: &String| cluster.node_pools.iter().find(|p| p.metadata.name.as_ref() == Some(name));
+    let pool =
+        |name: &String| cluster.objects.node_pools.iter().find(|p| p.metadata.name.as_ref() == Some(name));
     plan.reservations(request.gang)
         .iter()
         .filter_map(|wanted| {
@@ -278,14 +279,14 @@ fn with_nodes(list: &ResourceList, nodes: u32) -> ResourceList {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::parameters;
+    use crate::api::parameters::{Budget, GateMode, PackingMode, StatedShape, Unknown};
     use crate::plan::Outcome;
     use crate::plan::fixtures::{Fixture, market, object, offer, patched, pool};
     use serde_json::{Value, json};
     use std::collections::BTreeMap;
 
     fn world(limits: &Value) -> Fixture {
-        Fixture { pools: vec![pool("gpu", &json!({"spec": {"limits": limits}}))], ..Fixture::new() }
+        Fixture::new().pools(vec![pool("gpu", &json!({"spec": {"limits": limits}}))])
     }
 
     fn claim(gang: &str, change: &Value) -> NodeClaim {
@@ -331,11 +332,12 @@ mod tests {
              wait until nodes go"
         );
         // One limit is exceeded together with the others; the second by the gang alone.
-        world.pools = super::tests::world(&json!({"nodes": "2", "nvidia.com/gpu": "1"})).pools;
+        world.objects.node_pools =
+            super::tests::world(&json!({"nodes": "2", "nvidia.com/gpu": "1"})).objects.node_pools;
         let Outcome::Refuse(obstacle) = world.plan() else { panic!("{:?}", world.plan()) };
         assert_eq!(obstacle.reason, ObstacleReason::LimitTooSmall);
         assert!(obstacle.message.contains("limit of 1 nvidia.com/gpu: 1 in use and 2 more"), "{obstacle:?}");
-        world.policy.capacity_gate = parameters::GateMode::Warn;
+        world.policy.capacity_gate = GateMode::Warn;
         assert!(world.provisioned().notes[0].contains("limit of 1 nvidia.com/gpu"));
     }
 
@@ -356,17 +358,17 @@ mod tests {
             let status = json!({"resources": {"nvidia.com/gpu": gpus, "nodes": nodes}});
             vec![pool("gpu", &json!({"spec": {"limits": limits}, "status": status}))]
         };
-        world.pools = with_status("10", "2");
+        world.objects.node_pools = with_status("10", "2");
         assert!(world.obstacle().1.contains("limit of 11 nvidia.com/gpu: 10 in use and 2 more"));
-        world.pools = with_status("8", "3");
+        world.objects.node_pools = with_status("8", "3");
         assert!(world.obstacle().1.contains("limit of 4 nodes: 3 in use and 2 more"));
-        world.pools = with_status("8", "2");
+        world.objects.node_pools = with_status("8", "2");
         assert_eq!(world.provisioned().slots.len(), 2);
         let of = |gang: &str, change: &Value| {
             claim(gang, &patched(json!({"status": {"capacity": {"nvidia.com/gpu": "8"}}}), change))
         };
         let going = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
-        world.pools = with_status("10", "2");
+        world.objects.node_pools = with_status("10", "2");
         for left_out in [of("g1", &json!({})), of("g2", &going)] {
             world.claims = vec![left_out];
             assert_eq!(world.provisioned().slots.len(), 2, "2 are in use");
@@ -387,18 +389,18 @@ mod tests {
         let mut world = Fixture::new()
             .workload(&json!({"spec": {"podSets": [crate::plan::fixtures::pod_set("main", 16)]}}));
         let types = json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": ["p5.48xlarge"]}]);
-        world.pools = vec![ec2(&types, &json!({"nvidia.com/gpu": limit}))];
+        world.objects.node_pools = vec![ec2(&types, &json!({"nvidia.com/gpu": limit}))];
         world
     }
 
     #[test]
     fn a_device_limit_is_enforced_without_stated_shapes() {
         let mut world = sixteen("64");
-        world.policy.packing = parameters::PackingMode::PerPod;
+        world.policy.packing = PackingMode::PerPod;
         let (reason, message) = world.obstacle();
         assert_eq!(reason, ObstacleReason::LimitTooSmall);
         assert!(message.contains("0 in use and 128 more"), "{message}");
-        world.policy.packing = parameters::PackingMode::Auto;
+        world.policy.packing = PackingMode::Auto;
         assert_eq!(world.provisioned().slots.len(), 2);
         assert_eq!(sixteen("15").obstacle().0, ObstacleReason::LimitTooSmall);
     }
@@ -407,9 +409,8 @@ mod tests {
     fn a_family_counts_with_the_largest_type_that_its_claims_list() {
         let family =
             json!([{"key": "karpenter.k8s.aws/instance-family", "operator": "In", "values": ["g6"]}]);
-        let mut world =
-            Fixture { pools: vec![ec2(&family, &json!({"nvidia.com/gpu": "2"}))], ..Fixture::new() };
-        world.policy.packing = parameters::PackingMode::PerPod;
+        let mut world = Fixture::new().pools(vec![ec2(&family, &json!({"nvidia.com/gpu": "2"}))]);
+        world.policy.packing = PackingMode::PerPod;
         let plan = world.provisioned();
         assert_eq!(plan.reservations("g1")[0].most["nvidia.com/gpu"].0, "2", "larger types are left out");
         assert!(
@@ -426,7 +427,7 @@ mod tests {
             let template = json!({"spec": {"requirements": requirements, "nodeClassRef": {"group": "karpenter.gcp.io", "kind": "GCPNodeClass", "name": "default"}}});
             pool("gpu", &json!({"spec": {"limits": limits, "template": template}}))
         };
-        let of = |limits: &Value| Fixture { pools: vec![elsewhere(&unknown_type, limits)], ..Fixture::new() };
+        let of = |limits: &Value| Fixture::new().pools(vec![elsewhere(&unknown_type, limits)]);
         let mut world = of(&json!({"nvidia.com/gpu": "64", "nodes": "9"}));
         let (reason, message) = world.obstacle();
         assert_eq!(reason, ObstacleReason::AmountUnknown);
@@ -434,20 +435,19 @@ mod tests {
         let reports = crate::plan::option_reports(&world.cluster(), &world.request()).unwrap();
         let report = reports[0].reports.iter().find(|r| r.gate == Gate::Capacity).unwrap();
         assert_eq!((report.answer, report.is_closed()), (GateAnswer::Unknown, true));
-        world.policy.unknown = parameters::Unknown::Warn;
+        world.policy.unknown = Unknown::Warn;
         let plan = world.provisioned();
         assert!(plan.notes.iter().any(|note| note.contains("cannot be compared")), "{:?}", plan.notes);
         assert_eq!(of(&json!({"nodes": "9"})).provisioned().slots.len(), 2, "nodes are counted");
         for (resource, answer) in [("nvidia.com/gpu", GateAnswer::Warn), ("cpu", GateAnswer::Allow)] {
             let limits = json!({"spec": {"limits": {resource: "64"}}});
-            let of_nothing = Fixture { pools: vec![pool("gpu", &limits)], ..Fixture::new() };
+            let of_nothing = Fixture::new().pools(vec![pool("gpu", &limits)]);
             let report = of_nothing.provisioned().reports.iter().find(|r| r.gate == Gate::Capacity).cloned();
             assert_eq!(report.unwrap().answer, answer, "{resource} of nodes of kwok");
         }
         let count = json!({"key": names::DEVICE_COUNTS[0], "operator": "In", "values": ["8"]});
         let counted = json!([unknown_type[0], count]);
-        let world =
-            Fixture { pools: vec![elsewhere(&counted, &json!({"nvidia.com/gpu": "64"}))], ..Fixture::new() };
+        let world = Fixture::new().pools(vec![elsewhere(&counted, &json!({"nvidia.com/gpu": "64"}))]);
         assert_eq!(
             world.provisioned().reservations("g1")[0].most["nvidia.com/gpu"].0,
             "16",
@@ -462,7 +462,7 @@ mod tests {
             let class = json!({"group": group, "kind": "any", "name": "default"});
             let template = json!({"spec": {"requirements": is(name), "nodeClassRef": class}});
             let pools = vec![pool("gpu", &json!({"spec": {"limits": limits, "template": template}}))];
-            Fixture { pools, ..Fixture::new() }
+            Fixture::new().pools(pools)
         };
         let (aws, azure) = ("karpenter.k8s.aws", "karpenter.azure.com");
         let one = "Standard_NC4as_T4_v3";
@@ -478,18 +478,23 @@ mod tests {
             let reports = crate::plan::option_reports(&world.cluster(), &world.request()).unwrap();
             let report = reports[0].reports.iter().find(|r| r.gate == Gate::Capacity).unwrap();
             assert_eq!((report.answer, report.is_closed()), (GateAnswer::Unknown, true));
-            world.policy.unknown = parameters::Unknown::Warn;
+            world.policy.unknown = Unknown::Warn;
             assert!(world.provisioned().notes.iter().any(|note| note.contains(&words)));
         }
         let counted = of(aws, "g6.xlarge", &json!({"pods": "115"})).obstacle();
-        assert_eq!(counted.0, ObstacleReason::LimitTooSmall, "of EC2 the catalogue tells: {}", counted.1);
+        assert_eq!(
+            counted.0,
+            ObstacleReason::LimitTooSmall,
+            "the catalogue knows EC2's types: {}",
+            counted.1
+        );
         let mut stated = of(azure, one, &json!({"pods": "60"}));
         let shape = json!({"instanceType": one,
             "allocatable": {"cpu": 3, "memory": "20Gi", "pods": 30, "nvidia.com/gpu": 1}});
         stated.policy.shapes = serde_json::from_value(json!([shape])).unwrap();
-        stated.policy.packing = parameters::PackingMode::PerPod;
+        stated.policy.packing = PackingMode::PerPod;
         assert_eq!(stated.provisioned().slots.len(), 2);
-        stated.pools = of(azure, one, &json!({"pods": "59"})).pools;
+        stated.objects.node_pools = of(azure, one, &json!({"pods": "59"})).objects.node_pools;
         assert_eq!(stated.obstacle().0, ObstacleReason::LimitTooSmall);
     }
 
@@ -501,7 +506,7 @@ mod tests {
     }
 
     /// Shapes of these types: `p5` has 8 GPUs, any other 1.
-    fn shapes(types: &[&str]) -> Vec<parameters::StatedShape> {
+    fn shapes(types: &[&str]) -> Vec<StatedShape> {
         let gpus = |t: &str| if t == "p5" { "8" } else { "1" };
         let all = types
             .iter()
@@ -512,7 +517,7 @@ mod tests {
     #[test]
     fn a_type_whose_nodes_would_exceed_the_limits_is_left_out() {
         let mut world = world(&json!({}));
-        world.policy.packing = parameters::PackingMode::PerPod;
+        world.policy.packing = PackingMode::PerPod;
         world.policy.shapes = shapes(&["g5", "p5"]);
         let types = |world: &Fixture| {
             let plan = world.provisioned();
@@ -521,23 +526,23 @@ mod tests {
             (types, plan.notes)
         };
         let left_out = vec!["type p5 is left out: 2 nodes of such a type are over the limits".to_owned()];
-        world.pools = vec![typed("16")];
+        world.objects.node_pools = vec![typed("16")];
         assert_eq!(types(&world), ("g5 p5".into(), vec![]));
-        world.pools = vec![typed("15")];
+        world.objects.node_pools = vec![typed("15")];
         assert_eq!(types(&world), ("g5".into(), left_out.clone()));
-        world.pools = vec![typed("16")];
+        world.objects.node_pools = vec![typed("16")];
         world.policy.budget =
             serde_json::from_value(json!({"maxResources": {"nvidia.com/gpu": 15}})).unwrap();
         assert_eq!(types(&world), ("g5".into(), left_out));
-        world.policy.budget = parameters::Budget::default();
-        world.pools = vec![typed("1")];
+        world.policy.budget = Budget::default();
+        world.objects.node_pools = vec![typed("1")];
         assert_eq!(world.obstacle().0, ObstacleReason::LimitTooSmall, "all are too large");
     }
 
     #[test]
     fn a_claim_that_has_not_launched_counts_with_the_largest_type_that_it_lists() {
         let mut world = world(&json!({"nvidia.com/gpu": "9"}));
-        world.policy.packing = parameters::PackingMode::PerPod;
+        world.policy.packing = PackingMode::PerPod;
         world.policy.shapes = shapes(&["g5", "p5"]);
         let listing = |types: &[&str]| {
             let requirement = json!({"key": names::INSTANCE_TYPE, "operator": "In", "values": types});
@@ -552,9 +557,9 @@ mod tests {
     #[test]
     fn the_message_says_if_smaller_types_would_fit_beside_the_others() {
         let mut world = world(&json!({}));
-        world.policy.packing = parameters::PackingMode::PerPod;
+        world.policy.packing = PackingMode::PerPod;
         world.policy.shapes = shapes(&["g5", "p5"]);
-        world.pools = vec![typed("16")];
+        world.objects.node_pools = vec![typed("16")];
         let others =
             |gpus: &str| vec![claim("g2", &json!({"status": {"capacity": {"nvidia.com/gpu": gpus}}}))];
         let remedy = "list smaller types in NodePool or tier, which would fit beside the others";
@@ -569,11 +574,11 @@ mod tests {
     #[test]
     fn a_type_that_exceeds_the_limits_by_itself_is_named() {
         let mut world = world(&json!({}));
-        world.policy.packing = parameters::PackingMode::PerPod;
+        world.policy.packing = PackingMode::PerPod;
         world.policy.shapes = shapes(&["p5"]);
         let requirement = json!({"key": names::INSTANCE_TYPE, "operator": "In", "values": ["p5"]});
         let template = json!({"spec": {"requirements": [requirement]}});
-        world.pools =
+        world.objects.node_pools =
             vec![pool("gpu", &json!({"spec": {"limits": {"nvidia.com/gpu": "15"}, "template": template}}))];
         let message = world.obstacle().1;
         let named = "2 nodes count as the largest type that they may be of, p5 with 8 nvidia.com/gpu";
@@ -583,13 +588,13 @@ mod tests {
     #[test]
     fn a_node_counts_with_the_largest_type_that_it_may_become() {
         let mut world = world(&json!({"nvidia.com/gpu": "15"}));
-        world.pools = vec![typed("16")];
+        world.objects.node_pools = vec![typed("16")];
         // One node belongs to another gang.
         world.claims = vec![claim("g2", &json!({}))];
-        for mode in [parameters::PackingMode::PerPod, parameters::PackingMode::Fill] {
+        for mode in [PackingMode::PerPod, PackingMode::Fill] {
             world.policy.packing = mode;
             world.policy.shapes = shapes(&["g5", "p5"]);
-            let (nodes, gpus) = if mode == parameters::PackingMode::Fill { (1, "8") } else { (2, "16") };
+            let (nodes, gpus) = if mode == PackingMode::Fill { (1, "8") } else { (2, "16") };
             let wanted = match world.plan() {
                 Outcome::Provision(plan) => plan.reservations("g1").remove(0),
                 Outcome::Wait(obstacle) => {
@@ -603,7 +608,7 @@ mod tests {
                 (nodes, gpus, 0)
             );
         }
-        world.policy.packing = parameters::PackingMode::PerPod;
+        world.policy.packing = PackingMode::PerPod;
         assert_eq!(world.obstacle().0, ObstacleReason::LimitExceeded);
         world.policy.shapes = shapes(&["g5"]);
         let report =
@@ -621,7 +626,7 @@ mod tests {
         let mut world = Fixture::new().workload(&json!({"spec": {"podSets": sets}}));
         let family =
             json!([{"key": "karpenter.k8s.aws/instance-family", "operator": "In", "values": ["g5"]}]);
-        world.pools = vec![ec2(&family, &json!({"nvidia.com/gpu": gpus}))];
+        world.objects.node_pools = vec![ec2(&family, &json!({"nvidia.com/gpu": gpus}))];
         world
     }
 
@@ -673,11 +678,11 @@ mod tests {
             let spec = json!({"nodeClassRef": class, "requirements": listed});
             vec![pool("gpu", &json!({"spec": {"limits": {"cpu": limit}, "template": {"spec": spec}}}))]
         };
-        world.pools = pool_of("3900m");
+        world.objects.node_pools = pool_of("3900m");
         let (reason, message) = world.obstacle();
         assert_eq!(reason, ObstacleReason::LimitTooSmall);
         assert!(message.contains("0 in use and 4 more"), "pods can use 1930m of each: {message}");
-        world.pools = pool_of("4");
+        world.objects.node_pools = pool_of("4");
         assert_eq!(world.provisioned().slots.len(), 2);
     }
 
@@ -687,8 +692,8 @@ mod tests {
             &json!({"containers": [{"resources": {"requests": {"cpu": "1500m"}, "limits": {"cpu": "1500m"}}}]}),
         );
         let listed = json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": [instance_type]}]);
-        world.pools = vec![ec2(&listed, &json!({"nvidia.com/gpu": "8"}))];
-        world.policy.packing = parameters::PackingMode::PerPod;
+        world.objects.node_pools = vec![ec2(&listed, &json!({"nvidia.com/gpu": "8"}))];
+        world.policy.packing = PackingMode::PerPod;
         world
     }
 
@@ -725,16 +730,16 @@ mod tests {
         let of = |key: &str| {
             let mut world = plain("p4d.24xlarge");
             let listed = json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": ["p4d.24xlarge"]}]);
-            world.pools = vec![ec2(&listed, &json!({key: "16"}))];
+            world.objects.node_pools = vec![ec2(&listed, &json!({key: "16"}))];
             world
         };
         let mut world = of("example.com/foo");
         let (reason, message) = world.obstacle();
         assert_eq!(reason, ObstacleReason::AmountUnknown, "{message}");
         assert!(message.contains("it is not known how much example.com/foo 2 nodes may have"), "{message}");
-        world.policy.unknown = parameters::Unknown::Warn;
+        world.policy.unknown = Unknown::Warn;
         assert!(world.provisioned().notes[0].contains("how much example.com/foo"));
-        world.policy.unknown = parameters::Unknown::Wait;
+        world.policy.unknown = Unknown::Wait;
         for foo in ["8", "9"] {
             let allocatable = json!({"cpu": "90", "memory": "1000Gi", "example.com/foo": foo});
             let shape = json!([{"instanceType": "p4d.24xlarge", "allocatable": allocatable}]);
@@ -749,7 +754,7 @@ mod tests {
         let counted = json!({"spec": {"limits": {"nvidia.com/gpu": "8"}, "template": {"spec": {"requirements":
             [{"key": names::DEVICE_COUNTS[0], "operator": "In", "values": ["4", "8"]}]}}}});
         let mut world = world(&json!({}));
-        world.pools = vec![pool("gpu", &counted)];
+        world.objects.node_pools = vec![pool("gpu", &counted)];
         let message = world.obstacle().1;
         assert!(message.contains("limit of 8 nvidia.com/gpu: 0 in use and 16 more"), "{message}");
         let remedy = "; raise spec.limits, or list smaller types in NodePool or tier: 2 nodes count as the largest type that they may be of";
@@ -789,9 +794,9 @@ mod tests {
     #[test]
     fn a_warning_gate_passes_the_plan_with_a_note_and_a_gate_that_is_off_without_one() {
         let mut world = world(&json!({"memory": "1Gi", "nodes": "1"}));
-        world.policy.capacity_gate = parameters::GateMode::Warn;
+        world.policy.capacity_gate = GateMode::Warn;
         assert!(world.provisioned().notes[0].contains("limit of 1 node:"));
-        world.policy.capacity_gate = parameters::GateMode::Off;
+        world.policy.capacity_gate = GateMode::Off;
         assert!(world.provisioned().notes.is_empty());
     }
 }

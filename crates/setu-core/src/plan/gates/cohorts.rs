@@ -136,7 +136,7 @@ impl Tree {
             below.entry(&cohort.spec.parent_name).or_default().push(name);
         }
         let mut members: BTreeMap<&str, Vec<CohortPart>> = BTreeMap::new();
-        for queue in cluster.cluster_queues {
+        for queue in &cluster.objects.cluster_queues {
             members.entry(&queue.spec.cohort_name).or_default().push(CohortPart::of(queue, item));
         }
         let own = |name: &str| {
@@ -310,7 +310,7 @@ mod tests {
         let report = gpus(&world);
         assert_eq!(report.answer, GateAnswer::Wait, "{}", report.message);
         assert!(report.message.contains("the others in cohort c lend 1 at most"), "{}", report.message);
-        world.queues.pop();
+        world.objects.cluster_queues.pop();
         assert_eq!(gpus(&world).answer, GateAnswer::Allow);
     }
 

@@ -204,7 +204,7 @@ mod tests {
             {"key": names::INSTANCE_TYPE, "operator": "In", "values": ["p5"]},
             {"key": names::CAPACITY_TYPE, "operator": "In", "values": ["on-demand", "spot"]},
         ]}}}});
-        world.pools = vec![pool("gpu", &typed)];
+        world.objects.node_pools = vec![pool("gpu", &typed)];
         world.policy.budget =
             serde_json::from_value(json!({"prices": {"p5": {"on-demand": "10", "spot": "4"}}})).unwrap();
         world
@@ -301,7 +301,7 @@ mod tests {
             let class = json!({"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"});
             let is = json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": [name]}]);
             let template = json!({"spec": {"nodeClassRef": class, "requirements": is}});
-            Fixture { pools: vec![pool("gpu", &json!({"spec": {"template": template}}))], ..Fixture::new() }
+            Fixture::new().pools(vec![pool("gpu", &json!({"spec": {"template": template}}))])
         };
         let disk: QueueGuards =
             serde_json::from_value(json!({"maxResources": {"ephemeral-storage": "9Ti"}})).unwrap();
@@ -313,7 +313,7 @@ mod tests {
         world.policy.unknown = crate::api::parameters::Unknown::Warn;
         assert!(matches!(outcome(&world, &disk, Vec::new()), Outcome::Provision(_)));
         let mut open = on("p9.huge");
-        open.pools = vec![pool(
+        open.objects.node_pools = vec![pool(
             "gpu",
             &json!({"spec": {"template": {"spec": {"nodeClassRef": {"group": "karpenter.gcp.io"}}}}}),
         )];

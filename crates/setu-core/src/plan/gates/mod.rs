@@ -18,7 +18,7 @@ mod unknown;
 
 pub use super::obstacle::Gate;
 use super::{Cluster, Obstacle, Plan, Request};
-use crate::api::parameters;
+use crate::api::parameters::GateMode;
 pub use report::{GateAnswer, GateReport};
 
 /// The answers of all gates that the policy has not switched off.
@@ -31,10 +31,10 @@ pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Gat
     reports.extend(budget::ask(policy, plan));
     reports.extend(guards::ask(cluster, plan));
     reports.extend(local_queue::ask(cluster, request, plan));
-    if policy.capacity_gate != parameters::GateMode::Off {
+    if policy.capacity_gate != GateMode::Off {
         reports.extend(capacity::ask(cluster, request, plan));
     }
-    if policy.quota_gate != parameters::GateMode::Off {
+    if policy.quota_gate != GateMode::Off {
         reports.extend(quota::ask(cluster, request).into_iter().map(|r| r.with_force_of(policy.quota_gate)));
     }
     reports

@@ -131,7 +131,7 @@ fn why(obstacle: &CannotBorrow, own: Amount, show: impl Fn(Amount) -> String) ->
 pub(super) mod tests {
     use super::*;
     use crate::api::Cohort;
-    use crate::api::parameters;
+    use crate::api::parameters::GateMode;
     use crate::plan::fixtures::{Fixture, object};
     use serde_json::{Value, json};
     use std::sync::Arc;
@@ -163,8 +163,8 @@ pub(super) mod tests {
     pub(in crate::plan::gates) fn world(queues: Vec<ClusterQueue>) -> Fixture {
         let mut world = Fixture::new();
         world.queue = queues.first().cloned();
-        world.queues = queues.into_iter().map(Arc::new).collect();
-        world.policy.quota_gate = parameters::GateMode::Enforce;
+        world.objects.cluster_queues = queues.into_iter().map(Arc::new).collect();
+        world.policy.quota_gate = GateMode::Enforce;
         world
     }
 
@@ -253,7 +253,7 @@ pub(super) mod tests {
         world.workload.spec.queue_name.push_str("lq");
         world.local_queues = vec![crate::plan::fixtures::local_queue("lq", "elsewhere")];
         assert!(world.obstacle().1.contains("leads to ClusterQueue elsewhere"));
-        world.policy.quota_gate = parameters::GateMode::Warn;
+        world.policy.quota_gate = GateMode::Warn;
         assert!(world.provisioned().notes[0].contains("elsewhere"));
     }
 
@@ -272,7 +272,7 @@ pub(super) mod tests {
     #[test]
     fn removed_quota_is_reported() {
         let mut world = world(vec![queue("q", "", &nominal("8"), "8")]);
-        world.flavors.push(crate::plan::fixtures::flavor("old", &json!({})));
+        world.objects.flavors.push(crate::plan::fixtures::flavor("old", &json!({})));
         world.workload = object(json!({
             "metadata": {"name": "w", "namespace": "ns"},
             "spec": {"queueName": "lq", "podSets": [crate::plan::fixtures::pod_set("main", 2)]},

@@ -7,7 +7,7 @@ use super::{Gate, GateAnswer, GateReport};
 use crate::api::NodePool;
 use crate::api::condition;
 use crate::api::node_claim::NodeClassRef;
-use crate::api::parameters;
+use crate::api::parameters::GateMode;
 use crate::plan::{Cluster, Edited, ObstacleReason, Plan};
 use crate::policy::Policy;
 use std::collections::BTreeSet;
@@ -16,7 +16,8 @@ use std::collections::BTreeSet;
 pub fn ask(cluster: &Cluster<'_>, policy: &Policy, plan: &Plan) -> Vec<GateReport> {
     let mut asked = BTreeSet::new();
     let pools = plan.wanted().filter_map(|slot| {
-        let found = cluster.node_pools.iter().find(|p| p.metadata.name.as_ref() == Some(&slot.node_pool))?;
+        let found =
+            cluster.objects.node_pools.iter().find(|p| p.metadata.name.as_ref() == Some(&slot.node_pool))?;
         asked.insert(&slot.node_pool).then_some((found, &slot.template.spec.node_class_ref))
     });
     pools.filter_map(|(pool, class)| of_pool(pool, class, policy.node_class_gate)).collect()
@@ -29,7 +30,7 @@ pub fn is_open(pool: &NodePool, policy: &Policy, edited: Edited) -> bool {
     (edited == Edited::Awaited && pool.is_unseen()) || report.is_none_or(|report| !report.is_closed())
 }
 
-fn of_pool(pool: &NodePool, class: &NodeClassRef, force: parameters::GateMode) -> Option<GateReport> {
+fn of_pool(pool: &NodePool, class: &NodeClassRef, force: GateMode) -> Option<GateReport> {
     let name = pool.metadata.name.as_deref().unwrap_or_default();
     let report = GateReport::of(Gate::Readiness, name).because(ObstacleReason::NodePoolNotReady);
     if pool.is_assumed_ready() {
@@ -47,7 +48,7 @@ fn of_pool(pool: &NodePool, class: &NodeClassRef, force: parameters::GateMode) -
     if !only_the_class_is_not_ready(pool) {
         return Some(report);
     }
-    (force != parameters::GateMode::Off).then(|| report.with_force_of(force))
+    (force != GateMode::Off).then(|| report.with_force_of(force))
 }
 
 fn only_the_class_is_not_ready(pool: &NodePool) -> bool {
@@ -68,7 +69,7 @@ mod tests {
         let class = json!({"group": "karpenter.example.com", "kind": "ExampleNodeClass", "name": "gpu"});
         let change =
             json!({"spec": {"template": {"spec": {"nodeClassRef": class}}}, "status": {"conditions": list}});
-        Fixture { pools: vec![pool("gpu", &change)], ..Fixture::new() }
+        Fixture::new().pools(vec![pool("gpu", &change)])
     }
 
     /// The gate's answer about the NodePool, if there is one.
@@ -88,21 +89,18 @@ mod tests {
     fn a_node_class_that_is_not_ready_follows_the_policy_and_shows_its_condition() {
         let mut world = world(&[("Ready", "False"), ("NodeClassReady", "False")]);
         let expected = "NodePool gpu is not ready (NodeClassReady of ExampleNodeClass gpu: Because so it is)";
-        for (gate, answer) in [
-            (parameters::GateMode::Enforce, GateAnswer::Wait),
-            (parameters::GateMode::Warn, GateAnswer::Warn),
-        ] {
+        for (gate, answer) in [(GateMode::Enforce, GateAnswer::Wait), (GateMode::Warn, GateAnswer::Warn)] {
             world.policy.node_class_gate = gate;
             assert_eq!(in_words(&world), Some((answer, expected.to_owned())));
         }
-        world.policy.node_class_gate = parameters::GateMode::Off;
+        world.policy.node_class_gate = GateMode::Off;
         assert_eq!(in_words(&world), None);
     }
 
     #[test]
     fn an_accepted_node_pool_that_became_unusable_gets_no_more_nodes() {
         let mut world = world(&[("Ready", "False")]);
-        world.policy.node_class_gate = parameters::GateMode::Off;
+        world.policy.node_class_gate = GateMode::Off;
         world.selection = crate::plan::OptionSelection::Accepted { option_index: 0, plan: None, begun: &[] };
         assert_eq!(world.obstacle().0, ObstacleReason::NodePoolNotReady);
     }

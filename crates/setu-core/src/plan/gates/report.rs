@@ -1,6 +1,6 @@
 //! What a gate answers, with figures, and the obstacle that a closed gate is.
 
-use crate::api::parameters;
+use crate::api::parameters::GateMode;
 use crate::plan::cost::Cost;
 use crate::plan::obstacle::{Gate, Obstacle, ObstacleReason};
 use jiff::Timestamp;
@@ -105,8 +105,8 @@ impl GateReport {
     }
 
     /// Downgrades a closed report to a warning unless the policy enforces the gate.
-    pub(super) fn with_force_of(mut self, gate: parameters::GateMode) -> Self {
-        if gate != parameters::GateMode::Enforce && self.is_closed() {
+    pub(super) fn with_force_of(mut self, gate: GateMode) -> Self {
+        if gate != GateMode::Enforce && self.is_closed() {
             self.answer = GateAnswer::Warn;
         }
         self

@@ -168,7 +168,7 @@ mod tests {
         let types = json!({"key": names::INSTANCE_TYPE, "operator": "In", "values": ["p5", "p4"]});
         let zones = json!({"key": names::ZONE, "operator": "In", "values": ["a", "b"]});
         let pools = json!({"spec": {"template": {"spec": {"requirements": [kinds, types, zones]}}}});
-        world.pools = vec![pool("gpu", &pools)];
+        world.objects.node_pools = vec![pool("gpu", &pools)];
         let on_demand = json!([{"key": names::CAPACITY_TYPE, "operator": "In", "values": ["on-demand"]}]);
         world.policy.tiers = object(json!([
             {"name": "reserved", "reservations": reservations},
@@ -227,7 +227,8 @@ mod tests {
     fn a_node_pool_without_reserved_capacity_cannot_serve_reservations() {
         let mut world = alone(2, &json!([{"id": "cr-1", "nodes": 2}]));
         let kinds = json!([{"key": names::CAPACITY_TYPE, "operator": "In", "values": ["on-demand"]}]);
-        world.pools = vec![pool("gpu", &json!({"spec": {"template": {"spec": {"requirements": kinds}}}}))];
+        world.objects.node_pools =
+            vec![pool("gpu", &json!({"spec": {"template": {"spec": {"requirements": kinds}}}}))];
         let expected = "tier reserved, whose nodes come from reservations, asks for karpenter.sh/capacity-type [reserved], but \
                         NodePool gpu offers [on-demand]";
         assert_eq!(world.obstacle().1, expected);

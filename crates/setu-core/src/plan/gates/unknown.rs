@@ -3,7 +3,7 @@
 //! Called by the gates that compare amounts of resources, on a report that would otherwise allow.
 
 use super::{GateAnswer, GateReport};
-use crate::api::parameters;
+use crate::api::parameters::Unknown;
 use crate::api::pod::ResourceList;
 use crate::plan::resources::is_device;
 use crate::plan::{ObstacleReason, PoolReservation};
@@ -37,7 +37,7 @@ impl<'b> UnknownAmounts<'b> {
 
     /// Adjusts a report that would allow; unchanged if all amounts are known. Nodes of kwok are simulated, so at most a devices
     /// bound warns.
-    pub fn qualify(&self, report: GateReport, is_kwok: bool, unknown: parameters::Unknown) -> GateReport {
+    pub fn qualify(&self, report: GateReport, is_kwok: bool, unknown: Unknown) -> GateReport {
         if report.answer != GateAnswer::Allow || self.amounts.is_empty() {
             return report;
         }
@@ -45,9 +45,9 @@ impl<'b> UnknownAmounts<'b> {
     }
 
     /// The report when the amounts cannot be compared with the bound.
-    fn not_known(&self, mut report: GateReport, unknown: parameters::Unknown) -> GateReport {
+    fn not_known(&self, mut report: GateReport, unknown: Unknown) -> GateReport {
         let amounts = few(self.amounts.iter().copied());
-        report.is_awaited = unknown == parameters::Unknown::Wait;
+        report.is_awaited = unknown == Unknown::Wait;
         let or_warn = if report.is_awaited { ", or set gates.unknown: Warn" } else { "" };
         let message = if self.or_more > 0 {
             format!(

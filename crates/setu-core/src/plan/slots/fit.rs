@@ -271,7 +271,7 @@ mod tests {
         let spec = json!({"template": {"spec": {"containers": [{"resources": {"requests": limits, "limits": limits}}]}}});
         let set = crate::plan::fixtures::patched(pod_set("main", pods), &spec);
         let mut world = Fixture::new().workload(&json!({"spec": {"podSets": [set]}}));
-        world.pools = pools;
+        world.objects.node_pools = pools;
         world
     }
 
@@ -303,7 +303,7 @@ mod tests {
         let change =
             json!({"spec": {"podSets": sets}, "status": {"admission": {"podSetAssignments": assigned}}});
         let mut world = Fixture::new().workload(&change);
-        world.pools = vec![on("gpu", &["a3-highgpu-8g"]), on("cpu", &["n2-standard-64"])];
+        world.objects.node_pools = vec![on("gpu", &["a3-highgpu-8g"]), on("cpu", &["n2-standard-64"])];
         assert_eq!(world.provisioned().slots.len(), 2);
     }
 
@@ -423,7 +423,7 @@ mod tests {
         stated.policy.shapes = serde_json::from_value(json!([shape])).unwrap();
         assert_eq!(types(&stated.provisioned()), ["p9.huge"]);
         let mut elsewhere = of(&["p9.huge"]);
-        elsewhere.pools = vec![pool(
+        elsewhere.objects.node_pools = vec![pool(
             "gpu",
             &json!({"spec": {"template": {"spec": {"requirements": listed(&["p9.huge"])}}}}),
         )];
@@ -574,7 +574,7 @@ mod tests {
         scratch.policy.packing = PackingMode::Auto;
         let plan = world(4, &json!({"cpu": "1"}), vec![ec2("cpu", 0, &family())]).provisioned();
         assert_eq!((plan.slots.len(), plan.notes.len()), (1, 0), "without it they share a node");
-        scratch.pools = vec![ec2(
+        scratch.objects.node_pools = vec![ec2(
             "cpu",
             0,
             &json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": ["m5.4xlarge"]}]),

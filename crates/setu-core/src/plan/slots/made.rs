@@ -212,7 +212,8 @@ mod tests {
         let g5 = json!({"key": "karpenter.k8s.aws/instance-family", "operator": "In", "values": ["g5"]});
         let zone = json!({"key": names::ZONE, "operator": "In", "values": ["us-east-1a"]});
         let spec = json!({"nodeClassRef": class, "requirements": [g5, zone]});
-        world.pools = vec![pool("gpu", &json!({"spec": {"limits": limits, "template": {"spec": spec}}}))];
+        world.objects.node_pools =
+            vec![pool("gpu", &json!({"spec": {"limits": limits, "template": {"spec": spec}}}))];
         world.policy.budget = serde_json::from_value(budget.clone()).unwrap();
         world
     }
@@ -254,7 +255,7 @@ mod tests {
         ]);
         let class = json!({"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"});
         let spec = json!({"nodeClassRef": class, "requirements": listed});
-        world.pools = vec![pool("gpu", &json!({"spec": {"template": {"spec": spec}}}))];
+        world.objects.node_pools = vec![pool("gpu", &json!({"spec": {"template": {"spec": spec}}}))];
         assert_eq!(world.provisioned().slots.len(), 8, "each on a g5.xlarge");
         let requests = json!({"cpu": "8", "nvidia.com/gpu": "1"});
         let spec = json!({"template": {"spec": {"containers": [{"resources": {"requests": requests}}]}}});
@@ -302,7 +303,8 @@ mod tests {
         let spec = json!({"template": {"spec": {"containers": [{"resources": {"requests": requests}}]}}});
         let mut world =
             Fixture::new().workload(&json!({"spec": {"podSets": [patched(pod_set("main", 20), &spec)]}}));
-        world.pools = vec![pool("gpu", &json!({"spec": {"template": {"spec": {"requirements": types}}}}))];
+        world.objects.node_pools =
+            vec![pool("gpu", &json!({"spec": {"template": {"spec": {"requirements": types}}}}))];
         world.policy.packing = PackingMode::Fill;
         let shape =
             |name: &str, cpu: u8| json!({"instanceType": name, "allocatable": {"cpu": cpu, "memory": "1Ti"}});
@@ -393,7 +395,7 @@ mod tests {
             world
         };
         let mut world = pods("4");
-        world.pools = types(2);
+        world.objects.node_pools = types(2);
         let (reason, message) = world.obstacle();
         assert_eq!(reason, ObstacleReason::RequirementsClash, "{message}");
         assert!(
@@ -401,7 +403,7 @@ mod tests {
             "{message}"
         );
         let mut world = pods("8");
-        world.pools = types(1);
+        world.objects.node_pools = types(1);
         let note = "Karpenter's metrics do not have g5.48xlarge where the nodes may be";
         let notes = world.provisioned().notes;
         assert!(notes.iter().any(|one| one.starts_with(note)), "{notes:?}");
