@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// The name of everything.
-const ID: &str = "events";
+const ID: &str = "workload-events";
 /// The time between two checks.
 const BEAT: Duration = Duration::from_millis(250);
 
