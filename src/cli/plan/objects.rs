@@ -18,7 +18,6 @@ use crate::plan::shape::Shape;
 use crate::plan::volumes::{Found, Storage};
 use crate::plan::{PlanObjects, Request, demand};
 use jiff::Timestamp;
-use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{LimitRange, PersistentVolumeClaim};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::ListParams;
@@ -151,17 +150,17 @@ impl Objects {
             ))
         })?;
         if let Some(name) = workload {
-            list_in(&client, &namespace, &mut self.workloads).await?;
+            list(Api::namespaced(client.clone(), &namespace), &mut self.workloads).await?;
             self.workload = Some(meant(&self.workloads, name, &namespace)?);
         }
         let of = self.workload.as_ref().and_then(|w| w.metadata.namespace.clone());
         list_plan_objects(&client, &mut self.plan).await?;
-        list(&client, &mut self.node_claims).await?;
-        list(&client, &mut self.nodes).await?;
-        list(&client, &mut self.local_queues).await?;
-        list(&client, &mut self.cohorts).await?;
-        list(&client, &mut self.checks).await?;
-        list(&client, &mut self.namespaces).await?;
+        list(Api::all(client.clone()), &mut self.node_claims).await?;
+        list(Api::all(client.clone()), &mut self.nodes).await?;
+        list(Api::all(client.clone()), &mut self.local_queues).await?;
+        list(Api::all(client.clone()), &mut self.cohorts).await?;
+        list(Api::all(client.clone()), &mut self.checks).await?;
+        list(Api::all(client.clone()), &mut self.namespaces).await?;
         list_if_served(&client, &mut self.parameters).await?;
         if let Some(workload) = &self.workload {
             let read = storage::read(&client, workload)
@@ -172,8 +171,8 @@ impl Objects {
             merge(&mut self.storage.classes, read.classes);
         }
         if let Some(namespace) = of {
-            list_in(&client, &namespace, &mut self.limit_ranges).await?;
-            list_in(&client, &namespace, &mut self.workloads).await?;
+            list(Api::namespaced(client.clone(), &namespace), &mut self.limit_ranges).await?;
+            list(Api::namespaced(client.clone(), &namespace), &mut self.workloads).await?;
         }
         Ok(())
     }
@@ -351,12 +350,12 @@ fn failed(what: &str, error: &kube::Error) -> CliError {
     CliError::Failed(format!("reading {what}: {error}"))
 }
 
-async fn list<K>(client: &Client, all: &mut Vec<Arc<K>>) -> Result<(), CliError>
+/// Reads a kind of which the files hold none.
+async fn list<K>(api: Api<K>, all: &mut Vec<Arc<K>>) -> Result<(), CliError>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
 {
     if all.is_empty() {
-        let api: Api<K> = Api::all(client.clone());
         let found = api.list(&ListParams::default()).await.map_err(|e| failed(&K::plural(&()), &e))?;
         all.extend(found.items.into_iter().map(Arc::new));
     }
@@ -390,18 +389,6 @@ macro_rules! list_plan_objects {
 }
 
 setu_core::for_each_plan_kind!(list_plan_objects);
-
-async fn list_in<K>(client: &Client, namespace: &str, all: &mut Vec<Arc<K>>) -> Result<(), CliError>
-where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
-{
-    if all.is_empty() {
-        let api: Api<K> = Api::namespaced(client.clone(), namespace);
-        let found = api.list(&ListParams::default()).await.map_err(|e| failed(&K::plural(&()), &e))?;
-        all.extend(found.items.into_iter().map(Arc::new));
-    }
-    Ok(())
-}
 
 #[cfg(test)]
 mod tests {
