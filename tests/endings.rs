@@ -10,7 +10,7 @@ use setu::api::workload::Verdict;
 use setu::gang::event::Effect;
 use setu::gang::verdict::desired;
 use setu::gang::{
-    ClaimView, Freshness, Health, Journal, Nodes, Observation, Reservation, Rules, Snapshot, State,
+    ClaimView, Eviction, Freshness, Health, Journal, Nodes, Observation, Reservation, Rules, Snapshot, State,
     StateName, decide, observe,
 };
 use setu::policy::Policy;
@@ -122,7 +122,8 @@ impl Gang {
             let mut effects = Vec::new();
             let before = self.journal.clone();
             for event in events {
-                let rules = Rules::new(&Policy::default(), at(700), 0.0).of(&workload);
+                let eviction = Eviction::of(&workload);
+                let rules = Rules { eviction, ..Rules::new(&Policy::default(), at(700), 0.0) };
                 let decision = decide(&self.journal, &event, &rules);
                 effects.extend(decision.effects);
                 self.journal = decision.journal;
@@ -445,7 +446,8 @@ fn a_replacing_slice_never_gives_its_quota_back() {
         gang.journal.memory.tries = 99;
         gang.journal.memory.yields = 99;
         let event = setu::gang::Event::Failed(setu::gang::Failure::new(class, ""));
-        let rules = Rules::new(&policy, at(1), 0.0).of(&decoded(&workload));
+        let eviction = Eviction::of(&decoded(&workload));
+        let rules = Rules { eviction, ..Rules::new(&policy, at(1), 0.0) };
         let journal = decide(&gang.journal, &event, &rules).journal;
         let then = setu::gang::Then::BackingOff;
         assert_eq!(journal.state, State::RollingBack { then }, "{class}");

@@ -3,7 +3,7 @@
 use crate::api::{AdmissionCheck, Node, NodeClaim, RawParameters, Workload};
 use crate::cluster::lease::Shards;
 use crate::cluster::outage::Outage;
-use crate::cluster::store::{Keeping, Object, Store};
+use crate::cluster::store::{Keeping, Object, Store, differ_in_version};
 use crate::cluster::watch::{StartGates, Touched, watch, watch_keeping};
 use crate::controllers::Context;
 use crate::controllers::context::{ContextParts, Options, Wakers};
@@ -32,7 +32,7 @@ const CLAIMS: Keeping<NodeClaim, ClaimSummary> = Keeping {
     summary: ClaimSummary::of,
     index: ClaimSummary::workload_uid,
     packed: true,
-    only_changes: true,
+    is_heartbeat: Some(differ_in_version),
 };
 
 /// Objects to reconcile, one after the other.
@@ -113,8 +113,7 @@ impl Watches {
         let (all, open) = (Config::default, Some(&gates));
         // Kinds with thousands of objects are kept packed.
         let workloads =
-            Keeping { summary: WorkloadSummary::of, index: |_| "", packed: true, only_changes: false };
-        let workloads = watch_keeping("workloads", Api::all(client.clone()), all(), open, workloads);
+            watch_keeping("workloads", Api::all(client.clone()), all(), open, workloads::WORKLOADS);
         let checks = watch("admissionchecks", Api::all(client.clone()), all(), open);
         // Without permission to read these two nothing starts, so they are watched only where they count.
         let serves_requests = options.provisioning_requests;
@@ -195,7 +194,7 @@ impl Watches {
 
     /// Watches the Nodes of gangs.
     fn nodes(&mut self) -> Store<Node> {
-        let keeping = Keeping { packed: true, only_changes: true, ..Keeping::default() };
+        let keeping = Keeping { packed: true, is_heartbeat: Some(differ_in_version), ..Keeping::default() };
         let of_gangs = Config::default().labels(names::GANG);
         let (api, gates) = (Api::all(self.client.clone()), Some(&self.gates));
         let watched = watch_keeping("nodes", api, of_gangs, gates, keeping);

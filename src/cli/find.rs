@@ -2,7 +2,7 @@
 
 use super::CliError;
 use super::cluster::{ClusterObjects, ClusterReader, Scope};
-use super::frameworks::Framework;
+use super::frameworks::is_meant;
 use super::report::{self, GangReport};
 use super::requests::{check_without_request, why_not_ours};
 use crate::api::Workload;
@@ -34,14 +34,7 @@ pub fn matches<'w>(workloads: &'w [Workload], wanted: &str) -> Vec<&'w Workload>
     if !found.is_empty() {
         return with_requests(workloads, found);
     }
-    let short = Framework::meant(kind).map(|framework| framework.kind);
-    let of_kind = |owner: &str| {
-        let plural = format!("{}s", owner.to_lowercase());
-        kind.is_empty()
-            || kind.eq_ignore_ascii_case(owner)
-            || kind.to_lowercase() == plural
-            || short == Some(owner)
-    };
+    let of_kind = |owner: &str| kind.is_empty() || is_meant(owner, kind);
     let by_owner = |w: &&Workload| {
         w.metadata.owner_references.iter().flatten().any(|o| o.name == name && of_kind(&o.kind))
     };

@@ -117,10 +117,14 @@ const fn submitted_by(value: &'static str) -> When {
     When::Is { at: SUBMISSION, value, default: "K8sJobMode" }
 }
 /// What KubeRay asks for where a RayJob has no template for its submitter.
-const SUBMITTER: &str = r#"{"name": "ray-job-submitter", "resources":
-    {"requests": {"cpu": "500m", "memory": "200Mi"}, "limits": {"cpu": "1", "memory": "1Gi"}}}"#;
-const SUBMITTER_POD: &str = r#"{"spec": {"restartPolicy": "Never", "containers": [{"name": "ray-job-submitter", "resources":
-    {"requests": {"cpu": "500m", "memory": "200Mi"}, "limits": {"cpu": "1", "memory": "1Gi"}}}]}}"#;
+macro_rules! submitter {
+    () => {
+        r#"{"name": "ray-job-submitter", "resources":
+            {"requests": {"cpu": "500m", "memory": "200Mi"}, "limits": {"cpu": "1", "memory": "1Gi"}}}"#
+    };
+}
+const SUBMITTER_POD: &str =
+    concat!(r#"{"spec": {"restartPolicy": "Never", "containers": ["#, submitter!(), "]}}");
 const NOT_AUTOSCALED: &str =
     "its autoscaler changes how many pods there are, so a plan for them cannot be made; set it to false";
 
@@ -215,7 +219,7 @@ const FRAMEWORKS: &[Framework] = &[
         kind: "RayJob",
         pods: &[
             PodsAt {
-                adds: Some((submitted_by("SidecarMode"), SUBMITTER)),
+                adds: Some((submitted_by("SidecarMode"), submitter!())),
                 ..ray_head("/spec/rayClusterSpec/headGroupSpec")
             },
             ray_workers("/spec/rayClusterSpec/workerGroupSpecs"),
@@ -280,13 +284,11 @@ impl Framework {
         let group = api_version.map(|text| text.rsplit_once('/').map_or("", |(group, _)| group));
         FRAMEWORKS.iter().find(|f| f.kind == kind && group.is_none_or(|group| group == f.group))
     }
+}
 
-    /// The kind that a user means by this word: its name, plural or short name.
-    pub fn meant(word: &str) -> Option<&'static Self> {
-        let word = word.to_lowercase();
-        FRAMEWORKS.iter().find(|f| {
-            let kind = f.kind.to_lowercase();
-            word == kind || word == format!("{kind}s") || f.short.contains(&word.as_str())
-        })
-    }
+/// Whether a user means this kind by a word: its name, its plural, or a short name that kubectl has for it.
+pub fn is_meant(kind: &str, word: &str) -> bool {
+    let (name, word) = (kind.to_lowercase(), word.to_lowercase());
+    let is_short = || FRAMEWORKS.iter().any(|f| f.kind == kind && f.short.contains(&word.as_str()));
+    word == name || word == format!("{name}s") || is_short()
 }

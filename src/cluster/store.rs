@@ -11,8 +11,6 @@ use kube::{Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{DefaultHasher, Hasher};
-use std::io;
 use std::ops::Deref;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
@@ -37,13 +35,21 @@ pub struct Keeping<K, G> {
     /// Whether objects are packed, for a kind that comes in thousands. Reading one unpacks it, except for recently
     /// changed ones.
     pub packed: bool,
-    /// Whether an object is only reported if more than its version changed, for a kind with heartbeats.
-    pub only_changes: bool,
+    /// Whether an object says the same as the one before, for a kind with heartbeats: then it is stored and not reported.
+    /// `None` reports every version.
+    pub is_heartbeat: Option<fn(&K, &K) -> bool>,
+}
+
+/// Whether two versions of an object differ in nothing else.
+pub fn differ_in_version<K: Object + PartialEq>(before: &K, after: &K) -> bool {
+    let mut before = before.clone();
+    before.meta_mut().resource_version.clone_from(&after.meta().resource_version);
+    before == *after
 }
 
 impl<K> Default for Keeping<K, ()> {
     fn default() -> Self {
-        Self { summary: |_| (), index: |()| "", packed: false, only_changes: false }
+        Self { summary: |_| (), index: |()| "", packed: false, is_heartbeat: None }
     }
 }
 
@@ -52,13 +58,11 @@ impl<K> Default for Keeping<K, ()> {
 pub struct StoreEntry<K, G> {
     summary: Arc<G>,
     kept: Kept<K>,
-    /// Digest of all but its version; `None` if every version is reported.
-    content: Option<u64>,
 }
 
 impl<K, G> Clone for StoreEntry<K, G> {
     fn clone(&self) -> Self {
-        Self { summary: Arc::clone(&self.summary), kept: self.kept.clone(), content: self.content }
+        Self { summary: Arc::clone(&self.summary), kept: self.kept.clone() }
     }
 }
 
@@ -229,7 +233,7 @@ pub enum StoreChange<K: Resource<DynamicType = ()>> {
 pub struct Writer<K, G = ()> {
     store: Store<K, G>,
     summary: fn(&K) -> G,
-    only_changes: bool,
+    is_heartbeat: Option<fn(&K, &K) -> bool>,
     packer: Option<Packer>,
     /// The objects of a packed kind that are not packed.
     recent: Recent<Key>,
@@ -241,10 +245,10 @@ impl<K: Object, G> Writer<K, G> {
     /// A writer of a new store.
     pub fn new(keeping: Keeping<K, G>) -> (Store<K, G>, Self) {
         let (summary, packer) = (keeping.summary, keeping.packed.then(Packer::default));
-        let only_changes = keeping.only_changes;
+        let is_heartbeat = keeping.is_heartbeat;
         let store = Store::new(keeping);
         let recent = Recent::new(UNPACKED);
-        (store.clone(), Self { store, summary, only_changes, packer, recent, relist: BTreeMap::new() })
+        (store.clone(), Self { store, summary, is_heartbeat, packer, recent, relist: BTreeMap::new() })
     }
 
     /// Applies an event, and returns the objects that it added, changed or removed.
@@ -254,27 +258,29 @@ impl<K: Object, G> Writer<K, G> {
                 self.relist.clear();
                 Vec::new()
             }
-            Event::InitApply(mut object) => {
-                let (key, content) = (key(&object), self.content(&mut object));
+            Event::InitApply(object) => {
+                let key = key(&object);
                 let summary = Arc::new((self.summary)(&object));
                 let kept = self.packed(Arc::new(object));
-                self.relist.insert(key, StoreEntry { summary, kept, content });
+                self.relist.insert(key, StoreEntry { summary, kept });
                 Vec::new()
             }
             Event::InitDone => self.listed(),
-            Event::Apply(mut object) => {
-                let content = self.content(&mut object);
+            Event::Apply(object) => {
                 let object = Arc::new(object);
                 let shown = StoreEntry {
                     summary: Arc::new((self.summary)(&object)),
                     kept: Kept::Whole(Arc::clone(&object)),
-                    content,
                 };
                 let key = key(&*object);
                 let before = self.store.change(|shelf| shelf.insert(key.clone(), shown));
                 self.pack_another(key);
-                let is_same = content.is_some() && before.is_some_and(|before| before.content == content);
-                if is_same { Vec::new() } else { vec![StoreChange::Moved(object)] }
+                let is_heartbeat = self.is_heartbeat.is_some_and(|is_heartbeat| {
+                    before
+                        .and_then(|before| before.object())
+                        .is_some_and(|before| is_heartbeat(&before, &object))
+                });
+                if is_heartbeat { Vec::new() } else { vec![StoreChange::Moved(object)] }
             }
             Event::Delete(object) => {
                 let key = key(&object);
@@ -283,17 +289,6 @@ impl<K: Object, G> Writer<K, G> {
                 vec![StoreChange::Moved(Arc::new(object))]
             }
         }
-    }
-
-    /// The digest of an object without its version, if only changes of the rest are reported.
-    fn content(&self, object: &mut K) -> Option<u64> {
-        if !self.only_changes {
-            return None;
-        }
-        let version = object.meta_mut().resource_version.take();
-        let content = digest(object);
-        object.meta_mut().resource_version = version;
-        content
     }
 
     fn packed(&mut self, object: Arc<K>) -> Kept<K> {
@@ -308,9 +303,9 @@ impl<K: Object, G> Writer<K, G> {
         }
         let Some(key) = self.recent.name(changed) else { return };
         let shown = self.store.shelf().objects.get(&key).cloned();
-        if let Some(StoreEntry { summary, kept: Kept::Whole(object), content }) = shown {
+        if let Some(StoreEntry { summary, kept: Kept::Whole(object) }) = shown {
             let kept = self.packed(object);
-            self.store.change(|shelf| shelf.objects.insert(key, StoreEntry { summary, kept, content }));
+            self.store.change(|shelf| shelf.objects.insert(key, StoreEntry { summary, kept }));
         }
     }
 
@@ -331,27 +326,6 @@ impl<K: Object, G> Writer<K, G> {
         });
         let gone = gone.into_values().filter_map(|kept| kept.object()).map(StoreChange::Moved);
         gone.chain(shown).collect()
-    }
-}
-
-/// The digest of an object's text. It is compared within one process only.
-fn digest(object: &impl Serialize) -> Option<u64> {
-    let mut text = HashedText(DefaultHasher::new());
-    serde_json::to_writer(&mut text, object).ok()?;
-    Some(text.0.finish())
-}
-
-/// Hashes text that is written to it.
-struct HashedText(DefaultHasher);
-
-impl io::Write for HashedText {
-    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
-        self.0.write(text);
-        Ok(text.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }
 
@@ -413,7 +387,7 @@ mod tests {
         for packed in [false, true] {
             let zone = |n: &Node| n.metadata.generate_name.clone().unwrap_or_default();
             let (store, mut writer) =
-                Writer::new(Keeping { summary: zone, index: String::as_str, packed, only_changes: false });
+                Writer::new(Keeping { summary: zone, index: String::as_str, packed, is_heartbeat: None });
             for event in [
                 Event::Init,
                 Event::InitApply(node("a", "x")),
@@ -470,7 +444,8 @@ mod tests {
 
     #[test]
     fn a_heartbeat_is_stored_but_not_reported() {
-        let (store, mut writer) = Writer::new(Keeping { only_changes: true, ..Keeping::default() });
+        let (store, mut writer) =
+            Writer::new(Keeping { is_heartbeat: Some(differ_in_version), ..Keeping::default() });
         let at = |version: &str, zone: &str| {
             let mut node = node("a");
             node.metadata.resource_version = Some(version.to_owned());

@@ -5,7 +5,6 @@ use super::memory::workload_of;
 use super::queue::QueueKey;
 use super::summary::ClaimSummary;
 use crate::api::{Node, NodeClaim, Workload};
-use crate::cluster::store::StoreEntry;
 use crate::gang::expectation::ClaimEvent;
 use crate::gang::identity::{gang_label, gang_of};
 use crate::names;
@@ -22,7 +21,8 @@ impl Context {
     /// Records a changed NodeClaim, and wakes its Workload and the gangs that wait for it.
     pub fn claim_touched(&self, claim: &NodeClaim) {
         let known = self.stores.claims.entry(&ObjectRef::from_obj(claim));
-        if known.as_ref().is_some_and(|k| claim.uid().is_some_and(|uid| k.uid == uid) && !k.is_deleting()) {
+        let exists = known.as_ref().filter(|known| claim.uid().is_some_and(|uid| known.uid == uid));
+        if exists.is_some_and(|known| !known.is_deleting()) {
             self.tombstones.lives(claim, self.now());
         } else {
             self.tombstones.saw(claim, self.now());
@@ -34,8 +34,7 @@ impl Context {
             self.learn(shape);
         }
         if let Some(workload) = workload_of(claim) {
-            let is_it = |k: &&StoreEntry<_, ClaimSummary>| claim.uid().is_some_and(|uid| k.uid == uid);
-            let event = known.as_ref().filter(is_it).map_or(ClaimEvent::Gone, |known| self.event_of(known));
+            let event = exists.map_or(ClaimEvent::Gone, |known| self.event_of(known));
             self.wake_as_due(workload, &gang_of(claim), &claim.name_any(), event);
         }
         self.wake_waiters_of(claim);
@@ -52,17 +51,17 @@ impl Context {
         let annotation = node.metadata.annotations.as_ref().and_then(|a| a.get(names::WORKLOAD));
         let Some((namespace, name)) = annotation.and_then(|a| a.split_once('/')) else { return };
         let workload = ObjectRef::new(name).within(namespace);
-        let claim = node.claim_name().and_then(|name| self.stores.claims.entry(&ObjectRef::new(name)));
-        if let (Some(name), Some(claim)) = (node.claim_name(), claim) {
-            let event = if is_gone {
-                ClaimEvent::Ending
-            } else {
-                ClaimEvent::of(claim.is_deleting(), claim.is_initialized, Some(node))
-            };
-            self.wake_as_due(workload, &claim.gang, name, event);
-        } else {
+        let claim = |name| Some((name, self.stores.claims.entry(&ObjectRef::new(name))?));
+        let Some((name, claim)) = node.claim_name().and_then(claim) else {
             self.wake_workload_within(workload, TOGETHER);
-        }
+            return;
+        };
+        let event = if is_gone {
+            ClaimEvent::Ending
+        } else {
+            ClaimEvent::of(claim.is_deleting(), claim.is_initialized, Some(node))
+        };
+        self.wake_as_due(workload, &claim.gang, name, event);
     }
 
     /// What the stores show of a NodeClaim that exists.

@@ -74,6 +74,13 @@ impl RequestSummary {
     }
 }
 
+/// How the Workloads of both front-ends are kept.
+pub const WORKLOADS: Keeping<Workload, WorkloadSummary> =
+    Keeping { summary: WorkloadSummary::of, index: |_| "", packed: true, is_heartbeat: None };
+/// How ProvisioningRequests are kept.
+const REQUESTS: Keeping<ProvisioningRequest, RequestSummary> =
+    Keeping { summary: RequestSummary::of, index: RequestSummary::owner, packed: true, is_heartbeat: None };
+
 /// The requests, and whether they were listed.
 type ListedRequests = (Store<ProvisioningRequest, RequestSummary>, Listed);
 /// Changes of requests.
@@ -81,17 +88,11 @@ type RequestChanges = Touched<ProvisioningRequest, RequestSummary>;
 
 /// Watches every request if gates are given, and none otherwise.
 pub fn watch(client: &Client, gates: Option<&StartGates>) -> (ListedRequests, Option<RequestChanges>) {
-    let keeping = Keeping {
-        summary: RequestSummary::of,
-        index: RequestSummary::owner,
-        packed: true,
-        only_changes: false,
-    };
     if gates.is_none() {
-        return ((Writer::new(keeping).0, Listed::default()), None);
+        return ((Writer::new(REQUESTS).0, Listed::default()), None);
     }
     let (api, all) = (Api::all(client.clone()), Config::default());
-    let watched = watch_keeping("provisioningrequests", api, all, gates, keeping);
+    let watched = watch_keeping("provisioningrequests", api, all, gates, REQUESTS);
     ((watched.store, watched.listed), Some(watched.touched))
 }
 
@@ -101,13 +102,7 @@ impl Requests {
         (objects, listed): ListedRequests,
         of_kueue: Store<Workload, WorkloadSummary>,
     ) -> (Self, Workloads) {
-        let keeping = Keeping {
-            summary: WorkloadSummary::of,
-            index: |_: &WorkloadSummary| "",
-            packed: true,
-            only_changes: false,
-        };
-        let (of_requests, writer) = Writer::new(keeping);
+        let (of_requests, writer) = Writer::new(WORKLOADS);
         (Self { objects, listed, mirrors: Mutex::new(writer) }, Workloads { of_kueue, of_requests })
     }
 
@@ -144,19 +139,7 @@ mod tests {
     use std::time::Duration;
 
     fn empty() -> (Requests, Workloads) {
-        let of_requests = Keeping {
-            summary: RequestSummary::of,
-            index: RequestSummary::owner,
-            packed: true,
-            only_changes: false,
-        };
-        let of_kueue = Keeping {
-            summary: WorkloadSummary::of,
-            index: |_: &WorkloadSummary| "",
-            packed: true,
-            only_changes: false,
-        };
-        Requests::new((Writer::new(of_requests).0, Listed::default()), Writer::new(of_kueue).0)
+        Requests::new((Writer::new(REQUESTS).0, Listed::default()), Writer::new(WORKLOADS).0)
     }
 
     #[test]

@@ -113,6 +113,12 @@ class Browser:
             self.faults.append(parameters["entry"]["text"])
         return message
 
+    def next_held(self):
+        """The next request that Chromium holds back. It may have come with an earlier answer."""
+        while not self.held:
+            self.read()
+        return self.held.pop()
+
     def value(self, expression):
         result = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in result:
@@ -356,12 +362,9 @@ def connection(browser, url):
     browser.until(says % "Connecting", "that it connects")
     browser.shoot("board-connecting.png")
     browser.accessible("a page that connects")
-    browser.call("Fetch.fulfillRequest", requestId=browser.held.pop(), responseCode=503)
+    browser.call("Fetch.fulfillRequest", requestId=browser.next_held(), responseCode=503)
     browser.until(says % "No answer with gangs", "that it was refused")
-    while not browser.held:
-        browser.until("true", "nothing")
-        browser.read()
-    browser.call("Fetch.failRequest", requestId=browser.held.pop(), errorReason="ConnectionRefused")
+    browser.call("Fetch.failRequest", requestId=browser.next_held(), errorReason="ConnectionRefused")
     browser.until(says % "The controller cannot be reached", "that nothing answers")
     browser.shoot("board-unreachable.png")
     browser.call("Fetch.disable")

@@ -7,7 +7,6 @@
 use crate::core::{self, ModelJournal, ModelState, StepInput, Turn, Write};
 use crate::world::{Broken, CachedView, Claim, KueuePhase, ModelWorld, Work};
 use setu_core::api::workload::Verdict;
-use setu_core::gang::commit::Permission;
 use setu_core::gang::{Commit, Freshness, Guard, Then};
 
 /// The limit of turns in one reconcile, as in the controller.
@@ -250,11 +249,7 @@ impl OngoingReconcile {
     fn commit(mut self, world: &mut ModelWorld, fate: Fate, mut writes: Vec<Write>) -> Option<Self> {
         let commit = self.write_journal(world, fate);
         let permission = commit.permits(&core::reservation(&self.seen.work));
-        writes.retain(|write| match permission {
-            Permission::All => true,
-            Permission::Deletions => matches!(write, Write::Delete(_)),
-            Permission::Nothing => false,
-        });
+        writes.retain(|write| permission.allows(matches!(write, Write::Delete(_))));
         if writes.is_empty() {
             return None;
         }

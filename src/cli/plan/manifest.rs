@@ -68,7 +68,7 @@ fn checked(mut workload: Workload) -> Result<Workload, String> {
 }
 
 /// The text there; empty if there is none.
-fn text<'v>(value: &'v Value, at: &str) -> &'v str {
+pub fn text<'v>(value: &'v Value, at: &str) -> &'v str {
     value.pointer(at).and_then(Value::as_str).unwrap_or_default()
 }
 

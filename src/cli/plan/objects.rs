@@ -3,7 +3,7 @@
 //! Rule: an object that cannot be read is an error that names its file and document. Kinds that no plan depends on are
 //! left out.
 
-use super::manifest;
+use super::manifest::{self, text};
 use super::node_class::NodeClass;
 use crate::api::node_pool::ASSUMED;
 use crate::api::parameters::ProvisioningParametersSpec;
@@ -77,7 +77,7 @@ impl Objects {
         if manifest::is_workload(&value) {
             return self.take_workload(value);
         }
-        let kind = value.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let kind = text(&value, "/kind").to_owned();
         match kind.as_str() {
             "List" => {
                 let items = value.get_mut("items").map(Value::take);
@@ -116,7 +116,7 @@ impl Objects {
     fn take_workload(&mut self, value: Value) -> Result<(), String> {
         if let Some(first) = &self.workload {
             let first = first.metadata.name.as_deref().unwrap_or_default();
-            let second = value.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+            let second = text(&value, "/metadata/name");
             return Err(format!(
                 "there is more than one Workload to plan for, {first} and {second}; plan them one by one"
             ));
@@ -133,7 +133,7 @@ impl Objects {
             self.node_classes.push(NodeClass::new(value));
             return;
         }
-        let name = value.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+        let name = text(&value, "/metadata/name");
         let file = path.display();
         self.remarks.push(format!("{kind} {name} in {file} has no effect on a plan, and is ignored"));
     }
@@ -296,13 +296,12 @@ fn push<K: DeserializeOwned>(all: &mut Vec<Arc<K>>, value: &Value) -> Result<(),
 }
 
 fn unreadable(value: &Value, error: &serde_json::Error) -> String {
-    let text = |pointer| value.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-    format!("{} {} cannot be read: {error}", text("/kind"), text("/metadata/name"))
+    format!("{} {} cannot be read: {error}", text(value, "/kind"), text(value, "/metadata/name"))
 }
 
 /// Notes an object under its name.
 fn note<K: DeserializeOwned>(all: &mut BTreeMap<String, Found<K>>, value: Value) -> Result<(), String> {
-    let name = value.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let name = text(&value, "/metadata/name").to_owned();
     let read = serde_json::from_value(value).map_err(|e| format!("{name} cannot be read: {e}"))?;
     all.insert(name, Found::There(Box::new(read)));
     Ok(())

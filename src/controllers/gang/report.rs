@@ -12,7 +12,7 @@ use crate::effects::requeued::Queueing;
 use crate::gang::expectation::Expectation;
 use crate::gang::request::Details;
 use crate::gang::wake::{holds_claims, rests, wake_at};
-use crate::gang::{Attempt, Explanation, Snapshot, StateName, message, notice, verdict};
+use crate::gang::{Explanation, Snapshot, StateName, message, notice, verdict};
 use crate::names;
 use crate::plan::gates::{Gate, GateAnswer};
 use crate::plan::{Obstacle, ObstacleReason, Outcome};
@@ -100,8 +100,7 @@ impl Gang<'_> {
 
     /// Records which events of its NodeClaims the gang waits for.
     fn expect(&self, workload: &Workload, snapshot: &Snapshot<'_>) {
-        let attempt = Attempt::of(self.journal(), snapshot);
-        let expectation = Expectation::of(self.journal(), &attempt, &self.observed.claims);
+        let expectation = Expectation::of(self.journal(), snapshot, &self.observed.claims);
         if self.scope.context.of_gangs.registry.expect(&self.scope.id, expectation) {
             self.scope.context.wake_workload(ObjectRef::from_obj(workload));
         }

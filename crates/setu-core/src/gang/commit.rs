@@ -85,12 +85,17 @@ impl Commit {
 impl Permission {
     /// Those of these effects that may run.
     pub fn filter(self, mut effects: Vec<Effect>) -> Vec<Effect> {
-        effects.retain(|effect| match self {
-            Self::All => true,
-            Self::Deletions => matches!(effect, Effect::DeleteClaims(_)),
-            Self::Nothing => false,
-        });
+        effects.retain(|effect| self.allows(matches!(effect, Effect::DeleteClaims(_))));
         effects
+    }
+
+    /// Whether an effect may run that is a deletion, or is none.
+    pub fn allows(self, is_deletion: bool) -> bool {
+        match self {
+            Self::All => true,
+            Self::Deletions => is_deletion,
+            Self::Nothing => false,
+        }
     }
 }
 

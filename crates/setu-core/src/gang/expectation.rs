@@ -4,6 +4,7 @@
 
 use super::journal::Journal;
 use super::slot::{Attempt, SlotStatus};
+use super::snapshot::Snapshot;
 use super::state::StateName;
 use crate::api::{Node, NodeClaim};
 use std::collections::BTreeSet;
@@ -45,9 +46,10 @@ impl ClaimEvent {
 
 impl Expectation {
     /// What a gang waits for with these claims; `None` if every event counts.
-    pub fn of(journal: &Journal, attempt: &Attempt<'_>, claims: &[NodeClaim]) -> Option<Self> {
+    pub fn of(journal: &Journal, snapshot: &Snapshot<'_>, claims: &[NodeClaim]) -> Option<Self> {
         match journal.state.name() {
             StateName::WaitingReady | StateName::Approved => {
+                let attempt = Attempt::of(journal, snapshot);
                 let waits = attempt.slots().filter(|(_, slot)| !matches!(slot, SlotStatus::Ready(_)));
                 Some(Self::Ready(
                     waits.filter_map(|(_, slot)| slot.claim()).map(|c| c.name.clone()).collect(),
@@ -80,9 +82,15 @@ mod tests {
         names.iter().map(|name| (*name).to_owned()).collect()
     }
 
+    /// Takes each event of a claim in turn, and compares whether it is due.
+    fn takes(mut expected: Expectation, events: &[(&str, ClaimEvent, bool)]) {
+        for (claim, event, due) in events {
+            assert_eq!(expected.is_due(claim, *event), *due, "{claim} {event:?}");
+        }
+    }
+
     #[test]
     fn a_gang_is_due_when_its_last_node_may_be_ready_or_any_claim_goes() {
-        let mut expected = Expectation::Ready(names(&["a", "b"]));
         let events = [
             ("a", ClaimEvent::Pending, false),
             ("a", ClaimEvent::Ready, false),
@@ -92,23 +100,18 @@ mod tests {
             ("a", ClaimEvent::Ending, true),
             ("a", ClaimEvent::Gone, true),
         ];
-        for (claim, event, due) in events {
-            assert_eq!(expected.is_due(claim, event), due, "{claim} {event:?}");
-        }
+        takes(Expectation::Ready(names(&["a", "b"])), &events);
     }
 
     #[test]
     fn a_rollback_is_due_when_its_last_claim_is_gone() {
-        let mut expected = Expectation::Gone(names(&["a", "b"]));
         let events = [
             ("a", ClaimEvent::Ending, false),
             ("b", ClaimEvent::Gone, false),
             ("a", ClaimEvent::Ready, false),
             ("a", ClaimEvent::Gone, true),
         ];
-        for (claim, event, due) in events {
-            assert_eq!(expected.is_due(claim, event), due, "{claim} {event:?}");
-        }
+        takes(Expectation::Gone(names(&["a", "b"])), &events);
     }
 
     #[test]

@@ -60,12 +60,6 @@ impl Rules {
             eviction: Eviction::default(),
         }
     }
-
-    /// The same for this Workload.
-    #[must_use]
-    pub fn of(self, workload: &Workload) -> Self {
-        Self { eviction: Eviction::of(workload), ..self }
-    }
 }
 
 impl Eviction {

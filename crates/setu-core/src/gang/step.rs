@@ -39,8 +39,8 @@ pub struct Moved {
 
 /// Takes one step.
 pub fn step(stored: &Journal, snapshot: &Snapshot<'_>) -> Step {
-    let rules = Rules::new(snapshot.policy, snapshot.now, snapshot.jitter);
-    let rules = Rules { eviction: snapshot.eviction, ..rules };
+    let rules =
+        Rules { eviction: snapshot.eviction, ..Rules::new(snapshot.policy, snapshot.now, snapshot.jitter) };
     let mut journal = stored.clone();
     bound_deadline(&mut journal, snapshot);
     let events = match observe(&journal, snapshot) {
