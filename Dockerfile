@@ -33,17 +33,19 @@ RUN case "$TARGETARCH" in \
     fi
 ENV CC=clang
 COPY Cargo.toml Cargo.lock ./
+COPY crates/setu-clock/Cargo.toml crates/setu-clock/
 COPY crates/setu-core/Cargo.toml crates/setu-core/
+COPY crates/setu-sim/Cargo.toml crates/setu-sim/
 COPY tests/e2e/Cargo.toml tests/e2e/
 COPY tests/model/Cargo.toml tests/model/
 # Stand-ins for every target that a Cargo.toml names.
-RUN mkdir -p src crates/setu-core/src benches/big benches/compare tests/e2e/src tests/e2e/tests/scenarios tests/e2e/tests/conformance && \
-    touch src/lib.rs crates/setu-core/src/lib.rs benches/big/main.rs benches/compare/main.rs tests/e2e/src/lib.rs tests/e2e/tests/scenarios/main.rs \
+RUN mkdir -p src crates/setu-clock/src crates/setu-core/src crates/setu-sim/src benches/big benches/compare tests/e2e/src tests/e2e/tests/scenarios tests/e2e/tests/conformance && \
+    touch src/lib.rs crates/setu-clock/src/lib.rs crates/setu-core/src/lib.rs crates/setu-sim/src/lib.rs benches/big/main.rs benches/compare/main.rs tests/e2e/src/lib.rs tests/e2e/tests/scenarios/main.rs \
       tests/e2e/tests/conformance/main.rs tests/model/lib.rs && \
     sed -n '/^\[\[bench\]\]/,/^$/s/^name = "\(.*\)"/benches\/\1.rs/p' Cargo.toml | xargs -r touch && \
     echo 'fn main() {}' > src/main.rs && \
     cargo auditable build --release --locked --no-default-features -p setu --bin setu --target "$(cat /target)" && \
-    rm -r src crates/setu-core/src
+    rm -r src crates/*/src
 COPY crates crates
 COPY src src
 # Newer than what the stand-in left behind.

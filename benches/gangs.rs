@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 use setu::gang::StateName;
 use setu::names;
 use setu::policy::PolicyFile;
-use setu::sim::api::{User, kinds};
 use setu::sim::scenario;
+use setu_sim::api::{User, kinds};
 
 /// The name of the namespace, the NodePool and the check.
 pub const ID: &str = "bench";

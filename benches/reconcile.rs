@@ -14,11 +14,11 @@
 mod gangs;
 
 use gangs::{ID, in_state, make_world, policy, submit};
-use setu::clock::Clock;
 use setu::gang::StateName;
-use setu::sim::api::User;
 use setu::sim::cluster::{SimCluster, Start};
 use setu::sim::scenario;
+use setu_clock::Clock;
+use setu_sim::api::User;
 use std::time::{Duration, Instant};
 
 /// Waits until every gang is in a state. Returns how long that took.

@@ -8,18 +8,18 @@
 //!
 //! - `setu-core`: keys and slim types of the objects that are read ([`names`], [`api`]), and the pure decisions
 //!   ([`gang`], [`plan`], [`policy`]); [`planted`] holds the bugs that tests may switch on;
-//! - the clock and the only error type: [`clock`], [`error`];
+//! - `setu-clock`: the only source of time;
+//! - the only error type: [`error`];
 //! - logs, metrics and traces: [`telemetry`];
 //! - client, watches, stores and the Leases: [`cluster`];
 //! - every other write to the API server: [`effects`];
 //! - the reconcilers that combine them: [`controllers`];
 //! - wiring: [`app`];
-//! - the embedded cluster, for tests and `setu demo`: `sim`, with the feature `demo`;
+//! - with the feature `demo`, for tests and `setu demo`: `setu-sim`, the embedded cluster, and `sim`, which plays Setu in it;
 //! - the command line: [`cli`].
 
 pub mod app;
 pub mod cli;
-pub mod clock;
 pub mod cluster;
 pub mod controllers;
 pub mod effects;

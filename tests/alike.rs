@@ -8,9 +8,9 @@ mod world;
 
 use serde_json::{Value, json};
 use setu::names;
-use setu::sim::api::kinds::{self, ServedKind};
-use setu::sim::api::{Preconditions, User};
 use setu::sim::cluster::{Setu, SimCluster, Start};
+use setu_sim::api::kinds::{self, ServedKind};
+use setu_sim::api::{Preconditions, User};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;

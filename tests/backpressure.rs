@@ -4,11 +4,11 @@
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use setu::clock::Clock;
 use setu::policy::PolicyFile;
-use setu::sim::api::{Change, Observer, User, kinds};
 use setu::sim::cluster::{SimCluster, Start};
 use setu::sim::scenario;
+use setu_clock::Clock;
+use setu_sim::api::{Change, Observer, User, kinds};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

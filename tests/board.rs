@@ -14,7 +14,6 @@ use serde_json::{Value, json};
 use setu::api::Workload;
 use setu::api::amount::Price;
 use setu::app::board;
-use setu::clock::Clock;
 use setu::controllers::board::{
     Acting, Around, BoardEntry, BoardSnapshot, Holder, Noted, Queued, ShortageEntry, ShortageSource,
 };
@@ -23,9 +22,10 @@ use setu::gang::reservation::AdmissionId;
 use setu::gang::{Failure, FailureClass, Journal, StateName};
 use setu::plan::cost::{Cost, times};
 use setu::plan::offering::{Offering, What};
-use setu::sim::api::kinds;
 use setu::sim::cluster::{SimCluster, Start};
 use setu::sim::scenario::{controller_name_of, objects};
+use setu_clock::Clock;
+use setu_sim::api::kinds;
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;

@@ -7,14 +7,14 @@ mod train;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use setu::clock::Clock;
 use setu::cluster::lease::Timing;
 use setu::names;
 use setu::plan::market::Market;
-use setu::sim::api::kinds;
 use setu::sim::cluster::{Election, SimCluster, Start};
-use setu::sim::faults::WriteFault;
 use setu::sim::scenario::{controller_name_of, objects};
+use setu_clock::Clock;
+use setu_sim::api::kinds;
+use setu_sim::faults::WriteFault;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 

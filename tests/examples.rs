@@ -5,13 +5,13 @@
 
 use serde::Deserialize as _;
 use serde_json::{Value, json};
-use setu::clock::Clock;
 use setu::names;
 use setu::policy::PolicyFile;
-use setu::sim::api::{Preconditions, User, kinds};
 use setu::sim::cluster::{SimCluster, Start};
 use setu::sim::invariants::InvariantChecker;
 use setu::sim::show::Spectator;
+use setu_clock::Clock;
+use setu_sim::api::{Preconditions, User, kinds};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;

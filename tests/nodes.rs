@@ -7,9 +7,9 @@
 mod world;
 
 use serde_json::{Value, json};
-use setu::sim::api::{Preconditions, User, kinds};
 use setu::sim::cluster::{Setu, SimCluster, Start};
 use setu::telemetry::metrics;
+use setu_sim::api::{Preconditions, User, kinds};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -8,11 +8,11 @@ mod world;
 use serde_json::{Value, json};
 use setu::names;
 use setu::policy::PolicyFile;
-use setu::sim::api::User;
-use setu::sim::api::kinds;
 use setu::sim::cluster::{Setu, SimCluster, Start};
-use setu::sim::denials::Denial;
 use setu::telemetry::metrics;
+use setu_sim::api::User;
+use setu_sim::api::kinds;
+use setu_sim::denials::Denial;
 use std::time::Duration;
 use world::START;
 

@@ -8,16 +8,16 @@ mod refused;
 
 use serde_json::json;
 use setu::api::NodeClaim;
-use setu::clock::Clock;
 use setu::effects::claims;
 use setu::planted::{Planted, plant};
 use setu::policy::PolicyFile;
-use setu::sim::api::kinds;
 use setu::sim::cluster::SimCluster;
 use setu::sim::drama::{Drama, GangRole, Scene};
-use setu::sim::faults::Rates;
 use setu::sim::invariants::Violation;
 use setu::sim::moves::Move;
+use setu_clock::Clock;
+use setu_sim::api::kinds;
+use setu_sim::faults::Rates;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 

@@ -9,9 +9,10 @@ mod world;
 
 use page::{priced, served};
 use serde_json::{Value, json};
-use setu::sim::api::kinds;
 use setu::sim::cluster::Start;
-use setu::sim::{http, scenario};
+use setu::sim::scenario;
+use setu_sim::api::kinds;
+use setu_sim::http;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;

@@ -9,9 +9,9 @@ mod world;
 use serde_json::{Value, json};
 use setu::gang::{Journal, StateName};
 use setu::names;
-use setu::sim::actors::karpenter::reboots;
-use setu::sim::api::{User, kinds};
 use setu::sim::cluster::{Setu, SimCluster, Start};
+use setu_sim::actors::karpenter::reboots;
+use setu_sim::api::{User, kinds};
 use std::collections::BTreeSet;
 use std::time::Duration;
 

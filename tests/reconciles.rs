@@ -8,9 +8,9 @@ mod world;
 
 use metrics_exporter_prometheus::PrometheusHandle;
 use serde_json::{Value, json};
-use setu::sim::api::{Preconditions, User, kinds};
 use setu::sim::cluster::{Setu, SimCluster, Start};
 use setu::telemetry::metrics;
+use setu_sim::api::{Preconditions, User, kinds};
 use std::time::Duration;
 
 const ID: &str = "reconciles";

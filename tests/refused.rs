@@ -10,8 +10,8 @@ mod world;
 use page::priced;
 use serde_json::{Value, json};
 use setu::plan::market::Market;
-use setu::sim::api::{User, kinds};
 use setu::sim::cluster::{Setu, SimCluster, Start};
+use setu_sim::api::{User, kinds};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -4,12 +4,12 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and tell what it saw")]
 
 use anyhow::{Context as _, Result};
-use setu::clock::Clock;
 use setu::policy::PolicyFile;
 use setu::sim::cluster::SimCluster;
 use setu::sim::embedded::EmbeddedTheatre;
 use setu::sim::invariants::InvariantChecker;
 use setu::sim::scenario::{self, Run, ScenarioWorld, Theatre as _};
+use setu_clock::Clock;
 use std::path::Path;
 use std::time::Duration;
 

@@ -4,15 +4,15 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
 use serde_json::{Value, json};
-use setu::clock::Clock;
 use setu::cluster::lease::{Timing, shard_of};
 use setu::gang::{Journal, StateName};
 use setu::policy::PolicyFile;
-use setu::sim::api::{User, kinds};
 use setu::sim::cluster::{Election, Setu, SimCluster, Start};
-use setu::sim::faults::WriteFault;
 use setu::sim::invariants::InvariantChecker;
 use setu::sim::scenario;
+use setu_clock::Clock;
+use setu_sim::api::{User, kinds};
+use setu_sim::faults::WriteFault;
 use std::collections::BTreeMap;
 use std::time::Duration;
 

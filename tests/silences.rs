@@ -8,8 +8,8 @@ mod world;
 
 use serde_json::{Value, json};
 use setu::names;
-use setu::sim::api::{User, kinds};
 use setu::sim::cluster::{Setu, SimCluster, Start};
+use setu_sim::api::{User, kinds};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

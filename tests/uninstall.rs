@@ -4,12 +4,12 @@
 
 use serde_json::{Value, json};
 use setu::app::uninstall::{self, RunningNodes};
-use setu::clock::Clock;
 use setu::policy::PolicyFile;
-use setu::sim::api::User;
-use setu::sim::api::kinds;
 use setu::sim::cluster::{SimCluster, Start};
 use setu::sim::scenario;
+use setu_clock::Clock;
+use setu_sim::api::User;
+use setu_sim::api::kinds;
 use std::sync::Arc;
 use std::time::Duration;
 

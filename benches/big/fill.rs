@@ -13,9 +13,9 @@ use setu::gang::Journal;
 use setu::gang::identity::gang_id;
 use setu::gang::reservation::AdmissionId;
 use setu::names;
-use setu::sim::api::kinds::{self, ServedKind};
 use setu::sim::scenario;
 use setu_e2e::apply;
+use setu_sim::api::kinds::{self, ServedKind};
 
 /// The number of gangs copied concurrently.
 const AT_ONCE: usize = 16;

@@ -31,7 +31,7 @@ use model::Model;
 use process::Process;
 use serde_json::json;
 use server::Server;
-use setu::sim::api::kinds::{self, ServedKind};
+use setu_sim::api::kinds::{self, ServedKind};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 

@@ -1,11 +1,11 @@
 //! One running gang from the embedded cluster, as a model for copies.
 
 use serde_json::{Value, json};
-use setu::clock::Clock;
 use setu::policy::PolicyFile;
-use setu::sim::api::{User, kinds};
 use setu::sim::cluster::{SimCluster, Start};
 use setu::sim::scenario;
+use setu_clock::Clock;
+use setu_sim::api::{User, kinds};
 use std::time::{Duration, Instant};
 
 const TEMPLATE: usize = 4096;

@@ -10,7 +10,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{WatchEvent, WatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
-use setu::sim::api::kinds;
+use setu_sim::api::kinds;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

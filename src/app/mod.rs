@@ -12,7 +12,6 @@ pub mod replica;
 pub mod server;
 pub mod uninstall;
 
-use crate::clock::Clock;
 use crate::cluster::client;
 use crate::cluster::lease;
 use crate::cluster::page::Page;
@@ -24,6 +23,7 @@ use crate::telemetry::{Telemetry, metrics};
 use kube::Client;
 use metrics_exporter_prometheus::PrometheusHandle;
 use replica::Replica;
+use setu_clock::Clock;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;

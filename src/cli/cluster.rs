@@ -8,7 +8,6 @@ use crate::api::{
     AdmissionCheck, ClusterQueue, LocalQueue, Node, NodeClaim, Pod, ProvisioningParameters,
     ProvisioningRequest, Workload,
 };
-use crate::clock::Clock;
 use crate::cluster::client;
 use crate::cluster::guard::Guarded;
 use crate::cluster::watch::provider_of;
@@ -23,6 +22,7 @@ use kube::api::ListParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, Resource};
 use serde::de::DeserializeOwned;
+use setu_clock::Clock;
 use std::fmt::Debug;
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,11 +1,11 @@
 //! Follows the API server's time: a client that corrects the clock by the `Date` of every answer.
 
-use crate::clock::Clock;
 use http::Request;
 use http::header::DATE;
 use jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use kube::client::Body;
+use setu_clock::Clock;
 use tower::service_fn;
 
 /// A correction that the administrator should know about.

@@ -115,8 +115,8 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sim::api::kinds;
     use serde_json::Value;
+    use setu_sim::api::kinds;
 
     /// Whether a ClusterRole of this file allows a verb on a resource of a group.
     fn allows(file: &str) -> impl Fn(&str, &str, &str) -> bool {

@@ -1,16 +1,8 @@
 //! Assembles the embedded cluster: the API server, the actors, and replicas of Setu.
 
-use super::actors::{self, karpenter::Karpenter, kueue::Kueue, machines::Machines};
-use super::api::{self, ApiServer, Caller};
-use super::chance::Chance;
-use super::denials::Denials;
-use super::faults::{Rates, WriteFault};
-use super::gated::Gated;
-use super::transport::Link;
-use super::wire::{Line, Struck, Wire};
 use crate::app::reload;
 use crate::app::replica::Replica;
-use crate::clock::Clock;
+use crate::cluster::client::counted;
 use crate::cluster::lease::{ElectionSettings, Timing};
 use crate::cluster::lock;
 use crate::controllers::Context;
@@ -23,6 +15,15 @@ use crate::telemetry::Telemetry;
 use crate::telemetry::traces::Traces;
 use jiff::SignedDuration;
 use kube::Client;
+use setu_clock::Clock;
+use setu_sim::actors::{self, karpenter::Karpenter, kueue::Kueue, machines::Machines};
+use setu_sim::api::{self, ApiServer, Caller};
+use setu_sim::chance::Chance;
+use setu_sim::denials::Denials;
+use setu_sim::faults::{Rates, WriteFault};
+use setu_sim::gated::Gated;
+use setu_sim::transport::Link;
+use setu_sim::wire::{Line, Struck, Wire};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -92,6 +93,11 @@ pub struct Start {
     pub events_on_job: bool,
 }
 
+/// A client over a connection, whose requests are counted.
+fn client(link: Link) -> Client {
+    Client::new(counted(link), "default")
+}
+
 /// Settings of leader election.
 #[derive(Clone, Copy, Debug)]
 pub struct Election {
@@ -137,7 +143,7 @@ impl SimCluster {
     pub fn client(&self, user: &str) -> Client {
         let (died, _) = unbounded_channel();
         let wire = Wire::new(Chance::new(self.seed, user), died, Arc::new(|_, _| {}));
-        self.link(user, 0, self.clock.clone(), wire).client()
+        client(self.link(user, 0, self.clock.clone(), wire))
     }
 
     /// Sets a callback for every fault that hits a replica that is started from now on.
@@ -156,8 +162,7 @@ impl SimCluster {
         if let Some((write, fault)) = start.plan {
             wire.plan(write, fault);
         }
-        let client =
-            self.link(names::SETU, start.api_replica, self.clock.clone(), Arc::clone(&wire)).client();
+        let client = client(self.link(names::SETU, start.api_replica, self.clock.clone(), Arc::clone(&wire)));
         let mut replica = Replica::start(ContextParts {
             client,
             clock: self.clock.skewed(start.skew),
@@ -267,8 +272,8 @@ impl Drop for Setu {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sim::api::kinds;
     use serde_json::json;
+    use setu_sim::api::kinds;
 
     #[tokio::test(start_paused = true)]
     async fn only_a_replica_that_panicked_has_fallen() {
@@ -425,5 +430,46 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(30)).await;
         let written = setu.wire.written();
         assert_eq!(written.len(), 1, "{written:?}");
+    }
+
+    fn claim_in_slot(name: &str, slot: &str) -> serde_json::Value {
+        json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+            "metadata": {
+                "name": name, "labels": {(names::NODEPOOL): "idle"}, "annotations": {(names::SLOT): slot},
+            },
+            "spec": {
+                "nodeClassRef": {"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": "idle"},
+                "requirements": [{"key": names::CAPACITY_TYPE, "operator": "In", "values": ["on-demand"]}],
+            },
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_idle_node_stays_while_another_claim_has_no_instance() {
+        let clock = Clock::starting_at(jiff::Timestamp::UNIX_EPOCH);
+        let cluster = SimCluster::start(1, &clock, "setu", PolicyFile::default());
+        let user = cluster.server.user("admin");
+        for object in crate::sim::scenario::objects("idle", 1).unwrap() {
+            let kind = kinds::ALL.iter().find(|k| object["kind"] == k.kind).unwrap();
+            user.create(kind, object).unwrap();
+        }
+        let rules = json!({"rules": [{"slot": "1", "launchDelay": "2m"}]}).to_string();
+        let weather = json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "kube-system", "name": "weather"},
+            "data": {"idle": rules},
+        });
+        user.create(&kinds::CONFIG_MAP, weather).unwrap();
+        let left = || -> Vec<String> {
+            user.list(&kinds::NODE_CLAIM).iter().map(|c| setu_sim::values::name(c).to_owned()).collect()
+        };
+        user.create(&kinds::NODE_CLAIM, claim_in_slot("idle", "0")).unwrap();
+        user.create(&kinds::NODE_CLAIM, claim_in_slot("late", "1")).unwrap();
+        tokio::time::sleep(Duration::from_secs(110)).await;
+        assert_eq!(left(), ["idle", "late"]);
+        tokio::time::sleep(Duration::from_secs(40)).await;
+        assert_eq!(left(), ["late"]);
+        tokio::time::sleep(Duration::from_mins(1)).await;
+        assert!(left().is_empty());
     }
 }

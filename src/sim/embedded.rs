@@ -1,10 +1,7 @@
 //! The [`Theatre`] of the embedded cluster: scenarios run in virtual time, within one process.
 
-use super::api::kinds;
 use super::cluster::{Setu, SimCluster, Start};
-use super::faults::WriteFault;
 use super::scenario::{KarpenterProvider, Theatre};
-use super::values::set;
 use crate::app::market;
 use crate::plan::market::Market;
 use anyhow::Result;
@@ -12,6 +9,9 @@ use jiff::Timestamp;
 use kube::Client;
 use kube::discovery::{ApiResource, Scope};
 use serde_json::Value;
+use setu_sim::api::kinds;
+use setu_sim::faults::WriteFault;
+use setu_sim::values::set;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinHandle;

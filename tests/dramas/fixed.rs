@@ -7,9 +7,9 @@ use jiff::SignedDuration;
 use serde_json::json;
 use setu::gang::StateName;
 use setu::sim::drama::{Drama, DramaOutcome, GangRole, Scene};
-use setu::sim::faults::{Rates, WriteFault};
 use setu::sim::moves::Move;
 use setu::telemetry::metrics;
+use setu_sim::faults::{Rates, WriteFault};
 use std::collections::BTreeMap;
 
 /// Plays named dramas. Each must succeed, and end like its reference if it has one.

@@ -5,8 +5,8 @@ use super::each;
 use serde_json::{Value, json};
 use setu::gang::StateName;
 use setu::sim::drama::{Drama, DramaOutcome, GangRole, Scene};
-use setu::sim::faults::WriteFault;
 use setu::sim::moves::Move;
+use setu_sim::faults::WriteFault;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 

@@ -4,12 +4,12 @@
 #![allow(dead_code, reason = "each test takes what it needs")]
 
 use serde_json::{Value, json};
-use setu::clock::Clock;
 use setu::policy::PolicyFile;
-use setu::sim::actors::machines::RUN_FOR;
-use setu::sim::api::{User, kinds};
 use setu::sim::cluster::{Setu, SimCluster, Start};
 use setu::sim::scenario;
+use setu_clock::Clock;
+use setu_sim::actors::machines::RUN_FOR;
+use setu_sim::api::{User, kinds};
 
 /// When it starts.
 pub const START: &str = "2026-01-01T00:00:00Z";

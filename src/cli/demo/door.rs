@@ -4,7 +4,7 @@ use super::super::{CliError, print};
 use crate::app::board;
 use crate::controllers::board::BoardSnapshot;
 use crate::sim::cluster::SimCluster;
-use crate::sim::http;
+use setu_sim::http;
 use std::fs::OpenOptions;
 use std::future::IntoFuture as _;
 use std::io::{ErrorKind, Write as _};

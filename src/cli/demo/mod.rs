@@ -6,7 +6,6 @@ mod live;
 mod summary;
 
 use super::CliError;
-use crate::clock::Clock;
 use crate::names;
 use crate::policy::PolicyFile;
 use crate::sim::cluster::SimCluster;
@@ -16,6 +15,7 @@ use crate::sim::show::{Spectator, play::Play, speed};
 use door::Door;
 use jiff::Timestamp;
 use live::Screen;
+use setu_clock::Clock;
 use std::io::IsTerminal as _;
 use std::net::SocketAddr;
 use std::sync::Arc;

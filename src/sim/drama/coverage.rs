@@ -3,10 +3,10 @@
 use crate::cluster::lock;
 use crate::gang::StateName;
 use crate::sim::cluster::SimCluster;
-use crate::sim::faults::{ReadFault, WatchFault, WriteFault};
 use crate::sim::invariants::InvariantChecker;
 use crate::sim::moves::Move;
 use http::Method;
+use setu_sim::faults::{ReadFault, WatchFault, WriteFault};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};

@@ -10,14 +10,14 @@ mod shrink;
 pub use coverage::{coverage, gaps};
 pub use shrink::shrink;
 
-use super::chance::Chance;
-use super::faults::{Rates, WriteFault};
 use super::invariants::{Allowed, End, Violation};
 use super::moves::Move;
 use crate::gang::StateName;
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use setu_sim::chance::Chance;
+use setu_sim::faults::{Rates, WriteFault};
 use std::collections::BTreeMap;
 
 /// Maximum duration of a drama's first part in seconds.

@@ -1,7 +1,7 @@
 //! Shrinks a failing drama.
 
 use super::Drama;
-use crate::sim::faults::Rates;
+use setu_sim::faults::Rates;
 
 /// Removes parts of a drama as long as it still violates the same invariant first.
 pub fn shrink(drama: &Drama) -> Drama {

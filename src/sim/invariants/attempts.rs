@@ -6,10 +6,10 @@ use crate::gang::claims::is_stuck;
 use crate::gang::reservation::AdmissionId;
 use crate::gang::{Journal, StateName};
 use crate::names;
-use crate::sim::values::{annotation, created, going_since, label, name};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde_json::Value;
+use setu_sim::values::{annotation, created, going_since, label, name};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Normal latency of a request.
@@ -127,10 +127,10 @@ pub fn created_under(committed: &mut Committed, claim: &Value) {
 mod tests {
     use super::*;
     use crate::gang::State;
-    use crate::sim::api::{Change, Observer as _, kinds};
     use crate::sim::invariants::InvariantChecker;
     use crate::sim::invariants::tests::with_journal;
     use serde_json::json;
+    use setu_sim::api::{Change, Observer as _, kinds};
     use std::sync::Arc;
 
     /// A Workload in this attempt, with or without a reservation.

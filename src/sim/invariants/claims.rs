@@ -4,11 +4,11 @@ use super::{Committed, attempts, decode, read_journal};
 use crate::api::workload::Verdict;
 use crate::gang::{Journal, Reservation};
 use crate::names;
-use crate::sim::api::Change;
-use crate::sim::values::{self, annotation, is, is_going, label, list, name, noted, since, text};
 use jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::Value;
+use setu_sim::api::Change;
+use setu_sim::values::{self, annotation, is, is_going, label, list, name, noted, since, text};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

@@ -1,10 +1,10 @@
 //! The outcome of each Job: whether it finished, and how long that took.
 
 use super::Committed;
-use crate::sim::api::Change;
-use crate::sim::values::{created, flag, is, list, name, text};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
+use setu_sim::api::Change;
+use setu_sim::values::{created, flag, is, list, name, text};
 use std::collections::BTreeMap;
 
 /// The outcome of a Job.

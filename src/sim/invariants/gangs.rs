@@ -7,9 +7,9 @@ use crate::gang::journal::WRITE_LIMIT;
 use crate::gang::reservation::AdmissionId;
 use crate::gang::{GangIdentity, Journal, Reservation, StateName, diagram};
 use crate::names;
-use crate::sim::api::Change;
 use jiff::SignedDuration;
 use kube::ResourceExt;
+use setu_sim::api::Change;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A node must have been up at most this long before the commit of a Ready, if nothing delays a request: the
@@ -70,7 +70,7 @@ impl GangsRecord {
 pub fn changed(committed: &mut Committed, change: &Change) {
     let Some(after) = change.after.as_deref().and_then(decode) else {
         if let Some(before) = &change.before {
-            committed.gangs_record.states.remove(crate::sim::values::uid(before));
+            committed.gangs_record.states.remove(setu_sim::values::uid(before));
         }
         return;
     };
@@ -263,11 +263,11 @@ fn nodes_are_up(committed: &mut Committed, workload: &Workload, journal: &Journa
 mod tests {
     use super::*;
     use crate::gang::{Nodes, State};
-    use crate::sim::api::{Observer as _, kinds};
     use crate::sim::invariants::InvariantChecker;
     use crate::sim::invariants::tests::with_journal;
     use jiff::Timestamp;
     use serde_json::{Value, json};
+    use setu_sim::api::{Observer as _, kinds};
     use std::sync::Arc;
 
     /// A Workload in this attempt whose check has this state and directs its pods to these nodes.

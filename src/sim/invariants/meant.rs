@@ -2,10 +2,10 @@
 
 use super::InvariantChecker;
 use crate::names;
-use crate::sim::values::{label, name, text, uid};
 use axum::body::Bytes;
 use http::Request;
 use serde_json::Value;
+use setu_sim::values::{label, name, text, uid};
 
 impl InvariantChecker {
     /// UID of the Workload that a request is about; empty if it is about none or several.

@@ -34,8 +34,6 @@ mod verdicts;
 pub use attempts::Allowed;
 pub use ends::End;
 
-use super::api::{Caller, Change, Observer};
-use super::values::{name, namespace, text, uid};
 use crate::api::Workload;
 use crate::gang::{Journal, StateName};
 use crate::names;
@@ -44,6 +42,8 @@ use http::{Method, Request};
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
+use setu_sim::api::{Caller, Change, Observer};
+use setu_sim::values::{name, namespace, text, uid};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -305,7 +305,7 @@ fn line(change: &Change) -> String {
     };
     let (namespace, name) = object.map_or(("", ""), |o| (namespace(o), name(o)));
     let status = change.subresource.unwrap_or_default();
-    let checks = object.map_or(&[][..], |o| super::values::list(o, "/status/admissionChecks"));
+    let checks = object.map_or(&[][..], |o| setu_sim::values::list(o, "/status/admissionChecks"));
     let verdicts: Vec<&str> = checks.iter().map(|c| text(c, "/state")).collect();
     let verdicts = verdicts.join(" ");
     let text = object.map_or_else(String::new, |o| crate::digest::digest(&[&o.to_string()], 8));
@@ -320,8 +320,8 @@ mod tests {
     use super::*;
     use crate::gang::State;
     use crate::gang::reservation::AdmissionId;
-    use crate::sim::api::kinds;
     use serde_json::json;
+    use setu_sim::api::kinds;
 
     /// A Workload with a journal that `make` has modified.
     pub(super) fn with_journal(make: impl FnOnce(&mut Journal)) -> Value {

@@ -75,11 +75,11 @@ mod tests {
     use crate::gang::state::Then;
     use crate::gang::{Journal, Nodes, State};
     use crate::names;
-    use crate::sim::api::{Change, Observer as _, kinds};
     use crate::sim::invariants::InvariantChecker;
     use crate::sim::invariants::tests::with_journal;
     use jiff::Timestamp;
     use serde_json::{Value, json};
+    use setu_sim::api::{Change, Observer as _, kinds};
     use std::sync::Arc;
 
     const RESERVED: (&str, &str) = ("QuotaReserved", "True");

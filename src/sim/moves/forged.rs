@@ -2,9 +2,9 @@
 
 use super::Move;
 use crate::names;
-use crate::sim::chance::Chance;
-use crate::sim::values::annotation;
 use serde_json::{Value, json};
+use setu_sim::chance::Chance;
+use setu_sim::values::annotation;
 use std::sync::Arc;
 
 /// Key of a newer version's journal that holds the journal it replaced.

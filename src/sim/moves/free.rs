@@ -5,10 +5,10 @@ use super::Props;
 use crate::gang::identity::gang_id;
 use crate::gang::{GangIdentity, Journal};
 use crate::names;
-use crate::sim::api::{Preconditions, User, kinds};
-use crate::sim::values::{annotation, label, name, namespace, set, uid, with_condition};
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use setu_sim::api::{Preconditions, User, kinds};
+use setu_sim::values::{annotation, label, name, namespace, set, uid, with_condition};
 
 /// Annotation on all objects made here.
 const FREE: &str = "example.com/free";

@@ -2,16 +2,16 @@
 
 use super::{Move, Mover, Props, annotate, forged, free};
 use crate::names;
-use crate::sim::api::kinds::{self, ServedKind};
-use crate::sim::api::{Preconditions, User};
-use crate::sim::chance::Chance;
 use crate::sim::cluster::SimCluster;
-use crate::sim::denials::Denial;
-use crate::sim::faults::STALE_REPLICA;
 use crate::sim::scenario;
-use crate::sim::values::{is, list, name, set, text, with_condition};
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use setu_sim::api::kinds::{self, ServedKind};
+use setu_sim::api::{Preconditions, User};
+use setu_sim::chance::Chance;
+use setu_sim::denials::Denial;
+use setu_sim::faults::STALE_REPLICA;
+use setu_sim::values::{is, list, name, set, text, with_condition};
 
 /// A finalizer whose controller is gone.
 const HOLD: &str = "example.com/hold";

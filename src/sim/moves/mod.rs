@@ -9,14 +9,14 @@ pub use lasting::{calm, weather};
 pub use list::Move;
 
 use crate::names;
-use crate::sim::actors::kueue;
-use crate::sim::api::kinds;
-use crate::sim::api::{Preconditions, User};
-use crate::sim::chance::Chance;
 use crate::sim::cluster::SimCluster;
-use crate::sim::values::{is, label, list, name, namespace, owners, seconds, set, text, uid};
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use setu_sim::actors::kueue;
+use setu_sim::api::kinds;
+use setu_sim::api::{Preconditions, User};
+use setu_sim::chance::Chance;
+use setu_sim::values::{is, label, list, name, namespace, owners, seconds, set, text, uid};
 use std::sync::Arc;
 
 /// The players of one run, with the Workloads that they have seen.
@@ -185,10 +185,10 @@ fn delete_job(user: &User, workload: &Value, again: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::Clock;
     use crate::policy::PolicyFile;
     use crate::sim::scenario;
     use http::Method;
+    use setu_clock::Clock;
     use std::time::Duration;
 
     const PROPS: Props<'static> = Props { id: "moved", check: "moved" };

@@ -5,10 +5,10 @@
 use super::file::{Expect, ScenarioStep};
 use super::runs::Run;
 use super::world::filled;
-use crate::sim::api::is_name;
-use crate::sim::api::kinds;
-use crate::sim::values::{label, name, text};
 use anyhow::{Context as _, Result, ensure};
+use setu_sim::api::is_name;
+use setu_sim::api::kinds;
+use setu_sim::values::{label, name, text};
 use std::collections::BTreeSet;
 
 /// Label that names the group of a plain pod. The group's Workload has the same name.

@@ -6,11 +6,11 @@ use crate::api::duration::Span;
 use crate::api::workload::Verdict;
 use crate::gang::{FailureClass, StateName};
 use crate::plan::market::AVAILABLE;
-use crate::sim::values::{name, text};
-use crate::sim::weather::WeatherRule;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
+use setu_sim::values::{name, text};
+use setu_sim::weather::WeatherRule;
 use std::collections::BTreeMap;
 
 /// One run: a title, a world, and steps in order.

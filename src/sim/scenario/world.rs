@@ -7,9 +7,6 @@ use crate::api::duration::Span;
 use crate::api::{NodeClaim, Workload};
 use crate::gang::Journal;
 use crate::names;
-use crate::sim::actors::kueue::eviction as evicted;
-use crate::sim::actors::machines::RUN_FOR;
-use crate::sim::values::{seconds, set, text};
 use anyhow::{Context as _, Result};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
@@ -17,6 +14,9 @@ use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams
 use kube::discovery::{ApiResource, Scope};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
+use setu_sim::actors::kueue::eviction as evicted;
+use setu_sim::actors::machines::RUN_FOR;
+use setu_sim::values::{seconds, set, text};
 use std::collections::BTreeMap;
 
 const WORLD: &str = include_str!("world.yaml");

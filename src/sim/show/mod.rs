@@ -6,12 +6,12 @@ mod acts;
 pub mod play;
 pub mod speed;
 
-use super::api::{Change, Observer};
-use super::values::{annotation, is, is_going, label, list, name, namespace, since, text, uid};
 use crate::gang::{Journal, StateName};
 use crate::names;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
+use setu_sim::api::{Change, Observer};
+use setu_sim::values::{annotation, is, is_going, label, list, name, namespace, since, text, uid};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -267,8 +267,8 @@ impl ShownGang {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sim::api::kinds::{self, ServedKind};
     use serde_json::json;
+    use setu_sim::api::kinds::{self, ServedKind};
 
     #[test]
     fn only_setus_writes_to_a_gangs_workload_claims_and_events_are_counted() {

@@ -6,13 +6,13 @@ use crate::cluster::lease::Timing;
 use crate::gang::StateName;
 use crate::names;
 use crate::policy::PolicyFile;
-use crate::sim::actors::{kueue, machines};
-use crate::sim::api::kinds;
 use crate::sim::cluster::{Election, Setu, SimCluster, Start};
-use crate::sim::faults::WriteFault;
 use crate::sim::scenario;
-use crate::sim::values::{list, set, text};
 use serde_json::{Value, json};
+use setu_sim::actors::{kueue, machines};
+use setu_sim::api::kinds;
+use setu_sim::faults::WriteFault;
+use setu_sim::values::{list, set, text};
 use std::time::Duration;
 use tokio::time::Instant;
 

@@ -8,8 +8,8 @@ use http_body_util::BodyExt as _;
 use kube::Client;
 use kube::client::Body;
 use serde_json::Value;
-use setu::clock::Clock;
-use setu::sim::api::{ApiServer, Caller, ServerOptions, ServerResponse};
+use setu_clock::Clock;
+use setu_sim::api::{ApiServer, Caller, ServerOptions, ServerResponse};
 use std::time::Duration;
 
 /// Longer than any answer of a healthy server takes.

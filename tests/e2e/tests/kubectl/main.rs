@@ -15,9 +15,9 @@ use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use setu::clock::Clock;
-use setu::sim::api::{ApiServer, ServerOptions, kinds};
+use setu_clock::Clock;
 use setu_e2e::programs;
+use setu_sim::api::{ApiServer, ServerOptions, kinds};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::net::TcpListener;
@@ -47,7 +47,7 @@ impl Served {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
         let stop = CancellationToken::new();
-        let serving = tokio::spawn(setu::sim::http::serve(server.clone(), listener, stop.clone()));
+        let serving = tokio::spawn(setu_sim::http::serve(server.clone(), listener, stop.clone()));
         Self { server, address, kubectl, home: TempDir::new().unwrap(), stop, serving }
     }
 
