@@ -6,6 +6,7 @@ use super::cluster::ClusterObjects;
 use crate::api::workload::Verdict;
 use crate::api::{Node, NodeClaim, Pod, Workload};
 use crate::gang::journal::JournalError;
+use crate::gang::opening::stored_journal;
 use crate::gang::repair::rebuild_journal;
 use crate::gang::reservation::Ending;
 use crate::gang::verdict::is_kept_out;
@@ -42,10 +43,8 @@ impl<'o> GangObjects<'o> {
             check: check.to_owned(),
         };
         let claims = objects.claims.iter().flatten().filter(|claim| identity.made(claim)).cloned().collect();
-        let mut gang = Self { objects, workload, identity, claims, journal: None };
-        let read = |text: &str| Journal::decode(text, &gang.identity.uid, gang.created(), objects.now);
-        gang.journal = gang.annotation().map(read);
-        gang
+        let journal = stored_journal(workload, &identity, objects.now);
+        Self { objects, workload, identity, claims, journal }
     }
 
     /// When its Workload was created.

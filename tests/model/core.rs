@@ -6,13 +6,13 @@
 use crate::world::{Claim, KueuePhase, Work};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
-use setu_core::api::Workload;
+use setu_core::api::{NodeClaim, Workload};
 use setu_core::api::parameters::{OnExhausted, Pinning};
 use setu_core::api::workload::{CheckState, PodSetUpdate, Verdict};
 use setu_core::gang::diagram;
 use setu_core::gang::event::{Effect, ProgressReason, Reason};
-use setu_core::gang::initial_journal::initial_journal;
 use setu_core::gang::journal::Transition;
+use setu_core::gang::opening::{self, OpenedGang};
 use setu_core::gang::loss::{ClaimRecords, Tombstone, losses};
 use setu_core::gang::reservation::AdmissionId;
 use setu_core::gang::{
@@ -268,6 +268,7 @@ struct StepCache {
     turns: HashMap<StepInput, Turn>,
     reports: HashMap<StepInput, Option<Verdict>>,
     works: HashMap<Work, (Reservation, u8)>,
+    opened: HashMap<(Work, Vec<Claim>), Option<(ModelJournal, bool)>>,
 }
 
 thread_local! {
@@ -303,11 +304,37 @@ pub fn report(seen: &StepInput) -> Option<Verdict> {
 
 /// The journal that a reconcile starts from, and whether it is new; `None` if there is nothing to do.
 pub fn open(work: &Work, claims: &[Claim]) -> Option<(ModelJournal, bool)> {
-    if let Some(journal) = work.journal {
-        return Some((journal, false));
+    let key = (work.clone(), claims.to_vec());
+    if let Some(known) = KNOWN.with_borrow(|k| k.opened.get(&key).copied()) {
+        return known;
     }
-    let opened = initial_journal(None, UID, known(work).0, !claims.is_empty(), start());
-    opened.map(|(journal, fresh)| (ModelJournal::of(&journal), fresh))
+    let opening = opening::open(&workload(work), &IDENTITY, &objects(claims), now(true)).unwrap();
+    let opened = opening.gang.map(|gang| (ModelJournal::of(&gang.journal), gang.fresh));
+    KNOWN.with_borrow_mut(|k| k.opened.insert(key, opened));
+    opened
+}
+
+/// Starts over if the claims, which were just read from the API server, contradict the stored journal.
+pub fn verify(seen: &mut StepInput) {
+    let mut gang = OpenedGang { journal: seen.journal.journal(), fresh: seen.fresh };
+    if gang.verify(&workload(&seen.work), &IDENTITY, &objects(&seen.claims), start()) {
+        (seen.journal, seen.fresh) = (ModelJournal::of(&gang.journal), gang.fresh);
+    }
+}
+
+/// The NodeClaims as the API server has them.
+fn objects(claims: &[Claim]) -> Vec<NodeClaim> {
+    let object = |claim: &Claim| {
+        json!({
+            "metadata": {
+                "name": name(claim), "labels": {(names::ATTEMPT): claim.attempt.to_string()},
+                "annotations": {(names::SLOT): claim.slot.to_string()},
+                "deletionTimestamp": claim.deleting.then(|| start().to_string()),
+            },
+            "spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}},
+        })
+    };
+    claims.iter().map(|claim| serde_json::from_value(object(claim)).unwrap()).collect()
 }
 
 /// The reservation as read from the Workload.
@@ -469,8 +496,14 @@ fn workload(work: &Work) -> Workload {
     condition("Finished", work.phase == KueuePhase::Finished, work.second);
     let mut workload: Workload = serde_json::from_value(json!({
         "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",
-        "metadata": {"name": "train", "namespace": "team", "uid": UID, "creationTimestamp": start().to_string()},
-        "spec": {"active": work.active},
+        "metadata": {
+            "name": "train", "namespace": "team", "uid": UID, "creationTimestamp": start().to_string(),
+            "annotations": work.journal.map(|journal| json!({(names::journal_key(CHECK)): journal.journal().encode()})),
+        },
+        "spec": {
+            "active": work.active,
+            "podSets": [{"name": "main", "count": SLOTS, "template": {"spec": {"containers": []}}}],
+        },
         "status": {
             "conditions": conditions,
             "admission": reserved.then(|| json!({"clusterQueue": "q", "podSetAssignments": [{"name": "main", "count": SLOTS}]})),

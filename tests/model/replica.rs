@@ -174,6 +174,7 @@ impl OngoingReconcile {
         }
         self.seen.claims.clone_from(&world.claims);
         self.seen.freshness = Freshness::Quorum;
+        core::verify(&mut self.seen);
         self.note(world);
         self.advance()
     }

@@ -38,7 +38,7 @@ impl Gang<'_> {
         let effects = commit.permits(&reservation).filter(effects);
         if !effects.is_empty() && commit.needs_confirmation() {
             let text = self.journal().encode();
-            let entry = self.stored.entry(&self.scope.identity.check, &text, "");
+            let entry = self.entry_of(&text, "");
             journal_write::confirm(self.scope.client, workload, &entry).await?;
         }
         // A read before a write proves nothing about the time after it.
@@ -105,7 +105,7 @@ impl Gang<'_> {
             return Ok(wanted);
         }
         let others = warm::take_over(&self.scope, &mut self.observed, kept, wanted).await?;
-        warm::mark_nodes(&self.scope, &self.stored.journal, &mut self.observed).await?;
+        warm::mark_nodes(&self.scope, &self.stored.opened.journal, &mut self.observed).await?;
         Ok(others)
     }
 

@@ -3,10 +3,7 @@
 use super::scope::GangScope;
 use crate::api::{NodeClaim, Workload};
 use crate::controllers::plans;
-use crate::gang::journal::JournalError;
-use crate::gang::notice::Notice;
 use crate::gang::{Journal, Judgement};
-use kube::ResourceExt;
 
 /// What a gang with these claims is judged by. An attempt keeps the policy it began with.
 pub(super) fn judge(
@@ -35,16 +32,4 @@ pub(super) fn judge(
         return judgement;
     }
     judgement.with_topology(&scope.label, plans::topology_levels(scope.context, workload))
-}
-
-/// Warns once that a gang is left alone because a newer release wrote its journal.
-pub(super) fn warn_of_newer(scope: &GangScope<'_>, workload: &Workload, error: &JournalError) {
-    let (check, text) = (scope.identity.check.as_str(), error.to_string());
-    let registry = &scope.context.of_gangs.registry;
-    if !registry.is_new_notice(&scope.identity.uid, &format!("{check}: {text}")) {
-        return;
-    }
-    tracing::warn!(workload = workload.name_any(), check, error = text, "left a gang alone");
-    let notice = Notice { reason: "JournalNewer", topic: String::new(), warning: true, text };
-    scope.publish(workload, 0, scope.now(), &notice);
 }

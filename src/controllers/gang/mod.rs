@@ -8,6 +8,7 @@
 mod act;
 mod inputs;
 mod judgement;
+mod opening;
 mod planning;
 mod pods;
 mod quorum_read;
@@ -15,7 +16,6 @@ mod reconciled;
 mod replay_reports;
 mod report;
 mod scope;
-mod stored;
 mod transitions;
 mod view;
 mod warm;
@@ -25,18 +25,18 @@ use super::ledger::LedgerPages;
 use super::plans;
 use super::refused::Causes;
 use crate::api::Workload;
-use crate::effects::journal as journal_write;
+use crate::effects::journal::{self as journal_write, Entry};
 use crate::error::Error;
 use crate::gang::consequences::Consequences;
 use crate::gang::loss::Loss;
 use crate::gang::observed::Observed;
+use crate::gang::stored::StoredJournal;
 use crate::gang::{Commit, Journal, Judgement, Refusal, State, Step, message, step};
 use crate::plan::{Outcome, Plan};
 use inputs::PlanInputs;
 pub use reconciled::{LeftAlone, Reconciled};
 use scope::GangScope;
 use std::collections::BTreeMap;
-use stored::StoredJournal;
 use transitions::Transitions;
 
 /// Upper bound on the steps of one reconcile. A gang needs at most five.
@@ -85,14 +85,10 @@ impl<'a> Gang<'a> {
     ) -> Result<Option<Self>, LeftAlone> {
         let scope = GangScope::of(context, workload, check, our_checks);
         let claims = view::claims_of(&scope);
-        let opened = StoredJournal::open(&scope, workload, &claims).map_err(|error| {
-            judgement::warn_of_newer(&scope, workload, &error);
-            LeftAlone
-        })?;
-        let Some(stored) = opened else { return Ok(None) };
+        let Some(stored) = opening::open(&scope, workload, &claims)? else { return Ok(None) };
         context.of_gangs.registry.begin(&scope.id, || scope.is_there(workload));
         let nodes = view::nodes_of(context, &claims);
-        let judgement = judgement::judge(&scope, &stored.journal, &claims, workload);
+        let judgement = judgement::judge(&scope, &stored.opened.journal, &claims, workload);
         let observed = Observed {
             pods_listed: context.board().pods_listed(&scope.id),
             ..Observed::cached(claims, nodes)
@@ -108,15 +104,15 @@ impl<'a> Gang<'a> {
     pub async fn reconcile(mut self, workload: &mut Workload) -> Result<Reconciled, Error> {
         let before = self.replay_reports(workload);
         // A failure to mark Nodes must not hold up the gang's deadlines. Such Nodes count as not ready.
-        let marked = warm::mark_nodes(&self.scope, &self.stored.journal, &mut self.observed).await;
+        let marked = warm::mark_nodes(&self.scope, &self.stored.opened.journal, &mut self.observed).await;
         let seq = self.journal().seq;
-        if self.is_pod_list_due(workload) {
+        if self.pod_listing(workload).is_due() {
             self.read_quorum(workload).await?;
             self.observed.pods_listed = Some(self.scope.now());
         }
         for _ in 0..STEPS {
             let refused_by = self.refused_by(workload);
-            let (state, policy) = (&self.stored.journal.state, &self.judgement.policy);
+            let (state, policy) = (&self.stored.opened.journal.state, &self.judgement.policy);
             self.inputs.read_claims(&self.scope, state, policy, workload).await?;
             self.inputs.read_storage(&self.scope, state, workload, refused_by).await?;
             match self.step(workload, refused_by) {
@@ -135,7 +131,7 @@ impl<'a> Gang<'a> {
     }
 
     fn journal(&self) -> &Journal {
-        &self.stored.journal
+        &self.stored.opened.journal
     }
 
     fn judge(&self, workload: &Workload) -> Judgement {
@@ -186,7 +182,8 @@ impl<'a> Gang<'a> {
                 "readiness asks for more than a journal takes: another replica would judge this attempt by the policy of that time"
             );
         }
-        self.stored.adopt(follows.journal.clone(), &self.scope, self.planned.plan());
+        let replica = &self.scope.context.telemetry.instance;
+        self.stored.adopt(follows.journal.clone(), replica, self.planned.plan());
         if let Some(option) = follows.option {
             pages.note_option(id, option);
         }
@@ -223,12 +220,18 @@ impl<'a> Gang<'a> {
         }
     }
 
+    /// What to write, with this text of the journal and this line for users.
+    fn entry_of<'e>(&'e self, journal: &'e str, headline: &'e str) -> Entry<'e> {
+        let guard = self.journal().guard(self.stored.seq());
+        Entry { check: &self.scope.identity.check, old: self.stored.text(), journal, headline, guard }
+    }
+
     /// Writes the journal if it changed, and reports its transitions.
     async fn commit(&mut self, workload: &mut Workload) -> Result<Commit, Error> {
         let Some(text) = self.stored.unsaved() else { return Ok(Commit::Unneeded) };
         let sentence = message::explain(self.journal(), &self.snapshot(&self.parts(workload)));
         let headline = message::headline(self.journal(), &sentence);
-        let entry = self.stored.entry(&self.scope.identity.check, &text, &headline);
+        let entry = self.entry_of(&text, &headline);
         let written = journal_write::commit(self.scope.client, workload, &entry).await;
         let steps = self.stored.take_unreported();
         match written {

@@ -52,7 +52,7 @@ impl Gang<'_> {
     pub(super) fn snapshot<'f>(&'f self, parts: &'f SnapshotParts) -> Snapshot<'f> {
         Snapshot {
             now: parts.now,
-            fresh: self.stored.fresh,
+            fresh: self.stored.opened.fresh,
             reservation: &parts.reservation,
             reported: parts.reported,
             plan: self.planned.outcome.as_ref(),

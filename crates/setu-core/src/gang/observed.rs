@@ -54,8 +54,10 @@ pub struct OtherPods {
 }
 
 impl OtherPods {
-    /// The pods listed on these nodes. `each` is what one pod of each pod set of the gang needs.
-    pub fn listed(pods: &[Pod], nodes: Vec<String>, each: Vec<ResourceList>) -> Self {
+    /// The pods listed on these nodes; `None` if Setu may not list pods, and then no node is known to be free of them. `each` is
+    /// what one pod of each pod set of the gang needs.
+    pub fn listed(pods: Option<&[Pod]>, nodes: Vec<String>, each: Vec<ResourceList>) -> Self {
+        let Some(pods) = pods else { return Self { each, ..Self::default() } };
         let occupied = foreign_pods::nodes_with_pods(pods);
         let vacant = nodes.into_iter().filter(|node| !occupied.contains(node.as_str())).collect();
         Self { taken: foreign_pods::usage_by_node(pods), each, vacant }

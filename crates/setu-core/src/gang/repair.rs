@@ -5,8 +5,8 @@
 
 use super::claims::ClaimView;
 use super::identity::GangIdentity;
-use super::initial_journal::substitute_journal;
 use super::journal::Journal;
+use super::opening::substitute_journal;
 use super::reservation::{Ending, Reservation};
 use super::rules::Eviction;
 use super::snapshot::{Freshness, Snapshot};

@@ -1,0 +1,39 @@
+//! Opens the gang of a reconcile, and warns of a stored journal that is not used.
+
+use super::reconciled::LeftAlone;
+use super::scope::GangScope;
+use crate::api::{NodeClaim, Workload};
+use crate::gang::journal::JournalError;
+use crate::gang::notice::Notice;
+use crate::gang::stored::StoredJournal;
+use kube::ResourceExt;
+
+/// The journal of a gang with these claims; `None` if there is nothing to do.
+pub(super) fn open(
+    scope: &GangScope<'_>,
+    workload: &Workload,
+    claims: &[NodeClaim],
+) -> Result<Option<StoredJournal>, LeftAlone> {
+    let own_index = scope.context.of_gangs.ledger.open().option(&scope.id).map_or(0, |option| option.index);
+    let opened = StoredJournal::open(workload, &scope.identity, claims, own_index, scope.now());
+    let (stored, unreadable) = opened.map_err(|error| {
+        warn_of_newer(scope, workload, &error);
+        LeftAlone
+    })?;
+    if let Some(error) = unreadable {
+        tracing::warn!(workload = scope.identity.workload_ref(), check = scope.identity.check, error = %error, "ignored an unreadable journal, rebuilding from the cluster");
+    }
+    Ok(stored)
+}
+
+/// Warns once that a gang is left alone because a newer release wrote its journal.
+fn warn_of_newer(scope: &GangScope<'_>, workload: &Workload, error: &JournalError) {
+    let (check, text) = (scope.identity.check.as_str(), error.to_string());
+    let registry = &scope.context.of_gangs.registry;
+    if !registry.is_new_notice(&scope.identity.uid, &format!("{check}: {text}")) {
+        return;
+    }
+    tracing::warn!(workload = workload.name_any(), check, error = text, "left a gang alone");
+    let notice = Notice { reason: "JournalNewer", topic: String::new(), warning: true, text };
+    scope.publish(workload, 0, scope.now(), &notice);
+}
