@@ -11,8 +11,8 @@ use crate::gang::repair::rebuild_journal;
 use crate::gang::reservation::Ending;
 use crate::gang::verdict::is_kept_out;
 use crate::gang::{
-    AdmittedPods, ClaimView, Explanation, Forecast, GangIdentity, Journal, Judgement, Refusal, Reservation,
-    Snapshot, UnboundPods,
+    AdmittedPods, ClaimView, Explanation, Forecast, GangIdentity, Journal, Judgement, Nodes, Refusal,
+    Reservation, Snapshot, SnapshotParts, UnboundPods,
 };
 use crate::names;
 use crate::policy::Policy;
@@ -69,17 +69,16 @@ impl<'o> GangObjects<'o> {
 
     /// Explains it by the snapshot that decides its next step, as far as the objects show it.
     pub fn explain(&self, journal: &Journal) -> Explanation {
-        let (policy, reservation, now) = (self.policy(journal), self.reservation(), self.objects.now);
+        let (policy, now) = (self.policy(journal), self.objects.now);
         let view = |claim| ClaimView::of(claim, self.node_of(claim), &policy, now, None);
         let mut views: Vec<ClaimView> = self.claims.iter().map(view).collect();
         views.sort_by_key(|view| view.slot);
-        let unbound = self.unbound_pods().filter(|_| journal.memory.slots > 0);
+        let parts = SnapshotParts::of(self.workload, &self.identity.check, views, now);
+        let unbound = self.unbound_pods().filter(|_| Nodes::of(journal.memory.slots) != Nodes::Unneeded);
         let snapshot = Snapshot {
-            reported: self.reported(),
-            claims: &views,
             refusal: self.is_kept_out(journal).then_some(Refusal { until: now, again_at: now }),
             forecast: Forecast { unbound: unbound.as_ref(), ..Forecast::default() },
-            ..Snapshot::of(now, &reservation, &policy)
+            ..parts.snapshot(&policy)
         };
         Explanation::of(journal, &snapshot, &self.claims)
     }

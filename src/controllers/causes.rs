@@ -2,8 +2,8 @@
 
 use super::context::Context;
 use super::digests::{by_generation, by_version};
-use super::refused::Causes;
 use crate::api::{ClusterQueue, Workload};
+use crate::gang::refused::Causes;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -60,7 +60,7 @@ impl Context {
         let planned = self.planned_from();
         let outdated = refused.outdated(|workload| Causes { reserved: self.reserved_by(workload), planned });
         for workload in outdated {
-            self.wake_workload(workload);
+            self.wake_workload(ObjectRef::from_obj(&*workload));
         }
     }
 }

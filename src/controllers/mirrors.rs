@@ -9,15 +9,10 @@ use crate::cluster::guard::Guarded;
 use crate::cluster::store::StoreChange;
 use crate::effects::{call, request};
 use crate::error::Error;
-use crate::gang::request::{Details, as_workload, check_of, name_as_workload, owner};
+use crate::gang::request::{Details, as_workload, name_as_workload, owner, served_for};
 use crate::names;
+use kube::Api;
 use kube::runtime::reflector::ObjectRef;
-use kube::{Api, ResourceExt};
-use std::sync::Arc;
-
-fn has_ended(request: &ProvisioningRequest) -> bool {
-    ["Failed", "BookingExpired"].iter().any(|kind| request.is(kind))
-}
 
 /// Fails a request that no Workload controls: nobody has admitted its pods.
 ///
@@ -101,21 +96,9 @@ impl Context {
         as_workload(request, owner.map(|owner| (owner, self.served_for(request, owner))))
     }
 
-    /// The check that a request is served for. None if the request has ended before its Workload was admitted, or if an earlier
-    /// one for the same check has not.
     fn served_for<'w>(&self, request: &ProvisioningRequest, owner: &'w Workload) -> Option<&'w str> {
-        let check_of = |request: &ProvisioningRequest| {
-            check_of(request, owner, |check| self.is_answered_by_requests(check))
-        };
-        let check = check_of(request)?;
-        let order =
-            |r: &ProvisioningRequest| (r.metadata.creation_timestamp.clone().map(|t| t.0), r.name_any());
-        let comes_first = |other: &Arc<ProvisioningRequest>| {
-            order(other) < order(request) && !has_ended(other) && check_of(other) == Some(check)
-        };
-        let others = self.stores.requests.objects.of(owner.metadata.uid.as_deref().unwrap_or_default());
-        let is_over = has_ended(request) && !owner.is("Admitted");
-        (!is_over && !others.iter().any(comes_first)).then_some(check)
+        let all = self.stores.requests.objects.of(owner.metadata.uid.as_deref().unwrap_or_default());
+        served_for(request, owner, &all, |check| self.is_answered_by_requests(check))
     }
 
     /// Whether Kueue has a check answered by ProvisioningRequests.

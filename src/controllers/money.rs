@@ -59,7 +59,7 @@ impl Context {
             let Some(claim) = one.and_then(|one| one.object()) else { continue };
             let cost = self.cost(&self.budget_of(&claim), [(&*claim, nodes)]);
             let pool = claim.label(names::NODEPOOL).to_owned();
-            let capacity_type = capacity_type(&claim).to_owned();
+            let capacity_type = capacity_type(&claim).unwrap_or_default().to_owned();
             if cost.priced > 0 {
                 let sum = costs.per_hour.entry([pool, capacity_type, state.to_owned()]).or_default();
                 *sum = sum.plus(cost.at_most);
@@ -74,7 +74,7 @@ impl Context {
     pub(super) fn count_wasted_cost(&self, claim: &NodeClaim, reason: &str, lived: Duration) {
         let seconds = u32::try_from(lived.as_secs()).unwrap_or(u32::MAX);
         let cost = self.cost(&self.budget_of(claim), [(claim, 1)]);
-        let of = [claim.label(names::NODEPOOL), capacity_type(claim), reason];
+        let of = [claim.label(names::NODEPOOL), capacity_type(claim).unwrap_or_default(), reason];
         metrics::wasted_cost(of, times(cost.known().unwrap_or_default(), seconds));
     }
 }

@@ -6,14 +6,14 @@ use super::finalizer;
 use super::gang::{Gang, LeftAlone, Reconciled};
 use super::memory::CacheLag;
 use super::mirrors::refuse_without_owner;
-use super::others::Others;
 use super::queue::{Action, QueueKey};
-use super::queueing;
 use crate::api::workload::{CheckState, Verdict};
 use crate::api::{Workload, condition};
-use crate::effects::{request, verdict};
+use crate::effects::{request, requeued, verdict};
 use crate::error::{Class, Error};
 use crate::gang::identity::gang_id;
+use crate::gang::others::{Others, is_kueues};
+use crate::gang::queueing::Queueing;
 use crate::gang::request::own_check;
 use crate::names;
 use crate::telemetry::metrics;
@@ -68,10 +68,10 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
     let checks = our_checks(&workload, &context);
     let mut results = Vec::new();
     let mut workload = (*workload).clone();
-    let others = Others::of(&workload, &context);
+    let others = Others::of(&workload, |check| is_others(&context, check), context.now());
     if checks.is_empty() {
         refuse_without_owner(&context, &workload).await?;
-        queueing::settle(&context, &mut workload, &results, others).await?;
+        write_queueing(&context, &mut workload, &results, others).await?;
         finalizer::let_go(&context, &workload, &results, others).await?;
         context.of_gangs.waiting.served(&key, began);
         return Ok(Action::await_change());
@@ -90,7 +90,7 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
     let later =
         write_entries(&context, &mut workload, &results, context.of_gangs.waiting.since(&key)).await?;
     if !left_alone {
-        queueing::settle(&context, &mut workload, &results, others).await?;
+        write_queueing(&context, &mut workload, &results, others).await?;
     }
     let let_go =
         if left_alone { None } else { finalizer::let_go(&context, &workload, &results, others).await? };
@@ -130,6 +130,29 @@ fn our_checks(workload: &Workload, context: &Context) -> Vec<String> {
     checks.sort();
     checks.dedup();
     checks
+}
+
+/// Whether another installation of Setu may answer the check of this name.
+fn is_others(context: &Context, check: &str) -> bool {
+    let found = context.stores.checks.get(&ObjectRef::new(check));
+    found.is_some_and(|check| !context.answers(&check) && !is_kueues(&check))
+}
+
+/// Takes a Workload out of Kueue's queue, or puts it back, as its gangs' reconciles require. Runs after its checks are
+/// written, so that their old state does not get it refused at once.
+async fn write_queueing(
+    context: &Context,
+    workload: &mut Workload,
+    results: &[Reconciled],
+    others: Others,
+) -> Result<(), Error> {
+    let of_gangs = results.iter().map(|result| result.queueing);
+    if let Some(queueing) = Queueing::change(workload, of_gangs, others) {
+        let client = context.client_of(workload.metadata.uid.as_deref().unwrap_or_default());
+        *workload = requeued::apply(client, workload, queueing, context.now()).await?;
+        context.of_gangs.registry.wrote(workload);
+    }
+    Ok(())
 }
 
 /// Writes the entries that changed, all in one. Returns when a message that was held back is due. `waits` is the time

@@ -8,7 +8,7 @@ use crate::cluster::guard::Guarded;
 use crate::effects::{call, write};
 use crate::error::{Class, Error};
 use crate::gang::GangIdentity;
-use crate::gang::observed::allowed;
+use crate::gang::observed::capacity_type;
 use crate::names;
 use crate::planted::planted;
 use crate::telemetry::metrics;
@@ -52,20 +52,13 @@ async fn create_one(api: &Api<NodeClaim>, claim: NodeClaim) -> Result<NodeClaim,
     let params = PostParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PostParams::default() };
     match write("creating NodeClaim", &name, api.create(&params, &claim)).await {
         Ok(made) => {
-            metrics::claim_created(made.label(names::NODEPOOL), capacity_type(&made));
+            let capacity_type = capacity_type(&made).unwrap_or("any");
+            metrics::claim_created(made.label(names::NODEPOOL), capacity_type);
             tracing::info!(nodeclaim = name, nodepool = made.label(names::NODEPOOL), "created a NodeClaim");
             Ok(made)
         }
         Err(error) if error.code() == Some(409) => adopt(api, &claim, error).await,
         Err(error) => Err(error),
-    }
-}
-
-/// The capacity type a claim is limited to, or `any` if the provider chooses.
-fn capacity_type(claim: &NodeClaim) -> &str {
-    match allowed(claim, names::CAPACITY_TYPE) {
-        [only] => only,
-        _ => "any",
     }
 }
 

@@ -6,32 +6,15 @@
 //!
 //! Rule: only a condition with our own reason is ever taken back. What Kueue keeps out for other reasons stays out.
 
-use crate::api::{Workload, condition};
+use crate::api::Workload;
 use crate::effects::{status_of, whole_seconds, write};
 use crate::error::Error;
+use crate::gang::queueing::Queueing;
 use crate::names;
 use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
-
-/// Whether Setu lets a Workload into Kueue's queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Queueing {
-    /// It may be queued.
-    Allowed,
-    /// It is kept out.
-    KeptOut,
-}
-
-impl Queueing {
-    /// Reads it from the Workload's conditions.
-    pub fn of(workload: &Workload) -> Self {
-        let found = condition::find(workload.conditions(), names::REQUEUED);
-        let is_kept_out = found.is_some_and(|c| c.status == "False" && c.reason == names::REFUSED);
-        if is_kept_out { Self::KeptOut } else { Self::Allowed }
-    }
-}
 
 /// Applies the condition and returns the resulting Workload.
 ///
@@ -72,32 +55,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_workload_is_kept_out_only_by_setus_own_condition() {
-        let workload = |status: &str, reason: &str| -> Workload {
-            let condition = json!({
-                "type": "Requeued", "status": status, "reason": reason, "message": "",
-                "lastTransitionTime": "2026-01-01T00:00:00Z",
-            });
-            serde_json::from_value(
-                json!({"metadata": {"name": "w"}, "spec": {}, "status": {"conditions": [condition]}}),
-            )
-            .unwrap()
-        };
-        let never: Workload = serde_json::from_value(json!({"metadata": {"name": "w"}, "spec": {}})).unwrap();
-        assert_eq!(Queueing::of(&never), Queueing::Allowed);
-        for (status, reason, of) in [
-            ("False", names::REFUSED, Queueing::KeptOut),
-            ("True", names::REFUSED, Queueing::Allowed),
-            ("False", "Deactivated", Queueing::Allowed),
-            ("False", "ClusterQueueStopped", Queueing::Allowed),
-        ] {
-            assert_eq!(Queueing::of(&workload(status, reason)), of, "{status} {reason}");
-        }
+    fn the_condition_that_is_written_reads_as_what_it_is_written_for() {
+        let mut workload: Workload =
+            serde_json::from_value(json!({"metadata": {"name": "w"}, "spec": {}, "status": {}})).unwrap();
         for queueing in [Queueing::KeptOut, Queueing::Allowed] {
-            let written = body(&never, queueing, Timestamp::UNIX_EPOCH);
-            let condition = &written["status"]["conditions"][0];
-            let read = workload(condition["status"].as_str().unwrap(), condition["reason"].as_str().unwrap());
-            assert_eq!(Queueing::of(&read), queueing);
+            let written = body(&workload, queueing, Timestamp::UNIX_EPOCH);
+            workload.status = serde_json::from_value(written["status"].clone()).unwrap();
+            assert_eq!(Queueing::of(&workload), queueing);
         }
     }
 }

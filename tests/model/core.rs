@@ -1,23 +1,23 @@
 //! Runs the real core on small values: a replica's inputs go in, its next writes come out.
 //!
-//! Rule: nothing is decided here. A turn is `Journal::decode` → `step` as in `controllers::gang`, a report is
+//! Rule: nothing is decided here. A step is `Journal::decode` → `step` as in `controllers::gang`, a report is
 //! `verdict::desired`. Results are cached because the same small values recur.
 
-use crate::world::{Claim, KueuePhase, Work};
+use crate::world::{Claim, KueuePhase, ModelPlan, Work};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
-use setu_core::api::{NodeClaim, Workload};
 use setu_core::api::parameters::{OnExhausted, Pinning};
 use setu_core::api::workload::{CheckState, PodSetUpdate, Verdict};
+use setu_core::api::{NodeClaim, Workload};
 use setu_core::gang::diagram;
-use setu_core::gang::event::{Effect, ProgressReason, Reason};
+use setu_core::gang::event::{Effect, Event, ProgressReason, Reason};
 use setu_core::gang::journal::Transition;
+use setu_core::gang::loss::{ClaimRecords, Tombstone};
 use setu_core::gang::opening::{self, OpenedGang};
-use setu_core::gang::loss::{ClaimRecords, Tombstone, losses};
 use setu_core::gang::reservation::AdmissionId;
 use setu_core::gang::{
     ClaimView, Failure, FailureClass, Freshness, GangIdentity, Guard, Health, Journal, Judgement, Nodes,
-    Reservation, Snapshot, State, StateName, Step, Then, WaitsFor, step, verdict,
+    Reservation, Snapshot, SnapshotParts, State, StateName, Step, Then, WaitsFor, step, verdict,
 };
 use setu_core::names;
 use setu_core::plan::{Obstacle, ObstacleReason, Outcome, Plan, PodShare, Slot};
@@ -55,7 +55,7 @@ static IDENTITY: LazyLock<GangIdentity> = LazyLock::new(|| GangIdentity {
     check: CHECK.into(),
 });
 
-static PLAN: LazyLock<Outcome> = LazyLock::new(|| {
+static PLAN: LazyLock<Plan> = LazyLock::new(|| {
     let template = serde_json::from_value(json!({
         "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {},
         "spec": {"requirements": [], "nodeClassRef": {"group": "g", "kind": "k", "name": "n"}},
@@ -70,7 +70,7 @@ static PLAN: LazyLock<Outcome> = LazyLock::new(|| {
         most: Arc::default(),
         domain_keys: Arc::default(),
     };
-    Outcome::Provision(Plan {
+    Plan {
         slots: (0..SLOTS).map(slot).collect(),
         pinning: Pinning::Selector,
         facts: Arc::default(),
@@ -82,8 +82,17 @@ static PLAN: LazyLock<Outcome> = LazyLock::new(|| {
         reports: Box::default(),
         cost: Arc::default(),
         passed_over: Arc::default(),
-    })
+    }
 });
+
+/// The outcome of planning.
+fn outcome(planned: ModelPlan) -> Outcome {
+    match planned {
+        ModelPlan::Provision => Outcome::Provision(PLAN.clone()),
+        ModelPlan::Wait => Outcome::Wait(Obstacle::new(ObstacleReason::CapacityShort, "none is left")),
+        ModelPlan::Refuse => Outcome::Refuse(Obstacle::new(ObstacleReason::TooManyNodes, "too many")),
+    }
+}
 
 /// Every admission seen so far. A journal refers to one by its index.
 static ADMISSIONS: Mutex<Vec<String>> = Mutex::new(Vec::new());
@@ -183,11 +192,7 @@ impl ModelJournal {
         journal.memory.tries = u32::from(self.tries);
         journal.memory.yields = u32::from(self.yields);
         journal.memory.not_before = self.waits.then_some(soon);
-        let plan = match &*PLAN {
-            Outcome::Provision(plan) => plan.hash(),
-            _ => String::new(),
-        };
-        journal.memory.plan = self.planned.then_some(plan);
+        journal.memory.plan = self.planned.then(|| PLAN.hash());
         journal.memory.pinning = Pinning::Selector;
         if self.guard == Guard::Workload && !journal.state.is_over() {
             journal.history.push(end_of_approval(journal.seq));
@@ -197,7 +202,7 @@ impl ModelJournal {
     }
 
     /// Whether a node lost after admission must be replaced. A property states it, so it does not ask the core.
-    pub fn may_mend(self) -> bool {
+    pub fn may_replace(self) -> bool {
         self.slots > 0 && u32::from(self.tries) < POLICY.in_check.limit
     }
 
@@ -235,7 +240,7 @@ pub fn guard(journal: ModelJournal, stored: Option<ModelJournal>) -> Guard {
     journal.guard(0)
 }
 
-/// All inputs of one turn.
+/// All inputs of one step.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct StepInput {
     pub journal: ModelJournal,
@@ -243,6 +248,10 @@ pub struct StepInput {
     pub work: Work,
     pub claims: Vec<Claim>,
     pub freshness: Freshness,
+    /// What the gang's plan comes to, by the objects that plans are made from.
+    pub planned: ModelPlan,
+    /// How these objects were read.
+    pub grounds: Freshness,
     pub late: bool,
     /// Whether the parameters cannot be read.
     pub unread: bool,
@@ -255,39 +264,46 @@ pub enum Write {
     Delete(Claim),
 }
 
-/// The outcome of one turn.
+/// The outcome of one step.
 #[derive(Clone, Debug)]
-pub enum Turn {
+pub enum ModelStep {
     Still,
     NeedsQuorumRead,
-    Moved { journal: ModelJournal, writes: Vec<Write>, lawful: bool },
+    NeedsGrounds,
+    Moved {
+        journal: ModelJournal,
+        writes: Vec<Write>,
+        lawful: bool,
+        /// Whether the gang was refused, or its attempt ended, because of its plan.
+        by_plan: bool,
+    },
 }
 
 #[derive(Default)]
 struct StepCache {
-    turns: HashMap<StepInput, Turn>,
+    steps: HashMap<StepInput, ModelStep>,
     reports: HashMap<StepInput, Option<Verdict>>,
     works: HashMap<Work, (Reservation, u8)>,
     opened: HashMap<(Work, Vec<Claim>), Option<(ModelJournal, bool)>>,
 }
 
 thread_local! {
-    static KNOWN: RefCell<StepCache> = RefCell::default();
+    static CACHE: RefCell<StepCache> = RefCell::default();
 }
 
-/// One pure turn of a reconcile.
-pub fn turn(seen: &StepInput) -> Turn {
-    if let Some(known) = KNOWN.with_borrow(|k| k.turns.get(seen).cloned()) {
+/// One step of a reconcile.
+pub fn step_once(seen: &StepInput) -> ModelStep {
+    if let Some(known) = CACHE.with_borrow(|k| k.steps.get(seen).cloned()) {
         return known;
     }
-    let turn = work_out(seen);
-    KNOWN.with_borrow_mut(|k| k.turns.insert(seen.clone(), turn.clone()));
-    turn
+    let taken = take_step(seen);
+    CACHE.with_borrow_mut(|k| k.steps.insert(seen.clone(), taken.clone()));
+    taken
 }
 
 /// The verdict to write at the end of a reconcile; `None` if the check already has it.
 pub fn report(seen: &StepInput) -> Option<Verdict> {
-    if let Some(known) = KNOWN.with_borrow(|k| k.reports.get(seen).copied()) {
+    if let Some(known) = CACHE.with_borrow(|k| k.reports.get(seen).copied()) {
         return known;
     }
     let workload = workload(&seen.work);
@@ -298,19 +314,19 @@ pub fn report(seen: &StepInput) -> Option<Verdict> {
         });
         desired.map(|d| d.state).filter(|state| *state != old.state)
     });
-    KNOWN.with_borrow_mut(|k| k.reports.insert(seen.clone(), verdict));
+    CACHE.with_borrow_mut(|k| k.reports.insert(seen.clone(), verdict));
     verdict
 }
 
 /// The journal that a reconcile starts from, and whether it is new; `None` if there is nothing to do.
 pub fn open(work: &Work, claims: &[Claim]) -> Option<(ModelJournal, bool)> {
     let key = (work.clone(), claims.to_vec());
-    if let Some(known) = KNOWN.with_borrow(|k| k.opened.get(&key).copied()) {
+    if let Some(known) = CACHE.with_borrow(|k| k.opened.get(&key).copied()) {
         return known;
     }
     let opening = opening::open(&workload(work), &IDENTITY, &objects(claims), now(true)).unwrap();
     let opened = opening.gang.map(|gang| (ModelJournal::of(&gang.journal), gang.fresh));
-    KNOWN.with_borrow_mut(|k| k.opened.insert(key, opened));
+    CACHE.with_borrow_mut(|k| k.opened.insert(key, opened));
     opened
 }
 
@@ -344,12 +360,12 @@ pub fn reservation(work: &Work) -> Reservation {
 
 /// The reservation as read from the Workload, and the number of its admission.
 fn known(work: &Work) -> (Reservation, u8) {
-    if let Some(known) = KNOWN.with_borrow(|k| k.works.get(work).cloned()) {
+    if let Some(known) = CACHE.with_borrow(|k| k.works.get(work).cloned()) {
         return known;
     }
     let object = workload(work);
     let read = (Reservation::of(&object, CHECK), number(&AdmissionId::of(&object, CHECK)));
-    KNOWN.with_borrow_mut(|k| k.works.insert(work.clone(), read.clone()));
+    CACHE.with_borrow_mut(|k| k.works.insert(work.clone(), read.clone()));
     read
 }
 
@@ -358,13 +374,14 @@ pub fn admission(work: &Work) -> u8 {
     known(work).1
 }
 
-fn work_out(seen: &StepInput) -> Turn {
+fn take_step(seen: &StepInput) -> ModelStep {
     let edges = diagram::edges();
     let workload = workload(&seen.work);
     let journal = seen.journal.journal();
     let moved = match seen.with_snapshot(&workload, &journal, |snapshot| step(&journal, snapshot)) {
-        Step::NeedsQuorumRead | Step::NeedsGrounds => return Turn::NeedsQuorumRead,
-        Step::Still => return Turn::Still,
+        Step::NeedsQuorumRead => return ModelStep::NeedsQuorumRead,
+        Step::NeedsGrounds => return ModelStep::NeedsGrounds,
+        Step::Still => return ModelStep::Still,
         Step::Moved(moved) => moved,
     };
     let next = &moved.journal;
@@ -386,7 +403,12 @@ fn work_out(seen: &StepInput) -> Turn {
             }
         }
     }
-    Turn::Moved { journal: ModelJournal::of(next), writes, lawful }
+    let by_plan = match &moved.cause {
+        Some(Event::Refused(_)) => true,
+        Some(Event::Failed(failure)) => failure.reason == FailureClass::NotPlannable,
+        _ => false,
+    };
+    ModelStep::Moved { journal: ModelJournal::of(next), writes, lawful, by_plan }
 }
 
 impl StepInput {
@@ -396,25 +418,24 @@ impl StepInput {
         journal: &Journal,
         then: impl FnOnce(&Snapshot<'_>) -> T,
     ) -> T {
-        let reservation = Reservation::of(workload, CHECK);
         let fault = self.unread.then(|| Obstacle::new(ObstacleReason::NoPolicy, "unread"));
         let judgement = Judgement::of(journal, &[], POLICY.clone(), fault);
         let policy = &*judgement.policy;
         let runs_out = self.late && policy.deadlines.launch.signed() < SignedDuration::from_hours(24);
         let mut views: Vec<ClaimView> = self.claims.iter().map(|c| view(c, runs_out)).collect();
         views.sort_by_key(|v| v.slot);
-        let now = now(self.late);
-        let losses = losses(journal, &IDENTITY, &views, &ModelRecords { late: self.late }, now);
+        let outcome = journal.state.needs_plan().then(|| outcome(self.planned));
+        let records = ModelRecords { late: self.late };
+        let parts = SnapshotParts::of(workload, CHECK, views, now(self.late));
+        let parts = parts.with_records(journal, &IDENTITY, &records);
         then(&Snapshot {
             fresh: self.fresh,
-            reported: workload.check(CHECK).map(|c| c.state).unwrap_or_default(),
-            plan: journal.state.needs_plan().then_some(&*PLAN),
-            claims: &views,
-            losses: &losses,
+            plan: outcome.as_ref(),
             freshness: self.freshness,
+            grounds: self.grounds,
             judged_by: judgement.by(),
             jitter: 0.5,
-            ..Snapshot::of(now, &reservation, policy)
+            ..parts.snapshot(policy)
         })
     }
 }

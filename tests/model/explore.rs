@@ -4,7 +4,7 @@
 //! stateright's own `eventually` does not see cycles, so this is computed here: a state is stuck if no
 //! path without faults leads to a settled state.
 
-use crate::replica::{Fate, ModelReplica};
+use crate::replica::{Caches, Fate, ModelReplica};
 use crate::world::{Broken, ModelMove, ModelWorld, MoveBudget};
 use stateright::{Checker, HasDiscoveries, Model, Property};
 use std::collections::HashMap;
@@ -21,7 +21,7 @@ pub type Bug = std::convert::Infallible;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     Other(ModelMove),
-    Start { replica: usize, old_work: bool, old_claims: bool, late: bool, unread: bool },
+    Start { replica: usize, old_work: bool, old_claims: bool, old_plan: bool, late: bool, unread: bool },
     Step { replica: usize, fate: Fate },
     Crash { replica: usize },
 }
@@ -30,7 +30,9 @@ impl Action {
     fn is_calm(self) -> bool {
         match self {
             Self::Other(action) => action.is_calm(),
-            Self::Start { old_work, old_claims, unread, .. } => !old_work && !old_claims && !unread,
+            Self::Start { old_work, old_claims, old_plan, unread, .. } => {
+                !old_work && !old_claims && !old_plan && !unread
+            }
             Self::Step { fate, .. } => fate == Fate::Answered,
             Self::Crash { .. } => false,
         }
@@ -99,7 +101,7 @@ impl Gangs {
 
     fn replica_actions(&self, world: &ModelWorld, replica: usize, actions: &mut Vec<Action>) {
         let it = &world.replicas[replica];
-        if let Some(look) = &it.look {
+        if let Some(ongoing) = &it.ongoing {
             actions.push(Action::Step { replica, fate: Fate::Answered });
             if world.budget.lost > 0 {
                 actions.push(Action::Step { replica, fate: Fate::RequestLost });
@@ -107,7 +109,7 @@ impl Gangs {
             }
             if world.budget.crashes > 0 {
                 actions.push(Action::Crash { replica });
-                if look.runs_many() {
+                if ongoing.runs_many() {
                     actions.push(Action::Step { replica, fate: Fate::DiesAfterOne });
                 }
             }
@@ -117,16 +119,14 @@ impl Gangs {
         let may_be_unread = [false, true];
         let may_be_unread = &may_be_unread[..1 + usize::from(world.budget.unread > 0)];
         let times = [false, true].into_iter().flat_map(|late| may_be_unread.iter().map(move |u| (late, *u)));
+        let is_old_plan = world.past.as_ref().is_some_and(|past| past.planned != world.planned);
         for (late, unread) in times {
             for old_work in &may_be_old[..1 + usize::from(may_be_old[1] && !it.has_written)] {
                 for old_claims in &may_be_old[..1 + usize::from(may_be_old[1])] {
-                    actions.push(Action::Start {
-                        replica,
-                        old_work: *old_work,
-                        old_claims: *old_claims,
-                        late,
-                        unread,
-                    });
+                    for old_plan in &may_be_old[..1 + usize::from(may_be_old[1] && is_old_plan)] {
+                        let (old_work, old_claims, old_plan) = (*old_work, *old_claims, *old_plan);
+                        actions.push(Action::Start { replica, old_work, old_claims, old_plan, late, unread });
+                    }
                 }
             }
         }
@@ -135,17 +135,12 @@ impl Gangs {
     fn apply(world: &mut ModelWorld, action: Action) -> Option<()> {
         match action {
             Action::Other(action) => world.make(action),
-            Action::Start { replica, old_work, old_claims, late, unread } => {
-                let past = world.past.clone();
-                let past = past.as_ref();
-                let look = ModelReplica::start(
-                    world,
-                    past.filter(|_| old_work),
-                    past.filter(|_| old_claims),
-                    (late, unread),
-                )?;
-                world.replicas[replica].look = Some(Box::new(look));
-                world.budget.stale -= u8::from(old_work || old_claims);
+            Action::Start { replica, old_work, old_claims, old_plan, late, unread } => {
+                let past = |is_old: bool| world.past.as_ref().filter(|_| is_old);
+                let old = Caches { work: past(old_work), claims: past(old_claims), plan: past(old_plan) };
+                let ongoing = ModelReplica::start(world, old, (late, unread))?;
+                world.replicas[replica].ongoing = Some(Box::new(ongoing));
+                world.budget.stale -= u8::from(old_work || old_claims || old_plan);
                 world.budget.unread -= u8::from(unread);
             }
             Action::Step { replica, fate } => {
@@ -154,10 +149,10 @@ impl Gangs {
                     Fate::RequestLost | Fate::ReplyLost => world.budget.lost -= 1,
                     Fate::DiesAfterOne => world.budget.crashes -= 1,
                 }
-                let look = world.replicas[replica].look.take()?;
+                let ongoing = world.replicas[replica].ongoing.take()?;
                 let before = world.work.clone();
-                let look = look.step(world, fate);
-                world.replicas[replica].look = look.map(Box::new);
+                let ongoing = ongoing.step(world, fate);
+                world.replicas[replica].ongoing = ongoing.map(Box::new);
                 world.replicas[replica].has_written |= fate == Fate::Answered && world.work != before;
             }
             Action::Crash { replica } => {
@@ -216,7 +211,7 @@ impl Model for Gangs {
                 vec![$(Property::always(Broken::ALL[$n].1, |_, w: &ModelWorld| w.broken != Some(Broken::ALL[$n].0))),*]
             };
         }
-        properties!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14)
+        properties!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16)
     }
 }
 
@@ -251,8 +246,9 @@ pub fn explore(title: &str, budget: MoveBudget, bug: Option<Bug>, limit: Option<
 fn story(option: &[(ModelWorld, Option<Action>)]) -> String {
     let line = |(n, (world, action)): (usize, &(ModelWorld, Option<Action>))| match action {
         Some(Action::Step { replica, .. } | Action::Crash { replica }) => {
-            let look = world.replicas[*replica].look.as_ref().map(ToString::to_string).unwrap_or_default();
-            format!("  {:>2} {action:?}: {look}", n + 1)
+            let ongoing =
+                world.replicas[*replica].ongoing.as_ref().map(ToString::to_string).unwrap_or_default();
+            format!("  {:>2} {action:?}: {ongoing}", n + 1)
         }
         Some(other) => format!("  {:>2} {other:?}", n + 1),
         None => format!("  at last {:?} {:?}", world.work, world.claims),

@@ -117,3 +117,9 @@ fn a_tenant_that_deletes_the_journal_breaks_nothing() {
 fn a_tenant_that_deletes_the_workload_breaks_nothing() {
     holds("Workload deleted", MoveBudget { deletions: 1, crashes: more(), ..quiet() });
 }
+
+#[test]
+fn a_plan_that_fails_breaks_nothing() {
+    holds("plan fails", MoveBudget { plan_failures: 1, losses: more(), ..quiet() });
+    holds("plan fails, old cache", MoveBudget { plan_failures: 1, stale: 1, ..quiet() });
+}

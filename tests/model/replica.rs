@@ -4,18 +4,18 @@
 //! Rule: between two requests anything else may happen. Each request or its reply may be lost, and the
 //! replica may die.
 
-use crate::core::{self, ModelJournal, ModelState, StepInput, Turn, Write};
-use crate::world::{Broken, CachedView, Claim, KueuePhase, ModelWorld, Work};
+use crate::core::{self, ModelJournal, ModelState, ModelStep, StepInput, Write};
+use crate::world::{Broken, CachedView, Claim, KueuePhase, ModelPlan, ModelWorld, Work};
 use setu_core::api::workload::Verdict;
 use setu_core::gang::{Commit, Freshness, Guard, Then};
 
-/// The limit of turns in one reconcile, as in the controller.
-const TURNS: usize = 16;
+/// The limit of steps in one reconcile, as in the controller.
+const STEPS: usize = 16;
 
 /// One replica.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct ModelReplica {
-    pub look: Option<Box<OngoingReconcile>>,
+    pub ongoing: Option<Box<OngoingReconcile>>,
     /// Whether it made a write that the old cache does not show.
     pub has_written: bool,
 }
@@ -36,6 +36,10 @@ pub struct OngoingReconcile {
     ready: Option<(u8, u8)>,
     /// The same, if it held when the reconcile began and at every read since.
     ready_before: Option<(u8, u8)>,
+    /// At some instant since the reconcile began, the gang's plan failed.
+    plan_failed: bool,
+    /// Whether a step refused the gang, or ended its attempt, because of its plan.
+    by_plan: bool,
     lawful: bool,
 }
 
@@ -44,6 +48,8 @@ pub struct OngoingReconcile {
 pub enum NextRequest {
     /// Lists the claims from the API server.
     Read,
+    /// Lists what plans are made from.
+    ReadGrounds,
     /// Writes the journal, then runs these writes.
     Commit(Vec<Write>),
     /// Checks that the journal is unchanged, then runs these writes.
@@ -53,7 +59,7 @@ pub enum NextRequest {
     /// Writes the journal at the end of a reconcile.
     Settle,
     /// Writes the verdict for Kueue.
-    Tell(Verdict),
+    Report(Verdict),
 }
 
 /// The fate of a request.
@@ -66,22 +72,29 @@ pub enum Fate {
     DiesAfterOne,
 }
 
+/// The old caches that a reconcile starts from; `None` where a cache is current.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Caches<'p> {
+    pub work: Option<&'p CachedView>,
+    pub claims: Option<&'p CachedView>,
+    pub plan: Option<&'p CachedView>,
+}
+
 impl ModelReplica {
-    /// Starts a reconcile, with an old cache of the Workload or of the claims if given.
+    /// Starts a reconcile from these caches.
     pub fn start(
         world: &ModelWorld,
-        old_work: Option<&CachedView>,
-        old_claims: Option<&CachedView>,
+        old: Caches<'_>,
         (late, unread): (bool, bool),
     ) -> Option<OngoingReconcile> {
-        let work = old_work.map_or(&world.work, |p| &p.work);
+        let work = old.work.map_or(&world.work, |p| &p.work);
         if work.phase == KueuePhase::Deleted {
             return None;
         }
-        let claims = old_claims.map_or(&world.claims, |p| &p.claims);
+        let claims = old.claims.map_or(&world.claims, |p| &p.claims);
         let (journal, fresh) = core::open(work, claims)?;
         let ready = world.ready_attempt().map(|attempt| (attempt, world.reservation));
-        let look = OngoingReconcile {
+        let ongoing = OngoingReconcile {
             stored: work.journal,
             seen: StepInput {
                 journal,
@@ -89,6 +102,8 @@ impl ModelReplica {
                 work: work.clone(),
                 claims: claims.clone(),
                 freshness: Freshness::Cached,
+                planned: old.plan.map_or(world.planned, |p| p.planned),
+                grounds: Freshness::Cached,
                 late,
                 unread,
             },
@@ -97,24 +112,36 @@ impl ModelReplica {
             clean: world.is_clean(),
             ready,
             ready_before: ready,
+            plan_failed: world.planned != ModelPlan::Provision,
+            by_plan: false,
             lawful: true,
         };
-        look.advance()
+        ongoing.advance()
     }
 }
 
 impl OngoingReconcile {
-    /// Takes turns until the next request; `None` if the reconcile is over.
+    /// Takes steps until the next request; `None` if the reconcile is over.
     fn advance(mut self) -> Option<Self> {
-        for _ in 0..TURNS {
-            match core::turn(&self.seen) {
-                Turn::Still => break,
-                Turn::NeedsQuorumRead => {
+        for _ in 0..STEPS {
+            match core::step_once(&self.seen) {
+                ModelStep::Still => break,
+                ModelStep::NeedsQuorumRead => {
                     self.next = NextRequest::Read;
                     return Some(self);
                 }
-                Turn::Moved { journal, writes, lawful } => {
+                // The controller reads the gang as well.
+                ModelStep::NeedsGrounds if self.seen.freshness == Freshness::Cached => {
+                    self.next = NextRequest::Read;
+                    return Some(self);
+                }
+                ModelStep::NeedsGrounds => {
+                    self.next = NextRequest::ReadGrounds;
+                    return Some(self);
+                }
+                ModelStep::Moved { journal, writes, lawful, by_plan } => {
                     self.seen.journal = journal;
+                    self.by_plan |= by_plan;
                     self.lawful &= lawful;
                     if !writes.is_empty() {
                         self.next = self.before(writes);
@@ -147,7 +174,7 @@ impl OngoingReconcile {
     }
 
     fn report_verdict(mut self) -> Option<Self> {
-        self.next = NextRequest::Tell(core::report(&self.seen)?);
+        self.next = NextRequest::Report(core::report(&self.seen)?);
         Some(self)
     }
 
@@ -155,11 +182,12 @@ impl OngoingReconcile {
     pub fn step(mut self, world: &mut ModelWorld, fate: Fate) -> Option<Self> {
         match std::mem::replace(&mut self.next, NextRequest::Read) {
             NextRequest::Read => self.read(world, fate),
+            NextRequest::ReadGrounds => self.read_grounds(world, fate),
             NextRequest::Commit(writes) => self.commit(world, fate, writes),
             NextRequest::Confirm { writes, failed } => self.confirm(world, fate, writes, failed),
             NextRequest::Run { writes, failed } => self.run(world, fate, writes, failed),
             NextRequest::Settle => self.settle(world, fate),
-            NextRequest::Tell(verdict) => {
+            NextRequest::Report(verdict) => {
                 if fate != Fate::RequestLost && world.work == self.seen.work {
                     self.record_verdict(world, verdict);
                 }
@@ -179,9 +207,19 @@ impl OngoingReconcile {
         self.advance()
     }
 
+    fn read_grounds(mut self, world: &ModelWorld, fate: Fate) -> Option<Self> {
+        if fate != Fate::Answered {
+            return None;
+        }
+        (self.seen.planned, self.seen.grounds) = (world.planned, Freshness::Quorum);
+        self.note(world);
+        self.advance()
+    }
+
     /// Records what is true at this instant, for the properties.
     fn note(&mut self, world: &ModelWorld) {
         self.clean |= world.is_clean();
+        self.plan_failed |= world.planned != ModelPlan::Provision;
         let ready = world.ready_attempt().map(|attempt| (attempt, world.reservation));
         self.ready_before = self.ready_before.filter(|before| Some(*before) == ready);
         if let Some(attempt) = world.ready_attempt() {
@@ -241,6 +279,9 @@ impl OngoingReconcile {
         // A gang whose journal a tenant deleted starts with the times from its claims.
         if gives_up && was_up && !world.erased {
             world.breaks(Broken::GivenUpWhileUp);
+        }
+        if self.by_plan && !self.plan_failed {
+            world.breaks(Broken::JudgedByOldPlan);
         }
         if gives_up && waited.is_some() && self.seen.unread {
             world.breaks(Broken::JudgedUnread);
@@ -348,9 +389,9 @@ impl OngoingReconcile {
         let misled = world.erased && (self.seen.journal.attempt > 0 || moved_on);
         match world.claims.iter_mut().find(|c| hit(c)) {
             Some(claim) => {
-                let (stranger, first) = (!same(claim), !claim.deleting);
+                let (is_another, first) = (!same(claim), !claim.deleting);
                 claim.deleting = true;
-                if stranger {
+                if is_another {
                     world.breaks(Broken::WrongVictim);
                 } else if pods_run && first && !misled {
                     world.breaks(Broken::Kill);

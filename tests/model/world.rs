@@ -4,7 +4,7 @@
 //! Rule: every move is one commit of the API server. `replica` has what replicas do.
 
 use crate::core::{self, ModelJournal, ModelState, SLOTS};
-use crate::replica::ModelReplica;
+use crate::replica::{Caches, ModelReplica};
 use setu_core::api::workload::Verdict;
 
 /// How far Kueue is with the Workload.
@@ -69,6 +69,17 @@ impl Claim {
 pub struct CachedView {
     pub work: Work,
     pub claims: Vec<Claim>,
+    pub planned: ModelPlan,
+}
+
+/// What a plan of the gang comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ModelPlan {
+    Provision,
+    /// It waits for capacity.
+    Wait,
+    /// It is refused.
+    Refuse,
 }
 
 /// How often each thing may still happen.
@@ -96,6 +107,8 @@ pub struct MoveBudget {
     pub erasures: u8,
     /// Times the Workload is deleted.
     pub deletions: u8,
+    /// Times the gang's plan fails: capacity runs out, or an administrator narrows what it may have.
+    pub plan_failures: u8,
 }
 
 /// Violations, each with the text of its property.
@@ -117,29 +130,40 @@ pub enum Broken {
     Kill,
     UnboughtEviction,
     Orphan,
+    JudgedByOldPlan,
 }
 
 impl Broken {
-    pub const ALL: [(Self, &'static str); 16] = [
-        (Self::DishonestReady, "Ready is reported only after all nodes were seen ready in the same look"),
+    pub const ALL: [(Self, &'static str); 17] = [
+        (
+            Self::DishonestReady,
+            "Ready is reported only after all nodes were seen ready in the same reconcile",
+        ),
         (Self::OldReady, "Ready is never reported for an admission that is over"),
         (Self::DoubleSlot, "a slot never has two claims of one generation"),
         (Self::Overlap, "an attempt starts only after no claim was seen to be left"),
         (Self::Unannounced, "a claim is created only after its attempt is in the journal"),
-        (Self::UnfencedCreate, "no look that began after the rollback of an attempt creates a claim of it"),
-        (Self::UnfencedDelete, "no look deletes on a journal that was overtaken before it began"),
-        (Self::WrongVictim, "the object that is deleted is the one that was looked at"),
+        (
+            Self::UnfencedCreate,
+            "no reconcile that began after the rollback of an attempt creates a claim of it",
+        ),
+        (Self::UnfencedDelete, "no reconcile deletes on a journal that was overtaken before it began"),
+        (Self::WrongVictim, "the object that is deleted is the one that was read"),
         (Self::Unlawful, "every journal write is a path of the statechart"),
         (Self::EarlyEnd, "a rollback ends only after no claim was seen to be left"),
         (Self::EarlyVerdict, "Retry and Rejected are reported only once the journal says so"),
         (
             Self::GivenUpWhileUp,
-            "an attempt is not given up by a look that finds all nodes ready, from before it began on",
+            "an attempt is not given up by a reconcile that finds all nodes ready, from before it began on",
         ),
-        (Self::JudgedUnread, "no attempt is given up by a look that does not know what it is judged by"),
+        (Self::JudgedUnread, "no attempt is given up by a reconcile that does not know what it is judged by"),
         (Self::Kill, "no node of an admitted gang is taken away while its reservation stands"),
         (Self::UnboughtEviction, "a gang that was admitted without us is not evicted by us"),
         (Self::Orphan, "once nothing moves, every claim is wanted"),
+        (
+            Self::JudgedByOldPlan,
+            "no plan refuses a gang or ends its attempt unless it failed at some instant of the reconcile",
+        ),
     ];
 }
 
@@ -149,6 +173,8 @@ pub struct ModelWorld {
     pub work: Work,
     pub claims: Vec<Claim>,
     pub replicas: [ModelReplica; 2],
+    /// What plans are made from.
+    pub planned: ModelPlan,
     pub past: Option<CachedView>,
     pub budget: MoveBudget,
     /// The number of distinct reservations so far.
@@ -184,6 +210,8 @@ pub enum ModelMove {
     Relist,
     DeleteWorkload,
     EraseJournal,
+    FailPlan(ModelPlan),
+    RepairPlan,
     Launch(usize),
     Lose(usize),
     Finalize(usize),
@@ -202,6 +230,7 @@ impl ModelMove {
                 | Self::Delist
                 | Self::DeleteWorkload
                 | Self::EraseJournal
+                | Self::FailPlan(_)
                 | Self::Lose(_)
                 | Self::Remember
         )
@@ -222,6 +251,7 @@ impl ModelWorld {
             work,
             claims: Vec::new(),
             replicas: [ModelReplica::default(), ModelReplica::default()],
+            planned: ModelPlan::Provision,
             past: None,
             budget,
             reservation: 0,
@@ -245,6 +275,7 @@ impl ModelWorld {
         let may_admit =
             work.phase == KueuePhase::Reserved && matches!(work.entry, None | Some(Verdict::Ready));
         let can_reserve = work.phase == KueuePhase::Queued && work.active && budget.reservations > 0;
+        let works = self.planned == ModelPlan::Provision;
         let runs = self.claims.iter().filter(|c| c.ready && !c.deleting).count() >= usize::from(SLOTS);
         let mut moves: Vec<ModelMove> = [
             (can_reserve, ModelMove::Reserve { same_second: false }),
@@ -259,6 +290,9 @@ impl ModelWorld {
             (exists && !listed, ModelMove::Relist),
             (exists && budget.deletions > 0, ModelMove::DeleteWorkload),
             (work.journal.is_some() && budget.erasures > 0, ModelMove::EraseJournal),
+            (works && budget.plan_failures > 0, ModelMove::FailPlan(ModelPlan::Wait)),
+            (works && budget.plan_failures > 0, ModelMove::FailPlan(ModelPlan::Refuse)),
+            (!works, ModelMove::RepairPlan),
             (budget.stale > 0 && self.past.is_none(), ModelMove::Remember),
         ]
         .into_iter()
@@ -325,6 +359,11 @@ impl ModelWorld {
                 self.erased = true;
                 self.work.journal = None;
             }
+            ModelMove::FailPlan(planned) => {
+                self.budget.plan_failures -= 1;
+                self.planned = planned;
+            }
+            ModelMove::RepairPlan => self.planned = ModelPlan::Provision,
             ModelMove::Launch(n) => self.claims[n].ready = true,
             ModelMove::Lose(n) => {
                 self.budget.losses -= 1;
@@ -335,7 +374,8 @@ impl ModelWorld {
             }
             ModelMove::Sweep(n) => self.claims[n].deleting = true,
             ModelMove::Remember => {
-                self.past = Some(CachedView { work: self.work.clone(), claims: self.claims.clone() });
+                let (work, claims) = (self.work.clone(), self.claims.clone());
+                self.past = Some(CachedView { work, claims, planned: self.planned });
                 for replica in &mut self.replicas {
                     replica.has_written = false;
                 }
@@ -385,7 +425,7 @@ impl ModelWorld {
 
     /// Whether no replica has anything to do and no deletion is in progress.
     pub fn is_still(&self) -> bool {
-        let idle = self.replicas.iter().all(|r| r.look.is_none());
+        let idle = self.replicas.iter().all(|r| r.ongoing.is_none());
         let sweeping = self.work.phase == KueuePhase::Deleted && !self.claims.is_empty();
         let evicting = matches!(self.work.phase, KueuePhase::Evicting { .. });
         idle && !sweeping
@@ -393,7 +433,7 @@ impl ModelWorld {
             && self.claims.iter().all(|c| !c.deleting)
             && [false, true]
                 .iter()
-                .all(|late| ModelReplica::start(self, None, None, (*late, false)).is_none())
+                .all(|late| ModelReplica::start(self, Caches::default(), (*late, false)).is_none())
     }
 
     /// Whether everything may stay as it is: nothing is held needlessly, and nothing waits for us.
@@ -410,7 +450,7 @@ impl ModelWorld {
                     let whole = self.ready_attempt() == Some(journal.attempt);
                     matches!(journal.place, ModelState::Approved(_))
                         && journal.admission == core::admission(&self.work)
-                        && (whole || !journal.may_mend())
+                        && (whole || !journal.may_replace())
                 }
                 _ => false,
             },

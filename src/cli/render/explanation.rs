@@ -109,7 +109,7 @@ fn waits(text: &mut String, report: &GangReport) {
         && !report.check_message.is_empty()
         && report.check_message != report.why
     {
-        let _ = writeln!(text, "  Kueue was told: {}", clean(&report.check_message));
+        let _ = writeln!(text, "  Reported to Kueue: {}", clean(&report.check_message));
     }
     for other in &report.other_checks {
         let says =

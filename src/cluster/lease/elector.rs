@@ -4,7 +4,7 @@
 //! Rule: every write names the version it replaces, so that of several candidates one wins. A term is counted from before
 //! the request that began it.
 
-use super::evaluate::{LeaseState, Sighting, evaluate};
+use super::evaluate::{LeaseState, ObservedRecord, evaluate};
 use super::lost::Lost;
 use super::record::{is_overtaken, params, version, without_request};
 use super::share::{Share, patience};
@@ -52,7 +52,7 @@ pub struct Elector {
 /// The lease as last seen, whole.
 struct KnownLease {
     lease: Lease,
-    sighting: Sighting,
+    observed: ObservedRecord,
 }
 
 impl Elector {
@@ -130,8 +130,8 @@ impl Elector {
             self.hand_over(asker).await;
         }
         let now = Instant::now();
-        let sighting = self.known.as_ref().map(|k| &k.sighting).ok_or(self.missing);
-        match evaluate(sighting, &self.settings.identity, timing.retry, now) {
+        let observed = self.known.as_ref().map(|k| &k.observed).ok_or(self.missing);
+        match evaluate(observed, &self.settings.identity, timing.retry, now) {
             LeaseState::Taken { until } => {
                 self.lose(Lost::Taken);
                 self.ask().await;
@@ -304,13 +304,13 @@ impl Elector {
             .known
             .as_ref()
             .filter(|k| k.lease.spec == lease.spec && k.lease.metadata.uid == lease.metadata.uid);
-        let since = same.map_or(now, |k| k.sighting.since);
+        let since = same.map_or(now, |k| k.observed.since);
         let spec = lease.spec.as_ref();
         let holder = spec.and_then(|s| s.holder_identity.clone()).filter(|h| !h.is_empty());
         let lasts = spec.and_then(|s| s.lease_duration_seconds).and_then(|s| u64::try_from(s).ok());
         let lasts = lasts.filter(|s| *s > 0).map_or(self.settings.timing.lease, Duration::from_secs);
         self.share.note(self.shard, holder.as_deref());
-        self.known = Some(KnownLease { lease, sighting: Sighting { holder, lasts, since } });
+        self.known = Some(KnownLease { lease, observed: ObservedRecord { holder, lasts, since } });
     }
 
     fn term_ends(&self) -> Option<Instant> {
@@ -366,7 +366,7 @@ impl Elector {
         let params = params();
         for again in [false, true] {
             let known = self.known.as_ref();
-            let ours = known.filter(|k| k.sighting.holder.as_ref() == Some(&self.settings.identity));
+            let ours = known.filter(|k| k.observed.holder.as_ref() == Some(&self.settings.identity));
             let Some(mut lease) = ours.map(|k| k.lease.clone()) else {
                 return Ok(false);
             };

@@ -6,9 +6,9 @@
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The lease as last seen.
+/// The lease as last observed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sighting {
+pub struct ObservedRecord {
     /// Who holds it; `None` once it was given up.
     pub holder: Option<String>,
     /// How long its holder asked others to wait after each renewal.
@@ -38,15 +38,20 @@ pub enum LeaseState {
 }
 
 /// Judges the lease for the candidate `me`. `Err` means that there is no lease, since that time.
-pub fn evaluate(seen: Result<&Sighting, Instant>, me: &str, retry: Duration, now: Instant) -> LeaseState {
-    let seen = match seen {
-        Ok(seen) => seen,
+pub fn evaluate(
+    observed: Result<&ObservedRecord, Instant>,
+    me: &str,
+    retry: Duration,
+    now: Instant,
+) -> LeaseState {
+    let observed = match observed {
+        Ok(observed) => observed,
         Err(since) => return LeaseState::Free { since },
     };
-    match &seen.holder {
-        None => LeaseState::Free { since: seen.since },
-        Some(holder) if holder == me => LeaseState::Ours { renew_at: seen.since + retry },
-        Some(_) => match seen.since.checked_add(seen.lasts) {
+    match &observed.holder {
+        None => LeaseState::Free { since: observed.since },
+        Some(holder) if holder == me => LeaseState::Ours { renew_at: observed.since + retry },
+        Some(_) => match observed.since.checked_add(observed.lasts) {
             Some(until) if until <= now => LeaseState::Free { since: until },
             Some(until) => LeaseState::Taken { until },
             // Longer than any clock runs: as good as forever.
@@ -62,8 +67,8 @@ mod tests {
     const RETRY: Duration = Duration::from_secs(2);
     const LASTS: Duration = Duration::from_secs(15);
 
-    fn held_by(holder: Option<&str>, since: Instant) -> Sighting {
-        Sighting { holder: holder.map(str::to_owned), lasts: LASTS, since }
+    fn held_by(holder: Option<&str>, since: Instant) -> ObservedRecord {
+        ObservedRecord { holder: holder.map(str::to_owned), lasts: LASTS, since }
     }
 
     #[test]
@@ -95,7 +100,7 @@ mod tests {
     #[test]
     fn a_huge_lease_duration_does_not_overflow() {
         let now = Instant::now();
-        let seen = Sighting { lasts: Duration::MAX, ..held_by(Some("b"), now) };
+        let seen = ObservedRecord { lasts: Duration::MAX, ..held_by(Some("b"), now) };
         assert_eq!(evaluate(Ok(&seen), "a", RETRY, now), LeaseState::Taken { until: now + RETRY });
     }
 }

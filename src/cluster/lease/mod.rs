@@ -12,7 +12,7 @@ mod shards;
 mod share;
 
 pub use elector::Elector;
-pub use evaluate::{LeaseState, Sighting, evaluate};
+pub use evaluate::{LeaseState, ObservedRecord, evaluate};
 pub use shards::{Shards, shard_of};
 
 use jiff::Timestamp;

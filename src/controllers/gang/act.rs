@@ -6,15 +6,12 @@ use crate::api::parameters::Release;
 use crate::api::{NodeClaim, Workload};
 use crate::effects::{claims, handover, journal as journal_write};
 use crate::error::{Class, Error};
-use crate::gang::custody::{Disposition, disposition};
+use crate::gang::custody::Released;
+use crate::gang::new_claims::{NewClaims, fills_slot_of};
 use crate::gang::observed::Observed;
 use crate::gang::undeletable::{are_given_up, mark_as_deleting};
 use crate::gang::{Commit, Effect, Freshness, Reservation, notice};
-use crate::names;
-use crate::plan::Plan;
 use crate::planted::planted;
-use crate::words::to_the_second;
-use jiff::Timestamp;
 use kube::ResourceExt;
 use std::collections::BTreeMap;
 
@@ -63,9 +60,7 @@ impl Gang<'_> {
         let Some(plan) = self.planned.plan() else {
             return Ok(());
         };
-        let hold = self.scope.now().checked_add(self.judgement.policy.hold_limit.signed());
-        let hold = hold.unwrap_or(Timestamp::MAX);
-        let wanted = slots.iter().filter_map(|slot| self.claim(plan, *slot, hold)).collect();
+        let wanted = self.new_claims().of_slots(plan, slots, self.scope.now());
         let wanted = self.take_over(workload, wanted).await?;
         let created = claims::create(self.scope.client, wanted).await;
         self.note_replacements(workload, created.claims.len());
@@ -96,9 +91,7 @@ impl Gang<'_> {
             self.inputs.read_warm(&self.scope, &self.judgement.policy, workload).await?;
             self.read_quorum(workload).await?;
             self.observed.freshness = Freshness::Cached;
-            wanted.retain(|wanted| {
-                !self.observed.claims.iter().any(|claim| warm::fills_slot_of(claim, wanted))
-            });
+            wanted.retain(|wanted| !self.observed.claims.iter().any(|claim| fills_slot_of(claim, wanted)));
         }
         let kept = self.inputs.warm.take().unwrap_or_default();
         if kept.is_empty() {
@@ -109,9 +102,9 @@ impl Gang<'_> {
         Ok(others)
     }
 
-    /// Records replacements in the ledger; no entered plan counts them.
+    /// Records replacements in the ledger.
     fn note_replacements(&self, workload: &Workload, claims: usize) {
-        if self.journal().memory.generation > 0 && !self.journal().is_mixed(&self.judgement.policy) {
+        if self.new_claims().are_uncounted() {
             let claims = u32::try_from(claims).unwrap_or(u32::MAX);
             let mut pages = self.scope.context.of_gangs.ledger.open();
             pages.note_created(&workload.local_queue(), claims, self.scope.now());
@@ -126,9 +119,14 @@ impl Gang<'_> {
             self.read_quorum(workload).await?;
             self.observed.freshness = Freshness::Cached;
         }
-        let Released { back, kept, gone } = self.released(workload, names);
+        let parts = self.parts(workload);
+        let leaving = self.observed.claims.iter().filter(|c| names.contains(&c.name_any()));
+        let snapshot = self.snapshot(&parts, workload);
+        let released = Released::of(self.journal(), &snapshot, &self.scope.identity, leaving);
+        let stays: Vec<String> = released.staying().map(ResourceExt::name_any).collect();
+        let Released { back, kept, gone } = released;
         // A failed hand-back must not block deletions.
-        let stays: Vec<String> = back.iter().chain(&kept).map(ResourceExt::name_any).collect();
+        let gone = gone.iter().map(target).collect();
         let going: Vec<String> = names.iter().filter(|name| !stays.contains(name)).cloned().collect();
         let deleted = delete(&self.scope, &mut self.observed, &going, gone).await;
         let back = handover::hand_back_all(self.scope.client, back).await;
@@ -143,23 +141,6 @@ impl Gang<'_> {
         Ok(deleted? || !stays.is_empty())
     }
 
-    /// What becomes of the claims of these names.
-    fn released(&self, workload: &Workload, names: &[String]) -> Released {
-        let parts = self.parts(workload);
-        let snapshot = self.snapshot(&parts);
-        let mut released = Released::default();
-        for claim in self.observed.claims.iter().filter(|c| names.contains(&c.name_any()) && self.owns(c)) {
-            let view = snapshot.claims.iter().find(|v| v.uid == claim.uid().unwrap_or_default());
-            match disposition(self.journal(), snapshot.reservation, view, snapshot.policy) {
-                _ if claim.is_handing_back() => released.back.push(claim.clone()),
-                Disposition::HandBack => released.back.push(claim.clone()),
-                Disposition::KeepWarm => released.kept.push(claim.clone()),
-                Disposition::Delete => released.gone.push(target(claim)),
-            }
-        }
-        released
-    }
-
     /// Deletes claims that Setu may neither hand back nor keep. Nothing else would remove them.
     async fn delete_forbidden(&mut self, workload: &Workload, claims: &[NodeClaim]) -> Result<(), Error> {
         let Some(nodes) = u32::try_from(claims.len()).ok().filter(|nodes| *nodes > 0) else {
@@ -171,48 +152,16 @@ impl Gang<'_> {
         Ok(())
     }
 
-    /// The NodeClaim of one slot. Identical slots differ only in name and annotations.
-    fn claim(&self, plan: &Plan, slot: u32, hold: Timestamp) -> Option<NodeClaim> {
-        let (identity, memory) = (&self.scope.identity, &self.journal().memory);
-        let mut claim = plan.slots.iter().find(|s| s.index == slot).map(|s| (*s.template).clone())?;
-        claim.metadata.name = Some(identity.replacement_name(memory.attempt, memory.generation, slot));
-        let labels = claim.metadata.labels.get_or_insert_default();
-        for (key, value) in [
-            (names::MANAGED_BY, names::SETU.to_owned()),
-            (names::GANG, self.scope.label.clone()),
-            (names::WORKLOAD_UID, identity.uid.clone()),
-            (names::ATTEMPT, memory.attempt.to_string()),
-        ] {
-            labels.insert(key.to_owned(), value);
+    /// What the claims that the gang creates now have in common.
+    fn new_claims(&self) -> NewClaims<'_> {
+        NewClaims {
+            identity: &self.scope.identity,
+            gang_label: &self.scope.label,
+            owner: self.scope.owner.as_deref(),
+            journal: self.journal(),
+            policy: &self.judgement.policy,
         }
-        let annotations = claim.metadata.annotations.get_or_insert_default();
-        annotations.insert(names::SLOT.to_owned(), slot.to_string());
-        annotations.insert(names::GENERATION.to_owned(), memory.generation.to_string());
-        annotations.insert(names::WORKLOAD.to_owned(), identity.workload_ref());
-        annotations.insert(names::CHECK.to_owned(), identity.check.clone());
-        annotations.insert(names::HOLD_UNTIL.to_owned(), to_the_second(hold));
-        if let Some(owner) = &self.scope.owner {
-            annotations.insert(names::OWNER.to_owned(), owner.clone());
-        }
-        if let Some(terms) = &memory.terms {
-            annotations.insert(names::TERMS.to_owned(), terms.digest());
-        }
-        Some(claim)
     }
-
-    /// Whether a claim was made for this Workload. Setu deletes no others.
-    fn owns(&self, claim: &NodeClaim) -> bool {
-        claim.label(names::MANAGED_BY) == names::SETU
-            && claim.label(names::WORKLOAD_UID) == self.scope.identity.uid
-    }
-}
-
-/// Claims that the gang lets go, by what becomes of them.
-#[derive(Default)]
-struct Released {
-    back: Vec<NodeClaim>,
-    kept: Vec<NodeClaim>,
-    gone: Vec<ClaimTarget>,
 }
 
 /// Name and UID of a claim to delete.

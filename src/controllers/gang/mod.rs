@@ -23,15 +23,15 @@ mod warm;
 use super::context::Context;
 use super::ledger::LedgerPages;
 use super::plans;
-use super::refused::Causes;
 use crate::api::Workload;
 use crate::effects::journal::{self as journal_write, Entry};
 use crate::error::Error;
-use crate::gang::consequences::Consequences;
+use crate::gang::consequences::{Consequences, LedgerChange};
 use crate::gang::loss::Loss;
 use crate::gang::observed::Observed;
+use crate::gang::refused::Causes;
 use crate::gang::stored::StoredJournal;
-use crate::gang::{Commit, Journal, Judgement, Refusal, State, Step, message, step};
+use crate::gang::{Commit, Journal, Judgement, Refusal, Step, message, step};
 use crate::plan::{Outcome, Plan};
 use inputs::PlanInputs;
 pub use reconciled::{LeftAlone, Reconciled};
@@ -64,6 +64,10 @@ struct Planned {
     outcome: Option<Outcome>,
     /// The refusal that stands.
     refusal: Option<Refusal>,
+    /// Whether the plan passes over a NodePool whose last edit Karpenter has not seen.
+    passes_over_edited: bool,
+    /// Whether others have given back as many nodes as the gang has since it ran out of them.
+    capacity_back: bool,
 }
 
 impl Planned {
@@ -147,9 +151,8 @@ impl<'a> Gang<'a> {
             pages.capacity_returns.forget(&self.scope.id);
         }
         self.planned = self.plan(workload, refused_by, &mut pages);
-        let mut parts = self.parts(workload);
-        parts.capacity_back = pages.capacity_returns.is_enough(&self.scope.id);
-        let snapshot = self.snapshot(&parts);
+        let parts = self.parts(workload);
+        let snapshot = self.snapshot(&parts, workload);
         let taken = step(self.journal(), &snapshot);
         match &taken {
             Step::NeedsQuorumRead | Step::NeedsGrounds => return taken,
@@ -205,18 +208,17 @@ impl<'a> Gang<'a> {
     /// Enters the plan that is being carried out, or strikes one that is not. Returns whether others may have their turn.
     fn enter(&self, workload: &Workload, pages: &mut LedgerPages) -> bool {
         let id = &self.scope.id;
-        match (&self.journal().state, self.planned.plan()) {
-            (State::Provisioning, Some(plan)) => {
+        match LedgerChange::of(&self.journal().state, self.planned.plan()) {
+            LedgerChange::Enter(plan) => {
                 if !pages.is_entered(id) {
                     let settled = plans::settled(self.scope.context, &self.request(workload));
                     pages.enter(id, &workload.local_queue(), settled, plan, self.scope.now());
                 }
                 pages.came_back(id)
             }
-            (State::Provisioning, None) => false,
-            // All its claims exist.
-            (State::WaitingReady, _) => pages.came_back(id),
-            _ => pages.strike(id),
+            LedgerChange::Keep => false,
+            LedgerChange::Complete => pages.came_back(id),
+            LedgerChange::Strike => pages.strike(id),
         }
     }
 
@@ -229,7 +231,7 @@ impl<'a> Gang<'a> {
     /// Writes the journal if it changed, and reports its transitions.
     async fn commit(&mut self, workload: &mut Workload) -> Result<Commit, Error> {
         let Some(text) = self.stored.unsaved() else { return Ok(Commit::Unneeded) };
-        let sentence = message::explain(self.journal(), &self.snapshot(&self.parts(workload)));
+        let sentence = message::explain(self.journal(), &self.snapshot(&self.parts(workload), workload));
         let headline = message::headline(self.journal(), &sentence);
         let entry = self.entry_of(&text, &headline);
         let written = journal_write::commit(self.scope.client, workload, &entry).await;

@@ -5,9 +5,9 @@ use crate::api::{NodeClaim, Workload};
 use crate::controllers::board::{ShortageEntry, ShortageSource};
 use crate::controllers::ledger::LedgerPages;
 use crate::controllers::plans;
-use crate::controllers::refused::Causes;
 use crate::gang::loss::{Loss, last_known};
-use crate::gang::planning::{Planning, is_refused_again};
+use crate::gang::planning::Planning;
+use crate::gang::refused::Causes;
 use crate::gang::{Failure, Refusal, State};
 use crate::plan::offering::Offering;
 use crate::plan::{Outcome, Request, strategy};
@@ -45,7 +45,14 @@ impl Gang<'_> {
             pages.refused.forget(&self.scope.id);
         }
         let refusal = refused_by.and_then(|causes| self.refusal(workload, causes, pages));
-        Planned { outcome, refusal }
+        let pools = || self.scope.context.stores.plan.node_pools.state();
+        let is_plan = outcome.as_ref().is_some_and(|outcome| outcome.plan().is_some());
+        Planned {
+            outcome,
+            refusal,
+            passes_over_edited: is_plan && self.planning().passes_over_edited(pools),
+            capacity_back: pages.capacity_returns.is_enough(&self.scope.id),
+        }
     }
 
     fn make_plan(&self, workload: &Workload, pages: &mut LedgerPages) -> Outcome {
@@ -90,11 +97,8 @@ impl Gang<'_> {
     fn refusal(&self, workload: &Workload, causes: Causes, pages: &mut LedgerPages) -> Option<Refusal> {
         let id = &self.scope.id;
         if let Some(refused) = pages.refused.changed(id, causes) {
-            match is_refused_again(&self.make_plan(&refused, pages)) {
-                Some(true) => pages.refused.stays(id, causes),
-                Some(false) => pages.refused.forget(id),
-                None => {}
-            }
+            let outcome = self.make_plan(&refused, pages);
+            pages.refused.replanned(id, causes, &outcome);
         }
         pages.refused.refusal(id, workload, causes, self.scope.now())
     }

@@ -56,7 +56,13 @@ impl Gang<'_> {
 
     pub(super) fn pod_listing<'p>(&'p self, workload: &'p Workload) -> PodListing<'p> {
         let check = self.scope.identity.check.as_str();
-        PodListing { journal: self.journal(), workload, check, observed: &self.observed, now: self.scope.now() }
+        PodListing {
+            journal: self.journal(),
+            workload,
+            check,
+            observed: &self.observed,
+            now: self.scope.now(),
+        }
     }
 
     fn nodes_to_list_pods_of(&self, workload: &Workload) -> Vec<String> {

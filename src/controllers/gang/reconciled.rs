@@ -1,8 +1,8 @@
 //! What the reconcile of a gang leaves to that of its Workload.
 
 use crate::api::workload::CheckState;
-use crate::effects::requeued::Queueing;
 use crate::gang::Failure;
+use crate::gang::queueing::Queueing;
 use crate::gang::request::Details;
 use jiff::Timestamp;
 use std::time::Duration;

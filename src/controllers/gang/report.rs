@@ -8,8 +8,8 @@ use crate::api::{NodeClaim, Workload};
 use crate::controllers::board::BoardEntry;
 use crate::controllers::ledger::LedgerPages;
 use crate::controllers::plans;
-use crate::effects::requeued::Queueing;
 use crate::gang::expectation::Expectation;
+use crate::gang::queueing::Queueing;
 use crate::gang::request::Details;
 use crate::gang::wake::{holds_claims, rests, wake_at};
 use crate::gang::{Explanation, Snapshot, StateName, message, notice, verdict};
@@ -68,7 +68,7 @@ impl Gang<'_> {
     /// in.
     pub(super) fn report(&self, workload: &Workload, before: StateName) -> Reconciled {
         let parts = self.parts(workload);
-        let snapshot = self.snapshot(&parts);
+        let snapshot = self.snapshot(&parts, workload);
         self.note_on_board(workload, &snapshot);
         self.note(workload, self.planned.outcome.as_ref());
         self.expect(workload, &snapshot);
@@ -80,17 +80,14 @@ impl Gang<'_> {
         let claims = self.observed.claims.as_slice();
         let next_check = self.observed.pod_check.as_ref().and_then(|check| check.next);
         let reported = workload.check(&self.scope.identity.check);
-        // The replica that reported this ended before it kept the Workload out.
-        let is_unsettled = Queueing::of(workload) == Queueing::Allowed
-            && reported.is_some_and(|reported| verdict::comes_back(self.journal(), &snapshot, reported));
-        let keeps_out = verdict::keeps_out(self.journal(), &snapshot);
-        let entry = reported.filter(|_| !is_unsettled).and_then(|old| self.entry(workload, &snapshot, old));
+        let is_behind = Queueing::of(workload).is_behind(self.journal(), &snapshot, reported);
+        let entry = reported.filter(|_| !is_behind).and_then(|old| self.entry(workload, &snapshot, old));
         let (entry, progress) = entry.map_or((None, false), |(entry, progress)| (Some(entry), progress));
         Reconciled {
             entry,
             progress,
             in_request: self.in_request(),
-            queueing: if keeps_out || is_unsettled { Queueing::KeptOut } else { Queueing::Allowed },
+            queueing: Queueing::of_gang(self.journal(), &snapshot, is_behind),
             has_nodes: self.journal().state.holds_nodes(),
             holds: holds_claims(self.journal(), claims),
             net: if rests(self.journal(), workload, claims) { REST_NET } else { SAFETY_NET },

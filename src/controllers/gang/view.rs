@@ -2,13 +2,12 @@
 
 use super::Gang;
 use super::scope::GangScope;
-use crate::api::workload::Verdict;
 use crate::api::{Node, NodeClaim, Workload};
 use crate::controllers::Context;
 use crate::controllers::plans;
 use crate::gang::elastic_job::needs_more_nodes;
-use crate::gang::loss::{ClaimRecords, Loss, Tombstone, losses, pool_fault};
-use crate::gang::{ClaimView, Eviction, Failure, Forecast, Reservation, Snapshot, State};
+use crate::gang::loss::{ClaimRecords, Tombstone, pool_fault};
+use crate::gang::{ClaimView, Failure, Forecast, Snapshot, SnapshotParts, State};
 use crate::plan::Request;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
@@ -16,59 +15,29 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::runtime::reflector::ObjectRef;
 use std::collections::BTreeMap;
 
-/// The data of a gang at one instant. Its [`Snapshot`] borrows from it.
-pub(super) struct SnapshotParts {
-    pub now: Timestamp,
-    reservation: Reservation,
-    reported: Verdict,
-    unplaced: bool,
-    eviction: Eviction,
-    passes_over_edited: bool,
-    /// Whether other gangs have given back what it ran short of. Set from the ledger.
-    pub capacity_back: bool,
-    views: Vec<ClaimView>,
-    pub losses: BTreeMap<u32, Loss>,
-}
-
 impl Gang<'_> {
+    /// What its snapshot borrows from.
     pub(super) fn parts(&self, workload: &Workload) -> SnapshotParts {
-        let (now, identity) = (self.scope.now(), &self.scope.identity);
-        let views = self.views(now);
-        let losses = losses(self.journal(), identity, &views, &self.records(workload), now);
-        SnapshotParts {
-            now,
-            reservation: Reservation::of(workload, &identity.check),
-            reported: workload.check(&identity.check).map(|c| c.state).unwrap_or_default(),
-            unplaced: workload.is_unplaced(),
-            eviction: Eviction::of(workload),
-            passes_over_edited: self.planned.plan().is_some()
-                && self.planning().passes_over_edited(|| self.scope.context.stores.plan.node_pools.state()),
-            capacity_back: false,
-            views,
-            losses,
-        }
+        let (identity, now) = (&self.scope.identity, self.scope.now());
+        let parts = SnapshotParts::of(workload, &identity.check, self.views(now), now);
+        parts.with_records(self.journal(), identity, &self.records(workload))
     }
 
-    pub(super) fn snapshot<'f>(&'f self, parts: &'f SnapshotParts) -> Snapshot<'f> {
+    pub(super) fn snapshot<'f>(&'f self, parts: &'f SnapshotParts, workload: &Workload) -> Snapshot<'f> {
+        let planned = &self.planned;
         Snapshot {
-            now: parts.now,
             fresh: self.stored.opened.fresh,
-            reservation: &parts.reservation,
-            reported: parts.reported,
-            plan: self.planned.outcome.as_ref(),
-            claims: &parts.views,
-            losses: &parts.losses,
+            plan: planned.outcome.as_ref(),
             freshness: self.observed.freshness,
             grounds: self.inputs.freshness(),
-            passes_over_edited: parts.passes_over_edited,
-            capacity_back: parts.capacity_back,
+            passes_over_edited: planned.passes_over_edited,
+            capacity_back: planned.capacity_back,
             create_refused: self.observed.create_refused.as_deref(),
-            refusal: self.planned.refusal,
-            policy: &self.judgement.policy,
+            refusal: planned.refusal,
             judged_by: self.judgement.by(),
-            eviction: parts.eviction,
             jitter: self.scope.identity.jitter(self.journal().memory.attempt),
-            forecast: Forecast { unplaced: parts.unplaced, ..self.forecast() },
+            forecast: Forecast { unplaced: workload.is_unplaced(), ..self.forecast() },
+            ..parts.snapshot(&self.judgement.policy)
         }
     }
 
@@ -82,7 +51,7 @@ impl Gang<'_> {
             }
             _ => None,
         };
-        let tier = Some(self.observed.capacity_type.as_str()).filter(|tier| !tier.is_empty());
+        let tier = self.observed.capacity_type.as_deref();
         let unbound = self.observed.pod_check.as_ref().and_then(|check| check.found.as_ref());
         Forecast { ready_by, tier, unbound, ..Forecast::default() }
     }

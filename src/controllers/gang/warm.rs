@@ -105,10 +105,3 @@ pub(super) async fn keep(
     let keeping = KeptFor { key: key(&queue, &scope.identity.check), queue, since, until };
     effects::keep_all(scope.client, claims, &keeping).await
 }
-
-/// Whether this claim of the gang already fills the slot of the wanted one.
-pub(super) fn fills_slot_of(claim: &NodeClaim, wanted: &NodeClaim) -> bool {
-    claim.metadata.deletion_timestamp.is_none()
-        && claim.label(names::ATTEMPT) == wanted.label(names::ATTEMPT)
-        && claim.slot() == wanted.slot()
-}

@@ -77,8 +77,8 @@ async fn lacks_of_job<T: Theatre>(
     if let Some(key) = &expect.together {
         lacks.extend(apart(world, &gang.claims, key).await?);
     }
-    if let Some(wanted) = expect.strangers {
-        let found = strangers(world, job, &gang.claims).await?;
+    if let Some(wanted) = expect.foreign_pods {
+        let found = foreign_pods(world, job, &gang.claims).await?;
         lacks.extend(
             (found.len() != wanted).then(|| format!("{found:?} are on nodes of {job}, not {wanted}")),
         );
@@ -238,7 +238,7 @@ async fn apart<T: Theatre>(
 }
 
 /// Pods of other Jobs that run on the nodes of these claims.
-async fn strangers<T: Theatre>(
+async fn foreign_pods<T: Theatre>(
     world: &ScenarioWorld<T>,
     job: &str,
     own: &[&NodeClaim],

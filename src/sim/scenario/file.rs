@@ -348,7 +348,7 @@ pub struct Expect {
     /// Label key for which every NodeClaim of this gang requires the same single value, which every Node has.
     pub together: Option<String>,
     /// Number of foreign pods that run on the nodes of this gang.
-    pub strangers: Option<usize>,
+    pub foreign_pods: Option<usize>,
     /// Reason of an Event on its Workload.
     pub event: Option<String>,
     /// Number of NodeClaims in the whole scenario.

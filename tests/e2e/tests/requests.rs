@@ -11,7 +11,7 @@ mod stage;
 
 use ::setu::names;
 use serde_json::{Value, json};
-use stage::{Queue, Seen, Stage, condition, is, name};
+use stage::{Queue, QueueObjects, Stage, condition, is, name};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,7 @@ fn calm() -> Value {
 }
 
 /// Checks that these pods run on the nodes of their gang, one on each, and that the request names it.
-fn run_on_their_own_nodes(seen: &Seen, queue: &Queue, pods: usize) {
+fn run_on_their_own_nodes(seen: &QueueObjects, queue: &Queue, pods: usize) {
     let request = &seen.requests[0];
     let details = &request["status"]["provisioningClassDetails"];
     let gang = &details["gang"];
@@ -49,8 +49,9 @@ async fn a_gang_gets_its_nodes_and_they_go_with_the_job(stage: &Stage) {
     let queue = stage.queue("gang", names::REQUEST_CLASS).await;
     queue.weather(&late()).await;
     queue.submit(vec![queue.job("train", 4, None)]).await;
-    let waits =
-        |s: &Seen| s.claims.len() == 4 && condition(&s.requests[0], "Provisioned")["status"] == "False";
+    let waits = |s: &QueueObjects| {
+        s.claims.len() == 4 && condition(&s.requests[0], "Provisioned")["status"] == "False"
+    };
     let seen = stage.until(&queue, ("the request is answered", 60), waits).await;
     assert!(is(&seen.requests[0], "Accepted"));
     let message = condition(&seen.requests[0], "Provisioned")["message"].as_str().unwrap().to_owned();
@@ -62,7 +63,7 @@ async fn a_gang_gets_its_nodes_and_they_go_with_the_job(stage: &Stage) {
     assert!(message.contains("0/4 nodes ready"), "{message}");
 
     queue.weather(&calm()).await;
-    let runs = |s: &Seen| s.all_are(1, "Admitted") && s.runs(4);
+    let runs = |s: &QueueObjects| s.all_are(1, "Admitted") && s.runs(4);
     let seen = stage.until(&queue, ("it runs", 90), runs).await;
     assert!(is(&seen.requests[0], "Provisioned"));
     run_on_their_own_nodes(&seen, &queue, 4);
@@ -78,12 +79,12 @@ async fn a_shortage_is_retried_within_the_request(stage: &Stage) {
     let queue = stage.queue("short", names::REQUEST_CLASS).await;
     queue.weather(&json!([{"capacity": 2}])).await;
     queue.submit(vec![queue.job("train", 4, None)]).await;
-    let backs_off = |s: &Seen| s.journal(queue.id).contains("\"state\":\"BackingOff\"");
+    let backs_off = |s: &QueueObjects| s.journal(queue.id).contains("\"state\":\"BackingOff\"");
     let before = stage.until(&queue, ("it backs off", 90), backs_off).await;
     stage.output_of(&["explain", "job/train", "-n", queue.id]);
     assert!(!is(&before.workloads[0], "Admitted"));
     queue.weather(&calm()).await;
-    let runs = |s: &Seen| s.all_are(1, "Admitted") && s.runs(4);
+    let runs = |s: &QueueObjects| s.all_are(1, "Admitted") && s.runs(4);
     let after = stage.until(&queue, ("it runs", 120), runs).await;
     run_on_their_own_nodes(&after, &queue, 4);
     assert_eq!(after.requests.len(), 1);
@@ -98,14 +99,14 @@ async fn kueue_asks_again_when_a_request_fails(stage: &Stage) {
     queue.patch("ProvisioningRequestConfig", queue.id, &soon).await;
     queue.weather(&json!([{"capacity": 1}])).await;
     queue.submit(vec![queue.job("train", 2, None)]).await;
-    let failed = |s: &Seen| s.requests.iter().any(|request| is(request, "Failed"));
+    let failed = |s: &QueueObjects| s.requests.iter().any(|request| is(request, "Failed"));
     let seen = stage.until(&queue, ("the first request fails", 90), failed).await;
     assert_eq!(seen.claims.len(), 0, "everything is taken back first");
     let message = condition(&seen.requests[0], "Failed")["message"].to_string();
     assert!(message.contains("InsufficientCapacity"), "{message}");
     let request = name(&seen.requests[0]).to_owned();
     queue.weather(&calm()).await;
-    let runs = |s: &Seen| s.all_are(1, "Admitted") && s.runs(2);
+    let runs = |s: &QueueObjects| s.all_are(1, "Admitted") && s.runs(2);
     let seen = stage.until(&queue, ("it runs", 120), runs).await;
     run_on_their_own_nodes(&seen, &queue, 2);
     assert_ne!(name(&seen.requests[0]), request);
@@ -115,11 +116,11 @@ async fn kueue_asks_again_when_a_request_fails(stage: &Stage) {
 async fn an_evicted_workload_gives_its_nodes_back(stage: &Stage) {
     let queue = stage.queue("evicted", names::REQUEST_CLASS).await;
     queue.submit(vec![queue.job("train", 2, None)]).await;
-    let runs = |s: &Seen| s.all_are(1, "Admitted") && s.runs(2);
+    let runs = |s: &QueueObjects| s.all_are(1, "Admitted") && s.runs(2);
     let seen = stage.until(&queue, ("it runs", 90), runs).await;
     let workload = name(&seen.workloads[0]).to_owned();
     queue.patch("Workload", &workload, &json!({"spec": {"active": false}})).await;
-    let gone = |s: &Seen| s.claims.is_empty() && s.requests.is_empty() && s.nodes.is_empty();
+    let gone = |s: &QueueObjects| s.claims.is_empty() && s.requests.is_empty() && s.nodes.is_empty();
     let seen = stage.until(&queue, ("no node and no request is left", 60), gone).await;
     assert!(is(&seen.workloads[0], "Evicted") && !is(&seen.workloads[0], "Admitted"));
     queue.patch("Workload", &workload, &json!({"spec": {"active": true}})).await;
@@ -135,11 +136,11 @@ async fn a_killed_setu_goes_on_with_the_same_claims(stage: &mut Stage) {
     stage.setu.kill();
     queue.weather(&calm()).await;
     stage.setu.start(None).unwrap();
-    let admitted = |s: &Seen| s.all_are(1, "Admitted") && s.claims.len() == 3;
+    let admitted = |s: &QueueObjects| s.all_are(1, "Admitted") && s.claims.len() == 3;
     let after = stage.until(&queue, ("it is admitted", 90), admitted).await;
     assert_eq!(after.claim_uids(), before.claim_uids());
     assert_eq!(after.requests[0]["metadata"]["uid"], before.requests[0]["metadata"]["uid"]);
-    let over = |s: &Seen| s.all_are(1, "Finished") && s.claims.is_empty() && s.requests.is_empty();
+    let over = |s: &QueueObjects| s.all_are(1, "Finished") && s.claims.is_empty() && s.requests.is_empty();
     stage.until(&queue, ("its nodes go when it has finished", 60), over).await;
     stage.clear(&queue).await;
 }
@@ -150,7 +151,7 @@ async fn many_jobs_at_once_all_run(stage: &Stage) {
     queue.submit((0..MANY).map(|i| queue.job(&format!("job-{i}"), 1, Some("1s"))).collect()).await;
     stage.until(&queue, ("all are admitted", 240), |s| s.all_are(MANY, "Admitted")).await;
     println!("{MANY} Jobs: all admitted after {:?}", submitted.elapsed());
-    let over = |s: &Seen| s.all_are(MANY, "Finished") && s.claims.is_empty() && s.requests.is_empty();
+    let over = |s: &QueueObjects| s.all_are(MANY, "Finished") && s.claims.is_empty() && s.requests.is_empty();
     stage.until(&queue, ("all have finished and nothing is left", 120), over).await;
     println!("{MANY} Jobs: nothing left after {:?}", submitted.elapsed());
     stage.clear(&queue).await;
@@ -198,9 +199,9 @@ async fn pods_are_placed_by_topology_from_zero_nodes(stage: &Stage) {
     let mut job = queue.job("train", 3, None);
     let required = json!({"kueue.x-k8s.io/podset-required-topology": names::ZONE});
     job["spec"]["template"]["metadata"]["annotations"] = required;
-    assert!(queue.look().await.nodes.is_empty());
+    assert!(queue.list_all().await.nodes.is_empty());
     queue.submit(vec![job]).await;
-    let runs = |s: &Seen| s.all_are(1, "Admitted") && s.runs(3);
+    let runs = |s: &QueueObjects| s.all_are(1, "Admitted") && s.runs(3);
     let seen = stage.until(&queue, ("it runs", 120), runs).await;
     run_on_their_own_nodes(&seen, &queue, 3);
     let zones: BTreeSet<&str> =
@@ -211,7 +212,7 @@ async fn pods_are_placed_by_topology_from_zero_nodes(stage: &Stage) {
     assert!(assigned["topologyAssignment"].is_object(), "{assigned:#}");
     // Kueue evicts within moments what it finds placed wrongly.
     tokio::time::sleep(Duration::from_secs(10)).await;
-    let later = queue.look().await;
+    let later = queue.list_all().await;
     assert!(runs(&later), "{later:#?}");
     assert_eq!(later.claim_uids(), seen.claim_uids());
     stage.clear(&queue).await;
@@ -240,7 +241,7 @@ async fn setu_serves_the_requests_of_kueues_own_check() {
     );
     log("gangs got no capacity, failed, evicted and placed by topology");
 
-    let seen = foreign.look().await;
+    let seen = foreign.list_all().await;
     assert_eq!((seen.requests.len(), seen.claims.len(), seen.nodes.len()), (1, 0, 0));
     let request = &seen.requests[0];
     assert_eq!((request.get("status"), request["metadata"].get("annotations")), (None, None));

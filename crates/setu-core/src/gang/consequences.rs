@@ -5,10 +5,11 @@ use super::failure::Failure;
 use super::journal::Journal;
 use super::option_position::OptionPosition;
 use super::snapshot::Snapshot;
-use super::state::State;
+use super::state::{Nodes, State};
 use super::step::Moved;
 use super::terms::JudgedBy;
 use crate::api::parameters::Compat;
+use crate::plan::Plan;
 use jiff::Timestamp;
 
 /// What follows from a step.
@@ -29,6 +30,31 @@ pub struct Consequences<'m> {
     /// Whether an attempt begins whose terms are too large for the journal: another replica would judge it by the policy of
     /// that time.
     pub lacks_terms: bool,
+}
+
+/// What a gang's state means for its entry in the ledger.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum LedgerChange<'p> {
+    /// This plan is being carried out, and is entered.
+    Enter(&'p Plan),
+    /// A plan is being carried out that is not known: what is entered stays.
+    Keep,
+    /// All its claims exist: others no longer wait for it to be entered.
+    Complete,
+    /// It has no plan that others must count.
+    Strike,
+}
+
+impl<'p> LedgerChange<'p> {
+    /// For a gang in this state with this plan.
+    pub fn of(state: &State, plan: Option<&'p Plan>) -> Self {
+        match (state, plan) {
+            (State::Provisioning, Some(plan)) => Self::Enter(plan),
+            (State::Provisioning, None) => Self::Keep,
+            (State::WaitingReady, _) => Self::Complete,
+            _ => Self::Strike,
+        }
+    }
 }
 
 impl<'m> Consequences<'m> {
@@ -59,7 +85,7 @@ impl<'m> Consequences<'m> {
             awaits_nodes: is_exhausted && policy.compat == Compat::None,
             lacks_terms: after.memory.attempt != before.memory.attempt
                 && after.state.wants_claims()
-                && after.memory.slots > 0
+                && Nodes::of(after.memory.slots) != Nodes::Unneeded
                 && after.memory.terms.is_none()
                 && matches!(snapshot.judged_by, JudgedBy::Policy(_)),
         }

@@ -4,11 +4,14 @@
 //! gone or its hold ends.
 
 use super::claims::ClaimView;
+use super::identity::GangIdentity;
 use super::journal::Journal;
 use super::reservation::{Ending, Reservation};
+use super::snapshot::Snapshot;
 use super::state::{State, Then};
 use crate::api::parameters::Release;
 use crate::api::{NodeClaim, Workload, condition};
+use crate::names;
 use crate::policy::Policy;
 use jiff::{SignedDuration, Timestamp};
 
@@ -131,6 +134,51 @@ pub fn disposition(
     }
 }
 
+/// Claims that a gang lets go, by what becomes of them.
+#[derive(Clone, Debug, Default)]
+pub struct Released {
+    /// Those that are handed back to Karpenter.
+    pub back: Vec<NodeClaim>,
+    /// Those that are kept for the next gang.
+    pub kept: Vec<NodeClaim>,
+    /// Those that are deleted.
+    pub gone: Vec<NodeClaim>,
+}
+
+impl Released {
+    /// What becomes of these claims of a gang, which it no longer wants. Setu lets go no claim that was not made for the gang's
+    /// Workload.
+    pub fn of<'c>(
+        journal: &Journal,
+        snapshot: &Snapshot<'_>,
+        identity: &GangIdentity,
+        claims: impl Iterator<Item = &'c NodeClaim>,
+    ) -> Self {
+        let mut released = Self::default();
+        for claim in claims.filter(|claim| owns(identity, claim)) {
+            let view = snapshot.claims.iter().find(|view| Some(&view.uid) == claim.metadata.uid.as_ref());
+            let list = match disposition(journal, snapshot.reservation, view, snapshot.policy) {
+                _ if claim.is_handing_back() => &mut released.back,
+                Disposition::HandBack => &mut released.back,
+                Disposition::KeepWarm => &mut released.kept,
+                Disposition::Delete => &mut released.gone,
+            };
+            list.push(claim.clone());
+        }
+        released
+    }
+
+    /// Those that are not deleted.
+    pub fn staying(&self) -> impl Iterator<Item = &NodeClaim> {
+        self.back.iter().chain(&self.kept)
+    }
+}
+
+/// Whether a claim was made for this gang's Workload.
+pub(super) fn owns(identity: &GangIdentity, claim: &NodeClaim) -> bool {
+    claim.label(names::MANAGED_BY) == names::SETU && claim.label(names::WORKLOAD_UID) == identity.uid
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -138,7 +186,6 @@ mod tests {
     use crate::gang::event::Event;
     use crate::gang::reservation::AdmissionId;
     use crate::gang::{Health, Nodes, Rules, decide};
-    use crate::names;
     use serde_json::{Value, json};
 
     fn at(second: i64) -> Timestamp {
@@ -301,5 +348,43 @@ mod tests {
             disposition(&gone, &Reservation::Gone(Ending::Finished), None, &policy),
             Disposition::Delete
         );
+    }
+
+    #[test]
+    fn only_claims_of_the_gangs_workload_are_let_go() {
+        let made = |name: &str, managed_by: &str, uid: &str| {
+            let mut made = claim(None);
+            (made.metadata.name, made.metadata.uid) = (Some(name.to_owned()), Some(name.to_owned()));
+            let labels = [(names::MANAGED_BY, managed_by), (names::WORKLOAD_UID, uid)];
+            made.metadata.labels = Some(labels.map(|(k, v)| (k.to_owned(), v.to_owned())).into());
+            made
+        };
+        let claims = [
+            made("ready", names::SETU, "u"),
+            made("coming", names::SETU, "u"),
+            made("of-another", names::SETU, "other"),
+            made("of-a-user", "someone", "u"),
+        ];
+        let identity =
+            GangIdentity { namespace: "ns".into(), workload: "w".into(), uid: "u".into(), check: "c".into() };
+        let views = [ClaimView::new("ready", 1, 0, Health::Ready { since: at(0) })];
+        let reservation = Reservation::Gone(Ending::Finished);
+        let journal = ended(State::Approved { nodes: Nodes::Held }, Ending::Finished);
+        for (release, back, kept, gone) in [
+            (Release::Delete, vec![], vec![], vec!["ready", "coming"]),
+            (Release::HandBack, vec!["ready"], vec![], vec!["coming"]),
+            (Release::Warm, vec![], vec!["ready"], vec!["coming"]),
+        ] {
+            let policy = Policy { release, ..Policy::default() };
+            let snapshot = Snapshot { claims: &views, ..Snapshot::of(at(1), &reservation, &policy) };
+            let released = Released::of(&journal, &snapshot, &identity, claims.iter());
+            let named = |claims: &[NodeClaim]| -> Vec<String> {
+                claims.iter().filter_map(|claim| claim.metadata.name.clone()).collect()
+            };
+            assert_eq!(named(&released.back), back);
+            assert_eq!(named(&released.kept), kept);
+            assert_eq!(named(&released.gone), gone);
+            assert_eq!(released.staying().count(), 2 - gone.len());
+        }
     }
 }

@@ -173,7 +173,7 @@ impl Explanation {
     /// Whether nodes of the attempt exist or are expected.
     pub fn wants_nodes(&self) -> bool {
         use StateName::{Approved, BackingOff, Provisioning, RollingBack, WaitingReady};
-        self.slots > 0
+        Nodes::of(self.slots) != Nodes::Unneeded
             && matches!(self.state, Provisioning | WaitingReady | Approved | RollingBack | BackingOff)
     }
 }

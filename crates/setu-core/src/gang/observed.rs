@@ -28,8 +28,8 @@ pub struct Observed {
     pub nodes: BTreeMap<String, Node>,
     /// How both were read.
     pub freshness: Freshness,
-    /// The capacity type that all claims share, for display; empty if they share none.
-    pub capacity_type: String,
+    /// The capacity type that all claims share, for display.
+    pub capacity_type: Option<String>,
     /// The other pods on the nodes, as of the last quorum read.
     pub others: OtherPods,
     /// When the pods on the nodes were last listed.
@@ -71,7 +71,7 @@ impl Observed {
             claims,
             nodes,
             freshness: Freshness::Cached,
-            capacity_type: String::new(),
+            capacity_type: None,
             others: OtherPods::default(),
             pods_listed: None,
             unmarked: BTreeSet::new(),
@@ -98,8 +98,8 @@ impl Observed {
     /// Records which capacity type the claims share now.
     pub fn note_capacity_type(&mut self) {
         let mut types = self.claims.iter().map(capacity_type);
-        let first = types.next().unwrap_or_default();
-        self.capacity_type = if types.all(|t| t == first) { first.to_owned() } else { String::new() };
+        let first = types.next().flatten();
+        self.capacity_type = first.filter(|first| types.all(|t| t == Some(*first))).map(str::to_owned);
     }
 
     /// The claims of an attempt.
@@ -221,14 +221,11 @@ pub fn allowed<'c>(claim: &'c NodeClaim, key: &str) -> &'c [String] {
     required.map_or(&[], |r| &r.values)
 }
 
-/// The capacity type a claim got or is limited to; empty where the provider chooses.
-pub fn capacity_type(claim: &NodeClaim) -> &str {
-    let got = claim.label(names::CAPACITY_TYPE);
-    if !got.is_empty() {
-        return got;
-    }
-    match allowed(claim, names::CAPACITY_TYPE) {
-        [only] => only,
-        _ => "",
+/// The capacity type a claim got or is limited to; `None` where the provider chooses.
+pub fn capacity_type(claim: &NodeClaim) -> Option<&str> {
+    match (claim.label(names::CAPACITY_TYPE), allowed(claim, names::CAPACITY_TYPE)) {
+        ("", [only]) => Some(only),
+        ("", _) => None,
+        (got, _) => Some(got),
     }
 }

@@ -204,18 +204,6 @@ impl<'a> Planning<'a> {
     }
 }
 
-/// Whether a refusal stands by a new plan, or is over; `None` if the plan does not show it.
-pub fn is_refused_again(outcome: &Outcome) -> Option<bool> {
-    match outcome {
-        Outcome::Refuse(_) => Some(true),
-        // That will be over, and may not help then.
-        Outcome::Wait(obstacle) if obstacle.reason.hides_plan() => None,
-        Outcome::Provision(_) | Outcome::NothingNeeded(_) | Outcome::Wait(_) | Outcome::Never(_) => {
-            Some(false)
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -293,14 +281,5 @@ mod tests {
         };
         assert_eq!(exhausted(FailureClass::InsufficientCapacity), (true, vec![0]));
         assert_eq!(exhausted(FailureClass::Interrupted), (false, vec![]), "it shows no shortage");
-    }
-
-    #[test]
-    fn a_new_plan_that_is_unknown_leaves_a_refusal_open() {
-        let obstacle = |reason| Obstacle::new(reason, "");
-        let shows = |outcome| is_refused_again(&outcome);
-        assert_eq!(shows(Outcome::Refuse(obstacle(ObstacleReason::TooManyNodes))), Some(true));
-        assert_eq!(shows(Outcome::Wait(obstacle(ObstacleReason::CapacityShort))), Some(false));
-        assert_eq!(shows(Outcome::Wait(obstacle(ObstacleReason::NoPolicy))), None);
     }
 }

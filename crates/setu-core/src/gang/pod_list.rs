@@ -119,10 +119,7 @@ mod tests {
     fn all_nodes_are_searched_until_the_gang_is_reported_ready_and_then_those_of_failed_claims() {
         let views = || {
             let failed = Health::Failed(Failure::new(FailureClass::LaunchFailed, "no"));
-            vec![
-                ClaimView::new("a", 1, 0, Health::Ready { since: NOW }),
-                ClaimView::new("b", 1, 1, failed),
-            ]
+            vec![ClaimView::new("a", 1, 0, Health::Ready { since: NOW }), ClaimView::new("b", 1, 1, failed)]
         };
         for (state, is_admitted, reported, nodes) in [
             (State::WaitingReady, false, "Pending", vec!["node-a", "node-b"]),

@@ -8,8 +8,7 @@ use super::identity::GangIdentity;
 use super::journal::Journal;
 use super::opening::substitute_journal;
 use super::reservation::{Ending, Reservation};
-use super::rules::Eviction;
-use super::snapshot::{Freshness, Snapshot};
+use super::snapshot::{Freshness, Snapshot, SnapshotParts};
 use super::step::{Step, step};
 use super::terms::JudgedBy;
 use crate::api::Workload;
@@ -31,12 +30,12 @@ pub fn rebuild_journal(
     now: Timestamp,
 ) -> Result<Journal, Ending> {
     let policy = Policy::default();
-    let reservation = Reservation::of(workload, &identity.check);
-    if let Reservation::Leaving(ending) = &reservation {
+    let parts = SnapshotParts::of(workload, &identity.check, claims.to_vec(), now);
+    if let Reservation::Leaving(ending) = &parts.reservation {
         return Err(*ending);
     }
-    let mut journal = substitute_journal(&identity.uid, reservation.clone(), now);
-    let is_held = matches!(reservation, Reservation::Held { .. });
+    let mut journal = substitute_journal(&identity.uid, parts.reservation.clone(), now);
+    let is_held = matches!(parts.reservation, Reservation::Held { .. });
     let attempts = claims.iter().map(|c| c.attempt).chain(old.map(|o| o.memory.attempt));
     journal.memory.attempt = attempts.max().unwrap_or_default();
     if let Some(old) = old {
@@ -45,12 +44,9 @@ pub fn rebuild_journal(
     }
     let snapshot = Snapshot {
         fresh: true,
-        reported: workload.check(&identity.check).map(|c| c.state).unwrap_or_default(),
-        claims,
         freshness: Freshness::Quorum,
         judged_by: JudgedBy::Unknown,
-        eviction: Eviction::of(workload),
-        ..Snapshot::of(now, &reservation, &policy)
+        ..parts.snapshot(&policy)
     };
     if is_held && let Step::Moved(moved) = step(&journal, &snapshot) {
         journal = moved.journal;

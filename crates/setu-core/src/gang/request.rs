@@ -16,6 +16,7 @@ use crate::plan::demand::granted;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Longest message of a condition that the API server takes, in characters.
 const MESSAGE_LIMIT: usize = 32_768;
@@ -82,6 +83,31 @@ pub fn check_of<'w>(
     let only = checks.first().filter(|_| checks.len() == 1);
     // A name that was shortened may fit several checks.
     named.or(only).or_else(|| shortened.next().filter(|_| shortened.next().is_none())).copied()
+}
+
+/// Whether a request can no longer give its Workload nodes.
+fn has_ended(request: &ProvisioningRequest) -> bool {
+    ["Failed", "BookingExpired"].iter().any(|kind| request.is(kind))
+}
+
+/// The check that a request is served for, among its Workload's checks that `is_provisioning` accepts. None if the request has
+/// ended before its Workload was admitted, or if an earlier one of `all` for the same check has not.
+pub fn served_for<'w>(
+    request: &ProvisioningRequest,
+    workload: &'w Workload,
+    all: &[Arc<ProvisioningRequest>],
+    is_provisioning: impl Fn(&str) -> bool,
+) -> Option<&'w str> {
+    let check_of = |request: &ProvisioningRequest| check_of(request, workload, &is_provisioning);
+    let check = check_of(request)?;
+    let order = |r: &ProvisioningRequest| {
+        (r.metadata.creation_timestamp.clone().map(|t| t.0), r.metadata.name.clone().unwrap_or_default())
+    };
+    let comes_first = |other: &Arc<ProvisioningRequest>| {
+        order(other) < order(request) && !has_ended(other) && check_of(other) == Some(check)
+    };
+    let is_over = has_ended(request) && !workload.is("Admitted");
+    (!is_over && !all.iter().any(comes_first)).then_some(check)
 }
 
 /// Whether this can be the name of a request whose full name begins with `prefix` and is too long for Kueue: it keeps the first

@@ -3,11 +3,14 @@
 //! Rule: data only; [`observe`](fn@super::observe) interprets it.
 
 use super::claims::ClaimView;
-use super::loss::Loss;
+use super::identity::GangIdentity;
+use super::journal::Journal;
+use super::loss::{ClaimRecords, Loss, losses};
 use super::reservation::Reservation;
 use super::rules::Eviction;
 use super::terms::JudgedBy;
 use super::unbound::UnboundPods;
+use crate::api::Workload;
 use crate::api::workload::Verdict;
 use crate::plan::Outcome;
 use crate::policy::Policy;
@@ -86,6 +89,56 @@ impl<'a> Snapshot<'a> {
     /// Whether the plan says that no node is needed.
     pub(super) fn needs_no_nodes(&self) -> bool {
         matches!(self.plan, Some(Outcome::NothingNeeded(_)))
+    }
+}
+
+/// What a snapshot borrows from: what a gang's Workload, its claims and the records of a replica show at one instant.
+#[derive(Clone, Debug)]
+pub struct SnapshotParts {
+    /// The instant.
+    pub now: Timestamp,
+    /// Kueue's reservation.
+    pub reservation: Reservation,
+    /// What happened to slots whose claim is missing or being deleted.
+    pub losses: BTreeMap<u32, Loss>,
+    reported: Verdict,
+    eviction: Eviction,
+    claims: Vec<ClaimView>,
+}
+
+impl SnapshotParts {
+    /// The parts of a gang with these claims of which no replica has records.
+    pub fn of(workload: &Workload, check: &str, claims: Vec<ClaimView>, now: Timestamp) -> Self {
+        Self {
+            now,
+            reservation: Reservation::of(workload, check),
+            losses: BTreeMap::new(),
+            reported: workload.check(check).map(|c| c.state).unwrap_or_default(),
+            eviction: Eviction::of(workload),
+            claims,
+        }
+    }
+
+    /// The same with what these records show of claims that are gone.
+    #[must_use]
+    pub fn with_records(
+        self,
+        journal: &Journal,
+        identity: &GangIdentity,
+        records: &impl ClaimRecords,
+    ) -> Self {
+        Self { losses: losses(journal, identity, &self.claims, records, self.now), ..self }
+    }
+
+    /// The snapshot of a gang with this policy, as far as these parts show it.
+    pub fn snapshot<'a>(&'a self, policy: &'a Policy) -> Snapshot<'a> {
+        Snapshot {
+            reported: self.reported,
+            claims: &self.claims,
+            losses: &self.losses,
+            eviction: self.eviction,
+            ..Snapshot::of(self.now, &self.reservation, policy)
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::helm::{command, root, said, values};
 use crate::real::Real;
 use crate::surroundings::{ID, NAMESPACE, surroundings, world};
-use crate::watch::Seen;
+use crate::watch::WatchRecords;
 use ::setu::sim::scenario::{self, ScenarioStep, ScenarioWorld};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_mins(4);
 pub struct Release {
     pub world: ScenarioWorld<Real>,
     pub stack: Arc<Stack>,
-    pub seen: Seen,
+    pub seen: WatchRecords,
     folder: PathBuf,
     /// Of the image.
     digest: String,
@@ -51,7 +51,7 @@ impl Release {
         apply::all(&client, surroundings(&authority)).await.unwrap();
         let kinds = Arc::new(apply::kinds(&client).await.unwrap());
         let world = world(&stack, kinds).await;
-        let (seen, folder) = (Seen::start(&client), stack.folder().join("helm"));
+        let (seen, folder) = (WatchRecords::start(&client), stack.folder().join("helm"));
         Self { world, stack, seen, folder, digest, gangs: Vec::new() }
     }
 

@@ -12,27 +12,27 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 
-/// What was seen so far.
+/// What was observed so far.
 #[derive(Clone, Default)]
-pub struct Seen(Arc<Mutex<Facts>>);
+pub struct WatchRecords(Arc<Mutex<RecordedObjects>>);
 
 #[derive(Default)]
-struct Facts {
+struct RecordedObjects {
     /// The names of all NodeClaims that a gang ever had.
     claims: BTreeMap<String, BTreeSet<String>>,
     /// How each container of Setu's has ended, by pod: its exit code and the reason.
     ended: BTreeMap<String, Vec<(i32, String)>>,
 }
 
-impl Seen {
+impl WatchRecords {
     /// Watches from now on.
     pub fn start(client: &Client) -> Self {
         let seen = Self::default();
         let claims = seen.clone();
         tokio::spawn(follow(Api::<NodeClaim>::all(client.clone()), move |claim: &NodeClaim| {
             let Some(workload) = claim.annotations().get(names::WORKLOAD) else { return };
-            let mut facts = claims.0.lock().unwrap();
-            facts.claims.entry(workload.clone()).or_default().insert(claim.name_any());
+            let mut recorded = claims.0.lock().unwrap();
+            recorded.claims.entry(workload.clone()).or_default().insert(claim.name_any());
         }));
         let pods = seen.clone();
         tokio::spawn(follow(Api::<Pod>::namespaced(client.clone(), NAMESPACE), move |pod: &Pod| {
@@ -41,8 +41,8 @@ impl Seen {
                 for state in [&status.state, &status.last_state].into_iter().flatten() {
                     let Some(end) = &state.terminated else { continue };
                     let end = (end.exit_code, end.reason.clone().unwrap_or_default());
-                    let mut facts = pods.0.lock().unwrap();
-                    let ended = facts.ended.entry(pod.name_any()).or_default();
+                    let mut recorded = pods.0.lock().unwrap();
+                    let ended = recorded.ended.entry(pod.name_any()).or_default();
                     if !ended.contains(&end) {
                         ended.push(end);
                     }
@@ -54,9 +54,9 @@ impl Seen {
 
     /// The number of NodeClaims that each gang of these Jobs ever had.
     pub fn claims(&self, job: &str) -> usize {
-        let facts = self.0.lock().unwrap();
+        let recorded = self.0.lock().unwrap();
         let of_job = |workload: &&String| workload.contains(&format!("job-{job}-"));
-        facts.claims.iter().filter(|(workload, _)| of_job(workload)).map(|(_, names)| names.len()).sum()
+        recorded.claims.iter().filter(|(workload, _)| of_job(workload)).map(|(_, names)| names.len()).sum()
     }
 
     /// How the containers of a pod have ended.

@@ -40,7 +40,7 @@ pub struct Queue {
 
 /// The objects of a queue at one moment.
 #[derive(Debug)]
-pub struct Seen {
+pub struct QueueObjects {
     pub workloads: Vec<Value>,
     pub requests: Vec<Value>,
     pub claims: Vec<Value>,
@@ -107,11 +107,11 @@ impl Stage {
         &self,
         queue: &Queue,
         (what, seconds): (&str, u64),
-        holds: impl Fn(&Seen) -> bool,
-    ) -> Seen {
+        holds: impl Fn(&QueueObjects) -> bool,
+    ) -> QueueObjects {
         let deadline = Instant::now() + Duration::from_secs(seconds);
         loop {
-            let seen = queue.look().await;
+            let seen = queue.list_all().await;
             if holds(&seen) {
                 return seen;
             }
@@ -124,7 +124,7 @@ impl Stage {
     /// Deletes the Jobs of a queue and waits until nothing is left.
     pub async fn clear(&self, queue: &Queue) {
         queue.delete_jobs().await;
-        self.until(queue, ("nothing is left", 60), Seen::is_empty).await;
+        self.until(queue, ("nothing is left", 60), QueueObjects::is_empty).await;
     }
 
     /// What a command of the CLI prints to an administrator.
@@ -221,8 +221,8 @@ impl Queue {
     }
 
     /// What there is now.
-    pub async fn look(&self) -> Seen {
-        Seen {
+    pub async fn list_all(&self) -> QueueObjects {
+        QueueObjects {
             workloads: self.list("Workload").await,
             requests: self.list("ProvisioningRequest").await,
             claims: self.list("NodeClaim").await,
@@ -248,7 +248,7 @@ pub fn name(object: &Value) -> &str {
     object["metadata"]["name"].as_str().unwrap()
 }
 
-impl Seen {
+impl QueueObjects {
     fn is_empty(&self) -> bool {
         [&self.workloads, &self.requests, &self.claims, &self.nodes, &self.pods]
             .iter()

@@ -60,7 +60,7 @@ pub enum Allocatable {
     "message": "warmFor needs release: Warm",
 }]))]
 pub struct Custody {
-    /// How pods find their nodes and strangers are kept off.
+    /// How pods find their nodes and other pods are kept off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pinning: Option<Pinning>,
     /// What happens when a node that was there goes away before the gang is admitted. Afterwards only
@@ -81,7 +81,7 @@ pub struct Custody {
     pub do_not_repair: Option<bool>,
 }
 
-/// How pods find their nodes and strangers are kept off.
+/// How pods find their nodes and other pods are kept off.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Pinning {
     /// Selector and taint where every DaemonSet of the node tolerates it, else the selector alone.

@@ -227,7 +227,7 @@ pub(super) mod tests {
                 "resourceGroups": [{"flavors": [{"name": "gpu", "resources": [{"name": "nvidia.com/gpu", "nominalQuota": quota}]}]}],
             }})))
         };
-        assert_eq!(gpus(&world).answer, GateAnswer::Wait, "strangers do not lend");
+        assert_eq!(gpus(&world).answer, GateAnswer::Wait, "a queue of another cohort does not lend");
         world.cohorts = vec![cohort("left", "top", "0"), cohort("right", "top", "0"), cohort("top", "", "2")];
         let report = gpus(&world);
         assert_eq!(

@@ -8,12 +8,12 @@
 //!
 //! Rule: a hint, which may be lost at any time; then the gang is tried once more.
 
+use super::snapshot::Refusal;
 use crate::api::Workload;
-use crate::gang::Refusal;
 use crate::names;
+use crate::plan::Outcome;
 use jiff::{SignedDuration, Timestamp};
-use kube::ResourceExt;
-use kube::runtime::reflector::ObjectRef;
+use kube_core::ResourceExt;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -83,10 +83,20 @@ impl Refused {
         Some(Arc::clone(&entry.workload))
     }
 
-    /// Records that a plan has shown that these causes do not help.
-    pub fn stays(&mut self, gang: &str, causes: Causes) {
-        if let Some(entry) = self.0.get_mut(gang) {
-            entry.causes.planned = causes.planned;
+    /// Records the plan of a refused gang by these causes. Its refusal ends if that is none; it stays open if the plan does not
+    /// show it.
+    pub fn replanned(&mut self, gang: &str, causes: Causes, outcome: &Outcome) {
+        match outcome {
+            Outcome::Refuse(_) => {
+                if let Some(entry) = self.0.get_mut(gang) {
+                    entry.causes.planned = causes.planned;
+                }
+            }
+            // That will be over, and may not help then.
+            Outcome::Wait(obstacle) if obstacle.reason.hides_plan() => {}
+            Outcome::Provision(_) | Outcome::NothingNeeded(_) | Outcome::Wait(_) | Outcome::Never(_) => {
+                self.forget(gang);
+            }
         }
     }
 
@@ -106,9 +116,9 @@ impl Refused {
     }
 
     /// The Workloads of the gangs that were refused for causes other than these.
-    pub fn outdated(&self, causes: impl Fn(&Workload) -> Causes) -> Vec<ObjectRef<Workload>> {
+    pub fn outdated(&self, causes: impl Fn(&Workload) -> Causes) -> Vec<Arc<Workload>> {
         let outdated = self.0.values().filter(|entry| entry.causes != causes(&entry.workload));
-        outdated.map(|entry| ObjectRef::from_obj(&*entry.workload)).collect()
+        outdated.map(|entry| Arc::clone(&entry.workload)).collect()
     }
 }
 
@@ -120,6 +130,7 @@ fn overrides(workload: &Workload) -> impl Iterator<Item = (&String, &String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::{Obstacle, ObstacleReason};
     use serde_json::json;
 
     #[test]
@@ -130,6 +141,7 @@ mod tests {
             }))
             .unwrap()
         };
+        let refuses = Outcome::Refuse(Obstacle::new(ObstacleReason::TooManyNodes, ""));
         let at = |second| Timestamp::from_second(second).unwrap();
         let causes = |reserved, planned| Causes { reserved, planned };
         for (generation, reserved, now, stands) in
@@ -151,7 +163,7 @@ mod tests {
             for _ in 0..2 {
                 assert_eq!(refused.changed("g", causes(7, 4)).is_some(), stands);
             }
-            refused.stays("g", causes(7, 4));
+            refused.replanned("g", causes(7, 4), &refuses);
             assert_eq!(refused.changed("g", causes(7, 4)), None);
             assert_eq!(outdated(&refused, causes(7, 4)), 0);
         }
@@ -160,6 +172,25 @@ mod tests {
             refused.refuse("g", &workload(1), causes(7, 3), (at(8), at(60)));
             let refusal = refused.refusal("g", &workload(1), causes(7, 3), at(9)).unwrap();
             assert_eq!(refusal.again_at, at(8) + PAUSE * pause, "Kueue was faster");
+        }
+    }
+
+    #[test]
+    fn a_new_plan_ends_a_refusal_unless_it_refuses_too_or_is_unknown() {
+        let workload: Workload =
+            serde_json::from_value(json!({"metadata": {"name": "large"}, "spec": {}})).unwrap();
+        let obstacle = |reason| Obstacle::new(reason, "");
+        let (before, now) = (Causes { reserved: 7, planned: 3 }, Causes { reserved: 7, planned: 4 });
+        for (outcome, is_refused, is_open) in [
+            (Outcome::Refuse(obstacle(ObstacleReason::TooManyNodes)), true, false),
+            (Outcome::Wait(obstacle(ObstacleReason::CapacityShort)), false, false),
+            (Outcome::Wait(obstacle(ObstacleReason::NoPolicy)), true, true),
+        ] {
+            let mut refused = Refused::default();
+            refused.refuse("g", &workload, before, (Timestamp::UNIX_EPOCH, Timestamp::MAX));
+            refused.replanned("g", now, &outcome);
+            let found = (refused.has("g"), refused.changed("g", now).is_some());
+            assert_eq!(found, (is_refused, is_open), "{outcome:?}");
         }
     }
 }
