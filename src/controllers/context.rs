@@ -30,6 +30,7 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Client, ResourceExt};
 use setu_clock::Clock;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::mpsc::UnboundedSender;
@@ -107,7 +108,7 @@ pub struct Context {
     /// Logs, metrics and traces.
     pub telemetry: Telemetry,
     /// Reads of live claims by NodePools. Gangs that are woken together need the same ones.
-    pub(super) pool_claims: Joined<Vec<String>, [NodeClaim], Error>,
+    pub(super) pool_claims: Joined<Vec<String>, [Arc<NodeClaim>], Error>,
     /// Reads of what plans are made from. Gangs that are woken together need the same ones.
     pub(super) grounds: grounds::Reads,
     /// Reads of parameters by check, one after the other, so that none undoes what a later one found.

@@ -94,7 +94,7 @@ pub fn topology_levels(context: &Context, workload: &Workload) -> Vec<String> {
 #[derive(Clone, Copy, Debug)]
 pub struct ReadInputs<'a> {
     /// Claims of the NodePools whose live claims must all be known.
-    pub claims: &'a [NodeClaim],
+    pub claims: &'a [Arc<NodeClaim>],
     /// Claims that the gang may take over.
     pub warm: &'a [NodeClaim],
     /// Claims that the gang keeps while other options supply the rest of its nodes.
@@ -136,10 +136,11 @@ pub fn outcome(
 }
 
 /// Records the shapes that these claims show.
-fn learn(context: &Context, claims: &[NodeClaim], pages: &mut LedgerPages) {
+fn learn(context: &Context, claims: &[Arc<NodeClaim>], pages: &mut LedgerPages) {
     let now = context.now();
     // A claim that was read before its deletion would be kept forever.
-    let is_there = |claim: &&NodeClaim| context.stores.claims.entry(&ObjectRef::from_obj(*claim)).is_some();
+    let is_there =
+        |claim: &&Arc<NodeClaim>| context.stores.claims.entry(&ObjectRef::from_obj(&***claim)).is_some();
     for claim in claims.iter().filter(is_there) {
         if let Some(shape) = Shape::of_claim(claim)
             && pages.observed_shapes().note(shape, now)
@@ -159,7 +160,7 @@ struct OwnInputs {
     predecessors: Vec<Arc<Workload>>,
     settled: Option<String>,
     /// Live claims, except of gangs in the ledger: those count with their planned nodes.
-    pool_claims: Vec<NodeClaim>,
+    pool_claims: Vec<Arc<NodeClaim>>,
     reserved: Vec<PoolReservation>,
     basis: Basis,
     exhausted: BTreeSet<Offering>,
@@ -248,7 +249,7 @@ fn warn_if_outdated(pools: &[Arc<NodePool>], now: Timestamp) {
 }
 
 /// Claims, except of gangs in the ledger: those count with their planned nodes, existing ones included.
-fn not_reserved(claims: &[NodeClaim], reserved: &[PoolReservation]) -> Vec<NodeClaim> {
+fn not_reserved(claims: &[Arc<NodeClaim>], reserved: &[PoolReservation]) -> Vec<Arc<NodeClaim>> {
     let gangs: BTreeSet<&str> = reserved.iter().map(|r| r.gang.as_str()).collect();
     claims.iter().filter(|claim| !gangs.contains(gang_of(claim).as_str())).cloned().collect()
 }
@@ -335,7 +336,7 @@ mod tests {
 
     #[test]
     fn a_gang_in_flight_counts_once_though_its_label_is_that_of_its_whole_line() {
-        let claim = |uid: &str| -> NodeClaim {
+        let claim = |uid: &str| -> Arc<NodeClaim> {
             let claim = json!({
                 "metadata": {
                     "name": uid, "annotations": {(names::CHECK): "prov"},
@@ -356,6 +357,6 @@ mod tests {
             drawn: BTreeMap::new(),
         };
         let counted = not_reserved(&[claim("earlier"), claim("later")], &[reserved]);
-        assert_eq!(counted.iter().map(ResourceExt::name_any).collect::<Vec<_>>(), ["earlier"]);
+        assert_eq!(counted.iter().map(|claim| claim.name_any()).collect::<Vec<_>>(), ["earlier"]);
     }
 }

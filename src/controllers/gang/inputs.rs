@@ -20,7 +20,7 @@ use std::sync::Arc;
 #[derive(Default)]
 pub(super) struct PlanInputs {
     /// The claims of NodePools of which all must be known.
-    pub pool_claims: Arc<[NodeClaim]>,
+    pub pool_claims: Arc<[Arc<NodeClaim>]>,
     /// What the volumes of its pods depend on.
     pub storage: Option<Storage>,
     /// What the caches hold, read past them.
@@ -53,7 +53,12 @@ impl PlanInputs {
         }
         let pools = plans::pools_to_read(context, policy);
         if !pools.is_empty() {
-            let read = async { claims::of_pools(scope.client, &pools).await.map(Arc::from) };
+            let read = async {
+                {
+                    let claims = claims::of_pools(scope.client, &pools).await?;
+                    Ok(claims.into_iter().map(Arc::new).collect())
+                }
+            };
             self.pool_claims = context.pool_claims.read(pools.clone(), read).await?;
         }
         // A bound counts nodes once that the gang takes over.

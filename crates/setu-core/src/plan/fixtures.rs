@@ -87,7 +87,7 @@ pub struct Fixture {
     pub queue: Option<ClusterQueue>,
     pub all_checks: Vec<Arc<AdmissionCheck>>,
     pub objects: PlanObjects,
-    pub claims: Vec<NodeClaim>,
+    pub claims: Vec<Arc<NodeClaim>>,
     pub reserved: Vec<PoolReservation>,
     pub workload: Workload,
     pub checks: Vec<String>,

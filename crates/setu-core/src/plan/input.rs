@@ -33,7 +33,7 @@ pub struct Cluster<'a> {
     /// nothing.
     pub storage: Option<&'a Storage>,
     /// Live claims of the NodePools that have limits, without those of the gangs in `reserved`.
-    pub pool_claims: &'a [NodeClaim],
+    pub pool_claims: &'a [Arc<NodeClaim>],
     /// Warm claims of the gang's LocalQueue, which it may take over.
     pub warm: &'a [NodeClaim],
     /// What other gangs are about to create.

@@ -289,7 +289,7 @@ mod tests {
         Fixture::new().pools(vec![pool("gpu", &json!({"spec": {"limits": limits}}))])
     }
 
-    fn claim(gang: &str, change: &Value) -> NodeClaim {
+    fn claim(gang: &str, change: &Value) -> Arc<NodeClaim> {
         let base = json!({
             "metadata": {"name": "c", "labels": {(names::NODEPOOL): "gpu", (names::GANG): gang}},
             "spec": {

@@ -9,6 +9,7 @@ use crate::plan::{Cluster, ObstacleReason, Plan, Request, lifetime, tiers, warm}
 use crate::words::{counted, few, to_the_second};
 use jiff::Timestamp;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// One report on their times and one on their room, if the tier has any.
 pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<GateReport> {
@@ -133,7 +134,7 @@ fn others<'c>(
     cluster: &Cluster<'c>,
     request: &Request<'_>,
     plan: &Plan,
-) -> impl Iterator<Item = &'c NodeClaim> {
+) -> impl Iterator<Item = &'c Arc<NodeClaim>> {
     let uid = request.workload.metadata.uid.clone().unwrap_or_default();
     let gang = request.gang.to_owned();
     let taken = warm::of_plan(plan, cluster.warm);
@@ -189,7 +190,7 @@ mod tests {
         world
     }
 
-    fn claim(uid: &str, change: &Value) -> NodeClaim {
+    fn claim(uid: &str, change: &Value) -> Arc<NodeClaim> {
         object(patched(
             json!({
                 "metadata": {"name": uid, "labels": {(names::GANG): uid, (names::WORKLOAD_UID): uid}},
@@ -199,7 +200,7 @@ mod tests {
         ))
     }
 
-    fn launched(id: &str) -> NodeClaim {
+    fn launched(id: &str) -> Arc<NodeClaim> {
         claim("other", &json!({"metadata": {"labels": {(names::RESERVATION_ID): id}}}))
     }
 
@@ -280,7 +281,7 @@ mod tests {
         let launched =
             json!({"type": "Launched", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"});
         let mut over = asks(&json!(["cr-1"]));
-        over.status = Some(object(json!({"conditions": [launched]})));
+        Arc::make_mut(&mut over).status = Some(object(json!({"conditions": [launched]})));
         world.claims.push(over);
         assert_eq!(world.provisioned().nodes(), 4, "it was in one that is over");
         world.claims.push(asks(&json!(["cr-1", "cr-2"])));
