@@ -73,7 +73,7 @@ where
 }
 
 /// The kinds that have their own label value in metrics; everything else is `other`.
-const RESOURCES: [&str; 24] = [
+pub(crate) const RESOURCES: [&str; 24] = [
     "workloads",
     "provisioningrequests",
     "admissionchecks",

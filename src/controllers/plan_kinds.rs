@@ -115,6 +115,7 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::client::RESOURCES;
     use serde_json::Value;
     use setu_sim::api::kinds;
 
@@ -136,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_may_be_read_and_is_served_by_the_embedded_cluster() {
+    fn each_kind_may_be_read_is_counted_by_name_and_is_served_by_the_embedded_cluster() {
         let [controller, viewer] = ["manifests/rbac.yaml", "examples/rbac/setu-viewer.yaml"].map(allows);
         for (group, resource) in resources() {
             let may = |verb| controller(&group, resource, verb);
@@ -144,6 +145,7 @@ mod tests {
             assert!(viewer(&group, resource, "list"), "who runs `setu plan`: {resource} of {group}");
             let is_served = kinds::ALL.iter().any(|kind| (kind.group, kind.plural) == (&*group, resource));
             assert!(is_served, "{resource} of {group}");
+            assert!(RESOURCES.contains(&resource), "metrics count {resource} as `other`");
         }
     }
 }

@@ -279,12 +279,15 @@ pub enum ModelStep {
     },
 }
 
+/// The journal that a gang goes on from and whether it is a substitute; `None` if there is nothing to do.
+type OpenedJournal = Option<(ModelJournal, bool)>;
+
 #[derive(Default)]
 struct StepCache {
     steps: HashMap<StepInput, ModelStep>,
     reports: HashMap<StepInput, Option<Verdict>>,
     works: HashMap<Work, (Reservation, u8)>,
-    opened: HashMap<(Work, Vec<Claim>), Option<(ModelJournal, bool)>>,
+    opened: HashMap<(Work, Vec<Claim>), OpenedJournal>,
 }
 
 thread_local! {

@@ -21,6 +21,7 @@ pub struct ModelReplica {
 }
 
 /// A reconcile in progress.
+#[expect(clippy::struct_excessive_bools, reason = "they do not depend on each other")]
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct OngoingReconcile {
     seen: StepInput,

@@ -141,7 +141,7 @@ mod tests {
             }))
             .unwrap()
         };
-        let refuses = Outcome::Refuse(Obstacle::new(ObstacleReason::TooManyNodes, ""));
+        let same_outcome = Outcome::Refuse(Obstacle::new(ObstacleReason::TooManyNodes, ""));
         let at = |second| Timestamp::from_second(second).unwrap();
         let causes = |reserved, planned| Causes { reserved, planned };
         for (generation, reserved, now, stands) in
@@ -163,7 +163,7 @@ mod tests {
             for _ in 0..2 {
                 assert_eq!(refused.changed("g", causes(7, 4)).is_some(), stands);
             }
-            refused.replanned("g", causes(7, 4), &refuses);
+            refused.replanned("g", causes(7, 4), &same_outcome);
             assert_eq!(refused.changed("g", causes(7, 4)), None);
             assert_eq!(outdated(&refused, causes(7, 4)), 0);
         }
