@@ -36,12 +36,7 @@ pub struct GangObjects<'o> {
 impl<'o> GangObjects<'o> {
     /// The gang of this Workload under this check.
     pub fn of(objects: &'o ClusterObjects, workload: &'o Workload, check: &str) -> Self {
-        let identity = GangIdentity {
-            namespace: workload.namespace().unwrap_or_default(),
-            workload: workload.name_any(),
-            uid: workload.uid().unwrap_or_default(),
-            check: check.to_owned(),
-        };
+        let identity = GangIdentity::of(workload, check);
         let claims = objects.claims.iter().flatten().filter(|claim| identity.made(claim)).cloned().collect();
         let journal = stored_journal(workload, &identity, objects.now);
         Self { objects, workload, identity, claims, journal }

@@ -272,8 +272,10 @@ impl Drop for Setu {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use crate::sim::scenario;
+    use serde_json::{Value, json};
     use setu_sim::api::kinds;
+    use setu_sim::values;
 
     #[tokio::test(start_paused = true)]
     async fn only_a_replica_that_panicked_has_fallen() {
@@ -347,10 +349,9 @@ mod tests {
         let policy =
             "apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\ndefaults: {deadlines: {launch: 15m}}";
         let policy = PolicyFile::parse(policy).unwrap();
-        let mut cluster =
-            SimCluster::start(1, &clock, &crate::sim::scenario::controller_name_of("out"), policy);
+        let mut cluster = SimCluster::start(1, &clock, &scenario::controller_name_of("out"), policy);
         let admin = cluster.server.user("admin");
-        for object in crate::sim::scenario::objects("out", 100).unwrap() {
+        for object in scenario::objects("out", 100).unwrap() {
             let kind = kinds::ALL.iter().find(|k| k.kind == object["kind"]).unwrap();
             admin.create(kind, object).unwrap();
         }
@@ -432,7 +433,7 @@ mod tests {
         assert_eq!(written.len(), 1, "{written:?}");
     }
 
-    fn claim_in_slot(name: &str, slot: &str) -> serde_json::Value {
+    fn claim_in_slot(name: &str, slot: &str) -> Value {
         json!({
             "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
             "metadata": {
@@ -450,7 +451,7 @@ mod tests {
         let clock = Clock::starting_at(jiff::Timestamp::UNIX_EPOCH);
         let cluster = SimCluster::start(1, &clock, "setu", PolicyFile::default());
         let user = cluster.server.user("admin");
-        for object in crate::sim::scenario::objects("idle", 1).unwrap() {
+        for object in scenario::objects("idle", 1).unwrap() {
             let kind = kinds::ALL.iter().find(|k| object["kind"] == k.kind).unwrap();
             user.create(kind, object).unwrap();
         }
@@ -461,7 +462,7 @@ mod tests {
         });
         user.create(&kinds::CONFIG_MAP, weather).unwrap();
         let left = || -> Vec<String> {
-            user.list(&kinds::NODE_CLAIM).iter().map(|c| setu_sim::values::name(c).to_owned()).collect()
+            user.list(&kinds::NODE_CLAIM).iter().map(|c| values::name(c).to_owned()).collect()
         };
         user.create(&kinds::NODE_CLAIM, claim_in_slot("idle", "0")).unwrap();
         user.create(&kinds::NODE_CLAIM, claim_in_slot("late", "1")).unwrap();

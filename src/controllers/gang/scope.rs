@@ -12,7 +12,7 @@ use crate::plan::{OptionSelection, Request};
 use crate::policy::Policy;
 use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
-use kube::{Client, ResourceExt};
+use kube::Client;
 
 /// One gang, and what it is reconciled with.
 pub(super) struct GangScope<'a> {
@@ -37,12 +37,7 @@ impl<'a> GangScope<'a> {
         check: &str,
         our_checks: &'a [String],
     ) -> Self {
-        let identity = GangIdentity {
-            namespace: workload.namespace().unwrap_or_default(),
-            workload: workload.name_any(),
-            uid: workload.uid().unwrap_or_default(),
-            check: check.to_owned(),
-        };
+        let identity = GangIdentity::of(workload, check);
         Self {
             context,
             client: context.client_of(&identity.uid),

@@ -234,12 +234,7 @@ fn updates_are_stable(committed: &mut Committed, workload: &Workload, journal: &
 }
 
 fn nodes_are_up(committed: &mut Committed, workload: &Workload, journal: &Journal, check: &str) {
-    let identity = GangIdentity {
-        namespace: workload.namespace().unwrap_or_default(),
-        workload: workload.name_any(),
-        uid: workload.uid().unwrap_or_default(),
-        check: check.to_owned(),
-    };
+    let identity = GangIdentity::of(workload, check);
     let known = committed.lateness.before(committed.now, ON_ITS_WAY.max(committed.lateness.delay));
     for slot in 0..journal.memory.slots {
         let memory = &journal.memory;

@@ -6,6 +6,7 @@ use crate::api::{NodeClaim, Workload};
 use crate::digest::{digest, hash};
 use crate::names;
 use crate::planted::planted;
+use kube_core::ResourceExt;
 
 /// Longest name of a NodeClaim that every provider accepts.
 const CLAIM_NAME_LIMIT: usize = 34;
@@ -24,6 +25,16 @@ pub struct GangIdentity {
 }
 
 impl GangIdentity {
+    /// The gang of this Workload under this check.
+    pub fn of(workload: &Workload, check: &str) -> Self {
+        Self {
+            namespace: workload.namespace().unwrap_or_default(),
+            workload: workload.name_any(),
+            uid: workload.uid().unwrap_or_default(),
+            check: check.to_owned(),
+        }
+    }
+
     /// The gang's id: 16 characters that fit a label value. It is the same over all attempts, so the pods' node selector stays
     /// valid when nodes are replaced.
     pub fn id(&self) -> String {

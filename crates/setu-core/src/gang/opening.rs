@@ -38,8 +38,14 @@ pub fn stored_journal(
     now: Timestamp,
 ) -> Option<Result<Journal, JournalError>> {
     let text = workload.annotations().get(&names::journal_key(&identity.check))?;
+    Some(journal_of(workload, text, now))
+}
+
+/// The journal in an annotation of this Workload.
+pub(super) fn journal_of(workload: &Workload, text: &str, now: Timestamp) -> Result<Journal, JournalError> {
+    let uid = workload.metadata.uid.as_deref().unwrap_or_default();
     let created = workload.metadata.creation_timestamp.as_ref().map_or(now, |t| t.0);
-    Some(Journal::decode(text, &identity.uid, created, now))
+    Journal::decode(text, uid, created, now)
 }
 
 /// Opens a gang with these claims. A gang without a journal and a reservation is handled only for its claims, or if Kueue waits

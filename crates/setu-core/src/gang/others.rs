@@ -1,6 +1,6 @@
 //! Other installations of Setu, which may have put things on a Workload that this one did not.
 
-use super::journal::Journal;
+use super::opening::journal_of;
 use crate::api::{AdmissionCheck, Workload};
 use crate::names;
 use jiff::Timestamp;
@@ -22,12 +22,9 @@ impl Others {
     /// From its journals and from the checks that it lists: an installation holds a Workload before it writes its
     /// journal. `is_others` says whether another installation may answer the check of this name.
     pub fn of(workload: &Workload, is_others: impl Fn(&str) -> bool, now: Timestamp) -> Self {
-        let uid = workload.metadata.uid.as_deref().unwrap_or_default();
-        let created = workload.metadata.creation_timestamp.as_ref().map_or(now, |t| t.0);
         // An unreadable journal belongs to a gang without nodes, or to a newer release.
-        let is_over = |text: &str| {
-            Journal::decode(text, uid, created, now).is_ok_and(|journal| journal.state.is_over())
-        };
+        let is_over =
+            |text: &str| journal_of(workload, text, now).is_ok_and(|journal| journal.state.is_over());
         let journals = workload.annotations().iter().filter_map(|(key, text)| {
             let check = key.strip_prefix(names::JOURNAL_PREFIX)?;
             is_others(check).then(|| (check, is_over(text)))
@@ -51,6 +48,7 @@ pub fn is_kueues(check: &AdmissionCheck) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gang::Journal;
     use crate::gang::reservation::AdmissionId;
     use serde_json::json;
 
