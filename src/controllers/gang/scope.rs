@@ -11,8 +11,8 @@ use crate::gang::trace::Subject;
 use crate::plan::{OptionSelection, Request};
 use crate::policy::Policy;
 use jiff::Timestamp;
-use kube::runtime::reflector::ObjectRef;
 use kube::Client;
+use kube::runtime::reflector::ObjectRef;
 
 /// One gang, and what it is reconciled with.
 pub(super) struct GangScope<'a> {
