@@ -63,7 +63,7 @@ fn apply(admin: &User, file: &str) {
 
 /// What is known about one gang.
 #[derive(Default)]
-struct Seen {
+struct Progress {
     finished: bool,
     /// The labels of its NodeClaims at admission.
     nodes: Vec<Value>,
@@ -71,7 +71,7 @@ struct Seen {
     messages: BTreeSet<String>,
 }
 
-fn observe(admin: &User, seen: &mut BTreeMap<String, Seen>) {
+fn observe(admin: &User, seen: &mut BTreeMap<String, Progress>) {
     let is = |w: &Value, kind: &str| {
         let conditions = w.pointer("/status/conditions").and_then(Value::as_array);
         conditions.into_iter().flatten().any(|c| text(c, "/type") == kind && text(c, "/status") == "True")
@@ -94,7 +94,7 @@ fn observe(admin: &User, seen: &mut BTreeMap<String, Seen>) {
 }
 
 /// Whether the gang has reached its expected end.
-fn has_ended(gang: &str, end: &End, seen: &Seen, spectator: &Spectator) -> bool {
+fn has_ended(gang: &str, end: &End, seen: &Progress, spectator: &Spectator) -> bool {
     match end {
         End::Runs(nodes, labels) => {
             if seen.finished {

@@ -10,7 +10,7 @@ use setu::api::workload::{CheckState, Verdict};
 use setu::gang::approved::failure_before_admission;
 use setu::gang::event::{Effect, Event};
 use setu::gang::loss::Loss;
-use setu::gang::message::explain;
+use setu::gang::message::check_message;
 use setu::gang::reservation::{AdmissionId, Ending};
 use setu::gang::verdict::desired;
 use setu::gang::waits::NodeProblem;
@@ -60,7 +60,7 @@ fn plan(slots: u32) -> Plan {
 }
 
 /// A gang of two nodes, as seen at one instant.
-struct Seen {
+struct TwoNodeGang {
     journal: Journal,
     policy: Policy,
     phase: AdmissionPhase,
@@ -89,7 +89,7 @@ fn lost(reason: FailureClass) -> Failure {
     Failure::new(reason, "the node of slot 1 went away")
 }
 
-impl Seen {
+impl TwoNodeGang {
     /// Slot 1 was interrupted and its claim is being deleted, on a quorum read.
     fn new(state: State, phase: AdmissionPhase) -> Self {
         let mut journal = Journal::new("uid", AdmissionId("1-0-a".into()), at(0), Some(at(900)));
@@ -171,7 +171,7 @@ impl Seen {
 
 #[test]
 fn a_claim_known_to_be_gone_is_not_recreated_under_its_name() {
-    let mut seen = Seen::new(State::Provisioning, AdmissionPhase::Reserved);
+    let mut seen = TwoNodeGang::new(State::Provisioning, AdmissionPhase::Reserved);
     seen.journal.memory.slots = 3;
     seen.plan = Outcome::Provision(plan(3));
     seen.journal.memory.plan = Some(plan(3).hash());
@@ -191,7 +191,7 @@ fn a_claim_known_to_be_gone_is_not_recreated_under_its_name() {
 #[test]
 fn a_lost_node_is_replaced_under_a_new_name_and_the_attempt_continues() {
     for state in [State::WaitingReady, State::Approved { nodes: Nodes::Held }] {
-        let mut seen = Seen::new(state, AdmissionPhase::Reserved);
+        let mut seen = TwoNodeGang::new(state, AdmissionPhase::Reserved);
         assert_eq!(seen.step(), Vec::<u32>::new());
         let memory = &seen.journal.memory;
         assert_eq!(seen.state(), StateName::Provisioning);
@@ -216,8 +216,8 @@ fn a_lost_node_is_replaced_under_a_new_name_and_the_attempt_continues() {
 }
 
 /// A gang with this policy and number of tiers. The first tier has no capacity for slot 1.
-fn short(state: State, mixed_tiers: bool, tiers: u32) -> Seen {
-    let mut seen = Seen::new(state, AdmissionPhase::Reserved);
+fn short(state: State, mixed_tiers: bool, tiers: u32) -> TwoNodeGang {
+    let mut seen = TwoNodeGang::new(state, AdmissionPhase::Reserved);
     seen.policy.mixed_tiers = mixed_tiers;
     seen.journal.memory.option.count = tiers;
     seen.losses = BTreeMap::from([(1, Loss::Failed(lost(FailureClass::InsufficientCapacity)))]);
@@ -368,7 +368,7 @@ fn a_failure_while_admitted_pods_wait_for_late_nodes_affects_only_its_slot() {
     let all = [AdmissionPhase::Admitted, AdmissionPhase::AdmittedPods]
         .map(|s| [State::Provisioning, State::WaitingReady].map(|state| (state, s)));
     for (state, phase) in all.into_iter().flatten() {
-        let mut seen = Seen::new(state, phase);
+        let mut seen = TwoNodeGang::new(state, phase);
         seen.losses = shortage();
         seen.freshness = Freshness::Cached;
         assert_eq!(
@@ -397,7 +397,7 @@ fn a_failure_while_admitted_pods_wait_for_late_nodes_affects_only_its_slot() {
 #[test]
 fn a_deadline_ends_nothing_while_pods_may_run_on_some_nodes() {
     for phase in [AdmissionPhase::Admitted, AdmissionPhase::AdmittedPods] {
-        let mut seen = Seen::new(State::WaitingReady, phase);
+        let mut seen = TwoNodeGang::new(State::WaitingReady, phase);
         let coming = Health::Coming { waits_for: WaitsFor::Reboot("n1".into()), until: None };
         seen.claims = vec![ready(0, 0), ClaimView { health: coming, ..ready(1, 0) }];
         (seen.claims[0].held_until, seen.now) = (Some(at(900)), 901);
@@ -409,7 +409,7 @@ fn a_deadline_ends_nothing_while_pods_may_run_on_some_nodes() {
 #[test]
 fn nodes_whose_hold_expired_are_not_reused_for_the_next_reservation() {
     let next = |held_until: i64| {
-        let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Reserved);
+        let mut seen = TwoNodeGang::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Reserved);
         seen.journal.memory.admission = AdmissionId("1-0-b".into());
         seen.claims =
             [0, 1].map(|slot| ClaimView { held_until: Some(at(held_until)), ..ready(slot, 0) }).into();
@@ -423,13 +423,13 @@ fn nodes_whose_hold_expired_are_not_reused_for_the_next_reservation() {
 #[test]
 fn a_late_node_is_given_up_only_if_no_pods_can_be_on_it() {
     let with = |reason| {
-        let mut seen = Seen::new(State::WaitingReady, AdmissionPhase::AdmittedPods);
+        let mut seen = TwoNodeGang::new(State::WaitingReady, AdmissionPhase::AdmittedPods);
         let failed = Health::Failed(Failure::new(reason, "late"));
         seen.claims = vec![ready(0, 0), ClaimView { health: failed, ..ready(1, 0) }];
         seen.losses.clear();
         seen
     };
-    let gives_up = |seen: &mut Seen| {
+    let gives_up = |seen: &mut TwoNodeGang| {
         assert!(matches!(seen.events().as_slice(), [Event::Lost { .. }]), "{:?}", seen.events());
         seen.step();
         // The journal records that a new claim is needed before the old one is deleted.
@@ -468,7 +468,7 @@ fn a_late_node_is_given_up_only_if_no_pods_can_be_on_it() {
 
 #[test]
 fn lost_nodes_of_a_replaced_slice_are_replaced_because_its_pods_run_on() {
-    let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Admitted);
+    let mut seen = TwoNodeGang::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Admitted);
     seen.replaced = true;
     seen.step();
     assert_eq!(seen.journal.state, State::Approved { nodes: Nodes::Replacing });
@@ -477,7 +477,7 @@ fn lost_nodes_of_a_replaced_slice_are_replaced_because_its_pods_run_on() {
 
 #[test]
 fn a_replacement_is_created_only_on_a_quorum_read() {
-    let mut seen = Seen::new(State::WaitingReady, AdmissionPhase::Reserved);
+    let mut seen = TwoNodeGang::new(State::WaitingReady, AdmissionPhase::Reserved);
     seen.freshness = Freshness::Cached;
     assert_eq!(seen.read(), Observation::NeedsQuorumRead);
     seen.freshness = Freshness::Quorum;
@@ -502,7 +502,7 @@ fn the_policy_decides_what_a_lost_node_leads_to() {
             (OnNodeLost::Reject, rolling_back(Then::Rejected)),
             (OnNodeLost::Ignore, state.clone()),
         ] {
-            let mut seen = Seen::new(state.clone(), AdmissionPhase::Reserved);
+            let mut seen = TwoNodeGang::new(state.clone(), AdmissionPhase::Reserved);
             seen.policy.on_node_lost = on_node_lost;
             seen.step();
             assert_eq!(seen.journal.state, end, "{on_node_lost:?} in {state:?}");
@@ -512,12 +512,12 @@ fn the_policy_decides_what_a_lost_node_leads_to() {
 
 #[test]
 fn a_capacity_shortage_does_not_count_as_a_lost_node() {
-    let mut seen = Seen::new(State::WaitingReady, AdmissionPhase::Reserved);
+    let mut seen = TwoNodeGang::new(State::WaitingReady, AdmissionPhase::Reserved);
     seen.losses = BTreeMap::from([(1, Loss::Failed(lost(FailureClass::InsufficientCapacity)))]);
     seen.step();
     assert_eq!(seen.journal.state, State::RollingBack { then: Then::BackingOff });
     // If both happen at once, the worse one counts: a replacement would not help.
-    let mut seen = Seen::new(State::WaitingReady, AdmissionPhase::Reserved);
+    let mut seen = TwoNodeGang::new(State::WaitingReady, AdmissionPhase::Reserved);
     let failed = Failure::new(FailureClass::LaunchTimeout, "late");
     seen.claims = vec![ClaimView { health: Health::Failed(failed), ..ready(0, 0) }, going(1, 0)];
     seen.step();
@@ -527,7 +527,7 @@ fn a_capacity_shortage_does_not_count_as_a_lost_node() {
 #[test]
 fn losses_under_the_last_admission_do_not_count_against_the_next_one() {
     let anew = |on_node_lost| {
-        let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Reserved);
+        let mut seen = TwoNodeGang::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Reserved);
         seen.policy.on_node_lost = on_node_lost;
         seen.journal.memory.admission = AdmissionId("0-0-a".into());
         seen.journal.memory.tries = 2;
@@ -558,7 +558,7 @@ fn losses_under_the_last_admission_do_not_count_against_the_next_one() {
 
 #[test]
 fn replacements_count_as_tries() {
-    let mut seen = Seen::new(State::WaitingReady, AdmissionPhase::Reserved);
+    let mut seen = TwoNodeGang::new(State::WaitingReady, AdmissionPhase::Reserved);
     seen.policy.in_check.limit = 2;
     for generation in 0..2 {
         seen.loses(going(1, generation));
@@ -573,7 +573,7 @@ fn replacements_count_as_tries() {
 
 #[test]
 fn a_replacement_lost_during_provisioning_ends_the_attempt() {
-    let mut seen = Seen::new(State::WaitingReady, AdmissionPhase::Reserved);
+    let mut seen = TwoNodeGang::new(State::WaitingReady, AdmissionPhase::Reserved);
     seen.step();
     seen.loses(going(1, 1));
     seen.step();
@@ -595,11 +595,12 @@ fn ready_entry() -> CheckState {
 #[test]
 fn a_loss_revokes_ready_unless_losses_are_ignored() {
     let entry = ready_entry();
-    let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Reserved);
+    let mut seen = TwoNodeGang::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Reserved);
     seen.reported = Verdict::Ready;
     assert_eq!(seen.events(), []);
-    let verdict =
-        |seen: &Seen| seen.with(|f| desired(&seen.journal, f, &entry, Ok(Vec::new()))).map(|d| d.state);
+    let verdict = |seen: &TwoNodeGang| {
+        seen.with(|f| desired(&seen.journal, f, &entry, Ok(Vec::new()))).map(|d| d.state)
+    };
     assert_eq!(verdict(&seen), Some(Verdict::Pending));
     seen.policy.on_node_lost = OnNodeLost::Ignore;
     assert_eq!(verdict(&seen), None);
@@ -609,14 +610,15 @@ fn a_loss_revokes_ready_unless_losses_are_ignored() {
 #[test]
 fn a_node_that_becomes_unready_before_admission_only_delays_the_gang() {
     let entry = ready_entry();
-    let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Reserved);
+    let mut seen = TwoNodeGang::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Reserved);
     seen.reported = Verdict::Ready;
     seen.losses.clear();
     let waits_for = WaitsFor::Readiness { node: "n".to_owned(), lack: NodeProblem::NotReady };
     seen.claims =
         vec![ready(0, 0), ClaimView { health: Health::Coming { waits_for, until: None }, ..ready(1, 0) }];
-    let verdict =
-        |seen: &Seen| seen.with(|f| desired(&seen.journal, f, &entry, Ok(Vec::new()))).map(|d| d.state);
+    let verdict = |seen: &TwoNodeGang| {
+        seen.with(|f| desired(&seen.journal, f, &entry, Ok(Vec::new()))).map(|d| d.state)
+    };
     assert_eq!(verdict(&seen), Some(Verdict::Pending));
     assert_eq!((seen.events(), seen.state()), (vec![], StateName::Approved));
     seen.freshness = Freshness::Cached;
@@ -630,10 +632,10 @@ fn a_node_that_becomes_unready_before_admission_only_delays_the_gang() {
 #[test]
 fn a_lost_node_of_an_admitted_gang_is_replaced_in_place() {
     for phase in [AdmissionPhase::Admitted, AdmissionPhase::AdmittedPods] {
-        let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, phase);
+        let mut seen = TwoNodeGang::new(State::Approved { nodes: Nodes::Held }, phase);
         assert_eq!(seen.step(), Vec::<u32>::new());
         assert_eq!((seen.state(), seen.journal.memory.generation), (StateName::Approved, 1));
-        let message = seen.with(|f| explain(&seen.journal, f));
+        let message = seen.with(|f| check_message(&seen.journal, f));
         assert!(message.starts_with("1/2 nodes are left; what is lost is replaced"), "{message}");
         assert_eq!(seen.step(), [1]);
         seen.claims.push(ready(1, 1));
@@ -650,17 +652,20 @@ fn a_lost_node_of_an_admitted_gang_is_replaced_in_place() {
 #[test]
 fn after_admission_losses_are_left_to_the_job_unless_the_policy_replaces() {
     for on_node_lost in [OnNodeLost::Yield, OnNodeLost::Reject, OnNodeLost::Ignore] {
-        let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Admitted);
+        let mut seen = TwoNodeGang::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Admitted);
         seen.policy.on_node_lost = on_node_lost;
         assert_eq!(seen.events(), []);
     }
     // Pods that ran before the check was added do not use our nodes.
-    assert_eq!(Seen::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Running).events(), []);
+    assert_eq!(
+        TwoNodeGang::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Running).events(),
+        []
+    );
 }
 
 #[test]
 fn replacements_for_a_running_gang_back_off_and_are_limited() {
-    let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Admitted);
+    let mut seen = TwoNodeGang::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Admitted);
     seen.step();
     seen.journal.state = State::Approved { nodes: Nodes::Held };
     seen.loses(going(1, 1));
@@ -679,7 +684,7 @@ fn replacements_for_a_running_gang_back_off_and_are_limited() {
 
 #[test]
 fn a_changed_plan_replaces_nothing_under_running_pods() {
-    let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Admitted);
+    let mut seen = TwoNodeGang::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Admitted);
     seen.step();
     seen.plan = Outcome::Provision(plan(3));
     assert_eq!(seen.step(), Vec::<u32>::new());
@@ -689,7 +694,7 @@ fn a_changed_plan_replaces_nothing_under_running_pods() {
 #[test]
 fn a_gang_with_a_different_node_count_than_its_plan_is_rolled_back() {
     let seen = |slots, claims: Vec<ClaimView>| {
-        let mut seen = Seen::new(State::Provisioning, AdmissionPhase::Reserved);
+        let mut seen = TwoNodeGang::new(State::Provisioning, AdmissionPhase::Reserved);
         seen.plan = Outcome::Provision(plan(3));
         (seen.journal.memory.slots, seen.journal.memory.plan) = (slots, Some(plan(3).hash()));
         seen.losses.clear();
@@ -708,7 +713,7 @@ fn a_gang_with_a_different_node_count_than_its_plan_is_rolled_back() {
 
 #[test]
 fn the_newer_of_two_claims_for_a_slot_is_kept() {
-    let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Admitted);
+    let mut seen = TwoNodeGang::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Admitted);
     seen.journal.memory.generation = 1;
     seen.losses.clear();
     seen.claims = vec![ready(0, 0), ready(1, 0), ready(1, 1)];
@@ -720,7 +725,7 @@ fn the_newer_of_two_claims_for_a_slot_is_kept() {
 
 #[test]
 fn a_missing_journal_is_rebuilt_from_claims_including_replacements_and_lost_slots() {
-    let mut seen = Seen::new(State::Validating, AdmissionPhase::Admitted);
+    let mut seen = TwoNodeGang::new(State::Validating, AdmissionPhase::Admitted);
     seen.journal.seq = 0;
     seen.claims = vec![going(0, 0), ready(1, 0), ready(2, 3)];
     let found = seen.with(|snapshot| observe(&seen.journal, &Snapshot { fresh: true, ..*snapshot }));
@@ -730,7 +735,7 @@ fn a_missing_journal_is_rebuilt_from_claims_including_replacements_and_lost_slot
 
 #[test]
 fn a_journal_without_replacements_omits_their_fields_and_can_be_read() {
-    let seen = Seen::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Reserved);
+    let seen = TwoNodeGang::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Reserved);
     let text = seen.journal.encode();
     assert!(!text.contains("generation") && !text.contains("mending"), "{text}");
     assert_eq!(Journal::decode(&text, "uid", at(0), at(20)).unwrap(), seen.journal);

@@ -193,3 +193,63 @@ async fn each_recreated_pod_that_stays_unbound_after_admission_is_reported() {
     let page = recorder.handle().render();
     assert!(page.lines().any(|line| line == "setu_gangs_with_unbound_pods 1"), "{page}");
 }
+
+/// A gang of two pods with two devices each by a ResourceClaimTemplate, on nodes with this weather.
+async fn gang_with_devices(policy: &str, rules: &Value) -> Stage {
+    let entry = "{deviceClass: gpu.example.com, driver: gpu.example.com, perNode: 2}";
+    let stage = Stage::new(&format!(", devices: [{entry}]{policy}"));
+    world::weather(&stage.admin, rules);
+    let exactly = json!({"deviceClassName": "gpu.example.com", "allocationMode": "ExactCount", "count": 2});
+    let template = json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
+        "metadata": {"namespace": ID, "name": "two"},
+        "spec": {"spec": {"devices": {"requests": [{"name": "gpus", "exactly": exactly}]}}},
+    });
+    stage.admin.create(&kinds::RESOURCE_CLAIM_TEMPLATE, template).unwrap();
+    let mut job = world::job(ID, "gang", 2, Some("20m"));
+    let spec = &mut job["spec"]["template"]["spec"];
+    spec["resourceClaims"] = json!([{"name": "gpus", "resourceClaimTemplateName": "two"}]);
+    spec["containers"][0]["resources"] = json!({"requests": {"cpu": "1"}, "claims": [{"name": "gpus"}]});
+    stage.admin.create(&kinds::JOB, job).unwrap();
+    let up = |s: &Stage| s.claims().iter().filter(|claim| world::is(claim, "Initialized")).count() == 2;
+    stage.until("its nodes are up", up).await;
+    stage
+}
+
+#[tokio::test(start_paused = true)]
+async fn gang_with_device_claims_is_admitted_once_drivers_have_published_the_devices() {
+    let rules = json!([{"devices": {"gpu.example.com": 2}, "devicesDelay": "3m"}]);
+    let stage = gang_with_devices("", &rules).await;
+    for claim in stage.claims() {
+        let requests = claim["spec"]["resources"]["requests"].as_object().unwrap();
+        assert!(requests.keys().all(|key| !key.contains('/')), "{requests:?}");
+        assert_eq!(claim["metadata"]["annotations"]["karpenter.sh/requested-dra-drivers"], "gpu.example.com");
+    }
+    let waits =
+        |s: &Stage| s.message().contains("driver gpu.example.com to publish its ResourceSlices, on node");
+    stage.until("it waits for the driver", waits).await;
+    assert!(stage.admin.list(&kinds::RESOURCE_SLICE).is_empty() && !stage.is_admitted());
+    stage.until("its pods run", |s| s.running() == 2).await;
+    assert_eq!(stage.admin.list(&kinds::RESOURCE_SLICE).len(), 2);
+
+    stage.admin.delete(&kinds::JOB, ID, "gang", Preconditions::default()).unwrap();
+    let gone = |s: &Stage| s.claims().is_empty() && s.admin.list(&kinds::RESOURCE_SLICE).is_empty();
+    stage.until("its nodes are gone", gone).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn attempt_fails_if_a_driver_publishes_nothing_or_too_few_devices() {
+    let too_few = json!([{"devices": {"gpu.example.com": 1}}]);
+    for (rules, why) in [
+        (json!([]), "driver gpu.example.com to publish its ResourceSlices"),
+        (too_few, "driver gpu.example.com to publish enough devices: 1 of 2 in its ResourceSlices"),
+    ] {
+        let policy =
+            ", deadlines: {gang: 4m}, retry: {onExhausted: Reject, inCheck: {limit: 0}, yield: {limit: 0}}";
+        let stage = gang_with_devices(policy, &rules).await;
+        stage.until("it is given up", |s| s.claims().is_empty()).await;
+        assert!(stage.message().contains(why), "{}", stage.message());
+        assert!(!stage.is_admitted());
+        assert!(stage.admin.list(&kinds::NODE).is_empty());
+    }
+}

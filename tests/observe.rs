@@ -10,7 +10,7 @@ use setu::api::workload::{CheckState, PodSetUpdate, Verdict};
 use setu::api::{Node, NodeClaim};
 use setu::gang::event::Event;
 use setu::gang::loss::{Loss, Tombstone};
-use setu::gang::message::explain;
+use setu::gang::message::check_message;
 use setu::gang::reservation::{AdmissionId, Ending};
 use setu::gang::verdict::desired;
 use setu::gang::{
@@ -436,7 +436,7 @@ fn a_message_says_how_long_the_remaining_nodes_usually_take() {
             },
             ..Snapshot::of(at(now), &reserved, &policy)
         };
-        explain(&journal(State::WaitingReady), &snapshot)
+        check_message(&journal(State::WaitingReady), &snapshot)
     };
     assert!(message(&one, 10, None).starts_with("1/2 nodes ready; attempt 1, tier on-demand"));
     let reported = message(&one, 10, Some(70));
@@ -925,7 +925,7 @@ fn a_gang_without_a_plan_reports_when_it_stops_waiting() {
         let snapshot =
             Snapshot { plan: Some(&plan), losses: &losses, ..Snapshot::of(at(10), &reserved, &policy) };
         (
-            explain(&validating, &snapshot),
+            check_message(&validating, &snapshot),
             Explanation::of(&validating, &snapshot, &[]).otherwise.map(|o| o.at),
         )
     };

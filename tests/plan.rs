@@ -203,13 +203,13 @@ fn an_impossible_gang_is_refused_with_a_helpful_message() {
     let claims = changed(
         "dra",
         "      restartPolicy: Never",
-        "      restartPolicy: Never\n      resourceClaims: [{name: gpu}]",
+        "      restartPolicy: Never\n      resourceClaims: [{name: gpu, resourceClaimTemplateName: two}]",
     );
     for (job, words) in [
         (&huge, "gpu has a nominal quota of 800 cpu and it requests 3200. Ask for less"),
         (&odd, "requests example.com/fpga, which no resource group of the ClusterQueue covers"),
         (&torn, "pod set main contradicts itself"),
-        (&claims, "uses resourceClaims, whose devices no NodeClaim can ask for"),
+        (&claims, "uses ResourceClaimTemplate two, and the policy states no devices; add an entry"),
     ] {
         let message = refused(&plan(&["-f", job.path(), "--config", &example("policy.yaml")]));
         assert!(message.contains(words), "{message}");

@@ -36,7 +36,7 @@ fn policy() -> Policy {
 
 /// What one snapshot shows, with claims relative to the journal's attempt at that time.
 #[derive(Clone, Debug)]
-struct SnapshotParts {
+struct SnapshotInputs {
     after: i64,
     reservation: Reservation,
     reported: Verdict,
@@ -48,7 +48,7 @@ struct SnapshotParts {
     refused: Option<bool>,
 }
 
-fn snapshot_parts() -> impl Strategy<Value = SnapshotParts> {
+fn snapshot_parts() -> impl Strategy<Value = SnapshotInputs> {
     let admission =
         proptest::sample::select(vec!["1-0-a", "2-0-a", "3-1-b"]).prop_map(|e| AdmissionId(e.into()));
     let phase = proptest::sample::select(vec![
@@ -70,7 +70,7 @@ fn snapshot_parts() -> impl Strategy<Value = SnapshotParts> {
     let claims = proptest::collection::vec(claim, 0..4);
     let refused = any::<Option<bool>>();
     (0..2_000_i64, reservation, reported, 0..9_u8, claims, any::<bool>(), any::<bool>(), refused).prop_map(
-        |(after, reservation, reported, plan, claims, quorum, lost, refused)| SnapshotParts {
+        |(after, reservation, reported, plan, claims, quorum, lost, refused)| SnapshotInputs {
             after,
             reservation,
             reported,
@@ -143,7 +143,7 @@ struct Reconciled {
 }
 
 /// Advances a journal as far as one snapshot leads. The effects are not applied.
-fn reconcile(start: &Journal, seen: &SnapshotParts, claims: &[ClaimView], now: Timestamp) -> Reconciled {
+fn reconcile(start: &Journal, seen: &SnapshotInputs, claims: &[ClaimView], now: Timestamp) -> Reconciled {
     let (policy, outcome) = (policy(), plan(seen.plan));
     let loss = |slot| (slot, Loss::Failed(Failure::new(FailureClass::Interrupted, "gone")));
     let losses: BTreeMap<u32, Loss> = if seen.lost { (0..2).map(loss).collect() } else { BTreeMap::new() };
@@ -210,8 +210,8 @@ fn count(steps: usize) {
 
 /// Walks a sequence of observations and passes each result to `check`.
 fn walk(
-    seen: &[SnapshotParts],
-    mut check: impl FnMut(&Journal, &SnapshotParts, &Reconciled, Timestamp) -> Result<(), TestCaseError>,
+    seen: &[SnapshotInputs],
+    mut check: impl FnMut(&Journal, &SnapshotInputs, &Reconciled, Timestamp) -> Result<(), TestCaseError>,
 ) -> Result<(), TestCaseError> {
     let mut journal = Journal::new("uid", AdmissionId("1-0-a".into()), at(0), Some(at(900)));
     let mut clock = 0;
@@ -226,7 +226,7 @@ fn walk(
     Ok(())
 }
 
-fn all_snapshot_parts() -> impl Strategy<Value = Vec<SnapshotParts>> {
+fn all_snapshot_parts() -> impl Strategy<Value = Vec<SnapshotInputs>> {
     proptest::collection::vec(snapshot_parts(), 0..40)
 }
 

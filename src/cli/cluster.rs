@@ -4,6 +4,7 @@
 //! a note reports what else may not be read.
 
 use super::CliError;
+use crate::api::resource_slice::ResourceSlice;
 use crate::api::{
     AdmissionCheck, ClusterQueue, LocalQueue, Node, NodeClaim, Pod, ProvisioningParameters,
     ProvisioningRequest, Workload,
@@ -13,6 +14,7 @@ use crate::cluster::guard::Guarded;
 use crate::cluster::watch::provider_of;
 use crate::error::root_of;
 use crate::gang::notice::VALIDATED;
+use crate::gang::resource_slices::NodeResourceSlices;
 use crate::names;
 use crate::plan::market::Market;
 use crate::policy::Settings;
@@ -94,6 +96,8 @@ pub struct ClusterObjects {
     pub claims: Option<Vec<NodeClaim>>,
     /// Nodes that belong to gangs; `None` if they may not be read.
     pub nodes: Option<Vec<Node>>,
+    /// ResourceSlices, if a NodeClaim records devices and they may be read.
+    pub resource_slices: NodeResourceSlices,
     /// Unbound pods of the requested namespaces; `None` if they were not read.
     pub pods: Option<Vec<Pod>>,
     /// Events about accepted plans in the requested namespaces; empty if they may not be read.
@@ -209,6 +213,11 @@ impl ClusterReader {
         objects.checks = objects.or_note(checks);
         objects.claims = objects.or_note(claims);
         objects.nodes = objects.or_note(nodes);
+        if objects.claims.iter().flatten().any(|claim| !claim.devices().is_empty()) {
+            let slices = list::<ResourceSlice>("resourceslices", Api::all(client()), &all).await;
+            objects.resource_slices =
+                objects.or_note(slices).map_or(NodeResourceSlices::Unread, NodeResourceSlices::Read);
+        }
         objects.requests = objects.requests_or_note(requests);
         objects.add_requests();
         // Without them, the deadlines of single phases are not shown. That needs no note.

@@ -9,6 +9,7 @@ use crate::gang::journal::JournalError;
 use crate::gang::opening::stored_journal;
 use crate::gang::repair::rebuild_journal;
 use crate::gang::reservation::Ending;
+use crate::gang::resource_slices::wait_for_devices;
 use crate::gang::verdict::is_kept_out;
 use crate::gang::{
     AdmittedPods, ClaimView, Explanation, Forecast, GangIdentity, Journal, Judgement, Nodes, Refusal,
@@ -65,7 +66,15 @@ impl<'o> GangObjects<'o> {
     /// Explains it by the snapshot that decides its next step, as far as the objects show it.
     pub fn explain(&self, journal: &Journal) -> Explanation {
         let (policy, now) = (self.policy(journal), self.objects.now);
-        let view = |claim| ClaimView::of(claim, self.node_of(claim), &policy, now, None);
+        let approved = journal.state.is_approved();
+        let view = |claim| {
+            let node = self.node_of(claim);
+            let mut view = ClaimView::of(claim, node, &policy, now, None);
+            if !approved {
+                wait_for_devices(&mut view, claim, node, &self.objects.resource_slices, now);
+            }
+            view
+        };
         let mut views: Vec<ClaimView> = self.claims.iter().map(view).collect();
         views.sort_by_key(|view| view.slot);
         let parts = SnapshotParts::of(self.workload, &self.identity.check, views, now);

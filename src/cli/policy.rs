@@ -95,14 +95,26 @@ fn check(files: &[PathBuf]) -> Result<(), CliError> {
     let mut wrong = Vec::new();
     for path in files {
         match PolicyFile::read(path) {
-            Ok(_) => {
+            Ok(file) => {
                 warn(path);
                 super::print(&format!("{}: valid\n", path.display()));
+                if states_devices(&file) {
+                    render::remark(&format!("{}: devices: {DEVICES_IN_KUEUE} (note)", path.display()));
+                }
             }
             Err(error) => wrong.push(error.to_string()),
         }
     }
     if wrong.is_empty() { Ok(()) } else { Err(CliError::Invalid(wrong.join("\n"))) }
+}
+
+/// What Kueue accepts of pods with devices, whatever the policy says.
+const DEVICES_IN_KUEUE: &str = "Kueue admits pods with device claims only by ResourceClaimTemplates with exact counts, only \
+                                for the classes in its deviceClassMappings, and not with topology-aware scheduling";
+
+fn states_devices(file: &PolicyFile) -> bool {
+    let mut layers = std::iter::once(&file.defaults).chain(file.checks.values());
+    layers.any(|spec| spec.devices.as_ref().is_some_and(|devices| !devices.is_empty()))
 }
 
 /// Prints warnings to standard error about settings of a valid file that are probably not intended.

@@ -73,7 +73,7 @@ where
 }
 
 /// The kinds that have their own label value in metrics; everything else is `other`.
-pub(crate) const RESOURCES: [&str; 24] = [
+pub(crate) const RESOURCES: [&str; 26] = [
     "workloads",
     "provisioningrequests",
     "admissionchecks",
@@ -86,6 +86,8 @@ pub(crate) const RESOURCES: [&str; 24] = [
     "limitranges",
     "runtimeclasses",
     "deviceclasses",
+    "resourceclaimtemplates",
+    "resourceslices",
     "persistentvolumeclaims",
     "persistentvolumes",
     "storageclasses",

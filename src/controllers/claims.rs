@@ -156,7 +156,7 @@ async fn end(sweeper: &Sweeper, claim: &NodeClaim, now: Timestamp) -> Result<(),
         "deleting an orphaned NodeClaim"
     );
     claims::delete(client, &name, &uid).await?;
-    context.tombstones.deleted(&name, &uid);
+    context.claim_records.deleted(&name, &uid);
     metrics::swept(reason);
     Ok(())
 }

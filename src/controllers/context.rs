@@ -3,7 +3,7 @@
 use super::board::{Acting, Around, Board, BoardSnapshot, Holder, Queued};
 use super::grounds;
 use super::ledger::Remembered;
-use super::memory::ClaimTombstones;
+use super::memory::ClaimRecordStore;
 use super::meters::{ReadyEstimates, Stall};
 use super::policies::Parameters;
 use super::policies::Policies;
@@ -119,7 +119,7 @@ pub struct Context {
     pub(super) reads: Batched<String, (Vec<NodeClaim>, Vec<Node>)>,
     /// Everything kept about gangs.
     pub(super) of_gangs: OfGangs,
-    pub(super) tombstones: ClaimTombstones,
+    pub(super) claim_records: ClaimRecordStore,
     /// How long nodes took lately.
     pub(super) estimates: ReadyEstimates,
     /// How long Karpenter stood still.
@@ -160,7 +160,7 @@ impl Context {
             slices: Joined::default(),
             reads: Batched::default(),
             of_gangs: OfGangs::default(),
-            tombstones: ClaimTombstones::default(),
+            claim_records: ClaimRecordStore::default(),
             estimates: ReadyEstimates::default(),
             stall: Stall::default(),
             changes: AtomicU64::new(0),

@@ -23,9 +23,9 @@ impl Context {
         let known = self.stores.claims.entry(&ObjectRef::from_obj(claim));
         let exists = known.as_ref().filter(|known| claim.uid().is_some_and(|uid| known.uid == uid));
         if exists.is_some_and(|known| !known.is_deleting()) {
-            self.tombstones.lives(claim, self.now());
+            self.claim_records.lives(claim, self.now());
         } else {
-            self.tombstones.saw(claim, self.now());
+            self.claim_records.saw(claim, self.now());
         }
         self.measure(claim);
         if known.is_none() {
@@ -90,7 +90,7 @@ impl Context {
     /// Handles a Warning event on a NodeClaim.
     pub fn on_claim_warning(&self, claim: &str, reason: &str, message: &str) {
         self.remember_claim(claim);
-        if let Some(workload) = self.tombstones.on_warning_event(claim, reason, message) {
+        if let Some(workload) = self.claim_records.on_warning_event(claim, reason, message) {
             self.wake_workload(workload);
         }
     }
@@ -98,7 +98,7 @@ impl Context {
     /// Records what the store shows of a claim that may soon be gone.
     pub(super) fn remember_claim(&self, claim: &str) {
         if let Some(claim) = self.stores.claims.get(&ObjectRef::new(claim)) {
-            self.tombstones.saw(&claim, self.now());
+            self.claim_records.saw(&claim, self.now());
         }
     }
 

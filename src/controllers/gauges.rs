@@ -59,7 +59,7 @@ impl Context {
         let gangs = self.of_gangs.registry.states();
         let (mut claims, mut held, mut launched) = (BTreeMap::new(), BTreeMap::new(), Launched::default());
         let known = self.stores.claims.entries();
-        let undeletable = self.tombstones.undeletable(now);
+        let undeletable = self.claim_records.undeletable(now);
         for claim in known.iter().filter(|c| self.acts_for(&c.workload_uid)) {
             let state = match gangs.get(&claim.gang) {
                 _ if claim.is_deleting() => "leaving",

@@ -103,14 +103,15 @@ fn version(workload: &Workload) -> Option<u64> {
     workload.resource_version().and_then(|v| v.parse().ok())
 }
 
-/// What is known about claims that are gone, or may be gone before the stores show it. Apart from the registry, because it is kept by
-/// NodeClaim: events of claims come before their gang is reconciled, and after it is forgotten.
+/// What this replica knows about NodeClaims that their stores may not show: of those that are gone or may be, and of living ones
+/// what [`ClaimRecord::adds_to_claim`] names. Apart from the registry, because it is kept by NodeClaim: events of claims come before
+/// their gang is reconciled, and after it is forgotten.
 #[derive(Debug, Default)]
-pub struct ClaimTombstones(Mutex<TombstoneRecords>);
+pub struct ClaimRecordStore(Mutex<ClaimRecordMaps>);
 
 #[derive(Debug, Default)]
-struct TombstoneRecords {
-    records: BTreeMap<String, Record>,
+struct ClaimRecordMaps {
+    records: BTreeMap<String, ClaimRecord>,
     /// Names of the claims that took over slots.
     by_slot: BTreeMap<SlotKey, String>,
     /// When expired records were last removed, by a monotonic clock.
@@ -121,7 +122,7 @@ struct TombstoneRecords {
 type SlotKey = (String, String, String);
 
 #[derive(Debug, Default)]
-struct Record {
+struct ClaimRecord {
     tombstone: Tombstone,
     node_pool: String,
     requirements: Vec<Requirement>,
@@ -148,17 +149,15 @@ struct Undeletable {
     last: Instant,
 }
 
-impl Record {
+impl ClaimRecord {
     /// Whether it holds anything that the claim itself does not show.
-    fn says_anything(&self) -> bool {
-        self.tombstone.event.is_some()
-            || self.deleted.is_some()
-            || self.undeletable.is_some()
-            || self.launch_error.is_some()
+    fn adds_to_claim(&self) -> bool {
+        let Self { tombstone, deleted, undeletable, launch_error, .. } = self;
+        tombstone.event.is_some() || deleted.is_some() || undeletable.is_some() || launch_error.is_some()
     }
 }
 
-impl ClaimTombstones {
+impl ClaimRecordStore {
     /// Records a claim as a watch or a write showed it, alive or being deleted.
     pub fn saw(&self, claim: &NodeClaim, now: Timestamp) {
         let (name, key) = (claim.name_any(), claim.taken_over().map(|_| slot_key(claim)));
@@ -184,7 +183,7 @@ impl ClaimTombstones {
     pub fn lives(&self, claim: &NodeClaim, now: Timestamp) {
         let mut records = lock(&self.0);
         let name = claim.name_any();
-        match records.records.get(&name).map(Record::says_anything) {
+        match records.records.get(&name).map(ClaimRecord::adds_to_claim) {
             None | Some(false) if !has_launch_error(claim) => records.forget(&name),
             _ => {
                 drop(records);
@@ -247,7 +246,7 @@ impl ClaimTombstones {
 
     /// Whether anything is known about a claim except that it is missing.
     pub fn knows(&self, claim: &str) -> bool {
-        lock(&self.0).records.get(claim).is_some_and(|r| r.workload.is_some() || r.says_anything())
+        lock(&self.0).records.get(claim).is_some_and(|r| r.workload.is_some() || r.adds_to_claim())
     }
 
     /// Whether a claim of this name was seen at this time or later, alive or being deleted.
@@ -271,14 +270,14 @@ impl ClaimTombstones {
         record.map(|r| Offering::among(&r.node_pool, &r.requirements, domain_keys)).unwrap_or_default()
     }
 
-    fn with<T>(&self, claim: &str, act: impl FnOnce(&mut Record) -> T) -> T {
+    fn with<T>(&self, claim: &str, act: impl FnOnce(&mut ClaimRecord) -> T) -> T {
         act(lock(&self.0).record(claim))
     }
 }
 
-impl TombstoneRecords {
+impl ClaimRecordMaps {
     /// The record of a claim, to be changed.
-    fn record(&mut self, claim: &str) -> &mut Record {
+    fn record(&mut self, claim: &str) -> &mut ClaimRecord {
         let now = Instant::now();
         if self.weeded.is_none_or(|last| now.duration_since(last) > WEEDING) {
             self.weeded = Some(now);
@@ -397,20 +396,20 @@ mod tests {
 
     #[test]
     fn the_record_of_a_living_claim_keeps_only_what_the_claim_does_not_show() {
-        let tombstones = ClaimTombstones::default();
+        let records = ClaimRecordStore::default();
         for name in ["plain", "warned", "deleted"] {
-            tombstones.saw(&claim(name, false, false), START);
+            records.saw(&claim(name, false, false), START);
         }
-        tombstones.on_warning_event("warned", "InsufficientCapacity", "none");
-        tombstones.deleted("deleted", "deleted");
+        records.on_warning_event("warned", "InsufficientCapacity", "none");
+        records.deleted("deleted", "deleted");
         for name in ["plain", "warned", "deleted"] {
-            tombstones.lives(&claim(name, true, false), START);
+            records.lives(&claim(name, true, false), START);
         }
-        assert_eq!(["plain", "warned", "deleted"].map(|name| tombstones.knows(name)), [false, true, true]);
-        assert!(tombstones.is_deleted(&claim("deleted", true, false)));
-        assert!(tombstones.missed("warned", START).0.launched, "what it became is noted while it lives");
-        tombstones.saw(&claim("plain", true, false), START);
-        assert!(tombstones.missed("plain", START).0.launched, "what goes is seen once more");
+        assert_eq!(["plain", "warned", "deleted"].map(|name| records.knows(name)), [false, true, true]);
+        assert!(records.is_deleted(&claim("deleted", true, false)));
+        assert!(records.missed("warned", START).0.launched, "what it became is noted while it lives");
+        records.saw(&claim("plain", true, false), START);
+        assert!(records.missed("plain", START).0.launched, "what goes is seen once more");
     }
 
     #[test]
@@ -422,10 +421,10 @@ mod tests {
             (condition.status, condition.reason) = ("Unknown".to_owned(), reason.to_owned());
             claim
         };
-        let tombstones = ClaimTombstones::default();
+        let records = ClaimRecordStore::default();
         let seen = |claim: &NodeClaim, second| {
-            tombstones.lives(claim, at(second));
-            tombstones.launch_error("c")
+            records.lives(claim, at(second));
+            records.launch_error("c")
         };
         assert_eq!(seen(&erring("AwaitingReconciliation"), 0), None);
         assert_eq!(seen(&erring("LaunchFailed"), 60), Some(at(60)));
@@ -436,26 +435,26 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_place_leads_to_the_last_claim_that_took_it_over() {
-        let tombstones = ClaimTombstones::default();
+        let records = ClaimRecordStore::default();
         let (old, new) = (claim("old", true, true), claim("new", true, true));
         let gang = gang_of(&old);
-        let found = || tombstones.taken_over(&gang, 1, 0);
-        tombstones.saw(&old, START);
-        tombstones.saw(&new, START);
+        let found = || records.taken_over(&gang, 1, 0);
+        records.saw(&old, START);
+        records.saw(&new, START);
         assert_eq!(found().as_deref(), Some("new"));
-        tombstones.lives(&old, START);
+        records.lives(&old, START);
         assert_eq!(found().as_deref(), Some("new"));
         tokio::time::advance(Duration::from_mins(31)).await;
-        tombstones.missed("another", START);
-        assert_eq!((found(), tombstones.knows("new")), (None, false), "both have become too old");
+        records.missed("another", START);
+        assert_eq!((found(), records.knows("new")), (None, false), "both have become too old");
     }
 
     #[test]
     fn a_claim_that_is_only_missed_is_not_known() {
-        let tombstones = ClaimTombstones::default();
-        tombstones.missed("c", START);
-        assert!(!tombstones.knows("c") && !tombstones.saw_since("c", START));
-        tombstones.on_warning_event("c", "r", "m");
-        assert!(tombstones.knows("c"));
+        let records = ClaimRecordStore::default();
+        records.missed("c", START);
+        assert!(!records.knows("c") && !records.saw_since("c", START));
+        records.on_warning_event("c", "r", "m");
+        assert!(records.knows("c"));
     }
 }

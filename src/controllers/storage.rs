@@ -1,8 +1,9 @@
-//! Reads only the storage objects that the pods of a Workload depend on.
+//! Reads only those storage objects and ResourceClaimTemplates that the pods of a Workload depend on.
 
-use crate::api::Workload;
+use crate::api::{ResourceClaimTemplate, Workload};
 use crate::effects::call;
 use crate::error::Error;
+use crate::plan::devices::asked::templates_of;
 use crate::plan::volumes::{Found, Storage, claims_of, class_of, ephemeral_classes_of, volume_of};
 use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
@@ -15,17 +16,21 @@ use std::fmt::Debug;
 /// The most objects that are read at once.
 const PARALLEL: usize = 8;
 
-/// Reads the claims that the pods use, the volumes bound to them, and the StorageClasses of unbound claims.
+/// Reads the claims that the pods use, the volumes bound to them, the StorageClasses of unbound claims, and the
+/// ResourceClaimTemplates that the pods name.
 ///
 /// # Errors
 /// The first read that failed, unless the object does not exist or may not be read.
 pub async fn read(client: &Client, workload: &Workload) -> Result<Storage, Error> {
     let names = claims_of(workload);
     let mut classes = ephemeral_classes_of(workload);
-    if names.is_empty() && classes.is_empty() {
-        return Ok(Storage::default());
-    }
     let namespace = workload.metadata.namespace.as_deref().unwrap_or_default();
+    let templates = workload.spec.pod_sets.iter().flat_map(|set| templates_of(&set.template.spec));
+    let api: Api<ResourceClaimTemplate> = Api::namespaced(client.clone(), namespace);
+    let claim_templates = all(&api, "reading ResourceClaimTemplate", templates.cloned().collect()).await?;
+    if names.is_empty() && classes.is_empty() {
+        return Ok(Storage { claim_templates, ..Storage::default() });
+    }
     let api: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), namespace);
     let claims = all(&api, "reading PersistentVolumeClaim", names).await?;
     let mut volumes = BTreeSet::new();
@@ -41,7 +46,7 @@ pub async fn read(client: &Client, workload: &Workload) -> Result<Storage, Error
     let volumes = all(&api, "reading PersistentVolume", volumes).await?;
     let api: Api<StorageClass> = Api::all(client.clone());
     let classes = all(&api, "reading StorageClass", classes).await?;
-    Ok(Storage { claims, volumes, classes })
+    Ok(Storage { claims, volumes, classes, claim_templates })
 }
 
 async fn all<K>(

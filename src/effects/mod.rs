@@ -14,6 +14,7 @@ pub mod parameters;
 pub mod pods;
 pub mod request;
 pub mod requeued;
+pub mod resource_slices;
 pub mod verdict;
 pub mod warm;
 

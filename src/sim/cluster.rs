@@ -16,7 +16,7 @@ use crate::telemetry::traces::Traces;
 use jiff::SignedDuration;
 use kube::Client;
 use setu_clock::Clock;
-use setu_sim::actors::{self, karpenter::Karpenter, kueue::Kueue, machines::Machines};
+use setu_sim::actors::{self, drivers::Drivers, karpenter::Karpenter, kueue::Kueue, machines::Machines};
 use setu_sim::api::{self, ApiServer, Caller};
 use setu_sim::chance::Chance;
 use setu_sim::denials::Denials;
@@ -116,6 +116,7 @@ impl SimCluster {
         let kueue_stands = actors::start(Kueue::default(), &server, clock, seed);
         actors::start(Karpenter::default(), &server, clock, seed);
         actors::start(Machines::default(), &server, clock, seed);
+        actors::start(Drivers::default(), &server, clock, seed);
         Self {
             server,
             clock: clock.clone(),

@@ -88,6 +88,8 @@ pub const CHECK: &str = "setu.kueue.x-k8s.io/check";
 pub const WANTED_BY: &str = "setu.kueue.x-k8s.io/wanted-by";
 /// Annotation on a NodeClaim: RFC 3339 time at which the hold on the node ends.
 pub const HOLD_UNTIL: &str = "setu.kueue.x-k8s.io/hold-until";
+/// Annotation on a NodeClaim: the devices of DeviceClasses that its pods ask for, a JSON list.
+pub const DEVICES: &str = "setu.kueue.x-k8s.io/devices";
 /// Annotation on a NodeClaim: digest of the terms that judge its gang's attempt.
 pub const TERMS: &str = "setu.kueue.x-k8s.io/terms";
 /// Label on a NodeClaim that is kept for a next gang: a digest of the LocalQueue and the check that it is kept for.
@@ -125,6 +127,9 @@ pub const NODEPOOL_HASH: &str = "karpenter.sh/nodepool-hash";
 pub const NODEPOOL_HASH_VERSION: &str = "karpenter.sh/nodepool-hash-version";
 /// Karpenter: whether `minValues` were relaxed when the claim was created.
 pub const MIN_VALUES_RELAXED: &str = "karpenter.sh/nodeclaim-min-values-relaxed";
+/// Karpenter, where it handles dynamic resource allocation: the drivers, with commas, whose ResourceSlices a node needs to count as
+/// initialized.
+pub const DRA_DRIVERS: &str = "karpenter.sh/requested-dra-drivers";
 /// Karpenter: spot, on-demand or reserved.
 pub const CAPACITY_TYPE: &str = "karpenter.sh/capacity-type";
 /// Karpenter on AWS: label that names the capacity reservation a node is launched into.

@@ -68,6 +68,11 @@ pub struct WeatherRule {
     /// Amounts that the Node reports instead of those of its type.
     #[serde(default)]
     shows: BTreeMap<String, String>,
+    /// Devices that drivers publish on the Node, by driver.
+    #[serde(default)]
+    devices: BTreeMap<String, u32>,
+    /// Time from the Node being Ready until they do.
+    devices_delay: Option<Span>,
     /// Multiplies the price of the offers.
     price_factor: Option<f64>,
 }
@@ -159,6 +164,16 @@ impl Weather {
     /// The amount of this resource that the Node reports instead of that of its type.
     pub fn shows(&self, place: &Location, resource: &str) -> Option<String> {
         self.at(place).find_map(|r| r.shows.get(resource)).cloned()
+    }
+
+    /// The devices that drivers publish on the Node, by driver.
+    pub fn devices(&self, place: &Location) -> BTreeMap<String, u32> {
+        self.at(place).flat_map(|rule| rule.devices.clone()).collect()
+    }
+
+    /// Minimum time from the Node being Ready until they do.
+    pub fn devices_delay(&self, place: &Location) -> Duration {
+        longest(self.at(place).filter_map(|r| r.devices_delay))
     }
 
     /// The price factor.

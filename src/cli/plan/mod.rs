@@ -1,6 +1,7 @@
 //! `setu plan`: what Setu would create for a Workload, and why; in the cluster's terms or from files alone.
 
 mod admission;
+mod from_cluster;
 mod inputs;
 pub mod manifest;
 mod node_class;

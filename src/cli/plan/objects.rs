@@ -1,4 +1,4 @@
-//! The objects a plan is made from, read from YAML files or from a cluster.
+//! The objects a plan is made from, as YAML files and the cluster have them.
 //!
 //! Rule: an object that cannot be read is an error that names its file and document. Kinds that no plan depends on are
 //! left out.
@@ -7,10 +7,12 @@ use super::manifest::{self, text};
 use super::node_class::NodeClass;
 use crate::api::node_pool::ASSUMED;
 use crate::api::parameters::ProvisioningParametersSpec;
-use crate::api::{AdmissionCheck, Cohort, LocalQueue, Namespace, Node, NodeClaim, RawParameters, Workload};
-use crate::cli::cluster::{Connection, VIEWER};
+use crate::api::{
+    AdmissionCheck, Cohort, LocalQueue, Namespace, Node, NodeClaim, RawParameters, ResourceClaimTemplate,
+    Workload,
+};
 use crate::cli::{CliError, find};
-use crate::controllers::{parameters, storage};
+use crate::controllers::parameters;
 use crate::names;
 use crate::plan::gates::inflight::{HeldNodes, InflightNodes};
 use crate::plan::observed_shapes::ObservedShapes;
@@ -20,13 +22,11 @@ use crate::plan::{PlanObjects, Request, demand};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{LimitRange, PersistentVolumeClaim};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::ListParams;
-use kube::{Api, Client, Resource};
+use kube::Resource;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -52,7 +52,10 @@ pub struct Objects {
     pub remarks: Vec<String>,
     /// PersistentVolumeClaims of the files. Those of a cluster are in `storage`.
     volume_claims: Vec<Arc<PersistentVolumeClaim>>,
-    storage: Storage,
+    /// ResourceClaimTemplates of the files.
+    claim_templates: Vec<Arc<ResourceClaimTemplate>>,
+    /// What the pods of the Workload name, of the cluster, and what is in no namespace, of the files.
+    pub storage: Storage,
     pub namespaces: Vec<Arc<Namespace>>,
 }
 
@@ -95,6 +98,7 @@ impl Objects {
             "ProvisioningParameters" => push(&mut self.parameters, &value),
             "LimitRange" => push(&mut self.limit_ranges, &value),
             "PersistentVolumeClaim" => push(&mut self.volume_claims, &value),
+            "ResourceClaimTemplate" => push(&mut self.claim_templates, &value),
             "PersistentVolume" => note(&mut self.storage.volumes, value),
             "StorageClass" => note(&mut self.storage.classes, value),
             "Namespace" => push(&mut self.namespaces, &value),
@@ -138,45 +142,6 @@ impl Objects {
         self.remarks.push(format!("{kind} {name} in {file} has no effect on a plan, and is ignored"));
     }
 
-    /// Reads from the cluster what the files do not hold.
-    pub async fn complete(
-        &mut self,
-        connection: &Connection,
-        workload: Option<&str>,
-    ) -> Result<(), CliError> {
-        let (client, namespace) = connection.connect_to_namespace().await.map_err(|e| {
-            CliError::Invalid(format!(
-                "without a cluster, give NodePools, queues and flavors with -f: none of the files has a NodePool, and {e}"
-            ))
-        })?;
-        if let Some(name) = workload {
-            list(Api::namespaced(client.clone(), &namespace), &mut self.workloads).await?;
-            self.workload = Some(meant(&self.workloads, name, &namespace)?);
-        }
-        let of = self.workload.as_ref().and_then(|w| w.metadata.namespace.clone());
-        list_plan_objects(&client, &mut self.plan).await?;
-        list(Api::all(client.clone()), &mut self.node_claims).await?;
-        list(Api::all(client.clone()), &mut self.nodes).await?;
-        list(Api::all(client.clone()), &mut self.local_queues).await?;
-        list(Api::all(client.clone()), &mut self.cohorts).await?;
-        list(Api::all(client.clone()), &mut self.checks).await?;
-        list(Api::all(client.clone()), &mut self.namespaces).await?;
-        list_if_served(&client, &mut self.parameters).await?;
-        if let Some(workload) = &self.workload {
-            let read = storage::read(&client, workload)
-                .await
-                .map_err(|e| CliError::Failed(e.in_full().to_string()))?;
-            merge(&mut self.storage.claims, read.claims);
-            merge(&mut self.storage.volumes, read.volumes);
-            merge(&mut self.storage.classes, read.classes);
-        }
-        if let Some(namespace) = of {
-            list(Api::namespaced(client.clone(), &namespace), &mut self.limit_ranges).await?;
-            list(Api::namespaced(client.clone(), &namespace), &mut self.workloads).await?;
-        }
-        Ok(())
-    }
-
     /// The parameters that a check names, if it names any.
     pub fn parameters_of(&self, check: &str) -> Result<Option<ProvisioningParametersSpec>, CliError> {
         let found = self.checks.iter().find(|c| c.metadata.name.as_deref() == Some(check));
@@ -193,21 +158,14 @@ impl Objects {
 
     /// The LimitRanges of a namespace. One without a namespace counts for each.
     pub fn limit_ranges_of(&self, namespace: &str) -> Vec<Arc<LimitRange>> {
-        let is_its =
-            |range: &&Arc<LimitRange>| range.metadata.namespace.as_deref().is_none_or(|of| of == namespace);
-        self.limit_ranges.iter().filter(is_its).cloned().collect()
+        self.limit_ranges.iter().filter(|range| is_of(namespace, &range.metadata)).cloned().collect()
     }
 
-    /// The storage objects that pods of a namespace may use. A claim without a namespace counts for each.
+    /// The objects that pods of a namespace may name. One without a namespace counts for each.
     pub fn storage_of(&self, namespace: &str) -> Storage {
-        let is_its = |claim: &&Arc<PersistentVolumeClaim>| {
-            claim.metadata.namespace.as_deref().is_none_or(|of| of == namespace)
-        };
         let mut storage = self.storage.clone();
-        for claim in self.volume_claims.iter().filter(is_its) {
-            let name = claim.metadata.name.clone().unwrap_or_default();
-            storage.claims.insert(name, Found::There(Box::new((**claim).clone())));
-        }
+        storage.claims.extend(named_in(namespace, &self.volume_claims));
+        storage.claim_templates.extend(named_in(namespace, &self.claim_templates));
         storage
     }
 
@@ -279,7 +237,7 @@ impl Objects {
 }
 
 /// The Workload that a user names by its own name or its Job's. Of several slices, the newest.
-fn meant(workloads: &[Arc<Workload>], name: &str, namespace: &str) -> Result<Workload, CliError> {
+pub fn meant(workloads: &[Arc<Workload>], name: &str, namespace: &str) -> Result<Workload, CliError> {
     let all: Vec<Workload> = workloads.iter().map(|w| (**w).clone()).collect();
     let found = find::matches(&all, name).into_iter();
     let newest =
@@ -299,19 +257,24 @@ fn unreadable(value: &Value, error: &serde_json::Error) -> String {
     format!("{} {} cannot be read: {error}", text(value, "/kind"), text(value, "/metadata/name"))
 }
 
+/// Those of these objects that are of a namespace or name none, by name.
+fn named_in<K: Resource + Clone>(namespace: &str, all: &[Arc<K>]) -> BTreeMap<String, Found<K>> {
+    let its = all.iter().filter(|object| is_of(namespace, object.meta()));
+    its.map(|one| (one.meta().name.clone().unwrap_or_default(), Found::There(Box::new((**one).clone()))))
+        .collect()
+}
+
+/// Whether an object is of a namespace, or names none.
+fn is_of(namespace: &str, metadata: &ObjectMeta) -> bool {
+    metadata.namespace.as_deref().is_none_or(|of| of == namespace)
+}
+
 /// Notes an object under its name.
 fn note<K: DeserializeOwned>(all: &mut BTreeMap<String, Found<K>>, value: Value) -> Result<(), String> {
     let name = text(&value, "/metadata/name").to_owned();
     let read = serde_json::from_value(value).map_err(|e| format!("{name} cannot be read: {e}"))?;
     all.insert(name, Found::There(Box::new(read)));
     Ok(())
-}
-
-/// Adds what the files do not hold.
-fn merge<K>(all: &mut BTreeMap<String, Found<K>>, more: BTreeMap<String, Found<K>>) {
-    for (name, found) in more {
-        all.entry(name).or_insert(found);
-    }
 }
 
 /// An object of a file with what a cluster would add.
@@ -341,53 +304,6 @@ fn assumed_ready(mut pool: Value) -> Value {
     }
     pool
 }
-
-fn failed(what: &str, error: &kube::Error) -> CliError {
-    if matches!(error, kube::Error::Api(status) if status.code == 403) {
-        return CliError::Failed(format!("you may not list {what}; {VIEWER} has what is needed"));
-    }
-    CliError::Failed(format!("reading {what}: {error}"))
-}
-
-/// Reads a kind of which the files hold none.
-async fn list<K>(api: Api<K>, all: &mut Vec<Arc<K>>) -> Result<(), CliError>
-where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
-{
-    if all.is_empty() {
-        let found = api.list(&ListParams::default()).await.map_err(|e| failed(&K::plural(&()), &e))?;
-        all.extend(found.items.into_iter().map(Arc::new));
-    }
-    Ok(())
-}
-
-/// The same for a kind that the cluster may not serve: then there are none.
-async fn list_if_served<K>(client: &Client, all: &mut Vec<Arc<K>>) -> Result<(), CliError>
-where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
-{
-    if all.is_empty() {
-        let api: Api<K> = Api::all(client.clone());
-        match api.list(&ListParams::default()).await {
-            Ok(found) => all.extend(found.items.into_iter().map(Arc::new)),
-            Err(kube::Error::Api(status)) if status.code == 404 => {}
-            Err(error) => return Err(failed(&K::plural(&()), &error)),
-        }
-    }
-    Ok(())
-}
-
-macro_rules! list_plan_objects {
-    ($($field:ident: $kind:ty, $resource:literal, $plural:literal, $matters:ident, $counted:ident;)+) => {
-        /// Reads the kinds of which the files hold none.
-        async fn list_plan_objects(client: &Client, plan: &mut PlanObjects) -> Result<(), CliError> {
-            $(list_if_served(client, &mut plan.$field).await?;)+
-            Ok(())
-        }
-    };
-}
-
-setu_core::for_each_plan_kind!(list_plan_objects);
 
 #[cfg(test)]
 mod tests {

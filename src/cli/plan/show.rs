@@ -5,6 +5,7 @@ use crate::api::amount::{Currency, Money, Price};
 use crate::api::pod::ResourceList;
 use crate::cli::CliError;
 use crate::plan::cost::Prices;
+use crate::plan::devices;
 use crate::plan::gates::GateReport;
 use crate::plan::outcome::NO_TIER;
 use crate::plan::passed_over::PassedOver;
@@ -231,7 +232,8 @@ fn section(head: &[&str], rows: Vec<Vec<String>>) -> String {
 
 impl Group {
     fn of((slot, nodes): &(&Slot, u32), prices: Prices<'_>) -> Self {
-        let requests = slot.template.spec.resources.requests.clone();
+        let mut requests = slot.template.spec.resources.requests.clone();
+        requests.extend(devices::amounts(&slot.template.devices()));
         let shape = slot.shape.as_ref();
         let spread = prices.spread(&slot.template);
         Self {
@@ -260,9 +262,10 @@ impl Group {
             .requests
             .keys()
             .filter(|key| *key != "pods")
-            .map(|key| format!("{key} {}", shown(&self.requests, key)))
+            .map(|key| format!("{} {}", short(key), shown(&self.requests, key)))
             .collect();
-        let unused: Vec<String> = self.unused.iter().map(|(key, part)| format!("{key} {part}%")).collect();
+        let unused: Vec<String> =
+            self.unused.iter().map(|(key, part)| format!("{} {part}%", short(key))).collect();
         vec![
             slots,
             self.node_pool.clone(),
@@ -298,6 +301,11 @@ impl Group {
             }
         }
     }
+}
+
+/// A resource as the table names it: devices of a DeviceClass by the name of the class.
+fn short(resource: &str) -> &str {
+    devices::class_of(resource).unwrap_or(resource)
 }
 
 /// Unrequested share of a node in percent, by resource, without `pods`.

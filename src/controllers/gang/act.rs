@@ -65,7 +65,7 @@ impl Gang<'_> {
         let created = claims::create(self.scope.client, wanted).await;
         self.note_replacements(workload, created.claims.len());
         for claim in created.claims {
-            self.scope.context.tombstones.saw(&claim, self.scope.now());
+            self.scope.context.claim_records.saw(&claim, self.scope.now());
             self.observed.note(claim);
         }
         self.observed.note_capacity_type();
@@ -178,15 +178,15 @@ async fn delete(
     names: &[String],
     targets: Vec<ClaimTarget>,
 ) -> Result<bool, Error> {
-    let (tombstones, now) = (&scope.context.tombstones, scope.now());
-    let noted = |name: &str, uid: &str| tombstones.deleted(name, uid);
+    let (records, now) = (&scope.context.claim_records, scope.now());
+    let noted = |name: &str, uid: &str| records.deleted(name, uid);
     let (gone, error) = claims::delete_all(scope.client, targets.clone(), noted).await;
     let (may, mut since) = (error.is_none(), BTreeMap::new());
     if let Some(error) = error {
         if error.code().is_some() {
-            tombstones.could_not_delete(&targets);
+            records.could_not_delete(&targets);
         }
-        since = tombstones.undeletable(now);
+        since = records.undeletable(now);
         let uids = targets.iter().map(|(_, uid)| uid.as_str());
         // The API server may recover soon, but claims that stay undeletable are given up.
         let is_given_up = error.code().is_some() && are_given_up(uids, &since, now);

@@ -231,7 +231,8 @@ impl<'a> Gang<'a> {
     /// Writes the journal if it changed, and reports its transitions.
     async fn commit(&mut self, workload: &mut Workload) -> Result<Commit, Error> {
         let Some(text) = self.stored.unsaved() else { return Ok(Commit::Unneeded) };
-        let sentence = message::explain(self.journal(), &self.snapshot(&self.parts(workload), workload));
+        let sentence =
+            message::check_message(self.journal(), &self.snapshot(&self.parts(workload), workload));
         let headline = message::headline(self.journal(), &sentence);
         let entry = self.entry_of(&text, &headline);
         let written = journal_write::commit(self.scope.client, workload, &entry).await;

@@ -115,10 +115,10 @@ impl Gang<'_> {
         failure: &Failure,
         losses: &BTreeMap<u32, Loss>,
     ) -> BTreeSet<Offering> {
-        let (tombstones, records) = (&self.scope.context.tombstones, self.records(workload));
+        let (store, records) = (&self.scope.context.claim_records, self.records(workload));
         self.planning().exhausted(failure, losses, |slot, keys| {
             let (_, name) = last_known(&self.journal().memory, &self.scope.identity, &records, slot);
-            tombstones.offerings(&name, keys)
+            store.offerings(&name, keys)
         })
     }
 }

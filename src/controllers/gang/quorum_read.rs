@@ -1,9 +1,9 @@
-//! Reads a gang past every cache: its claims, its nodes, and the other pods on them.
+//! Reads a gang past every cache: its claims, its nodes, the other pods on them, and the devices that their drivers publish.
 
 use super::Gang;
 use crate::api::{Node, NodeClaim, Pod, Workload};
 use crate::controllers::plans;
-use crate::effects::{claims, pods};
+use crate::effects::{claims, pods, resource_slices};
 use crate::error::Error;
 use crate::gang::Freshness;
 use crate::gang::observed::OtherPods;
@@ -34,6 +34,8 @@ impl Gang<'_> {
         let pods = found.zip(rest).map(|(found, rest)| [found, rest].concat());
         let each = plans::each(self.scope.context, &self.request(workload));
         self.observed.others = OtherPods::listed(pods.as_deref(), nodes, each);
+        let with_devices = self.observed.nodes_with_devices(&self.journal().state);
+        self.observed.resource_slices = resource_slices::of_nodes(client, with_devices).await?;
         Ok(())
     }
 

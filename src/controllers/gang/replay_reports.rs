@@ -85,7 +85,8 @@ impl Gang<'_> {
     fn publish_again(&self, workload: &Workload) {
         let recent = self.unreported_since();
         let Some(step) = self.journal().history.last().filter(|step| step.at >= recent) else { return };
-        let sentence = message::explain(self.journal(), &self.snapshot(&self.parts(workload), workload));
+        let sentence =
+            message::check_message(self.journal(), &self.snapshot(&self.parts(workload), workload));
         let cost = self.cost(&self.observed.claims, self.planned.outcome.as_ref());
         for notice in
             notice::of_transition(self.journal(), &sentence, &cost, &self.stored.accepted.passed_over)

@@ -122,7 +122,7 @@ impl Gang<'_> {
     /// Publishes what the gang waits for, once for each.
     fn publish_wait(&self, workload: &Workload, snapshot: &Snapshot<'_>) {
         let (journal, registry) = (self.journal(), &self.scope.context.of_gangs.registry);
-        let text = message::explain(journal, snapshot);
+        let text = message::check_message(journal, snapshot);
         let unbound = || snapshot.forecast.unbound.map(notice::of_unbound);
         if let Some(notice) = notice::of_wait(journal, snapshot, &text).or_else(unbound)
             && registry.is_new_wait(&self.scope.id, journal.seq, &notice.topic)

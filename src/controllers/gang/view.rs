@@ -71,8 +71,8 @@ impl Gang<'_> {
     }
 
     pub(super) fn views(&self, now: Timestamp) -> Vec<ClaimView> {
-        let tombstones = &self.scope.context.tombstones;
-        let launch_error = |claim: &str| tombstones.launch_error(claim);
+        let records = &self.scope.context.claim_records;
+        let launch_error = |claim: &str| records.launch_error(claim);
         self.observed.views(self.journal(), &self.judgement.policy, now, launch_error)
     }
 
@@ -92,20 +92,20 @@ impl ClaimRecords for Records<'_> {
     fn saw_since(&self, name: &str, since: Timestamp) -> bool {
         // The watch may not have shown the deletion yet.
         self.scope.context.remember_claim(name);
-        self.scope.context.tombstones.saw_since(name, since)
+        self.scope.context.claim_records.saw_since(name, since)
     }
 
     fn knows(&self, name: &str) -> bool {
-        self.scope.context.tombstones.knows(name)
+        self.scope.context.claim_records.knows(name)
     }
 
     fn taken_over(&self, attempt: u32, slot: u32) -> Option<String> {
-        self.scope.context.tombstones.taken_over(&self.scope.id, attempt, slot)
+        self.scope.context.claim_records.taken_over(&self.scope.id, attempt, slot)
     }
 
     fn missed(&self, name: &str, now: Timestamp) -> (Tombstone, Option<Failure>) {
         self.scope.context.remember_claim(name);
-        let (tombstone, pool) = self.scope.context.tombstones.missed(name, now);
+        let (tombstone, pool) = self.scope.context.claim_records.missed(name, now);
         let pool = self.scope.context.stores.plan.node_pools.get(&ObjectRef::new(&pool));
         (tombstone, pool.and_then(|pool| pool_fault(&pool)))
     }
@@ -130,7 +130,7 @@ pub(super) fn claims_of(scope: &GangScope<'_>) -> Vec<NodeClaim> {
     let own = all.iter().filter(|c| scope.identity.made(c));
     own.map(|claim| {
         let mut claim = (**claim).clone();
-        if context.tombstones.is_deleted(&claim) {
+        if context.claim_records.is_deleted(&claim) {
             claim.metadata.deletion_timestamp.get_or_insert(Time(now));
         }
         claim

@@ -48,7 +48,7 @@ pub(super) async fn take_over(
                 if let Some(kept) = kept {
                     metrics::kept_warm(&kept, WarmResult::Reused, now);
                 }
-                scope.context.tombstones.saw(&claim, now);
+                scope.context.claim_records.saw(&claim, now);
                 observed.note(claim);
             }
             Ok(None) => others.push(wanted),

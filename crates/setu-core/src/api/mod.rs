@@ -20,6 +20,8 @@ pub mod provisioning_request;
 pub mod quantity;
 pub mod queue;
 pub mod requirements;
+pub mod resource_claim_template;
+pub mod resource_slice;
 pub mod workload;
 
 pub use admission_check::AdmissionCheck;
@@ -34,4 +36,5 @@ pub use parameters::{ProvisioningParameters, RawParameters};
 pub use pod::Pod;
 pub use provisioning_request::ProvisioningRequest;
 pub use queue::{ClusterQueue, Cohort, LocalQueue};
+pub use resource_claim_template::ResourceClaimTemplate;
 pub use workload::Workload;

@@ -70,6 +70,18 @@ pub struct ResourceRequests {
     pub requests: ResourceList,
 }
 
+/// Devices of a DeviceClass that the pods of a claim ask for, as [`names::DEVICES`] lists them.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct RequestedDevices {
+    /// Name of the class.
+    pub device_class: String,
+    /// The driver that publishes them.
+    pub driver: String,
+    /// How many.
+    pub count: u64,
+}
+
 /// Reference to the provider's NodeClass. It has no version. Parts that are left out are empty.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(default)]
@@ -124,6 +136,11 @@ impl NodeClaim {
     /// When the condition last changed its status.
     pub fn since(&self, condition_type: &str) -> Option<Timestamp> {
         condition::since(self.conditions(), condition_type)
+    }
+
+    /// The devices that its pods ask for by DeviceClass.
+    pub fn devices(&self) -> Vec<RequestedDevices> {
+        serde_json::from_str(self.annotation(names::DEVICES)).unwrap_or_default()
     }
 
     /// When its gang took it over from an earlier one; `None` if it was created for its gang.

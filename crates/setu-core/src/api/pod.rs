@@ -74,7 +74,7 @@ pub struct PodSpec {
     /// Volumes; those that depend on storage objects decide where the pods can run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<Volume>,
-    /// Claims of dynamic resource allocation; only their presence matters.
+    /// Claims of dynamic resource allocation.
     #[serde(default)]
     pub resource_claims: Vec<ResourceClaim>,
 }
@@ -144,13 +144,19 @@ impl Volume {
     }
 }
 
-/// One claim of dynamic resource allocation.
+/// One claim of dynamic resource allocation: a claim by its name, or a template that each pod gets a claim of its own from.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceClaim {
     /// Name within the pod.
     #[serde(default)]
     pub name: String,
+    /// Name of a ResourceClaim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resource_claim_name: Option<String>,
+    /// Name of a ResourceClaimTemplate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resource_claim_template_name: Option<String>,
 }
 
 /// A pod, reduced to the fields that are read.

@@ -13,7 +13,7 @@ use crate::words::{counted, to_the_second};
 use jiff::Timestamp;
 
 /// The sentence for the check's message.
-pub fn explain(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
+pub fn check_message(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
     sentence(&Attempt::of(journal, snapshot))
 }
 
@@ -217,7 +217,7 @@ mod tests {
             let mut journal = Journal::new("uid", AdmissionId("1-0-a".into()), now, None);
             journal.memory.last_failure = Some(Failure::new(FailureClass::InsufficientCapacity, "none"));
             journal.state = State::RollingBack { then };
-            explain(&journal, &snapshot)
+            check_message(&journal, &snapshot)
         };
         assert!(sentence_for(Then::BackingOff).ends_with("Cause: InsufficientCapacity: none"));
         assert!(sentence_for(Then::Released).ends_with("then nothing more"));

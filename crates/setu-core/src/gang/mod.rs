@@ -52,6 +52,7 @@ pub mod repair;
 mod replacement;
 pub mod request;
 pub mod reservation;
+pub mod resource_slices;
 pub mod rules;
 pub mod slot;
 pub mod snapshot;

@@ -126,7 +126,7 @@ fn rolling_back(snapshot: &Snapshot<'_>) -> Option<Observation> {
 
 fn backing_off(until: Timestamp, snapshot: &Snapshot<'_>) -> Option<Observation> {
     // A wait beyond the policy's longest is invalid, so it ends now.
-    let is_over = until <= snapshot.now || is_too_far(until, snapshot.now, snapshot.policy.longest_wait());
+    let is_over = until <= snapshot.now || is_too_far(until, snapshot.now, snapshot.policy.wait_bound());
     // The first Setu always waited the full time.
     let is_back = snapshot.capacity_back && snapshot.policy.compat == Compat::None;
     let event = if is_over { Some(Event::WaitOver) } else { is_back.then_some(Event::CapacityBack) };

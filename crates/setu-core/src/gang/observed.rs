@@ -6,6 +6,7 @@ use super::claims::ClaimView;
 use super::foreign_pods::{self, PodUsage, wait_for_room};
 use super::health::Health;
 use super::journal::Journal;
+use super::resource_slices::{NodeResourceSlices, wait_for_devices};
 use super::snapshot::Freshness;
 use super::state::State;
 use super::unbound::PodCheck;
@@ -32,6 +33,8 @@ pub struct Observed {
     pub capacity_type: Option<String>,
     /// The other pods on the nodes, as of the last quorum read.
     pub others: OtherPods,
+    /// The ResourceSlices of the nodes, as of the last quorum read.
+    pub resource_slices: NodeResourceSlices,
     /// When the pods on the nodes were last listed.
     pub pods_listed: Option<Timestamp>,
     /// Taken-over claims whose Nodes are not marked yet.
@@ -73,6 +76,7 @@ impl Observed {
             freshness: Freshness::Cached,
             capacity_type: None,
             others: OtherPods::default(),
+            resource_slices: NodeResourceSlices::default(),
             pods_listed: None,
             unmarked: BTreeSet::new(),
             create_refused: None,
@@ -162,6 +166,15 @@ impl Observed {
         u32::try_from(ready).is_ok_and(|nodes| nodes >= journal.memory.slots)
     }
 
+    /// The Nodes whose drivers must have published devices before a gang in this state is ready. Once it was ready, a driver may
+    /// be updated.
+    pub fn nodes_with_devices(&self, state: &State) -> Vec<String> {
+        let with =
+            self.claims.iter().filter(|claim| *state == State::WaitingReady && !claim.devices().is_empty());
+        let named = with.filter_map(NodeClaim::node_name).filter(|name| self.nodes.contains_key(*name));
+        named.map(str::to_owned).collect()
+    }
+
     /// Lasting taints of the Nodes that no claim asked for.
     pub fn added_taints(&self) -> Vec<Taint> {
         let stated: Vec<&Taint> = self.claims.iter().flat_map(|claim| &claim.spec.taints).collect();
@@ -202,6 +215,7 @@ impl Observed {
             if let (Some(node), Some(taken)) = (node, self.others.taken.get(name)) {
                 wait_for_room(&mut view, claim, node, (taken, &self.others.each), now);
             }
+            wait_for_devices(&mut view, claim, node, &self.resource_slices, now);
             // Pods may already run on nodes that were ready before.
             let ready = matches!(view.health, Health::Ready { .. }) && !journal.state.is_approved();
             if ready && self.unmarked.contains(&view.name) {

@@ -19,8 +19,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// How long a gang waits for an edited NodePool before it takes another one, and for a missing object before it is refused.
 const PATIENCE: SignedDuration = SignedDuration::from_secs(30);
 
-/// How often a gang that is refused for volumes that are not there yet is tried again: nothing says that they have come.
-const VOLUMES: SignedDuration = SignedDuration::from_mins(1);
+/// How often a gang that is refused for missing volumes or ResourceClaimTemplates is tried again: nothing watches them.
+const UNWATCHED: SignedDuration = SignedDuration::from_mins(1);
 
 /// What a gang's planning depends on, besides the cluster.
 #[derive(Clone, Copy, Debug)]
@@ -98,8 +98,13 @@ impl<'a> Planning<'a> {
             {
                 Outcome::Wait(Obstacle { until, ..obstacle })
             }
-            Outcome::Refuse(obstacle) if obstacle.reason == ObstacleReason::VolumeNotReady => {
-                Outcome::Refuse(Obstacle { until: Some(self.now + VOLUMES), ..obstacle })
+            Outcome::Refuse(obstacle)
+                if matches!(
+                    obstacle.reason,
+                    ObstacleReason::VolumeNotReady | ObstacleReason::ResourceClaimTemplateMissing
+                ) =>
+            {
+                Outcome::Refuse(Obstacle { until: Some(self.now + UNWATCHED), ..obstacle })
             }
             other => other,
         }

@@ -19,7 +19,7 @@ pub struct Rules {
     /// Retries after the quota was given back.
     pub yielding: RetryStrategy,
     /// The longest wait that either of them can give.
-    pub longest_wait: SignedDuration,
+    pub wait_bound: SignedDuration,
     /// What happens once both are used up.
     pub on_exhausted: OnExhausted,
     /// What happens when a node is lost before the gang runs.
@@ -52,7 +52,7 @@ impl Rules {
             gang_deadline: policy.deadlines.gang.signed(),
             in_check: policy.in_check,
             yielding: policy.yielding,
-            longest_wait: policy.longest_wait(),
+            wait_bound: policy.wait_bound(),
             on_exhausted: policy.on_exhausted,
             on_node_lost: policy.on_node_lost,
             mixed_tiers: policy.mixed_tiers,

@@ -95,7 +95,7 @@ impl StepContext {
 
     /// Whether a time is later than any wait allows: only a wrong clock can have written it.
     pub(super) fn is_too_far(&self, until: Timestamp) -> bool {
-        is_too_far(until, self.now, self.rules.longest_wait)
+        is_too_far(until, self.now, self.rules.wait_bound)
     }
 
     /// Records a failed attempt and returns where its rollback leads.

@@ -29,6 +29,13 @@ pub enum WaitsFor {
         /// What it does not offer yet, with figures.
         resource: String,
     },
+    /// The drivers of its Node's devices to publish them.
+    ResourceSlices {
+        /// Name of the Node.
+        node: String,
+        /// What is missing, in words that follow "waits for".
+        lack: String,
+    },
     /// Pods of others to leave its Node.
     OtherPods {
         /// Name of the Node.
@@ -95,6 +102,7 @@ impl fmt::Display for WaitsFor {
                 NodeProblem::Condition(kind, status) => write!(f, "condition {kind}={status} of node {node}"),
             },
             Self::Devices { node, resource } => write!(f, "node {node} to offer enough {resource}"),
+            Self::ResourceSlices { node, lack } => write!(f, "{lack}, on node {node}"),
             Self::OtherPods { node, resource } => {
                 write!(f, "other pods to leave node {node}, where they leave too little {resource}")
             }
@@ -122,6 +130,7 @@ mod tests {
             WaitsFor::Node,
             WaitsFor::Readiness { node: node(), lack: NodeProblem::NotReady },
             WaitsFor::Devices { node: node(), resource: String::new() },
+            WaitsFor::ResourceSlices { node: node(), lack: String::new() },
             WaitsFor::OtherPods { node: node(), resource: String::new() },
             WaitsFor::DaemonSets { node: node(), resource: String::new() },
             WaitsFor::Mark,

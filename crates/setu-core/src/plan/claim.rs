@@ -7,7 +7,7 @@ use super::affinity::{affinity_terms, selected, undefined, with_one_of_each};
 use super::demand::PodSetDemand;
 use super::misspelt::misspelt;
 use super::taints::{gang_taint, tolerates};
-use super::{Obstacle, ObstacleReason, Request};
+use super::{Obstacle, ObstacleReason, Request, devices};
 use crate::api::node_claim::{NodeClaimSpec, NodeClassRef, Requirement, ResourceRequests};
 use crate::api::parameters::{CapacityReservation, CapacityType, Pinning, Tier};
 use crate::api::pod::{PodSpec, ResourceList};
@@ -56,6 +56,8 @@ impl Draft {
     ) -> Result<Self, Obstacle> {
         let parts = DraftParts { pool, request, tier, wanted };
         let offered = parts.with_flavors(parts.offered()?)?;
+        let pods = (wanted.pod_set.name.as_str(), &wanted.each);
+        let offered = devices::narrowed(&request.policy.devices, pods, parts.node_pool(), offered)?;
         let defined = offered.iter().map(|(key, _)| key.clone()).collect();
         let requirements = parts.with_pods(&offered)?;
         parts.check_labels(&requirements)?;

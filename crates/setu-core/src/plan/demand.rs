@@ -14,6 +14,7 @@ use crate::api::requirements::{Requirements, Values};
 use crate::api::workload::PodSet;
 use crate::api::{ClusterQueue, ResourceFlavor, Workload};
 use crate::names;
+use crate::policy::Policy;
 use k8s_openapi::api::core::v1::Toleration;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -42,9 +43,10 @@ pub struct PodSetDemand<'a> {
 }
 
 impl PodSetDemand<'_> {
-    /// Whether a pod asks for devices.
+    /// Whether a pod asks for devices that a Node reports.
     pub fn asks_devices(&self) -> bool {
-        self.each.iter().any(|(key, quantity)| resources::is_device(key) && resources::is_positive(quantity))
+        let is_reported = |key: &str| resources::is_device(key) && devices::class_of(key).is_none();
+        self.each.iter().any(|(key, quantity)| is_reported(key) && resources::is_positive(quantity))
     }
 
     /// What its pods tolerate, by themselves or by a flavor.
@@ -68,7 +70,7 @@ pub fn demand<'a>(cluster: &Cluster<'a>, request: &Request<'a>) -> Result<Vec<Po
         if pods == 0 {
             continue;
         }
-        if is_managed(&pod_set.template.spec, &request.policy.managed_resources) {
+        if is_managed(&pod_set.template.spec, request.policy) {
             needs.push(of_pod_set(cluster, request, pod_set, pods)?);
         } else {
             unmanaged += 1;
@@ -92,16 +94,6 @@ fn of_pod_set<'a>(
     pod_set: &'a PodSet,
     pods: u32,
 ) -> Result<PodSetDemand<'a>, Outcome> {
-    if !pod_set.template.spec.resource_claims.is_empty() {
-        return Err(Outcome::Never(Obstacle::new(
-            ObstacleReason::ResourceClaims,
-            format!(
-                "pod set {} uses resourceClaims, whose devices no NodeClaim can ask for; request the devices as \
-                 extended resources, or take the check off this queue",
-                pod_set.name
-            ),
-        )));
-    }
     let spec = runtime::completed(&pod_set.template.spec, &cluster.objects.runtime_classes, &pod_set.name)?;
     if let Some(obstacle) = contradiction(&pod_set.name, &spec) {
         // A RuntimeClass, unlike the pods, may be changed.
@@ -113,9 +105,7 @@ fn of_pod_set<'a>(
     let defaults =
         Defaults { limit_ranges: cluster.limit_ranges, runtime_classes: &cluster.objects.runtime_classes };
     let each = each(defaults, pod_set).map_err(Outcome::Wait)?;
-    if let Some(obstacle) = devices::obstacle(cluster, request, &pod_set.name, &each) {
-        return Err(Outcome::Refuse(obstacle));
-    }
+    let each = devices::asked::with_devices(cluster, request, pod_set, each)?;
     let reach = cluster.storage.map(|storage| volumes::reach(storage, request.workload, pod_set, pods));
     let reach = reach.transpose()?.unwrap_or_default();
     let per_node = if shuns_itself(pod_set) { 1 } else { u32::MAX };
@@ -186,7 +176,7 @@ pub fn covered(
 /// covered that request a managed resource. Pods that are done change nothing in it.
 pub fn pinned(queue: Option<&ClusterQueue>, request: &Request<'_>) -> Vec<String> {
     let covered = covered(queue, request.workload, request.check, request.our_checks);
-    let managed = |p: &&PodSet| is_managed(&p.template.spec, &request.policy.managed_resources);
+    let managed = |p: &&PodSet| is_managed(&p.template.spec, request.policy);
     let sets = request.workload.spec.pod_sets.iter().filter(managed);
     sets.map(|p| p.name.clone()).filter(|name| covered.contains(name)).collect()
 }
@@ -278,8 +268,11 @@ fn contradiction(pod_set: &str, spec: &PodSpec) -> Option<Obstacle> {
     ))
 }
 
-/// Whether the pods ask for one of these resources, in a request or a limit. No list means yes.
-fn is_managed(spec: &PodSpec, managed: &[String]) -> bool {
+/// Whether the pods ask for one of the policy's managed resources, in a request or a limit, or for devices by claims where the
+/// policy states devices. No list of resources means yes.
+fn is_managed(spec: &PodSpec, policy: &Policy) -> bool {
+    let managed = &policy.managed_resources;
+    let claims = !policy.devices.is_empty() && !spec.resource_claims.is_empty();
     let asks = |name: &String| {
         let containers =
             spec.containers.iter().chain(&spec.init_containers).filter_map(|c| c.resources.as_ref());
@@ -289,7 +282,7 @@ fn is_managed(spec: &PodSpec, managed: &[String]) -> bool {
             .flatten()
             .any(|list| list.get(name).is_some_and(super::resources::is_positive))
     };
-    managed.is_empty() || managed.iter().any(asks)
+    managed.is_empty() || claims || managed.iter().any(asks)
 }
 
 /// The flavors a pod set was assigned.
@@ -448,12 +441,6 @@ mod tests {
         assert_eq!(pinned(world.queue.as_ref(), &world.request()), ["lead", "main"]);
         world.policy.managed_resources = vec!["nvidia.com/gpu".to_owned()];
         assert_eq!(pinned(world.queue.as_ref(), &world.request()), ["main"]);
-    }
-
-    #[test]
-    fn devices_of_dynamic_allocation_can_never_be_had() {
-        let world = Fixture::new().pods(&json!({"resourceClaims": [{"name": "gpu"}]}));
-        assert!(matches!(world.plan(), Outcome::Never(o) if o.reason == ObstacleReason::ResourceClaims));
     }
 
     #[test]

@@ -1,72 +1,155 @@
-//! Extended resources that a DeviceClass serves, and that a Node does not report itself.
+//! Devices of dynamic resource allocation, as counts by DeviceClass: which nodes have them, and how their NodeClaims record them.
 //!
-//! Source: KEP-5004. The scheduler turns requests for such a resource into a ResourceClaim. The devices are in ResourceSlices and
-//! not in a Node's allocatable, so a NodeClaim that requests them never initializes.
+//! A count is an amount of the extended resource that Kubernetes names after the class, `deviceclass.resource.kubernetes.io/NAME`, so
+//! that devices are packed like every other resource.
 
-use super::{Cluster, Obstacle, ObstacleReason, Request, resources};
+pub mod asked;
+
+use super::resources::amount;
+use super::shape::Shape;
+use super::{Obstacle, ObstacleReason};
+use crate::api::NodeClaim;
+use crate::api::node_claim::RequestedDevices;
+use crate::api::parameters::NodeDevices;
 use crate::api::pod::ResourceList;
+use crate::api::quantity::Amount;
+use crate::api::requirements::Requirements;
 use crate::names;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use std::collections::{BTreeMap, BTreeSet};
 
-/// The obstacle for pods of this pod set with these requests, if a DeviceClass serves one of them.
-pub fn obstacle(
-    cluster: &Cluster<'_>,
-    request: &Request<'_>,
-    pod_set: &str,
-    each: &ResourceList,
-) -> Option<Obstacle> {
-    let (resource, class) = each.keys().find_map(|key| Some((key, class_of(cluster, request, key)?)))?;
-    let remedy = if resource.starts_with(names::DEVICE_CLASS_PREFIX) {
-        "request them by the name under which a device plugin serves them, such as nvidia.com/gpu".to_owned()
-    } else {
-        format!(
-            "where a device plugin serves them, take spec.extendedResourceName off the DeviceClass or state the node's \
-             {resource} under packing.shapes"
-        )
+/// One, in billionths.
+const WHOLE: i128 = 1_000_000_000;
+
+/// The extended resource that stands for devices of a class.
+pub fn resource_of(class: &str) -> String {
+    format!("{}{class}", names::DEVICE_CLASS_PREFIX)
+}
+
+/// The class whose devices an extended resource stands for.
+pub fn class_of(resource: &str) -> Option<&str> {
+    resource.strip_prefix(names::DEVICE_CLASS_PREFIX)
+}
+
+/// The devices that a node has by these entries of the policy.
+pub fn per_node<'d>(entries: impl IntoIterator<Item = &'d NodeDevices>) -> ResourceList {
+    let count =
+        |entry: &NodeDevices| (resource_of(&entry.device_class), Quantity(entry.per_node.to_string()));
+    entries.into_iter().map(count).collect()
+}
+
+/// The entries, one for each class, whose devices a node with these requirements has for certain. Of several for a class, the one
+/// with the most.
+pub fn certain<'d>(entries: &'d [NodeDevices], requirements: &Requirements) -> Vec<&'d NodeDevices> {
+    let is_met = |entry: &&NodeDevices| {
+        let mut all = requirements.clone();
+        all.add_all(&entry.requirements).is_ok() && all == *requirements
     };
-    let message = format!(
-        "pod set {pod_set} requests {resource}, which DeviceClass {class} serves through dynamic resource allocation, and \
-         whose devices no NodeClaim can ask for; {remedy}"
-    );
-    Some(Obstacle::new(ObstacleReason::DeviceClass, message))
-}
-
-/// Name of the DeviceClass that serves a resource.
-fn class_of(cluster: &Cluster<'_>, request: &Request<'_>, resource: &str) -> Option<String> {
-    if let Some(name) = resource.strip_prefix(names::DEVICE_CLASS_PREFIX) {
-        return Some(name.to_owned());
+    let mut by_class: BTreeMap<&str, &NodeDevices> = BTreeMap::new();
+    for entry in entries.iter().filter(is_met) {
+        let most = by_class.entry(&entry.device_class).or_insert(entry);
+        if entry.per_node > most.per_node {
+            *most = entry;
+        }
     }
-    let serves = cluster
-        .objects
-        .device_classes
-        .iter()
-        .find(|class| class.spec.extended_resource_name.as_deref() == Some(resource))?;
-    // A device plugin may serve the same resource on other nodes.
-    let has = |list: &ResourceList| list.get(resource).is_some_and(resources::is_positive);
-    let stated = request.policy.shapes.iter().any(|shape| has(&shape.allocatable));
-    let mut shown =
-        cluster.shapes.iter().filter(|shape| shape.is_shown() && may_be_of(request, &shape.node_pool));
-    let shown = shown.any(|shape| has(&shape.allocatable));
-    (!stated && !shown).then(|| serves.metadata.name.clone().unwrap_or_default())
+    by_class.into_values().collect()
 }
 
-/// Whether the policy lets nodes come from this NodePool.
-fn may_be_of(request: &Request<'_>, node_pool: &str) -> bool {
-    let policy = request.policy;
-    let of_tiers =
-        policy.tiers.iter().map(|tier| tier.node_pool_name.as_deref().or(policy.node_pool.as_deref()));
-    let mut named = of_tiers.chain(policy.tiers.is_empty().then_some(policy.node_pool.as_deref()));
-    named.any(|name| name.is_none_or(|name| name == node_pool))
+/// Adds these devices to what a shape offers. They take the place of the extended resources that the policy names with them: no
+/// device plugin serves those where a driver publishes the devices.
+pub fn add_to(shape: &mut Shape, entries: &[&NodeDevices]) {
+    shape.allocatable.retain(|resource, _| {
+        !entries.iter().any(|entry| entry.extended_resource.as_ref() == Some(resource))
+    });
+    shape.allocatable.extend(per_node(entries.iter().copied()));
+}
+
+/// These requirements of nodes of a NodePool, narrowed by `entries` to nodes that have the devices that each pod of a pod set asks for.
+///
+/// # Errors
+/// No entry has enough devices, or the NodePool meets the requirements of none that has.
+pub fn narrowed(
+    entries: &[NodeDevices],
+    (pod_set, each): (&str, &ResourceList),
+    node_pool: &str,
+    requirements: Requirements,
+) -> Result<Requirements, Obstacle> {
+    let mut classes = each.keys().filter_map(|resource| Some((resource, class_of(resource)?)));
+    classes.try_fold(requirements, |requirements, (resource, class)| {
+        let stated = || entries.iter().filter(|entry| entry.device_class == class);
+        let asked = amount(each, resource);
+        let mut clash = None;
+        for entry in stated().filter(|entry| amount(&per_node([*entry]), resource) >= asked) {
+            let mut all = requirements.clone();
+            match all.add_all(&entry.requirements) {
+                Ok(()) => return Ok(all),
+                Err(first) => clash = clash.or(Some(first)),
+            }
+        }
+        let who = format!("the entry of DeviceClass {class} under devices in the policy");
+        Err(clash.map_or_else(
+            || too_many(pod_set, class, asked, stated().map(|entry| entry.per_node).max()),
+            |clash| Obstacle::new(ObstacleReason::RequirementsClash, clash.in_words(&who, node_pool)),
+        ))
+    })
+}
+
+/// The obstacle of pods that ask for more devices of a class than a node has by any entry.
+fn too_many(pod_set: &str, class: &str, asked: Amount, most: Option<u32>) -> Obstacle {
+    let message = format!(
+        "a pod of pod set {pod_set} asks for {} devices of DeviceClass {class}, and a node has at most {} by devices in the \
+         policy; request fewer per pod",
+        asked.in_decimals(),
+        most.unwrap_or_default()
+    );
+    Obstacle::new(ObstacleReason::TooLarge, message)
+}
+
+/// The devices that a claim's pods ask for, by the class's resource.
+pub fn amounts(requested: &[RequestedDevices]) -> ResourceList {
+    let amount = |one: &RequestedDevices| (resource_of(&one.device_class), Quantity(one.count.to_string()));
+    requested.iter().map(amount).collect()
+}
+
+/// Takes devices out of a claim's requests, because no Node reports them, and records them in its annotations. `entries` have one
+/// for each class.
+pub fn record(claim: &mut NodeClaim, entries: &[&NodeDevices]) {
+    let requests = std::mem::take(&mut claim.spec.resources.requests);
+    let (devices, requests) = requests.into_iter().partition(|(resource, _)| class_of(resource).is_some());
+    claim.spec.resources.requests = requests;
+    let devices: ResourceList = devices;
+    let requested = entries.iter().filter_map(|entry| {
+        let count = amount(&devices, &resource_of(&entry.device_class)).nanos() / WHOLE;
+        let count = u64::try_from(count).ok().filter(|count| *count > 0)?;
+        Some(RequestedDevices {
+            device_class: entry.device_class.clone(),
+            driver: entry.driver.clone(),
+            count,
+        })
+    });
+    let requested: Vec<RequestedDevices> = requested.collect();
+    if requested.is_empty() {
+        return;
+    }
+    let drivers: BTreeSet<&str> = requested.iter().map(|devices| devices.driver.as_str()).collect();
+    let drivers = drivers.into_iter().collect::<Vec<_>>().join(",");
+    let listed = serde_json::to_string(&requested).unwrap_or_default();
+    let annotations = claim.metadata.annotations.get_or_insert_default();
+    annotations.extend([(names::DEVICES.to_owned(), listed), (names::DRA_DRIVERS.to_owned(), drivers)]);
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::Outcome;
-    use super::super::fixtures::{Fixture, object, pod_set};
+    use super::super::fixtures::{Fixture, object, patched, pod_set, pool};
+    use super::super::volumes::Found;
+    use super::super::warm;
     use super::*;
-    use crate::api::Node;
+    use crate::api::parameters::PackingMode;
+    use crate::api::{Node, NodePool};
     use crate::plan::shape::Shape;
     use jiff::Timestamp;
-    use serde_json::json;
+    use serde_json::{Value, json};
     use std::sync::Arc;
 
     fn world() -> Fixture {
@@ -95,6 +178,242 @@ mod tests {
         let limits = json!({"deviceclass.resource.kubernetes.io/tpu": "1"});
         let world = Fixture::new().pods(&json!({"containers": [{"resources": {"limits": limits}}]}));
         assert!(world.obstacle().1.contains("DeviceClass tpu serves"));
+    }
+
+    /// Two pods, each with two devices of `gpu.nvidia.com` by a template, on nodes of eight. `change` is put over the template's
+    /// request.
+    fn by_template(change: &Value) -> Fixture {
+        let claims = json!([{"name": "gpus", "resourceClaimTemplateName": "two"}]);
+        let containers = json!([{"resources": {"requests": {"cpu": "2"}}}]);
+        let mut world = Fixture::new().pods(&json!({"containers": containers, "resourceClaims": claims}));
+        let exactly =
+            json!({"deviceClassName": "gpu.nvidia.com", "allocationMode": "ExactCount", "count": 2});
+        let request = patched(json!({"name": "gpus", "exactly": exactly}), change);
+        let spec = json!({"spec": {"devices": {"requests": [request]}}});
+        let template = object(json!({"metadata": {"name": "two", "namespace": "ns"}, "spec": spec}));
+        world.storage.claim_templates = [("two".to_owned(), Found::There(Box::new(template)))].into();
+        world.policy.devices = stated(&json!([entry("p5", 8)]));
+        world.objects.node_pools = vec![ec2()];
+        world
+    }
+
+    fn stated(list: &Value) -> Vec<NodeDevices> {
+        serde_json::from_value(list.clone()).unwrap()
+    }
+
+    /// An entry of the policy: nodes of the family have so many devices.
+    fn entry(family: &str, per_node: u32) -> Value {
+        let family =
+            json!({"key": "karpenter.k8s.aws/instance-family", "operator": "In", "values": [family]});
+        json!({
+            "deviceClass": "gpu.nvidia.com", "driver": "gpu.nvidia.com", "perNode": per_node, "requirements": [family],
+        })
+    }
+
+    fn ec2() -> Arc<NodePool> {
+        let class = json!({"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"});
+        let size =
+            json!({"key": "karpenter.k8s.aws/instance-size", "operator": "In", "values": ["48xlarge"]});
+        let spec = json!({"nodeClassRef": class, "requirements": [size]});
+        pool("gpu", &json!({"spec": {"template": {"spec": spec}}}))
+    }
+
+    fn refused(world: &Fixture) -> (ObstacleReason, String) {
+        match world.plan() {
+            Outcome::Refuse(obstacle) => (obstacle.reason, obstacle.message),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn devices_of_a_template_are_packed_and_not_requested_by_the_claim() {
+        let plan = by_template(&json!({})).provisioned();
+        assert_eq!((plan.slots.len(), plan.slots[0].pods[0].pods), (1, 2), "{:?}", plan.notes);
+        let claim = &plan.slots[0].template;
+        let requests: Vec<&str> = claim.spec.resources.requests.keys().map(String::as_str).collect();
+        assert_eq!(requests, ["cpu", "pods"]);
+        let types: Vec<&String> = plan.slots[0].instance_types().collect();
+        assert_eq!(types, ["p5.48xlarge"]);
+        assert_eq!(claim.annotation(names::DRA_DRIVERS), "gpu.nvidia.com");
+        let expected = r#"[{"deviceClass":"gpu.nvidia.com","driver":"gpu.nvidia.com","count":4}]"#;
+        assert_eq!(claim.annotation(names::DEVICES), expected);
+    }
+
+    #[test]
+    fn a_node_gets_as_many_pods_as_its_devices_allow() {
+        for (count, nodes) in [(1, 1), (4, 1), (5, 2), (8, 2)] {
+            let mut world = by_template(&json!({"exactly": {"count": count}}));
+            let slots = world.provisioned().slots;
+            assert_eq!(slots.len(), nodes, "{count} devices a pod");
+            // The same where no shape is known.
+            world.objects.node_pools = vec![pool("gpu", &json!({}))];
+            world.policy.devices[0].requirements.clear();
+            world.policy.packing = PackingMode::Fill;
+            assert_eq!(world.provisioned().slots.len(), nodes, "{count} devices a pod");
+        }
+    }
+
+    #[test]
+    fn the_first_entry_counts_that_has_enough_devices_and_that_the_node_pool_meets() {
+        let family = |world: &Fixture| {
+            let plan = world.provisioned();
+            plan.slots[0].instance_types().next().unwrap().split('.').next().unwrap().to_owned()
+        };
+        let mut world = by_template(&json!({"exactly": {"count": 6}}));
+        let metal =
+            json!([{"key": "karpenter.k8s.aws/instance-size", "operator": "In", "values": ["metal"]}]);
+        let metal = patched(entry("p4d", 8), &json!({ "requirements": metal }));
+        world.policy.devices = stated(&json!([entry("g5", 4), metal, entry("p5", 8), entry("p4d", 8)]));
+        assert_eq!(family(&world), "p5", "g5 has too few, and the NodePool has no metal");
+        world.policy.devices = stated(&json!([entry("g5", 4)]));
+        let (reason, message) = refused(&world);
+        assert_eq!(reason, ObstacleReason::TooLarge);
+        assert!(
+            message.contains("asks for 6 devices of DeviceClass gpu.nvidia.com, and a node has at most 4"),
+            "{message}"
+        );
+        let asked = json!([{"key": names::ARCH, "operator": "In", "values": ["arm64"]}]);
+        world.policy.devices = stated(&json!([entry("p5", 8)]));
+        world.policy.requirements = serde_json::from_value(asked).unwrap();
+        world.policy.devices[0].requirements =
+            serde_json::from_value(json!([{"key": names::ARCH, "operator": "In", "values": ["amd64"]}]))
+                .unwrap();
+        let (reason, message) = refused(&world);
+        assert_eq!(reason, ObstacleReason::RequirementsClash);
+        assert!(
+            message.contains("the entry of DeviceClass gpu.nvidia.com under devices in the policy"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn claims_that_no_plan_can_serve_are_refused_each_with_its_remedy() {
+        use ObstacleReason::{DeviceClass, ResourceClaimTemplateMissing, ResourceClaims};
+        for (change, reason, words) in [
+            (
+                json!({"exactly": null, "firstAvailable": [{"name": "a"}]}),
+                ResourceClaims,
+                "has firstAvailable",
+            ),
+            (
+                json!({"exactly": {"allocationMode": "All"}}),
+                ResourceClaims,
+                "use allocationMode ExactCount with a count",
+            ),
+            (json!({"exactly": {"adminAccess": true}}), ResourceClaims, "has adminAccess"),
+            (
+                json!({"exactly": {"deviceClassName": "tpu"}}),
+                DeviceClass,
+                "add an entry {deviceClass: tpu, driver: DRIVER, perNode: COUNT} to devices",
+            ),
+        ] {
+            let (found, message) = refused(&by_template(&change));
+            assert_eq!(found, reason, "{change}");
+            assert!(message.contains(words), "{message}");
+        }
+        let mut world = by_template(&json!({}));
+        world.storage.claim_templates = [("two".to_owned(), Found::Forbidden)].into();
+        assert!(refused(&world).1.contains("grant its ServiceAccount get on resourceclaimtemplates"));
+        world.storage.claim_templates.clear();
+        let (reason, message) = refused(&world);
+        assert_eq!(reason, ResourceClaimTemplateMissing);
+        assert!(reason.may_appear() && message.ends_with("which does not exist; create it"), "{message}");
+        world.policy.devices.clear();
+        assert!(refused(&world).1.contains("the policy states no devices; add an entry"));
+    }
+
+    #[test]
+    fn a_claim_by_its_name_is_rejected_because_all_pods_share_it() {
+        let world =
+            Fixture::new().pods(&json!({"resourceClaims": [{"name": "gpu", "resourceClaimName": "shared"}]}));
+        let Outcome::Never(obstacle) = world.plan() else { panic!("not rejected") };
+        assert_eq!(obstacle.reason, ObstacleReason::ResourceClaims);
+        assert!(obstacle.message.contains("use a ResourceClaimTemplate"), "{}", obstacle.message);
+    }
+
+    #[test]
+    fn expressions_of_a_template_are_noted() {
+        let selectors = json!([{"cel": {"expression": "true"}}]);
+        let plan = by_template(&json!({"exactly": {"selectors": selectors}})).provisioned();
+        assert!(
+            plan.notes.iter().any(|note| note.contains("selects devices by expressions")),
+            "{:?}",
+            plan.notes
+        );
+    }
+
+    #[test]
+    fn pods_with_claims_get_nodes_whichever_resources_are_managed() {
+        let mut world = by_template(&json!({}));
+        world.policy.managed_resources = vec!["example.com/other".to_owned()];
+        assert_eq!(world.provisioned().slots.len(), 1);
+    }
+
+    #[test]
+    fn an_extended_resource_is_planned_by_devices_if_the_policy_names_it_with_its_class() {
+        let mut world = world();
+        world.objects.node_pools = vec![ec2()];
+        world.policy.devices =
+            stated(&json!([patched(entry("p5", 8), &json!({"extendedResource": "nvidia.com/gpu"}))]));
+        let slot = world.provisioned().slots[0].clone();
+        assert!(!slot.template.spec.resources.requests.contains_key("nvidia.com/gpu"));
+        assert_eq!(slot.template.devices()[0].count, 2);
+        let room = &slot.shape.unwrap().allocatable;
+        assert_eq!(room[&resource_of("gpu.nvidia.com")].0, "8");
+        assert!(!room.contains_key("nvidia.com/gpu"), "its devices are those of the class");
+        world.policy.devices[0].extended_resource = None;
+        let (reason, message) = refused(&world);
+        assert_eq!(reason, ObstacleReason::DeviceClass);
+        assert!(
+            message.contains(
+                "add an entry of the class to devices in the policy with extendedResource nvidia.com/gpu"
+            ),
+            "{message}"
+        );
+        let limits = json!({"cpu": "1", "deviceclass.resource.kubernetes.io/gpu.nvidia.com": "1"});
+        let by_its_own_name = world.pods(&json!({"containers": [{"resources": {"limits": limits}}]}));
+        assert_eq!(by_its_own_name.provisioned().slots[0].template.devices()[0].count, 2);
+    }
+
+    #[test]
+    fn an_extended_resource_that_only_the_policy_gives_to_the_class_is_refused() {
+        let mut world = world();
+        world.objects.device_classes.clear();
+        world.policy.devices =
+            stated(&json!([patched(entry("p5", 8), &json!({"extendedResource": "nvidia.com/gpu"}))]));
+        let (reason, message) = refused(&world);
+        assert_eq!(reason, ObstacleReason::DeviceClass);
+        assert!(
+            message.contains("but not spec.extendedResourceName of the DeviceClass; set it there"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn of_entries_that_both_hold_for_a_node_the_one_with_more_devices_counts() {
+        let mut world = by_template(&json!({"exactly": {"count": 6}}));
+        let mut everywhere = entry("p5", 2);
+        everywhere["requirements"] = json!([]);
+        world.policy.devices = stated(&json!([everywhere, entry("p5", 8)]));
+        let slots = world.provisioned().slots;
+        assert_eq!((slots.len(), slots[0].template.devices()[0].count), (2, 6));
+    }
+
+    #[test]
+    fn nodes_with_other_devices_are_not_interchangeable() {
+        let claim = |count| {
+            let template =
+                by_template(&json!({"exactly": {"count": count}})).provisioned().slots[0].template.clone();
+            let mut claim = (*template).clone();
+            claim.metadata.name = Some("kept".to_owned());
+            claim
+        };
+        let (two, four) = (claim(2), claim(4));
+        assert_eq!(two.spec, four.spec);
+        assert_eq!(warm::matches([(0, &two)], std::slice::from_ref(&two)).len(), 1);
+        assert!(warm::matches([(0, &two)], std::slice::from_ref(&four)).is_empty());
+        let plan = by_template(&json!({"exactly": {"count": 4}})).provisioned();
+        assert!(plan.has_like(&[four]) && !plan.has_like(&[two]));
     }
 
     /// The shape that a Node with GPUs of this NodePool shows.

@@ -1,7 +1,7 @@
 //! The kinds, one object of each for the whole cluster or more, that plans are made from.
 //!
 //! One line below adds a kind: to what a plan is made from, to the watches and reads of the controller (`controllers/plan_kinds`), and to
-//! what `setu plan` reads (`cli/plan/objects`). By hand remain the ClusterRoles and `api/kinds` of `setu-sim`; a test asks for both.
+//! what `setu plan` reads (`cli/plan/from_cluster`). By hand remain the ClusterRoles and `api/kinds` of `setu-sim`; a test asks for both.
 
 use serde_json::Value;
 use std::sync::Arc;

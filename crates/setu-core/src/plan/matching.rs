@@ -6,7 +6,7 @@ use super::outcome::{self, Outcome, Plan, Slot};
 use super::resources;
 use super::tiers::ProvisioningOption;
 use crate::api::NodeClaim;
-use crate::api::node_claim::{NodeClaimSpec, Requirement};
+use crate::api::node_claim::{NodeClaimSpec, RequestedDevices, Requirement};
 use crate::digest::hex_digest;
 use crate::names;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ impl Plan {
             let pods: Vec<_> = slot.pods.iter().map(|share| (&share.pod_set, share.pods)).collect();
             let labels = &slot.template.metadata.labels;
             let shape = (pods, &slot.node_pool, hashed(&slot.template.spec), labels, count);
-            serde_json::to_string(&shape).unwrap_or_default()
+            serde_json::to_string(&shape).unwrap_or_default() + slot.template.annotation(names::DEVICES)
         };
         let shapes: Vec<String> = self.groups().iter().map(shape).collect();
         hex_digest(&shapes.iter().map(String::as_str).collect::<Vec<_>>(), 8)
@@ -166,11 +166,18 @@ fn is_asked(name: &String, claim: &NodeClaim) -> bool {
     requirements.any(|asked| asked.key == names::INSTANCE_TYPE && asked.values.contains(name))
 }
 
-/// Whether a slot is on this claim's NodePool and requests no more than the claim.
+/// Whether a slot is on this claim's NodePool and requests no more than the claim, devices included.
 fn is_within(slot: &Slot, claim: &NodeClaim) -> bool {
     let requests = &slot.template.spec.resources.requests;
+    let (wanted, there) = (slot.template.devices(), claim.devices());
+    let has = |one: &RequestedDevices| {
+        there.iter().any(|of| {
+            (&of.device_class, &of.driver) == (&one.device_class, &one.driver) && of.count >= one.count
+        })
+    };
     slot.node_pool == claim.label(names::NODEPOOL)
         && resources::first_insufficient(requests, &claim.spec.resources.requests).is_none()
+        && wanted.iter().all(has)
 }
 
 /// The requirements on this label, and the others.

@@ -81,6 +81,7 @@ pub enum ObstacleReason {
     TooManyNodes,
     TooLarge,
     ResourceClaims,
+    ResourceClaimTemplateMissing,
     RuntimeClassMissing,
     DeviceClass,
     VolumeNotReady,
@@ -131,7 +132,6 @@ impl ObstacleReason {
             | Self::ReservationFull
             | Self::ReservationNotOpen
             | Self::LimitExceeded
-            | Self::ResourceClaims
             | Self::BadQuantity
             | Self::CapacityShort
             | Self::OthersFirst
@@ -143,6 +143,7 @@ impl ObstacleReason {
             Self::NodePoolMissing
             | Self::FlavorMissing
             | Self::RuntimeClassMissing
+            | Self::ResourceClaimTemplateMissing
             | Self::AmountUnknown
             | Self::VolumeNotReady => Stay::Missing,
             Self::TooManyNodes
@@ -160,6 +161,7 @@ impl ObstacleReason {
             | Self::FlavorNotOffered
             | Self::TaintNotTolerated
             | Self::TopologyUnmet
+            | Self::ResourceClaims
             | Self::DeviceClass
             | Self::VolumeUnusable
             | Self::VolumeUnreadable => Stay::Refused,

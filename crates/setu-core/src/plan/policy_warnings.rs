@@ -1,11 +1,11 @@
 //! Finds probable mistakes in a valid policy, most of them by the catalogue: limits of phases and tiers that exceed the gang's, shapes larger than their instance
-//! type or of an unknown one, and absurd prices.
+//! type or of an unknown one, absurd prices, and devices that every node would have.
 
 mod money;
 
 use super::catalogue;
 use super::shape::DISK;
-use crate::api::parameters::{Budget, ProvisioningParametersSpec, StatedShape};
+use crate::api::parameters::{Budget, NodeDevices, ProvisioningParametersSpec, StatedShape};
 use crate::api::quantity::Amount;
 use crate::policy::file::PolicyFile;
 use crate::policy::path::{Finding, Path};
@@ -25,12 +25,14 @@ fn of_file(file: &PolicyFile) -> Vec<Finding> {
     found.extend(oversized_of(&at, &file.defaults));
     found.extend(misspelt_of(&at, &file.defaults));
     found.extend(absurd_of(&at, &file.defaults));
+    found.extend(everywhere_of(&at, &file.defaults));
     for (name, spec) in &file.checks {
         let at = Path::default().key("checks").key(name);
         found.extend(unreachable(&at, spec, &defaults.clone().overlaid(spec)));
         found.extend(oversized_of(&at, spec));
         found.extend(misspelt_of(&at, spec));
         found.extend(absurd_of(&at, spec));
+        found.extend(everywhere_of(&at, spec));
     }
     found
 }
@@ -99,6 +101,22 @@ fn misspelt_of(at: &Path, spec: &ProvisioningParametersSpec) -> Vec<Finding> {
         Some((at.index(index).key("instanceType"), why))
     };
     shapes.enumerate().filter_map(why).collect()
+}
+
+/// Entries of devices that require nothing of the nodes.
+fn everywhere_of(at: &Path, spec: &ProvisioningParametersSpec) -> Vec<Finding> {
+    let at = at.key("devices");
+    let entries = spec.devices.iter().flatten().enumerate();
+    let without = entries.filter(|(_, entry)| entry.requirements.is_empty());
+    let why = |(index, entry): (usize, &NodeDevices)| {
+        let why = format!(
+            "has no requirements, so every node counts as having {} devices of DeviceClass {}; list the instance types that have \
+             them under requirements",
+            entry.per_node, entry.device_class
+        );
+        (at.index(index), why)
+    };
+    without.map(why).collect()
 }
 
 /// Limits of phases and tiers that are longer than the gang's in `policy`, because of this layer.
@@ -178,6 +196,21 @@ mod tests {
             "defaults: {deadlines: {launch: 5m, initialize: 15m}}\nchecks: {c: {custody: {pinning: Auto}}}\n",
         );
         assert!(none.is_empty(), "{none:?}");
+    }
+
+    #[test]
+    fn devices_without_requirements_are_a_warning() {
+        let entry = |more: &str| {
+            let entry = format!("{{deviceClass: gpu.nvidia.com, driver: gpu.nvidia.com, perNode: 8{more}}}");
+            of_text(&format!("{HEAD}defaults: {{devices: [{entry}]}}\n"))
+        };
+        let [found] = entry("").try_into().unwrap();
+        assert!(
+            found.message.starts_with("has no requirements, so every node counts as having 8"),
+            "{found}"
+        );
+        assert_eq!(found.path.to_string(), "defaults.devices[0]");
+        assert_eq!(entry(", requirements: [{key: node.kubernetes.io/instance-type, operator: Exists}]"), []);
     }
 
     #[test]

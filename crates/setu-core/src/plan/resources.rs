@@ -6,6 +6,7 @@
 
 use crate::api::pod::{Container, PodSpec, ResourceList};
 use crate::api::quantity::Amount;
+use crate::names;
 use crate::policy::preset::ACCELERATORS;
 use k8s_openapi::api::core::v1::{LimitRange, ResourceRequirements};
 use k8s_openapi::api::node::v1::RuntimeClass;
@@ -106,10 +107,11 @@ pub fn is_device(key: &str) -> bool {
     key.contains('/')
 }
 
-/// Whether a resource is an accelerator or a part of one: a device of a vendor of accelerators.
+/// Whether a resource is an accelerator or a part of one: a device of a vendor of accelerators, or of any DeviceClass.
 pub fn is_accelerator(key: &str) -> bool {
     let vendor = |key: &str| key.split_once('/').map(|(vendor, _)| vendor.to_owned());
-    vendor(key).is_some_and(|of| ACCELERATORS.iter().any(|known| vendor(known).as_ref() == Some(&of)))
+    key.starts_with(names::DEVICE_CLASS_PREFIX)
+        || vendor(key).is_some_and(|of| ACCELERATORS.iter().any(|known| vendor(known).as_ref() == Some(&of)))
 }
 
 /// Whether the list has an accelerator.

@@ -17,7 +17,10 @@ use super::offering;
 use super::packing::{Batch, Filled, Misfit, NodeKind, pack};
 use super::shape::Shape;
 use super::shapes::{KnownTypes, Sources, devices_per_node, known};
-use super::{Cluster, Obstacle, ObstacleReason, Plan, PodShare, Request, Slot, daemons, lifetime, resources};
+use super::{
+    Cluster, Obstacle, ObstacleReason, Plan, PodShare, Request, Slot, daemons, devices, lifetime, resources,
+};
+use crate::api::parameters::NodeDevices;
 use crate::api::pod::ResourceList;
 use crate::names;
 use crate::words::few;
@@ -38,6 +41,7 @@ pub fn plan(
     drafts: &[Draft],
 ) -> Result<Plan, Obstacle> {
     let mut notes: Vec<String> = drafts.iter().flat_map(|draft| draft.notes.clone()).collect();
+    notes.extend(demand.iter().flat_map(|wanted| devices::asked::notes(cluster, wanted.pod_set)));
     // A node's age counts from its creation, a Job's time limit from its admission.
     let deadlines = &request.policy.deadlines;
     let older = deadlines.gang.0.saturating_add(deadlines.admit.0);
@@ -104,7 +108,12 @@ fn families<'a>(
 fn of_draft(cluster: &Cluster<'_>, request: &Request<'_>, draft: &Draft, asks_devices: bool) -> KnownTypes {
     let (stated, learnt, market) = (request.policy.shapes.as_slice(), cluster.shapes, cluster.market);
     let from = Sources { stated, learnt, group: draft.node_class_group(), market, asks_devices };
-    known(from, &draft.requirements, &draft.node_pool)
+    let mut known = known(from, &draft.requirements, &draft.node_pool);
+    let devices = devices::certain(&request.policy.devices, &draft.requirements);
+    for shape in known.shapes.iter_mut().filter(|_| !devices.is_empty()) {
+        devices::add_to(Arc::make_mut(shape), &devices);
+    }
+    known
 }
 
 /// Everything that the nodes of one family are planned from.
@@ -221,9 +230,17 @@ impl Site<'_> {
 
     /// Packing without a known shape: by the devices of a node, if the requirements state how many it has.
     fn by_devices(&self, notes: &mut Vec<String>) -> Result<Vec<Slot>, Obstacle> {
-        let counts = devices_per_node(&self.family.draft.requirements);
         let pool = &self.family.draft.node_pool;
         let sets = &self.family.sets;
+        let mut room = devices::per_node(self.devices());
+        room.retain(|key, _| sets.iter().any(|set| set.each.contains_key(key)));
+        if !room.is_empty() {
+            notes.push(format!(
+                "no shape of NodePool {pool} is known yet: packed by the devices that the policy states alone, so the sum of CPU and memory may be more than a node has"
+            ));
+            return self.packed_by(room, notes);
+        }
+        let counts = devices_per_node(&self.family.draft.requirements);
         let key = sets.iter().find_map(|set| set.each.keys().find(|key| resources::is_device(key)));
         let (Some(most), Some(key)) = (counts.last(), key) else {
             notes.push(match self.may_be_stated() {
@@ -252,18 +269,26 @@ impl Site<'_> {
         notes.push(format!(
             "no shape of NodePool {pool} is known yet: packed by its {devices} {key} per node alone, so the sum of CPU and memory may be more than a node has"
         ));
+        self.packed_by(room(devices), notes)
+    }
+
+    /// Packing into nodes with this room, where only its resources count.
+    fn packed_by(&self, room: ResourceList, notes: &mut Vec<String>) -> Result<Vec<Slot>, Obstacle> {
         notes.extend(self.may_be_stated());
-        let filled = pack(
-            &self.batches_of(key),
-            &[NodeKind { room: room(devices), price: None, has_accelerator: true }],
-        )
-        .map_err(|Misfit { .. }| self.too_large_for_all())?;
+        let batches = self.batches_of(&room);
+        let filled = pack(&batches, &[NodeKind { room, price: None, has_accelerator: true }])
+            .map_err(|Misfit { .. }| self.too_large_for_all())?;
         let mut slots = Vec::new();
         for node in &filled {
             let pods = self.shares(|n| node.pods.get(n).copied().unwrap_or(0));
             slots.extend(self.alike((pods, node.nodes), &[], None, notes)?);
         }
         Ok(slots)
+    }
+
+    /// The entries of the policy whose devices each node has.
+    fn devices(&self) -> Vec<&NodeDevices> {
+        devices::certain(&self.request.policy.devices, &self.family.draft.requirements)
     }
 
     /// The remedy where shapes are stated but the NodePool does not list its instance types.
@@ -301,7 +326,9 @@ impl Site<'_> {
         let types = self.possible(types, count, &requests, notes);
         notes.extend(self.not_sold(&types));
         let types = self.cheapest(types, &requests, notes)?;
-        let template = Arc::new(self.family.draft.claim(requests, self.taints.clone(), &types)?);
+        let mut template = self.family.draft.claim(requests, self.taints.clone(), &types)?;
+        devices::record(&mut template, &self.devices());
+        let template = Arc::new(template);
         let most = Arc::new(self.most(&template.spec.resources.requests, &types));
         let pods: Arc<[PodShare]> = pods.into();
         let shape = shape.cloned();

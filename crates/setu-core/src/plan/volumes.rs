@@ -5,9 +5,9 @@
 
 use super::affinity::joined;
 use super::{Obstacle, ObstacleReason, Outcome};
-use crate::api::Workload;
 use crate::api::pod::Volume;
 use crate::api::workload::PodSet;
+use crate::api::{ResourceClaimTemplate, Workload};
 use crate::names;
 use k8s_openapi::api::core::v1::{
     NodeSelectorRequirement, NodeSelectorTerm, ObjectReference, PersistentVolume, PersistentVolumeClaim,
@@ -30,7 +30,7 @@ pub enum Found<T> {
     Forbidden,
 }
 
-/// The storage objects that the pods of a Workload depend on, by name.
+/// The objects that the pods of a Workload name: those of storage, and templates of claims for devices.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Storage {
     /// PersistentVolumeClaims of the Workload's namespace.
@@ -39,9 +39,24 @@ pub struct Storage {
     pub volumes: BTreeMap<String, Found<PersistentVolume>>,
     /// StorageClasses.
     pub classes: BTreeMap<String, Found<StorageClass>>,
+    /// ResourceClaimTemplates of the Workload's namespace.
+    pub claim_templates: BTreeMap<String, Found<ResourceClaimTemplate>>,
 }
 
 impl Storage {
+    /// Adds the objects that it does not hold.
+    pub fn add(&mut self, more: Self) {
+        fn add<K>(all: &mut BTreeMap<String, Found<K>>, more: BTreeMap<String, Found<K>>) {
+            for (name, found) in more {
+                all.entry(name).or_insert(found);
+            }
+        }
+        add(&mut self.claims, more.claims);
+        add(&mut self.volumes, more.volumes);
+        add(&mut self.classes, more.classes);
+        add(&mut self.claim_templates, more.claim_templates);
+    }
+
     /// Whether a claim's volume is created near the first pod that uses it, and only one node at a time can mount it. Volumes
     /// with other access modes are often file systems that every zone can mount.
     pub fn follows_first_pod(&self, claim: &str) -> bool {

@@ -57,7 +57,8 @@ fn shape(claim: &NodeClaim) -> String {
         taint.value = None;
     }
     let spec = serde_json::to_string(&spec).unwrap_or_default();
-    format!("{} {} {spec}", claim.label(names::NODEPOOL), claim.annotation(names::NODEPOOL_HASH))
+    let (hash, devices) = (claim.annotation(names::NODEPOOL_HASH), claim.annotation(names::DEVICES));
+    format!("{} {hash} {spec} {devices}", claim.label(names::NODEPOOL))
 }
 
 #[cfg(test)]

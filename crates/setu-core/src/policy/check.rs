@@ -12,7 +12,7 @@ use super::whole::{self, LEAST_WAIT};
 use crate::api::duration::Span;
 use crate::api::node_claim::Requirement;
 use crate::api::parameters::{
-    Backoff, CAPACITY_TYPES, Compat, Custody, Gates, ProvisioningParametersSpec, Release, Tier,
+    Backoff, CAPACITY_TYPES, Compat, Custody, Gates, NodeDevices, ProvisioningParametersSpec, Release, Tier,
 };
 use crate::api::pod::ResourceList;
 use crate::api::quantity::Amount;
@@ -112,6 +112,7 @@ impl Findings {
             }
         }
         self.shapes(at, spec);
+        self.devices(&at.key("devices"), spec.devices.as_deref().unwrap_or_default());
         self.times(at, spec);
         let conditions = spec.readiness.iter().flat_map(|r| &r.node_conditions).flatten();
         for (index, condition) in conditions.enumerate() {
@@ -200,6 +201,24 @@ impl Findings {
         }
         if let Some(key) = spec.colocation.as_ref().and_then(|c| c.topology_key.as_ref()) {
             self.label_key(&at.key("colocation").key("topologyKey"), key);
+        }
+    }
+
+    fn devices(&mut self, at: &Path, devices: &[NodeDevices]) {
+        for (index, entry) in devices.iter().enumerate() {
+            let at = at.index(index);
+            self.object_name(&at.key("deviceClass"), &entry.device_class);
+            self.object_name(&at.key("driver"), &entry.driver);
+            if entry.per_node == 0 {
+                self.add(&at.key("perNode"), "is 0; write how many devices of the class each node has");
+            }
+            if let Some(name) = entry.extended_resource.as_ref().filter(|name| !name.contains('/')) {
+                self.add(
+                    &at.key("extendedResource"),
+                    format!("{name:?} is not an extended resource such as nvidia.com/gpu"),
+                );
+            }
+            self.requirements(&at.key("requirements"), entry.requirements.iter());
         }
     }
 

@@ -24,8 +24,9 @@ pub mod whole;
 use crate::api::duration::Span;
 use crate::api::node_claim::Requirement;
 use crate::api::parameters::{
-    Allocatable, Budget, CapacityType, ColocationMode, Compat, GateMode, NodeConditionWanted, OnExhausted,
-    OnNodeLost, PackingMode, Pinning, Placement, Release, StatedShape, StrategyType, Tier, Unknown,
+    Allocatable, Budget, CapacityType, ColocationMode, Compat, GateMode, NodeConditionWanted, NodeDevices,
+    OnExhausted, OnNodeLost, PackingMode, Pinning, Placement, Release, StatedShape, StrategyType, Tier,
+    Unknown,
 };
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
@@ -58,6 +59,8 @@ pub struct Policy {
     pub packing: PackingMode,
     /// Shapes of nodes to pack into, before those learnt from existing nodes and those of the catalogue.
     pub shapes: Vec<StatedShape>,
+    /// Devices that nodes have, by DeviceClass.
+    pub devices: Vec<NodeDevices>,
     /// How near to each other the nodes of a gang are; `None` means it does not matter.
     pub colocation: Option<SharedLabel>,
     /// Limits of each phase.
@@ -152,8 +155,8 @@ pub struct RetryStrategy {
 }
 
 impl Policy {
-    /// The longest wait of a gang, including the jitter.
-    pub fn longest_wait(&self) -> SignedDuration {
+    /// The longest wait that a gang can get, including the jitter. A journal with a longer one was forged.
+    pub fn wait_bound(&self) -> SignedDuration {
         self.in_check.max.max(self.yielding.max).signed().saturating_mul(3) / 2
     }
 
@@ -186,6 +189,7 @@ impl Default for Policy {
             managed_resources: Vec::new(),
             packing: PackingMode::Auto,
             shapes: Vec::new(),
+            devices: Vec::new(),
             colocation: None,
             deadlines: PhaseLimits {
                 launch: Span::minutes(4),

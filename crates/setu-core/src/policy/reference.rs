@@ -142,7 +142,7 @@ cost.
 ## Rejected is a one-way door
 
 With `retry.onExhausted: Reject`, and with `retry.compat: Setu`, a gang ends Rejected once its retries are used up. With any policy,
-a gang ends Rejected if its pods can never run: they use `resourceClaims`, or contradict themselves.
+a gang ends Rejected if its pods can never run: they name a ResourceClaim that all of them would share, or contradict themselves.
 Kueue then deactivates the Workload, and setting it active again does not queue it; only a new Workload is tried
 again. `Yield` gives the quota back and keeps trying.
 

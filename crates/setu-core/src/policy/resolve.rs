@@ -73,6 +73,7 @@ fields! {
         [strategy] buffer_time => buffer_time,
         [packing] mode => packing,
         [packing] shapes => shapes,
+        [] devices => devices,
         [deadlines] launch => deadlines.launch,
         [deadlines] register => deadlines.register,
         [deadlines] initialize => deadlines.initialize,
@@ -224,6 +225,7 @@ nodeSelectorRequirements: [{key: example.com/x, operator: Exists, minValues: 2}]
 strategy: {type: LastCheck, bufferTime: 15s}
 managedResources: [nvidia.com/gpu]
 packing: {mode: Fill, shapes: [{instanceType: p5.48xlarge, allocatable: {cpu: 190, memory: 2000Gi, nvidia.com/gpu: 8}}]}
+devices: [{deviceClass: gpu.nvidia.com, driver: gpu.nvidia.com, extendedResource: nvidia.com/gpu, perNode: 8, requirements: [{key: node.kubernetes.io/instance-type, operator: In, values: [p5.48xlarge]}]}]
 colocation: {topologyKey: topology.kubernetes.io/zone, mode: Preferred}
 deadlines: {launch: 1m, register: 2m, initialize: 3m, gang: 4m, admit: 5m}
 retry: {inCheck: {limit: 1, base: 1s, max: 2s}, yield: {limit: 2, base: 3s, max: 4s}, onExhausted: Reject, compat: Setu}

@@ -167,16 +167,18 @@ fn set_conditions(user: &User, kind: &'static ServedKind, object: &Value, condit
     let _ = user.merge_status(kind, "", name(object), &patch);
 }
 
-fn place(claim: &Value) -> Location {
+/// NodePool, slot and labels of a NodeClaim or a Node.
+pub(super) fn place(object: &Value) -> Location {
     Location {
-        node_pool: label(claim, names::NODEPOOL).to_owned(),
-        slot: noted(claim, names::SLOT).to_owned(),
-        labels: map(claim, "/metadata/labels"),
+        node_pool: label(object, names::NODEPOOL).to_owned(),
+        slot: noted(object, names::SLOT).to_owned(),
+        labels: map(object, "/metadata/labels"),
         ..Location::default()
     }
 }
 
-fn weather(user: &User) -> Weather {
+/// The weather.
+pub(super) fn weather(user: &User) -> Weather {
     Weather::read(user.get(&kinds::CONFIG_MAP, "kube-system", "weather").as_deref())
 }
 

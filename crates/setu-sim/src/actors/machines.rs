@@ -62,7 +62,8 @@ impl Actor for Machines {
 
     fn seen(&mut self, touched: &ObjectChange, stage: &mut Stage<MachineTask>) {
         let object = &touched.object;
-        if touched.gone && matches!(touched.kind.kind, "Job" | "Workload" | "NodePool" | "NodeClaim" | "Pod")
+        if touched.gone
+            && matches!(touched.kind.kind, "Job" | "Workload" | "NodePool" | "NodeClaim" | "Node" | "Pod")
         {
             self.push(MachineTask::Garbage, stage);
         }

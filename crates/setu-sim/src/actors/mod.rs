@@ -3,6 +3,7 @@
 //! Each actor is notified of every change, in order, and has timers. It decides from the current
 //! objects, so duplicate or late notifications do no harm.
 
+pub mod drivers;
 pub mod karpenter;
 pub mod kueue;
 pub mod machines;

@@ -25,6 +25,7 @@ pub fn schedule(user: &User, now: Timestamp) -> Vec<Arc<Value>> {
     }
     let nodes = user.list(&kinds::NODE);
     let mut hosts: Vec<Host> = nodes.iter().filter_map(|node| Host::of(node)).collect();
+    add_devices(user, &mut hosts);
     for pod in pods.iter().filter(|p| !has_ended(p)) {
         let node = text(pod, "/spec/nodeName");
         let host = hosts.binary_search_by_key(&node, |h| h.name).ok().and_then(|index| hosts.get_mut(index));
@@ -161,6 +162,23 @@ impl<'n> Host<'n> {
         wanted
             .iter()
             .all(|(resource, amount)| self.free.get(resource).copied().unwrap_or_default() >= *amount)
+    }
+}
+
+/// Adds to the hosts what DeviceClasses serve as extended resources: the devices of the driver with the name of the class.
+fn add_devices(user: &User, hosts: &mut [Host]) {
+    let slices = user.list(&kinds::RESOURCE_SLICE);
+    for class in user.list(&kinds::DEVICE_CLASS) {
+        let resource = text(&class, "/spec/extendedResourceName");
+        let of_class = |slice: &&Arc<Value>| text(slice, "/spec/driver") == name(&class);
+        for slice in slices.iter().filter(|slice| !resource.is_empty() && of_class(slice)) {
+            let on_it = |host: &&mut Host| host.name == text(slice, "/spec/nodeName");
+            let devices = list(slice, "/spec/devices").len().to_string();
+            if let Some(host) = hosts.iter_mut().find(on_it) {
+                let more = (resource.to_owned(), Amount::parse(&devices).unwrap_or_default());
+                add(&mut host.free, &BTreeMap::from([more]));
+            }
+        }
     }
 }
 

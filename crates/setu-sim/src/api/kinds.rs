@@ -183,6 +183,20 @@ pub static RUNTIME_CLASS: ServedKind =
 /// DeviceClass.
 pub static DEVICE_CLASS: ServedKind =
     built_in(("resource.k8s.io", "v1"), ("DeviceClass", "deviceclasses", "deviceclass"), &[], (false, false));
+/// ResourceClaimTemplate.
+pub static RESOURCE_CLAIM_TEMPLATE: ServedKind = built_in(
+    ("resource.k8s.io", "v1"),
+    ("ResourceClaimTemplate", "resourceclaimtemplates", "resourceclaimtemplate"),
+    &[],
+    (true, false),
+);
+/// ResourceSlice.
+pub static RESOURCE_SLICE: ServedKind = built_in(
+    ("resource.k8s.io", "v1"),
+    ("ResourceSlice", "resourceslices", "resourceslice"),
+    &[],
+    (false, false),
+);
 /// PersistentVolumeClaim.
 pub static PERSISTENT_VOLUME_CLAIM: ServedKind = built_in(
     CORE,
@@ -252,6 +266,8 @@ pub static ALL: &[&ServedKind] = &[
     &DAEMON_SET,
     &RUNTIME_CLASS,
     &DEVICE_CLASS,
+    &RESOURCE_CLAIM_TEMPLATE,
+    &RESOURCE_SLICE,
     &PERSISTENT_VOLUME_CLAIM,
     &PERSISTENT_VOLUME,
     &STORAGE_CLASS,

@@ -51,6 +51,7 @@ fn fields_of(kind: &ServedKind) -> &'static [&'static str] {
             "reportingController",
             "source",
         ],
+        "ResourceSlice" => &["spec.nodeName", "spec.driver"],
         "Node" => &["spec.unschedulable"],
         "Job" => &["status.successful"],
         "Workload" => &["status.admission.clusterQueue"],

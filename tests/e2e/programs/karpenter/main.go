@@ -1,6 +1,6 @@
 // Karpenter with a weather-controlled kwok provider: the same controllers as in the
 // provider's main, plus a cloud that can run out of capacity, be slow, fail or
-// create broken nodes. A ConfigMap controls it at runtime.
+// create broken nodes, and a driver of devices. A ConfigMap controls them at runtime.
 package main
 
 import (
@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	dra "sigs.k8s.io/karpenter/dra-kwok-driver/pkg/controllers"
 	kwok "sigs.k8s.io/karpenter/kwok/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider/overlay"
 	"sigs.k8s.io/karpenter/pkg/controllers"
@@ -36,6 +37,12 @@ func main() {
 	}
 	if err := op.Add(manager.RunnableFunc(cloud.housekeeping)); err != nil {
 		logger.Error(err, "adding the cloud's housekeeping")
+		os.Exit(1)
+	}
+
+	driver := dra.NewResourceSliceController(&driverClient{Client: op.GetClient(), weather: weather})
+	if err := driver.Register(ctx, op.Manager); err != nil {
+		logger.Error(err, "adding the driver of devices")
 		os.Exit(1)
 	}
 

@@ -53,6 +53,8 @@ type rule struct {
 	MissingResources []corev1.ResourceName `json:"missingResources,omitempty"`
 	// The Node shows these amounts instead of those of its type.
 	Shows corev1.ResourceList `json:"shows,omitempty"`
+	// The number of devices of each driver on a Node. They are published within half a minute.
+	Devices map[string]int `json:"devices,omitempty"`
 	// A factor on the price of the offerings; the factors of several rules multiply.
 	PriceFactor *float64 `json:"priceFactor,omitempty"`
 }

@@ -13,7 +13,8 @@ mod strict;
 pub use custody::{Allocatable, Custody, NodeConditionWanted, OnNodeLost, Pinning, Readiness, Release};
 pub use gates::{Budget, GateMode, Gates, Placement, PriceTable, Unknown};
 pub use nodes::{
-    CAPACITY_TYPES, CapacityType, Colocation, ColocationMode, Packing, PackingMode, StatedShape, Tier,
+    CAPACITY_TYPES, CapacityType, Colocation, ColocationMode, NodeDevices, Packing, PackingMode, StatedShape,
+    Tier,
 };
 pub use reservations::{CapacityReservation, ReservationType};
 pub use retry::{Backoff, Compat, OnExhausted, Retry};
@@ -94,13 +95,20 @@ pub struct ProvisioningParametersSpec {
     /// When to provision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strategy: Option<Strategy>,
-    /// Resources whose pod sets get nodes from Setu; empty means every pod set.
+    /// Resources whose pod sets get nodes from Setu; empty means every pod set. With `devices`, pod sets that use
+    /// `resourceClaims` get nodes too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 100))]
     pub managed_resources: Option<Vec<String>>,
     /// How pods share nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packing: Option<Packing>,
+    /// Devices of dynamic resource allocation that nodes have, by DeviceClass. No object says how many devices of a class a
+    /// node will have before it exists. Of several entries for a class, the first counts that has enough for a pod and that
+    /// the NodePool can meet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub devices: Option<Vec<NodeDevices>>,
     /// How near to each other the nodes of a gang are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub colocation: Option<Colocation>,

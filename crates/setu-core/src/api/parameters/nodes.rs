@@ -102,6 +102,29 @@ pub struct StatedShape {
     pub allocatable: Amounts,
 }
 
+/// Devices of one DeviceClass on a node.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NodeDevices {
+    /// Name of the DeviceClass that the ResourceClaimTemplates of pods name.
+    #[schemars(length(min = 1, max = 253))]
+    pub device_class: String,
+    /// DRA driver that publishes the devices, as in `spec.driver` of its ResourceSlices.
+    #[schemars(length(min = 1, max = 63))]
+    pub driver: String,
+    /// Extended resource of the same devices, such as `nvidia.com/gpu`. The nodes do not offer it as well. Pods that request it get
+    /// devices of the class if `spec.extendedResourceName` of the DeviceClass names it too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub extended_resource: Option<String>,
+    /// How many devices of the class each node has.
+    #[schemars(range(min = 1))]
+    pub per_node: u32,
+    /// Requirements added to the NodeClaims of pods that ask for these devices, such as the instance types that have them.
+    #[serde(default, deserialize_with = "strict::requirements", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<strict::StrictRequirement>", length(max = 100))]
+    pub requirements: Vec<Requirement>,
+}
+
 /// How near to each other the nodes of a gang are.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

@@ -1,6 +1,7 @@
 //! The pods of a family as input for packing: which of them may share a node, and which node.
 
 use super::{Site, apart};
+use crate::api::pod::ResourceList;
 use crate::plan::PodShare;
 use crate::plan::apart::shun;
 use crate::plan::demand::PodSetDemand;
@@ -29,13 +30,13 @@ impl Site<'_> {
         sets.iter().enumerate().map(batch).collect()
     }
 
-    /// The same, where only this resource counts.
-    pub(super) fn batches_of(&self, resource: &str) -> Vec<Batch> {
+    /// The same, where only the resources of this room count.
+    pub(super) fn batches_of(&self, room: &ResourceList) -> Vec<Batch> {
         let mut batches = self.batches();
         for batch in &mut batches {
-            batch.needs.retain(|key, _| key == resource);
+            batch.needs.retain(|key, _| room.contains_key(key));
             if batch.needs.is_empty() {
-                // Pods without the resource give no hint of how many of them fit.
+                // Pods without these give no hint of how many of them fit.
                 batch.per_node = 1;
             }
         }
