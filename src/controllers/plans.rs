@@ -5,7 +5,7 @@ use super::context::Context;
 use super::grounds::Grounds;
 use super::inflight;
 use super::ledger::LedgerPages;
-use crate::api::parameters::{PackingMode, Pinning};
+use crate::api::parameters::Pinning;
 use crate::api::pod::ResourceList;
 use crate::api::workload::PodSetUpdate;
 use crate::api::{AdmissionCheck, ClusterQueue, Cohort, LocalQueue, NodeClaim, NodePool, Workload};
@@ -56,22 +56,6 @@ pub fn policy(context: &Context, workload: &Workload, check: &str) -> (Policy, R
         }
     }
     (policy, fault)
-}
-
-/// NodePools whose live claims must all be known: those with limits. All NodePools, if shapes are learnt or a tier's
-/// capacity reservations may have nodes of any.
-pub fn pools_to_read(context: &Context, policy: &Policy) -> Vec<String> {
-    let learns = |pool: &NodePool| match policy.packing {
-        PackingMode::PerPod => false,
-        PackingMode::Fill => policy.shapes.is_empty(),
-        PackingMode::Auto => policy.shapes.is_empty() && !pool.spec.template.spec.node_class_ref.is_kwok(),
-    };
-    let pools = context.stores.plan.node_pools.state();
-    let reserves = policy.tiers.iter().any(|tier| !tier.reservations.is_empty());
-    let read = pools
-        .iter()
-        .filter(|p| reserves || learns(p) || p.spec.limits.as_ref().is_some_and(|l| !l.is_empty()));
-    read.map(|p| p.name_any()).collect()
 }
 
 /// The labels of the topology levels by which Kueue places the Workload's pods. It uses no node without them.

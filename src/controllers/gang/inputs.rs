@@ -5,15 +5,17 @@ use super::scope::GangScope;
 use crate::api::parameters::Release;
 use crate::api::{NodeClaim, Workload};
 use crate::controllers::grounds::Grounds;
-use crate::controllers::{admission_check, inflight, plans, storage};
+use crate::controllers::{admission_check, inflight, storage};
 use crate::effects::{claims, warm};
 use crate::error::Error;
 use crate::gang::refused::Causes;
 use crate::gang::{Freshness, State};
 use crate::plan::lifetime;
+use crate::plan::pools::needs_all_claims;
 use crate::plan::volumes::Storage;
 use crate::plan::warm::key;
 use crate::policy::Policy;
+use kube::ResourceExt;
 use std::sync::Arc;
 
 /// What was read for a plan.
@@ -51,13 +53,13 @@ impl PlanInputs {
         if !plans || is_accepted || !self.pool_claims.is_empty() {
             return Ok(());
         }
-        let pools = plans::pools_to_read(context, policy);
+        let node_pools = context.stores.plan.node_pools.state();
+        let needed = node_pools.iter().filter(|pool| needs_all_claims(policy, pool));
+        let pools: Vec<String> = needed.map(|pool| pool.name_any()).collect();
         if !pools.is_empty() {
             let read = async {
-                {
-                    let claims = claims::of_pools(scope.client, &pools).await?;
-                    Ok(claims.into_iter().map(Arc::new).collect())
-                }
+                let claims = claims::of_pools(scope.client, &pools).await?;
+                Ok(claims.into_iter().map(Arc::new).collect())
             };
             self.pool_claims = context.pool_claims.read(pools.clone(), read).await?;
         }

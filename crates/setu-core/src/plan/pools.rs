@@ -10,13 +10,26 @@ use super::passed_over::PassedOver;
 use super::slots::fit::{self, Suits};
 use super::{Cluster, Obstacle, ObstacleReason, Request};
 use crate::api::NodePool;
-use crate::api::parameters::Tier;
+use crate::api::parameters::{PackingMode, Tier};
+use crate::policy::Policy;
 use crate::policy::preset::asks_for_accelerator;
 use std::cmp::Reverse;
 use std::sync::Arc;
 
 /// Most candidates whose reasons a message lists.
 const SHOWN: usize = 4;
+
+/// Whether all live claims of a NodePool must be known to plan by this policy: it has limits, shapes are learnt from its nodes, or a
+/// tier's capacity reservations may have nodes of it.
+pub fn needs_all_claims(policy: &Policy, pool: &NodePool) -> bool {
+    let is_limited = pool.spec.limits.as_ref().is_some_and(|limits| !limits.is_empty());
+    let learns = match policy.packing {
+        PackingMode::PerPod => false,
+        PackingMode::Fill => policy.shapes.is_empty(),
+        PackingMode::Auto => policy.shapes.is_empty() && !pool.spec.template.spec.node_class_ref.is_kwok(),
+    };
+    is_limited || learns || policy.tiers.iter().any(|tier| !tier.reservations.is_empty())
+}
 
 /// The NodePools of a tier for one pod set.
 #[derive(Debug, Default)]
@@ -208,6 +221,28 @@ mod tests {
     fn not_ready(conditions: &[(&str, &str)]) -> Value {
         let list: Vec<Value> = conditions.iter().map(|(kind, status)| condition(kind, status)).collect();
         json!({"status": {"conditions": list}})
+    }
+
+    #[test]
+    fn all_claims_are_needed_of_pools_with_limits_or_learnt_shapes_and_for_capacity_reservations() {
+        let packed = |packing| Policy { packing, ..Policy::default() };
+        let kwok = pool("gpu", &json!({}));
+        assert!(!needs_all_claims(&Policy::default(), &kwok));
+        assert!(needs_all_claims(
+            &Policy::default(),
+            &pool("gpu", &json!({"spec": {"limits": {"cpu": "9"}}}))
+        ));
+        let class = json!({"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"});
+        let ec2 = pool("gpu", &json!({"spec": {"template": {"spec": {"nodeClassRef": class}}}}));
+        assert!(needs_all_claims(&packed(PackingMode::Auto), &ec2));
+        assert!(needs_all_claims(&packed(PackingMode::Fill), &kwok));
+        assert!(!needs_all_claims(&packed(PackingMode::PerPod), &ec2));
+        let shapes = json!([{"instanceType": "p5.48xlarge", "allocatable": {"cpu": "190"}}]);
+        let shapes = serde_json::from_value(shapes).unwrap();
+        assert!(!needs_all_claims(&Policy { shapes, ..packed(PackingMode::Auto) }, &ec2));
+        let tiers = json!([{"name": "odcr", "reservations": [{"id": "cr-1"}]}]);
+        let tiers = serde_json::from_value(tiers).unwrap();
+        assert!(needs_all_claims(&Policy { tiers, ..packed(PackingMode::PerPod) }, &kwok));
     }
 
     #[test]
