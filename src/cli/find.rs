@@ -5,7 +5,7 @@ use super::cluster::{ClusterObjects, ClusterReader, Scope};
 use super::frameworks::is_meant;
 use super::report::{self, GangReport};
 use super::requests::{check_without_request, why_not_ours};
-use crate::api::Workload;
+use crate::api::{FrontEnd, Workload};
 use kube::ResourceExt;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -46,7 +46,7 @@ fn with_requests<'w>(workloads: &'w [Workload], mut found: Vec<&'w Workload>) ->
     let owned = |w: &&Workload| {
         let owners = || w.metadata.owner_references.iter().flatten();
         let is_owner = |owner: &&Workload| owners().any(|o| Some(&o.uid) == owner.metadata.uid.as_ref());
-        w.request_name().is_some() && found.iter().any(is_owner)
+        w.front_end() == FrontEnd::ProvisioningRequest && found.iter().any(is_owner)
     };
     let requests: Vec<&Workload> = workloads.iter().filter(owned).collect();
     found.extend(requests);

@@ -33,8 +33,7 @@ pub fn checks_to_come<'s>(
 /// Workloads with reserved quota of this ClusterQueue, those with the most pods first.
 pub fn holders(objects: &ClusterObjects, cluster_queue: &str) -> Vec<Holder> {
     let holds = |workload: &&Workload| {
-        // The Workload that owns a request is among them.
-        workload.request_name().is_none()
+        workload.front_end().holds_quota()
             && workload.is("QuotaReserved")
             && !workload.is("Finished")
             && workload.admission().is_some_and(|admission| admission.cluster_queue == cluster_queue)

@@ -11,7 +11,7 @@ use super::render::span;
 use super::requests::why_unowned;
 use super::workload_phase::WorkloadPhase;
 use crate::api::workload::{CheckState, Verdict};
-use crate::api::{NodeClaim, Workload, condition};
+use crate::api::{FrontEnd, NodeClaim, Workload, condition};
 use crate::controllers::board::Holder;
 use crate::gang::explain::WHEN_THAT_CHANGES;
 use crate::gang::journal::{JournalError, Transition};
@@ -127,11 +127,10 @@ pub fn gangs(objects: &ClusterObjects) -> Vec<GangReport> {
 
 /// The gangs of one Workload: one for each check of Setu's that it lists or has a journal of.
 pub fn gangs_of(objects: &ClusterObjects, workload: &Workload) -> Vec<GangReport> {
-    // Setu answers a request, although the check is Kueue's.
-    let of_request = workload.request_name().and_then(|_| own_check(workload)).map(|check| &check.name);
-    let is_answered = |check: &&str| match of_request {
-        Some(own) => own == check,
-        None => is_ours(objects, check),
+    let of_request = own_check(workload).map(|check| &check.name);
+    let is_answered = |check: &&str| match workload.front_end() {
+        FrontEnd::AdmissionCheck => is_ours(objects, check),
+        FrontEnd::ProvisioningRequest => of_request.is_some_and(|own| own == check),
     };
     let listed = workload.checks().iter().map(|c| c.name.as_str()).filter(is_answered);
     let journalled = workload.annotations().keys().filter_map(|key| key.strip_prefix(names::JOURNAL_PREFIX));

@@ -5,7 +5,7 @@
 use super::cluster::ClusterObjects;
 use super::gang_objects::GangObjects;
 use crate::api::provisioning_request::{ProvisioningRequestSpec, ProvisioningRequestStatus};
-use crate::api::{AdmissionCheck, NodeClaim, ProvisioningRequest, Workload, condition};
+use crate::api::{AdmissionCheck, FrontEnd, NodeClaim, ProvisioningRequest, Workload, condition};
 use crate::gang::request::{as_workload, check_of, owner, owner_of};
 use crate::names;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, OwnerReference, Time};
@@ -34,7 +34,8 @@ impl ClusterObjects {
             requests.iter().any(|request| request.metadata.uid == workload.metadata.uid)
         };
         // If requests may not be read, none is known to be deleted.
-        workload.request_name().is_some() && self.requests.as_ref().is_some_and(|all| !exists(all))
+        workload.front_end() == FrontEnd::ProvisioningRequest
+            && self.requests.as_ref().is_some_and(|all| !exists(all))
     }
 
     /// Whether Kueue has a check answered by ProvisioningRequests.

@@ -107,9 +107,7 @@ impl Context {
         let object = ObjectRef::from_obj(workload);
         self.of_gangs.waiting.note(QueueKey::of(workload));
         let uid = workload.uid().unwrap_or_default();
-        // A request owns no requests, whatever a tenant writes.
-        let may_own_requests = workload.request_name().is_none();
-        if may_own_requests {
+        if workload.front_end().may_own_requests() {
             self.mirror_requests_of(&uid);
         }
         if workload.elastic_job() != uid {

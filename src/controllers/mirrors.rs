@@ -4,7 +4,7 @@
 
 use super::context::Context;
 use crate::api::workload::{CheckState, Verdict};
-use crate::api::{ProvisioningRequest, Workload};
+use crate::api::{FrontEnd, ProvisioningRequest, Workload};
 use crate::cluster::guard::Guarded;
 use crate::cluster::store::StoreChange;
 use crate::effects::{call, request};
@@ -19,7 +19,7 @@ use kube::runtime::reflector::ObjectRef;
 /// # Errors
 /// The request could not be answered.
 pub(super) async fn refuse_without_owner(context: &Context, mirror: &Workload) -> Result<(), Error> {
-    if mirror.request_name().is_none() || owner(mirror).is_some() || mirror.is("Failed") {
+    if mirror.front_end() != FrontEnd::ProvisioningRequest || owner(mirror).is_some() || mirror.is("Failed") {
         return Ok(());
     }
     let entry = CheckState {

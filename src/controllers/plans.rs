@@ -38,8 +38,7 @@ pub fn policy(context: &Context, workload: &Workload, check: &str) -> (Policy, R
     let settings = context.policies.settings();
     let no_policy = |why| Err(Obstacle::new(ObstacleReason::NoPolicy, why));
     let (parameters, fault) = match context.policies.parameters(check) {
-        // The check of a ProvisioningRequest is Kueue's, and so are its parameters.
-        _ if workload.request_name().is_some() => (None, Ok(())),
+        _ if !workload.front_end().has_own_checks() => (None, Ok(())),
         Some(Ok(parameters)) => (parameters, Ok(())),
         Some(Err(why)) => (None, no_policy(why)),
         None => (None, no_policy(format!("the parameters of check {check} have not been read yet"))),
@@ -60,7 +59,7 @@ pub fn policy(context: &Context, workload: &Workload, check: &str) -> (Policy, R
 
 /// The labels of the topology levels by which Kueue places the Workload's pods. It uses no node without them.
 pub fn topology_levels(context: &Context, workload: &Workload) -> Vec<String> {
-    if !context.options.tas_compat && workload.request_name().is_none() {
+    if !context.options.tas_compat && !workload.front_end().delays_topology() {
         return Vec::new();
     }
     let assigned = workload.admission().into_iter().flat_map(|a| &a.pod_set_assignments);

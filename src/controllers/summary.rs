@@ -40,15 +40,14 @@ impl WorkloadSummary {
             elastic_job: Some(workload.elastic_job()).filter(|job| *job != uid),
             is_admitted: workload.is("Admitted"),
             is_finished: workload.is("Finished"),
-            // A request waits for no quota and holds none: the Workload that owns it does.
             queued_since: workload.metadata.creation_timestamp.as_ref().map(|t| t.0).filter(|_| {
                 let may_run = workload.spec.active != Some(false) && !workload.is("Finished");
-                may_run && !workload.is("QuotaReserved") && workload.request_name().is_none()
+                may_run && !workload.is("QuotaReserved") && workload.front_end().holds_quota()
             }),
             holds: workload
                 .admission()
                 .filter(|_| workload.is("QuotaReserved") && !workload.is("Finished"))
-                .filter(|_| workload.request_name().is_none())
+                .filter(|_| workload.front_end().holds_quota())
                 .map(|admission| (admission.cluster_queue.as_str().into(), workload.pods())),
             uid,
         }

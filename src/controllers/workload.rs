@@ -8,7 +8,7 @@ use super::memory::CacheLag;
 use super::mirrors::refuse_without_owner;
 use super::queue::{Action, QueueKey};
 use crate::api::workload::{CheckState, Verdict};
-use crate::api::{Workload, condition};
+use crate::api::{FrontEnd, Workload, condition};
 use crate::effects::{request, requeued, verdict};
 use crate::error::{Class, Error};
 use crate::gang::identity::gang_id;
@@ -119,8 +119,7 @@ async fn current(cached: Arc<Workload>, context: &Context) -> Result<Option<Arc<
 
 /// Checks of ours that the Workload carries or has a journal for, sorted.
 fn our_checks(workload: &Workload, context: &Context) -> Vec<String> {
-    if workload.request_name().is_some() {
-        // Kueue answers that check, by what the request says.
+    if !workload.front_end().has_own_checks() {
         return own_check(workload).map(|check| check.name.clone()).into_iter().collect();
     }
     let listed = workload.checks().iter().map(|c| c.name.as_str());
@@ -211,7 +210,7 @@ async fn apply(
     changed: &[&CheckState],
 ) -> Result<Workload, Error> {
     let client = context.client_of(workload.metadata.uid.as_deref().unwrap_or_default());
-    if workload.request_name().is_some()
+    if workload.front_end() == FrontEnd::ProvisioningRequest
         && let (Some(result), Some(entry)) = (results.first(), changed.first())
     {
         let reason = (&result.in_request.details, result.in_request.failure.as_ref());

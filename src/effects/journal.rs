@@ -4,7 +4,7 @@
 //! Workload do not conflict with it, and a stale leader's write fails. If there is nothing to write, `confirm` reads
 //! instead.
 
-use crate::api::Workload;
+use crate::api::{FrontEnd, Workload};
 use crate::effects::{call, patch_params, request, write};
 use crate::error::Error;
 use crate::gang::Guard;
@@ -36,7 +36,7 @@ pub struct Entry<'a> {
 /// # Errors
 /// [`Error::Conflict`] if the annotation is no longer `old`, or the Workload is another one.
 pub async fn commit(client: &Client, workload: &Workload, entry: &Entry<'_>) -> Result<Workload, Error> {
-    if workload.request_name().is_some() {
+    if workload.front_end() == FrontEnd::ProvisioningRequest {
         if entry.guard == Guard::Workload {
             request::require_owner(client, workload).await?;
         }
@@ -67,11 +67,13 @@ pub async fn commit(client: &Client, workload: &Workload, entry: &Entry<'_>) -> 
 /// [`Error::Conflict`] if neither holds, or the Workload is another one.
 pub async fn confirm(client: &Client, workload: &Workload, entry: &Entry<'_>) -> Result<(), Error> {
     let action = "confirming the journal of Workload";
-    let found = if workload.request_name().is_some() {
-        request::metadata(client, workload, action).await?
-    } else {
-        let api: Api<Workload> = Api::namespaced(client.clone(), &workload.namespace().unwrap_or_default());
-        call(action, &workload.full_name(), api.get_metadata(&workload.name_any())).await?.metadata
+    let found = match workload.front_end() {
+        FrontEnd::ProvisioningRequest => request::metadata(client, workload, action).await?,
+        FrontEnd::AdmissionCheck => {
+            let namespace = workload.namespace().unwrap_or_default();
+            let api: Api<Workload> = Api::namespaced(client.clone(), &namespace);
+            call(action, &workload.full_name(), api.get_metadata(&workload.name_any())).await?.metadata
+        }
     };
     let annotations = found.annotations.as_ref();
     let journal = annotations.and_then(|all| all.get(&names::journal_key(entry.check))).map(String::as_str);
@@ -91,8 +93,11 @@ pub async fn confirm(client: &Client, workload: &Workload, entry: &Entry<'_>) ->
 fn is_unchanged(found: &ObjectMeta, workload: &Workload, entry: &Entry<'_>) -> bool {
     let read = &workload.metadata;
     let journal = found.annotations.as_ref().and_then(|all| all.get(&names::journal_key(entry.check)));
-    // The journal of a request is written on the version that was read.
-    let guard = if workload.request_name().is_some() { Guard::Workload } else { entry.guard };
+    let guard = match workload.front_end() {
+        // The journal of a request is written on the version that was read.
+        FrontEnd::ProvisioningRequest => Guard::Workload,
+        FrontEnd::AdmissionCheck => entry.guard,
+    };
     let guarded = match guard {
         // The first annotation of a Workload needs another patch than any later one.
         Guard::Journal => read.annotations.is_some() == found.annotations.is_some(),

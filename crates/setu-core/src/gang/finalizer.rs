@@ -40,7 +40,7 @@ pub fn is_held(workload: &Workload) -> bool {
 
 fn may_get_nodes(workload: &Workload) -> bool {
     let is_over = workload.metadata.deletion_timestamp.is_some() || workload.is("Finished");
-    workload.is("QuotaReserved") && !is_over && workload.request_name().is_none()
+    workload.is("QuotaReserved") && !is_over && workload.front_end().holds_quota()
 }
 
 #[cfg(test)]

@@ -54,9 +54,7 @@ impl Queueing {
         let wanted = if is_kept_out { Self::KeptOut } else { Self::Allowed };
         // Another Setu that keeps it out also puts it back.
         let may_write = is_kept_out || !others.may_refuse;
-        // Kueue queues the Workload that owns a request.
-        let is_queued = workload.request_name().is_none();
-        (is_queued && may_write && wanted != Self::of(workload)).then_some(wanted)
+        (workload.front_end().holds_quota() && may_write && wanted != Self::of(workload)).then_some(wanted)
     }
 }
 

@@ -10,7 +10,7 @@
 use super::failure::{Failure, FailureClass};
 use crate::api::provisioning_request::controlling_workload;
 use crate::api::workload::{CheckState, Verdict, WorkloadSpec};
-use crate::api::{NodeClaim, ProvisioningRequest, Workload, condition};
+use crate::api::{FrontEnd, NodeClaim, ProvisioningRequest, Workload, condition};
 use crate::names;
 use crate::plan::demand::granted;
 use jiff::Timestamp;
@@ -53,7 +53,7 @@ pub fn owner_of(claim: &NodeClaim) -> Option<(&str, &str, &str)> {
 
 /// Whether this is a mirrored request without the Workload that is to control it: Kueue's Workloads have pods.
 pub fn is_unowned(mirror: &Workload) -> bool {
-    mirror.request_name().is_some() && mirror.spec.pod_sets.is_empty()
+    mirror.front_end() == FrontEnd::ProvisioningRequest && mirror.spec.pod_sets.is_empty()
 }
 
 /// Whether a Workload stands as a mirrored request shows it, so that what was decided about the request still holds.

@@ -16,8 +16,7 @@ pub fn of(
     notes: &mut Vec<String>,
 ) -> Pinning {
     let may_taint = matches!(request.policy.pinning, Pinning::Auto | Pinning::SelectorAndTaint);
-    // Kueue adds no tolerations to the pods of a ProvisioningRequest.
-    if may_taint && request.workload.request_name().is_some() && !all_tolerate(demand, request.gang) {
+    if may_taint && !request.workload.front_end().gets_tolerations() && !all_tolerate(demand, request.gang) {
         notes.push(format!(
             "the nodes get no taint: their ResourceFlavors have no toleration for {}",
             names::GANG

@@ -1,0 +1,65 @@
+//! What a gang comes from. Another front-end is one more variant here: the compiler then lists what has to be answered for it.
+
+use super::Workload;
+
+/// The kind of object that a [`Workload`] stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrontEnd {
+    /// A Workload of Kueue's, under a check of Setu's.
+    AdmissionCheck,
+    /// A ProvisioningRequest, mirrored as a Workload. Kueue's own check made it, or a client.
+    ProvisioningRequest,
+}
+
+impl FrontEnd {
+    /// Whether Kueue queues it and reserves quota for it. For a request, the Workload that owns it has the quota.
+    pub const fn holds_quota(self) -> bool {
+        match self {
+            Self::AdmissionCheck => true,
+            Self::ProvisioningRequest => false,
+        }
+    }
+
+    /// Whether it may own ProvisioningRequests. A request owns none, whatever a tenant writes.
+    pub const fn may_own_requests(self) -> bool {
+        match self {
+            Self::AdmissionCheck => true,
+            Self::ProvisioningRequest => false,
+        }
+    }
+
+    /// Whether its checks are Setu's: they name ProvisioningParameters, and a Workload can have several. The check of a request is
+    /// Kueue's, which answers it by what the request says.
+    pub const fn has_own_checks(self) -> bool {
+        match self {
+            Self::AdmissionCheck => true,
+            Self::ProvisioningRequest => false,
+        }
+    }
+
+    /// Whether Kueue adds tolerations to its pods when it admits them.
+    pub const fn gets_tolerations(self) -> bool {
+        match self {
+            Self::AdmissionCheck => true,
+            Self::ProvisioningRequest => false,
+        }
+    }
+
+    /// Whether Kueue waits for its nodes before it assigns a topology.
+    pub const fn delays_topology(self) -> bool {
+        match self {
+            Self::AdmissionCheck => false,
+            Self::ProvisioningRequest => true,
+        }
+    }
+}
+
+impl Workload {
+    /// What it stands for.
+    pub fn front_end(&self) -> FrontEnd {
+        match self.request_name() {
+            None => FrontEnd::AdmissionCheck,
+            Some(_) => FrontEnd::ProvisioningRequest,
+        }
+    }
+}
