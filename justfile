@@ -106,6 +106,10 @@ choices:
 metrics:
     bash tests/promtool.sh
 
+# The instructions of a plan, a step and an event, compared with tests/instructions.json; needs valgrind. `--record` writes that file
+instructions *flags:
+    .ci/instructions {{ flags }}
+
 # What the pure parts cost (criterion), and how many gangs a second go through the embedded cluster
 bench:
     cargo bench --bench pure
