@@ -9,7 +9,7 @@ use setu::api::parameters::Compat;
 use setu::api::workload::{CheckState, PodSetUpdate, Verdict};
 use setu::api::{Node, NodeClaim};
 use setu::gang::event::Event;
-use setu::gang::loss::{Loss, Tombstone};
+use setu::gang::loss::{GoneClaim, Loss};
 use setu::gang::message::check_message;
 use setu::gang::reservation::{AdmissionId, Ending};
 use setu::gang::verdict::desired;
@@ -215,7 +215,7 @@ fn what_a_cloud_says_of_its_accounts_reaches_no_tenant() {
     }
     for reason in ["InsufficientCapacityError", "LaunchFailed"] {
         let event = Some((reason.to_owned(), SECRET.to_owned()));
-        let died = Tombstone { event, noticed: Some(at(0)), ..Tombstone::default() };
+        let died = GoneClaim { event, noticed: Some(at(0)), ..GoneClaim::default() };
         let Loss::Failed(failure) = Loss::of(3, None, &died, None, at(900_000)) else {
             panic!("{reason} is unclear")
         };
@@ -225,25 +225,25 @@ fn what_a_cloud_says_of_its_accounts_reaches_no_tenant() {
 
 #[test]
 fn the_reason_a_claim_vanished_is_inferred() {
-    let event = |message: &str| Tombstone {
+    let event = |message: &str| GoneClaim {
         event: Some(("InsufficientCapacityError".into(), message.into())),
-        ..Tombstone::default()
+        ..GoneClaim::default()
     };
     let fault = |class| Failure::new(class, "NodePool gpu: so it is");
     let [missing, unready] = [FailureClass::NodeClassMissing, FailureClass::NodeClassNotReady].map(fault);
-    let of = |claim: Option<&NodeClaim>, tombstone: &Tombstone, fault: Option<&Failure>, now| match Loss::of(
+    let of = |claim: Option<&NodeClaim>, gone_claim: &GoneClaim, fault: Option<&Failure>, now| match Loss::of(
         3,
         claim.map(|claim| ClaimView::of(claim, None, &Policy::default(), at(0), None)).as_ref(),
-        tombstone,
+        gone_claim,
         fault,
         at(now),
     ) {
         Loss::Failed(failure) | Loss::Superseded(failure) => failure.reason,
         Loss::Unclear(until) => panic!("unclear until {until}"),
     };
-    let gone = Tombstone { noticed: Some(at(0)), ..Tombstone::default() };
-    let launched = Tombstone { launched: true, ..gone.clone() };
-    let given_up = Tombstone { given_up: true, ..launched.clone() };
+    let gone = GoneClaim { noticed: Some(at(0)), ..GoneClaim::default() };
+    let launched = GoneClaim { launched: true, ..gone.clone() };
+    let given_up = GoneClaim { given_up: true, ..launched.clone() };
     assert_eq!(of(None, &given_up, None, 0), FailureClass::RegistrationTimeout, "nobody else deleted it");
     assert_eq!(of(None, &event("no p5 left"), None, 0), FailureClass::InsufficientCapacity);
     let no_class = event("resolving node class from nodeclaim");

@@ -7,7 +7,7 @@ use crate::api::node_claim::Requirement;
 use crate::api::{NodeClaim, Workload};
 pub(super) use crate::cluster::lock;
 use crate::gang::identity::gang_of;
-use crate::gang::loss::Tombstone;
+use crate::gang::loss::GoneClaim;
 use crate::gang::phase::has_launch_error;
 use crate::names;
 use crate::plan::offering::Offering;
@@ -20,7 +20,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// How long the record of a vanished claim is kept.
-const TOMBSTONE_LIFE: Duration = Duration::from_mins(30);
+const RECORD_LIFE: Duration = Duration::from_mins(30);
 /// A failed delete that was not retried for this long does not count any more.
 const RETRIED: Duration = Duration::from_mins(5);
 /// How often expired records are removed.
@@ -123,7 +123,7 @@ type SlotKey = (String, String, String);
 
 #[derive(Debug, Default)]
 struct ClaimRecord {
-    tombstone: Tombstone,
+    gone_claim: GoneClaim,
     node_pool: String,
     requirements: Vec<Requirement>,
     workload: Option<ObjectRef<Workload>>,
@@ -152,8 +152,8 @@ struct Undeletable {
 impl ClaimRecord {
     /// Whether it holds anything that the claim itself does not show.
     fn adds_to_claim(&self) -> bool {
-        let Self { tombstone, deleted, undeletable, launch_error, .. } = self;
-        tombstone.event.is_some() || deleted.is_some() || undeletable.is_some() || launch_error.is_some()
+        let Self { gone_claim, deleted, undeletable, launch_error, .. } = self;
+        gone_claim.event.is_some() || deleted.is_some() || undeletable.is_some() || launch_error.is_some()
     }
 }
 
@@ -163,7 +163,7 @@ impl ClaimRecordStore {
         let (name, key) = (claim.name_any(), claim.taken_over().map(|_| slot_key(claim)));
         let mut records = lock(&self.0);
         let record = records.record(&name);
-        record.tombstone.launched |= claim.is("Launched");
+        record.gone_claim.launched |= claim.is("Launched");
         claim.label(names::NODEPOOL).clone_into(&mut record.node_pool);
         record.requirements.clone_from(&claim.spec.requirements);
         record.workload = workload_of(claim);
@@ -206,7 +206,7 @@ impl ClaimRecordStore {
     /// Records a Warning event on a claim; returns the Workload to reconcile, if it is known.
     pub fn on_warning_event(&self, claim: &str, reason: &str, message: &str) -> Option<ObjectRef<Workload>> {
         self.with(claim, |record| {
-            record.tombstone.event = Some((reason.to_owned(), message.to_owned()));
+            record.gone_claim.event = Some((reason.to_owned(), message.to_owned()));
             record.workload.clone()
         })
     }
@@ -255,11 +255,11 @@ impl ClaimRecordStore {
     }
 
     /// What is known about a claim that is missing or being deleted, and its NodePool.
-    pub fn missed(&self, claim: &str, now: Timestamp) -> (Tombstone, String) {
+    pub fn missed(&self, claim: &str, now: Timestamp) -> (GoneClaim, String) {
         self.with(claim, |record| {
-            record.tombstone.noticed.get_or_insert(now);
+            record.gone_claim.noticed.get_or_insert(now);
             let given_up = record.deleted.is_some();
-            (Tombstone { given_up, ..record.tombstone.clone() }, record.node_pool.clone())
+            (GoneClaim { given_up, ..record.gone_claim.clone() }, record.node_pool.clone())
         })
     }
 
@@ -282,7 +282,7 @@ impl ClaimRecordMaps {
         if self.weeded.is_none_or(|last| now.duration_since(last) > WEEDING) {
             self.weeded = Some(now);
             self.records
-                .retain(|_, r| r.touched.is_some_and(|last| now.duration_since(last) < TOMBSTONE_LIFE));
+                .retain(|_, r| r.touched.is_some_and(|last| now.duration_since(last) < RECORD_LIFE));
             let records = &self.records;
             self.by_slot.retain(|_, name| records.contains_key(name));
         }

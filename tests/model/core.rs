@@ -12,7 +12,7 @@ use setu_core::api::{NodeClaim, Workload};
 use setu_core::gang::diagram;
 use setu_core::gang::event::{Effect, Event, ProgressReason, Reason};
 use setu_core::gang::journal::Transition;
-use setu_core::gang::loss::{ClaimRecords, Tombstone};
+use setu_core::gang::loss::{ClaimRecords, GoneClaim};
 use setu_core::gang::opening::{self, OpenedGang};
 use setu_core::gang::reservation::AdmissionId;
 use setu_core::gang::{
@@ -462,8 +462,8 @@ impl ClaimRecords for ModelRecords {
         None
     }
 
-    fn missed(&self, _: &str, _: Timestamp) -> (Tombstone, Option<Failure>) {
-        (Tombstone { launched: self.late, ..Tombstone::default() }, None)
+    fn missed(&self, _: &str, _: Timestamp) -> (GoneClaim, Option<Failure>) {
+        (GoneClaim { launched: self.late, ..GoneClaim::default() }, None)
     }
 
     fn needs_nodes(&self) -> bool {

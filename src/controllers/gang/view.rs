@@ -6,7 +6,7 @@ use crate::api::{Node, NodeClaim, Workload};
 use crate::controllers::Context;
 use crate::controllers::plans;
 use crate::gang::elastic_job::needs_more_nodes;
-use crate::gang::loss::{ClaimRecords, Tombstone, pool_fault};
+use crate::gang::loss::{ClaimRecords, GoneClaim, pool_fault};
 use crate::gang::{ClaimView, Failure, Forecast, Snapshot, SnapshotParts, State};
 use crate::plan::Request;
 use jiff::Timestamp;
@@ -103,11 +103,11 @@ impl ClaimRecords for Records<'_> {
         self.scope.context.claim_records.taken_over(&self.scope.id, attempt, slot)
     }
 
-    fn missed(&self, name: &str, now: Timestamp) -> (Tombstone, Option<Failure>) {
+    fn missed(&self, name: &str, now: Timestamp) -> (GoneClaim, Option<Failure>) {
         self.scope.context.remember_claim(name);
-        let (tombstone, pool) = self.scope.context.claim_records.missed(name, now);
+        let (gone_claim, pool) = self.scope.context.claim_records.missed(name, now);
         let pool = self.scope.context.stores.plan.node_pools.get(&ObjectRef::new(&pool));
-        (tombstone, pool.and_then(|pool| pool_fault(&pool)))
+        (gone_claim, pool.and_then(|pool| pool_fault(&pool)))
     }
 
     fn needs_nodes(&self) -> bool {

@@ -13,7 +13,7 @@ use jiff::{SignedDuration, Timestamp};
 use std::collections::BTreeMap;
 
 /// How long to wait for another watch to deliver the cause of a vanished claim.
-const TOMBSTONE_GRACE: SignedDuration = SignedDuration::from_secs(10);
+const GONE_CLAIM_GRACE: SignedDuration = SignedDuration::from_secs(10);
 /// Age at which Karpenter itself gives up a launch.
 const KARPENTER_LAUNCH_LIMIT: SignedDuration = SignedDuration::from_mins(5);
 /// How many replacements back to search for the last claim of a slot.
@@ -21,7 +21,7 @@ const REPLACEMENTS_SEARCHED: usize = 32;
 
 /// What watches recorded about a claim that is gone or being deleted.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Tombstone {
+pub struct GoneClaim {
     /// Reason and message of the last Warning event on it.
     pub event: Option<(String, String)>,
     /// Whether it had been launched when last seen.
@@ -50,16 +50,16 @@ impl Loss {
     pub fn of(
         slot: u32,
         claim: Option<&ClaimView>,
-        tombstone: &Tombstone,
+        gone_claim: &GoneClaim,
         pool_fault: Option<&Failure>,
         now: Timestamp,
     ) -> Self {
-        if let Some(failure) = cause(slot, claim, tombstone, pool_fault, now) {
+        if let Some(failure) = cause(slot, claim, gone_claim, pool_fault, now) {
             return Self::Failed(failure);
         }
-        let noticed = tombstone.noticed.unwrap_or(now);
-        if noticed + TOMBSTONE_GRACE > now {
-            return Self::Unclear(noticed + TOMBSTONE_GRACE);
+        let noticed = gone_claim.noticed.unwrap_or(now);
+        if noticed + GONE_CLAIM_GRACE > now {
+            return Self::Unclear(noticed + GONE_CLAIM_GRACE);
         }
         let message = format!(
             "the NodeClaim of slot {slot} was deleted before its launch, and no event says why; it counts as a lack of \
@@ -95,7 +95,7 @@ pub trait ClaimRecords {
     /// The claim that was taken over for a slot of an attempt, if one was.
     fn taken_over(&self, attempt: u32, slot: u32) -> Option<String>;
     /// What is known about a claim that is missing now, and what is wrong with its NodePool.
-    fn missed(&self, name: &str, now: Timestamp) -> (Tombstone, Option<Failure>);
+    fn missed(&self, name: &str, now: Timestamp) -> (GoneClaim, Option<Failure>);
     /// Whether the pods of an elastic Job need the nodes that this slice has lost.
     fn needs_nodes(&self) -> bool;
 }
@@ -137,8 +137,8 @@ pub fn losses(
         }
         let last = || last_known(memory, identity, records, slot);
         let (generation, name) = claim.map_or_else(last, |c| (c.generation, c.name.clone()));
-        let (tombstone, pool_fault) = records.missed(&name, now);
-        let loss = Loss::of(slot, claim, &tombstone, pool_fault.as_ref(), now);
+        let (gone_claim, pool_fault) = records.missed(&name, now);
+        let loss = Loss::of(slot, claim, &gone_claim, pool_fault.as_ref(), now);
         Some((slot, if generation < memory.generation { loss.superseded() } else { loss }))
     };
     let losses: BTreeMap<u32, Loss> = (0..memory.slots).filter_map(lost).collect();
@@ -167,7 +167,7 @@ pub fn last_known(
     })
 }
 
-impl Tombstone {
+impl GoneClaim {
     /// Whether Karpenter's event names a lack of capacity.
     fn names_capacity(&self) -> bool {
         self.event.as_ref().is_some_and(|(reason, _)| reason.starts_with("InsufficientCapacity"))
@@ -191,20 +191,20 @@ pub fn pool_fault(pool: &NodePool) -> Option<Failure> {
 fn cause(
     slot: u32,
     claim: Option<&ClaimView>,
-    tombstone: &Tombstone,
+    gone_claim: &GoneClaim,
     pool_fault: Option<&Failure>,
     now: Timestamp,
 ) -> Option<Failure> {
     let failed = |class, message: String| Some(Failure::new(class, message));
-    if tombstone.names_capacity() {
+    if gone_claim.names_capacity() {
         // Karpenter publishes the same event if the NodeClass is missing; the NodePool shows the difference.
         let missing = pool_fault.filter(|fault| fault.reason == FailureClass::NodeClassMissing).cloned();
         let message = || format!("the provider has no capacity for slot {slot} now");
         return missing.or_else(|| failed(FailureClass::InsufficientCapacity, message()));
     }
     let has_reached = |phase: ClaimPhase| claim.is_some_and(|c| c.phase >= phase);
-    let launched = tombstone.launched || has_reached(ClaimPhase::Registering);
-    if tombstone.given_up {
+    let launched = gone_claim.launched || has_reached(ClaimPhase::Registering);
+    if gone_claim.given_up {
         let class = match (launched, has_reached(ClaimPhase::Initializing)) {
             (_, true) => FailureClass::InitializationTimeout,
             (true, false) => FailureClass::RegistrationTimeout,
