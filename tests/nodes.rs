@@ -200,6 +200,10 @@ async fn gang_with_devices(policy: &str, rules: &Value) -> Stage {
     let stage = Stage::new(&format!(", devices: [{entry}]{policy}"));
     world::weather(&stage.admin, rules);
     let exactly = json!({"deviceClassName": "gpu.example.com", "allocationMode": "ExactCount", "count": 2});
+    let class = json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "gpu.example.com"}, "spec": {},
+    });
+    stage.admin.create(&kinds::DEVICE_CLASS, class).unwrap();
     let template = json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
         "metadata": {"namespace": ID, "name": "two"},

@@ -107,6 +107,7 @@ fn job() -> Value {
                 {"name": "data", "persistentVolumeClaim": {"claimName": "data"}},
                 {"name": "scratch", "persistentVolumeClaim": {"claimName": "scratch"}},
             ],
+            "resourceClaims": [{"name": "nic", "resourceClaimTemplateName": "nic"}],
             "containers": [{"name": "main", "image": "none", "resources": {"requests": limits, "limits": limits}}],
         }}},
     })
@@ -132,17 +133,50 @@ fn storage() -> [(&'static kinds::ServedKind, Value); 4] {
     ]
 }
 
+/// Where the nodes have a device of a class, by policy and by weather.
+const POLICY: &str = "apiVersion: setu.kueue.x-k8s.io/v1alpha1
+kind: Policy
+defaults: {devices: [{deviceClass: nic.example.com, driver: nic.example.com, perNode: 1}]}
+";
+
+/// The class, a template that asks for one of its devices, and the weather.
+fn devices() -> [(&'static kinds::ServedKind, Value); 3] {
+    let class = "nic.example.com";
+    let request = json!({"name": "nic", "exactly": {"deviceClassName": class, "count": 1}});
+    let weather = json!({"rules": [{"devices": {class: 1}}]}).to_string();
+    [
+        (
+            &kinds::DEVICE_CLASS,
+            json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": class}, "spec": {}}),
+        ),
+        (
+            &kinds::RESOURCE_CLAIM_TEMPLATE,
+            json!({
+                "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
+                "metadata": {"namespace": ID, "name": "nic"}, "spec": {"spec": {"devices": {"requests": [request]}}},
+            }),
+        ),
+        (
+            &kinds::CONFIG_MAP,
+            json!({
+                "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "kube-system", "name": "weather"},
+                "data": {ID: weather},
+            }),
+        ),
+    ]
+}
+
 /// A cluster with a gang that has its nodes.
 async fn world() -> (SimCluster, Setu) {
     let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap());
-    let policy = PolicyFile::parse("apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\n").unwrap();
+    let policy = PolicyFile::parse(POLICY).unwrap();
     let mut cluster = SimCluster::start(7, &clock, &scenario::controller_name_of(ID), policy);
     let admin = cluster.server.user("admin");
     for object in scenario::objects(ID, 100).unwrap() {
         let kind = kinds::ALL.iter().find(|k| k.kind == object["kind"]).unwrap();
         admin.create(kind, object).unwrap();
     }
-    for (kind, object) in storage() {
+    for (kind, object) in storage().into_iter().chain(devices()) {
         admin.create(kind, object).unwrap();
     }
     let setu = cluster.start_setu(&Start::default());
@@ -192,7 +226,8 @@ async fn the_viewer_role_grants_exactly_what_the_reading_commands_need() {
     let folder = Folder::new("reads");
     let manifest = folder.write("job.yaml", &job().to_string());
     let name = scenario::controller_name_of(ID);
-    let plan = ["plan", "--controller-name", &name];
+    let policy = folder.write("policy.yaml", POLICY);
+    let plan = ["plan", "--controller-name", &name, "--config", &policy];
     let commands: [Vec<&str>; 6] = [
         [&plan[..], &["-f", &manifest]].concat(),
         [&plan[..], &["-n", ID, "train"]].concat(),

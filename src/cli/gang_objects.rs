@@ -66,11 +66,11 @@ impl<'o> GangObjects<'o> {
     /// Explains it by the snapshot that decides its next step, as far as the objects show it.
     pub fn explain(&self, journal: &Journal) -> Explanation {
         let (policy, now) = (self.policy(journal), self.objects.now);
-        let approved = journal.state.is_approved();
+        let is_reported = self.reported() == Verdict::Ready;
         let view = |claim| {
             let node = self.node_of(claim);
             let mut view = ClaimView::of(claim, node, &policy, now, None);
-            if !approved {
+            if !is_reported {
                 wait_for_devices(&mut view, claim, node, &self.objects.resource_slices, now);
             }
             view

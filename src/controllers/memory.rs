@@ -281,8 +281,7 @@ impl ClaimRecordMaps {
         let now = Instant::now();
         if self.weeded.is_none_or(|last| now.duration_since(last) > WEEDING) {
             self.weeded = Some(now);
-            self.records
-                .retain(|_, r| r.touched.is_some_and(|last| now.duration_since(last) < RECORD_LIFE));
+            self.records.retain(|_, r| r.touched.is_some_and(|last| now.duration_since(last) < RECORD_LIFE));
             let records = &self.records;
             self.by_slot.retain(|_, name| records.contains_key(name));
         }

@@ -34,7 +34,9 @@ impl Gang<'_> {
         let pods = found.zip(rest).map(|(found, rest)| [found, rest].concat());
         let each = plans::each(self.scope.context, &self.request(workload));
         self.observed.others = OtherPods::listed(pods.as_deref(), nodes, each);
-        let with_devices = self.observed.nodes_with_devices(&self.journal().state);
+        let reported =
+            workload.check(&self.scope.identity.check).map(|check| check.state).unwrap_or_default();
+        let with_devices = self.observed.nodes_with_devices(reported);
         self.observed.resource_slices = resource_slices::of_nodes(client, with_devices).await?;
         Ok(())
     }

@@ -26,6 +26,7 @@ const FILES: &[(&str, &str)] = &files![
     "crowded",
     "crowded-by-tolerant",
     "device-class",
+    "devices",
     "do-not-repair",
     "dry-run",
     "given-back",

@@ -35,6 +35,9 @@ pub struct DeviceClaim {
     /// Requests that are all to be met.
     #[serde(default)]
     pub requests: Vec<DeviceRequest>,
+    /// Attributes that devices must or must not share. Only their presence matters.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub constraints: Vec<serde_json::Value>,
 }
 
 /// One request for devices: either `exactly` or `first_available`.
@@ -72,7 +75,7 @@ pub struct ExactDeviceRequest {
     pub allocation_mode: Option<String>,
     /// How many with `ExactCount`; 1 if it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub count: Option<u32>,
+    pub count: Option<u64>,
     /// Whether the pods get access to devices that others use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub admin_access: Option<bool>,

@@ -25,7 +25,7 @@ pub struct ResourceSliceSpec {
     /// The node that has the devices; empty for devices that are not of a single node.
     #[serde(default)]
     pub node_name: String,
-    /// The devices, of which only the number matters.
+    /// The devices, of which only the number and the taints matter.
     #[serde(default)]
     pub devices: Vec<PublishedDevice>,
 }
@@ -47,4 +47,23 @@ pub struct ResourcePool {
 
 /// A device in a ResourceSlice.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
-pub struct PublishedDevice {}
+pub struct PublishedDevice {
+    /// Taints that its driver sets. No request is known to tolerate one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub taints: Vec<DeviceTaint>,
+}
+
+/// A taint of a device.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+pub struct DeviceTaint {
+    /// `NoSchedule`, `NoExecute` or `None`.
+    #[serde(default)]
+    pub effect: String,
+}
+
+impl PublishedDevice {
+    /// Whether pods can get it.
+    pub fn is_usable(&self) -> bool {
+        !self.taints.iter().any(|taint| ["NoSchedule", "NoExecute"].contains(&taint.effect.as_str()))
+    }
+}

@@ -64,7 +64,7 @@ pub fn wait_for_room(
         || Some(WaitsFor::OtherPods { node: name(), resource: resources::shortage(requests, &left)? });
     let by_daemons = || {
         let left = resources::minus(&left, &taken.daemons);
-        let resource = resources::shortage(&least(requests, each)?, &left)?;
+        let resource = resources::shortage(&least(claim, each)?, &left)?;
         Some(WaitsFor::DaemonSets { node: name(), resource })
     };
     if let Some(waits_for) = by_others().or_else(by_daemons) {
@@ -72,16 +72,23 @@ pub fn wait_for_room(
     }
 }
 
-/// The least that the pods on a node with these requests may take: one pod of any pod set that fits and needs the same
-/// devices. `None` if no pod set does.
-fn least(requests: &ResourceList, each: &[ResourceList]) -> Option<ResourceList> {
+/// The least that the pods on the node of this claim may take: one pod of any pod set that fits and needs the same devices. `None`
+/// if no pod set does. Devices that the claim records in its annotation instead of requesting them do not count.
+fn least(claim: &NodeClaim, each: &[ResourceList]) -> Option<ResourceList> {
+    let requests = &claim.spec.resources.requests;
+    let is_recorded = !claim.devices().is_empty();
+    let reported = |pod: &ResourceList| {
+        let mut pod = pod.clone();
+        pod.retain(|key, _| !is_recorded || !resources::is_device(key) || requests.contains_key(key));
+        pod
+    };
     let devices = |list: &ResourceList| -> BTreeSet<String> {
         list.keys().filter(|key| resources::is_device(key)).cloned().collect()
     };
     let asked = devices(requests);
     let may_be =
-        |pod: &&ResourceList| devices(pod) == asked && resources::first_insufficient(pod, requests).is_none();
-    each.iter().filter(may_be).cloned().reduce(|a, b| {
+        |pod: &ResourceList| devices(pod) == asked && resources::first_insufficient(pod, requests).is_none();
+    each.iter().map(reported).filter(may_be).reduce(|a, b| {
         let mut least = resources::min(&a, &b);
         least.retain(|key, _| a.contains_key(key) && b.contains_key(key));
         least
@@ -117,10 +124,15 @@ mod tests {
 
     /// The same, if a pod of each pod set takes this.
     fn health_among(pods: &[Pod], each: &[Value]) -> Health {
+        health_of(&json!({}), pods, each)
+    }
+
+    /// The same, of a claim with these annotations.
+    fn health_of(annotations: &Value, pods: &[Pod], each: &[Value]) -> Health {
         let each: Vec<ResourceList> =
             each.iter().map(|e| serde_json::from_value(e.clone()).unwrap()).collect();
         let claim: NodeClaim = serde_json::from_value(json!({
-            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {"name": "c"},
+            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {"name": "c", "annotations": annotations},
             "spec": {
                 "nodeClassRef": {"group": "g", "kind": "k", "name": "n"},
                 "resources": {"requests": {"cpu": "6", "pods": "3"}},
@@ -135,6 +147,17 @@ mod tests {
         let taken = usage_by_node(pods).remove("n1").unwrap_or_default();
         wait_for_room(&mut view, &claim, &node, (&taken, &each), Timestamp::UNIX_EPOCH);
         view.health
+    }
+
+    #[test]
+    fn room_for_daemon_sets_counts_too_where_the_pods_get_devices_by_claims() {
+        let devices = json!([{"deviceClass": "gpu", "driver": "gpu", "count": 1}]).to_string();
+        let each = [json!({"cpu": "5", "pods": "1", "nvidia.com/gpu": "1"})];
+        let daemon = [pod(&of("DaemonSet")), pod(&of("DaemonSet"))];
+        let waits =
+            |annotations: Value| matches!(health_of(&annotations, &daemon, &each), Health::Coming { .. });
+        assert!(waits(json!({crate::names::DEVICES: devices})));
+        assert!(!waits(json!({})), "its node is not for these pods");
     }
 
     #[test]

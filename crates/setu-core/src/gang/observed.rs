@@ -12,6 +12,7 @@ use super::state::State;
 use super::unbound::PodCheck;
 use super::waits::WaitsFor;
 use crate::api::pod::ResourceList;
+use crate::api::workload::Verdict;
 use crate::api::{Node, NodeClaim, Pod};
 use crate::names;
 use crate::plan::taints::may_stay;
@@ -166,11 +167,11 @@ impl Observed {
         u32::try_from(ready).is_ok_and(|nodes| nodes >= journal.memory.slots)
     }
 
-    /// The Nodes whose drivers must have published devices before a gang in this state is ready. Once it was ready, a driver may
-    /// be updated.
-    pub fn nodes_with_devices(&self, state: &State) -> Vec<String> {
+    /// The Nodes whose drivers must have published devices before a gang with this verdict is reported Ready. Once it was, a driver
+    /// may be updated.
+    pub fn nodes_with_devices(&self, reported: Verdict) -> Vec<String> {
         let with =
-            self.claims.iter().filter(|claim| *state == State::WaitingReady && !claim.devices().is_empty());
+            self.claims.iter().filter(|claim| reported != Verdict::Ready && !claim.devices().is_empty());
         let named = with.filter_map(NodeClaim::node_name).filter(|name| self.nodes.contains_key(*name));
         named.map(str::to_owned).collect()
     }

@@ -71,7 +71,8 @@ fn lack(asked: &[RequestedDevices], node: &str, slices: &NodeResourceSlices) -> 
         *count = count.saturating_add(devices.count);
     }
     let of = |driver: &str| published.clone().filter(|slice| slice.spec.driver == driver).collect::<Vec<_>>();
-    drivers.into_iter().find_map(|(driver, count)| lack_of_driver(driver, count, &of(driver)))
+    let lack = drivers.into_iter().find_map(|(driver, count)| lack_of_driver(driver, count, &of(driver)));
+    lack.map(|lack| format!("{lack}, on node {node}"))
 }
 
 /// What these ResourceSlices of a driver lack of so many devices.
@@ -95,7 +96,7 @@ fn lack_of_driver(driver: &str, asked: u64, slices: &[&ResourceSlice]) -> Option
                 "the rest of pool {name} of driver {driver}: {published} of {wanted} ResourceSlices of generation {latest}"
             ));
         }
-        devices += slices.iter().map(|slice| slice.spec.devices.len()).sum::<usize>();
+        devices += slices.iter().flat_map(|slice| &slice.spec.devices).filter(|one| one.is_usable()).count();
     }
     let devices = u64::try_from(devices).unwrap_or(u64::MAX);
     (devices < asked).then(|| {
@@ -134,17 +135,17 @@ mod tests {
 
     #[test]
     fn a_node_lacks_devices_until_its_pools_are_complete_and_hold_enough() {
-        let publish = Some("driver gpu to publish its ResourceSlices".to_owned());
+        let publish = Some("driver gpu to publish its ResourceSlices, on node n".to_owned());
         assert_eq!(lacks(Vec::new()), publish);
         assert_eq!(
             lacks(vec![slice("nic", ("n", 1, 1), "n", 4), slice("gpu", ("m", 1, 1), "m", 4)]),
             publish
         );
         let half = || slice("gpu", ("n", 1, 2), "n", 2);
-        let rest = "the rest of pool n of driver gpu: 1 of 2 ResourceSlices of generation 1";
+        let rest = "the rest of pool n of driver gpu: 1 of 2 ResourceSlices of generation 1, on node n";
         assert_eq!(lacks(vec![half()]).as_deref(), Some(rest));
         assert_eq!(lacks(vec![half(), half()]), None);
-        let few = "driver gpu to publish enough devices: 3 of 4 in its ResourceSlices";
+        let few = "driver gpu to publish enough devices: 3 of 4 in its ResourceSlices, on node n";
         assert_eq!(lacks(vec![slice("gpu", ("n", 1, 1), "n", 3)]).as_deref(), Some(few));
     }
 
@@ -152,9 +153,21 @@ mod tests {
     fn slices_of_an_outdated_generation_do_not_count() {
         let old = slice("gpu", ("n", 1, 1), "n", 8);
         let new = slice("gpu", ("n", 2, 2), "n", 8);
-        let rest = "the rest of pool n of driver gpu: 1 of 2 ResourceSlices of generation 2";
+        let rest = "the rest of pool n of driver gpu: 1 of 2 ResourceSlices of generation 2, on node n";
         assert_eq!(lacks(vec![old.clone(), new.clone()]).as_deref(), Some(rest));
         assert_eq!(lacks(vec![old, new.clone(), new]), None);
+    }
+
+    #[test]
+    fn tainted_devices_do_not_count() {
+        let mut slice = slice("gpu", ("n", 1, 1), "n", 4);
+        let taint = |effect: &str| {
+            serde_json::from_value(json!({"taints": [{"key": "k", "effect": effect}]})).unwrap()
+        };
+        slice.spec.devices[0] = taint("NoSchedule");
+        slice.spec.devices[1] = taint("None");
+        let few = "driver gpu to publish enough devices: 3 of 4 in its ResourceSlices, on node n";
+        assert_eq!(lacks(vec![slice]).as_deref(), Some(few));
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub enum WaitsFor {
     ResourceSlices {
         /// Name of the Node.
         node: String,
-        /// What is missing, in words that follow "waits for".
+        /// What is missing and where, in words that follow "waits for".
         lack: String,
     },
     /// Pods of others to leave its Node.
@@ -102,7 +102,7 @@ impl fmt::Display for WaitsFor {
                 NodeProblem::Condition(kind, status) => write!(f, "condition {kind}={status} of node {node}"),
             },
             Self::Devices { node, resource } => write!(f, "node {node} to offer enough {resource}"),
-            Self::ResourceSlices { node, lack } => write!(f, "{lack}, on node {node}"),
+            Self::ResourceSlices { lack, .. } => f.write_str(lack),
             Self::OtherPods { node, resource } => {
                 write!(f, "other pods to leave node {node}, where they leave too little {resource}")
             }

@@ -9,7 +9,7 @@ use super::misspelt::misspelt;
 use super::taints::{gang_taint, tolerates};
 use super::{Obstacle, ObstacleReason, Request, devices};
 use crate::api::node_claim::{NodeClaimSpec, NodeClassRef, Requirement, ResourceRequests};
-use crate::api::parameters::{CapacityReservation, CapacityType, Pinning, Tier};
+use crate::api::parameters::{CapacityReservation, CapacityType, NodeDevices, Pinning, Tier};
 use crate::api::pod::{PodSpec, ResourceList};
 use crate::api::requirements::{
     Clash, Requirements, Values, is_label_value, is_reserved, is_well_known, normalized,
@@ -44,7 +44,7 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// Narrows a NodePool to what a pod set needs.
+    /// Narrows a NodePool to what a pod set needs, and to nodes with the devices of these entries of the policy.
     ///
     /// # Errors
     /// What the pod set, its flavors or the policy ask for and the NodePool cannot give.
@@ -53,11 +53,11 @@ impl Draft {
         request: &Request<'_>,
         tier: &Tier,
         wanted: &PodSetDemand<'_>,
+        devices: &[&NodeDevices],
     ) -> Result<Self, Obstacle> {
         let parts = DraftParts { pool, request, tier, wanted };
         let offered = parts.with_flavors(parts.offered()?)?;
-        let pods = (wanted.pod_set.name.as_str(), &wanted.each);
-        let offered = devices::narrowed(&request.policy.devices, pods, parts.node_pool(), offered)?;
+        let offered = devices::narrowed(devices, parts.node_pool(), offered)?;
         let defined = offered.iter().map(|(key, _)| key.clone()).collect();
         let requirements = parts.with_pods(&offered)?;
         parts.check_labels(&requirements)?;

@@ -5,7 +5,7 @@
 
 pub mod asked;
 
-use super::resources::amount;
+use super::resources::{self, amount};
 use super::shape::Shape;
 use super::{Obstacle, ObstacleReason};
 use crate::api::NodeClaim;
@@ -20,6 +20,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// One, in billionths.
 const WHOLE: i128 = 1_000_000_000;
+/// The most ways to give pods their devices that are tried.
+const CHOICES: usize = 64;
 
 /// The extended resource that stands for devices of a class.
 pub fn resource_of(class: &str) -> String {
@@ -33,9 +35,14 @@ pub fn class_of(resource: &str) -> Option<&str> {
 
 /// The devices that a node has by these entries of the policy.
 pub fn per_node<'d>(entries: impl IntoIterator<Item = &'d NodeDevices>) -> ResourceList {
-    let count =
-        |entry: &NodeDevices| (resource_of(&entry.device_class), Quantity(entry.per_node.to_string()));
-    entries.into_iter().map(count).collect()
+    entries
+        .into_iter()
+        .map(|entry| (resource_of(&entry.device_class), count(entry.per_node.into())))
+        .collect()
+}
+
+fn count(devices: u64) -> Quantity {
+    Quantity(devices.to_string())
 }
 
 /// The entries, one for each class, whose devices a node with these requirements has for certain. Of several for a class, the one
@@ -56,42 +63,62 @@ pub fn certain<'d>(entries: &'d [NodeDevices], requirements: &Requirements) -> V
 }
 
 /// Adds these devices to what a shape offers. They take the place of the extended resources that the policy names with them: no
-/// device plugin serves those where a driver publishes the devices.
+/// device plugin serves those where a driver publishes the devices. NodePool limits and budgets still count those. Where the shape
+/// has fewer of them than the policy states devices, the shape is right.
 pub fn add_to(shape: &mut Shape, entries: &[&NodeDevices]) {
-    shape.allocatable.retain(|resource, _| {
-        !entries.iter().any(|entry| entry.extended_resource.as_ref() == Some(resource))
-    });
-    shape.allocatable.extend(per_node(entries.iter().copied()));
+    shape.capacity = shape.counts_with();
+    for entry in entries {
+        let stated = ResourceList::from([(resource_of(&entry.device_class), count(entry.per_node.into()))]);
+        let known = entry.extended_resource.as_ref().and_then(|name| shape.allocatable.remove(name));
+        let known = known.map(|known| [(resource_of(&entry.device_class), known)].into());
+        shape
+            .allocatable
+            .extend(known.map_or_else(|| stated.clone(), |known| resources::min(&stated, &known)));
+    }
 }
 
-/// These requirements of nodes of a NodePool, narrowed by `entries` to nodes that have the devices that each pod of a pod set asks for.
+/// The ways to give each pod of a pod set its devices from a node: one entry for each class that it asks for, in the policy's order.
+/// At least one, which is empty if it asks for none.
 ///
 /// # Errors
-/// No entry has enough devices, or the NodePool meets the requirements of none that has.
-pub fn narrowed(
-    entries: &[NodeDevices],
-    (pod_set, each): (&str, &ResourceList),
-    node_pool: &str,
-    requirements: Requirements,
-) -> Result<Requirements, Obstacle> {
-    let mut classes = each.keys().filter_map(|resource| Some((resource, class_of(resource)?)));
-    classes.try_fold(requirements, |requirements, (resource, class)| {
+/// No entry has enough devices of a class for a pod.
+pub fn choices<'d>(
+    entries: &'d [NodeDevices],
+    pod_set: &str,
+    each: &ResourceList,
+) -> Result<Vec<Vec<&'d NodeDevices>>, Obstacle> {
+    let classes = each.keys().filter_map(|resource| Some((resource, class_of(resource)?)));
+    classes.into_iter().try_fold(vec![Vec::new()], |chosen, (resource, class)| {
         let stated = || entries.iter().filter(|entry| entry.device_class == class);
         let asked = amount(each, resource);
-        let mut clash = None;
-        for entry in stated().filter(|entry| amount(&per_node([*entry]), resource) >= asked) {
-            let mut all = requirements.clone();
-            match all.add_all(&entry.requirements) {
-                Ok(()) => return Ok(all),
-                Err(first) => clash = clash.or(Some(first)),
-            }
+        let enough: Vec<&NodeDevices> =
+            stated().filter(|entry| amount(&per_node([*entry]), resource) >= asked).collect();
+        if enough.is_empty() {
+            return Err(too_many(pod_set, class, asked, stated().map(|entry| entry.per_node).max()));
         }
-        let who = format!("the entry of DeviceClass {class} under devices in the policy");
-        Err(clash.map_or_else(
-            || too_many(pod_set, class, asked, stated().map(|entry| entry.per_node).max()),
-            |clash| Obstacle::new(ObstacleReason::RequirementsClash, clash.in_words(&who, node_pool)),
-        ))
+        let with = |chosen: &Vec<&'d NodeDevices>| {
+            enough.iter().map(|entry| [chosen.as_slice(), &[*entry]].concat()).collect::<Vec<_>>()
+        };
+        Ok(chosen.iter().flat_map(with).take(CHOICES).collect())
     })
+}
+
+/// These requirements of nodes of a NodePool, narrowed to nodes that have the devices of these entries.
+///
+/// # Errors
+/// The NodePool cannot meet the requirements of an entry.
+pub fn narrowed(
+    entries: &[&NodeDevices],
+    node_pool: &str,
+    mut requirements: Requirements,
+) -> Result<Requirements, Obstacle> {
+    for entry in entries {
+        let who = format!("the entry of DeviceClass {} under devices in the policy", entry.device_class);
+        requirements.add_all(&entry.requirements).map_err(|clash| {
+            Obstacle::new(ObstacleReason::RequirementsClash, clash.in_words(&who, node_pool))
+        })?;
+    }
+    Ok(requirements)
 }
 
 /// The obstacle of pods that ask for more devices of a class than a node has by any entry.
@@ -107,8 +134,7 @@ fn too_many(pod_set: &str, class: &str, asked: Amount, most: Option<u32>) -> Obs
 
 /// The devices that a claim's pods ask for, by the class's resource.
 pub fn amounts(requested: &[RequestedDevices]) -> ResourceList {
-    let amount = |one: &RequestedDevices| (resource_of(&one.device_class), Quantity(one.count.to_string()));
-    requested.iter().map(amount).collect()
+    requested.iter().map(|one| (resource_of(&one.device_class), count(one.count))).collect()
 }
 
 /// Takes devices out of a claim's requests, because no Node reports them, and records them in its annotations. `entries` have one
@@ -193,6 +219,8 @@ mod tests {
         let template = object(json!({"metadata": {"name": "two", "namespace": "ns"}, "spec": spec}));
         world.storage.claim_templates = [("two".to_owned(), Found::There(Box::new(template)))].into();
         world.policy.devices = stated(&json!([entry("p5", 8)]));
+        world.objects.device_classes =
+            vec![Arc::new(object(json!({"metadata": {"name": "gpu.nvidia.com"}, "spec": {}})))];
         world.objects.node_pools = vec![ec2()];
         world
     }
@@ -211,10 +239,14 @@ mod tests {
     }
 
     fn ec2() -> Arc<NodePool> {
-        let class = json!({"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"});
-        let size =
+        let sizes =
             json!({"key": "karpenter.k8s.aws/instance-size", "operator": "In", "values": ["48xlarge"]});
-        let spec = json!({"nodeClassRef": class, "requirements": [size]});
+        ec2_of(&json!([sizes]))
+    }
+
+    fn ec2_of(requirements: &Value) -> Arc<NodePool> {
+        let class = json!({"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"});
+        let spec = json!({"nodeClassRef": class, "requirements": requirements});
         pool("gpu", &json!({"spec": {"template": {"spec": spec}}}))
     }
 
@@ -320,6 +352,15 @@ mod tests {
         assert!(reason.may_appear() && message.ends_with("which does not exist; create it"), "{message}");
         world.policy.devices.clear();
         assert!(refused(&world).1.contains("the policy states no devices; add an entry"));
+        let mut world = by_template(&json!({}));
+        world.objects.device_classes.clear();
+        assert!(refused(&world).1.contains("and the DeviceClass does not exist; create it"));
+        let (reason, message) = refused(&by_template(&json!({"exactly": {"count": 33}})));
+        assert_eq!(reason, ResourceClaims);
+        assert!(
+            message.contains("which asks for 33 devices, more than the 32 that Kubernetes gives"),
+            "{message}"
+        );
     }
 
     #[test]
@@ -358,7 +399,9 @@ mod tests {
         let slot = world.provisioned().slots[0].clone();
         assert!(!slot.template.spec.resources.requests.contains_key("nvidia.com/gpu"));
         assert_eq!(slot.template.devices()[0].count, 2);
-        let room = &slot.shape.unwrap().allocatable;
+        let most = |resource: &str| slot.most.resources.get(resource).map(|quantity| quantity.0.as_str());
+        assert_eq!(most("nvidia.com/gpu"), Some("8"), "limits and budgets of GPUs count them");
+        let room = &slot.shape.as_ref().unwrap().allocatable;
         assert_eq!(room[&resource_of("gpu.nvidia.com")].0, "8");
         assert!(!room.contains_key("nvidia.com/gpu"), "its devices are those of the class");
         world.policy.devices[0].extended_resource = None;
@@ -386,6 +429,57 @@ mod tests {
         assert!(
             message.contains("but not spec.extendedResourceName of the DeviceClass; set it there"),
             "{message}"
+        );
+    }
+
+    #[test]
+    fn a_type_with_fewer_devices_than_the_policy_states_counts_with_its_own() {
+        let mut world = world();
+        world.objects.node_pools = vec![ec2_of(&json!([]))];
+        world.policy.devices =
+            stated(&json!([patched(entry("p5", 8), &json!({"extendedResource": "nvidia.com/gpu"}))]));
+        let limits = json!({"cpu": "1", "nvidia.com/gpu": "4"});
+        let world = world.pods(&json!({"containers": [{"resources": {"limits": limits}}]}));
+        let slot = world.provisioned().slots[0].clone();
+        let types: Vec<&String> = slot.instance_types().collect();
+        assert_eq!(types, ["p5.48xlarge"], "p5.4xlarge has one GPU");
+    }
+
+    #[test]
+    fn an_entry_whose_types_the_node_pool_does_not_have_is_passed_over() {
+        let mut world = by_template(&json!({}));
+        let only = json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": ["p5.48xlarge"]}]);
+        world.objects.node_pools = vec![ec2_of(&only)];
+        world.policy.devices = stated(&json!([entry("p4d", 8), entry("p5", 8)]));
+        let slot = world.provisioned().slots[0].clone();
+        let types: Vec<&String> = slot.instance_types().collect();
+        assert_eq!(types, ["p5.48xlarge"]);
+    }
+
+    #[test]
+    fn a_device_plugin_may_serve_the_extended_resource_on_other_nodes() {
+        let mut world = world();
+        world.objects.device_classes.clear();
+        world.policy.devices =
+            stated(&json!([patched(entry("p5", 8), &json!({"extendedResource": "nvidia.com/gpu"}))]));
+        let shape = json!([{"instanceType": "own", "allocatable": {"cpu": "8", "nvidia.com/gpu": "2"}}]);
+        world.policy.shapes = serde_json::from_value(shape).unwrap();
+        let slot = world.provisioned().slots[0].clone();
+        assert!(slot.template.spec.resources.requests.contains_key("nvidia.com/gpu"));
+        assert!(slot.template.devices().is_empty());
+    }
+
+    #[test]
+    fn constraints_of_a_template_are_noted() {
+        let mut world = by_template(&json!({}));
+        let Some(Found::There(template)) = world.storage.claim_templates.get_mut("two") else {
+            panic!("absent")
+        };
+        template.spec.spec.devices.constraints = vec![json!({"matchAttribute": "numa"})];
+        let notes = world.provisioned().notes;
+        assert!(
+            notes.iter().any(|note| note.contains("has constraints, which are not evaluated")),
+            "{notes:?}"
         );
     }
 

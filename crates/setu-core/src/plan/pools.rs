@@ -8,9 +8,9 @@ use super::demand::PodSetDemand;
 use super::gates::readiness;
 use super::passed_over::PassedOver;
 use super::slots::fit::{self, Suits};
-use super::{Cluster, Obstacle, ObstacleReason, Request};
+use super::{Cluster, Obstacle, ObstacleReason, Request, devices};
 use crate::api::NodePool;
-use crate::api::parameters::{PackingMode, Tier};
+use crate::api::parameters::{NodeDevices, PackingMode, Tier};
 use crate::policy::Policy;
 use crate::policy::preset::asks_for_accelerator;
 use std::cmp::Reverse;
@@ -177,12 +177,39 @@ fn draft(
         );
         return Err(Obstacle::new(ObstacleReason::NodePoolNotReady, message));
     }
-    let draft = Draft::new(pool, request, tier, wanted)?.held_to_reservations(tier)?;
+    let draft = with_devices(cluster, pool, request, tier, wanted)?;
     // A static pool stays unusable.
     match (pool.spec.replicas, pool.unusable()) {
         (Some(_), Some(fault)) => Err(Obstacle::new(ObstacleReason::StaticNodePool, fault)),
         _ => fit::of_known_types(cluster, request, draft, wanted),
     }
+}
+
+/// The draft with the first of the policy's entries of devices that types of the NodePool have, as far as types are known.
+fn with_devices(
+    cluster: &Cluster<'_>,
+    pool: &Arc<NodePool>,
+    request: &Request<'_>,
+    tier: &Tier,
+    wanted: &PodSetDemand<'_>,
+) -> Result<Draft, Obstacle> {
+    let draft = |devices: &[&NodeDevices]| {
+        Draft::new(pool, request, tier, wanted, devices)?.held_to_reservations(tier)
+    };
+    let choices = devices::choices(&request.policy.devices, &wanted.pod_set.name, &wanted.each)?;
+    let suits = |draft: &Draft| {
+        let known = fit::of_known_types(cluster, request, draft.clone(), wanted);
+        known.and_then(|known| fit::suits(cluster, request, &known, wanted)).is_ok()
+    };
+    let several = choices.len() > 1;
+    let mut first = None;
+    for devices in choices {
+        match draft(&devices) {
+            Ok(draft) if !several || suits(&draft) => return Ok(draft),
+            other => _ = first.get_or_insert(other),
+        }
+    }
+    first.unwrap_or_else(|| draft(&[]))
 }
 
 /// The NodePool with the missing parts of its nodeClassRef filled in.
@@ -240,7 +267,7 @@ mod tests {
         let shapes = json!([{"instanceType": "p5.48xlarge", "allocatable": {"cpu": "190"}}]);
         let shapes = serde_json::from_value(shapes).unwrap();
         assert!(!needs_all_claims(&Policy { shapes, ..packed(PackingMode::Auto) }, &ec2));
-        let tiers = json!([{"name": "odcr", "reservations": [{"id": "cr-1"}]}]);
+        let tiers = json!([{"name": "odcr", "reservations": [{"id": "cr-1", "nodes": 1}]}]);
         let tiers = serde_json::from_value(tiers).unwrap();
         assert!(needs_all_claims(&Policy { tiers, ..packed(PackingMode::PerPod) }, &kwok));
     }

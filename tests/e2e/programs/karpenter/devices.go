@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sigs.k8s.io/karpenter/dra-kwok-driver/pkg/apis/v1alpha1"
@@ -30,6 +31,12 @@ func (d *driverClient) List(ctx context.Context, list client.ObjectList, opts ..
 	}
 	configs.Items = d.weather.recent(ctx).driverConfigs()
 	return nil
+}
+
+// Create leaves out labels whose values are too long: the driver makes one of the Node's name.
+func (d *driverClient) Create(ctx context.Context, object client.Object, opts ...client.CreateOption) error {
+	maps.DeleteFunc(object.GetLabels(), func(_, value string) bool { return len(value) > validation.LabelValueMaxLength })
+	return d.Client.Create(ctx, object, opts...)
 }
 
 func (w weather) driverConfigs() []v1alpha1.DRAConfig {

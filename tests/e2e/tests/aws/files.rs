@@ -100,6 +100,7 @@ const NOT_PLAYED: &[(&str, Why)] = &[
     ("crowded", Why::NoPart),
     ("crowded-by-tolerant", Why::NoPart),
     ("device-class", Why::NoPart),
+    ("devices", Why::NoPart),
     ("dry-run", Why::NoPart),
     ("elastic", Why::NoPart),
     ("given-back", Why::Remembered),

@@ -4,13 +4,25 @@
 //! a DeviceClass serves into a ResourceClaim. Such devices are in ResourceSlices and not in a Node's allocatable, so a NodeClaim that
 //! requests them never initializes.
 
-use super::{class_of, resource_of};
+use super::{WHOLE, class_of, resource_of};
 use crate::api::pod::{PodSpec, ResourceClaim, ResourceList};
+use crate::api::quantity::Amount;
 use crate::api::resource_claim_template::{DeviceRequest, ExactDeviceRequest, ResourceClaimTemplate};
 use crate::api::workload::PodSet;
 use crate::plan::volumes::Found;
 use crate::plan::{Cluster, Obstacle, ObstacleReason, Outcome, Request, resources};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+/// The most devices that a ResourceClaim can be given: `AllocationResultsMaxSize` of resource.k8s.io/v1.
+const MOST_OF_A_CLAIM: i128 = 32;
+const TOO_MANY: &str = "more than the 32 that Kubernetes gives to one ResourceClaim; request fewer per pod";
+
+/// How many devices these are in all, if that is more than a ResourceClaim can be given.
+fn too_many(devices: &ResourceList) -> Option<String> {
+    let amounts = devices.keys().map(|class| resources::amount(devices, class));
+    let sum = amounts.fold(Amount::default(), Amount::plus);
+    (sum.nanos() > MOST_OF_A_CLAIM * WHOLE).then(|| sum.in_decimals())
+}
 
 /// Names of the ResourceClaimTemplates that pods of this spec name.
 pub fn templates_of(spec: &PodSpec) -> impl Iterator<Item = &String> {
@@ -27,7 +39,7 @@ pub fn with_devices(
     pod_set: &PodSet,
     each: ResourceList,
 ) -> Result<ResourceList, Outcome> {
-    let mut all = ResourceList::new();
+    let (mut all, mut served_by_class) = (ResourceList::new(), ResourceList::new());
     for (resource, amount) in each {
         let class =
             if resources::is_positive(&amount) { served(cluster, request, &resource) } else { Ok(None) };
@@ -35,9 +47,15 @@ pub fn with_devices(
             let message = format!("pod set {} requests {resource}, {why}", pod_set.name);
             Outcome::Refuse(Obstacle::new(ObstacleReason::DeviceClass, message))
         })?;
+        if let Some(class) = &class {
+            served_by_class.insert(class.clone(), amount.clone());
+        }
         all = resources::sum(&all, &[(class.unwrap_or(resource), amount)].into());
     }
     let asker = Asker { cluster, request, pod_set: &pod_set.name };
+    if let Some(devices) = too_many(&served_by_class) {
+        return Err(asker.refused(&format!("requests {devices} devices by extended resources, {TOO_MANY}")));
+    }
     for claim in &pod_set.template.spec.resource_claims {
         all = resources::sum(&all, &asker.devices_of(claim)?);
     }
@@ -65,6 +83,8 @@ fn served(cluster: &Cluster<'_>, request: &Request<'_>, resource: &str) -> Resul
         (Some(class), Some(_)) if stated.any(|entry| entry.device_class == class) => {
             Ok(Some(resource_of(class)))
         }
+        // Device plugins serve it on other nodes.
+        (_, Some(_)) if has_plugin(cluster, request, resource) => Ok(None),
         (_, Some(entry)) => Err(format!(
             "which is extendedResource of DeviceClass {class} under devices in the policy, but not spec.extendedResourceName of the \
              DeviceClass; set it there, or take it out of the policy",
@@ -150,9 +170,16 @@ impl Asker<'_> {
     /// The devices of all requests of a template.
     fn devices_by(&self, name: &str, template: &ResourceClaimTemplate) -> Result<ResourceList, Outcome> {
         let requests = &template.spec.spec.devices.requests;
-        requests.iter().try_fold(ResourceList::new(), |all, asked| {
-            Ok(resources::sum(&all, &self.devices_by_request(name, asked)?))
-        })
+        let mut all = ResourceList::new();
+        for asked in requests {
+            all = resources::sum(&all, &self.devices_by_request(name, asked)?);
+        }
+        if let Some(devices) = too_many(&all) {
+            return Err(self.refused(&format!(
+                "uses ResourceClaimTemplate {name}, which asks for {devices} devices, {TOO_MANY}"
+            )));
+        }
+        Ok(all)
     }
 
     fn devices_by_request(&self, template: &str, asked: &DeviceRequest) -> Result<ResourceList, Outcome> {
@@ -184,7 +211,19 @@ impl Asker<'_> {
             );
             return Err(Outcome::Refuse(Obstacle::new(ObstacleReason::DeviceClass, message)));
         }
+        if !self.exists(class) {
+            let message = format!(
+                "pod set {} asks for devices of DeviceClass {class} by ResourceClaimTemplate {template}, and the DeviceClass does not \
+                 exist; create it",
+                self.pod_set
+            );
+            return Err(Outcome::Refuse(Obstacle::new(ObstacleReason::DeviceClass, message)));
+        }
         Ok([(resource_of(class), Quantity(count.unwrap_or(1).to_string()))].into())
+    }
+
+    fn exists(&self, class: &str) -> bool {
+        self.cluster.objects.device_classes.iter().any(|known| known.metadata.name.as_deref() == Some(class))
     }
 
     fn refused(&self, what: &str) -> Outcome {
@@ -196,18 +235,26 @@ impl Asker<'_> {
     }
 }
 
-/// Notes of what nobody checks before pods start: whether devices meet the expressions of their requests.
+/// Notes of what nobody checks before pods start: whether devices meet the expressions and constraints of their requests.
 pub fn notes(cluster: &Cluster<'_>, pod_set: &PodSet) -> Vec<String> {
-    let selects = |name: &&String| {
-        let found = cluster.storage.and_then(|storage| storage.claim_templates.get(*name));
-        let Some(Found::There(template)) = found else { return false };
-        let mut exact = template.spec.spec.devices.requests.iter().filter_map(|asked| asked.exactly.as_ref());
-        exact.any(|exact| !exact.selectors.is_empty())
+    let of_template = |name: &String| {
+        let found = cluster.storage.and_then(|storage| storage.claim_templates.get(name));
+        let Some(Found::There(template)) = found else { return Vec::new() };
+        let devices = &template.spec.spec.devices;
+        let mut exact = devices.requests.iter().filter_map(|asked| asked.exactly.as_ref());
+        let selects = exact.any(|exact| !exact.selectors.is_empty()).then(|| {
+            format!(
+                "ResourceClaimTemplate {name} selects devices by expressions, which are not evaluated: all devices of the class \
+                 count. Kueue looks for matching devices on nodes that exist, and reserves no quota where there are none"
+            )
+        });
+        let constrains = (!devices.constraints.is_empty()).then(|| {
+            format!(
+                "ResourceClaimTemplate {name} has constraints, which are not evaluated: the pods may not fit on nodes that have \
+                 enough devices"
+            )
+        });
+        selects.into_iter().chain(constrains).collect()
     };
-    let note = |name: &String| {
-        format!(
-            "ResourceClaimTemplate {name} selects devices by expressions, which are not evaluated: all devices of the class count"
-        )
-    };
-    templates_of(&pod_set.template.spec).filter(selects).map(note).collect()
+    templates_of(&pod_set.template.spec).flat_map(of_template).collect()
 }
