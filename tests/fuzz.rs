@@ -58,7 +58,6 @@ fn every_mutation_of_the_corpus_is_handled() {
     }
 }
 
-#[cfg(feature = "planted-bugs")]
 mod planted {
     use super::{checks, corpus};
     use setu::planted::{Planted, plant};

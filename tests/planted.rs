@@ -1,6 +1,5 @@
 //! Known bugs that only the embedded cluster or a real connection reveals: it must find each one, and none without them.
 
-#![cfg(feature = "planted-bugs")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 #[path = "client/refused.rs"]

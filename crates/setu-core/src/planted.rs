@@ -1,7 +1,7 @@
 //! Known bugs that tests can switch on, to check that they would be found.
 //!
-//! Rule: without the feature `planted-bugs`, which no release has, [`planted!`] is the constant `false` and this module has
-//! nothing else. A bug is planted for one thread at a time.
+//! Rule: without the feature `planted-bugs`, which only tests and benchmarks have, [`planted!`] is the constant `false` and this module
+//! has nothing else. A bug is planted for one thread at a time.
 //!
 //! The first column shows what finds the bug: `model` is the model in `tests/model`,
 //! `names` and `journal` are the checks that `tests/fuzz.rs` shares with the fuzz targets, and
