@@ -95,7 +95,9 @@ async fn a_shortage_is_retried_within_the_request(stage: &Stage) {
 
 async fn kueue_asks_again_when_a_request_fails(stage: &Stage) {
     let queue = stage.queue("failing", names::REQUEST_CLASS).await;
-    let soon = json!({"spec": {"retryStrategy": {"backoffBaseSeconds": 5, "backoffMaxSeconds": 5}}});
+    // More retries than fit into the time until the weather is calm again.
+    let retries = json!({"backoffBaseSeconds": 5, "backoffMaxSeconds": 5, "backoffLimitCount": 50});
+    let soon = json!({"spec": {"retryStrategy": retries}});
     queue.patch("ProvisioningRequestConfig", queue.id, &soon).await;
     queue.weather(&json!([{"capacity": 1}])).await;
     queue.submit(vec![queue.job("train", 2, None)]).await;
