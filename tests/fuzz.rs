@@ -66,7 +66,9 @@ mod planted {
         let (_, check) = checks::ALL.into_iter().find(|(name, _)| *name == target).unwrap();
         let found = std::thread::spawn(move || {
             plant(Some(bug));
-            corpus(target).iter().for_each(|input| check(input));
+            for input in corpus(target) {
+                check(&input);
+            }
         });
         assert!(found.join().is_err(), "{bug:?} was not found");
     }
