@@ -18,12 +18,14 @@ pub mod resource_slices;
 pub mod verdict;
 pub mod warm;
 
+use crate::cluster::guard::Guarded;
 use crate::cluster::write_limiter;
 use crate::error::Error;
 use crate::names;
+use futures::{StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
-use kube::api::{ObjectMeta, Patch, PatchParams};
-use kube::{Api, Resource};
+use kube::api::{ListParams, ObjectMeta, Patch, PatchParams};
+use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::fmt::Debug;
@@ -31,6 +33,8 @@ use std::time::Duration;
 
 /// How long one call may take.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
+/// The most Nodes that are queried at once.
+const PARALLEL: usize = 32;
 
 /// Makes one write: a call that first waits for a permit. The wait does not count towards the time limit.
 pub async fn write<T>(
@@ -52,6 +56,23 @@ pub async fn call<T>(
         Ok(answer) => answer.map_err(|e| Error::api(action, object, e)),
         Err(_) => Err(Error::Timeout { action, object: object.to_owned(), limit: CALL_LIMIT }),
     }
+}
+
+/// The objects of a kind on these Nodes, by one list for each Node.
+async fn of_nodes<K>(client: &Client, action: &'static str, nodes: Vec<String>) -> Result<Vec<K>, Error>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+{
+    let api: Api<Guarded<K>> = Api::all(client.clone());
+    let lists = stream::iter(nodes).map(|node| {
+        let api = api.clone();
+        async move {
+            let params = ListParams::default().fields(&format!("spec.nodeName={node}")).match_any();
+            call(action, &node, api.list(&params)).await
+        }
+    });
+    let lists: Vec<_> = lists.buffer_unordered(PARALLEL).try_collect().await?;
+    Ok(lists.into_iter().flat_map(|list| list.items).filter_map(|guard| guard.0.ok()).collect())
 }
 
 /// Parameters of every patch except server-side apply.

@@ -6,30 +6,17 @@
 
 use crate::api::Pod;
 use crate::cluster::guard::Guarded;
-use crate::effects::call;
+use crate::effects::{call, of_nodes};
 use crate::error::Error;
-use futures::{StreamExt, TryStreamExt, stream};
 use kube::api::ListParams;
 use kube::{Api, Client};
-
-/// The most Nodes that are queried at once.
-const PARALLEL: usize = 32;
 
 /// The pods bound to these Nodes.
 ///
 /// # Errors
 /// The first list that failed; 403 where Setu may not list pods.
 pub async fn on_nodes(client: &Client, nodes: Vec<String>) -> Result<Vec<Pod>, Error> {
-    let api: Api<Guarded<Pod>> = Api::all(client.clone());
-    let lists = stream::iter(nodes).map(|node| {
-        let api = api.clone();
-        async move {
-            let params = ListParams::default().fields(&format!("spec.nodeName={node}")).match_any();
-            call("listing pods of Node", &node, api.list(&params)).await
-        }
-    });
-    let lists: Vec<_> = lists.buffer_unordered(PARALLEL).try_collect().await?;
-    Ok(lists.into_iter().flat_map(|list| list.items).filter_map(|guard| guard.0.ok()).collect())
+    of_nodes(client, "listing pods of Node", nodes).await
 }
 
 /// The pods of a namespace that are not bound to a node.

@@ -6,7 +6,7 @@
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 /// Billionths in one.
-const ONE: i128 = 1_000_000_000;
+pub const ONE: i128 = 1_000_000_000;
 
 /// An exact amount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

@@ -272,24 +272,14 @@ fn contradiction(pod_set: &str, spec: &PodSpec) -> Option<Obstacle> {
 /// policy states devices. No list of resources means yes.
 fn is_managed(spec: &PodSpec, policy: &Policy) -> bool {
     let managed = &policy.managed_resources;
-    let claims = !policy.devices.is_empty() && (!spec.resource_claims.is_empty() || names_class(spec));
-    let asks = |name: &String| {
-        let containers =
-            spec.containers.iter().chain(&spec.init_containers).filter_map(|c| c.resources.as_ref());
-        containers
-            .chain(&spec.resources)
-            .flat_map(|r| [&r.requests, &r.limits])
-            .flatten()
-            .any(|list| list.get(name).is_some_and(super::resources::is_positive))
-    };
-    managed.is_empty() || claims || managed.iter().any(asks)
-}
-
-/// Whether a container requests devices by the name that Kubernetes makes of their DeviceClass.
-fn names_class(spec: &PodSpec) -> bool {
-    let containers = spec.containers.iter().chain(&spec.init_containers);
-    let lists = containers.filter_map(|c| c.resources.as_ref()).flat_map(|r| [&r.requests, &r.limits]);
-    lists.flatten().flat_map(|list| list.keys()).any(|resource| devices::class_of(resource).is_some())
+    let containers = spec.containers.iter().chain(&spec.init_containers).filter_map(|c| c.resources.as_ref());
+    let lists = containers.chain(&spec.resources).flat_map(|r| [&r.requests, &r.limits]).flatten();
+    let mut asked =
+        lists.flatten().filter(|(_, amount)| resources::is_positive(amount)).map(|(name, _)| name);
+    let states_devices = !policy.devices.is_empty();
+    managed.is_empty()
+        || (states_devices && !spec.resource_claims.is_empty())
+        || asked.any(|name| managed.contains(name) || (states_devices && devices::class_of(name).is_some()))
 }
 
 /// The flavors a pod set was assigned.

@@ -12,14 +12,12 @@ use crate::api::NodeClaim;
 use crate::api::node_claim::RequestedDevices;
 use crate::api::parameters::NodeDevices;
 use crate::api::pod::ResourceList;
-use crate::api::quantity::Amount;
+use crate::api::quantity::{Amount, ONE};
 use crate::api::requirements::Requirements;
 use crate::names;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// One, in billionths.
-const WHOLE: i128 = 1_000_000_000;
 /// The most ways to give pods their devices that are tried.
 const CHOICES: usize = 64;
 
@@ -145,7 +143,7 @@ pub fn record(claim: &mut NodeClaim, entries: &[&NodeDevices]) {
     claim.spec.resources.requests = requests;
     let devices: ResourceList = devices;
     let requested = entries.iter().filter_map(|entry| {
-        let count = amount(&devices, &resource_of(&entry.device_class)).nanos() / WHOLE;
+        let count = amount(&devices, &resource_of(&entry.device_class)).nanos() / ONE;
         let count = u64::try_from(count).ok().filter(|count| *count > 0)?;
         Some(RequestedDevices {
             device_class: entry.device_class.clone(),

@@ -4,9 +4,9 @@
 //! a DeviceClass serves into a ResourceClaim. Such devices are in ResourceSlices and not in a Node's allocatable, so a NodeClaim that
 //! requests them never initializes.
 
-use super::{WHOLE, class_of, resource_of};
+use super::{class_of, resource_of};
 use crate::api::pod::{PodSpec, ResourceClaim, ResourceList};
-use crate::api::quantity::Amount;
+use crate::api::quantity::{Amount, ONE};
 use crate::api::resource_claim_template::{DeviceRequest, ExactDeviceRequest, ResourceClaimTemplate};
 use crate::api::workload::PodSet;
 use crate::plan::volumes::Found;
@@ -21,7 +21,7 @@ const TOO_MANY: &str = "more than the 32 that Kubernetes gives to one ResourceCl
 fn too_many(devices: &ResourceList) -> Option<String> {
     let amounts = devices.keys().map(|class| resources::amount(devices, class));
     let sum = amounts.fold(Amount::default(), Amount::plus);
-    (sum.nanos() > MOST_OF_A_CLAIM * WHOLE).then(|| sum.in_decimals())
+    (sum.nanos() > MOST_OF_A_CLAIM * ONE).then(|| sum.in_decimals())
 }
 
 /// Names of the ResourceClaimTemplates that pods of this spec name.

@@ -3,6 +3,7 @@
 use super::{Family, of_draft, resources};
 use crate::api::parameters::{Allocatable, PackingMode};
 use crate::api::pod::ResourceList;
+use crate::api::quantity::ONE;
 use crate::api::requirements::Values;
 use crate::names;
 use crate::plan::claim::Draft;
@@ -227,8 +228,6 @@ pub(super) fn note(request: &Request<'_>, family: &Family<'_>) -> Option<String>
 /// API group of the NodeClasses of the provider that counts one GPU for each machine.
 const ONE_GPU_EACH: &str = "karpenter.k8s.gcp";
 const GPU: &str = "nvidia.com/gpu";
-/// One, in billionths.
-const ONE: i128 = 1_000_000_000;
 
 /// A note that this provider may launch nothing for NodeClaims of several GPUs, if slots ask for that.
 pub(super) fn several_gpus(slots: &[Slot]) -> Option<String> {
