@@ -3,6 +3,9 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]
 
+#[path = "e2e/tests/documents/typed.rs"]
+mod typed;
+
 use clap::CommandFactory as _;
 use serde::Deserialize as _;
 use serde_json::Value;
@@ -13,6 +16,7 @@ use setu::policy::PolicyFile;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use typed::{ELSEWHERE, FIRST_GANG, INSTALL, SECTIONS, is_elsewhere, lines, shown};
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -164,6 +168,25 @@ fn every_setu_command_in_the_documents_parses() {
         }
     }
     assert!(parsed > 20, "{parsed} commands");
+}
+
+#[test]
+fn every_command_in_the_documents_runs_on_the_real_control_plane_or_is_listed_as_an_exception() {
+    let mut typed: Vec<String> = [INSTALL, FIRST_GANG].into_iter().chain(SECTIONS).flat_map(lines).collect();
+    let top = ["README.md", "CONTRIBUTING.md", "charts/setu/README.md"].map(str::to_owned);
+    let all: Vec<String> =
+        files("docs", "md").into_iter().chain(top).flat_map(|file| shown(&read(&file))).collect();
+    assert!(all.len() > 50, "{} lines", all.len());
+    for line in all.iter().filter(|line| !is_elsewhere(line)) {
+        let at = typed.iter().position(|t| t == line);
+        typed.swap_remove(
+            at.unwrap_or_else(|| panic!("nobody types {line}: name its section, or say why not")),
+        );
+    }
+    for (start, why) in ELSEWHERE {
+        let used = all.iter().any(|l| l.split_whitespace().collect::<Vec<_>>().join(" ").starts_with(start));
+        assert!(used, "no document shows {start} ({why})");
+    }
 }
 
 /// The first word of a text as it is typed, without its quoted parts.

@@ -18,7 +18,7 @@ fi
 cargo test -p setu-e2e --no-run
 programs="${CARGO_TARGET_DIR:-target}/debug/setu-e2e"
 "$programs" build
-cargo test -p setu-e2e --lib --bins --test bare --test cli --test kubectl --test conformance --test traces --test leaders --test silent --test shards --test requests --test examples --test documents --test tenant --test chart
+cargo test --no-fail-fast -p setu-e2e --lib --bins --test bare --test cli --test kubectl --test conformance --test traces --test leaders --test silent --test shards --test requests --test examples --test documents --test tenant --test chart
 # It takes long to build, and the scenarios leave much of the processors' time.
 nice -n 19 "$programs" build --provider aws &
 aws=$!

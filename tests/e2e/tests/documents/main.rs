@@ -4,8 +4,9 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 #![allow(dead_code, reason = "the process is shared with the scenarios, which use all of it")]
 
-#[path = "scenarios/setu.rs"]
+#[path = "../scenarios/setu.rs"]
 mod setu;
+mod typed;
 
 use ::setu::names;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -16,21 +17,9 @@ use setu::Setu;
 use setu_e2e::{HarnessLayout, KUEUE_NAMESPACE, Stack, StackOptions, apply, programs};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use typed::{FIRST_GANG, INSTALL, SECTIONS, lines, shown};
 
 const POLICY: &str = "{apiVersion: setu.kueue.x-k8s.io/v1alpha1, kind: Policy}";
-
-/// The sections whose commands run, in this order, as document and heading.
-const INSTALL: (&str, &str) = ("README.md", "## Install it");
-const FIRST_GANG: (&str, &str) = ("docs/quickstart.md", "## On the real control plane");
-const SECTIONS: [(&str, &str); 7] = [
-    ("docs/states.md", "## Read the state"),
-    ("README.md", "## Why is my job waiting?"),
-    ("docs/see.md", "## All gangs"),
-    ("docs/see.md", "## As a kubectl plugin"),
-    ("docs/operations.md", "# Operating Setu"),
-    ("docs/troubleshooting.md", "# Troubleshooting"),
-    ("docs/quickstart.md", "## What to try next"),
-];
 
 /// The job in the documents' examples, in both namespaces that they use.
 const TRAIN: &str = r"
@@ -46,123 +35,6 @@ spec: {clusterQueue: training}
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-/// The prefixes of lines that do not run here, each with the reason.
-const ELSEWHERE: [(&str, &str); 55] = [
-    ("cargo run --release -- demo", "tests/docs.rs runs it, and with --serve tests/kubectl"),
-    ("cargo test", "it is what runs the tests"),
-    ("SETU_SLOW=3 cargo test", "just e2e runs it"),
-    ("cargo install --locked --path .", "the build that every test makes, into somebody's home"),
-    ("ln -sf setu", "the terminal has that link"),
-    ("source <(setu completions", "the shell's own; tests/cli.rs prints them"),
-    ("aws ecr", "needs an account of AWS"),
-    ("az a", "needs an account of Azure"),
-    ("gcloud a", "needs an account of Google Cloud"),
-    ("docker ", "needs a container engine; a workflow builds the image"),
-    (
-        "helm install setu charts/setu --namespace kueue-system --set image.repository=REGISTRY/setu --set",
-        "the README's with more values",
-    ),
-    (
-        "helm install setu-b",
-        "an installation beside the one that is typed here; tests/chart has the policies",
-    ),
-    ("helm install setu . ", "tests/chart renders it in the chart's folder"),
-    ("helm upgrade", "tests/chart"),
-    ("helm uninstall", "tests/chart"),
-    ("kubectl kustomize manifests", "tests/cluster.rs"),
-    ("cosign verify", "needs a release"),
-    ("gh attestation verify", "needs a release"),
-    ("gh release download", "needs a release"),
-    ("helm install setu oci://", "needs a release"),
-    ("sha256sum --check SHA256SUMS", "needs a release"),
-    ("tar -xzf setu-linux-amd64.tar.gz", "needs a release; tests/release.rs unpacks such an archive"),
-    ("install -D setu ", "needs a release"),
-    ("kubectl krew install", "needs a release"),
-    ("rustup target add", "a download"),
-    (
-        "cargo build --release --locked --no-default-features -p setu --bin setu --target",
-        "takes long; a workflow does it with the image's flags",
-    ),
-    ("helm test", "tests/chart"),
-    ("helm rollback", "tests/chart"),
-    ("setu policy", "tests/docs.rs"),
-    ("$ setu plan -f examples/packing", "tests/docs.rs"),
-    ("$ setu explain job/waiting", "tests/views.rs"),
-    ("$ setu trace job/waiting", "tests/views.rs"),
-    ("setu plan -f examples/gang-of-four.yaml -f", "tests/docs.rs"),
-    ("setu plan -f first.yaml", "tests/docs.rs"),
-    ("kubectl apply -f first.yaml", "needs machines of AWS"),
-    ("setu explain job/first", "needs machines of AWS"),
-    ("setu run", "typed last, when the test's own Setu is gone"),
-    ("just image", "takes minutes; tests/image.rs looks into its archive"),
-    ("skopeo copy", "needs a registry"),
-    ("just catalogue", "it fetches packages; a test holds what it wrote against figures by hand"),
-    ("just cluster", "tests/cluster.rs"),
-    ("just check", "it is what runs the tests"),
-    ("just ci", "it is what runs all of this"),
-    ("just e2e", "it is what runs this test"),
-    ("just generate", "the tests compare what it writes"),
-    ("just model", "takes long"),
-    ("just site", "CI builds the site"),
-    ("just manifests", "CI runs the same script"),
-    ("just soak", "takes long"),
-    ("just nightly", "takes long"),
-    ("export KUBECONFIG=…", "the terminal has it"),
-    ("kubectl --server", "tests/kubectl types it"),
-    ("holder=$(kubectl -n kueue-system get lease setu", "no pod leads; tests/leaders.rs has the Lease"),
-    ("kubectl -n kueue-system port-forward", "no kubelet runs the pod"),
-    ("open http", "needs a browser"),
-];
-
-fn is_elsewhere(line: &str) -> bool {
-    let line = line.split_whitespace().collect::<Vec<_>>().join(" ");
-    ELSEWHERE.iter().any(|(start, _)| line.starts_with(start))
-}
-
-/// The command lines in the shell blocks of a text.
-fn shown(text: &str) -> Vec<String> {
-    let text = text.replace("\\\n", " ");
-    let of = |kind: &str, prompt: &'static str| -> Vec<String> {
-        let fence = format!("```{kind}\n");
-        let blocks = text.split(&fence).skip(1).filter_map(|rest| rest.split("```").next());
-        let lines = blocks.flat_map(str::lines).filter(|l| !l.is_empty() && l.starts_with(prompt));
-        lines.map(str::to_owned).collect()
-    };
-    [of("sh", ""), of("console", "$ ")].concat()
-}
-
-/// The command lines of a section that run here.
-fn lines((document, heading): (&str, &str)) -> Vec<String> {
-    let text = format!("\n{}", std::fs::read_to_string(root().join(document)).unwrap());
-    let (_, rest) = text.split_once(&format!("\n{heading}\n")).unwrap();
-    let section = rest.split("\n## ").next().unwrap();
-    let lines: Vec<String> = shown(section).into_iter().filter(|line| !is_elsewhere(line)).collect();
-    assert!(!lines.is_empty(), "{document} shows no command under {heading}");
-    lines
-}
-
-#[test]
-fn every_command_in_the_documents_runs_or_is_listed_as_an_exception() {
-    let mut typed: Vec<String> = [INSTALL, FIRST_GANG].into_iter().chain(SECTIONS).flat_map(lines).collect();
-    let docs = std::fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
-    let top = ["README.md", "CONTRIBUTING.md", "charts/setu/README.md"].map(|file| root().join(file));
-    let mut all = Vec::new();
-    for file in docs.chain(top).filter(|path| path.extension().is_some_and(|e| e == "md")) {
-        all.extend(shown(&std::fs::read_to_string(file).unwrap()));
-    }
-    assert!(all.len() > 50, "{} lines", all.len());
-    for line in all.iter().filter(|line| !is_elsewhere(line)) {
-        let at = typed.iter().position(|t| t == line);
-        typed.swap_remove(
-            at.unwrap_or_else(|| panic!("nobody types {line}: name its section, or say why not")),
-        );
-    }
-    for (start, why) in ELSEWHERE {
-        let used = all.iter().any(|l| l.split_whitespace().collect::<Vec<_>>().join(" ").starts_with(start));
-        assert!(used, "no document shows {start} ({why})");
-    }
 }
 
 /// A terminal with an additional folder at the front of the PATH, and the cluster's kubeconfig.
