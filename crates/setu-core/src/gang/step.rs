@@ -12,6 +12,7 @@ use super::rules::Rules;
 use super::snapshot::Snapshot;
 use super::state::State;
 use super::terms::{JudgedBy, is_independent_of_terms, record_terms};
+use crate::plan::Outcome;
 
 /// The result of one step.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,9 +73,15 @@ pub fn step(stored: &Journal, snapshot: &Snapshot<'_>) -> Step {
     Step::Moved(Box::new(moved))
 }
 
-/// Limits the deadline to what the policy gives. While the policy is unknown, only a gang that has nothing yet gets one.
+/// Limits the deadline to what the policy gives. While the policy is unknown, only a gang that has nothing yet gets one. A gang
+/// that waits without a deadline has none: that time must not count for what it waits for next.
 fn bound_deadline(journal: &mut Journal, snapshot: &Snapshot<'_>) {
-    let begins = journal.state == State::Validating && journal.memory.deadline.is_none();
+    let is_validating = journal.state == State::Validating;
+    if is_validating && snapshot.plan.is_some_and(Outcome::waits_without_deadline) {
+        journal.memory.deadline = None;
+        return;
+    }
+    let begins = is_validating && journal.memory.deadline.is_none();
     if begins || !matches!(snapshot.judged_by, JudgedBy::Unknown) {
         journal.bound_deadline(snapshot.now, snapshot.policy.deadlines.gang.signed());
     }
@@ -94,7 +101,7 @@ fn name_tier(journal: &mut Journal, before: &Journal, by: JudgedBy<'_>) {
 mod tests {
     use super::*;
     use crate::gang::reservation::{AdmissionId, AdmissionPhase, Reservation};
-    use crate::plan::{Obstacle, ObstacleReason, Outcome};
+    use crate::plan::{Obstacle, ObstacleReason};
     use crate::policy::Policy;
     use jiff::Timestamp;
 
@@ -130,6 +137,27 @@ mod tests {
             (State::WaitingReady, JudgedBy::Unknown, None),
         ] {
             assert_eq!(deadline(state.clone(), by, &policy), expected, "{state:?} {by:?}");
+        }
+    }
+
+    #[test]
+    fn a_wait_without_a_deadline_does_not_count_for_the_next_wait() {
+        let (policy, start) = (Policy::default(), Timestamp::from_second(1_800_000_000).unwrap());
+        let admission = AdmissionId("1-0-a".into());
+        let mut journal = Journal::new("uid", admission.clone(), start, None);
+        let reservation = Reservation::Held { admission, phase: AdmissionPhase::Reserved };
+        let limit = policy.deadlines.gang.signed();
+        for (reason, now, deadline) in [
+            (ObstacleReason::CapacityShort, start, Some(start + limit)),
+            (ObstacleReason::OtherChecks, start + limit, None),
+            (ObstacleReason::CapacityShort, start + limit + limit, Some(start + limit + limit + limit)),
+        ] {
+            let waits = Outcome::Wait(Obstacle::new(reason, "none"));
+            let snapshot = Snapshot { plan: Some(&waits), ..Snapshot::of(now, &reservation, &policy) };
+            let Step::Moved(moved) = step(&journal, &snapshot) else { panic!("the deadline changes") };
+            assert_eq!((moved.journal.memory.deadline, moved.cause), (deadline, None), "{reason}");
+            journal = moved.journal;
+            assert_eq!(step(&journal, &snapshot), Step::Still, "{reason}");
         }
     }
 }

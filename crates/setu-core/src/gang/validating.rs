@@ -26,7 +26,7 @@ pub(super) fn validating(attempt: &Attempt<'_>) -> Option<Observation> {
             confirmed(Event::Failed(of_last_tiers(journal, obstacle)))
         }
         Outcome::Refuse(obstacle) => confirmed(Event::Refused(Failure::of_obstacle(obstacle))),
-        Outcome::Wait(obstacle) if obstacle.reason.has_no_deadline() => None,
+        outcome if outcome.waits_without_deadline() => None,
         Outcome::Wait(obstacle)
             if attempt.has_expired() || option_retry::is_round_over(journal, snapshot) =>
         {

@@ -44,6 +44,11 @@ impl Outcome {
         if let Self::Provision(plan) = self { Some(plan) } else { None }
     }
 
+    /// Whether a gang waits for something that has no deadline.
+    pub fn waits_without_deadline(&self) -> bool {
+        matches!(self, Self::Wait(obstacle) if obstacle.reason.has_no_deadline())
+    }
+
     /// When a refused gang is tried again without a change: at `again`, or when its obstacle clears by itself, if that is known.
     pub fn refused_until(&self, again: Timestamp) -> Timestamp {
         match self {
