@@ -115,6 +115,10 @@ fn count(step: &Transition, before: &Journal, after: &Journal, claims: &[NodeCla
     metrics::transition(Counted { from: step.from, to: step.to, reason: &reason, stayed });
     let memory = &after.memory;
     match (step.from, step.to) {
+        // A rollback has moved the gang to its next tier already, or back to the first one.
+        (StateName::RollingBack, StateName::BackingOff) if memory.option.index > 0 => {
+            metrics::attempt_retried("tier", memory.option.index);
+        }
         (StateName::RollingBack | StateName::Validating, StateName::BackingOff) => {
             metrics::attempt_retried("in_check", memory.tries);
         }
