@@ -7,6 +7,7 @@ use super::backoff::Doubling;
 use super::guard::Guarded;
 use super::store::{Keeping, Object, Store, StoreChange, Writer};
 use crate::error;
+use crate::plan::{PlanObjects, Served};
 use crate::telemetry::metrics;
 use futures::{StreamExt, TryStreamExt, pin_mut};
 use kube::runtime::WatchStreamExt;
@@ -27,8 +28,6 @@ use tokio::sync::watch;
 /// ends a watch, so the next one resumes from there without a list.
 pub const WATCH_SECONDS: u32 = 60;
 
-/// Kinds that an API server may not serve: then there are no objects.
-const NOT_EVERYWHERE: [&str; 2] = ["deviceclasses", "provisioningrequests"];
 /// How long to wait for a kind that is not served: an upgrade or a new CRD brings it.
 const NOT_SERVED: Duration = Duration::from_mins(10);
 
@@ -228,8 +227,13 @@ fn decoded<K: Resource<DynamicType = ()>>(kind: &'static str, event: Event<Guard
     })
 }
 
+/// Whether each cluster serves a kind. Where another one is not served, there are no objects.
+fn is_served_everywhere(kind: &str) -> bool {
+    kind != "provisioningrequests" && !PlanObjects::SERVED.contains(&(kind, Served::NotEverywhere))
+}
+
 fn is_not_served(kind: &'static str, error: &watcher::Error) -> bool {
-    code(error) == 404 && NOT_EVERYWHERE.contains(&kind)
+    code(error) == 404 && !is_served_everywhere(kind)
 }
 
 fn report(kind: &'static str, error: &watcher::Error, gates: Option<&StartGates>) {

@@ -1,30 +1,40 @@
 //! The kinds, one object of each for the whole cluster or more, that plans are made from.
 //!
 //! One line below adds a kind: to what a plan is made from, to the watches and reads of the controller (`controllers/plan_kinds`), and to
-//! what `setu plan` reads (`cli/plan/from_cluster`). By hand remain the ClusterRoles and `api/kinds` of `setu-sim`; a test asks for both.
+//! what `setu plan` reads (`cli/plan/from_cluster`). By hand remain the ClusterRoles, `RESOURCES` in `cluster/client` and `api/kinds` of
+//! `setu-sim`; a test of `controllers/plan_kinds` asks for them.
 
 use serde_json::Value;
 use std::sync::Arc;
 
 /// Hands the list of kinds to a macro. Each has its name in [`PlanObjects`], its type, its resource, its plural for
-/// people, and two functions of `controllers/plan_kinds`: which changes wake gangs that wait for a plan, and what of the objects
-/// ends a refusal when it changes.
+/// people, whether each cluster serves it, and two functions that `controllers/plan_kinds` calls: which changes wake gangs that wait
+/// for a plan, and what of the objects ends a refusal when it changes.
 #[macro_export]
 macro_rules! for_each_plan_kind {
     ($then:ident) => {
         $then! {
-            node_pools: $crate::api::NodePool, "nodepools", "NodePools", once_seen, by_generation;
-            cluster_queues: $crate::api::ClusterQueue, "clusterqueues", "ClusterQueues", always, uncounted;
-            flavors: $crate::api::ResourceFlavor, "resourceflavors", "ResourceFlavors", always, uncounted;
-            runtime_classes: k8s_openapi::api::node::v1::RuntimeClass, "runtimeclasses", "RuntimeClasses", always, by_version;
-            device_classes: $crate::api::DeviceClass, "deviceclasses", "DeviceClasses", always, by_version;
-            daemon_sets: $crate::api::DaemonSet, "daemonsets", "DaemonSets", once_a_generation, by_generation;
+            node_pools: $crate::api::NodePool, "nodepools", "NodePools", Everywhere, once_seen, by_generation;
+            cluster_queues: $crate::api::ClusterQueue, "clusterqueues", "ClusterQueues", Everywhere, always, uncounted;
+            flavors: $crate::api::ResourceFlavor, "resourceflavors", "ResourceFlavors", Everywhere, always, uncounted;
+            runtime_classes: k8s_openapi::api::node::v1::RuntimeClass, "runtimeclasses", "RuntimeClasses", Everywhere, always, by_version;
+            device_classes: $crate::api::DeviceClass, "deviceclasses", "DeviceClasses", NotEverywhere, always, by_version;
+            daemon_sets: $crate::api::DaemonSet, "daemonsets", "DaemonSets", Everywhere, once_a_generation, by_generation;
         }
     };
 }
 
+/// Whether each cluster serves a kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// Nothing is planned before it was listed.
+    Everywhere,
+    /// Where it is not served, there are no objects.
+    NotEverywhere,
+}
+
 macro_rules! plan_objects {
-    ($($field:ident: $kind:ty, $resource:literal, $plural:literal, $matters:ident, $counted:ident;)+) => {
+    ($($field:ident: $kind:ty, $resource:literal, $plural:literal, $served:ident, $matters:ident, $counted:ident;)+) => {
         /// All objects of these kinds at one instant.
         #[derive(Clone, Debug, Default)]
         pub struct PlanObjects {
@@ -32,6 +42,9 @@ macro_rules! plan_objects {
         }
 
         impl PlanObjects {
+            /// Whether each cluster serves the kinds, by their resources.
+            pub const SERVED: &[(&str, Served)] = &[$(($resource, Served::$served)),+];
+
             /// Adds an object of one of these kinds. `None` if it is of another.
             ///
             /// # Errors
