@@ -7,6 +7,7 @@
 mod world;
 
 use serde_json::{Value, json};
+use setu::gang::journal::VERSION;
 use setu::gang::{FailureClass, Journal, Nodes, State, StateName};
 use setu::names;
 use setu::policy::PolicyFile;
@@ -259,7 +260,7 @@ async fn a_journal_of_a_newer_release_is_left_alone() {
     stage.sleep(5).await;
     stage.stop();
     let mut journal: Value = serde_json::from_str(&stage.text().unwrap()).unwrap();
-    journal["version"] = json!(3);
+    journal["version"] = json!(VERSION + 1);
     let newer = journal.to_string();
     stage.write_journal(&newer);
     let check = stage.workload().unwrap()["status"]["admissionChecks"].clone();
@@ -281,7 +282,7 @@ async fn a_journal_of_a_newer_release_is_left_alone_in_every_state() {
         stage.until(StateName::WaitingReady).await;
         stage.stop();
         let mut journal: Value = serde_json::from_str(text).unwrap();
-        journal["version"] = json!(3);
+        journal["version"] = json!(VERSION + 1);
         journal["workloadUid"] = stage.workload().unwrap()["metadata"]["uid"].clone();
         let newer = journal.to_string();
         stage.write_journal(&newer);

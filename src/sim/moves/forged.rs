@@ -85,10 +85,14 @@ pub fn before(workload: &Value, check: &str) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gang::{AdmissionId, Journal};
+    use jiff::Timestamp;
 
     #[test]
     fn a_forgery_changes_only_its_own_keys() {
-        let own = json!({"state": "Approved", "slots": 2, "traceparent": "own", "trace": {"since": "own"}});
+        let mut own = Journal::new("u", AdmissionId("1-0-a".into()), Timestamp::UNIX_EPOCH, None);
+        own.memory.slots = 2;
+        let own: Value = serde_json::from_str(&own.encode()).unwrap();
         let workload = json!({"metadata": {"annotations": {(names::journal_key("c")): own.to_string()}}});
         let all = KnownJournals { seen: &[], now: &[] };
         for (what, keys) in
@@ -102,6 +106,10 @@ mod tests {
             assert!(changed.iter().all(is_other), "{what:?}: {changed:?}");
             assert!(changed.iter().all(|forged| forged["state"] == own["state"]), "{what:?}: {changed:?}");
             assert!(changed.iter().any(|forged| *forged != changed[0]), "{what:?} is always the same");
+            let read = |forged: &Value| {
+                Journal::decode(&forged.to_string(), "u", Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH)
+            };
+            assert!(changed.iter().all(|forged| read(forged).is_ok()), "{what:?} is not read: {changed:?}");
         }
     }
 }
