@@ -210,17 +210,23 @@ async fn apply(
     changed: &[&CheckState],
 ) -> Result<Workload, Error> {
     let client = context.client_of(workload.metadata.uid.as_deref().unwrap_or_default());
-    if workload.front_end() == FrontEnd::ProvisioningRequest
-        && let (Some(result), Some(entry)) = (results.first(), changed.first())
-    {
-        let reason = (&result.in_request.details, result.in_request.failure.as_ref());
-        return request::apply(client, workload, entry, reason, context.now()).await;
+    match workload.front_end() {
+        FrontEnd::AdmissionCheck => {
+            let ours = workload.checks().iter().filter(|c| context.is_ours(&c.name));
+            let latest = |old: &CheckState| {
+                changed.iter().find(|new| new.name == old.name).copied().unwrap_or(old).clone()
+            };
+            let entries: Vec<CheckState> = ours.map(latest).collect();
+            verdict::apply(client, workload, &entries).await
+        }
+        FrontEnd::ProvisioningRequest => {
+            let (Some(result), Some(entry)) = (results.first(), changed.first()) else {
+                return Ok(workload.clone());
+            };
+            let reason = (&result.in_request.details, result.in_request.failure.as_ref());
+            request::apply(client, workload, entry, reason, context.now()).await
+        }
     }
-    let ours = workload.checks().iter().filter(|c| context.is_ours(&c.name));
-    let latest =
-        |old: &CheckState| changed.iter().find(|new| new.name == old.name).copied().unwrap_or(old).clone();
-    let entries: Vec<CheckState> = ours.map(latest).collect();
-    verdict::apply(client, workload, &entries).await
 }
 
 /// Logs and counts a verdict that was written this long after the reservation.

@@ -36,16 +36,26 @@ pub struct Entry<'a> {
 /// # Errors
 /// [`Error::Conflict`] if the annotation is no longer `old`, or the Workload is another one.
 pub async fn commit(client: &Client, workload: &Workload, entry: &Entry<'_>) -> Result<Workload, Error> {
-    if workload.front_end() == FrontEnd::ProvisioningRequest {
-        if entry.guard == Guard::Workload {
-            request::require_owner(client, workload).await?;
+    match workload.front_end() {
+        FrontEnd::AdmissionCheck => commit_to_workload(client, workload, entry).await,
+        FrontEnd::ProvisioningRequest => {
+            if entry.guard == Guard::Workload {
+                request::require_owner(client, workload).await?;
+            }
+            let annotations = json!({
+                (names::journal_key(entry.check)): entry.journal,
+                (names::state_key(entry.check)): entry.headline,
+            });
+            request::write_journal(client, workload, annotations).await
         }
-        let annotations = json!({
-            (names::journal_key(entry.check)): entry.journal,
-            (names::state_key(entry.check)): entry.headline,
-        });
-        return request::write_journal(client, workload, annotations).await;
     }
+}
+
+async fn commit_to_workload(
+    client: &Client,
+    workload: &Workload,
+    entry: &Entry<'_>,
+) -> Result<Workload, Error> {
     let api: Api<Workload> = Api::namespaced(client.clone(), &workload.namespace().unwrap_or_default());
     let name = workload.name_any();
     let patch: Patch<()> = Patch::Json(patch(workload, entry));

@@ -1,5 +1,5 @@
-//! The only writer to the API server except for Leases, which `cluster::lease` writes: journal, claims, verdict, Active
-//! condition, Events.
+//! The only writer to the API server except for Leases, which `cluster::lease` writes: journals, NodeClaims, Nodes, verdicts, other
+//! conditions, finalizers, Events. Each file has one of them.
 //!
 //! Rule: each write is in one place, with one timeout and one log line, and can be repeated without harm.
 

@@ -1,4 +1,5 @@
-//! What a gang comes from. Another front-end is one more variant here: the compiler then lists what has to be answered for it.
+//! What a gang comes from. Another front-end is one more variant here: the compiler then lists what has to be answered for it, and
+//! where its journal and its verdict are written.
 
 use super::Workload;
 

@@ -1,7 +1,6 @@
-//! Why a gang waits: one answer for the check's message, the command line and the board.
+//! Why a gang waits, node by node: one answer for the command line and the board. It contains the check's sentence from `message`.
 //!
-//! Rule: every text about a gang that users see comes from here, and from the snapshot that decides the gang's next step.
-//! So all places agree.
+//! Rule: every text about a gang that users see comes from the snapshot that decides the gang's next step. So all places agree.
 
 use super::claims::ClaimView;
 use super::failure::Failure;

@@ -130,6 +130,7 @@ pub struct NodeReadiness {
 
 /// Limits of each phase of an attempt.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
 pub struct PhaseLimits {
     /// Creation of a NodeClaim until Launched.
     pub launch: Span,
