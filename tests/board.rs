@@ -14,10 +14,9 @@ use serde_json::{Value, json};
 use setu::api::Workload;
 use setu::api::amount::Price;
 use setu::app::board;
-use setu::controllers::board::{
-    Acting, Around, BoardEntry, BoardSnapshot, Holder, Noted, Queued, ShortageEntry, ShortageSource,
-};
+use setu::controllers::board::{Acting, Around, BoardEntry, BoardSnapshot, Holder, Noted, Queued};
 use setu::gang::explain::{Explanation, Otherwise, SlotPhase, SlotView};
+use setu::gang::ledger::shortage::{ShortageEntry, ShortageSource};
 use setu::gang::reservation::AdmissionId;
 use setu::gang::{Failure, FailureClass, Journal, StateName};
 use setu::plan::cost::{Cost, times};

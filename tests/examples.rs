@@ -19,7 +19,7 @@ use std::time::Duration;
 /// The time between two checks.
 const INTERVAL: Duration = Duration::from_millis(250);
 /// The number of checks that an example may take: half an hour.
-const PATIENCE: usize = 7_200;
+const MOST_ROUNDS: usize = 7_200;
 
 /// An example, and the expected end of its gangs.
 struct Play {
@@ -139,7 +139,7 @@ async fn play(play: &Play) {
             break;
         }
         let messages: Vec<_> = seen.iter().map(|(gang, seen)| (gang, &seen.messages)).collect();
-        assert!(rounds < PATIENCE, "{:?}: {open:?} have not ended: {messages:#?}", play.files);
+        assert!(rounds < MOST_ROUNDS, "{:?}: {open:?} have not ended: {messages:#?}", play.files);
         tokio::time::sleep(INTERVAL).await;
     }
     for (kind, namespace, name) in jobs(&admin) {
@@ -150,7 +150,7 @@ async fn play(play: &Play) {
         if claims.is_empty() && admin.list(&kinds::NODE).is_empty() {
             break;
         }
-        assert!(rounds < PATIENCE, "{:?}: these are left: {claims:#?}", play.files);
+        assert!(rounds < MOST_ROUNDS, "{:?}: these are left: {claims:#?}", play.files);
         tokio::time::sleep(INTERVAL).await;
     }
     assert!(checker.violations().is_empty(), "{:?}", checker.violations());
@@ -284,6 +284,6 @@ fn the_notebook_profile_matches_the_pod_and_waits_long_enough_for_its_node() {
     let deadline: setu::api::duration::Span =
         serde_json::from_value(of("ProvisioningParameters").pointer("/spec/deadlines/gang").unwrap().clone())
             .unwrap();
-    let patience = profile.get("start_timeout").and_then(Value::as_i64).unwrap();
-    assert!(patience > deadline.signed().as_secs(), "the hub gives up before Setu does");
+    let start_timeout = profile.get("start_timeout").and_then(Value::as_i64).unwrap();
+    assert!(start_timeout > deadline.signed().as_secs(), "the hub gives up before Setu does");
 }

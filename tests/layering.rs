@@ -155,6 +155,31 @@ fn keys_are_spelled_out_only_in_names() {
 }
 
 #[test]
+fn the_code_uses_terms_of_the_glossary_instead_of_metaphors() {
+    let metaphors = [
+        "patience",
+        "heed",
+        "weed",
+        "laggard",
+        "strike",
+        "struck",
+        "untold",
+        "glance",
+        "gaze",
+        "tombstone",
+        "obituar",
+        "graveyard",
+    ];
+    for (path, source) in sources() {
+        for (number, line) in source.lines().enumerate() {
+            let line = line.to_lowercase();
+            let found = metaphors.iter().find(|word| line.contains(*word));
+            assert!(found.is_none(), "{}:{}: {found:?}: {line}", path.display(), number + 1);
+        }
+    }
+}
+
+#[test]
 fn every_file_has_a_module_doc_and_at_most_400_lines() {
     for (path, source) in sources() {
         assert!(source.starts_with("//! "), "{} does not open with what it owns", path.display());

@@ -728,7 +728,7 @@ fn a_missing_journal_is_rebuilt_from_claims_including_replacements_and_lost_slot
     let mut seen = TwoNodeGang::new(State::Validating, AdmissionPhase::Admitted);
     seen.journal.seq = 0;
     seen.claims = vec![going(0, 0), ready(1, 0), ready(2, 3)];
-    let found = seen.with(|snapshot| observe(&seen.journal, &Snapshot { fresh: true, ..*snapshot }));
+    let found = seen.with(|snapshot| observe(&seen.journal, &Snapshot { is_substitute: true, ..*snapshot }));
     let expected = Event::Found { attempt: 1, generation: 3, slots: 3, phase: AdmissionPhase::Admitted };
     assert_eq!(found, Observation::Events(vec![expected]));
 }

@@ -14,7 +14,7 @@ use setu::sim::cluster::{Setu, SimCluster, Start};
 use setu::sim::scenario;
 use setu_clock::Clock;
 use setu_sim::api::kinds;
-use setu_sim::http as door;
+use setu_sim::http as sim_http;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -81,7 +81,7 @@ async fn serve_where(
         let may = may(&request);
         async move { if may { next.run(request).await } else { forbidden() } }
     });
-    let router = door::router(cluster.server.clone(), CancellationToken::new()).layer(guard);
+    let router = sim_http::router(cluster.server.clone(), CancellationToken::new()).layer(guard);
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move { axum::serve(listener, router).await });
@@ -238,7 +238,7 @@ async fn the_viewer_role_grants_exactly_what_the_reading_commands_need() {
     ];
     let asked = Asked::default();
     let address = serve(&cluster, granted(), Arc::clone(&asked)).await;
-    let kubeconfig = folder.write("kubeconfig", &door::kubeconfig(address));
+    let kubeconfig = folder.write("kubeconfig", &sim_http::kubeconfig(address));
     for command in &commands {
         let output = setu(&kubeconfig, command).await;
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -250,7 +250,7 @@ async fn the_viewer_role_grants_exactly_what_the_reading_commands_need() {
     let mut rights = granted();
     rights.retain(|(_, resource)| resource != "nodepools");
     let address = serve(&cluster, rights, Asked::default()).await;
-    let kubeconfig = folder.write("poorer", &door::kubeconfig(address));
+    let kubeconfig = folder.write("poorer", &sim_http::kubeconfig(address));
     let output = setu(&kubeconfig, &commands[0]).await;
     let stderr = String::from_utf8_lossy(&output.stderr);
     let expected = "you may not list nodepools; examples/rbac/setu-viewer.yaml has what is needed";
@@ -269,7 +269,7 @@ async fn a_watching_command_ends_with_a_remedy_once_a_right_is_revoked() {
         !is_list || counted.fetch_add(1, Ordering::Relaxed) == 0
     })
     .await;
-    let kubeconfig = folder.write("kubeconfig", &door::kubeconfig(address));
+    let kubeconfig = folder.write("kubeconfig", &sim_http::kubeconfig(address));
     let name = scenario::controller_name_of(ID);
     let command = ["inspect", "-A", "--watch", "--controller-name", &name];
     let mut child = Command::new(env!("CARGO_BIN_EXE_setu"));

@@ -39,7 +39,7 @@ const ID: &str = "big";
 /// How long CPU is measured once nothing happens.
 const IDLE: Duration = Duration::from_mins(1);
 /// The time limit for the first decision, and until nothing happens.
-const PATIENCE: Duration = Duration::from_mins(3);
+const TIMEOUT: Duration = Duration::from_mins(3);
 
 /// The times of writes to Workloads and NodeClaims, seen by watches of both.
 #[derive(Clone, Default)]
@@ -115,14 +115,14 @@ async fn measure(server: &Server, filler: &Filler, model: &Model) -> Result<Proc
         if let Some(first) = writes.first() {
             break first;
         }
-        ensure!(start.elapsed() < PATIENCE, "nothing was decided");
+        ensure!(start.elapsed() < TIMEOUT, "nothing was decided");
         tokio::time::sleep(Duration::from_millis(5)).await;
     };
     println!("start to first decision: {:.2?}", first - start);
     loop {
         let before = cpu(&process);
         tokio::time::sleep(Duration::from_secs(5)).await;
-        if cpu(&process) - before < 0.3 || start.elapsed() > PATIENCE {
+        if cpu(&process) - before < 0.3 || start.elapsed() > TIMEOUT {
             break;
         }
     }

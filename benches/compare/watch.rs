@@ -126,10 +126,10 @@ impl Observed {
                     object.labels().get(names::WORKLOAD_UID).cloned().or(owner).unwrap_or_default();
                 let Some(job) = self.by_uid.get(&workload).cloned() else { return };
                 let ready = is(&value, "Initialized") || is(&value, "Provisioned");
-                let fresh = self.seen.insert(uid.clone());
+                let new = self.seen.insert(uid.clone());
                 let done = ready && self.seen.insert(format!("{uid} ready"));
                 let times = self.jobs.entry(job).or_default();
-                if fresh {
+                if new {
                     times.created.get_or_insert(now);
                     times.creations += 1;
                 }

@@ -114,9 +114,9 @@ impl Sent {
         let gone: Vec<String> =
             self.revisions.keys().filter(|gang| !snapshot.gangs.contains_key(*gang)).cloned().collect();
         self.revisions.retain(|gang, _| snapshot.gangs.contains_key(gang));
-        let fresh = |(gang, revision): (&String, u64)| self.revisions.get(gang) != Some(&revision);
+        let is_new = |(gang, revision): (&String, u64)| self.revisions.get(gang) != Some(&revision);
         let mut changed: Vec<_> =
-            snapshot.gangs.iter().filter(|(gang, noted)| fresh((gang, noted.revision))).collect();
+            snapshot.gangs.iter().filter(|(gang, noted)| is_new((gang, noted.revision))).collect();
         let more = changed.len() > BATCH;
         changed.truncate(BATCH);
         self.revision = (!more).then_some(snapshot.revision);

@@ -100,7 +100,7 @@ async fn loops(feeds: Feeds, context: &Arc<Context>, stop: &CancellationToken) {
         context: Arc::clone(context),
         suspects: Suspects::default(),
         missing_checks: MissingChecks::default(),
-        parted: Suspects::default(),
+        ended: Suspects::default(),
     });
     // An object that is not listed yet would count as missing.
     let opened = async {

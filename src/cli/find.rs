@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 /// How long to wait for a Workload that does not exist yet or has no checks yet. Kueue creates it a moment
 /// after its Job, and lists its checks a moment after it reserves quota.
-const PATIENCE: Duration = Duration::from_secs(2);
+const WORKLOAD_WAIT: Duration = Duration::from_secs(2);
 /// Time between two reads.
 const BETWEEN: Duration = Duration::from_millis(250);
 /// Names with at least this similarity are suggested; 1 means equal.
@@ -83,10 +83,10 @@ fn is_settled(objects: &ClusterObjects, wanted: &str) -> bool {
     !found.is_empty() && !found.iter().any(|w| lacks_checks(w) || lacks_request(w))
 }
 
-/// Reads the cluster. Reads it again for up to `PATIENCE` while Kueue may be about to create the Workload or
+/// Reads the cluster. Reads it again for up to `WORKLOAD_WAIT` while Kueue may be about to create the Workload or
 /// list its checks.
 pub async fn read(cluster: &ClusterReader, wanted: &str) -> Result<ClusterObjects, CliError> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + WORKLOAD_WAIT;
     loop {
         let mut objects = cluster.read().await?;
         if is_settled(&objects, wanted) || Instant::now() >= until {

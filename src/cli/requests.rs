@@ -6,7 +6,7 @@ use super::cluster::ClusterObjects;
 use super::gang_objects::GangObjects;
 use crate::api::provisioning_request::{ProvisioningRequestSpec, ProvisioningRequestStatus};
 use crate::api::{AdmissionCheck, FrontEnd, NodeClaim, ProvisioningRequest, Workload, condition};
-use crate::gang::request::{as_workload, check_of, owner, owner_of};
+use crate::gang::request::{NO_OWNER, as_workload, check_of, owner, owner_of};
 use crate::names;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, OwnerReference, Time};
 use kube::ResourceExt;
@@ -172,9 +172,6 @@ pub fn why_unowned(mirror: &Workload) -> String {
     match (failed, owner(mirror)) {
         (Some(failed), _) => failed.message.clone(),
         (None, Some((name, _))) => format!("Workload {name}, which controls this request, does not exist"),
-        (None, None) => {
-            "no Workload controls this request; Setu serves requests that Kueue's provisioning check makes"
-                .to_owned()
-        }
+        (None, None) => NO_OWNER.to_owned(),
     }
 }

@@ -311,15 +311,15 @@ impl<K: Object, G> Writer<K, G> {
 
     /// Shows exactly what was listed.
     fn listed(&mut self) -> Vec<StoreChange<K>> {
-        let fresh = std::mem::take(&mut self.relist);
+        let listed = std::mem::take(&mut self.relist);
         self.recent.clear();
         let shown: Vec<StoreChange<K>> =
-            fresh.keys().map(|key| StoreChange::Listed(reference(key))).collect();
+            listed.keys().map(|key| StoreChange::Listed(reference(key))).collect();
         let gone = self.store.change(|shelf| {
             shelf.found.clear();
             let mut before = std::mem::take(&mut shelf.objects);
-            before.retain(|key, _| !fresh.contains_key(key));
-            for (key, object) in fresh {
+            before.retain(|key, _| !listed.contains_key(key));
+            for (key, object) in listed {
                 shelf.insert(key, object);
             }
             before

@@ -21,7 +21,7 @@ use tower::service_fn;
 const IN_FLIGHT: usize = 32;
 /// Of this many permits, one goes to low priority, whatever else waits: otherwise a replica that is always busy would
 /// never report anything.
-const PATIENCE: u32 = 16;
+const LOW_PRIORITY_EVERY: u32 = 16;
 /// The longest time for which a `Retry-After` is honoured.
 const LONGEST_REST: Duration = Duration::from_secs(30);
 
@@ -134,7 +134,7 @@ impl WriteLimiter {
     }
 
     /// The same client, with its `Retry-After` answers obeyed by this limiter.
-    pub fn heeding(&self, client: &Client) -> Client {
+    pub fn limit(&self, client: &Client) -> Client {
         let (inner, limiter) = (client.clone(), self.clone());
         let send = move |request: Request<Body>| {
             let (inner, limiter) = (inner.clone(), limiter.clone());
@@ -156,7 +156,7 @@ impl WriteLimiter {
 impl LimiterState {
     /// The waiter which write is next.
     fn next(&mut self) -> Option<oneshot::Sender<WritePermit>> {
-        if (self.low_priority.is_empty() || self.passed < PATIENCE - 1)
+        if (self.low_priority.is_empty() || self.passed < LOW_PRIORITY_EVERY - 1)
             && let Some((_, granted)) = self.flows.next(|_| true)
         {
             self.passed = if self.low_priority.is_empty() { 0 } else { self.passed + 1 };
@@ -266,7 +266,7 @@ mod tests {
             let answer = Response::builder().status(429).header(RETRY_AFTER, "7").body(Body::empty());
             Ok::<_, Infallible>(answer.unwrap())
         });
-        let client = limiter.heeding(&Client::new(server, "default"));
+        let client = limiter.limit(&Client::new(server, "default"));
         client.send(Request::new(Body::empty())).await.unwrap();
         let start = Instant::now();
         drop(limiter.permit(flow("a")).await);

@@ -7,9 +7,9 @@ use super::memory::lock;
 use crate::api::amount::{Currency, Price};
 use crate::api::{Workload, condition};
 use crate::gang::journal::Transition;
+use crate::gang::ledger::shortage::ShortageEntry;
 use crate::gang::{Explanation, Journal, PodCheck, StateName};
 use crate::plan::cost::Cost;
-use crate::plan::offering::Offering;
 use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
 use serde::Serialize;
@@ -113,31 +113,6 @@ pub struct Noted {
     pub revision: u64,
     /// The entry.
     pub entry: Arc<BoardEntry>,
-}
-
-/// Who reports a shortage.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum ShortageSource {
-    /// A NodeClaim of Setu's was not launched.
-    Launch,
-    /// Karpenter's own metrics.
-    Karpenter,
-}
-
-/// What ran out of capacity lately.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ShortageEntry {
-    /// What is short.
-    #[serde(flatten)]
-    pub offering: Offering,
-    /// Until when it is kept.
-    pub until: Timestamp,
-    /// Who reports it.
-    pub source: ShortageSource,
-    /// The gang that tries there first.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub turn: Option<String>,
 }
 
 /// The most Workloads of a LocalQueue that are named.

@@ -79,7 +79,7 @@ pub struct Sweeper {
     /// Missing checks that claims name.
     pub missing_checks: MissingChecks,
     /// Kept claims whose end was counted.
-    pub parted: Suspects,
+    pub ended: Suspects,
 }
 
 impl Sweeper {
@@ -115,7 +115,7 @@ pub async fn reconcile(object: ObjectRef<NodeClaim>, sweeper: Arc<Sweeper>) -> R
     let now = context.now();
     if claim.metadata.deletion_timestamp.is_some() {
         // Karpenter updates the claim once more before it is gone, no matter who deletes it.
-        if claim.is_warm() && !sweeper.parted.again(&known.uid) {
+        if claim.is_warm() && !sweeper.ended.again(&known.uid) {
             metrics::kept_warm(&claim, WarmResult::Unused, now);
         }
         return Ok(Action::await_change());

@@ -2,11 +2,9 @@
 
 use super::board::{Acting, Around, Board, BoardSnapshot, Holder, Queued};
 use super::grounds;
-use super::ledger::Remembered;
 use super::memory::ClaimRecordStore;
 use super::meters::{ReadyEstimates, Stall};
-use super::policies::Parameters;
-use super::policies::Policies;
+use super::policies::{Parameters, Policies};
 use super::queue::{QueueKey, Wake};
 use super::remembered::OfGangs;
 use super::stores::Stores;
@@ -21,6 +19,7 @@ use crate::cluster::watch::StartGates;
 use crate::cluster::write_limiter::WriteLimiter;
 use crate::effects::events::Publisher;
 use crate::error::Error;
+use crate::gang::ledger::shortage::Remembered;
 use crate::names;
 use crate::plan::market::Market;
 use crate::policy::Settings;
@@ -137,7 +136,7 @@ impl Context {
         (gates, wake, outage): (StartGates, Wakers, Outage),
     ) -> Self {
         let writes = WriteLimiter::default();
-        let (clients, for_any) = clients(&writes.heeding(&parts.client), &shards);
+        let (clients, for_any) = clients(&writes.limit(&parts.client), &shards);
         let client = clients.first().unwrap_or(&parts.client).clone();
         Self {
             events: Publisher::new(for_any, writes.clone(), &parts.telemetry),
@@ -191,7 +190,7 @@ impl Context {
     /// What the board page shows now.
     pub fn board_snapshot(&self) -> BoardSnapshot {
         let now = self.now();
-        let shortages = self.of_gangs.ledger.open().shortages(now);
+        let shortages = self.of_gangs.ledger().shortages(now);
         let led = self.shards.all().filter(|shard| shard.leads()).count();
         let acting = Acting { shards: led, of: self.shards.count() };
         self.of_gangs.board.snapshot(now, Around { shortages, queued: self.queued(), acting })
@@ -274,13 +273,13 @@ impl Context {
 
     /// What is known about capacity, for users.
     pub fn capacity(&self) -> Remembered {
-        self.of_gangs.ledger.open().remembered(self.now())
+        self.of_gangs.ledger().remembered(self.now())
     }
 
     /// Takes over Karpenter's metrics about offerings. Wakes gangs that wait for capacity that is back, and refused gangs
     /// if anything costs less.
     pub fn take_market(&self, market: Market) {
-        let change = self.of_gangs.ledger.open().take_market(market);
+        let change = self.of_gangs.ledger().take_market(market);
         if change.is_better {
             self.count_better_offer();
         }

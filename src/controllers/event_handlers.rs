@@ -29,7 +29,7 @@ impl Context {
         }
         self.measure(claim);
         if known.is_none() {
-            self.of_gangs.ledger.open().observed_shapes().forget_claim(&claim.name_any(), self.now());
+            self.of_gangs.ledger().observed_shapes().forget_claim(&claim.name_any(), self.now());
         } else if let Some(shape) = Shape::of_claim(claim) {
             self.learn(shape);
         }
@@ -44,7 +44,7 @@ impl Context {
     pub fn node_touched(&self, node: &Node) {
         let is_gone = self.stores.nodes.entry(&ObjectRef::from_obj(node)).is_none();
         if is_gone {
-            self.of_gangs.ledger.open().observed_shapes().forget_node(&node.name_any(), self.now());
+            self.of_gangs.ledger().observed_shapes().forget_node(&node.name_any(), self.now());
         } else if let Some(shape) = Shape::of_node(node, self.now()) {
             self.learn(shape);
         }
@@ -80,7 +80,7 @@ impl Context {
 
     /// Records a shape. A gang may wait for a type that is better known now.
     fn learn(&self, shape: Shape) {
-        let is_more = self.of_gangs.ledger.open().observed_shapes().note(shape, self.now());
+        let is_more = self.of_gangs.ledger().observed_shapes().note(shape, self.now());
         if is_more {
             self.count_better_offer();
             self.wake_waiting();

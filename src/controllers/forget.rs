@@ -44,7 +44,7 @@ impl Context {
         self.of_gangs.registry.forget_orphaned_where(fits);
         if !self.shards.any_led() || self.shards.count() == 1 {
             // Shortages and creations were recorded for these gangs alone.
-            self.of_gangs.ledger.open().forget_gangs();
+            self.of_gangs.ledger().forget_gangs();
         }
     }
 

@@ -1,10 +1,10 @@
 //! What happens outside one gang, as the guards of the whole controller and of its LocalQueue count it.
 
 use super::context::Context;
-use super::ledger::LedgerPages;
 use super::summary::ClaimSummary;
 use crate::api::{NodeClaim, Workload};
 use crate::gang::identity::gang_of;
+use crate::gang::ledger::Ledger;
 use crate::names;
 use crate::plan::ObstacleReason;
 use crate::plan::gates::inflight::{HeldNodes, InflightNodes, RecentCreates};
@@ -19,24 +19,24 @@ pub fn of(
     context: &Context,
     workload: &Workload,
     gang: &str,
-    pages: &LedgerPages,
+    ledger: &Ledger,
     now: Timestamp,
 ) -> InflightNodes {
     let queue = workload.local_queue();
     let (minute, hour) = (SignedDuration::from_mins(1), SignedDuration::from_hours(1));
-    let entered = |queue| pages.held_by_others(gang, queue);
+    let entered = |queue| ledger.held_by_others(gang, queue);
     let by_queue = counts_by_queue(context);
     let mut inflight = InflightNodes {
         in_flight: entered(None).map(|held| held.nodes).fold(0, u32::saturating_add),
         recheck_at: now.checked_add(RECHECK_AFTER).ok(),
-        last_minute: pages.created(None, minute, now),
+        last_minute: ledger.created(None, minute, now),
         queue: if by_queue { entered(Some(&queue)).cloned().collect() } else { Vec::new() },
-        queue_last_hour: pages.created(Some(&queue), hour, now),
+        queue_last_hour: ledger.created(Some(&queue), hour, now),
     };
     for claim in context.stores.claims.entries() {
         // Looked up only if needed: there may be thousands of claims.
         let same_queue = by_queue && queue_of(context, &claim).is_some_and(|of| of == queue);
-        if claim.gang != gang && !claim.is_deleting() && !pages.is_entered(&claim.gang) {
+        if claim.gang != gang && !claim.is_deleting() && !ledger.is_entered(&claim.gang) {
             inflight.in_flight += u32::from(!claim.is_initialized);
             if same_queue {
                 inflight.queue.extend(claim.object().map(HeldNodes::of_claim));
@@ -44,7 +44,7 @@ pub fn of(
         }
         let made = claim.created.unwrap_or(now);
         // Created by another replica or before a restart, and so not in this ledger.
-        let earlier = !pages.is_entered(&claim.gang) && pages.is_older(made);
+        let earlier = !ledger.is_entered(&claim.gang) && ledger.is_older(made);
         if earlier || !context.acts_for(&claim.workload_uid) {
             count(&mut inflight.last_minute, made + minute, now);
             if same_queue {
@@ -75,17 +75,14 @@ impl Context {
         let gone = left || claim.metadata.deletion_timestamp.is_some();
         // A node that was never ready says nothing about capacity, and one that was handed back runs on.
         if left && claim.metadata.deletion_timestamp.is_some() && claim.is("Initialized") {
-            let served = self
-                .of_gangs
-                .ledger
-                .open()
-                .capacity_returns
-                .take(claim.label(names::NODEPOOL), &gang_of(claim));
-            if let Some(workload) = served {
-                self.wake_workload(workload);
+            let mut ledger = self.of_gangs.ledger();
+            let served = ledger.capacity_returns.take(claim.label(names::NODEPOOL), &gang_of(claim));
+            drop(ledger);
+            if let Some((namespace, name)) = served {
+                self.wake_workload(ObjectRef::new(&name).within(&namespace));
             }
         }
-        let waited_for = |reason| self.of_gangs.ledger.open().is_waited_for(reason);
+        let waited_for = |reason| self.of_gangs.ledger().is_waited_for(reason);
         if gone {
             self.count_change();
         }

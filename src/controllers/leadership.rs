@@ -7,11 +7,10 @@ use super::summary::WorkloadSummary;
 use crate::api::Workload;
 use crate::cluster::lease::shard_of;
 use crate::gang::identity::gang_id;
-use crate::gang::{Journal, State};
-use crate::names;
+use crate::gang::opening;
 use jiff::Timestamp;
+use kube::Client;
 use kube::runtime::reflector::ObjectRef;
-use kube::{Client, ResourceExt};
 
 impl Context {
     /// Whether this replica acts for the Workload with this UID.
@@ -62,20 +61,13 @@ impl Context {
         let unfinished = self.stores.workloads.those(|w| !w.is_finished && is_meant(&w.uid));
         let workloads = unfinished.iter().filter_map(|workload| self.stores.workloads.get(workload));
         let begun: Vec<String> = workloads.flat_map(|workload| self.begun_of(&workload, now)).collect();
-        self.of_gangs.ledger.open().wait_for(begun.into_iter(), now);
+        self.of_gangs.ledger().wait_for(begun.into_iter(), now);
     }
 
-    /// Ids of the gangs of a Workload with quota whose journals show that their claims are being created.
+    /// Ids of the gangs of a Workload whose claims are being created, by their journals.
     fn begun_of(&self, workload: &Workload, now: Timestamp) -> Vec<String> {
         let uid = workload.metadata.uid.as_deref().unwrap_or_default();
-        let is_begun = |(key, text): &(&str, &String)| {
-            let journal = Journal::decode(text, uid, Timestamp::MIN, now);
-            self.is_ours(key) && journal.is_ok_and(|journal| journal.state == State::Provisioning)
-        };
-        let annotations = workload.annotations().iter();
-        let journals =
-            annotations.filter_map(|(key, text)| Some((key.strip_prefix(names::JOURNAL_PREFIX)?, text)));
-        let begun = journals.filter(|_| workload.is("QuotaReserved")).filter(is_begun);
-        begun.map(|(check, _)| gang_id(uid, check)).collect()
+        let ours = opening::begun_checks(workload, now).filter(|check| self.is_ours(check));
+        ours.map(|check| gang_id(uid, check)).collect()
     }
 }

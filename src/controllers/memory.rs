@@ -24,7 +24,7 @@ const RECORD_LIFE: Duration = Duration::from_mins(30);
 /// A failed delete that was not retried for this long does not count any more.
 const RETRIED: Duration = Duration::from_mins(5);
 /// How often expired records are removed.
-const WEEDING: Duration = Duration::from_mins(1);
+const CLEANUP: Duration = Duration::from_mins(1);
 
 /// How long a cache may lag behind a write of ours before the Workload is read by name. A watch takes milliseconds. A
 /// silent watch is noticed only after a minute, and a gang must not stand still for that long.
@@ -115,7 +115,7 @@ struct ClaimRecordMaps {
     /// Names of the claims that took over slots.
     by_slot: BTreeMap<SlotKey, String>,
     /// When expired records were last removed, by a monotonic clock.
-    weeded: Option<Instant>,
+    cleaned: Option<Instant>,
 }
 
 /// A slot: its gang, attempt and number.
@@ -279,8 +279,8 @@ impl ClaimRecordMaps {
     /// The record of a claim, to be changed.
     fn record(&mut self, claim: &str) -> &mut ClaimRecord {
         let now = Instant::now();
-        if self.weeded.is_none_or(|last| now.duration_since(last) > WEEDING) {
-            self.weeded = Some(now);
+        if self.cleaned.is_none_or(|last| now.duration_since(last) > CLEANUP) {
+            self.cleaned = Some(now);
             self.records.retain(|_, r| r.touched.is_some_and(|last| now.duration_since(last) < RECORD_LIFE));
             let records = &self.records;
             self.by_slot.retain(|_, name| records.contains_key(name));

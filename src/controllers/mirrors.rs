@@ -3,13 +3,12 @@
 //! Rule: a request is mirrored again whenever it or the Workload that owns it changes.
 
 use super::context::Context;
-use crate::api::workload::{CheckState, Verdict};
-use crate::api::{FrontEnd, ProvisioningRequest, Workload};
+use crate::api::{ProvisioningRequest, Workload};
 use crate::cluster::guard::Guarded;
 use crate::cluster::store::StoreChange;
 use crate::effects::{call, request};
 use crate::error::Error;
-use crate::gang::request::{Details, as_workload, name_as_workload, owner, served_for};
+use crate::gang::request::{Details, as_workload, name_as_workload, refusal_without_owner, served_for};
 use crate::names;
 use kube::Api;
 use kube::runtime::reflector::ObjectRef;
@@ -19,19 +18,7 @@ use kube::runtime::reflector::ObjectRef;
 /// # Errors
 /// The request could not be answered.
 pub(super) async fn refuse_without_owner(context: &Context, mirror: &Workload) -> Result<(), Error> {
-    if mirror.front_end() != FrontEnd::ProvisioningRequest || owner(mirror).is_some() || mirror.is("Failed") {
-        return Ok(());
-    }
-    let entry = CheckState {
-        name: String::new(),
-        state: Verdict::Rejected,
-        last_transition_time: context.now(),
-        message:
-            "no Workload controls this request; Setu serves requests that Kueue's provisioning check makes"
-                .to_owned(),
-        requeue_after_seconds: None,
-        pod_set_updates: Vec::new(),
-    };
+    let Some(entry) = refusal_without_owner(mirror, context.now()) else { return Ok(()) };
     let client = context.client_of(mirror.metadata.uid.as_deref().unwrap_or_default());
     request::apply(client, mirror, &entry, (&Details::default(), None), context.now()).await?;
     Ok(())

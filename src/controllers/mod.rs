@@ -3,13 +3,11 @@
 //! `workload` drives gangs through their lives, `admission_check` reports whether a check works, `claims` checks that
 //! every NodeClaim still has an owner, and `orphan_nodes` that every Node has a claim. `queue` decides which object is
 //! reconciled when, `context` holds shared state, `event_handlers` reacts to changes of objects, and `board` holds what
-//! users are shown. `forget` drops what is kept about a gang. `ledger` records what gangs are about to take, and
-//! `capacity_returns` what they have given back. `plan_kinds` lists the kinds that plans are made from.
+//! users are shown. `remembered` holds what is kept about gangs, and `forget` drops it. `plan_kinds` lists the kinds that
+//! plans are made from.
 
 pub mod admission_check;
-mod basis;
 pub mod board;
-mod capacity_returns;
 mod causes;
 pub mod claims;
 pub mod context;
@@ -23,7 +21,6 @@ mod gauges;
 mod grounds;
 mod inflight;
 mod leadership;
-mod ledger;
 mod memory;
 mod meters;
 mod mirrors;

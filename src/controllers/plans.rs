@@ -1,16 +1,15 @@
 //! Makes the plan of a gang from the stores, under the ledger's lock.
 
-use super::basis::Basis;
 use super::context::Context;
 use super::grounds::Grounds;
 use super::inflight;
-use super::ledger::LedgerPages;
 use crate::api::parameters::Pinning;
 use crate::api::pod::ResourceList;
 use crate::api::workload::PodSetUpdate;
 use crate::api::{AdmissionCheck, ClusterQueue, Cohort, LocalQueue, NodeClaim, NodePool, Workload};
 use crate::effects::events::Moment;
-use crate::gang::identity::gang_of;
+use crate::gang::ledger::basis::Basis;
+use crate::gang::ledger::{Ledger, not_entered};
 use crate::gang::notice::Notice;
 use crate::plan::catalogue;
 use crate::plan::gates::inflight::InflightNodes;
@@ -19,8 +18,7 @@ use crate::plan::resources::Defaults;
 use crate::plan::shape::Shape;
 use crate::plan::volumes::Storage;
 use crate::plan::{
-    self, Cluster, Edited, Obstacle, ObstacleReason, OptionSelection, Outcome, PlanObjects, PoolReservation,
-    Request,
+    self, Cluster, Edited, Obstacle, ObstacleReason, Outcome, PlanObjects, PoolReservation, Request,
 };
 use crate::policy::overrides::{self, Ignored};
 use crate::policy::{Policy, Settings};
@@ -92,41 +90,30 @@ pub struct ReadInputs<'a> {
     pub grounds: Option<&'a Grounds>,
 }
 
-/// Plans for the gang of this id. Gangs take turns on exhausted offerings.
+/// Plans for the gang of this id, as if it were its turn: `gang::planning::in_turn` decides that.
 pub fn outcome(
     context: &Context,
     request: &Request<'_>,
     gang: &str,
-    pages: &mut LedgerPages,
+    ledger: &mut Ledger,
     read: ReadInputs<'_>,
 ) -> Outcome {
-    learn(context, read.claims, pages);
-    let inputs = OwnInputs::of(context, request, gang, pages, read);
+    learn(context, read.claims, ledger);
+    let inputs = OwnInputs::of(context, request, gang, ledger, read);
     let outcome = plan::plan(&inputs.cluster(request.workload, read), request);
     warn_if_outdated(&inputs.grounds.cluster.node_pools, inputs.now);
-    match outcome {
-        Outcome::Provision(plan) => match pages.whose_turn(gang, &plan, inputs.now) {
-            Some((_, offering)) if matches!(request.selection, OptionSelection::From(_)) => {
-                Outcome::Wait(Obstacle::new(
-                    ObstacleReason::OthersFirst,
-                    format!("{offering} ran out of capacity lately, and another gang tries there first"),
-                ))
-            }
-            _ => Outcome::Provision(plan),
-        },
-        other => other,
-    }
+    outcome
 }
 
 /// Records the shapes that these claims show.
-fn learn(context: &Context, claims: &[Arc<NodeClaim>], pages: &mut LedgerPages) {
+fn learn(context: &Context, claims: &[Arc<NodeClaim>], ledger: &mut Ledger) {
     let now = context.now();
     // A claim that was read before its deletion would be kept forever.
     let is_there =
         |claim: &&Arc<NodeClaim>| context.stores.claims.entry(&ObjectRef::from_obj(&***claim)).is_some();
     for claim in claims.iter().filter(is_there) {
         if let Some(shape) = Shape::of_claim(claim)
-            && pages.observed_shapes().note(shape, now)
+            && ledger.observed_shapes().note(shape, now)
         {
             context.count_better_offer();
         }
@@ -156,20 +143,13 @@ impl OwnInputs {
         context: &Context,
         request: &Request<'_>,
         gang: &str,
-        pages: &mut LedgerPages,
+        ledger: &mut Ledger,
         read: ReadInputs<'_>,
     ) -> Self {
         let (workload, stores, now) = (request.workload, &context.stores, context.now());
-        // New shapes and prices must not change the plan of a gang while its claims are created or replaced.
-        let accepted = pages.accepted(gang);
-        let began = || {
-            let began =
-                pages.frozen(gang).filter(|_| matches!(request.selection, OptionSelection::Like(_)))?;
-            Some(began.or_market(pages.market(now)))
-        };
-        let frozen = accepted.as_ref().map(|accepted| accepted.basis.clone()).or_else(began);
-        let basis = frozen.unwrap_or_else(|| pages.basis(now));
-        let reserved = pages.others(gang);
+        let accepted = ledger.accepted(gang);
+        let basis = ledger.basis_of(gang, request.selection, now);
+        let reserved = ledger.others(gang);
         Self {
             grounds: read.grounds.cloned().unwrap_or_else(|| Grounds::cached(stores, workload)),
             checks: stores.checks.state(),
@@ -178,11 +158,11 @@ impl OwnInputs {
             settings: context.policies.settings(),
             predecessors: predecessors(context, workload),
             settled: accepted.map_or_else(|| settled(context, request), |accepted| accepted.settled),
-            pool_claims: not_reserved(read.claims, &reserved),
+            pool_claims: not_entered(read.claims, &reserved),
             reserved,
             basis: Basis { shapes: read.shapes.map_or(basis.shapes, Arc::from), ..basis },
-            exhausted: pages.exhausted(now),
-            inflight: inflight::of(context, workload, gang, pages, now),
+            exhausted: ledger.exhausted(now),
+            inflight: inflight::of(context, workload, gang, ledger, now),
             now,
         }
     }
@@ -229,12 +209,6 @@ fn warn_if_outdated(pools: &[Arc<NodePool>], now: Timestamp) {
     {
         LOGGED.call_once(|| tracing::warn!("{outdated}"));
     }
-}
-
-/// Claims, except of gangs in the ledger: those count with their planned nodes, existing ones included.
-fn not_reserved(claims: &[Arc<NodeClaim>], reserved: &[PoolReservation]) -> Vec<Arc<NodeClaim>> {
-    let gangs: BTreeSet<&str> = reserved.iter().map(|r| r.gang.as_str()).collect();
-    claims.iter().filter(|claim| !gangs.contains(gang_of(claim).as_str())).cloned().collect()
 }
 
 /// The pod set updates for Kueue. An obstacle if Kueue cannot merge them with its other additions to the pods.
@@ -308,38 +282,4 @@ pub fn settled(context: &Context, request: &Request<'_>) -> Option<String> {
     claims.retain(|c| c.gang_label == request.gang && c.workload_uid != own && !c.node_name.is_empty());
     let nodes = claims.iter().filter_map(|claim| context.stores.nodes.get(&ObjectRef::new(&claim.node_name)));
     nodes.filter_map(|node| node.metadata.labels.as_ref()?.get(key).cloned()).min()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::gang::identity::gang_id;
-    use crate::names;
-    use serde_json::json;
-
-    #[test]
-    fn a_gang_in_flight_counts_once_though_its_label_is_that_of_its_whole_line() {
-        let claim = |uid: &str| -> Arc<NodeClaim> {
-            let claim = json!({
-                "metadata": {
-                    "name": uid, "annotations": {(names::CHECK): "prov"},
-                    "labels": {(names::GANG): "the-elastic-job", (names::WORKLOAD_UID): uid},
-                },
-                "spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}},
-            });
-            serde_json::from_value(claim).unwrap()
-        };
-        let reserved = PoolReservation {
-            gang: gang_id("later", "prov"),
-            node_pool: "gpu".into(),
-            nodes: 1,
-            most: ResourceList::new(),
-            or_more: 0,
-            counted: BTreeSet::new(),
-            unknown: BTreeSet::new(),
-            drawn: BTreeMap::new(),
-        };
-        let counted = not_reserved(&[claim("earlier"), claim("later")], &[reserved]);
-        assert_eq!(counted.iter().map(|claim| claim.name_any()).collect::<Vec<_>>(), ["earlier"]);
-    }
 }

@@ -7,11 +7,13 @@
 //! only stores are read.
 
 use super::board::Board;
-use super::ledger::Ledger;
+use super::memory::lock;
 use super::progress::ProgressLimiter;
 use super::registry::{Cause, GangRegistry, LastJournal};
 use super::waiting::Waiting;
+use crate::gang::ledger::Ledger;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard};
 
 /// Everything this replica keeps about gangs and their Workloads. Forgetting and counting take it apart whole, so that a
 /// field that is not handled there does not compile.
@@ -22,7 +24,7 @@ pub struct OfGangs {
     /// What users and metrics see.
     pub(super) board: Board,
     /// What gangs take and wait for.
-    pub(super) ledger: Ledger,
+    ledger: Mutex<Ledger>,
     /// When progress was reported to Workloads.
     pub(super) progress: ProgressLimiter,
     /// Since when Workloads wait to be reconciled.
@@ -38,6 +40,11 @@ pub(super) struct Forgotten {
 }
 
 impl OfGangs {
+    /// Locks the ledger. No other gang is planned until the guard is dropped.
+    pub(super) fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        lock(&self.ledger)
+    }
+
     /// Forgets the gangs of one Workload. `claims` names its NodeClaims that still exist.
     pub(super) fn forget(&self, uid: &str, cause: Cause, claims: &BTreeSet<String>) -> Forgotten {
         let Self {
@@ -53,8 +60,8 @@ impl OfGangs {
         if matches!(cause, Cause::Deleted { .. }) {
             progress.forget(uid);
         }
-        let mut pages = ledger.open();
-        let freed = gangs.iter().filter(|gang| pages.forget(gang)).count() > 0;
+        let mut ledger = lock(ledger);
+        let freed = gangs.iter().filter(|gang| ledger.forget(gang)).count() > 0;
         Forgotten { last_journals, freed }
     }
 
@@ -63,7 +70,7 @@ impl OfGangs {
         let Self { registry, board, ledger, progress, waiting } = self;
         let counts =
             [("board", board.gangs().len()), ("progress", progress.count()), ("waiting", waiting.count())];
-        let all = counts.into_iter().chain(registry.counts()).chain(ledger.open().counts());
+        let all = counts.into_iter().chain(registry.counts()).chain(lock(ledger).counts());
         all.filter(|(_, count)| *count > 0).collect()
     }
 }

@@ -23,7 +23,7 @@ use setu_sim::denials::Denials;
 use setu_sim::faults::{Rates, WriteFault};
 use setu_sim::gated::Gated;
 use setu_sim::transport::Link;
-use setu_sim::wire::{Line, Struck, Wire};
+use setu_sim::wire::{FaultWatcher, Line, Wire};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -54,7 +54,7 @@ pub struct SimCluster {
     down: Arc<AtomicBool>,
     kueue_stands: Arc<AtomicBool>,
     died: (UnboundedSender<WriteFault>, UnboundedReceiver<WriteFault>),
-    struck: Struck,
+    on_fault: FaultWatcher,
     /// Replicas of Setu in start order.
     started: Arc<Mutex<Vec<Weak<Context>>>>,
 }
@@ -129,7 +129,7 @@ impl SimCluster {
             down: Arc::default(),
             kueue_stands,
             died: unbounded_channel(),
-            struck: Arc::new(|_, _| {}),
+            on_fault: Arc::new(|_, _| {}),
             started: Arc::default(),
         }
     }
@@ -148,15 +148,15 @@ impl SimCluster {
     }
 
     /// Sets a callback for every fault that hits a replica that is started from now on.
-    pub fn tell_of_faults(&mut self, struck: Struck) {
-        self.struck = struck;
+    pub fn on_fault(&mut self, on_fault: FaultWatcher) {
+        self.on_fault = on_fault;
     }
 
     /// Starts a replica of Setu.
     pub fn start_setu(&mut self, start: &Start) -> Setu {
         self.lives = self.lives.wrapping_add(1);
         let name = format!("setu-{}", self.lives);
-        let wire = Wire::new(Chance::new(self.seed, &name), self.died.0.clone(), Arc::clone(&self.struck));
+        let wire = Wire::new(Chance::new(self.seed, &name), self.died.0.clone(), Arc::clone(&self.on_fault));
         if let Some(rates) = &start.rates {
             wire.set_rates(rates.clone());
         }
@@ -301,7 +301,7 @@ mod tests {
         let computes = Arc::new(AtomicBool::new(false));
         let begun = Arc::clone(&computes);
         // The fault hits in the task that makes the request.
-        cluster.tell_of_faults(Arc::new(move |_, _| {
+        cluster.on_fault(Arc::new(move |_, _| {
             begun.store(true, Ordering::Relaxed);
             std::thread::sleep(renew_deadline * 2);
         }));

@@ -1,6 +1,6 @@
 //! Runs the real core on small values: a replica's inputs go in, its next writes come out.
 //!
-//! Rule: nothing is decided here. A step is `Journal::decode` → `step` as in `controllers::gang`, a report is
+//! Rule: nothing is decided here. A step is `Journal::decode` → `step`, `reconcile` says what follows it, and a report is
 //! `verdict::desired`. Results are cached because the same small values recur.
 
 use crate::world::{Claim, KueuePhase, ModelPlan, Work};
@@ -14,10 +14,11 @@ use setu_core::gang::event::{Effect, Event, ProgressReason, Reason};
 use setu_core::gang::journal::Transition;
 use setu_core::gang::loss::{ClaimRecords, GoneClaim};
 use setu_core::gang::opening::{self, OpenedGang};
+use setu_core::gang::reconcile::{IsDeletion, Next};
 use setu_core::gang::reservation::AdmissionId;
 use setu_core::gang::{
-    ClaimView, Failure, FailureClass, Freshness, GangIdentity, Guard, Health, Journal, Judgement, Nodes,
-    Reservation, Snapshot, SnapshotParts, State, StateName, Step, Then, WaitsFor, step, verdict,
+    ClaimView, Failure, FailureClass, Freshness, GangIdentity, Guard, Health, Journal, Judgement, Moved,
+    Nodes, Reservation, Snapshot, SnapshotParts, State, StateName, Step, Then, WaitsFor, step, verdict,
 };
 use setu_core::names;
 use setu_core::plan::{Obstacle, ObstacleReason, Outcome, Plan, PodShare, Slot};
@@ -244,7 +245,7 @@ pub fn guard(journal: ModelJournal, stored: Option<ModelJournal>) -> Guard {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct StepInput {
     pub journal: ModelJournal,
-    pub fresh: bool,
+    pub is_substitute: bool,
     pub work: Work,
     pub claims: Vec<Claim>,
     pub freshness: Freshness,
@@ -264,19 +265,26 @@ pub enum Write {
     Delete(Claim),
 }
 
-/// The outcome of one step.
+impl IsDeletion for Write {
+    fn is_deletion(&self) -> bool {
+        matches!(self, Self::Delete(_))
+    }
+}
+
+/// One step, and what follows it.
 #[derive(Clone, Debug)]
-pub enum ModelStep {
-    Still,
-    NeedsQuorumRead,
-    NeedsGrounds,
-    Moved {
-        journal: ModelJournal,
-        writes: Vec<Write>,
-        lawful: bool,
-        /// Whether the gang was refused, or its attempt ended, because of its plan.
-        by_plan: bool,
-    },
+pub struct ModelStep {
+    pub next: Next<Write>,
+    pub moved: Option<ModelMoved>,
+}
+
+/// What a step changed.
+#[derive(Clone, Copy, Debug)]
+pub struct ModelMoved {
+    pub journal: ModelJournal,
+    pub lawful: bool,
+    /// Whether the gang was refused, or its attempt ended, because of its plan.
+    pub by_plan: bool,
 }
 
 /// The journal that a gang goes on from and whether it is a substitute; `None` if there is nothing to do.
@@ -328,16 +336,16 @@ pub fn open(work: &Work, claims: &[Claim]) -> Option<(ModelJournal, bool)> {
         return known;
     }
     let opening = opening::open(&workload(work), &IDENTITY, &objects(claims), now(true)).unwrap();
-    let opened = opening.gang.map(|gang| (ModelJournal::of(&gang.journal), gang.fresh));
+    let opened = opening.gang.map(|gang| (ModelJournal::of(&gang.journal), gang.is_substitute));
     CACHE.with_borrow_mut(|k| k.opened.insert(key, opened));
     opened
 }
 
 /// Starts over if the claims, which were just read from the API server, contradict the stored journal.
 pub fn verify(seen: &mut StepInput) {
-    let mut gang = OpenedGang { journal: seen.journal.journal(), fresh: seen.fresh };
+    let mut gang = OpenedGang { journal: seen.journal.journal(), is_substitute: seen.is_substitute };
     if gang.verify(&workload(&seen.work), &IDENTITY, &objects(&seen.claims), start()) {
-        (seen.journal, seen.fresh) = (ModelJournal::of(&gang.journal), gang.fresh);
+        (seen.journal, seen.is_substitute) = (ModelJournal::of(&gang.journal), gang.is_substitute);
     }
 }
 
@@ -378,43 +386,63 @@ pub fn admission(work: &Work) -> u8 {
 }
 
 fn take_step(seen: &StepInput) -> ModelStep {
-    let edges = diagram::edges();
     let workload = workload(&seen.work);
     let journal = seen.journal.journal();
-    let moved = match seen.with_snapshot(&workload, &journal, |snapshot| step(&journal, snapshot)) {
-        Step::NeedsQuorumRead => return ModelStep::NeedsQuorumRead,
-        Step::NeedsGrounds => return ModelStep::NeedsGrounds,
-        Step::Still => return ModelStep::Still,
-        Step::Moved(moved) => moved,
+    let step = seen.with_snapshot(&workload, &journal, |snapshot| step(&journal, snapshot));
+    let Step::Moved(moved) = &step else {
+        return ModelStep { next: seen.next(step), moved: None };
     };
-    let next = &moved.journal;
-    let steps = next.seq - journal.seq;
-    let edge = (journal.state.name(), next.state.name());
-    let lawful = if steps == 1 { edges.contains_key(&edge) } else { steps == 0 && edge.0 == edge.1 };
-    let small = |number: u32| u8::try_from(number).unwrap();
-    let mut writes = Vec::new();
-    for effect in &moved.effects {
-        match effect {
-            Effect::CreateClaims(slots) => writes.extend(slots.iter().map(|slot| Write::Create {
-                attempt: small(next.memory.attempt),
-                slot: small(*slot),
-                generation: small(next.memory.generation),
-            })),
-            Effect::DeleteClaims(names) => {
-                let meant = seen.claims.iter().filter(|c| names.contains(&name(c)));
-                writes.extend(meant.map(|c| Write::Delete(*c)));
-            }
-        }
-    }
+    let after = &moved.journal;
+    let steps = after.seq - journal.seq;
+    let edge = (journal.state.name(), after.state.name());
+    let lawful =
+        if steps == 1 { diagram::edges().contains_key(&edge) } else { steps == 0 && edge.0 == edge.1 };
     let by_plan = match &moved.cause {
         Some(Event::Refused(_)) => true,
         Some(Event::Failed(failure)) => failure.reason == FailureClass::NotPlannable,
         _ => false,
     };
-    ModelStep::Moved { journal: ModelJournal::of(next), writes, lawful, by_plan }
+    let moved = ModelMoved { journal: ModelJournal::of(after), lawful, by_plan };
+    ModelStep { next: seen.next(step), moved: Some(moved) }
 }
 
 impl StepInput {
+    /// What follows a step that was taken by this.
+    fn next(&self, step: Step) -> Next<Write> {
+        let writes = match &step {
+            Step::Moved(moved) => self.writes(moved),
+            _ => Vec::new(),
+        };
+        match Next::after(step, self.freshness) {
+            Next::ReadGang => Next::ReadGang,
+            Next::ReadGrounds => Next::ReadGrounds,
+            Next::Step => Next::Step,
+            Next::Commit(_) => Next::Commit(writes),
+            Next::Report => Next::Report,
+        }
+    }
+
+    /// The effects of a step as single writes.
+    fn writes(&self, moved: &Moved) -> Vec<Write> {
+        let small = |number: u32| u8::try_from(number).unwrap();
+        let memory = &moved.journal.memory;
+        let mut writes = Vec::new();
+        for effect in &moved.effects {
+            match effect {
+                Effect::CreateClaims(slots) => writes.extend(slots.iter().map(|slot| Write::Create {
+                    attempt: small(memory.attempt),
+                    slot: small(*slot),
+                    generation: small(memory.generation),
+                })),
+                Effect::DeleteClaims(names) => {
+                    let meant = self.claims.iter().filter(|c| names.contains(&name(c)));
+                    writes.extend(meant.map(|c| Write::Delete(*c)));
+                }
+            }
+        }
+        writes
+    }
+
     fn with_snapshot<T>(
         &self,
         workload: &Workload,
@@ -432,7 +460,7 @@ impl StepInput {
         let parts = SnapshotParts::of(workload, CHECK, views, now(self.late));
         let parts = parts.with_records(journal, &IDENTITY, &records);
         then(&Snapshot {
-            fresh: self.fresh,
+            is_substitute: self.is_substitute,
             plan: outcome.as_ref(),
             freshness: self.freshness,
             grounds: self.grounds,

@@ -3,7 +3,7 @@
 //!
 //! `core` runs the real code on small values, `world` is everything but Setu, `replica` makes a replica's
 //! requests in order, `explore` is the search. Each test explores one mix of faults and prints how far it
-//! got; `SETU_MODEL=large` explores larger mixes, as far as memory and patience last.
+//! got; `SETU_MODEL=large` explores larger mixes, as far as memory and time allow.
 
 #![cfg(test)]
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]

@@ -1,16 +1,13 @@
-//! A replica and one reconcile, write by write, in the order of `controllers::gang`: the journal, its
-//! claims, then the verdict.
+//! A replica and one reconcile, write by write, in the order of the core's `reconcile`.
 //!
 //! Rule: between two requests anything else may happen. Each request or its reply may be lost, and the
 //! replica may die.
 
-use crate::core::{self, ModelJournal, ModelState, ModelStep, StepInput, Write};
+use crate::core::{self, ModelJournal, ModelState, StepInput, Write};
 use crate::world::{Broken, CachedView, Claim, KueuePhase, ModelPlan, ModelWorld, Work};
 use setu_core::api::workload::Verdict;
+use setu_core::gang::reconcile::{Next, Permitted, STEPS};
 use setu_core::gang::{Commit, Freshness, Guard, Then};
-
-/// The limit of steps in one reconcile, as in the controller.
-const STEPS: usize = 16;
 
 /// One replica.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
@@ -93,13 +90,13 @@ impl ModelReplica {
             return None;
         }
         let claims = old.claims.map_or(&world.claims, |p| &p.claims);
-        let (journal, fresh) = core::open(work, claims)?;
+        let (journal, is_substitute) = core::open(work, claims)?;
         let ready = world.ready_attempt().map(|attempt| (attempt, world.reservation));
         let ongoing = OngoingReconcile {
             stored: work.journal,
             seen: StepInput {
                 journal,
-                fresh,
+                is_substitute,
                 work: work.clone(),
                 claims: claims.clone(),
                 freshness: Freshness::Cached,
@@ -125,30 +122,29 @@ impl OngoingReconcile {
     /// Takes steps until the next request; `None` if the reconcile is over.
     fn advance(mut self) -> Option<Self> {
         for _ in 0..STEPS {
-            match core::step_once(&self.seen) {
-                ModelStep::Still => break,
-                ModelStep::NeedsQuorumRead => {
+            let step = core::step_once(&self.seen);
+            if let Some(moved) = step.moved {
+                self.seen.journal = moved.journal;
+                self.by_plan |= moved.by_plan;
+                self.lawful &= moved.lawful;
+            }
+            match step.next {
+                Next::ReadGang => {
                     self.next = NextRequest::Read;
                     return Some(self);
                 }
-                // The controller reads the gang as well.
-                ModelStep::NeedsGrounds if self.seen.freshness == Freshness::Cached => {
-                    self.next = NextRequest::Read;
-                    return Some(self);
-                }
-                ModelStep::NeedsGrounds => {
+                Next::ReadGrounds => {
                     self.next = NextRequest::ReadGrounds;
                     return Some(self);
                 }
-                ModelStep::Moved { journal, writes, lawful, by_plan } => {
-                    self.seen.journal = journal;
-                    self.by_plan |= by_plan;
-                    self.lawful &= lawful;
-                    if !writes.is_empty() {
-                        self.next = self.before(writes);
-                        return Some(self);
-                    }
+                Next::Step => {}
+                Next::Commit(writes) if writes.is_empty() => panic!("a step has effects that write nothing"),
+                Next::Commit(writes) if self.is_unsaved() && !planted!(CreateWithoutJournal) => {
+                    self.next = NextRequest::Commit(writes);
+                    return Some(self);
                 }
+                Next::Commit(writes) => return self.after_commit(Commit::Unneeded, writes),
+                Next::Report => break,
             }
         }
         if self.is_unsaved() {
@@ -162,16 +158,19 @@ impl OngoingReconcile {
         self.seen.journal.is_stored && self.stored != Some(self.seen.journal)
     }
 
-    /// The request that must precede these writes.
-    fn before(&self, writes: Vec<Write>) -> NextRequest {
-        if planted!(CreateWithoutJournal) {
-            return NextRequest::Run { writes, failed: false };
+    /// Goes on with those of these writes that may run now.
+    fn after_commit(mut self, commit: Commit, writes: Vec<Write>) -> Option<Self> {
+        let permitted = Permitted::after(commit, &core::reservation(&self.seen.work), writes);
+        let (writes, failed) = (permitted.effects, !matches!(commit, Commit::Unneeded | Commit::Written));
+        if writes.is_empty() {
+            return if failed { None } else { self.advance() };
         }
-        match self.is_unsaved() {
-            true => NextRequest::Commit(writes),
-            false if Commit::Unneeded.needs_confirmation() => NextRequest::Confirm { writes, failed: false },
-            false => NextRequest::Run { writes, failed: false },
-        }
+        self.next = if permitted.needs_confirmation {
+            NextRequest::Confirm { writes, failed }
+        } else {
+            NextRequest::Run { writes, failed }
+        };
+        Some(self)
     }
 
     fn report_verdict(mut self) -> Option<Self> {
@@ -252,7 +251,7 @@ impl OngoingReconcile {
             return Commit::Unanswered;
         }
         self.seen.work = world.work.clone();
-        self.seen.fresh = false;
+        self.seen.is_substitute = false;
         self.stored = world.work.journal;
         self.current = true;
         Commit::Written
@@ -289,20 +288,9 @@ impl OngoingReconcile {
         }
     }
 
-    fn commit(mut self, world: &mut ModelWorld, fate: Fate, mut writes: Vec<Write>) -> Option<Self> {
+    fn commit(mut self, world: &mut ModelWorld, fate: Fate, writes: Vec<Write>) -> Option<Self> {
         let commit = self.write_journal(world, fate);
-        let permission = commit.permits(&core::reservation(&self.seen.work));
-        writes.retain(|write| permission.allows(matches!(write, Write::Delete(_))));
-        if writes.is_empty() {
-            return None;
-        }
-        let failed = commit != Commit::Written;
-        self.next = if commit.needs_confirmation() {
-            NextRequest::Confirm { writes, failed }
-        } else {
-            NextRequest::Run { writes, failed }
-        };
-        Some(self)
+        self.after_commit(commit, writes)
     }
 
     fn confirm(mut self, world: &ModelWorld, fate: Fate, writes: Vec<Write>, failed: bool) -> Option<Self> {

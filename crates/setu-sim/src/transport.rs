@@ -56,7 +56,7 @@ impl Link {
         let request = Request::from_parts(parts, body);
         let wire = Arc::clone(&self.wire);
         wire.up().await;
-        let fault = wire.strikes(&request);
+        let fault = wire.fault(&request);
         // A request that has left the replica arrives, even if the caller gives up, is paused or dies.
         let answer = tokio::spawn(self.travel(request, fault)).await;
         wire.up().await;
@@ -252,7 +252,7 @@ mod tests {
     use tokio::sync::mpsc::unbounded_channel;
 
     /// Longer than the timeout of any call of Setu.
-    const PATIENCE: Duration = Duration::from_secs(10);
+    const TIMEOUT: Duration = Duration::from_secs(10);
 
     /// Makes a replica create an object with a delayed request, while `meanwhile` happens to it. Returns whether the
     /// object exists when the replica gives up, and after the delay.
@@ -276,7 +276,7 @@ mod tests {
         let (params, is_there) = (PostParams::default(), || {
             server.user("admin").get(&kinds::CONFIG_MAP, "kube-system", "late").is_some()
         });
-        let call = tokio::time::timeout(PATIENCE, maps.create(&params, &map));
+        let call = tokio::time::timeout(TIMEOUT, maps.create(&params, &map));
         let (answer, ()) = tokio::join!(call, async {
             tokio::time::sleep(Duration::from_secs(1)).await;
             meanwhile(&wire);

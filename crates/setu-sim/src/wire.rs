@@ -41,7 +41,7 @@ pub struct Wire {
     gated: Mutex<Vec<Waker>>,
     state: Mutex<WireState>,
     died: UnboundedSender<WriteFault>,
-    struck: Struck,
+    on_fault: FaultWatcher,
     asked: Mutex<Option<RequestObserver>>,
 }
 
@@ -50,7 +50,7 @@ pub type RequestObserver = Arc<dyn Fn(&Request<Bytes>) + Send + Sync>;
 
 /// Callback for every fault when it hits: the fault's name, and the request that it hits,
 /// if any.
-pub type Struck = Arc<dyn Fn(&str, Option<&Request<Bytes>>) + Send + Sync>;
+pub type FaultWatcher = Arc<dyn Fn(&str, Option<&Request<Bytes>>) + Send + Sync>;
 
 /// A fault for a future write of a given kind.
 struct Doom {
@@ -61,7 +61,7 @@ struct Doom {
 }
 
 impl Doom {
-    fn strikes(&mut self, verb: &str, path: &str) -> Option<WriteFault> {
+    fn fault(&mut self, verb: &str, path: &str) -> Option<WriteFault> {
         if verb == self.verb && path.ends_with(self.path) {
             self.left = self.left.checked_sub(1)?;
             return (self.left == 0).then_some(self.fault);
@@ -82,7 +82,7 @@ struct WireState {
 
 impl Wire {
     /// A wire without faults. Deaths of the replica are sent to `died`.
-    pub fn new(chance: Chance, died: UnboundedSender<WriteFault>, struck: Struck) -> Arc<Self> {
+    pub fn new(chance: Chance, died: UnboundedSender<WriteFault>, on_fault: FaultWatcher) -> Arc<Self> {
         let state = WireState {
             chance,
             rates: Rates::none(),
@@ -97,7 +97,7 @@ impl Wire {
             gated: Mutex::default(),
             state: Mutex::new(state),
             died,
-            struck,
+            on_fault,
             asked: Mutex::default(),
         })
     }
@@ -207,37 +207,37 @@ impl Wire {
     }
 
     /// The fault that hits this request, if any.
-    pub fn strikes(&self, request: &Request<Bytes>) -> Option<WriteFault> {
+    pub fn fault(&self, request: &Request<Bytes>) -> Option<WriteFault> {
         let asked = self.asked.lock().clone();
         if let Some(asked) = asked {
             asked(request);
         }
-        if request.method() == Method::GET { self.strikes_read(request) } else { self.strikes_write(request) }
+        if request.method() == Method::GET { self.read_fault(request) } else { self.write_fault(request) }
     }
 
-    fn strikes_read(&self, request: &Request<Bytes>) -> Option<WriteFault> {
+    fn read_fault(&self, request: &Request<Bytes>) -> Option<WriteFault> {
         let mut state = self.state();
         let rates = state.rates.reads.clone();
         let (fault, _) = rates.into_iter().find(|(_, rate)| state.chance.happens(*rate))?;
         drop(state);
-        (self.struck)(&format!("{fault:?}"), Some(request));
+        (self.on_fault)(&format!("{fault:?}"), Some(request));
         Some(fault.of_write())
     }
 
-    fn strikes_write(&self, request: &Request<Bytes>) -> Option<WriteFault> {
+    fn write_fault(&self, request: &Request<Bytes>) -> Option<WriteFault> {
         let (verb, path) = (request.method().as_str(), request.uri().path());
         let mut state = self.state();
         let number = state.written.len();
         state.written.push(Written { verb: verb.to_owned(), path: path.to_owned() });
         let planned = state.plan.filter(|(write, _)| *write == number).map(|(_, fault)| fault);
-        let planned = planned.or_else(|| state.doom.as_mut()?.strikes(verb, path));
+        let planned = planned.or_else(|| state.doom.as_mut()?.fault(verb, path));
         let rates = state.rates.writes.clone();
         let random =
             || rates.into_iter().find(|(_, rate)| state.chance.happens(*rate)).map(|(fault, _)| fault);
         let fault = planned.or_else(random);
         drop(state);
         if let Some(fault) = fault {
-            (self.struck)(&fault.to_string(), Some(request));
+            (self.on_fault)(&fault.to_string(), Some(request));
         }
         fault
     }
@@ -249,7 +249,7 @@ impl Wire {
         let fault = rates.into_iter().find(|(_, rate)| state.chance.happens(*rate)).map(|(fault, _)| fault);
         drop(state);
         if let Some(fault) = fault {
-            (self.struck)(&format!("{fault:?}"), None);
+            (self.on_fault)(&format!("{fault:?}"), None);
         }
         fault
     }

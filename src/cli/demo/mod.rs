@@ -1,8 +1,8 @@
 //! `setu demo`: runs the real controller in the embedded cluster, and shows it.
 
 mod chosen;
-mod door;
 mod live;
+mod serve;
 mod summary;
 
 use super::CliError;
@@ -12,9 +12,9 @@ use crate::sim::cluster::SimCluster;
 use crate::sim::embedded::EmbeddedTheatre;
 use crate::sim::scenario::{self, Run};
 use crate::sim::show::{Spectator, play::Play, speed};
-use door::Door;
 use jiff::Timestamp;
 use live::Screen;
+use serve::DemoServer;
 use setu_clock::Clock;
 use std::io::IsTerminal as _;
 use std::net::SocketAddr;
@@ -61,22 +61,22 @@ impl Args {
             return Ok(());
         }
         let runs = self.scenario.as_deref().map(chosen::runs).transpose()?;
-        let door = self.serve.map(Door::open).transpose()?;
+        let server = self.serve.map(DemoServer::bind).transpose()?;
         // Virtual time needs a separate runtime with one thread.
-        let shown = tokio::task::spawn_blocking(move || self.show(runs, door));
+        let shown = tokio::task::spawn_blocking(move || self.show(runs, server));
         shown.await.map_err(|e| CliError::Failed(format!("the demo broke off: {e}")))?
     }
 
-    fn show(&self, runs: Option<Vec<Run>>, door: Option<Door>) -> Result<(), CliError> {
+    fn show(&self, runs: Option<Vec<Run>>, server: Option<DemoServer>) -> Result<(), CliError> {
         let runs = runs.unwrap_or_default();
-        match (runs.first(), door) {
-            (None, door) => self.on_stage(self.play(door))?,
-            (Some(first), Some(door)) => {
+        match (runs.first(), server) {
+            (None, server) => self.on_stage(self.play(server))?,
+            (Some(first), Some(server)) => {
                 let name = self.scenario.as_deref().unwrap_or_default();
                 if let Some(what) = chosen::left_out(name, &runs) {
                     super::print(&format!("{what}\n"));
                 }
-                self.on_stage(self.scenario(first, None, Some(door)))?;
+                self.on_stage(self.scenario(first, None, Some(server)))?;
             }
             (Some(_), None) => runs.iter().try_for_each(|run| self.lives(run))?,
         }
@@ -123,12 +123,12 @@ impl Args {
         (cluster, spectator)
     }
 
-    async fn play(&self, door: Option<Door>) -> Result<(), CliError> {
+    async fn play(&self, server: Option<DemoServer>) -> Result<(), CliError> {
         let policy = Play::policy().map_err(CliError::Failed)?;
         let (cluster, spectator) = self.cluster(names::CONTROLLER_NAME, policy, &self.clock());
         let mut play = Play::new(cluster, spectator.clone()).map_err(CliError::Failed)?;
-        let served = door.is_some();
-        let _kubeconfig = door.map(|door| door.serve(play.cluster())).transpose()?;
+        let served = server.is_some();
+        let _kubeconfig = server.map(|server| server.serve(play.cluster())).transpose()?;
         let mut screen = Screen::new(std::io::stdout().is_terminal());
         let shown = async {
             play.play(|spectator| screen.draw(spectator)).await;
@@ -149,7 +149,7 @@ impl Args {
         &self,
         run: &Run,
         kill_after: Option<u64>,
-        door: Option<Door>,
+        server: Option<DemoServer>,
     ) -> Result<u64, CliError> {
         let invalid = |e: anyhow::Error| CliError::Invalid(format!("{e:#}"));
         let clock = self.clock();
@@ -158,10 +158,10 @@ impl Args {
             .map_err(|e| CliError::Invalid(format!("the policy of {}: {e}", run.title)))?;
         let (mut cluster, spectator) = self.cluster(&scenario::controller_name(run), policy, &clock);
         let witness = spectator.clone();
-        cluster.tell_of_faults(Arc::new(move |_, _| witness.announce(clock.now(), KILLED)));
+        cluster.on_fault(Arc::new(move |_, _| witness.announce(clock.now(), KILLED)));
         super::print(&format!("{}\n", run.title));
-        let served = door.is_some();
-        let _kubeconfig = door.map(|door| door.serve(&cluster)).transpose()?;
+        let served = server.is_some();
+        let _kubeconfig = server.map(|server| server.serve(&cluster)).transpose()?;
         let mut screen = Screen::new(std::io::stdout().is_terminal());
         let mut world =
             scenario::ScenarioWorld::new(EmbeddedTheatre::new(cluster), run).await.map_err(invalid)?;

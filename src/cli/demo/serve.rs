@@ -15,14 +15,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio_util::sync::CancellationToken;
 
 /// A bound port that does not serve yet.
-pub struct Door {
+pub struct DemoServer {
     listener: TcpListener,
     address: SocketAddr,
 }
 
-impl Door {
+impl DemoServer {
     /// Binds the port.
-    pub fn open(address: SocketAddr) -> Result<Self, CliError> {
+    pub fn bind(address: SocketAddr) -> Result<Self, CliError> {
         let invalid = |why: &str| CliError::Invalid(format!("--serve {address}: {why}"));
         if !address.ip().is_loopback() {
             return Err(invalid(

@@ -172,9 +172,10 @@ fn outdated(pools: &[Arc<NodePool>], now: Timestamp) -> BTreeSet<String> {
 }
 
 /// A plan that cannot be carried out is a failure of the command, with the sentence that helps where it was not shown.
-fn ending(outcome: Outcome, untold: bool) -> Result<(), CliError> {
+fn ending(outcome: Outcome, prints_claims: bool) -> Result<(), CliError> {
     let failed = |o: Obstacle| {
-        let why = if untold { &o.message } else { "no node would be created, for the reason that is shown" };
+        let why =
+            if prints_claims { &o.message } else { "no node would be created, for the reason that is shown" };
         Err(CliError::Failed(format!("{}: {why}", o.reason)))
     };
     match outcome {

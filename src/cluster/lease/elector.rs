@@ -7,7 +7,7 @@
 use super::evaluate::{LeaseState, ObservedRecord, evaluate};
 use super::lost::Lost;
 use super::record::{is_overtaken, params, version, without_request};
-use super::share::{Share, patience};
+use super::share::{Share, takeover_delay};
 use super::{ElectionSettings, Leadership, Shards, Term};
 use crate::cluster::backoff::Doubling;
 use crate::cluster::watch::WATCH_SECONDS;
@@ -138,7 +138,9 @@ impl Elector {
                 (until - now).min(self.spread(timing.retry))
             }
             LeaseState::Ours { renew_at } if renew_at > now && self.leads() => renew_at - now,
-            LeaseState::Free { since } if now < since + self.patience() => since + self.patience() - now,
+            LeaseState::Free { since } if now < since + self.takeover_delay() => {
+                since + self.takeover_delay() - now
+            }
             LeaseState::Ours { .. } | LeaseState::Free { .. } => {
                 if self.write(now).await {
                     return timing.retry;
@@ -224,8 +226,8 @@ impl Elector {
     }
 
     /// How long a free lease is left to others.
-    fn patience(&self) -> Duration {
-        patience(self.share.held(&self.settings.identity), self.settings.timing.retry)
+    fn takeover_delay(&self) -> Duration {
+        takeover_delay(self.share.held(&self.settings.identity), self.settings.timing.retry)
     }
 
     /// The replica that asks for this lease.

@@ -47,7 +47,7 @@ impl Share {
 
 /// How long a replica that holds this many shards leaves a free one to those that hold fewer. At most a fifth of `retry`,
 /// because no replica acts for the shard until then.
-pub fn patience(held: usize, retry: Duration) -> Duration {
+pub fn takeover_delay(held: usize, retry: Duration) -> Duration {
     let held = u32::try_from(held).unwrap_or(u32::MAX);
     (retry / 5).mul_f64(f64::from(held) / (f64::from(held) + 2.0))
 }
@@ -111,10 +111,10 @@ mod tests {
     #[test]
     fn a_replica_without_shards_takes_a_free_one_first() {
         let retry = Duration::from_secs(2);
-        assert_eq!(patience(0, retry), Duration::ZERO);
-        assert!(patience(1, retry) < patience(2, retry));
+        assert_eq!(takeover_delay(0, retry), Duration::ZERO);
+        assert!(takeover_delay(1, retry) < takeover_delay(2, retry));
         assert!(
-            patience(usize::MAX, retry) <= retry / 5,
+            takeover_delay(usize::MAX, retry) <= retry / 5,
             "a free shard is taken soon, however many there are"
         );
     }

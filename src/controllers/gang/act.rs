@@ -9,6 +9,7 @@ use crate::error::{Class, Error};
 use crate::gang::custody::Released;
 use crate::gang::new_claims::{NewClaims, fills_slot_of};
 use crate::gang::observed::Observed;
+use crate::gang::reconcile::Permitted;
 use crate::gang::undeletable::{are_given_up, mark_as_deleting};
 use crate::gang::{Commit, Effect, Freshness, Reservation, notice};
 use crate::planted::planted;
@@ -21,9 +22,6 @@ impl Gang<'_> {
         workload: &mut Workload,
         effects: Vec<Effect>,
     ) -> Result<(), Error> {
-        if effects.is_empty() {
-            return Ok(());
-        }
         let committed =
             if planted!(CreateWithoutJournal) { Ok(Commit::Unneeded) } else { self.commit(workload).await };
         let commit = match &committed {
@@ -32,12 +30,17 @@ impl Gang<'_> {
             Err(_) => Commit::Unanswered,
         };
         let reservation = Reservation::of(workload, &self.scope.identity.check);
-        let effects = commit.permits(&reservation).filter(effects);
-        if !effects.is_empty() && commit.needs_confirmation() {
+        let permitted = Permitted::after(commit, &reservation, effects);
+        if permitted.needs_confirmation {
             let text = self.journal().encode();
             let entry = self.entry_of(&text, "");
             journal_write::confirm(self.scope.client, workload, &entry).await?;
         }
+        self.act(workload, permitted.effects).await?;
+        committed.map(drop)
+    }
+
+    async fn act(&mut self, workload: &Workload, effects: Vec<Effect>) -> Result<(), Error> {
         // A read before a write proves nothing about the time after it.
         let freshness = std::mem::replace(&mut self.observed.freshness, Freshness::Cached);
         let mut writes = false;
@@ -53,7 +56,7 @@ impl Gang<'_> {
         if !writes {
             self.observed.freshness = freshness;
         }
-        committed.map(drop)
+        Ok(())
     }
 
     async fn create(&mut self, workload: &Workload, slots: &[u32]) -> Result<(), Error> {
@@ -106,8 +109,8 @@ impl Gang<'_> {
     fn note_replacements(&self, workload: &Workload, claims: usize) {
         if self.new_claims().are_uncounted() {
             let claims = u32::try_from(claims).unwrap_or(u32::MAX);
-            let mut pages = self.scope.context.of_gangs.ledger.open();
-            pages.note_created(&workload.local_queue(), claims, self.scope.now());
+            let mut ledger = self.scope.context.of_gangs.ledger();
+            ledger.note_created(&workload.local_queue(), claims, self.scope.now());
         }
     }
 

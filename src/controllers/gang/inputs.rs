@@ -22,7 +22,7 @@ use std::sync::Arc;
 #[derive(Default)]
 pub(super) struct PlanInputs {
     /// The claims of NodePools of which all must be known.
-    pub pool_claims: Arc<[Arc<NodeClaim>]>,
+    pub pool_claims: Option<Arc<[Arc<NodeClaim>]>>,
     /// What the volumes of its pods depend on.
     pub storage: Option<Storage>,
     /// What the caches hold, read past them.
@@ -49,19 +49,21 @@ impl PlanInputs {
     ) -> Result<(), Error> {
         let context = scope.context;
         let plans = matches!(state, State::Validating | State::Provisioning);
-        let is_accepted = context.of_gangs.ledger.open().accepted(&scope.id).is_some();
-        if !plans || is_accepted || !self.pool_claims.is_empty() {
+        let is_accepted = context.of_gangs.ledger().accepted(&scope.id).is_some();
+        if !plans || is_accepted || self.pool_claims.is_some() {
             return Ok(());
         }
         let node_pools = context.stores.plan.node_pools.state();
         let needed = node_pools.iter().filter(|pool| needs_all_claims(policy, pool));
         let pools: Vec<String> = needed.map(|pool| pool.name_any()).collect();
-        if !pools.is_empty() {
+        if pools.is_empty() {
+            self.pool_claims = Some(Arc::default());
+        } else {
             let read = async {
                 let claims = claims::of_pools(scope.client, &pools).await?;
                 Ok(claims.into_iter().map(Arc::new).collect())
             };
-            self.pool_claims = context.pool_claims.read(pools.clone(), read).await?;
+            self.pool_claims = Some(context.pool_claims.read(pools.clone(), read).await?);
         }
         // A bound counts nodes once that the gang takes over.
         if !pools.is_empty() || inflight::counts_by_queue(context) {
@@ -95,7 +97,7 @@ impl PlanInputs {
     ) -> Result<(), Error> {
         // A refused gang is planned anew where something has changed.
         let has_changed =
-            |causes| scope.context.of_gangs.ledger.open().refused.changed(&scope.id, causes).is_some();
+            |causes| scope.context.of_gangs.ledger().refused.changed(&scope.id, causes).is_some();
         if self.storage.is_none() && (state.needs_plan() || refused_by.is_some_and(has_changed)) {
             self.storage = Some(storage::read(scope.client, workload).await?);
         }
@@ -104,11 +106,8 @@ impl PlanInputs {
 }
 
 impl Gang<'_> {
-    /// Reads past the caches the gang, what could give up, end or refuse it, and what a refusal may be due to.
+    /// Reads past the caches what could give up, end or refuse the gang, and what a refusal may be due to.
     pub(super) async fn read_grounds(&mut self, workload: &Workload) -> Result<(), Error> {
-        if self.observed.freshness == Freshness::Cached {
-            self.read_quorum(workload).await?;
-        }
         let (context, identity) = (self.scope.context, &self.scope.identity);
         // What changes from now on may allow a gang that is refused.
         let causes = context.causes_of_refusal(workload);

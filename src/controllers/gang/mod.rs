@@ -1,4 +1,4 @@
-//! Drives one gang until nothing moves: read → plan → step → commit → act → report.
+//! Drives one gang until nothing moves: read → plan → step → commit → act → report. `gang::reconcile` of the core decides the order.
 //!
 //! Each part of [`Gang`] is one value. A step reads all of them and returns what changes, or changes one of them.
 //!
@@ -21,14 +21,15 @@ mod view;
 mod warm;
 
 use super::context::Context;
-use super::ledger::LedgerPages;
 use super::plans;
 use crate::api::Workload;
 use crate::effects::journal::{self as journal_write, Entry};
 use crate::error::Error;
 use crate::gang::consequences::{Consequences, LedgerChange};
+use crate::gang::ledger::Ledger;
 use crate::gang::loss::Loss;
 use crate::gang::observed::Observed;
+use crate::gang::reconcile::{Next, STEPS};
 use crate::gang::refused::Causes;
 use crate::gang::stored::StoredJournal;
 use crate::gang::{Commit, Journal, Judgement, Refusal, Step, message, step};
@@ -38,9 +39,6 @@ pub use reconciled::{LeftAlone, Reconciled};
 use scope::GangScope;
 use std::collections::BTreeMap;
 use transitions::Transitions;
-
-/// Upper bound on the steps of one reconcile. A gang needs at most five.
-const STEPS: usize = 16;
 
 /// One gang while it is reconciled.
 pub struct Gang<'a> {
@@ -119,11 +117,13 @@ impl<'a> Gang<'a> {
             let (state, policy) = (&self.stored.opened.journal.state, &self.judgement.policy);
             self.inputs.read_claims(&self.scope, state, policy, workload).await?;
             self.inputs.read_storage(&self.scope, state, workload, refused_by).await?;
-            match self.step(workload, refused_by) {
-                Step::Still => break,
-                Step::NeedsQuorumRead => self.read_quorum(workload).await?,
-                Step::NeedsGrounds => self.read_grounds(workload).await?,
-                Step::Moved(moved) => self.commit_and_act(workload, moved.effects).await?,
+            let step = self.step(workload, refused_by);
+            match Next::after(step, self.observed.freshness) {
+                Next::ReadGang => self.read_quorum(workload).await?,
+                Next::ReadGrounds => self.read_grounds(workload).await?,
+                Next::Step => {}
+                Next::Commit(effects) => self.commit_and_act(workload, effects).await?,
+                Next::Report => break,
             }
         }
         self.commit(workload).await?;
@@ -145,12 +145,12 @@ impl<'a> Gang<'a> {
     /// Plans, takes one step and updates the ledger, all under the ledger's lock.
     fn step(&mut self, workload: &Workload, refused_by: Option<Causes>) -> Step {
         self.judgement = self.judge(workload);
-        let mut pages = self.scope.context.of_gangs.ledger.open();
+        let mut ledger = self.scope.context.of_gangs.ledger();
         // Only here, where the journal is stored: if the write that ends the wait failed, the wait would start over.
         if !self.journal().state.awaits_next_try() {
-            pages.capacity_returns.forget(&self.scope.id);
+            ledger.capacity_returns.forget(&self.scope.id);
         }
-        self.planned = self.plan(workload, refused_by, &mut pages);
+        self.planned = self.plan(workload, refused_by, &mut ledger);
         let parts = self.parts(workload);
         let snapshot = self.snapshot(&parts, workload);
         let taken = step(self.journal(), &snapshot);
@@ -158,12 +158,12 @@ impl<'a> Gang<'a> {
             Step::NeedsQuorumRead | Step::NeedsGrounds => return taken,
             Step::Moved(moved) => {
                 let follows = Consequences::of(self.journal(), moved, &snapshot);
-                self.follow(&follows, workload, &parts.losses, &mut pages);
+                self.follow(&follows, workload, &parts.losses, &mut ledger);
             }
             Step::Still => {}
         }
-        let freed = self.enter(workload, &mut pages);
-        drop(pages);
+        let freed = self.enter(workload, &mut ledger);
+        drop(ledger);
         if freed {
             self.scope.context.wake_waiting();
         }
@@ -176,7 +176,7 @@ impl<'a> Gang<'a> {
         follows: &Consequences<'_>,
         workload: &Workload,
         losses: &BTreeMap<u32, Loss>,
-        pages: &mut LedgerPages,
+        ledger: &mut Ledger,
     ) {
         let (now, id) = (self.scope.now(), &self.scope.id);
         if follows.lacks_terms {
@@ -188,37 +188,37 @@ impl<'a> Gang<'a> {
         let replica = &self.scope.context.telemetry.instance;
         self.stored.adopt(follows.journal.clone(), replica, self.planned.plan());
         if let Some(option) = follows.option {
-            pages.note_option(id, option);
+            ledger.note_option(id, option);
         }
         if follows.is_elsewhere {
-            pages.strike(id);
+            ledger.remove(id);
             self.planned.outcome = None;
         }
         if let (Some(causes), Some(until)) = (self.inputs.causes, follows.refused_until) {
-            pages.refused.refuse(id, workload, causes, (now, until));
+            ledger.refused.refuse(id, workload, causes, (now, until));
         }
         if let Some(failure) = follows.failure {
-            pages.note_shortage(self.exhausted(workload, failure, losses), now);
+            ledger.note_shortage(self.exhausted(workload, failure, losses), now);
         }
         if follows.awaits_nodes {
-            pages.await_nodes(id, workload);
+            ledger.await_nodes(id, workload);
         }
     }
 
-    /// Enters the plan that is being carried out, or strikes one that is not. Returns whether others may have their turn.
-    fn enter(&self, workload: &Workload, pages: &mut LedgerPages) -> bool {
+    /// Enters the plan that is being carried out, or removes one that is not. Returns whether others may have their turn.
+    fn enter(&self, workload: &Workload, ledger: &mut Ledger) -> bool {
         let id = &self.scope.id;
         match LedgerChange::of(&self.journal().state, self.planned.plan()) {
             LedgerChange::Enter(plan) => {
-                if !pages.is_entered(id) {
+                if !ledger.is_entered(id) {
                     let settled = plans::settled(self.scope.context, &self.request(workload));
-                    pages.enter(id, &workload.local_queue(), settled, plan, self.scope.now());
+                    ledger.enter(id, &workload.local_queue(), settled, plan, self.scope.now());
                 }
-                pages.came_back(id)
+                ledger.came_back(id)
             }
             LedgerChange::Keep => false,
-            LedgerChange::Complete => pages.came_back(id),
-            LedgerChange::Strike => pages.strike(id),
+            LedgerChange::Complete => ledger.came_back(id),
+            LedgerChange::Remove => ledger.remove(id),
         }
     }
 

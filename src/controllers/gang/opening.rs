@@ -14,7 +14,7 @@ pub(super) fn open(
     workload: &Workload,
     claims: &[NodeClaim],
 ) -> Result<Option<StoredJournal>, LeftAlone> {
-    let own_index = scope.context.of_gangs.ledger.open().option(&scope.id).map_or(0, |option| option.index);
+    let own_index = scope.context.of_gangs.ledger().option(&scope.id).map_or(0, |option| option.index);
     let opened = StoredJournal::open(workload, &scope.identity, claims, own_index, scope.now());
     let (stored, unreadable) = opened.map_err(|error| {
         warn_of_newer(scope, workload, &error);

@@ -44,7 +44,7 @@ impl Gang<'_> {
         let state = self.journal().state.name();
         let known = &self.scope.context.of_gangs.registry;
         let Some(write) = known.turned_out(&self.scope.id, self.stored.text(), self.journal().seq) else {
-            if !self.stored.opened.fresh && !known.knows(&self.scope.id) {
+            if !self.stored.opened.is_substitute && !known.knows(&self.scope.id) {
                 self.trace_again(workload);
                 self.publish_again(workload);
             }

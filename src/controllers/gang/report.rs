@@ -6,9 +6,9 @@ use super::transitions::{created, elapsed};
 use crate::api::workload::{CheckState, PodSetUpdate};
 use crate::api::{NodeClaim, Workload};
 use crate::controllers::board::BoardEntry;
-use crate::controllers::ledger::LedgerPages;
 use crate::controllers::plans;
 use crate::gang::expectation::Expectation;
+use crate::gang::ledger::Ledger;
 use crate::gang::queueing::Queueing;
 use crate::gang::request::Details;
 use crate::gang::wake::{holds_claims, rests, wake_at};
@@ -27,15 +27,10 @@ const REST_NET: Duration = Duration::from_mins(10);
 
 impl Gang<'_> {
     /// Counts the gates' answers for this gang each time they change.
-    pub(super) fn count_gates(
-        &self,
-        outcome: Option<&Outcome>,
-        workload: &Workload,
-        pages: &mut LedgerPages,
-    ) {
+    pub(super) fn count_gates(&self, outcome: Option<&Outcome>, workload: &Workload, ledger: &mut Ledger) {
         match outcome {
             Some(Outcome::Provision(plan))
-                if self.observed.claims.is_empty() && pages.note_answer(&self.scope.id, None) =>
+                if self.observed.claims.is_empty() && ledger.note_answer(&self.scope.id, None) =>
             {
                 for report in &plan.reports {
                     let result = match report.answer {
@@ -47,7 +42,7 @@ impl Gang<'_> {
                 }
             }
             Some(outcome @ (Outcome::Wait(obstacle) | Outcome::Refuse(obstacle)))
-                if pages.note_answer(&self.scope.id, Some(obstacle.reason)) =>
+                if ledger.note_answer(&self.scope.id, Some(obstacle.reason)) =>
             {
                 let waits = matches!(outcome, Outcome::Wait(_));
                 let result = if waits { Checked::Waiting } else { Checked::Refused };

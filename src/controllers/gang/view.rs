@@ -26,7 +26,7 @@ impl Gang<'_> {
     pub(super) fn snapshot<'f>(&'f self, parts: &'f SnapshotParts, workload: &Workload) -> Snapshot<'f> {
         let planned = &self.planned;
         Snapshot {
-            fresh: self.stored.opened.fresh,
+            is_substitute: self.stored.opened.is_substitute,
             plan: planned.outcome.as_ref(),
             freshness: self.observed.freshness,
             grounds: self.inputs.freshness(),

@@ -27,7 +27,7 @@ impl Met {
     /// Records every fault that occurs in this cluster.
     pub fn note_faults(&self, cluster: &mut SimCluster, checker: &InvariantChecker) {
         let (met, checker) = (self.clone(), checker.clone());
-        cluster.tell_of_faults(Arc::new(move |fault, request| {
+        cluster.on_fault(Arc::new(move |fault, request| {
             let meant = request.map(|request| (checker.meant_by(request), request.method()));
             let states = match meant {
                 // A fault of a watch or a list of everything meets all known gangs.

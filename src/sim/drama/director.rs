@@ -34,7 +34,7 @@ const LATE_BEAT: Duration = Duration::from_secs(1);
 /// How long the stale API server replica stays behind after a restart of Setu against it.
 const STALE_FOR: Duration = Duration::from_secs(20);
 /// How long it may take until everything has ended, once faults have.
-const PATIENCE: Duration = Duration::from_hours(3);
+const DRAMA_LIMIT: Duration = Duration::from_hours(3);
 
 /// Runs a drama.
 pub struct Director<'d> {
@@ -301,7 +301,7 @@ impl<'d> Director<'d> {
             setu.wire.set_rates(Rates::none());
         }
         self.entrances.clear();
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + DRAMA_LIMIT;
         let mut cleaned = false;
         loop {
             let unfinished = self.unfinished();

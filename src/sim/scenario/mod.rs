@@ -40,7 +40,7 @@ pub trait Theatre {
     /// Replaces Karpenter's metrics page. Returns once Setu has read it.
     async fn karpenter_says(&mut self, page: &str) -> Result<()>;
     /// Factor for the durations in a scenario, on a cluster where real work takes time.
-    fn patience(&self) -> u64 {
+    fn time_factor(&self) -> u64 {
         1
     }
     /// The cluster's current time.

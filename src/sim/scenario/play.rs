@@ -87,7 +87,7 @@ pub async fn take<T: Theatre>(world: &mut ScenarioWorld<T>, step: &ScenarioStep)
 }
 
 async fn until<T: Theatre>(world: &mut ScenarioWorld<T>, expect: &Expect) -> Result<()> {
-    let within = expect.within.saturating_mul(world.theatre.patience());
+    let within = expect.within.saturating_mul(world.theatre.time_factor());
     let deadline = Instant::now() + Duration::from_secs(within);
     loop {
         world.theatre.revive_setu()?;

@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep};
 use crate::programs::yaml_files;
 
 const FIELD_MANAGER: &str = "setu-e2e";
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Applies every YAML file of a folder, or one file.
 pub async fn path(client: &Client, path: &Path) -> Result<()> {
@@ -51,7 +51,7 @@ pub async fn all(client: &Client, mut objects: Vec<Value>) -> Result<()> {
 /// All served kinds. The API server lists a group slightly before its kinds, so discovery is retried until both
 /// are there.
 pub async fn kinds(client: &Client) -> Result<Discovery> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         match Discovery::new(client.clone()).run().await {
             Ok(kinds) => return Ok(kinds),
@@ -66,7 +66,7 @@ pub async fn one(client: &Client, object: Value) -> Result<DynamicObject> {
     let object: DynamicObject = serde_json::from_value(object).context("reading an object to apply")?;
     let name = object.metadata.name.clone().context("an object to apply has no metadata.name")?;
     let kind = object.types.as_ref().map(|types| types.kind.clone()).unwrap_or_default();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         match attempt(client, &object, &name).await {
             Ok(stored) => return Ok(stored),

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::{HarnessLayout, apply};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Installs the CRDs of Kueue and Karpenter, with only their storage versions and without webhooks. Returns when all
 /// are served. The error names the CRD that is not served, or the file that cannot be read.
@@ -32,7 +32,7 @@ pub async fn install(client: &Client) -> Result<()> {
         paths.push(format!("/apis/{}/{version}/{}", text("/group"), text("/names/plural")));
     }
     apply::all(client, definitions).await?;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     for path in paths {
         while client.request_text(http::Request::get(&path).body(Vec::new())?).await.is_err() {
             ensure!(Instant::now() < deadline, "{path} is still not served");

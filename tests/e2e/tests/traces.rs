@@ -21,7 +21,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_mins(2);
+const TIMEOUT: Duration = Duration::from_mins(2);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The trace context that the Job was submitted with.
 const SUBMITTED_IN: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
@@ -72,7 +72,7 @@ async fn until(
     what: &str,
     wanted: impl Fn(&Journal) -> bool,
 ) -> (Workload, Journal) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         let workload = world.workload(job).await.unwrap();
         if let Some(workload) = &workload
@@ -113,7 +113,7 @@ fn tags(all: &Value) -> BTreeMap<String, Value> {
 async fn trace(stack: &Stack, id: &str) -> Vec<Shown> {
     let [_, _, query] = stack.jaeger();
     let client = kube::Client::try_from(kube::Config::new(query.parse().unwrap())).unwrap();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         let request = http::Request::get(format!("/api/traces/{id}")).body(Vec::new()).unwrap();
         let answer = client.request_text(request).await;
@@ -167,7 +167,7 @@ async fn a_trace_has_every_state_once_and_no_gap_after_two_kills() {
         vec![("SETU_OTLP_ENDPOINT", grpc), ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc".into())];
     world.theatre.setu.start(Some(5)).unwrap();
     submit(&world, "train").await;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let ended = loop {
         if let Some(status) = world.theatre.setu.ended().unwrap() {
             break status;
@@ -258,7 +258,7 @@ async fn without_collector(stack: &Stack, world: &mut ScenarioWorld<Real>) {
     stack.stop_program(Program::Jaeger).await.unwrap();
     submit(world, "unseen").await;
     until(world, "unseen", "released", is_in(StateName::Released)).await;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         let metrics = world.theatre.setu.get("metrics", "/metrics").unwrap();
         let failed = metrics

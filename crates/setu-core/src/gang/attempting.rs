@@ -113,7 +113,7 @@ pub(super) fn waiting_ready(attempt: &Attempt<'_>) -> Option<Observation> {
         return Some(confirmed(Event::NodesReady));
     }
     (attempt.has_expired() || attempt.hold_is_over()).then(|| {
-        let message = match attempt.laggard() {
+        let message = match attempt.first_unready() {
             Some((slot, what)) => format!("the gang was not ready in time: slot {slot} waits for {what}"),
             None => "the gang was not ready in time".to_owned(),
         };

@@ -1,9 +1,8 @@
-//! What the write of a journal requires, and which effects of its step may follow.
+//! What the write of a journal requires, and what it permits.
 //!
 //! Rule: the journal is durable before its effects run. A delete does not wait for it once the reservation is gone, unless
 //! someone else has changed the Workload.
 
-use super::event::Effect;
 use super::journal::{Journal, Transition};
 use super::reservation::Reservation;
 use super::state::{State, StateName};
@@ -34,7 +33,7 @@ pub enum Commit {
 
 /// Which effects of a step may run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Permission {
+pub(super) enum Permission {
     /// All.
     All,
     /// Deletions.
@@ -63,7 +62,7 @@ impl Journal {
 
 impl Commit {
     /// Which effects may run after it.
-    pub fn permits(self, reservation: &Reservation) -> Permission {
+    pub(super) fn permits(self, reservation: &Reservation) -> Permission {
         match self {
             Self::Unneeded | Self::Written => Permission::All,
             Self::Conflict if planted!(ActOnConflict) => Permission::Deletions,
@@ -76,21 +75,15 @@ impl Commit {
     }
 
     /// Whether the journal is to be confirmed before effects run: only a write proves that it is current.
-    pub fn needs_confirmation(self) -> bool {
+    pub(super) fn needs_confirmation(self) -> bool {
         let skips = planted!(ActOnStaleJournal) || planted!(CreateWithoutJournal) || planted!(ActOnConflict);
         self != Self::Written && !skips
     }
 }
 
 impl Permission {
-    /// Those of these effects that may run.
-    pub fn filter(self, mut effects: Vec<Effect>) -> Vec<Effect> {
-        effects.retain(|effect| self.allows(matches!(effect, Effect::DeleteClaims(_))));
-        effects
-    }
-
     /// Whether an effect may run that is a deletion, or is none.
-    pub fn allows(self, is_deletion: bool) -> bool {
+    pub(super) fn allows(self, is_deletion: bool) -> bool {
         match self {
             Self::All => true,
             Self::Deletions => is_deletion,
@@ -103,7 +96,7 @@ impl Permission {
 mod tests {
     use super::*;
     use crate::gang::event::{ProgressReason, Reason};
-    use crate::gang::reservation::{AdmissionId, AdmissionPhase, Ending};
+    use crate::gang::reservation::AdmissionId;
     use crate::gang::state::{Nodes, Then};
     use jiff::Timestamp;
 
@@ -136,25 +129,5 @@ mod tests {
         journal.record(State::RollingBack { then: Then::Yielded }, reason, now);
         assert_eq!(journal.guard(0), Guard::Workload);
         assert_eq!(journal.guard(provisioning), Guard::Journal, "the approval was taken back before");
-    }
-
-    #[test]
-    fn after_a_failed_write_only_deletions_of_a_gang_without_a_reservation_run() {
-        let (create, delete) = (Effect::CreateClaims(vec![0]), Effect::DeleteClaims(vec!["c".into()]));
-        let held =
-            Reservation::Held { admission: AdmissionId("1-0-a".into()), phase: AdmissionPhase::Reserved };
-        let gone = Reservation::Gone(Ending::Evicted);
-        let both = vec![create, delete.clone()];
-        for (commit, reservation, runs) in [
-            (Commit::Written, &held, both.clone()),
-            (Commit::Unneeded, &gone, both.clone()),
-            (Commit::Unanswered, &held, vec![]),
-            (Commit::Unanswered, &gone, vec![delete]),
-            (Commit::Conflict, &held, vec![]),
-            (Commit::Conflict, &gone, vec![]),
-        ] {
-            assert_eq!(commit.permits(reservation).filter(both.clone()), runs, "{commit:?} {reservation:?}");
-            assert_eq!(commit.needs_confirmation(), commit != Commit::Written);
-        }
     }
 }

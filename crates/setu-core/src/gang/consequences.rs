@@ -42,7 +42,7 @@ pub enum LedgerChange<'p> {
     /// All its claims exist: others no longer wait for it to be entered.
     Complete,
     /// It has no plan that others must count.
-    Strike,
+    Remove,
 }
 
 impl<'p> LedgerChange<'p> {
@@ -52,7 +52,7 @@ impl<'p> LedgerChange<'p> {
             (State::Provisioning, Some(plan)) => Self::Enter(plan),
             (State::Provisioning, None) => Self::Keep,
             (State::WaitingReady, _) => Self::Complete,
-            _ => Self::Strike,
+            _ => Self::Remove,
         }
     }
 }

@@ -33,7 +33,7 @@ pub fn edges() -> &'static Edges {
 fn walk() -> Edges {
     let now = Timestamp::UNIX_EPOCH + SignedDuration::from_hours(1_000);
     // Hundreds of thousands of copies are cheaper than the same digests as often.
-    let fresh = Journal::new("uid", AdmissionId("1-0-same".into()), now, None);
+    let new = Journal::new("uid", AdmissionId("1-0-same".into()), now, None);
     let mut edges = Edges::new();
     for state in states(now) {
         for event in events() {
@@ -41,7 +41,7 @@ fn walk() -> Edges {
                 let policy =
                     Policy { on_exhausted, on_node_lost, mixed_tiers: options > 1, ..Policy::default() };
                 let rules = Rules { eviction, ..Rules::new(&policy, now, 0.5) };
-                let mut journal = fresh.clone();
+                let mut journal = new.clone();
                 journal.state = state.clone();
                 journal.memory.tries = tries;
                 journal.memory.yields = yields;

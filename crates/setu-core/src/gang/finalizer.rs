@@ -1,7 +1,7 @@
 //! When a Workload has the finalizer that `--workload-finalizer` puts on it: while its gangs may have nodes.
 //!
 //! Called by the controller, which writes it. Rule: it never stays longer than needed. With or without the flag it is removed where
-//! nothing is held, unless it may be another Setu's. A Workload that is being deleted is released after [`PATIENCE`] in any case,
+//! nothing is held, unless it may be another Setu's. A Workload that is being deleted is released after [`RELEASE_AFTER`] in any case,
 //! because its nodes are swept without it.
 
 use super::others::Others;
@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube_core::ResourceExt;
 
 /// How long a Workload that is being deleted waits for its nodes.
-const PATIENCE: SignedDuration = SignedDuration::from_mins(5);
+const RELEASE_AFTER: SignedDuration = SignedDuration::from_mins(5);
 
 /// Whether it is to be added. `is_on` is the flag.
 pub fn is_missing(workload: &Workload, is_on: bool) -> bool {
@@ -30,7 +30,7 @@ pub fn is_needed(workload: &Workload, is_on: bool, has_nodes: bool, others: Othe
 
 /// When a Workload that is being deleted is released, whatever it holds.
 pub fn release_at(workload: &Workload) -> Option<Timestamp> {
-    workload.metadata.deletion_timestamp.as_ref()?.0.checked_add(PATIENCE).ok()
+    workload.metadata.deletion_timestamp.as_ref()?.0.checked_add(RELEASE_AFTER).ok()
 }
 
 /// Whether the Workload has the finalizer.
@@ -76,13 +76,13 @@ mod tests {
             (true, true, None, true, false, false),
             (true, false, Some(NOW), true, false, false),
             (true, true, Some(NOW), true, false, false),
-            (true, true, Some(NOW - PATIENCE), true, false, true),
+            (true, true, Some(NOW - RELEASE_AFTER), true, false, true),
         ] {
             let workload = workload(is_reserved, is_held, deleted);
             let found = (is_missing(&workload, is_on), is_overdue(&workload, NOW));
             assert_eq!(found, (missing, overdue), "{workload:?} {is_on}");
         }
-        assert_eq!(release_at(&workload(true, true, Some(NOW))), Some(NOW + PATIENCE));
+        assert_eq!(release_at(&workload(true, true, Some(NOW))), Some(NOW + RELEASE_AFTER));
     }
 
     #[test]

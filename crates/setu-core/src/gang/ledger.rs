@@ -1,26 +1,29 @@
 //! What gangs are about to create, what ran out lately, and which shapes nodes had.
 //!
-//! Plans are made and entered under one lock, so that two gangs never take the same capacity. Rule: it may be lost at any
-//! time. Then a gang starts again from its first tier, and gangs that already create claims are entered again before
+//! The controller makes and enters plans under one lock, so that two gangs never take the same capacity. Rule: it may be lost at
+//! any time. Then a gang starts again from its first tier, and gangs that already create claims are entered again before
 //! others are planned.
 
-use super::basis::{Bases, Basis};
-use super::board::{ShortageEntry, ShortageSource};
-use super::capacity_returns::CapacityReturns;
-use super::memory::lock;
-use crate::api::Workload;
-use crate::gang::OptionPosition;
-use crate::gang::refused::Refused;
+pub mod basis;
+pub mod capacity_returns;
+pub mod shortage;
+
+use super::identity::gang_of;
+use super::option_position::OptionPosition;
+use super::refused::Refused;
+use crate::api::{NodeClaim, Workload};
 use crate::plan::gates::inflight::{HeldNodes, RecentCreates};
 use crate::plan::market::Market;
 use crate::plan::observed_shapes::ObservedShapes;
 use crate::plan::offering::{Offering, REMEMBERED};
 use crate::plan::shape::Shape;
-use crate::plan::{ObstacleReason, Plan, PoolReservation};
+use crate::plan::{ObstacleReason, OptionSelection, Plan, PoolReservation};
+use basis::{Bases, Basis};
+use capacity_returns::CapacityReturns;
 use jiff::{SignedDuration, Timestamp};
-use serde::Serialize;
+use shortage::{Remembered, ShortageEntry, ShortageSource};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 /// How long Karpenter's metrics are believed if they cannot be read again.
 const MARKET: SignedDuration = SignedDuration::from_mins(10);
@@ -32,10 +35,6 @@ const LOG: SignedDuration = SignedDuration::from_hours(1);
 /// not stop all others.
 const AWAITED: SignedDuration = SignedDuration::from_secs(5);
 
-/// The ledger behind its lock. Apart from the registry, because the lock is held while a plan is made.
-#[derive(Debug, Default)]
-pub struct Ledger(Mutex<LedgerPages>);
-
 /// What got better since the previous page of Karpenter's metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MarketChange {
@@ -45,9 +44,9 @@ pub struct MarketChange {
     pub is_better: bool,
 }
 
-/// The inside of [`Ledger`].
+/// What all gangs are about to create and wait for, and what is known about capacity.
 #[derive(Debug, Default)]
-pub struct LedgerPages {
+pub struct Ledger {
     entries: BTreeMap<String, LedgerEntry>,
     exhausted: BTreeMap<Offering, ExhaustedUntil>,
     /// The last page of Karpenter's metrics.
@@ -102,23 +101,7 @@ pub struct Accepted {
     pub settled: Option<String>,
 }
 
-/// What is known about capacity, for users.
-#[derive(Serialize, Debug)]
-pub struct Remembered {
-    /// What ran out of capacity lately.
-    pub shortages: Vec<ShortageEntry>,
-    /// What nodes of each instance type have offered.
-    pub shapes: Vec<Shape>,
-}
-
 impl Ledger {
-    /// Locks the ledger. No other gang is planned until the guard is dropped.
-    pub fn open(&self) -> MutexGuard<'_, LedgerPages> {
-        lock(&self.0)
-    }
-}
-
-impl LedgerPages {
     /// Forgets everything except what nodes and metrics have shown, which is true for any leader.
     pub fn forget_gangs(&mut self) {
         self.bases.forget_gangs();
@@ -229,6 +212,16 @@ impl LedgerPages {
         self.entries.get(gang).map(accepted)
     }
 
+    /// What a gang is planned from. New shapes and prices must not change its plan while its claims are created or replaced.
+    pub fn basis_of(&self, gang: &str, selection: OptionSelection<'_>, now: Timestamp) -> Basis {
+        if let Some(entry) = self.entries.get(gang) {
+            return entry.basis.clone();
+        }
+        let is_replacement = matches!(selection, OptionSelection::Like(_));
+        let began = self.frozen(gang).filter(|_| is_replacement);
+        began.map_or_else(|| self.basis(now), |began| began.or_market(self.market(now)))
+    }
+
     /// What the last entered plan of a gang was made from.
     pub fn frozen(&self, gang: &str) -> Option<Basis> {
         self.bases.of(gang).cloned()
@@ -239,7 +232,7 @@ impl LedgerPages {
         self.note_option(gang, None);
         self.capacity_returns.forget(gang);
         self.refused.forget(gang);
-        self.strike(gang)
+        self.remove(gang)
     }
 
     /// How many gangs have entries of each kind.
@@ -272,7 +265,7 @@ impl LedgerPages {
     }
 
     /// Removes a gang's entry. Returns whether others may now have their turn.
-    pub fn strike(&mut self, gang: &str) -> bool {
+    pub fn remove(&mut self, gang: &str) -> bool {
         let was_last = self.came_back(gang);
         self.entries.remove(gang).is_some() || was_last
     }
@@ -341,19 +334,16 @@ impl LedgerPages {
         self.exhausted.keys().cloned().collect()
     }
 
-    /// The other gang whose turn it is on an exhausted offering that this plan wants.
-    ///
-    /// Without turns, two gangs that each fit would take half of what is left from each other, again and again.
-    pub fn whose_turn(&mut self, gang: &str, plan: &Plan, now: Timestamp) -> Option<(&str, Offering)> {
+    /// An exhausted offering that this plan wants and another gang is trying.
+    pub fn tried_by_others(&mut self, gang: &str, plan: &Plan, now: Timestamp) -> Option<Offering> {
         let exhausted = self.exhausted(now);
         if exhausted.is_empty() {
             return None;
         }
         let wanted: BTreeSet<Offering> =
             plan.offerings().into_iter().filter(|o| o.is_in(&exhausted)).collect();
-        self.entries.iter().filter(|(id, _)| *id != gang).find_map(|(id, entry)| {
-            entry.offerings.intersection(&wanted).next().map(|offering| (id.as_str(), offering.clone()))
-        })
+        let others = self.entries.iter().filter(|(id, _)| *id != gang);
+        others.flat_map(|(_, entry)| entry.offerings.intersection(&wanted)).next().cloned()
     }
 
     /// The observed nodes of each type.
@@ -394,17 +384,19 @@ impl LedgerPages {
     }
 }
 
-#[cfg(test)]
-#[path = "../../tests/gangs/page.rs"]
-mod page;
+/// These claims without those of gangs whose planned nodes are reserved: such a gang counts with all nodes of its plan.
+pub fn not_entered(claims: &[Arc<NodeClaim>], reserved: &[PoolReservation]) -> Vec<Arc<NodeClaim>> {
+    let gangs: BTreeSet<&str> = reserved.iter().map(|r| r.gang.as_str()).collect();
+    claims.iter().filter(|claim| !gangs.contains(gang_of(claim).as_str())).cloned().collect()
+}
 
 #[cfg(test)]
 mod tests {
-    use super::page::offer;
     use super::*;
-    use crate::api::NodeClaim;
     use crate::api::parameters::Pinning;
     use crate::plan::Slot;
+    use crate::plan::fixtures::offer;
+    use kube_core::ResourceExt as _;
     use serde_json::json;
 
     /// A plan of one node of this type.
@@ -444,17 +436,19 @@ mod tests {
     #[test]
     fn while_capacity_is_short_one_gang_tries_and_the_others_wait() {
         let now = Timestamp::UNIX_EPOCH;
-        let ledger = Ledger::default();
-        let mut pages = ledger.open();
-        pages.enter("a", "ns/lq", None, &plan("p5"), now);
-        assert_eq!(pages.whose_turn("b", &plan("p5"), now), None);
-        pages.note_shortage(plan("p5").offerings(), now);
-        let (other, offering) = pages.whose_turn("b", &plan("p5"), now).unwrap();
-        assert_eq!((other, offering), ("a", plan("p5").offerings().pop_first().unwrap()));
-        assert_eq!(pages.whose_turn("b", &plan("g5"), now), None, "what is not exhausted needs no turn");
-        assert_eq!(pages.whose_turn("a", &plan("p5"), now), None);
-        assert_eq!(pages.whose_turn("b", &plan("p5"), now + REMEMBERED), None);
-        assert!(pages.strike("a") && !pages.strike("a"));
+        let mut ledger = Ledger::default();
+        ledger.enter("a", "ns/lq", None, &plan("p5"), now);
+        assert_eq!(ledger.tried_by_others("b", &plan("p5"), now), None);
+        ledger.note_shortage(plan("p5").offerings(), now);
+        assert_eq!(ledger.tried_by_others("b", &plan("p5"), now), plan("p5").offerings().pop_first());
+        assert_eq!(
+            ledger.tried_by_others("b", &plan("g5"), now),
+            None,
+            "what is not exhausted needs no turn"
+        );
+        assert_eq!(ledger.tried_by_others("a", &plan("p5"), now), None);
+        assert_eq!(ledger.tried_by_others("b", &plan("p5"), now + REMEMBERED), None);
+        assert!(ledger.remove("a") && !ledger.remove("a"));
     }
 
     #[test]
@@ -462,45 +456,45 @@ mod tests {
         let now = Timestamp::UNIX_EPOCH;
         let page =
             |available: u8| Market::read(&offer("available", ["p5", "spot", "a"], available), now).unwrap();
-        let mut pages = LedgerPages::default();
-        assert!(!pages.take_market(page(0)).eased, "nothing was exhausted before");
-        assert!(plan("p5").is_exhausted(Some(&pages.exhausted(now))));
-        let shown = serde_json::to_value(pages.shortages(now)).unwrap();
+        let mut ledger = Ledger::default();
+        assert!(!ledger.take_market(page(0)).eased, "nothing was exhausted before");
+        assert!(plan("p5").is_exhausted(Some(&ledger.exhausted(now))));
+        let shown = serde_json::to_value(ledger.shortages(now)).unwrap();
         assert_eq!(shown[0]["source"], "Karpenter");
-        assert!(pages.take_market(page(1)).eased, "gangs that wait are to be reconciled");
-        assert!(!plan("p5").is_exhausted(Some(&pages.exhausted(now))));
-        pages.note_shortage(plan("p5").offerings(), now);
-        assert!(!pages.take_market(page(1)).eased);
-        assert!(plan("p5").is_exhausted(Some(&pages.exhausted(now))), "a launch has shown it since");
+        assert!(ledger.take_market(page(1)).eased, "gangs that wait are to be reconciled");
+        assert!(!plan("p5").is_exhausted(Some(&ledger.exhausted(now))));
+        ledger.note_shortage(plan("p5").offerings(), now);
+        assert!(!ledger.take_market(page(1)).eased);
+        assert!(plan("p5").is_exhausted(Some(&ledger.exhausted(now))), "a launch has shown it since");
     }
 
     #[test]
     fn a_shortage_lasts_three_minutes_for_all_gangs_and_is_shown() {
         let now = Timestamp::UNIX_EPOCH;
-        let mut pages = LedgerPages::default();
-        pages.note_shortage(plan("p5").offerings(), now);
-        assert!(plan("p5").is_exhausted(Some(&pages.exhausted(now))));
-        let shown = serde_json::to_value(pages.remembered(now)).unwrap();
+        let mut ledger = Ledger::default();
+        ledger.note_shortage(plan("p5").offerings(), now);
+        assert!(plan("p5").is_exhausted(Some(&ledger.exhausted(now))));
+        let shown = serde_json::to_value(ledger.remembered(now)).unwrap();
         let expected = json!({"instanceType": "p5", "zone": "any", "capacityType": "any", "until": "1970-01-01T00:03:00Z", "source": "Launch"});
         assert_eq!(shown["shortages"], json!([expected]));
-        assert!(!plan("p5").is_exhausted(Some(&pages.exhausted(now + REMEMBERED))));
+        assert!(!plan("p5").is_exhausted(Some(&ledger.exhausted(now + REMEMBERED))));
     }
 
     #[test]
     fn what_others_have_entered_and_created_is_counted_in_all_and_by_queue() {
         let now = Timestamp::UNIX_EPOCH;
-        let mut pages = LedgerPages::default();
-        pages.enter("a", "ns/one", None, &plan("p5"), now);
-        pages.enter("b", "ns/two", None, &plan("p5"), now + SignedDuration::from_secs(30));
-        pages.enter("b", "ns/two", None, &plan("p5"), now + SignedDuration::from_secs(31));
-        let nodes = |gang, queue| pages.held_by_others(gang, queue).map(|held| held.nodes).sum::<u32>();
+        let mut ledger = Ledger::default();
+        ledger.enter("a", "ns/one", None, &plan("p5"), now);
+        ledger.enter("b", "ns/two", None, &plan("p5"), now + SignedDuration::from_secs(30));
+        ledger.enter("b", "ns/two", None, &plan("p5"), now + SignedDuration::from_secs(31));
+        let nodes = |gang, queue| ledger.held_by_others(gang, queue).map(|held| held.nodes).sum::<u32>();
         assert_eq!((nodes("c", None), nodes("a", None), nodes("c", Some("ns/one"))), (2, 1, 1));
         let minute = SignedDuration::from_mins(1);
         let at = |seconds| now + SignedDuration::from_secs(seconds);
-        let all = pages.created(None, minute, at(59));
+        let all = ledger.created(None, minute, at(59));
         assert_eq!((all.claims, all.frees_at), (2, Some(at(60))));
-        assert_eq!(pages.created(None, minute, at(60)).claims, 1);
-        assert_eq!(pages.created(Some("ns/one"), LOG, at(60)).claims, 1);
+        assert_eq!(ledger.created(None, minute, at(60)).claims, 1);
+        assert_eq!(ledger.created(Some("ns/one"), LOG, at(60)).claims, 1);
     }
 
     #[test]
@@ -519,19 +513,19 @@ mod tests {
             },
         };
         let now = Timestamp::UNIX_EPOCH;
-        let mut pages = LedgerPages::default();
-        pages.enter("a", "ns/lq", Some("r1".into()), &plan("p5"), now);
-        pages.enter("b", "ns/lq", None, &plan("p5"), now);
-        let shapes = |pages: &LedgerPages, gang| pages.frozen(gang).unwrap().shapes;
-        assert!(Arc::ptr_eq(&shapes(&pages, "a"), &shapes(&pages, "b")));
-        pages.observed_shapes().note(shape("p5"), now);
-        pages.enter("c", "ns/lq", None, &plan("p5"), now);
-        assert_eq!(pages.accepted("a").unwrap().settled.as_deref(), Some("r1"));
-        pages.strike("a");
-        assert!(pages.accepted("a").is_none());
-        assert_eq!(["a", "c"].map(|gang| shapes(&pages, gang).len()), [0, 1]);
-        pages.note_option("a", None);
-        assert_eq!(pages.frozen("a"), None);
+        let mut ledger = Ledger::default();
+        ledger.enter("a", "ns/lq", Some("r1".into()), &plan("p5"), now);
+        ledger.enter("b", "ns/lq", None, &plan("p5"), now);
+        let shapes = |ledger: &Ledger, gang| ledger.frozen(gang).unwrap().shapes;
+        assert!(Arc::ptr_eq(&shapes(&ledger, "a"), &shapes(&ledger, "b")));
+        ledger.observed_shapes().note(shape("p5"), now);
+        ledger.enter("c", "ns/lq", None, &plan("p5"), now);
+        assert_eq!(ledger.accepted("a").unwrap().settled.as_deref(), Some("r1"));
+        ledger.remove("a");
+        assert!(ledger.accepted("a").is_none());
+        assert_eq!(["a", "c"].map(|gang| shapes(&ledger, gang).len()), [0, 1]);
+        ledger.note_option("a", None);
+        assert_eq!(ledger.frozen("a"), None);
     }
 
     #[test]
@@ -542,22 +536,22 @@ mod tests {
             Market::read(&page, seen).unwrap()
         };
         let now = Timestamp::UNIX_EPOCH;
-        let mut pages = LedgerPages::default();
+        let mut ledger = Ledger::default();
         for (gang, price, seconds) in [("a", "4", 0), ("b", "4", 60), ("c", "5", 120)] {
             let now = now + SignedDuration::from_secs(seconds);
-            pages.take_market(page(price, now));
-            pages.enter(gang, "ns/lq", None, &plan("p5"), now);
+            ledger.take_market(page(price, now));
+            ledger.enter(gang, "ns/lq", None, &plan("p5"), now);
         }
-        let market = |gang| pages.accepted(gang).unwrap().basis.market.unwrap();
+        let market = |gang| ledger.accepted(gang).unwrap().basis.market.unwrap();
         assert!(Arc::ptr_eq(&market("a"), &market("b")) && *market("a") == page("4", now));
-        assert_eq!(pages.frozen("c").unwrap().market, pages.market(now));
-        assert_ne!(pages.frozen("a").unwrap().market, pages.market(now));
+        assert_eq!(ledger.frozen("c").unwrap().market, ledger.market(now));
+        assert_ne!(ledger.frozen("a").unwrap().market, ledger.market(now));
         for price in 10..17 {
             let now = now + SignedDuration::from_secs(price * 60);
-            pages.take_market(page(&price.to_string(), now));
-            pages.enter(&price.to_string(), "ns/lq", None, &plan("p5"), now);
+            ledger.take_market(page(&price.to_string(), now));
+            ledger.enter(&price.to_string(), "ns/lq", None, &plan("p5"), now);
         }
-        let kept = |gang| pages.frozen(gang).unwrap().market.is_some();
+        let kept = |gang| ledger.frozen(gang).unwrap().market.is_some();
         assert_eq!((kept("a"), kept("b"), kept("c"), kept("16")), (false, false, true, true));
     }
 
@@ -565,35 +559,61 @@ mod tests {
     fn others_wait_at_most_five_seconds_for_gangs_of_an_earlier_leader() {
         let now = Timestamp::UNIX_EPOCH;
         let begun = || ["a", "b"].map(str::to_owned).into_iter();
-        let mut pages = LedgerPages::default();
-        pages.wait_for(begun(), now);
-        assert_eq!(pages.awaits_others(now), Some(now + AWAITED));
-        assert_eq!(pages.awaits_others(now + AWAITED), None);
-        pages.enter("a", "ns/lq", None, &plan("p5"), now);
-        assert!(!pages.came_back("a") && !pages.came_back("c") && pages.awaits_others(now).is_some());
-        assert!(pages.forget("b"));
-        assert_eq!(pages.awaits_others(now), None);
-        pages.wait_for(begun(), now);
-        assert!(pages.strike("b"), "the other is entered already");
+        let mut ledger = Ledger::default();
+        ledger.wait_for(begun(), now);
+        assert_eq!(ledger.awaits_others(now), Some(now + AWAITED));
+        assert_eq!(ledger.awaits_others(now + AWAITED), None);
+        ledger.enter("a", "ns/lq", None, &plan("p5"), now);
+        assert!(!ledger.came_back("a") && !ledger.came_back("c") && ledger.awaits_others(now).is_some());
+        assert!(ledger.forget("b"));
+        assert_eq!(ledger.awaits_others(now), None);
+        ledger.wait_for(begun(), now);
+        assert!(ledger.remove("b"), "the other is entered already");
     }
 
     #[test]
     fn a_gate_answer_is_new_once_until_it_changes_or_the_gang_moves() {
-        let mut pages = LedgerPages::default();
+        let mut ledger = Ledger::default();
         let limit = Some(ObstacleReason::LimitExceeded);
-        assert!(pages.note_answer("a", limit) && !pages.note_answer("a", limit));
-        assert!(pages.note_answer("a", None) && !pages.note_answer("a", None));
-        pages.note_option("a", Some(OptionPosition::default()));
-        assert!(pages.note_answer("a", None) && pages.note_answer("b", None));
+        assert!(ledger.note_answer("a", limit) && !ledger.note_answer("a", limit));
+        assert!(ledger.note_answer("a", None) && !ledger.note_answer("a", None));
+        ledger.note_option("a", Some(OptionPosition::default()));
+        assert!(ledger.note_answer("a", None) && ledger.note_answer("b", None));
     }
 
     #[test]
     fn a_gangs_option_is_forgotten_with_the_gang() {
-        let mut pages = LedgerPages::default();
+        let mut ledger = Ledger::default();
         let option = OptionPosition { tier: 1, index: 3, count: 4 };
-        pages.note_option("a", Some(option));
-        assert_eq!((pages.option("a"), pages.option("b")), (Some(option), None));
-        pages.note_option("a", None);
-        assert_eq!(pages.option("a"), None);
+        ledger.note_option("a", Some(option));
+        assert_eq!((ledger.option("a"), ledger.option("b")), (Some(option), None));
+        ledger.note_option("a", None);
+        assert_eq!(ledger.option("a"), None);
+    }
+
+    #[test]
+    fn a_gang_in_flight_counts_once_though_its_label_is_that_of_its_whole_line() {
+        let claim = |uid: &str| -> Arc<NodeClaim> {
+            let claim = json!({
+                "metadata": {
+                    "name": uid, "annotations": {(crate::names::CHECK): "prov"},
+                    "labels": {(crate::names::GANG): "the-elastic-job", (crate::names::WORKLOAD_UID): uid},
+                },
+                "spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}},
+            });
+            serde_json::from_value(claim).unwrap()
+        };
+        let reserved = PoolReservation {
+            gang: crate::gang::identity::gang_id("later", "prov"),
+            node_pool: "gpu".into(),
+            nodes: 1,
+            most: crate::api::pod::ResourceList::new(),
+            or_more: 0,
+            counted: BTreeSet::new(),
+            unknown: BTreeSet::new(),
+            drawn: BTreeMap::new(),
+        };
+        let counted = not_entered(&[claim("earlier"), claim("later")], &[reserved]);
+        assert_eq!(counted.iter().map(|claim| claim.name_any()).collect::<Vec<_>>(), ["earlier"]);
     }
 }

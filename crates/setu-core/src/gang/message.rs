@@ -73,7 +73,7 @@ fn provisioning(attempt: &Attempt<'_>) -> String {
 
 /// What the first slot that is not ready waits for.
 pub(super) fn lag(attempt: &Attempt<'_>) -> String {
-    attempt.laggard().map_or_else(String::new, |(slot, what)| format!("; slot {slot} waits for {what}"))
+    attempt.first_unready().map_or_else(String::new, |(slot, what)| format!("; slot {slot} waits for {what}"))
 }
 
 fn waiting_ready(attempt: &Attempt<'_>) -> String {

@@ -3,7 +3,8 @@
 //! Read in this order: `state` (the states of a gang) → `event` (what was observed) → `chart` (the statechart) →
 //! `decide` (handles one event) → `observe` (turns a snapshot of the cluster into events) → `step` (both, once) →
 //! `verdict` (what Kueue sees) and `explain` (what users see). `judgement` picks the policy of a step. `journal` is how a
-//! Workload stores its gang, and `commit` says what its write requires and what may follow. What a state observes is in
+//! Workload stores its gang, and `commit` says what its write requires and permits. `reconcile` is the order in which steps,
+//! reads and writes follow each other. What a state observes is in
 //! `validating`, `attempting` and `approved`; what a slot observes in `slot`, `health` and `loss`.
 //!
 //! Rule: nothing here uses a client, a clock, a runtime or a log. Time is an argument.
@@ -30,6 +31,7 @@ pub mod health;
 pub mod identity;
 pub mod journal;
 pub mod judgement;
+pub mod ledger;
 pub mod loss;
 pub mod message;
 pub mod new_claims;
@@ -47,6 +49,7 @@ pub mod planning;
 pub mod pod_list;
 pub mod queueing;
 mod reboot;
+pub mod reconcile;
 pub mod refused;
 pub mod repair;
 mod replacement;

@@ -28,7 +28,7 @@ pub fn observe(journal: &Journal, snapshot: &Snapshot<'_>) -> Observation {
     if let Some(event) = reservation_event(journal, snapshot) {
         return replacement::carry_nodes_over(attempt, event);
     }
-    if snapshot.fresh
+    if snapshot.is_substitute
         && journal.seq == 0
         && let Some(event) = first_reconcile(snapshot)
     {
@@ -86,7 +86,7 @@ fn reservation_event(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Event
             // Pods that an eviction would delete get their nodes late, even after the quota was given back.
             let ungated = *phase == AdmissionPhase::AdmittedPods && journal.state == State::Yielded;
             let runs_already =
-                !journal.state.is_approved() && *phase == AdmissionPhase::Running && !snapshot.fresh;
+                !journal.state.is_approved() && *phase == AdmissionPhase::Running && !snapshot.is_substitute;
             (*admission != journal.memory.admission || stands_again || runs_already || ungated)
                 .then(|| Event::Reserved { admission: admission.clone(), phase: *phase })
         }

@@ -19,7 +19,7 @@ pub struct OpenedGang {
     /// The journal to go on from.
     pub journal: Journal,
     /// Whether the Workload has no journal of this gang that can be used.
-    pub fresh: bool,
+    pub is_substitute: bool,
 }
 
 /// The result of opening a gang.
@@ -39,6 +39,16 @@ pub fn stored_journal(
 ) -> Option<Result<Journal, JournalError>> {
     let text = workload.annotations().get(&names::journal_key(&identity.check))?;
     Some(journal_of(workload, text, now))
+}
+
+/// The checks of a Workload with quota by whose stored journals claims are being created.
+pub fn begun_checks(workload: &Workload, now: Timestamp) -> impl Iterator<Item = &str> {
+    let journals = workload.annotations().iter().filter(|_| workload.is("QuotaReserved"));
+    journals.filter_map(move |(key, text)| {
+        let check = key.strip_prefix(names::JOURNAL_PREFIX)?;
+        let journal = journal_of(workload, text, now).ok()?;
+        (journal.state == State::Provisioning).then_some(check)
+    })
 }
 
 /// The journal in an annotation of this Workload.
@@ -69,7 +79,7 @@ pub fn open(
     let reported = workload.check(&identity.check).map(|check| check.state).unwrap_or_default();
     let is_awaited = !claims.is_empty() || is_held_back(&reservation, reported);
     let gang = match (stored, reservation) {
-        (Some(journal), _) => Some(OpenedGang { journal, fresh: false }),
+        (Some(journal), _) => Some(OpenedGang { journal, is_substitute: false }),
         (None, Reservation::Leaving(_)) => None,
         (None, Reservation::Gone(_)) if !is_awaited => None,
         (None, reservation) => Some(OpenedGang::substitute(&identity.uid, reservation, now)),
@@ -80,7 +90,7 @@ pub fn open(
 impl OpenedGang {
     /// A gang without a journal that can be used.
     fn substitute(uid: &str, reservation: Reservation, now: Timestamp) -> Self {
-        Self { journal: substitute_journal(uid, reservation, now), fresh: true }
+        Self { journal: substitute_journal(uid, reservation, now), is_substitute: true }
     }
 
     /// Starts over if claims from a quorum read contradict the stored journal, which the cache did not show. Returns whether it
@@ -92,7 +102,7 @@ impl OpenedGang {
         claims: &[NodeClaim],
         now: Timestamp,
     ) -> bool {
-        let is_contradicted = !self.fresh && !has_possible_slots(&self.journal, workload, claims);
+        let is_contradicted = !self.is_substitute && !has_possible_slots(&self.journal, workload, claims);
         if is_contradicted {
             *self = Self::substitute(&identity.uid, Reservation::of(workload, &identity.check), now);
         }
@@ -183,7 +193,7 @@ mod tests {
     /// The state that a gang goes on from, and whether it has no usable journal.
     fn opened(workload: &Workload, claims: &[NodeClaim]) -> Option<(StateName, bool)> {
         let opening = open(workload, &identity(), claims, NOW).unwrap();
-        opening.gang.map(|gang| (gang.journal.state.name(), gang.fresh))
+        opening.gang.map(|gang| (gang.journal.state.name(), gang.is_substitute))
     }
 
     #[test]
@@ -199,11 +209,27 @@ mod tests {
     }
 
     #[test]
+    fn a_check_has_begun_if_its_journal_is_provisioning_and_quota_is_held() {
+        for (conditions, state, begun) in [
+            (&[("QuotaReserved", "True")][..], State::Provisioning, true),
+            (&[("QuotaReserved", "True")], State::WaitingReady, false),
+            (&[], State::Provisioning, false),
+        ] {
+            let workload = workload(conditions, "Pending", Some(&journal(state.clone(), 2).encode()));
+            let checks: Vec<&str> = begun_checks(&workload, NOW).collect();
+            assert_eq!(checks, if begun { vec!["c"] } else { vec![] }, "{state:?} {conditions:?}");
+        }
+    }
+
+    #[test]
     fn a_journal_that_cannot_be_the_gangs_is_ignored_and_one_of_a_newer_release_is_left_alone() {
         let with = |text: &str| workload(&[("QuotaReserved", "True")], "Pending", Some(text));
         let text = journal(State::WaitingReady, 2).encode();
         let own = open(&with(&text), &identity(), &[], NOW).unwrap();
-        assert_eq!(own.gang.map(|gang| (gang.journal.encode(), gang.fresh)), Some((text.clone(), false)));
+        assert_eq!(
+            own.gang.map(|gang| (gang.journal.encode(), gang.is_substitute)),
+            Some((text.clone(), false))
+        );
         for (text, unreadable) in [
             (text.replace("\"u\"", "\"other\""), true),
             ("{".to_owned(), true),
@@ -211,7 +237,7 @@ mod tests {
         ] {
             let opening = open(&with(&text), &identity(), &[], NOW).unwrap();
             assert_eq!(opening.unreadable.is_some(), unreadable, "{text}");
-            assert!(opening.gang.unwrap().fresh, "{text}");
+            assert!(opening.gang.unwrap().is_substitute, "{text}");
         }
         let newer = open(&with(r#"{"version": 999}"#), &identity(), &[], NOW);
         assert_eq!(newer, Err(JournalError::Newer(999)));
@@ -230,10 +256,14 @@ mod tests {
             let of_one = journal(state.clone(), 1);
             let workload = workload(&conditions, "Ready", Some(&of_one.encode()));
             let claims = [claim(0), claim(1)];
-            assert_eq!(opened(&workload, &claims).map(|(_, fresh)| !fresh), Some(is_used), "{state:?}");
-            let mut gang = OpenedGang { journal: of_one, fresh: false };
+            assert_eq!(
+                opened(&workload, &claims).map(|(_, is_substitute)| !is_substitute),
+                Some(is_used),
+                "{state:?}"
+            );
+            let mut gang = OpenedGang { journal: of_one, is_substitute: false };
             assert_eq!(gang.verify(&workload, &identity(), &claims, NOW), !is_used, "{state:?}");
-            assert_eq!(gang.fresh, !is_used);
+            assert_eq!(gang.is_substitute, !is_used);
             assert!(!gang.verify(&workload, &identity(), &claims, NOW), "it has started over");
         }
     }

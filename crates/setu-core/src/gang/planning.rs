@@ -11,13 +11,13 @@ use crate::api::{NodeClaim, NodePool, Workload};
 use crate::plan::demand::as_granted;
 use crate::plan::offering::{Offering, domain_keys};
 use crate::plan::shape::Shape;
-use crate::plan::{Edited, Obstacle, ObstacleReason, OptionSelection, Outcome};
+use crate::plan::{Edited, Obstacle, ObstacleReason, OptionSelection, Outcome, Plan};
 use crate::policy::Policy;
 use jiff::{SignedDuration, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How long a gang waits for an edited NodePool before it takes another one, and for a missing object before it is refused.
-const PATIENCE: SignedDuration = SignedDuration::from_secs(30);
+const START_WAIT: SignedDuration = SignedDuration::from_secs(30);
 
 /// How often a gang that is refused for missing volumes or ResourceClaimTemplates is tried again: nothing watches them.
 const UNWATCHED: SignedDuration = SignedDuration::from_mins(1);
@@ -74,20 +74,20 @@ impl<'a> Planning<'a> {
     }
 
     /// Until when a gang that has nothing yet waits for edited NodePools and for what may come; `None` once it has begun.
-    fn patience(&self) -> Option<Timestamp> {
+    fn start_wait_until(&self) -> Option<Timestamp> {
         let begins = self.journal.state == State::Validating;
-        self.journal.entered_at.checked_add(PATIENCE).ok().filter(|_| begins)
+        self.journal.entered_at.checked_add(START_WAIT).ok().filter(|_| begins)
     }
 
     /// What is done about NodePools that were edited and not seen by Karpenter since.
     pub fn edited(&self) -> Edited {
-        let is_over = self.patience().is_some_and(|until| until <= self.now);
+        let is_over = self.start_wait_until().is_some_and(|until| until <= self.now);
         if is_over { Edited::PassedOver } else { Edited::Awaited }
     }
 
     /// The outcome with a wait for what is about to come, or with the time at which a refused gang is tried again.
-    pub fn with_patience(&self, outcome: Outcome) -> Outcome {
-        let until = self.patience().filter(|until| *until > self.now);
+    pub fn with_start_wait(&self, outcome: Outcome) -> Outcome {
+        let until = self.start_wait_until().filter(|until| *until > self.now);
         match outcome {
             Outcome::Wait(obstacle) if obstacle.reason == ObstacleReason::NodePoolEdited => {
                 Outcome::Wait(Obstacle { until: until.or(obstacle.until), ..obstacle })
@@ -209,6 +209,23 @@ impl<'a> Planning<'a> {
     }
 }
 
+/// The outcome of a gang with this selection once gangs take turns: two gangs that each fit would otherwise take half of what is
+/// left from each other, again and again. `tried` returns an exhausted offering of a plan that another gang is trying.
+pub fn in_turn(
+    outcome: Outcome,
+    selection: OptionSelection<'_>,
+    tried: impl FnOnce(&Plan) -> Option<Offering>,
+) -> Outcome {
+    let may_choose = matches!(selection, OptionSelection::From(_));
+    match outcome.plan().filter(|_| may_choose).and_then(tried) {
+        Some(offering) => Outcome::Wait(Obstacle::new(
+            ObstacleReason::OthersFirst,
+            format!("{offering} ran out of capacity lately, and another gang tries there first"),
+        )),
+        None => outcome,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -247,6 +264,20 @@ mod tests {
         assert_eq!(among(State::Provisioning, None, Some(&BTreeSet::new())), None);
         assert_eq!(among(State::Provisioning, until, None), None);
         assert_eq!(among(State::Validating, until, None), Some((ObstacleReason::OthersFirst, until)));
+    }
+
+    #[test]
+    fn a_gang_that_may_choose_waits_while_another_tries_what_ran_out() {
+        let plan = Fixture::new().provisioned();
+        let offering = plan.offerings().pop_first();
+        let waits = |selection: OptionSelection<'_>, tried: Option<&Offering>| {
+            let plan = Outcome::Provision(plan.clone());
+            let outcome = in_turn(plan, selection, |_| tried.cloned());
+            matches!(outcome, Outcome::Wait(obstacle) if obstacle.reason == ObstacleReason::OthersFirst)
+        };
+        assert!(waits(OptionSelection::From(0), offering.as_ref()));
+        assert!(!waits(OptionSelection::From(0), None));
+        assert!(!waits(OptionSelection::Like(&[]), offering.as_ref()), "it has nodes of this kind already");
     }
 
     #[test]

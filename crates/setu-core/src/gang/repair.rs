@@ -43,7 +43,7 @@ pub fn rebuild_journal(
         journal.memory.not_before = old.memory.not_before;
     }
     let snapshot = Snapshot {
-        fresh: true,
+        is_substitute: true,
         freshness: Freshness::Quorum,
         judged_by: JudgedBy::Unknown,
         ..parts.snapshot(&policy)

@@ -25,6 +25,10 @@ const BY_KUEUE: [&str; 4] = ["QuotaReserved", "Admitted", "Evicted", "Finished"]
 /// How much of a long name of a request Kueue keeps: `objNameMaxPrefixLength` of its provisioning check.
 const KEPT_OF_NAME: usize = 247;
 
+/// Why a request that no Workload controls gets no nodes.
+pub const NO_OWNER: &str =
+    "no Workload controls this request; Setu serves requests that Kueue's provisioning check makes";
+
 /// The detail in which a request says which nodes are its own: the value of [`names::GANG`] on them.
 pub const GANG_DETAIL: &str = "gang";
 
@@ -54,6 +58,20 @@ pub fn owner_of(claim: &NodeClaim) -> Option<(&str, &str, &str)> {
 /// Whether this is a mirrored request without the Workload that is to control it: Kueue's Workloads have pods.
 pub fn is_unowned(mirror: &Workload) -> bool {
     mirror.front_end() == FrontEnd::ProvisioningRequest && mirror.spec.pod_sets.is_empty()
+}
+
+/// The answer to a mirrored request that no Workload controls: nobody has admitted its pods. `None` if it needs none.
+pub fn refusal_without_owner(mirror: &Workload, now: Timestamp) -> Option<CheckState> {
+    let is_request = mirror.front_end() == FrontEnd::ProvisioningRequest;
+    let is_refused = is_request && owner(mirror).is_none() && !mirror.is("Failed");
+    is_refused.then(|| CheckState {
+        name: String::new(),
+        state: Verdict::Rejected,
+        last_transition_time: now,
+        message: NO_OWNER.to_owned(),
+        requeue_after_seconds: None,
+        pod_set_updates: Vec::new(),
+    })
 }
 
 /// Whether a Workload stands as a mirrored request shows it, so that what was decided about the request still holds.
@@ -342,6 +360,15 @@ mod tests {
             crate::api::provisioning_request::ProvisioningRequestSpec::default(),
         );
         check_of(&request, workload, |_| true).map(str::to_owned)
+    }
+
+    #[test]
+    fn a_request_without_an_owner_is_refused_once() {
+        let refused = |mirror: &Workload| refusal_without_owner(mirror, Timestamp::UNIX_EPOCH).is_some();
+        let mirrored = name_as_workload("job");
+        assert!(refused(&workload(&mirrored, &[], &[])));
+        assert!(!refused(&workload(&mirrored, &["Failed"], &[])));
+        assert!(!refused(&workload("job", &[], &[])), "it is no request");
     }
 
     #[test]

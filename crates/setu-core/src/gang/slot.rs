@@ -207,7 +207,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// The first slot that is not ready, and what it waits for.
-    pub(super) fn laggard(&self) -> Option<(u32, String)> {
+    pub(super) fn first_unready(&self) -> Option<(u32, String)> {
         self.slots().find_map(|(index, slot)| match slot {
             SlotStatus::Coming(_, waits_for) => Some((index, waits_for.to_string())),
             SlotStatus::Failed(_, failure) => Some((index, failure.message.clone())),

@@ -23,7 +23,7 @@ pub struct Snapshot<'a> {
     /// The instant.
     pub now: Timestamp,
     /// Whether the Workload had no journal of this gang.
-    pub fresh: bool,
+    pub is_substitute: bool,
     /// Kueue's reservation.
     pub reservation: &'a Reservation,
     /// The verdict that Kueue has.
@@ -66,7 +66,7 @@ impl<'a> Snapshot<'a> {
     pub fn of(now: Timestamp, reservation: &'a Reservation, policy: &'a Policy) -> Self {
         Self {
             now,
-            fresh: false,
+            is_substitute: false,
             reservation,
             reported: Verdict::Pending,
             plan: None,

@@ -132,7 +132,7 @@ impl StoredJournal {
     /// Records that this text was written.
     pub fn saved(&mut self, text: String) {
         (self.text, self.seq) = (Some(text), self.opened.journal.seq);
-        self.opened.fresh = false;
+        self.opened.is_substitute = false;
     }
 
     /// Takes the transitions that are not reported yet.
@@ -159,7 +159,7 @@ mod tests {
         let mut journal = journal();
         journal.memory.option.index = written_index;
         let text = journal.encode();
-        StoredJournal::of(OpenedGang { journal, fresh: false }, Some(text), own_index)
+        StoredJournal::of(OpenedGang { journal, is_substitute: false }, Some(text), own_index)
     }
 
     #[test]

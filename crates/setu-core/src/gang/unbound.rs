@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
 /// How long a pod of an admitted gang may stay unbound before it is reported.
-pub const PATIENCE: SignedDuration = SignedDuration::from_mins(2);
+pub const BIND_WAIT: SignedDuration = SignedDuration::from_mins(2);
 /// The longest time between two checks of a gang's pods. Pods are created at any time: by a Job that retries, or after a
 /// node is lost.
 const LONGEST_PAUSE: SignedDuration = SignedDuration::from_mins(10);
@@ -70,8 +70,8 @@ impl AdmittedPods {
     /// The state before the first check. `spread`, from 0 to 1, spreads the checks that are overdue: a new leader has
     /// many.
     pub fn unchecked(&self, position: JournalPosition, now: Timestamp, spread: f64) -> PodCheck {
-        let due = self.since.checked_add(PATIENCE).ok().filter(|due| *due > now);
-        let late = || now.checked_add(PATIENCE.mul_f64(spread)).ok();
+        let due = self.since.checked_add(BIND_WAIT).ok().filter(|due| *due > now);
+        let late = || now.checked_add(BIND_WAIT.mul_f64(spread)).ok();
         PodCheck { admitted: self.since, position, checks: 0, next: due.or_else(late), found: None }
     }
 
@@ -79,7 +79,7 @@ impl AdmittedPods {
     pub fn check(&self, last: &PodCheck, pods: &[Pod], now: Timestamp) -> PodCheck {
         let waits = pods.iter().any(|pod| self.has(pod));
         let checks = if waits { last.checks.saturating_add(1) } else { 0 };
-        let linear = PATIENCE.checked_mul(i32::try_from(checks).unwrap_or(i32::MAX)).filter(|_| waits);
+        let linear = BIND_WAIT.checked_mul(i32::try_from(checks).unwrap_or(i32::MAX)).filter(|_| waits);
         let pause = linear.unwrap_or(LONGEST_PAUSE).min(LONGEST_PAUSE);
         let (next, found) = (now.checked_add(pause).ok(), self.find(pods, now));
         PodCheck { checks, next, found, ..last.clone() }
@@ -89,7 +89,7 @@ impl AdmittedPods {
     pub fn find(&self, pods: &[Pod], now: Timestamp) -> Option<UnboundPods> {
         let ours = pods.iter().filter(|pod| self.has(pod)).map(|pod| (self.unbound_since(pod), pod));
         let mut unbound: Vec<(Timestamp, &Pod)> =
-            ours.filter(|(since, _)| now.duration_since(*since) >= PATIENCE).collect();
+            ours.filter(|(since, _)| now.duration_since(*since) >= BIND_WAIT).collect();
         unbound.sort_by_key(|(since, _)| *since);
         let count = u32::try_from(unbound.len()).unwrap_or(u32::MAX);
         let (since, _) = unbound.first()?;
@@ -157,7 +157,7 @@ impl PodCheck {
     /// The same, with the next check a while later.
     #[must_use]
     pub fn postponed(&self, now: Timestamp) -> Self {
-        Self { next: now.checked_add(PATIENCE).ok(), ..self.clone() }
+        Self { next: now.checked_add(BIND_WAIT).ok(), ..self.clone() }
     }
 
     /// The same, if Setu may not list pods: nothing is known, and no check follows.

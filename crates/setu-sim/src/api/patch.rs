@@ -118,9 +118,9 @@ fn field<'v>(kind: &ServedKind, path: &mut Vec<&'v str>, target: &mut Value, val
                         }
                     }
                     (_, None) => {
-                        let mut fresh = Value::Null;
-                        strategic(kind, path, &mut fresh, entry);
-                        old.push(fresh);
+                        let mut merged = Value::Null;
+                        strategic(kind, path, &mut merged, entry);
+                        old.push(merged);
                     }
                 }
             }

@@ -1,7 +1,7 @@
 //! The cells of a pod's table row: ready containers, combined state, restarts, readiness gates.
 //!
-//! Rule: words and precedence are those of Kubernetes, so that a pod that waits, crashes or terminates is
-//! recognized at a glance.
+//! Rule: words and precedence are those of Kubernetes, so that users recognize a pod that waits,
+//! crashes or terminates.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

@@ -49,18 +49,18 @@ impl fmt::Display for Difference {
 pub fn first_difference(left: &Transcript, right: &Transcript) -> Option<Difference> {
     let (mut left_mask, mut right_mask) = (Mask::new(left), Mask::new(right));
     for (step, (one, other)) in left.answers.iter().zip(&right.answers).enumerate() {
-        let parted = |pointer: String, left: String, right: String| {
+        let difference = |pointer: String, left: String, right: String| {
             Some(Difference { step, request: one.step.request.clone(), pointer, left, right })
         };
         if one.code != other.code {
-            return parted(
+            return difference(
                 "/code".to_owned(),
                 format!("{} {}", one.code, one.body),
                 format!("{} {}", other.code, other.body),
             );
         }
         if let Some(code) = one.step.code.filter(|code| *code != one.code) {
-            return parted(
+            return difference(
                 "/code".to_owned(),
                 format!("{} {}", one.code, one.body),
                 format!("{code} is expected"),
@@ -70,7 +70,7 @@ pub fn first_difference(left: &Transcript, right: &Transcript) -> Option<Differe
         left_mask.apply(&mut one_body);
         right_mask.apply(&mut other_body);
         if let Some((pointer, left, right)) = part(&one_body, &other_body, "") {
-            return parted(pointer, left, right);
+            return difference(pointer, left, right);
         }
     }
     None

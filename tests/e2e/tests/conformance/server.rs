@@ -13,7 +13,7 @@ use setu_sim::api::{ApiServer, Caller, ServerOptions, ServerResponse};
 use std::time::Duration;
 
 /// Longer than any answer of a healthy server takes.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A server to compare.
 #[derive(Clone)]
@@ -51,7 +51,7 @@ impl Server {
 
     pub async fn send(&self, request: Request<Vec<u8>>, watch: bool) -> Result<Reply> {
         let what = format!("{} {}", request.method(), request.uri());
-        let answer = tokio::time::timeout(PATIENCE, async {
+        let answer = tokio::time::timeout(TIMEOUT, async {
             match self {
                 Self::Real(client) => real(client, request, watch).await,
                 Self::Embedded(server) => embedded(server, request),

@@ -10,7 +10,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::Instant;
 
-use super::{PATIENCE, text};
+use super::{TIMEOUT, text};
 
 /// A served demo, and a kubectl without other configuration.
 struct Demo {
@@ -31,7 +31,7 @@ impl Demo {
             .spawn()
             .unwrap_or_else(|e| panic!("{}: {e}; `just e2e` builds it", setu.display()));
         let mut lines = BufReader::new(setu.stdout.take().unwrap()).lines();
-        let address = tokio::time::timeout(PATIENCE, async {
+        let address = tokio::time::timeout(TIMEOUT, async {
             loop {
                 let line = lines.next_line().await.unwrap().expect("the demo ended");
                 if let Some((_, rest)) = line.split_once("--server ") {
@@ -52,7 +52,7 @@ impl Demo {
         command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."));
         command.env("HOME", self.home.path()).env("KUBECONFIG", "/dev/null").stdin(Stdio::null());
         command.args(["--server", &self.address]).args(arguments).kill_on_drop(true);
-        let output = tokio::time::timeout(PATIENCE, command.output());
+        let output = tokio::time::timeout(TIMEOUT, command.output());
         let output = output.await.unwrap_or_else(|_| panic!("kubectl {arguments:?} does not end")).unwrap();
         let (out, err) = (text(&output.stdout), text(&output.stderr));
         assert!(output.status.success(), "kubectl {arguments:?}: {out}{err}");
@@ -71,7 +71,7 @@ impl Demo {
 
     /// Repeats a command until its output meets a condition, and returns the output.
     async fn until(&self, arguments: &[&str], wanted: impl Fn(&str) -> bool) -> String {
-        let deadline = Instant::now() + 2 * PATIENCE;
+        let deadline = Instant::now() + 2 * TIMEOUT;
         loop {
             let said = self.prints(arguments).await;
             if wanted(&said) {

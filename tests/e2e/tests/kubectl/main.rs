@@ -26,7 +26,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 /// Longer than any kubectl command takes.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// An embedded server on a port, and a kubectl that knows no other server.
 struct Served {
@@ -61,7 +61,7 @@ impl Served {
     }
 
     async fn output(&self, arguments: &[&str]) -> Output {
-        let output = tokio::time::timeout(PATIENCE, self.command(arguments).output());
+        let output = tokio::time::timeout(TIMEOUT, self.command(arguments).output());
         output.await.unwrap_or_else(|_| panic!("kubectl {arguments:?} does not end")).unwrap()
     }
 
@@ -78,7 +78,7 @@ impl Served {
 
     async fn stop(self) {
         self.stop.cancel();
-        tokio::time::timeout(PATIENCE, self.serving).await.expect("serving does not end").unwrap().unwrap();
+        tokio::time::timeout(TIMEOUT, self.serving).await.expect("serving does not end").unwrap().unwrap();
     }
 }
 
@@ -268,7 +268,7 @@ async fn objects_are_changed_and_deleted_as_on_a_real_cluster() {
     let hold = json!({"metadata": {"finalizers": ["example.org/hold"]}});
     admin.merge(&kinds::WORKLOAD, "default", "train", &hold).unwrap();
     let mut waiting = served.command(&["delete", "workload", "train", "--wait"]).spawn().unwrap();
-    tokio::time::timeout(PATIENCE, async {
+    tokio::time::timeout(TIMEOUT, async {
         while workload()["metadata"].get("deletionTimestamp").is_none() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -277,7 +277,7 @@ async fn objects_are_changed_and_deleted_as_on_a_real_cluster() {
     .expect("kubectl did not ask for the deletion");
     assert_eq!(waiting.try_wait().unwrap(), None, "kubectl did not wait for the finalizer");
     admin.merge(&kinds::WORKLOAD, "default", "train", &json!({"metadata": {"finalizers": null}})).unwrap();
-    assert!(tokio::time::timeout(PATIENCE, waiting.wait()).await.unwrap().unwrap().success());
+    assert!(tokio::time::timeout(TIMEOUT, waiting.wait()).await.unwrap().unwrap().success());
     assert!(admin.get(&kinds::WORKLOAD, "default", "train").is_none());
     served.prints(&["delete", "nodeclaims", "--all"]).await;
     assert!(admin.list(&kinds::NODE_CLAIM).is_empty());
@@ -339,7 +339,7 @@ impl Following {
     }
 
     async fn next(&mut self) -> String {
-        let line = tokio::time::timeout(PATIENCE, self.lines.next_line()).await;
+        let line = tokio::time::timeout(TIMEOUT, self.lines.next_line()).await;
         ageless(&line.expect("kubectl says nothing").unwrap().expect("kubectl ended"))
     }
 }
@@ -400,7 +400,7 @@ async fn waiting_for_a_condition_ends_when_it_holds() {
     let waiting = served.command(&arguments).stdout(Stdio::piped()).spawn().unwrap();
     let ready = json!({"status": {"conditions": [condition("Ready", "True")]}});
     admin.merge_status(&kinds::NODE_CLAIM, "", "train-1", &ready).unwrap();
-    let output = tokio::time::timeout(PATIENCE, waiting.wait_with_output()).await.unwrap().unwrap();
+    let output = tokio::time::timeout(TIMEOUT, waiting.wait_with_output()).await.unwrap().unwrap();
     assert_eq!(
         text(&output.stdout),
         "nodeclaim.karpenter.sh/train-0 condition met\nnodeclaim.karpenter.sh/train-1 condition met\n"

@@ -20,7 +20,7 @@ pub const IMAGE: &str = "docker.io/library/setu";
 /// Nodes of each gang.
 pub const NODES: usize = 2;
 /// Longer than any wait that ends well, on a machine that does other work too.
-const PATIENCE: Duration = Duration::from_mins(4);
+const TIMEOUT: Duration = Duration::from_mins(4);
 
 pub struct Release {
     pub world: ScenarioWorld<Real>,
@@ -95,9 +95,9 @@ impl Release {
     }
 
     pub async fn until(&self, what: &str, mut so: impl AsyncFnMut() -> bool) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while !so().await {
-            assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}\n{}", self.state().await);
+            assert!(Instant::now() < deadline, "not within {TIMEOUT:?}: {what}\n{}", self.state().await);
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }

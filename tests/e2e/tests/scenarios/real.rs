@@ -133,7 +133,7 @@ impl Theatre for Real {
     }
 
     /// Several scenarios share the cores. The tests on the embedded cluster check promptness.
-    fn patience(&self) -> u64 {
+    fn time_factor(&self) -> u64 {
         2
     }
 

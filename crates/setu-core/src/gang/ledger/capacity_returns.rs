@@ -7,18 +7,21 @@
 use crate::api::{Workload, condition};
 use crate::plan::PoolReservation;
 use jiff::Timestamp;
-use kube::runtime::reflector::ObjectRef;
+use kube_core::ResourceExt;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Gangs that wait for nodes, by their ids.
 #[derive(Debug, Default)]
 pub struct CapacityReturns(BTreeMap<String, WaitingGang>);
 
+/// Namespace and name of a Workload.
+pub type WorkloadKey = (String, String);
+
 #[derive(Debug)]
 struct WaitingGang {
     /// When quota was reserved.
     since: Timestamp,
-    workload: ObjectRef<Workload>,
+    workload: WorkloadKey,
     node_pools: BTreeSet<String>,
     /// How many nodes are still to be given back.
     missing: u32,
@@ -30,7 +33,7 @@ impl CapacityReturns {
     pub fn wait(&mut self, gang: &str, workload: &Workload, reserved: &[PoolReservation]) {
         let waiting = WaitingGang {
             since: condition::since(workload.conditions(), "QuotaReserved").unwrap_or(Timestamp::MAX),
-            workload: ObjectRef::from_obj(workload),
+            workload: (workload.namespace().unwrap_or_default(), workload.name_any()),
             node_pools: reserved.iter().map(|r| r.node_pool.clone()).collect(),
             missing: reserved.iter().map(|r| r.nodes).fold(0, u32::saturating_add),
         };
@@ -48,7 +51,7 @@ impl CapacityReturns {
     }
 
     /// Counts that a gang's node of this NodePool is gone. Returns the Workload whose wait this ends.
-    pub fn take(&mut self, node_pool: &str, from: &str) -> Option<ObjectRef<Workload>> {
+    pub fn take(&mut self, node_pool: &str, from: &str) -> Option<WorkloadKey> {
         let wants =
             |gang: &str, w: &WaitingGang| w.missing > 0 && gang != from && w.node_pools.contains(node_pool);
         let waiting = self.0.iter_mut().filter(|(gang, waiting)| wants(gang, waiting));
@@ -95,7 +98,7 @@ mod tests {
 
     /// Names of the Workloads whose wait ends as these nodes are given back, one by one.
     fn served(capacity_returns: &mut CapacityReturns, nodes: &[(&str, &str)]) -> Vec<Option<String>> {
-        nodes.iter().map(|(pool, from)| capacity_returns.take(pool, from).map(|w| w.name)).collect()
+        nodes.iter().map(|(pool, from)| capacity_returns.take(pool, from).map(|(_, name)| name)).collect()
     }
 
     #[test]
