@@ -25,6 +25,11 @@ e2e-aws title='':
     bash tests/e2e/setu.sh
     SETU_SLOW="${SETU_SLOW:-3}" cargo test -p setu-e2e --test aws -- --include-ignored {{ quote(title) }}
 
+# The examples of frameworks with their own operators on the real control plane; needs Go
+e2e-frameworks:
+    bash tests/e2e/setu.sh
+    SETU_SLOW="${SETU_SLOW:-3}" cargo test -p setu-e2e --test examples -- --ignored
+
 # The image and the chart on a node with a real kubelet; needs root, Go and Python on Linux for amd64, and installs containerd
 e2e-node:
     bash tests/e2e/node/run.sh

@@ -23,11 +23,13 @@ const PACE: [&str; 2] = ["clientConnection", "controller"];
 /// Kinds that would run in the cluster, or need an API that is not served here.
 const LEFT_OUT: [&str; 2] = ["Deployment", "APIService"];
 
+/// Kueue with these integrations besides those of its configuration.
 pub(crate) fn launch(
     layout: &HarnessLayout,
     folder: &Path,
     identity: &Identity,
     ports: Ports,
+    integrations: &[&str],
 ) -> Result<ProgramCommand> {
     let template = layout.manifest("kueue-config.yaml");
     let text = fs::read_to_string(&template).with_context(|| format!("reading {}", template.display()))?;
@@ -45,6 +47,9 @@ pub(crate) fn launch(
                 shipped.get(field).with_context(|| format!("the chart's configuration has no {field}"))?;
             fields.insert(field.to_owned(), value.clone());
         }
+    }
+    if let Some(frameworks) = config.pointer_mut("/integrations/frameworks").and_then(Value::as_array_mut) {
+        frameworks.extend(integrations.iter().map(|name| json!(name)));
     }
     let path = folder.join("kueue-config.yaml");
     let text = serde_yaml::to_string(&config).context("writing Kueue's configuration as YAML")?;

@@ -1,5 +1,5 @@
 //! The real control plane for Setu's tests, without a container engine: etcd, Kubernetes, Kueue,
-//! the JobSet and LeaderWorkerSet controllers, Karpenter and kwok. They are built from their Go
+//! the JobSet and LeaderWorkerSet controllers, operators of other frameworks, Karpenter and kwok. They are built from their Go
 //! modules and run on loopback.
 //!
 //! [`Stack`] starts them, waits until each one answers and leaves no process behind, however the test ends.
@@ -20,6 +20,8 @@ mod kueue;
 mod layout;
 pub mod node;
 mod nodes;
+mod operators;
+mod options;
 mod ports;
 mod probe;
 mod process;
@@ -30,8 +32,9 @@ mod stack;
 pub mod titles;
 
 pub use layout::HarnessLayout;
+pub use options::{StackJobKinds, StackOptions, StackProvider, StackScope};
 pub use process::Program;
-pub use stack::{Stack, StackOptions, StackProvider, StackScope};
+pub use stack::Stack;
 
 /// A pod with this annotation runs for that long (`5s`, `2m`) and then succeeds; without it, it runs until deleted.
 pub const RUN_FOR_ANNOTATION: &str = "e2e.setu/run-for";

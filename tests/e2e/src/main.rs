@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
-use setu_e2e::{HarnessLayout, Stack, StackOptions, StackProvider, StackScope, programs};
+use setu_e2e::{HarnessLayout, Stack, StackJobKinds, StackOptions, StackProvider, StackScope, programs};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// The real control plane for Setu's tests, on loopback.
@@ -27,6 +27,9 @@ enum Command {
         /// The cloud that Karpenter buys from.
         #[arg(long, value_enum, default_value_t)]
         provider: StackProvider,
+        /// The operators of other frameworks too.
+        #[arg(long)]
+        operators: bool,
     },
     /// Start the control plane and keep it until Ctrl-C or SIGTERM.
     Cluster {
@@ -43,6 +46,9 @@ enum Command {
         /// Jaeger too; where it listens is printed.
         #[arg(long)]
         jaeger: bool,
+        /// The operators of other frameworks too, such as KubeRay.
+        #[arg(long)]
+        operators: bool,
     },
 }
 
@@ -60,8 +66,11 @@ async fn main() -> ExitCode {
 async fn run(arguments: Arguments) -> Result<()> {
     let layout = arguments.workspace.as_deref().map(HarnessLayout::of_workspace).unwrap_or_default();
     match arguments.command {
-        Command::Build { provider } => programs::build(&layout, provider, StackScope::Full),
-        Command::Cluster { provider, mut apply, api_server_only, jaeger } => {
+        Command::Build { provider, operators } => {
+            programs::build(&layout, provider, StackScope::Full)?;
+            if operators { programs::build_operators(&layout) } else { Ok(()) }
+        }
+        Command::Cluster { provider, mut apply, api_server_only, jaeger, operators } => {
             let scope = if api_server_only { StackScope::ApiServer } else { StackScope::Full };
             if apply.is_empty() && provider == StackProvider::Aws {
                 apply = layout.aws_setup();
@@ -72,7 +81,7 @@ async fn run(arguments: Arguments) -> Result<()> {
                 provider,
                 apply,
                 jaeger,
-                job_kinds: true,
+                job_kinds: if operators { StackJobKinds::Frameworks } else { StackJobKinds::Sets },
                 provisioning_requests: false,
             })
             .await

@@ -7,6 +7,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use anyhow::{Result, anyhow, bail};
 use ring::rand::{SecureRandom, SystemRandom};
 
+use crate::operators;
 use crate::process::Program;
 
 /// The lowest port that is tried.
@@ -29,6 +30,10 @@ pub(crate) struct Ports {
     pub kueue_webhook: u16,
     pub jobset: [u16; 2],
     pub lws: [u16; 2],
+    /// The ports of KubeRay's probes and of the dashboards that it asks.
+    pub kuberay: [u16; 2],
+    /// The ports of its probes and of its webhooks.
+    pub training_operator: [u16; 2],
     pub karpenter_health: u16,
     pub karpenter_metrics: u16,
     pub jaeger: [u16; 7],
@@ -63,6 +68,8 @@ impl Ports {
             kueue_webhook: next()?,
             jobset: [next()?, next()?],
             lws: [next()?, next()?],
+            kuberay: [next()?, next()?],
+            training_operator: [next()?, next()?],
             karpenter_health: next()?,
             karpenter_metrics: next()?,
             jaeger: [next()?, next()?, next()?, next()?, next()?, next()?, next()?],
@@ -81,6 +88,9 @@ impl Ports {
             Program::Kueue => vec![self.kueue_health, self.kueue_webhook],
             Program::JobSet => self.jobset.to_vec(),
             Program::LeaderWorkerSet => self.lws.to_vec(),
+            Program::KubeRay => self.kuberay.into_iter().take(1).collect(),
+            Program::TrainingOperator => self.training_operator.to_vec(),
+            Program::MpiOperator => vec![operators::MPI_HEALTH],
             Program::Moto => self.cloud.into_iter().take(1).collect(),
             Program::Karpenter => vec![self.karpenter_health, self.karpenter_metrics],
             Program::Jaeger => self.jaeger.to_vec(),

@@ -30,6 +30,12 @@ pub enum Program {
     JobSet,
     /// The LeaderWorkerSet controller.
     LeaderWorkerSet,
+    /// KubeRay.
+    KubeRay,
+    /// The training operator.
+    TrainingOperator,
+    /// The MPI operator.
+    MpiOperator,
     /// moto, the AWS mock.
     Moto,
     /// Karpenter, with the stack's provider.
@@ -52,6 +58,9 @@ impl Program {
             Self::Kueue => "kueue",
             Self::JobSet => "jobset",
             Self::LeaderWorkerSet => "lws",
+            Self::KubeRay => "kuberay",
+            Self::TrainingOperator => "training-operator",
+            Self::MpiOperator => "mpi-operator",
             Self::Moto => "moto",
             Self::Karpenter => "karpenter",
             Self::Jaeger => "jaeger",

@@ -10,7 +10,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 
-use crate::{HarnessLayout, StackProvider, StackScope};
+use crate::{HarnessLayout, StackProvider, StackScope, operators};
 
 const KUBERNETES_VERSION: &str = "v1.36.3";
 
@@ -54,6 +54,19 @@ const MODULES: [Module; 5] = [
     Module { name: "jaeger", binaries: &[("jaeger", "github.com/jaegertracing/jaeger/cmd/all-in-one")] },
 ];
 
+/// The operators of frameworks, each with the versions of libraries that it was released with.
+const OPERATORS: [Module; 3] = [
+    Module { name: "kuberay", binaries: &[("kuberay", "github.com/ray-project/kuberay/ray-operator")] },
+    Module {
+        name: "training-operator",
+        binaries: &[("training-operator", "github.com/kubeflow/training-operator/cmd/training-operator.v1")],
+    },
+    Module {
+        name: "mpi-operator",
+        binaries: &[("mpi-operator", "github.com/kubeflow/mpi-operator/cmd/mpi-operator")],
+    },
+];
+
 /// What a real node runs.
 const NODE: [Module; 2] = [
     Module {
@@ -82,6 +95,11 @@ const fn karpenter(provider: StackProvider) -> Module {
 pub fn build(layout: &HarnessLayout, provider: StackProvider, scope: StackScope) -> Result<()> {
     let node = NODE.iter().filter(|_| scope == StackScope::RealNode);
     build_all(layout, MODULES.iter().chain([&karpenter(provider)]).chain(node))
+}
+
+/// Builds the operators of frameworks that are missing or out of date, as [`build`] does.
+pub fn build_operators(layout: &HarnessLayout) -> Result<()> {
+    build_all(layout, &OPERATORS)
 }
 
 /// The path of helm, which is built if needed.
@@ -184,6 +202,16 @@ fn fingerprint(folder: &Path, module: &Module) -> Result<String> {
 /// Copies or renders the manifests of the stack from the module's folder.
 fn take_manifests(layout: &HarnessLayout, module: &str) -> Result<()> {
     let source = layout.module(module);
+    if let Some((_, from, places)) =
+        operators::OPERATORS.iter().find(|(program, _, _)| program.name() == module)
+    {
+        let folder = module_folder(&source, from)?;
+        let mut files = Vec::new();
+        for place in places.iter().map(|place| folder.join(place)) {
+            files.extend(if place.is_dir() { yaml_files(&place)? } else { vec![place] });
+        }
+        return write(&layout.upstream().join(format!("{module}.yaml")), &concatenated(&files)?);
+    }
     match module {
         "kueue" => {
             for chart in ["kueue", "jobset", "lws"] {

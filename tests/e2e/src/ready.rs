@@ -6,7 +6,7 @@ use kube::{Api, Client};
 
 use crate::ports::Ports;
 use crate::process::Program;
-use crate::{jaeger, jobs, kueue, node, probe};
+use crate::{jaeger, jobs, kueue, node, operators, probe};
 
 /// Fails unless the program answers. Before the API server does, there is no client.
 pub(crate) async fn ready(program: Program, ports: Ports, client: Option<&Client>) -> Result<()> {
@@ -22,6 +22,9 @@ pub(crate) async fn ready(program: Program, ports: Ports, client: Option<&Client
         Program::Moto => probe::answers(&http(ports.cloud[0]), "/moto-api/").await,
         Program::Jaeger => probe::answers(&http(jaeger::health(ports)), "/").await,
         Program::Node => node::ready(client()?, ports).await,
+        Program::KubeRay => probe::answers(&http(ports.kuberay[0]), "/readyz").await,
+        Program::TrainingOperator => probe::answers(&http(ports.training_operator[0]), "/readyz").await,
+        Program::MpiOperator => probe::answers(&http(operators::MPI_HEALTH), "/healthz").await,
         Program::JobSet | Program::LeaderWorkerSet => jobs::taken(program, &client()?).await,
         Program::ControllerManager => {
             probe::answers(&https(ports.controller_manager), "/healthz").await?;

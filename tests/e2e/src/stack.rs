@@ -18,53 +18,13 @@ use crate::identity::{self, Identity};
 use crate::ports::Ports;
 use crate::process::{Logs, Process, Program, ProgramCommand, Watchdog};
 use crate::{
-    HarnessLayout, apply, aws, jaeger, jobs, kubernetes, kueue, node, nodes, probe, programs, ready, requests,
+    HarnessLayout, StackJobKinds, StackOptions, StackProvider, StackScope, apply, aws, jaeger, jobs,
+    kubernetes, kueue, node, nodes, operators, probe, programs, ready, requests,
 };
 
 const START_LIMIT: Duration = Duration::from_secs(90);
 /// How often the stack checks that all programs still run.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Which programs a stack has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum StackScope {
-    /// Everything.
-    #[default]
-    Full,
-    /// etcd and kube-apiserver only.
-    ApiServer,
-    /// Everything, and a node with a real kubelet; see [`node`].
-    RealNode,
-}
-
-/// The cloud that Karpenter buys from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum StackProvider {
-    /// Ours, under weather.
-    #[default]
-    Kwok,
-    /// Karpenter's own for AWS, in front of a mock; see [`aws`].
-    Aws,
-}
-
-/// What to start.
-#[derive(Clone, Debug, Default)]
-pub struct StackOptions {
-    /// The paths of sources and outputs.
-    pub layout: HarnessLayout,
-    /// Which programs to start.
-    pub scope: StackScope,
-    /// Which cloud to use.
-    pub provider: StackProvider,
-    /// YAML files and folders to apply once everything runs.
-    pub apply: Vec<PathBuf>,
-    /// Whether to start Jaeger too.
-    pub jaeger: bool,
-    /// Whether to start the JobSet and LeaderWorkerSet controllers too.
-    pub job_kinds: bool,
-    /// Whether ProvisioningRequests are served, so that Kueue's own provisioning check works.
-    pub provisioning_requests: bool,
-}
 
 /// A running control plane.
 pub struct Stack {
@@ -79,6 +39,8 @@ pub struct Stack {
     cloud: Option<aws::Cloud>,
     /// Leads a real node's connections to the API server.
     forwarder: Option<JoinHandle<()>>,
+    /// Answers for the dashboards of Ray's heads.
+    dashboards: Option<JoinHandle<()>>,
     /// Deleted when the stack is dropped; on failure the logs are saved first.
     folder: TempDir,
     outcome: StackOutcome,
@@ -104,13 +66,16 @@ impl Stack {
         if scope == StackScope::RealNode {
             node::possible()?;
         }
-        tokio::task::spawn_blocking(move || programs::build(&layout, provider, scope))
-            .await
-            .context("building programs")??;
-        let mut stack = Self::prepare(options.layout, provider, scope)?;
+        let operators = options.job_kinds == StackJobKinds::Frameworks;
+        let build = move || {
+            programs::build(&layout, provider, scope)?;
+            if operators { programs::build_operators(&layout) } else { Ok(()) }
+        };
+        tokio::task::spawn_blocking(build).await.context("building programs")??;
+        let mut stack = Self::prepare(&options)?;
         stack.start_api_server().await?;
         if scope != StackScope::ApiServer {
-            stack.start_everything_else(options.job_kinds, options.provisioning_requests).await?;
+            stack.start_everything_else(&options).await?;
         }
         if options.jaeger {
             stack.start_program(Program::Jaeger).await?;
@@ -125,7 +90,12 @@ impl Stack {
         Ok(stack)
     }
 
-    fn prepare(layout: HarnessLayout, provider: StackProvider, scope: StackScope) -> Result<Self> {
+    fn prepare(options: &StackOptions) -> Result<Self> {
+        let (layout, provider, scope) = (options.layout.clone(), options.provider, options.scope);
+        let integrations: &[&str] = match options.job_kinds {
+            StackJobKinds::Frameworks => &operators::INTEGRATIONS,
+            StackJobKinds::Kubernetes | StackJobKinds::Sets => &[],
+        };
         fs::create_dir_all(layout.runs()).with_context(|| format!("creating {}", layout.runs().display()))?;
         let folder =
             TempDir::with_prefix_in("stack-", layout.runs()).context("creating the stack's folder")?;
@@ -145,11 +115,14 @@ impl Stack {
                 StackProvider::Aws => aws::karpenter(&identity, ports),
             },
             aws::launch_moto(ports),
-            kueue::launch(&layout, folder.path(), &identity, ports)?,
+            kueue::launch(&layout, folder.path(), &identity, ports, integrations)?,
             jobs::launch(Program::JobSet, folder.path(), &identity, ports.jobset)?,
             jobs::launch(Program::LeaderWorkerSet, folder.path(), &identity, ports.lws)?,
             jaeger::launch(&identity, ports),
         ] {
+            launches.insert(launch.program, launch);
+        }
+        for launch in operators::launches(&identity, ports) {
             launches.insert(launch.program, launch);
         }
         if scope == StackScope::RealNode {
@@ -168,6 +141,7 @@ impl Stack {
             provider,
             cloud: None,
             forwarder: None,
+            dashboards: None,
             folder,
             outcome: StackOutcome::Open,
         })
@@ -187,16 +161,20 @@ impl Stack {
         Ok(())
     }
 
-    async fn start_everything_else(&mut self, job_kinds: bool, requests: bool) -> Result<()> {
+    async fn start_everything_else(&mut self, options: &StackOptions) -> Result<()> {
         let client = self.client()?;
         let mut objects = kueue::manifests(&self.layout, self.ports)?;
-        if job_kinds {
+        if options.job_kinds >= StackJobKinds::Sets {
             objects.extend(jobs::manifests(&self.layout, &self.identity, self.ports)?);
+        }
+        if options.job_kinds == StackJobKinds::Frameworks {
+            objects.extend(operators::manifests(&self.layout, self.ports)?);
+            self.dashboards = Some(operators::serve_dashboards(self.ports).await?);
         }
         let definitions = async {
             apply::one(&client, identity::rights()).await?;
             apply::path(&client, &nodes::karpenter_manifests(&self.layout, self.provider)).await?;
-            if requests {
+            if options.provisioning_requests {
                 requests::install(&self.layout, &client).await?;
             }
             apply::all(&client, objects).await
@@ -213,15 +191,22 @@ impl Stack {
             let cloud = aws::Cloud::start(self.ports, listener, client).await;
             self.cloud = Some(cloud.map_err(|error| self.with_log(Program::Moto, &error))?);
         }
-        let controllers_of_jobs = async {
-            if job_kinds {
+        let controllers_of_jobs = Box::pin(async {
+            if options.job_kinds >= StackJobKinds::Sets {
                 tokio::try_join!(
                     self.start_program(Program::JobSet),
                     self.start_program(Program::LeaderWorkerSet)
                 )?;
             }
+            if options.job_kinds == StackJobKinds::Frameworks {
+                tokio::try_join!(
+                    self.start_program(Program::KubeRay),
+                    self.start_program(Program::TrainingOperator),
+                    self.start_program(Program::MpiOperator)
+                )?;
+            }
             Ok(())
-        };
+        });
         tokio::try_join!(
             self.start_program(Program::Kueue),
             self.start_program(Program::Karpenter),
@@ -350,6 +335,11 @@ impl Stack {
                 .await
                 .map_err(|error| self.with_log(program, &error))?;
         }
+        if program == Program::TrainingOperator {
+            operators::mount_certificate(&self.client()?)
+                .await
+                .map_err(|error| self.with_log(program, &error))?;
+        }
         let what = format!("{} is ready", program.name());
         let client = self.client.as_ref();
         let ready = probe::until(&what, START_LIMIT, async || {
@@ -383,8 +373,8 @@ impl Drop for Stack {
     fn drop(&mut self) {
         // Before the mock stops, or it logs errors.
         self.cloud = None;
-        if let Some(forwarder) = self.forwarder.take() {
-            forwarder.abort();
+        for task in [self.forwarder.take(), self.dashboards.take()].into_iter().flatten() {
+            task.abort();
         }
         let running = self.running.get_mut();
         // Karpenter first, the API server after its clients: fewer errors in the logs.
@@ -409,14 +399,14 @@ mod tests {
     use std::process::Command;
 
     async fn prepared() -> Stack {
-        let layout = HarnessLayout::default();
+        let options = StackOptions { provider: StackProvider::Aws, ..StackOptions::default() };
         tokio::task::spawn_blocking(|| {
             programs::build(&HarnessLayout::default(), StackProvider::Aws, StackScope::Full)
         })
         .await
         .unwrap()
         .unwrap();
-        Stack::prepare(layout, StackProvider::Aws, StackScope::Full).unwrap()
+        Stack::prepare(&options).unwrap()
     }
 
     /// The error of a start when this port is taken. Checks that no started program is left running.
@@ -425,7 +415,7 @@ mod tests {
         let port = port(stack.ports);
         let _taken = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap();
         let started = match stack.start_api_server().await {
-            Ok(()) => stack.start_everything_else(false, false).await,
+            Ok(()) => stack.start_everything_else(&StackOptions::default()).await,
             failed => failed,
         };
         let processes = stack.processes().await;

@@ -7,25 +7,28 @@
 #[path = "scenarios/setu.rs"]
 mod setu;
 
+use ::setu::api::pod::Container;
+use ::setu::api::workload::PodSet;
 use ::setu::api::{NodeClaim, Workload};
+use ::setu::cli::plan::manifest;
 use ::setu::names;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::{Api, DeleteParams, ListParams};
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 use setu::Setu;
-use setu_e2e::{KUEUE_NAMESPACE, Stack, StackOptions, apply};
+use setu_e2e::{KUEUE_NAMESPACE, Stack, StackJobKinds, StackOptions, apply};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 const POLICY: &str = "{apiVersion: setu.kueue.x-k8s.io/v1alpha1, kind: Policy}";
 
-/// The kinds that are submitted. They need all other objects of an example.
-const SUBMITTED: [&str; 4] = ["Job", "Pod", "JobSet", "LeaderWorkerSet"];
-
 /// File, number of running pods, whether they end by themselves, and the message for a gang that gets no node.
-const EXAMPLES: [(&str, usize, bool, &str); 10] = [
+type Example = (&'static str, usize, bool, &'static str);
+
+const EXAMPLES: [Example; 10] = [
     ("gang-of-four.yaml", 4, true, ""),
     ("jobset.yaml", 5, true, ""),
     ("leader-worker-set.yaml", 4, false, ""),
@@ -38,12 +41,28 @@ const EXAMPLES: [(&str, usize, bool, &str); 10] = [
     ("jupyterhub.yaml", 1, true, ""),
 ];
 
+/// Examples of kinds that other operators serve, and of kinds of Kubernetes that Kueue treats as pods.
+const FRAMEWORKS: [Example; 10] = [
+    ("frameworks/ray-job.yaml", 4, true, ""),
+    ("frameworks/ray-cluster.yaml", 3, false, ""),
+    ("frameworks/pytorch-job.yaml", 3, true, ""),
+    ("frameworks/tf-job.yaml", 4, true, ""),
+    ("frameworks/xgboost-job.yaml", 3, true, ""),
+    ("frameworks/paddle-job.yaml", 2, true, ""),
+    ("frameworks/jax-job.yaml", 2, true, ""),
+    ("frameworks/mpi-job.yaml", 3, true, ""),
+    ("frameworks/stateful-set.yaml", 3, false, ""),
+    ("frameworks/deployment.yaml", 2, false, ""),
+];
+
 /// One example has to fall back to on-demand with this.
 const WEATHER: &str = "{rules: [{nodePool: spot-first, capacityType: spot, capacity: 1}]}";
 
 struct Play {
     client: Client,
     setu: Setu,
+    /// The administrator's.
+    kubeconfig: PathBuf,
 }
 
 fn root() -> PathBuf {
@@ -82,13 +101,36 @@ impl Play {
         events.iter().any(|e| e.message.as_ref().is_some_and(|m| m.contains(words)))
     }
 
+    /// Compares the Workloads that Kueue made of this object with the planned one, and has the object explained.
+    async fn is_as_planned(&self, object: Value) {
+        let named =
+            format!("{}/{}", object["kind"].as_str().unwrap(), object["metadata"]["name"].as_str().unwrap());
+        let workloads: Api<Workload> = Api::all(self.client.clone());
+        let all = workloads.list(&ListParams::default()).await.unwrap().items;
+        let planned = pod_sets(&manifest::workload(object).unwrap());
+        let made: Vec<_> = all.iter().filter(|w| !w.is("Finished")).map(pod_sets).collect();
+        assert!(
+            !made.is_empty() && made.iter().all(|made| *made == planned),
+            "{named}: {made:#?}\nplanned: {planned:#?}"
+        );
+        // The Workloads of a Deployment belong to its pods.
+        if !named.starts_with("Deployment") {
+            let mut explain = Command::new(setu::binary().unwrap());
+            explain.args(["explain", &named]).env("KUBECONFIG", &self.kubeconfig);
+            let output = explain.output().unwrap();
+            assert!(output.status.success(), "{named}: {}", String::from_utf8_lossy(&output.stderr));
+        }
+    }
+
     async fn runs_to_its_end(&self, file: &str, pods: usize, ends: bool, refusal: &str) {
         let text = std::fs::read_to_string(root().join("examples").join(file)).unwrap();
         let objects = apply::documents(&text).unwrap();
-        let is_submitted = |object: &Value| SUBMITTED.iter().any(|kind| object["kind"] == *kind);
+        // They need all other objects of an example.
+        let is_submitted = |object: &Value| object["metadata"]["labels"][names::QUEUE].is_string();
         let (submitted, needed): (Vec<Value>, Vec<Value>) = objects.into_iter().partition(is_submitted);
         apply::all(&self.client, needed).await.unwrap();
         let mut stored = Vec::new();
+        let planned = submitted.first().cloned().unwrap();
         for object in submitted {
             stored.push(apply::one(&self.client, object).await.unwrap());
         }
@@ -97,6 +139,9 @@ impl Play {
             used.len() == pods && used.into_iter().collect::<BTreeSet<_>>() == play.nodes().await
         })
         .await;
+        if file.starts_with("frameworks/") {
+            self.is_as_planned(planned).await;
+        }
         if ends {
             let workloads: Api<Workload> = Api::all(self.client.clone());
             self.until(&format!("{file} has finished"), async |_| {
@@ -123,22 +168,45 @@ impl Play {
     }
 }
 
+/// What a plan and Kueue have to agree on: the name of each pod set, its number of pods, and what each container requests. A limit
+/// counts where there is no request, which the API server adds to pods alone.
+fn pod_sets(workload: &Workload) -> Vec<(String, i32, Vec<Value>)> {
+    let requested = |container: &Container| {
+        let resources = container.resources.clone().unwrap_or_default();
+        let mut all = resources.limits.unwrap_or_default();
+        all.extend(resources.requests.unwrap_or_default());
+        json!(all)
+    };
+    let of_set = |set: &PodSet| set.template.spec.containers.iter().map(requested).collect();
+    workload.spec.pod_sets.iter().map(|set| (set.name.clone(), set.count, of_set(set))).collect()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn examples_run_to_their_end_on_the_real_control_plane() {
+    run_all(&EXAMPLES, StackJobKinds::Sets).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "the operators take long to build: `just e2e-frameworks`"]
+async fn examples_of_frameworks_run_to_their_end_with_their_operators() {
+    run_all(&FRAMEWORKS, StackJobKinds::Frameworks).await;
+}
+
+async fn run_all(examples: &[Example], job_kinds: StackJobKinds) {
     let apply = vec![root().join("examples/setup"), root().join("manifests/rbac.yaml")];
-    let stack =
-        Stack::start(StackOptions { apply, job_kinds: true, ..StackOptions::default() }).await.unwrap();
+    let options = StackOptions { apply, job_kinds, ..StackOptions::default() };
+    let stack = Stack::start(options).await.unwrap();
     let kubeconfig = stack.kubeconfig_of(KUEUE_NAMESPACE, "setu").await.unwrap();
     let folder = stack.folder().join("setu");
     let mut setu = Setu::new(&kubeconfig, names::CONTROLLER_NAME, POLICY, &folder).unwrap();
     setu.start(None).unwrap();
-    let play = Play { client: stack.client().unwrap(), setu };
+    let play = Play { client: stack.client().unwrap(), setu, kubeconfig: stack.kubeconfig().to_owned() };
     let weather = json!({
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "weather", "namespace": "kube-system"},
         "data": {"examples": WEATHER},
     });
     apply::one(&play.client, weather).await.unwrap();
-    for (file, pods, ends, refusal) in EXAMPLES {
+    for (file, pods, ends, refusal) in examples.iter().copied() {
         play.runs_to_its_end(file, pods, ends, refusal).await;
     }
     drop(play);

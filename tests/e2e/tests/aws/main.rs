@@ -32,7 +32,7 @@ use node_class::Lack;
 use play::{Stage, TooSlow};
 use real::Shared;
 use setu_e2e::aws::{Ec2Market, FleetRefusal};
-use setu_e2e::{KUEUE_NAMESPACE, Stack, StackOptions, StackProvider, apply, titles};
+use setu_e2e::{KUEUE_NAMESPACE, Stack, StackJobKinds, StackOptions, StackProvider, apply, titles};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -183,7 +183,9 @@ fn main() -> Result<()> {
     files::all_are_named()?;
     arguments.test_threads = Some(1);
     let runtime = Runtime::new()?;
-    let stage = Arc::new(runtime.block_on(stage(arguments.include_ignored || arguments.ignored))?);
+    let is_long = arguments.include_ignored || arguments.ignored;
+    let job_kinds = if is_long { StackJobKinds::Sets } else { StackJobKinds::Kubernetes };
+    let stage = Arc::new(runtime.block_on(stage(job_kinds))?);
     let asked_for = |title: &str| titles::asks_for(arguments.filter.as_deref(), title);
     let played = SCENARIOS.into_iter().filter(|(title, form, _)| *form != Form::Measure || asked_for(title));
     let trials =
@@ -204,7 +206,7 @@ fn main() -> Result<()> {
     conclusion.exit()
 }
 
-async fn stage(job_kinds: bool) -> Result<Stage> {
+async fn stage(job_kinds: StackJobKinds) -> Result<Stage> {
     let options = StackOptions { provider: StackProvider::Aws, job_kinds, ..StackOptions::default() };
     let stack = Arc::new(Stack::start(options).await?);
     let client = stack.client()?;

@@ -14,7 +14,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 use setu::Setu;
-use setu_e2e::{HarnessLayout, KUEUE_NAMESPACE, Stack, StackOptions, apply, programs};
+use setu_e2e::{HarnessLayout, KUEUE_NAMESPACE, Stack, StackJobKinds, StackOptions, apply, programs};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use typed::{FIRST_GANG, INSTALL, SECTIONS, lines, shown};
@@ -47,7 +47,9 @@ struct Terminal {
 impl Terminal {
     async fn open() -> Self {
         let layout = HarnessLayout::default();
-        let stack = Stack::start(StackOptions { job_kinds: true, ..StackOptions::default() }).await.unwrap();
+        let stack = Stack::start(StackOptions { job_kinds: StackJobKinds::Sets, ..StackOptions::default() })
+            .await
+            .unwrap();
         let kubectl = programs::kubectl(&layout).unwrap();
         let folder = stack.folder().join("path");
         std::fs::create_dir_all(&folder).unwrap();

@@ -21,7 +21,7 @@ use kube::discovery::Discovery;
 use libtest_mimic::{Arguments, Failed, Trial};
 use real::{Real, Shared};
 use rights::Accounts;
-use setu_e2e::{Stack, StackOptions, apply};
+use setu_e2e::{Stack, StackJobKinds, StackOptions, apply};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -50,7 +50,7 @@ fn main() -> Result<()> {
     }
     arguments.test_threads.get_or_insert(AT_ONCE);
     let runtime = Runtime::new()?;
-    let options = StackOptions { job_kinds: true, ..StackOptions::default() };
+    let options = StackOptions { job_kinds: StackJobKinds::Sets, ..StackOptions::default() };
     let stack = Arc::new(runtime.block_on(Stack::start(options))?);
     let crd = serde_json::to_value(::setu::api::ProvisioningParameters::crd())?;
     runtime.block_on(async { setu_e2e::apply::all(&stack.client()?, vec![crd]).await })?;

@@ -1,0 +1,179 @@
+//! Starts the operators of frameworks outside the cluster: KubeRay, the training operator and the MPI operator. The one rule:
+//! each runs as it is, with the definitions in its own module.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use k8s_openapi::api::core::v1::Secret;
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+
+use crate::identity::Identity;
+use crate::ports::Ports;
+use crate::process::{Program, ProgramCommand};
+use crate::{HarnessLayout, apply, probe};
+
+/// Each operator with its Go module and the files and folders of its definitions.
+pub(crate) const OPERATORS: [(Program, &str, &[&str]); 3] = [
+    (Program::KubeRay, "github.com/ray-project/kuberay/ray-operator", &["config/crd/bases"]),
+    (
+        Program::TrainingOperator,
+        "github.com/kubeflow/training-operator",
+        &[
+            "manifests/base/crds/kubeflow.org_jaxjobs.yaml",
+            "manifests/base/crds/kubeflow.org_paddlejobs.yaml",
+            "manifests/base/crds/kubeflow.org_pytorchjobs.yaml",
+            "manifests/base/crds/kubeflow.org_tfjobs.yaml",
+            "manifests/base/crds/kubeflow.org_xgboostjobs.yaml",
+            "manifests/base/webhook/manifests.yaml",
+        ],
+    ),
+    (Program::MpiOperator, "github.com/kubeflow/mpi-operator", &["manifests/base/kubeflow.org_mpijobs.yaml"]),
+];
+
+/// Kueue's integrations of the kinds that need these operators, and of those that Kubernetes itself has.
+pub(crate) const INTEGRATIONS: [&str; 10] = [
+    "deployment",
+    "statefulset",
+    "ray.io/rayjob",
+    "ray.io/raycluster",
+    "kubeflow.org/pytorchjob",
+    "kubeflow.org/tfjob",
+    "kubeflow.org/xgboostjob",
+    "kubeflow.org/paddlejob",
+    "kubeflow.org/jaxjob",
+    "kubeflow.org/mpijob",
+];
+
+/// The kinds of the training operator. The MPI operator has MPIJobs.
+const TRAINING_KINDS: [&str; 5] = ["jaxjob", "paddlejob", "pytorchjob", "tfjob", "xgboostjob"];
+/// The port on which the MPI operator says whether it leads. It cannot be changed.
+pub(crate) const MPI_HEALTH: u16 = 8080;
+/// Where the training operator reads its certificate. It cannot be changed.
+const TRAINING_CERTIFICATES: &str = "/tmp/k8s-webhook-server/serving-certs";
+const TRAINING_NAMESPACE: &str = "kubeflow";
+const TRAINING_SECRET: &str = "training-operator-webhook-cert";
+const TRAINING_SERVICE: &str = "training-operator";
+const TRAINING_WEBHOOKS: &str = "validator.training-operator.kubeflow.org";
+
+/// The commands of all operators.
+pub(crate) fn launches(identity: &Identity, ports: Ports) -> [ProgramCommand; 3] {
+    let kubeconfig = identity.kubeconfig.display();
+    let [health, dashboards] = ports.kuberay;
+    let mut kuberay = ProgramCommand::new(
+        Program::KubeRay,
+        [
+            format!("--kubeconfig={kubeconfig}"),
+            format!("--health-probe-bind-address=127.0.0.1:{health}"),
+            "--metrics-addr=0".to_owned(),
+            "--enable-leader-election=false".to_owned(),
+        ],
+    );
+    // Go does not use it for addresses on loopback, so it is for the dashboards alone.
+    kuberay.environment.push(("HTTP_PROXY", format!("http://127.0.0.1:{dashboards}")));
+    let [health, webhook] = ports.training_operator;
+    let arguments = [
+        format!("--kubeconfig={kubeconfig}"),
+        format!("--health-probe-bind-address=127.0.0.1:{health}"),
+        "--metrics-bind-address=0".to_owned(),
+        format!("--webhook-server-port={webhook}"),
+    ];
+    // Without its MPIJobs of version 1, for which it would wait two minutes, and then end.
+    let kinds = TRAINING_KINDS.map(|kind| format!("--enable-scheme={kind}"));
+    let training = ProgramCommand::new(Program::TrainingOperator, arguments.into_iter().chain(kinds));
+    let mpi = ProgramCommand::new(
+        Program::MpiOperator,
+        [format!("--kubeConfig={kubeconfig}"), "--lock-namespace=default".to_owned()],
+    );
+    [kuberay, training, mpi]
+}
+
+/// The definitions of all operators' kinds, with their webhooks on loopback.
+pub(crate) fn manifests(layout: &HarnessLayout, ports: Ports) -> Result<Vec<Value>> {
+    let mut objects = vec![
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": TRAINING_NAMESPACE}}),
+        json!({
+            "apiVersion": "v1", "kind": "Secret",
+            "metadata": {"name": TRAINING_SECRET, "namespace": TRAINING_NAMESPACE},
+        }),
+        json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": {"name": TRAINING_SERVICE, "namespace": TRAINING_NAMESPACE},
+            "spec": {"type": "ExternalName", "externalName": "localhost"},
+        }),
+    ];
+    let [_, webhook] = ports.training_operator;
+    for (program, _, _) in OPERATORS {
+        let path = layout.upstream().join(format!("{}.yaml", program.name()));
+        let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        for mut object in apply::documents(&text)? {
+            if object.get("kind").is_some_and(|kind| kind == "ValidatingWebhookConfiguration") {
+                named_as_deployed(&mut object, webhook);
+            }
+            objects.push(object);
+        }
+    }
+    Ok(objects)
+}
+
+/// Does what the operator's kustomization does, and sets the port.
+fn named_as_deployed(object: &mut Value, port: u16) {
+    let name = json!(TRAINING_WEBHOOKS);
+    object.pointer_mut("/metadata/name").into_iter().for_each(|found| *found = name.clone());
+    let webhooks = object.get_mut("webhooks").and_then(Value::as_array_mut);
+    for service in
+        webhooks.into_iter().flatten().filter_map(|w| w.pointer_mut("/clientConfig/service")?.as_object_mut())
+    {
+        service.insert("name".to_owned(), json!(TRAINING_SERVICE));
+        service.insert("namespace".to_owned(), json!(TRAINING_NAMESPACE));
+        service.insert("port".to_owned(), json!(port));
+    }
+}
+
+/// Mounts the certificate that the training operator makes, as a kubelet would. The operator waits for it.
+pub(crate) async fn mount_certificate(client: &Client) -> Result<()> {
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), TRAINING_NAMESPACE);
+    let what = "the training operator has made its certificate";
+    let files = probe::until(what, Duration::from_mins(1), async || {
+        let secret = secrets.get(TRAINING_SECRET).await?;
+        secret.data.filter(|data| data.contains_key("tls.crt")).context("the Secret is still empty")
+    })
+    .await?;
+    let folder = Path::new(TRAINING_CERTIFICATES);
+    fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+    for (name, content) in files {
+        let path = folder.join(name);
+        fs::write(&path, content.0).with_context(|| format!("writing {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Answers for the dashboards of Ray's heads, whose containers do not run: every job has succeeded. KubeRay believes it once the
+/// pod that submitted the job has ended. The server ends with the task.
+pub(crate) async fn serve_dashboards(ports: Ports) -> Result<JoinHandle<()>> {
+    let [_, port] = ports.kuberay;
+    let listener = TcpListener::bind(("127.0.0.1", port)).await.context("listening for Ray's dashboards")?;
+    Ok(tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            // A client that went away asks again.
+            tokio::spawn(async move { answer(stream).await.ok() });
+        }
+    }))
+}
+
+async fn answer(mut stream: TcpStream) -> Result<()> {
+    let mut lines = BufReader::new(&mut stream).lines();
+    while lines.next_line().await?.is_some_and(|line| !line.is_empty()) {}
+    let body = json!({"status": "SUCCEEDED", "stopped": true}).to_string();
+    let head = format!(
+        "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(format!("{head}{body}").as_bytes()).await?;
+    stream.shutdown().await.context("closing a connection")
+}
