@@ -40,7 +40,7 @@ async fn a_reconcile_that_computes_for_longer_than_the_lease_duration_loses_no_l
     until("it leads", leads).await;
     let (begun, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let (begins, ends) = (Arc::clone(&begun), Arc::clone(&done));
-    setu.wire.tell_of_requests(Arc::new(move |asked| {
+    setu.wire.on_request(Arc::new(move |asked| {
         let creates = asked.method() == Method::POST && asked.uri().path().ends_with("/nodeclaims");
         if creates && !begins.swap(true, Ordering::SeqCst) {
             // Like a computation, this blocks the thread.

@@ -908,7 +908,7 @@ async fn a_life_until(before: Before, request: usize, later: Duration) -> (Stage
     tokio::time::sleep(Duration::from_secs(5)).await;
     let (sent, admin) = (Arc::new(AtomicUsize::new(0)), stage.admin.clone());
     let counted = Arc::clone(&sent);
-    stage.setu.wire.tell_of_requests(Arc::new(move |asked| {
+    stage.setu.wire.on_request(Arc::new(move |asked| {
         let watches = asked.uri().query().is_some_and(|query| query.contains("watch=true"));
         if !watches && counted.fetch_add(1, Ordering::Relaxed) == request {
             if later.is_zero() {

@@ -32,7 +32,7 @@ impl Asked {
     fn of(setu: &Setu) -> Self {
         let asked = Self::default();
         let counted = asked.clone();
-        setu.wire.tell_of_requests(Arc::new(move |request| counted.count(request)));
+        setu.wire.on_request(Arc::new(move |request| counted.count(request)));
         asked
     }
 

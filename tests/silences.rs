@@ -65,7 +65,7 @@ impl Stage {
         let asked = Asked::default();
         let seen = asked.clone();
         self.setu.wire.silence(path);
-        self.setu.wire.tell_of_requests(Arc::new(move |request| {
+        self.setu.wire.on_request(Arc::new(move |request| {
             if !request.uri().query().is_some_and(|query| query.contains("watch=true")) {
                 seen.others.fetch_add(1, Ordering::Relaxed);
             } else if request.uri().path().ends_with(path) {

@@ -127,7 +127,7 @@ impl Wire {
     }
 
     /// Sets a callback for every request from now on.
-    pub fn tell_of_requests(&self, asked: RequestObserver) {
+    pub fn on_request(&self, asked: RequestObserver) {
         *self.asked.lock() = Some(asked);
     }
 

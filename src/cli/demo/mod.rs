@@ -94,7 +94,7 @@ impl Args {
         })
     }
 
-    /// Runs a future in virtual time, or in real time if kubectl is served.
+    /// Runs a future in virtual time, or in real time if kubectl is keeps_open.
     fn on_stage<T>(&self, show: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
         let paused = self.serve.is_none();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(paused).build();
@@ -127,17 +127,17 @@ impl Args {
         let policy = Play::policy().map_err(CliError::Failed)?;
         let (cluster, spectator) = self.cluster(names::CONTROLLER_NAME, policy, &self.clock());
         let mut play = Play::new(cluster, spectator.clone()).map_err(CliError::Failed)?;
-        let served = server.is_some();
+        let keeps_open = server.is_some();
         let _kubeconfig = server.map(|server| server.serve(play.cluster())).transpose()?;
         let mut screen = Screen::new(std::io::stdout().is_terminal());
         let shown = async {
             play.play(|spectator| screen.draw(spectator)).await;
-            if served {
+            if keeps_open {
                 screen.print_above("the play is over; the cluster stays until Ctrl-C");
                 play.go_on(|spectator| screen.draw(spectator)).await;
             }
         };
-        unless_interrupted(served, shown).await;
+        unless_interrupted(keeps_open, shown).await;
         screen.close();
         super::print(&summary::text(&spectator.gangs(), columns()));
         Ok(())
@@ -160,7 +160,7 @@ impl Args {
         let witness = spectator.clone();
         cluster.on_fault(Arc::new(move |_, _| witness.announce(clock.now(), KILLED)));
         super::print(&format!("{}\n", run.title));
-        let served = server.is_some();
+        let keeps_open = server.is_some();
         let _kubeconfig = server.map(|server| server.serve(&cluster)).transpose()?;
         let mut screen = Screen::new(std::io::stdout().is_terminal());
         let mut world =
@@ -176,7 +176,7 @@ impl Args {
                 }
             });
             screen.draw(&spectator);
-            if served {
+            if keeps_open {
                 screen.print_above("the scenario is over; the cluster stays until Ctrl-C");
                 loop {
                     tokio::time::sleep(DRAW).await;
@@ -184,7 +184,7 @@ impl Args {
                 }
             }
         };
-        unless_interrupted(served, shown).await;
+        unless_interrupted(keeps_open, shown).await;
         screen.close();
         super::print(&summary::text(&spectator.gangs(), columns()));
         played.map_or(Ok(0), |played| played.map_err(|e| CliError::Failed(format!("{e:#}"))))
@@ -197,10 +197,10 @@ fn columns() -> Option<usize> {
     Some(usize::from(width.0))
 }
 
-/// Waits for the end of the future. If it is served, Ctrl-C ends it.
-async fn unless_interrupted(served: bool, show: impl Future<Output = ()>) {
+/// Waits for the end of the future. If it is keeps_open, Ctrl-C ends it.
+async fn unless_interrupted(keeps_open: bool, show: impl Future<Output = ()>) {
     let interrupted = async {
-        if !served || tokio::signal::ctrl_c().await.is_err() {
+        if !keeps_open || tokio::signal::ctrl_c().await.is_err() {
             std::future::pending::<()>().await;
         }
     };

@@ -88,39 +88,55 @@ enum ShortageEvidence {
 
 /// What follows from a class.
 struct ClassTraits {
-    had_node: bool,
+    may_have_had_node: bool,
     node_loss: bool,
     needs_quorum: bool,
     shortage: ShortageEvidence,
 }
 
+impl ClassTraits {
+    /// Of a class from which nothing follows.
+    const NOTHING: Self = Self {
+        may_have_had_node: true,
+        node_loss: false,
+        needs_quorum: false,
+        shortage: ShortageEvidence::None,
+    };
+    /// Of a class that needs a quorum read.
+    const NEEDS_QUORUM: Self = Self { needs_quorum: true, ..Self::NOTHING };
+    /// The same, of a claim that never had a Node.
+    const WITHOUT_NODE: Self = Self { may_have_had_node: false, ..Self::NEEDS_QUORUM };
+}
+
 impl FailureClass {
     /// The one place that defines what follows from each class.
     const fn traits(self) -> ClassTraits {
-        let (had_node, node_loss, needs_quorum, shortage) = match self {
-            Self::InsufficientCapacity => (true, false, false, ShortageEvidence::Named),
-            Self::LaunchTimeout => (false, false, true, ShortageEvidence::Named),
-            Self::Unknown => (true, false, true, ShortageEvidence::Suspected),
-            Self::LaunchFailed => (false, false, true, ShortageEvidence::OfTheseNodes),
+        use ShortageEvidence::{Named, OfTheseNodes, Suspected};
+        match self {
+            Self::InsufficientCapacity => ClassTraits { shortage: Named, ..ClassTraits::NOTHING },
+            Self::LaunchTimeout => ClassTraits { shortage: Named, ..ClassTraits::WITHOUT_NODE },
+            Self::Unknown => ClassTraits { shortage: Suspected, ..ClassTraits::NEEDS_QUORUM },
+            Self::LaunchFailed => ClassTraits { shortage: OfTheseNodes, ..ClassTraits::WITHOUT_NODE },
             Self::NodeClassNotReady | Self::NodeClassMissing => {
-                (true, false, false, ShortageEvidence::OfTheseNodes)
+                ClassTraits { shortage: OfTheseNodes, ..ClassTraits::NOTHING }
             }
-            Self::RegistrationTimeout => (false, false, true, ShortageEvidence::None),
+            Self::RegistrationTimeout => ClassTraits::WITHOUT_NODE,
             Self::InitializationTimeout
             | Self::GangTimeout
             | Self::NodeTooSmall
             | Self::PlanChanged
             | Self::NotPlannable
-            | Self::NotAdmitted => (true, false, true, ShortageEvidence::None),
-            Self::Interrupted | Self::DeletedByOther => (true, true, false, ShortageEvidence::None),
-            Self::Refused => (true, false, false, ShortageEvidence::None),
-        };
-        ClassTraits { had_node, node_loss, needs_quorum, shortage }
+            | Self::NotAdmitted => ClassTraits::NEEDS_QUORUM,
+            Self::Interrupted | Self::DeletedByOther => {
+                ClassTraits { node_loss: true, ..ClassTraits::NOTHING }
+            }
+            Self::Refused => ClassTraits::NOTHING,
+        }
     }
 
     /// Whether a claim that failed this way may have had a Node. If that is unknown, it may.
     pub fn may_have_had_node(self) -> bool {
-        self.traits().had_node
+        self.traits().may_have_had_node
     }
 
     /// Whether a node existed and is gone, so that one replacement is enough.
