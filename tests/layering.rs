@@ -72,12 +72,21 @@ fn each_layer_uses_only_those_before_it() {
     }
 }
 
-/// Every package in the dependency tree of `package`, with its features, from `cargo tree`.
-fn packages(package: &str, more: &[&str]) -> Vec<String> {
+/// Every package in the dependency tree of the packages that are selected, with its features, from `cargo tree`.
+fn packages(edges: &str, selected: &[&str]) -> Vec<String> {
     let tree = Command::new(env!("CARGO"))
-        .args(["tree", "--locked", "--edges", "normal", "--prefix", "none", "--format", "{p} {f}"])
-        .args(["--package", package])
-        .args(more)
+        .args([
+            "tree",
+            "--locked",
+            "--edges",
+            edges,
+            "--prefix",
+            "none",
+            "--no-dedupe",
+            "--format",
+            "{p} {f}",
+        ])
+        .args(selected)
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .output()
         .unwrap();
@@ -103,7 +112,8 @@ fn the_image_and_the_releases_contain_no_test_features() {
         let ours = |line: &String| {
             ["tokio ", "setu ", "setu-core ", "setu-sim "].iter().any(|p| line.starts_with(p))
         };
-        packages("setu", more).into_iter().filter(ours).collect::<Vec<_>>().concat()
+        let selected = [&["--package", "setu"], more].concat();
+        packages("normal", &selected).into_iter().filter(ours).collect::<Vec<_>>().concat()
     };
     let [with, without] = [features(&[]), features(&["--no-default-features"])];
     assert!(["demo", "setu-sim", "test-util"].iter().all(|word| with.contains(word)), "{with}");
@@ -112,10 +122,23 @@ fn the_image_and_the_releases_contain_no_test_features() {
     }
 }
 
+/// With other features Cargo would compile Setu and much of what it depends on once more: minutes.
+#[test]
+fn the_tests_on_the_real_control_plane_use_what_was_compiled_for_all_others() {
+    let edges = "normal,dev,build";
+    let compiled: BTreeSet<String> = packages(edges, &[]).into_iter().collect();
+    let name = |line: &str| line.split(' ').next().unwrap().to_owned();
+    let names: BTreeSet<String> = compiled.iter().map(|line| name(line)).collect();
+    for package in packages(edges, &["--package", "setu-e2e"]) {
+        let is_shared = compiled.contains(&package) || !names.contains(&name(&package));
+        assert!(is_shared, "{package} has other features: add what differs to the dev-dependencies of both");
+    }
+}
+
 /// The core has no crate that is impure, and only uses deterministic parts of the standard library.
 #[test]
 fn the_core_uses_no_client_runtime_log_clock_or_randomness() {
-    let packages = packages("setu-core", &[]);
+    let packages = packages("normal", &["--package", "setu-core"]);
     let crates: BTreeSet<&str> = packages.iter().filter_map(|line| line.split(' ').next()).collect();
     assert!(crates.contains("kube-core") && crates.len() > 30, "{crates:?}");
     for impure in ["kube", "kube-client", "tokio", "tracing", "log", "rand", "fastrand", "hyper", "chrono"] {
