@@ -3,5 +3,5 @@
 # is compiled once for it and for the tests. The next plain build replaces target/debug/setu, which is the same program until then.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-cargo build --features fail-points
+cargo build -p setu --bin setu --features fail-points
 install -D "${CARGO_TARGET_DIR:-target}/debug/setu" target/e2e/setu/debug/setu
