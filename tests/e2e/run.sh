@@ -18,11 +18,20 @@ fi
 cargo test -p setu-e2e --no-run
 programs="${CARGO_TARGET_DIR:-target}/debug/setu-e2e"
 "$programs" build
-cargo test --no-fail-fast -p setu-e2e --lib --bins --test bare --test cli --test kubectl --test conformance --test traces --test leaders --test silent --test shards --test requests --test examples --test documents --test tenant --test chart
+# The examples wait most of the time, so the others run meanwhile.
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+cargo test -p setu-e2e --test examples >"$log" 2>&1 &
+examples=$!
+failed=0
+cargo test --no-fail-fast -p setu-e2e --lib --bins --test bare --test cli --test kubectl --test conformance --test traces --test leaders --test silent --test shards --test requests --test documents --test tenant --test chart || failed=$?
+wait "$examples" || failed=$?
+cat "$log"
+[ "$failed" = 0 ] || exit "$failed"
 # It takes long to build, and the scenarios leave much of the processors' time.
 nice -n 19 "$programs" build --provider aws &
 aws=$!
-trap 'kill "$aws" 2>/dev/null || true' EXIT
+trap 'kill "$aws" 2>/dev/null || true; rm -f "$log"' EXIT
 cargo test -p setu-e2e --test scenarios
 wait "$aws"
 cargo test -p setu-e2e --test cluster --test registries --test aws
