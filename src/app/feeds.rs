@@ -24,7 +24,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::watch;
 
-/// How often all that wait for a plan are woken: what plans are made from changes with every gang that moves.
+/// The shortest time between two wakes of all Workloads that wait for a plan: the inputs of plans change whenever a gang moves.
 const PACE: Duration = Duration::from_millis(100);
 
 /// How NodeClaims are kept.
@@ -115,7 +115,7 @@ impl Watches {
         let workloads =
             watch_keeping("workloads", Api::all(client.clone()), all(), open, workloads::WORKLOADS);
         let checks = watch("admissionchecks", Api::all(client.clone()), all(), open);
-        // Without permission to read these two nothing starts, so they are watched only where they count.
+        // Without permission to read a required kind nothing starts, so these two are watched only where they are needed.
         let serves_requests = options.provisioning_requests;
         let topologies = if options.tas_compat || serves_requests {
             self.required("topologies", all(), |_, _| {})

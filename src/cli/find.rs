@@ -74,8 +74,8 @@ pub fn similar(workloads: &[Workload], wanted: &str) -> Vec<String> {
     scored.into_iter().take(SUGGESTIONS).map(|(_, name)| name).collect()
 }
 
-/// Whether a matching Workload exists whose checks Kueue has listed, or that has no checks to list, and whose ProvisioningRequest
-/// it has made, if a check is answered by one.
+/// Whether matching Workloads exist, and none waits for Kueue to list its checks, or to make the ProvisioningRequest that answers
+/// one of them.
 fn is_settled(objects: &ClusterObjects, wanted: &str) -> bool {
     let found = matches(&objects.workloads, wanted);
     let lacks_checks = |w: &&Workload| w.is("QuotaReserved") && w.checks().is_empty() && !w.is("Admitted");

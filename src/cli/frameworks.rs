@@ -1,6 +1,6 @@
 //! The kinds that Kueue makes Workloads of: where each has its pods, and what kubectl calls it besides its name.
 //!
-//! Rule: a kind is a row of the table. What a row says is what Kueue's integration of that kind reads, in the same order.
+//! Rule: a kind is a row of the table. A row states what Kueue's integration of that kind reads, in the same order.
 
 /// A kind that Kueue makes Workloads of.
 pub struct Framework {
@@ -62,7 +62,7 @@ pub enum When {
     Always,
     Present(&'static str),
     Absent(&'static str),
-    /// The text there; if there is none, the default of the kind.
+    /// The text at `at` is `value`; without a text there, `default` counts as the text.
     Is {
         at: &'static str,
         value: &'static str,
@@ -74,7 +74,7 @@ pub enum When {
 pub struct PodCount {
     /// Fields with their defaults.
     pub factors: &'static [(&'static str, i64)],
-    /// JSON pointer to the spec of a Job, of whose pods so many run at a time.
+    /// JSON pointer to the spec of a Job; the number of its pods that run at a time is another factor.
     pub job: Option<&'static str>,
     pub less: i64,
 }

@@ -1,8 +1,8 @@
-//! Batched reads: a few at a time are made alone, the others together.
+//! Batched reads: a few at a time are made for one caller each, the next ones for many waiting callers.
 //!
-//! A list past the API server's cache costs as much for one gang as for a hundred, and if that cache is behind, it reads
-//! everything for each. Rule: no caller gets what was read before it asked. A failed read fails only for the caller that
-//! made it; the others ask again, in smaller batches.
+//! A list past the API server's cache costs as much for one gang as for a hundred, and if that cache is behind, the server
+//! reads everything for each list. Rule: no caller gets what was read before it asked. A failed read fails only for the
+//! caller that made it; the others ask again, in smaller batches.
 
 use super::lock;
 use std::collections::VecDeque;
@@ -38,7 +38,7 @@ struct Waiter<K, T> {
 enum Reply<K, T> {
     /// The result.
     Read(Arc<T>),
-    /// It has to read, for these too.
+    /// The caller itself has to read, for these waiters too.
     Lead(ReadInFlight<K, T>, Vec<Waiter<K, T>>),
 }
 
@@ -121,7 +121,7 @@ impl<K, T> Drop for ReadInFlight<K, T> {
         let together = line.waiting.len().min(line.together - 1);
         let followers = line.waiting.drain(..together).collect();
         drop(line);
-        // If it goes at this very moment, the lead is dropped with the message, and the next caller gets it.
+        // If that caller goes away at this very moment, the lead is dropped with the message, and the next caller gets it.
         let _ = first.reply.send(Reply::Lead(Self(Arc::clone(&self.0)), followers));
     }
 }

@@ -1,8 +1,8 @@
 //! Shared reads: what several callers want at the same time is read once for all of them.
 //!
 //! Rule: no caller gets what was read before it asked, because the read must show what the caller has seen happen. A
-//! caller that asks during a read waits for the next one, together with all others that do. A read that fails, fails for
-//! all of them: at most one read of a thing is under way, also while the API server is in trouble.
+//! caller that asks during a read waits for the next one, together with all others that do. A failed read fails for all of
+//! them, so that at most one read of a thing is under way even while the API server is in trouble.
 
 use super::lock;
 use std::collections::BTreeMap;

@@ -227,7 +227,7 @@ fn decoded<K: Resource<DynamicType = ()>>(kind: &'static str, event: Event<Guard
     })
 }
 
-/// Whether each cluster serves a kind. Where another one is not served, there are no objects.
+/// Whether every cluster serves a kind. A cluster that does not serve one of the other kinds has no objects of it.
 fn is_served_everywhere(kind: &str) -> bool {
     kind != "provisioningrequests" && !PlanObjects::SERVED.contains(&(kind, Served::NotEverywhere))
 }

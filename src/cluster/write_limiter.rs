@@ -154,7 +154,7 @@ impl WriteLimiter {
 }
 
 impl LimiterState {
-    /// The waiter which write is next.
+    /// The waiter whose write is next.
     fn next(&mut self) -> Option<oneshot::Sender<WritePermit>> {
         if (self.low_priority.is_empty() || self.passed < LOW_PRIORITY_EVERY - 1)
             && let Some((_, granted)) = self.flows.next(|_| true)

@@ -40,8 +40,8 @@ pub async fn reconcile(check: Arc<AdmissionCheck>, context: Arc<Context>) -> Res
     Ok(Action::requeue(SAFETY_NET))
 }
 
-/// Reads a check and its parameters, which apply to its Workloads from now on. A fault in them is the inner error. A
-/// missing check has none.
+/// Reads a check and its parameters, which apply to its Workloads from now on. A fault in the parameters is the inner error.
+/// A missing check has no parameters.
 ///
 /// # Errors
 /// The check or its parameters could not be read.

@@ -211,7 +211,7 @@ pub struct Acting {
     pub of: usize,
 }
 
-/// Every gang this replica has reconciled, by gang id. Apart from the registry, because viewers read all of it.
+/// Every gang this replica has reconciled, by gang id. Kept apart from the registry, because viewers read all of it.
 #[derive(Debug, Default)]
 pub struct Board(Mutex<Pages>);
 

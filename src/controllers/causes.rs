@@ -1,4 +1,4 @@
-//! What refusals may be due to, as digests of the stores, and who is woken when it changes.
+//! The possible causes of refusals, as digests of the stores, and which gangs are woken when one changes.
 
 use super::context::Context;
 use super::digests::{by_generation, by_version};
@@ -14,7 +14,7 @@ impl Context {
         Causes { reserved: self.reserved_by(workload), planned: self.planned_from() }
     }
 
-    /// A digest of what Kueue reserves by for this Workload.
+    /// A digest of the objects by which Kueue reserves quota for this Workload.
     fn reserved_by(&self, workload: &Workload) -> u64 {
         let mut hasher = DefaultHasher::new();
         let stores = &self.stores;

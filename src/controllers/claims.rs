@@ -35,7 +35,7 @@ const SECOND_READ: Duration = Duration::from_secs(1);
 /// The most claims that one [`Suspects`] keeps.
 const REMEMBERED: usize = 10_000;
 
-/// UIDs of claims that were noted once. Apart from the registry, because only this loop reads and writes them.
+/// UIDs of claims that were noted once. Kept apart from the registry, because only this loop reads and writes them.
 #[derive(Debug, Default)]
 pub struct Suspects(Mutex<BTreeSet<String>>);
 
@@ -54,7 +54,7 @@ impl Suspects {
     }
 }
 
-/// Missing AdmissionChecks that claims name, with the time when each was first missed. Apart from the registry for the same reason.
+/// Missing AdmissionChecks that claims name, and when each was first missed. Kept apart from the registry for the same reason.
 #[derive(Debug, Default)]
 pub struct MissingChecks(Mutex<BTreeMap<String, Timestamp>>);
 
@@ -217,8 +217,7 @@ async fn orphaned_now(
     }
 }
 
-/// Whether the Workload runs that owns the ProvisioningRequest a claim was made for. A request that was deleted takes no nodes
-/// from it.
+/// Whether the Workload that owns the claim's ProvisioningRequest runs. It keeps its nodes even if the request was deleted.
 async fn owner_runs(context: &Context, claim: &NodeClaim) -> Result<bool, Error> {
     let Some((namespace, name, uid)) = owner_of(claim) else { return Ok(false) };
     let owner = context.read_owner(namespace, name, uid).await?;

@@ -319,8 +319,8 @@ impl Context {
         self.changes.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// How often something changed that gangs wait for. A gang that found no plan compares this count after its
-    /// reconcile, because it is known to wait only then and may have missed a change.
+    /// How often something changed that gangs wait for. A gang that found no plan compares this count after its reconcile: it
+    /// was not known to wait before that, and may have missed a change.
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::SeqCst)
     }

@@ -19,5 +19,5 @@ pub fn by_version<K: Resource>(all: impl IntoIterator<Item = Arc<K>>, hasher: &m
     sorted.hash(hasher);
 }
 
-/// Hashes nothing: what these objects say counts elsewhere.
+/// Hashes nothing: these objects are part of another digest.
 pub fn uncounted<K>(_: impl IntoIterator<Item = Arc<K>>, _: &mut DefaultHasher) {}

@@ -13,8 +13,8 @@ use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use std::time::Duration;
 
-/// How long a change of a gang's NodeClaim or Node that it does not wait for may take to be reconciled. Each node changes a
-/// dozen times until it is ready, and a reconcile goes through all of them.
+/// How long a change of a NodeClaim or Node may stay unreconciled if its gang is not waiting for that change. Each node changes
+/// a dozen times until it is ready, and a reconcile goes through all of them.
 const TOGETHER: Duration = Duration::from_secs(1);
 
 impl Context {

@@ -79,8 +79,8 @@ impl GangEntry {
         if self.lasts { Duration::ZERO } else { age }
     }
 
-    /// What is kept once its Workload is gone, while these NodeClaims are not measured: why its attempt was wasted. An approved
-    /// attempt that `ran` was not wasted.
+    /// What to keep of the gang after its Workload is gone, until these NodeClaims are measured: why its attempt was wasted. An
+    /// approved attempt that `ran` was not wasted.
     pub fn orphaned(&self, ran: bool, claims: &BTreeSet<String>) -> Option<OrphanedGang> {
         let attempt = self.journal.memory.attempt;
         let unused = match self.journal.state.name() {

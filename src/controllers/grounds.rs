@@ -1,5 +1,5 @@
-//! What plans are made from, read from the caches or from the API server. Only a live read gives a gang up, refuses it,
-//! ends it, or lets it through without nodes.
+//! What plans are made from, read from the caches or from the API server. A gang is given up, refused, ended, or let
+//! through without nodes only after a live read.
 
 use super::plan_kinds::{all, read_all};
 use super::stores::Stores;

@@ -1,4 +1,4 @@
-//! What happens outside one gang, as the guards of the whole controller and of its LocalQueue count it.
+//! The counts, beyond one gang, that the guards of the whole controller and of the gang's LocalQueue check.
 
 use super::context::Context;
 use super::summary::ClaimSummary;

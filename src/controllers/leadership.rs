@@ -54,8 +54,8 @@ impl Context {
         }
     }
 
-    /// Makes all others wait for the gangs of these Workloads whose claims the previous leader was creating. Their
-    /// missing claims are not in the cache, and not yet in the ledger.
+    /// Finds the gangs of these Workloads whose claims the previous leader was creating, and makes all other gangs wait for
+    /// them. Their missing claims are not in the cache, and not yet in the ledger.
     pub fn wait_for_begun(&self, is_meant: impl Fn(&str) -> bool) {
         let now = self.now();
         let unfinished = self.stores.workloads.those(|w| !w.is_finished && is_meant(&w.uid));

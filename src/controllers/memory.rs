@@ -103,9 +103,9 @@ fn version(workload: &Workload) -> Option<u64> {
     workload.resource_version().and_then(|v| v.parse().ok())
 }
 
-/// What this replica knows about NodeClaims that their stores may not show: of those that are gone or may be, and of living ones
-/// what [`ClaimRecord::adds_to_claim`] names. Apart from the registry, because it is kept by NodeClaim: events of claims come before
-/// their gang is reconciled, and after it is forgotten.
+/// What this replica knows about NodeClaims and the stores may not show: all it knows of those that are gone or may be, and of the
+/// living ones what [`ClaimRecord::adds_to_claim`] checks for. Kept apart from the registry, because its keys are NodeClaims: events of
+/// claims come before their gang is reconciled, and after it is forgotten.
 #[derive(Debug, Default)]
 pub struct ClaimRecordStore(Mutex<ClaimRecordMaps>);
 
@@ -216,7 +216,7 @@ impl ClaimRecordStore {
         self.with(claim, |record| (record.deleted, record.undeletable) = (Some(uid.to_owned()), None));
     }
 
-    /// Records that the API server did not delete these claims, except for those that it did.
+    /// Records which of these claims the API server did not delete.
     pub fn could_not_delete(&self, claims: &[(String, String)]) {
         let last = Instant::now();
         for (claim, uid) in claims {

@@ -16,7 +16,7 @@ use std::sync::Mutex;
 const SAMPLES: usize = 64;
 /// The most kinds that are kept.
 const KINDS: usize = 1_000;
-/// Labels that distinguish tiers of one NodePool that take differently long.
+/// Labels that distinguish tiers of one NodePool whose nodes take different times.
 const KIND_LABELS: [&str; 3] = [names::CAPACITY_TYPE, names::INSTANCE_TYPE, names::ZONE];
 
 /// How long the latest nodes of a kind took, by ready time and claim name: a node that is recorded twice or late counts
@@ -26,7 +26,7 @@ type Samples = BTreeMap<(Timestamp, String), SignedDuration>;
 /// What nodes were requested with: their NodePool, and the values of [`KIND_LABELS`] in that order.
 type RequestedKind = (String, [String; 3]);
 
-/// How long nodes took lately, by what was requested. Apart from the registry, because all gangs share it.
+/// How long nodes took lately, by what was requested. Kept apart from the registry, because all gangs share it.
 #[derive(Debug, Default)]
 pub struct ReadyEstimates(Mutex<BTreeMap<RequestedKind, Samples>>);
 
@@ -78,8 +78,8 @@ fn kind(claim: &NodeClaim) -> RequestedKind {
     (claim.label(names::NODEPOOL).to_owned(), asked)
 }
 
-/// How long any claim of ours lacked a provider ID. Karpenter provisions nothing itself during that time. Apart from the registry,
-/// because it counts NodeClaims of all gangs, from their events.
+/// How long any claim of ours lacked a provider ID. Karpenter provisions nothing itself during that time. Kept apart from the
+/// registry, because it counts NodeClaims of all gangs, from their events.
 #[derive(Debug, Default)]
 pub struct Stall(Mutex<Stalled>);
 

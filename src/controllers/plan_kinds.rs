@@ -76,7 +76,7 @@ macro_rules! plan_stores {
     };
 }
 
-// Queues and flavors end a refusal by what Kueue reserves by (`causes`).
+// Queues and flavors do not count in `hash_into`: they end a refusal through the digest `reserved_by` in `causes`.
 setu_core::for_each_plan_kind!(plan_stores);
 
 /// Every change matters.

@@ -19,8 +19,8 @@ const MOST_NOTICES: usize = 100_000;
 /// How many policies are compared with a new one.
 const MOST_SHARED: usize = 32;
 
-/// A replica's policies. Apart from the registry, because they are of checks and not of gangs: `app/reload` and the AdmissionCheck
-/// controller write them, and every reconcile reads them.
+/// A replica's policies. Kept apart from the registry, because they are of checks and not of gangs: `app/reload` and the
+/// AdmissionCheck controller write them, and every reconcile reads them.
 #[derive(Default)]
 pub struct Policies {
     settings: RwLock<Arc<Settings>>,

@@ -16,7 +16,7 @@ const GAP: SignedDuration = SignedDuration::from_millis(200);
 /// How long a turn is kept that is not taken.
 const KEPT: SignedDuration = SignedDuration::from_mins(1);
 
-/// When messages were written, and whose turn is when. Apart from the registry, because Workloads take turns in it, by time.
+/// Past messages and coming turns of Workloads. Kept apart from the registry, because Workloads take turns in it, by time.
 #[derive(Debug, Default)]
 pub struct ProgressLimiter(Mutex<Turns>);
 

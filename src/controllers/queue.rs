@@ -79,7 +79,7 @@ pub struct QueueLimits {
     pub all: usize,
     /// In one flow.
     pub flow: usize,
-    /// Slots for idle flows beyond `all`, so that long reconciles of other flows do not hold them up.
+    /// Slots beyond `all` for flows in which nothing runs, so that long reconciles of other flows do not hold them up.
     pub first: usize,
 }
 
@@ -149,7 +149,7 @@ pub async fn work<F>(
     }
 }
 
-/// What `wakes` names once `opened` is done. What it named before comes first, each key once.
+/// Holds back what `wakes` names until `opened` is done; then passes that on, each key once, and all that follows.
 ///
 /// `wakes` is read from the start, so that nothing piles up.
 pub fn held_back(

@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// Gangs and Workloads. What has a lock of its own says why at its type.
+/// Gangs and Workloads. A type that is kept under a lock of its own says why in its comment.
 #[derive(Debug, Default)]
 pub struct GangRegistry(Mutex<RegistryEntries>);
 
@@ -48,8 +48,8 @@ struct OfGang {
     unanswered: UnansweredWrites,
     /// The policy of its attempt.
     policy: Option<(u32, Arc<Policy>)>,
-    /// When its nodes are ready, as reported after which transition. It stays fixed, or every node that becomes ready would
-    /// change the message of every waiting gang.
+    /// When its nodes are expected to be ready, and after which transition that was first estimated. It stays fixed, or every
+    /// node that becomes ready would change the message of every waiting gang.
     ready_by: Option<(u64, Timestamp)>,
     /// Which events of its NodeClaims are due at once; `None` if all are.
     expectation: Option<Expectation>,
@@ -264,8 +264,8 @@ impl GangRegistry {
         }
     }
 
-    /// Records what the gang expects after its reconcile; `None` if every event of its NodeClaims is due. Returns whether
-    /// one has been due since the reconcile began.
+    /// Records what the gang expects after its reconcile; `None` if every event of its NodeClaims is due. Returns whether an
+    /// event that came during the reconcile is due.
     pub fn expect(&self, gang: &str, expectation: Option<Expectation>) -> bool {
         let mut entries = self.entries();
         let Some(of) = entries.gangs.get_mut(gang) else { return false };

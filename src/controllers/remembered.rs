@@ -1,6 +1,6 @@
 //! What this replica keeps about gangs, in one place, so that all of it is forgotten together.
 //!
-//! Most of it is in the registry. Apart from it are: the board, which readers take as a whole; the ledger, under whose lock plans
+//! Most of it is in the registry. Kept apart are the board, which readers take as a whole; the ledger, under whose lock plans
 //! are made; and the turns for messages and the waits of the queue, which are about all Workloads together.
 //!
 //! Rule: no lock is held across an await. The ledger's may be held while another one is taken. Under the others,

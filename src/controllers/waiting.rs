@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
-/// Workloads that changed since their last complete reconcile. Apart from the registry, because it also has Workloads without a gang,
-/// and the event handlers write it for every change.
+/// Workloads that changed since their last complete reconcile. Kept apart from the registry, because it also has Workloads without
+/// a gang, and the event handlers write it for every change.
 #[derive(Debug, Default)]
 pub struct Waiting(Mutex<BTreeMap<QueueKey, ReconcileWait>>);
 

@@ -202,7 +202,7 @@ fn progress_due(
     only_progress.then(due)?
 }
 
-/// Writes the entries of our checks, these among them, and returns the Workload as written.
+/// Writes the entries of all our checks, with these changes, and returns the Workload as written.
 async fn apply(
     context: &Context,
     workload: &Workload,

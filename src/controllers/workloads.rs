@@ -108,8 +108,8 @@ impl Requests {
 
     /// Replaces the mirror of this name by what `read` returns, and returns what changed.
     ///
-    /// `read` runs under the lock of the mirrors: another task may see the request deleted meanwhile, and its mirror would come
-    /// back for ever.
+    /// `read` runs under the lock of the mirrors: otherwise another task could see the request deleted meanwhile, and its mirror
+    /// would come back for ever.
     pub(super) fn mirror(
         &self,
         workloads: &Workloads,

@@ -1,6 +1,6 @@
 //! Creates and deletes NodeClaims, and reads them past every cache.
 //!
-//! Rule: a name is derived, so a create that finds its object there either made it earlier or has found a stranger's. A
+//! Rule: names are derived, so if a create finds an object of its name, Setu made that earlier, or it is a stranger's. A
 //! delete names the UID it means.
 
 use crate::api::{Node, NodeClaim};

@@ -38,8 +38,8 @@ pub async fn write_journal(
     Ok(after_write(mirror.clone(), &written))
 }
 
-/// Requires that the Workload which controls the request stands as the request's mirror shows it, read past the cache: it may have
-/// been admitted meanwhile.
+/// Requires that the Workload which controls the request, read past the cache, is still as the request's mirror shows it: it may
+/// have been admitted meanwhile.
 ///
 /// # Errors
 /// [`Error::Conflict`] if it does not; or it could not be read.

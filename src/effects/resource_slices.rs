@@ -1,6 +1,6 @@
 //! Reads the ResourceSlices of given Nodes.
 //!
-//! Rule: one list per Node, selected by the API server, as of pods: its cache is enough, because what it does not show yet is read
+//! Rule: one list per Node, selected by the API server, as for pods. Its cache is enough, because what it does not show yet is read
 //! again a little later.
 
 use crate::effects;

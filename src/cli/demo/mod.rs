@@ -94,7 +94,7 @@ impl Args {
         })
     }
 
-    /// Runs a future in virtual time, or in real time if kubectl is keeps_open.
+    /// Runs a future in virtual time, or in real time if the cluster is served to kubectl.
     fn on_stage<T>(&self, show: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
         let paused = self.serve.is_none();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(paused).build();
@@ -197,7 +197,7 @@ fn columns() -> Option<usize> {
     Some(usize::from(width.0))
 }
 
-/// Waits for the end of the future. If it is keeps_open, Ctrl-C ends it.
+/// Waits for the end of the future. With `keeps_open`, Ctrl-C ends it too.
 async fn unless_interrupted(keeps_open: bool, show: impl Future<Output = ()>) {
     let interrupted = async {
         if !keeps_open || tokio::signal::ctrl_c().await.is_err() {

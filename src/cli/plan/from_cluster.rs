@@ -1,6 +1,6 @@
-//! Reads from a cluster what a plan is made from and the files do not hold.
+//! Reads from a cluster the inputs of a plan that the files do not hold.
 //!
-//! Rule: a kind of which the files hold objects is not read.
+//! Rule: a kind is not read from the cluster if the files hold objects of it.
 
 use super::objects::{Objects, meant};
 use crate::cli::CliError;

@@ -40,7 +40,7 @@ pub fn workload(manifest: Value) -> Result<Workload, String> {
     checked(made)
 }
 
-/// That Kueue would make more Workloads like the planned one, if it would.
+/// A note that Kueue would make more Workloads like the planned one; `None` if it would not.
 pub fn alike(manifest: &Value) -> Option<String> {
     let framework = framework(manifest)?;
     let WorkloadOf::Replica(field) = framework.workload else { return None };

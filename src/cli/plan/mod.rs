@@ -71,7 +71,7 @@ impl Args {
         let (check, flavor) = (self.check.as_deref(), self.flavor.as_deref());
         let admitted = admission::admit(&objects, check, flavor, &self.connection.controller_name)?;
         let policy = policy_of(&admitted, &objects, &settings)?;
-        // By its label a gang's own nodes are known, which do not count as another's.
+        // This label marks the gang's own nodes, which do not count as another's.
         let gang = gang_label(&admitted.workload, &admitted.check);
         let request = Request {
             workload: &admitted.workload,
@@ -165,7 +165,7 @@ fn otherwise(cluster: &Cluster<'_>, request: &Request<'_>, outcome: &Outcome) ->
     modes.into_iter().filter(|(mode, _)| *mode != request.policy.packing).filter_map(with).collect()
 }
 
-/// That the catalogues of these NodePools' providers are old, where they are.
+/// A note for each catalogue of these NodePools' providers that is old.
 fn outdated(pools: &[Arc<NodePool>], now: Timestamp) -> BTreeSet<String> {
     let groups = pools.iter().map(|pool| pool.spec.template.spec.node_class_ref.group.as_str());
     groups.filter_map(|group| catalogue::of(group)?.outdated(now)).collect()

@@ -54,7 +54,7 @@ pub struct Objects {
     volume_claims: Vec<Arc<PersistentVolumeClaim>>,
     /// ResourceClaimTemplates of the files.
     claim_templates: Vec<Arc<ResourceClaimTemplate>>,
-    /// What the pods of the Workload name, of the cluster, and what is in no namespace, of the files.
+    /// Objects of the cluster that the Workload's pods depend on, and cluster-scoped objects of the files.
     pub storage: Storage,
     pub namespaces: Vec<Arc<Namespace>>,
 }

@@ -9,7 +9,7 @@ pub fn params() -> PostParams {
     PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() }
 }
 
-/// The lease as its holder writes it: a request has been considered by then.
+/// The lease without another replica's request for it: when the holder writes the lease, it has considered that request.
 pub fn without_request(mut lease: Lease) -> Lease {
     if let Some(annotations) = lease.metadata.annotations.as_mut() {
         annotations.remove(WANTED_BY);

@@ -56,8 +56,8 @@ fn count(holders: &[Option<String>], who: &str) -> usize {
     holders.iter().flatten().filter(|h| *h == who).count()
 }
 
-/// The last shard of the replica that holds most, if that would still hold no fewer after handing it over. `None` while a
-/// shard is free: that one is taken first.
+/// The last shard of the replica that holds most, if that replica would still hold no fewer than `me` after handing it over.
+/// `None` while a shard is free: a free one is taken first.
 fn wanted(holders: &[Option<String>], me: &str) -> Option<usize> {
     let all: Vec<&str> = holders.iter().map(Option::as_deref).collect::<Option<_>>()?;
     let richest = all.iter().max_by_key(|who| (count(holders, who), **who))?;

@@ -21,15 +21,15 @@ use std::sync::Arc;
 /// What was read for a plan.
 #[derive(Default)]
 pub(super) struct PlanInputs {
-    /// The claims of NodePools of which all must be known.
+    /// The claims of the NodePools whose claims must all be known.
     pub pool_claims: Option<Arc<[Arc<NodeClaim>]>>,
     /// What the volumes of its pods depend on.
     pub storage: Option<Storage>,
-    /// What the caches hold, read past them.
+    /// The objects that plans are made from, read past the caches.
     pub grounds: Option<Grounds>,
     /// Kept nodes that the gang may take over.
     pub warm: Option<Vec<NodeClaim>>,
-    /// What a refusal may be due to, as of before `grounds` was read.
+    /// The possible causes of a refusal, taken before `grounds` was read.
     pub causes: Option<Causes>,
 }
 
@@ -65,7 +65,7 @@ impl PlanInputs {
             };
             self.pool_claims = Some(context.pool_claims.read(pools.clone(), read).await?);
         }
-        // A bound counts nodes once that the gang takes over.
+        // Nodes that the gang takes over must count only once towards a bound.
         if !pools.is_empty() || inflight::counts_by_queue(context) {
             self.read_warm(scope, policy, workload).await?;
         }
@@ -106,7 +106,7 @@ impl PlanInputs {
 }
 
 impl Gang<'_> {
-    /// Reads past the caches what could give up, end or refuse the gang, and what a refusal may be due to.
+    /// Reads past the caches what decides whether the gang is given up, ended or refused, and notes the causes of a refusal.
     pub(super) async fn read_grounds(&mut self, workload: &Workload) -> Result<(), Error> {
         let (context, identity) = (self.scope.context, &self.scope.identity);
         // What changes from now on may allow a gang that is refused.

@@ -51,11 +51,11 @@ pub struct Gang<'a> {
     judgement: Judgement,
     /// What its plan is made from, besides the stores.
     inputs: PlanInputs,
-    /// What the last step was taken by.
+    /// What the last step was based on.
     planned: Planned,
 }
 
-/// What a step is taken by, besides what was observed.
+/// What a step is based on, besides what was observed.
 #[derive(Default)]
 struct Planned {
     /// The plan, if the state needs one.
@@ -64,7 +64,7 @@ struct Planned {
     refusal: Option<Refusal>,
     /// Whether the plan passes over a NodePool whose last edit Karpenter has not seen.
     passes_over_edited: bool,
-    /// Whether others have given back as many nodes as the gang has since it ran out of them.
+    /// Whether other gangs have given back as many nodes as this gang needs, since it ran short of capacity.
     capacity_back: bool,
 }
 

@@ -22,7 +22,7 @@ impl Gang<'_> {
         }
     }
 
-    /// What the next step is taken by: the plan, if the state needs one, and the refusal that stands.
+    /// What the next step is based on: the plan, if the state needs one, and the refusal that stands.
     pub(super) fn plan(
         &self,
         workload: &Workload,
@@ -83,14 +83,14 @@ impl Gang<'_> {
         planning.among_others(outcome, awaited, exhausted.as_ref(), named)
     }
 
-    /// What the refusal of a gang that is refused may be due to now.
+    /// The causes that the gang's refusal may have now; `None` if it is not refused.
     pub(super) fn refused_by(&self, workload: &Workload) -> Option<Causes> {
         let context = self.scope.context;
         let is_refused = context.of_gangs.ledger().refused.has(&self.scope.id);
         is_refused.then(|| context.causes_of_refusal(workload))
     }
 
-    /// The refusal that stands. It ends if the gang has a plan by what has changed since.
+    /// The refusal that stands. It ends if the changes since then give the gang a plan.
     fn refusal(&self, workload: &Workload, causes: Causes, ledger: &mut Ledger) -> Option<Refusal> {
         let id = &self.scope.id;
         if let Some(refused) = ledger.refused.changed(id, causes) {

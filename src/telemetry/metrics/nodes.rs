@@ -124,7 +124,7 @@ pub fn wasted(reason: &str, seconds: u64) {
     counter!(catalog::WASTED.name, "reason" => reason.to_owned()).increment(seconds);
 }
 
-/// A node of a rolled-back attempt had cost this much, as if each of its seconds cost what an hour does. Only whole cents
+/// A node of a rolled-back attempt had cost this much; `cost` is its price per hour times the seconds it lived. Only whole cents
 /// are counted; the rest counts with the next node. By NodePool, capacity type and reason, which is from a closed set.
 pub fn wasted_cost(of: [&str; 3], cost: Price) {
     static LEFT: Mutex<BTreeMap<[String; 3], u64>> = Mutex::new(BTreeMap::new());

@@ -1,5 +1,5 @@
-//! What a gang comes from. Another front-end is one more variant here: the compiler then lists what has to be answered for it, and
-//! where its journal and its verdict are written.
+//! What a gang comes from. For another front-end, add a variant here: the compiler then lists what has to be decided for it, and
+//! where its journal and its verdict have to be written.
 
 use super::Workload;
 
@@ -8,7 +8,7 @@ use super::Workload;
 pub enum FrontEnd {
     /// A Workload of Kueue's, under a check of Setu's.
     AdmissionCheck,
-    /// A ProvisioningRequest, mirrored as a Workload. Kueue's own check made it, or a client.
+    /// A ProvisioningRequest, mirrored as a Workload. Kueue's own check or a client made it.
     ProvisioningRequest,
 }
 

@@ -77,7 +77,7 @@ impl Node {
         self.ready()?.last_transition_time
     }
 
-    /// Since when its kubelet is silent; `None` while the kubelet reports anything.
+    /// Since when its kubelet has been silent; `None` while the kubelet reports anything.
     pub fn silent_since(&self) -> Option<Timestamp> {
         let ready = self.ready()?;
         ready.last_transition_time.filter(|_| ready.status == "Unknown")

@@ -144,7 +144,7 @@ impl Volume {
     }
 }
 
-/// One claim of dynamic resource allocation: a claim by its name, or a template that each pod gets a claim of its own from.
+/// One claim of dynamic resource allocation: a claim by its name, or a template from which each pod gets a claim of its own.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceClaim {

@@ -1,7 +1,7 @@
 //! Kubernetes quantities as exact numbers.
 //!
-//! Amounts are counted in billionths, the finest unit of Kubernetes, so that sums and comparisons are exact. (The existing crate
-//! adds `500m` and `1` to 513.00005.) Amounts over 10^29 are refused.
+//! Amounts are counted in billionths, the finest unit of Kubernetes, so that sums and comparisons are exact. (With the existing
+//! crate, `500m` plus `1` gives 513.00005.) Amounts over 10^29 are refused.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 

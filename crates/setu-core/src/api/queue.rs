@@ -118,7 +118,7 @@ pub struct CohortSpec {
     pub resource_groups: Vec<ResourceGroup>,
 }
 
-/// `spec` of a LocalQueue: the door through which a namespace submits.
+/// `spec` of a LocalQueue: where the Jobs of a namespace are submitted.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
     crates(kube_core = "::kube_core"),

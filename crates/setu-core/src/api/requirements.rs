@@ -233,7 +233,7 @@ impl Values {
         if !self.complement {
             return self.listed.first().cloned();
         }
-        // One more number than are excluded must contain an allowed one. Label numbers are not negative.
+        // Among as many numbers as are excluded, plus one, at least one is not excluded. Label numbers are not negative.
         let start = self.above.map_or(0, |a| a.saturating_add(1).max(0));
         let tries = i64::try_from(self.listed.len()).unwrap_or(i64::MAX);
         (start..=start.saturating_add(tries)).map(|n| n.to_string()).find(|n| self.allows(n))

@@ -50,7 +50,7 @@ pub struct DeviceRequest {
     /// Devices of one class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exactly: Option<ExactDeviceRequest>,
-    /// Alternatives, of which the scheduler takes the first that it can meet. Only their presence matters.
+    /// Alternatives: the scheduler takes the first one that it can satisfy. Only their presence matters.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub first_available: Vec<DeviceSubRequest>,
 }

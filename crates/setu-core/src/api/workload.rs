@@ -271,8 +271,8 @@ impl Workload {
         }
     }
 
-    /// Name of the Workload in the same namespace that it replaces while the pods of that one keep running. An eviction of such
-    /// a slice would stop the whole Job (KEP-77).
+    /// Name of the Workload in the same namespace that this slice replaces while the pods of the replaced one keep running. An
+    /// eviction of this slice would stop the whole Job (KEP-77).
     pub fn replaces(&self) -> Option<&str> {
         let annotations = self.metadata.annotations.as_ref()?;
         let (namespace, name) = annotations.get(names::SLICE_REPLACES)?.split_once('/')?;

@@ -15,7 +15,7 @@ use crate::api::workload::Verdict;
 use crate::plan::Outcome;
 use crate::planted::planted;
 
-/// What a gang observes that may run.
+/// What a gang that may run observes.
 pub(super) fn approved(attempt: &Attempt<'_>) -> Option<Observation> {
     let snapshot = attempt.snapshot;
     if !attempt.awaits_admission() {

@@ -14,7 +14,7 @@ use crate::api::parameters::{OnNodeLost, Release};
 use crate::plan::{Obstacle, ObstacleReason, Outcome};
 use crate::planted::planted;
 
-/// What a gang observes whose NodeClaims are being created.
+/// What a gang observes while its NodeClaims are being created.
 pub(super) fn provisioning(attempt: &Attempt<'_>) -> Option<Observation> {
     let Attempt { journal, snapshot, .. } = attempt;
     // If pods may run on other nodes, a refused claim ends nothing.
@@ -92,7 +92,7 @@ fn renames(attempt: &Attempt<'_>) -> bool {
     attempt.journal.memory.generation > 0 || attempt.snapshot.policy.release == Release::Warm
 }
 
-/// What a gang observes whose NodeClaims all exist.
+/// What a gang observes once all its NodeClaims exist.
 pub(super) fn waiting_ready(attempt: &Attempt<'_>) -> Option<Observation> {
     let snapshot = attempt.snapshot;
     let quorum = snapshot.freshness == Freshness::Quorum || planted!(ReadyBeforeGate);

@@ -43,9 +43,9 @@ pub(super) enum Permission {
 }
 
 impl Journal {
-    /// What a write of this journal requires, where `stored` is the number of the last transition that is stored. The Workload
-    /// may have been admitted or changed meanwhile, so it must not have been when an approval is taken back or the gang is given
-    /// up. One write may store several transitions.
+    /// What a write of this journal requires. `stored` is the number of the last transition that is stored. A write that takes
+    /// an approval back or gives the gang up requires that the Workload was not admitted or changed meanwhile. One write may
+    /// store several transitions.
     pub fn guard(&self, stored: u64) -> Guard {
         let is_back = matches!(self.state, State::RollingBack { .. } | State::Provisioning);
         let leaves_approval = |t: &Transition| t.seq > stored && t.from == StateName::Approved;
@@ -82,7 +82,7 @@ impl Commit {
 }
 
 impl Permission {
-    /// Whether an effect may run that is a deletion, or is none.
+    /// Whether an effect may run, given whether it is a deletion.
     pub(super) fn allows(self, is_deletion: bool) -> bool {
         match self {
             Self::All => true,

@@ -27,8 +27,8 @@ pub struct Consequences<'m> {
     pub failure: Option<&'m Failure>,
     /// Whether nodes that others give back end the gang's wait early.
     pub awaits_nodes: bool,
-    /// Whether an attempt begins whose terms are too large for the journal: another replica would judge it by the policy of
-    /// that time.
+    /// Whether an attempt begins with terms that are too large for the journal: another replica would judge it by the policy
+    /// of that time.
     pub lacks_terms: bool,
 }
 
@@ -37,7 +37,7 @@ pub struct Consequences<'m> {
 pub enum LedgerChange<'p> {
     /// This plan is being carried out, and is entered.
     Enter(&'p Plan),
-    /// A plan is being carried out that is not known: what is entered stays.
+    /// An unknown plan is being carried out: the existing entry stays.
     Keep,
     /// All its claims exist: others no longer wait for it to be entered.
     Complete,

@@ -18,7 +18,7 @@ use jiff::{SignedDuration, Timestamp};
 /// How long an AdmissionCheck must be missing before the nodes of gangs that wait for it are deleted: a reinstall may
 /// delete and recreate it.
 const CHECK_MISSING: SignedDuration = SignedDuration::from_mins(10);
-/// How long a finished gang has to give up its nodes as its policy says.
+/// How long a finished gang may take to give up its nodes as its policy says.
 const RELEASE_GRACE: SignedDuration = SignedDuration::from_mins(5);
 
 /// Why a node is orphaned: the labels of `setu_orphans_swept_total`.

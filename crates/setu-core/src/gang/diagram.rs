@@ -32,7 +32,7 @@ pub fn edges() -> &'static Edges {
 /// Tries every state with every event in every circumstance, and collects the edges.
 fn walk() -> Edges {
     let now = Timestamp::UNIX_EPOCH + SignedDuration::from_hours(1_000);
-    // Hundreds of thousands of copies are cheaper than the same digests as often.
+    // Copying this journal hundreds of thousands of times is cheaper than computing its digests as often.
     let new = Journal::new("uid", AdmissionId("1-0-same".into()), now, None);
     let mut edges = Edges::new();
     for state in states(now) {

@@ -1,4 +1,4 @@
-//! What a gang expects of its NodeClaims, by which an event is due for a reconcile at once or may wait for others.
+//! What a gang expects of its NodeClaims. This decides whether an event needs a reconcile at once or may wait for other events.
 //!
 //! Rule: a hint. A reconcile decides by its own snapshot, so a wrong expectation costs only the time that an event may wait.
 

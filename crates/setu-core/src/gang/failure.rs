@@ -160,7 +160,7 @@ impl FailureClass {
         self.traits().shortage == ShortageEvidence::Named
     }
 
-    /// Whether what the lost claims requested counts as short from now on. For a claim that was deleted without an event that
+    /// Whether what the lost claims requested counts as short from now on. For a claim that was deleted without an event, this
     /// is a guess.
     pub fn counts_as_short(self) -> bool {
         self.traits().shortage >= ShortageEvidence::Suspected

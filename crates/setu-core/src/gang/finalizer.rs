@@ -23,7 +23,7 @@ pub fn is_overdue(workload: &Workload, now: Timestamp) -> bool {
     is_held(workload) && release_at(workload).is_some_and(|end| end <= now)
 }
 
-/// Whether it is needed after a reconcile of the Workload, which has nodes, or may still get some, if `has_nodes` says so.
+/// Whether the finalizer is needed after a reconcile of the Workload. `has_nodes` says whether it has nodes, or may still get some.
 pub fn is_needed(workload: &Workload, is_on: bool, has_nodes: bool, others: Others) -> bool {
     has_nodes || others.may_hold || is_on && may_get_nodes(workload)
 }

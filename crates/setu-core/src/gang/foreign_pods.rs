@@ -3,7 +3,7 @@
 //! Rule: they never fail a gang. They may leave, and then its nodes are ready.
 //!
 //! A claim records neither the DaemonSets that its requests include nor the pods that its node is for. So DaemonSets count
-//! as too large only if they leave no room for the smallest pods that it may be for.
+//! as too large only if they leave no room for the smallest pods that the node may be for.
 
 use super::claims::ClaimView;
 use super::health::Health;

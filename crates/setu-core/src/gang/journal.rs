@@ -335,7 +335,7 @@ impl Journal {
         unused.then_some(back.reason)
     }
 
-    /// When the state was entered that this transition left; `None` if the history no longer has that.
+    /// When the state that this transition left was entered; `None` if the history no longer shows it.
     pub fn entered_before(&self, seq: u64) -> Option<Timestamp> {
         let before = seq.checked_sub(1)?;
         if before == self.trace.seq {

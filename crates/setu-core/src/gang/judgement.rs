@@ -25,8 +25,8 @@ pub struct Judgement {
 }
 
 impl Judgement {
-    /// By the current policy, which `fault` says is not the one that the parameters state. An attempt in flight has the
-    /// terms in its journal, if these claims confirm them.
+    /// By the current policy. With a `fault`, it is not the policy that the parameters state. An attempt in flight is judged
+    /// by the terms in its journal, if these claims confirm them.
     pub fn of(journal: &Journal, claims: &[NodeClaim], current: Policy, fault: Option<Obstacle>) -> Self {
         let is_in_flight = journal.state.is_in_flight();
         let terms = confirmed_terms(journal, claims).filter(|_| is_in_flight);

@@ -192,7 +192,7 @@ impl Ledger {
         self.since.is_none_or(|since| created.as_second() < since.as_second())
     }
 
-    /// Whether any gang waits for this.
+    /// Whether an obstacle with this reason holds up any gang.
     pub fn is_waited_for(&self, reason: ObstacleReason) -> bool {
         self.answers.values().any(|answer| *answer == Some(reason))
     }

@@ -19,7 +19,7 @@ pub struct NewClaims<'a> {
     pub identity: &'a GangIdentity,
     /// Value of the gang's label on its nodes.
     pub gang_label: &'a str,
-    /// The Workload that owns the ProvisioningRequest, where the gang is that of one.
+    /// The Workload that owns the ProvisioningRequest, if the gang comes from one.
     pub owner: Option<&'a str>,
     /// The journal that says that they are created.
     pub journal: &'a Journal,

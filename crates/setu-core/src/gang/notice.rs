@@ -1,6 +1,6 @@
 //! The Events of each transition: their reasons and texts.
 //!
-//! Rule: tenants read these. They say what happened, what is missing and what comes next. What a cloud answered is for
+//! Rule: tenants read these. They say what happened, what is missing and what comes next. The answers of a cloud provider are for
 //! the administrator only.
 
 use super::event::Reason;

@@ -167,8 +167,8 @@ impl Observed {
         u32::try_from(ready).is_ok_and(|nodes| nodes >= journal.memory.slots)
     }
 
-    /// The Nodes whose drivers must have published devices before a gang with this verdict is reported Ready. Once it was, a driver
-    /// may be updated.
+    /// The Nodes whose drivers must have published devices before a gang with this verdict is reported Ready. None once it has been
+    /// reported Ready: a driver may be updated then.
     pub fn nodes_with_devices(&self, reported: Verdict) -> Vec<String> {
         let with =
             self.claims.iter().filter(|claim| reported != Verdict::Ready && !claim.devices().is_empty());
@@ -176,7 +176,7 @@ impl Observed {
         named.map(str::to_owned).collect()
     }
 
-    /// Lasting taints of the Nodes that no claim asked for.
+    /// Lasting taints that the Nodes have but no claim asked for.
     pub fn added_taints(&self) -> Vec<Taint> {
         let stated: Vec<&Taint> = self.claims.iter().flat_map(|claim| &claim.spec.taints).collect();
         let is_stated =

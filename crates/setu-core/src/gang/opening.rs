@@ -41,7 +41,7 @@ pub fn stored_journal(
     Some(journal_of(workload, text, now))
 }
 
-/// The checks of a Workload with quota by whose stored journals claims are being created.
+/// The checks of a Workload with quota whose stored journals say that claims are being created.
 pub fn begun_checks(workload: &Workload, now: Timestamp) -> impl Iterator<Item = &str> {
     let journals = workload.annotations().iter().filter(|_| workload.is("QuotaReserved"));
     journals.filter_map(move |(key, text)| {
@@ -58,8 +58,8 @@ pub(super) fn journal_of(workload: &Workload, text: &str, now: Timestamp) -> Res
     Journal::decode(text, uid, created, now)
 }
 
-/// Opens a gang with these claims. A gang without a journal and a reservation is handled only for its claims, or if Kueue waits
-/// for its check.
+/// Opens a gang with these claims. A gang with neither a journal nor a reservation is handled only if it has claims or Kueue
+/// waits for its check.
 ///
 /// # Errors
 /// A newer release wrote its journal and decides about its nodes.
@@ -93,7 +93,7 @@ impl OpenedGang {
         Self { journal: substitute_journal(uid, reservation, now), is_substitute: true }
     }
 
-    /// Starts over if claims from a quorum read contradict the stored journal, which the cache did not show. Returns whether it
+    /// Starts over if claims from a quorum read, unlike those in the cache, contradict the stored journal. Returns whether it
     /// did.
     pub fn verify(
         &mut self,

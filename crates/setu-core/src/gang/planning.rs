@@ -65,8 +65,8 @@ impl<'a> Planning<'a> {
         }
     }
 
-    /// Whether the missing nodes come from an option that has capacity now, or not at all. A gang that has nodes already does
-    /// not ask in vain for the others: it would do so without a pause.
+    /// Whether the missing nodes may only come from an option that has capacity now. A gang that already has nodes does not
+    /// ask in vain for the others: it would ask again and again without a pause.
     pub fn needs_capacity_now(&self, selection: OptionSelection<'_>) -> bool {
         self.is_mixed()
             && self.journal.state == State::Provisioning
@@ -122,14 +122,14 @@ impl<'a> Planning<'a> {
         outcome.plan().is_some_and(|plan| hash.is_some_and(|hash| plan.is_hashed_but_for_types(hash)))
     }
 
-    /// Whether a gang whose pods need these nodes now has fewer, and the plan is not the one it began with.
+    /// Whether the gang has fewer nodes than this plan, which is not the plan that it began with.
     pub fn is_short_of(&self, outcome: &Outcome) -> bool {
         let staying = || self.observed.staying(self.journal.memory.attempt).count();
         !self.is_begun_with(outcome) && outcome.plan().is_some_and(|plan| plan.slots.len() > staying())
     }
 
-    /// The outcome of a gang that replaces lost nodes: the plan that its attempt began with, if it can still be made, and else
-    /// the current one. `plan` plans for a Workload, by these shapes or the known ones.
+    /// The outcome of a gang that replaces lost nodes: the plan that its attempt began with, if it can still be made, or else
+    /// the current one. `plan` plans for a Workload with the given shapes; with `None`, with the known ones.
     pub fn of_replacement(
         &self,
         workload: &Workload,
@@ -139,7 +139,7 @@ impl<'a> Planning<'a> {
         if self.journal.state != (State::Approved { nodes: Nodes::Replacing }) {
             return current;
         }
-        // Pods that are done have moved the slots of the others: only all of them give the first plan.
+        // Once some pods are done, the others are planned into other slots: only all pods together give the first plan.
         let all = as_granted(workload);
         let counts_more = workload.is_replaced() || self.is_short_of(&current);
         let found = if counts_more { plan(&all, None) } else { current };
@@ -151,8 +151,8 @@ impl<'a> Planning<'a> {
         before.find(|plan| self.is_begun_with(plan)).unwrap_or(found)
     }
 
-    /// The outcome once others count: a gang waits for exhausted offerings, and until `awaited` for gangs that come first. `named`
-    /// names what of these offerings is exhausted.
+    /// The outcome once other gangs are counted: a gang waits for exhausted offerings, and until `awaited` for gangs that come
+    /// first. `named` names which of these offerings are exhausted.
     pub fn among_others(
         &self,
         outcome: Outcome,
@@ -209,8 +209,8 @@ impl<'a> Planning<'a> {
     }
 }
 
-/// The outcome of a gang with this selection once gangs take turns: two gangs that each fit would otherwise take half of what is
-/// left from each other, again and again. `tried` returns an exhausted offering of a plan that another gang is trying.
+/// The outcome of a gang with this selection once gangs take turns. Otherwise two gangs that would each fit alone could each take
+/// half of what is left, again and again. `tried` returns an exhausted offering of a plan that another gang is trying.
 pub fn in_turn(
     outcome: Outcome,
     selection: OptionSelection<'_>,

@@ -1,7 +1,7 @@
 //! When the pods on a gang's nodes are listed, and on which nodes: nothing watches them.
 //!
-//! Called by the controller's quorum reads. Rule: all nodes of a gang are searched before it is reported Ready, and those of
-//! failed claims before it is taken that they have no pods.
+//! Called by the controller's quorum reads. Rule: all nodes of a gang are searched before it is reported Ready, and the nodes of
+//! failed claims before they count as having no pods.
 
 use super::claims::ClaimView;
 use super::journal::Journal;

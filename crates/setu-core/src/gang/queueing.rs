@@ -28,7 +28,7 @@ impl Queueing {
     }
 
     /// Whether a gang that may come back is not kept out yet: the replica that reported Retry ended before it wrote the
-    /// condition. Only once that keeps it out, the check may change and the condition bring it back.
+    /// condition. The condition must keep it out before the check changes: only a change of the condition brings it back.
     pub fn is_behind(
         self,
         journal: &Journal,

@@ -14,19 +14,19 @@ pub const STEPS: usize = 16;
 /// What follows a step, with effects of type `E`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Next<E> {
-    /// Reads the gang past the caches, then takes another step.
+    /// Reads the gang, bypassing the caches, then takes another step.
     ReadGang,
-    /// Reads past the caches what plans are made from, then takes another step.
+    /// Reads what plans are made from, bypassing the caches, then takes another step.
     ReadGrounds,
     /// Takes another step: this one has no effects, and its journal is written with that of a later one.
     Step,
-    /// Writes the journal if it changed, then runs those of these effects that [`Permitted`] has, then takes another step.
+    /// Writes the journal if it changed, then runs the effects that [`Permitted`] allows, then takes another step.
     Commit(Vec<E>),
     /// Writes the journal if it changed, then reports to Kueue.
     Report,
 }
 
-/// An effect that is a deletion or is none.
+/// An effect that knows whether it is a deletion.
 pub trait IsDeletion {
     /// Whether it deletes.
     fn is_deletion(&self) -> bool;
@@ -48,7 +48,7 @@ pub struct Permitted<E> {
 }
 
 impl Next<Effect> {
-    /// What follows a step that was taken by objects of the gang that were read like this.
+    /// What follows a step that was based on objects of the gang with this freshness.
     pub fn after(step: Step, freshness: Freshness) -> Self {
         match step {
             Step::NeedsQuorumRead => Self::ReadGang,
@@ -63,7 +63,7 @@ impl Next<Effect> {
 }
 
 impl<E: IsDeletion> Permitted<E> {
-    /// Those of these effects that may run after their journal's write ended like this, with quota in this state.
+    /// The effects that may run after the write of their journal ended like this, under this reservation.
     pub fn after(commit: Commit, reservation: &Reservation, mut effects: Vec<E>) -> Self {
         let permission = commit.permits(reservation);
         effects.retain(|effect| permission.allows(effect.is_deletion()));

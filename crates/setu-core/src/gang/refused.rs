@@ -1,8 +1,8 @@
 //! Gangs that are refused until something changes, and stay out of Kueue's queue until then.
 //!
 //! Kueue queues a Workload again as soon as its quota is released, but reserves none while a check says Retry. So the
-//! check of a refused gang says Retry after its eviction too. In a `StrictFIFO` ClusterQueue such a Workload would block
-//! all others from the head of the queue, and in other queues no change of the check brings it back. So its condition
+//! check of a refused gang says Retry after its eviction too. At the head of a `StrictFIFO` ClusterQueue, such a Workload
+//! would block all others, and in other queues no change of the check brings it back. So its condition
 //! `Requeued` is also False until the cause of the refusal may have changed, or for a while, as not every cause is
 //! watched.
 //!
@@ -17,7 +17,7 @@ use kube_core::ResourceExt;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// How long quota is held that Kueue reserved before it saw Retry again; doubles each time.
+/// How long a gang holds quota that Kueue reserved before it saw Retry again; doubles each time.
 const PAUSE: SignedDuration = SignedDuration::from_millis(250);
 
 /// Refused gangs, by their ids.
@@ -83,8 +83,8 @@ impl Refused {
         Some(Arc::clone(&entry.workload))
     }
 
-    /// Records the plan of a refused gang by these causes. Its refusal ends if that is none; it stays open if the plan does not
-    /// show it.
+    /// Records the new outcome for a refused gang under these causes. Any outcome except a refusal ends its refusal, unless the
+    /// outcome hides the plan: then the question stays open.
     pub fn replanned(&mut self, gang: &str, causes: Causes, outcome: &Outcome) {
         match outcome {
             Outcome::Refuse(_) => {

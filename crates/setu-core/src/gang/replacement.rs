@@ -38,7 +38,7 @@ pub(super) fn moves_lost_slots(attempt: &Attempt<'_>, failure: &Failure) -> bool
 }
 
 /// Whether this is the loss of a claim of an earlier option, in a gang of several tiers, and nothing says what is short.
-/// The current option was not tried for that slot, so it is neither skipped nor the last one.
+/// The current option was not tried for that slot, so it is tried now, even if it is the last one.
 fn is_superseded(attempt: &Attempt<'_>, failure: &Failure) -> bool {
     let is_earlier = |loss: &Loss| matches!(loss, Loss::Superseded(of) if of == failure);
     attempt.journal.is_mixed(attempt.snapshot.policy)

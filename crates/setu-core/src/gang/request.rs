@@ -74,7 +74,7 @@ pub fn refusal_without_owner(mirror: &Workload, now: Timestamp) -> Option<CheckS
     })
 }
 
-/// Whether a Workload stands as a mirrored request shows it, so that what was decided about the request still holds.
+/// Whether a mirrored request's owner is still in the state that the mirror shows, so that what was decided still holds.
 pub fn stands_as_mirrored(mirror: &Workload, owner: Option<&Workload>) -> bool {
     let is_same = |owner: &Workload| BY_KUEUE.iter().all(|kind| owner.is(kind) == mirror.is(kind));
     owner.is_some_and(is_same)
@@ -108,8 +108,8 @@ fn has_ended(request: &ProvisioningRequest) -> bool {
     ["Failed", "BookingExpired"].iter().any(|kind| request.is(kind))
 }
 
-/// The check that a request is served for, among its Workload's checks that `is_provisioning` accepts. None if the request has
-/// ended before its Workload was admitted, or if an earlier one of `all` for the same check has not.
+/// The check that a request is served for, among its Workload's checks that `is_provisioning` accepts. None if the request ended
+/// before its Workload was admitted, or if an earlier request in `all` for the same check has not ended.
 pub fn served_for<'w>(
     request: &ProvisioningRequest,
     workload: &'w Workload,
@@ -247,7 +247,7 @@ fn state(check: &str, request: &ProvisioningRequest) -> CheckState {
     }
 }
 
-/// How a request ends that is not met.
+/// How a request that is not met ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RequestFailure {
     /// Kueue may ask again.
@@ -309,7 +309,7 @@ pub fn conditions(
             observed_generation: None,
         }
     };
-    // What the gang's own check would say of quota and of the next attempt is Kueue's decision here.
+    // Here Kueue decides about quota and the next attempt, so the message leaves out what the gang's own check says about them.
     let message = match failure {
         Some(failure) if entry.state == Verdict::Retry => failure.to_string(),
         _ => entry.message.clone(),

@@ -48,7 +48,7 @@ pub fn wait_for_devices(
     }
 }
 
-/// What a node lacks of these devices, in words that follow "waits for"; `None` if it has them all, or nobody has read that.
+/// What a node lacks to offer these devices, in words that follow "waits for"; `None` if it has them all, or nothing was read.
 fn lack(asked: &[RequestedDevices], node: &str, slices: &NodeResourceSlices) -> Option<String> {
     let driver = &asked.first()?.driver;
     let published = match slices {
@@ -75,7 +75,7 @@ fn lack(asked: &[RequestedDevices], node: &str, slices: &NodeResourceSlices) -> 
     lack.map(|lack| format!("{lack}, on node {node}"))
 }
 
-/// What these ResourceSlices of a driver lack of so many devices.
+/// What these ResourceSlices of a driver lack to offer `asked` devices.
 fn lack_of_driver(driver: &str, asked: u64, slices: &[&ResourceSlice]) -> Option<String> {
     if slices.is_empty() {
         return Some(format!("driver {driver} to publish its ResourceSlices"));

@@ -135,7 +135,7 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Whether pods may run on some nodes while others still come up. Then no failure ends the attempt: the pods may not be
+    /// Whether pods may run on some nodes while others still come up. Then no failure ends the attempt: the pods might never be
     /// recreated, or they started on a Ready that was withdrawn too late.
     pub fn pods_may_run(&self) -> bool {
         self.pods_may_run

@@ -37,11 +37,11 @@ pub struct Snapshot<'a> {
     pub losses: &'a BTreeMap<u32, Loss>,
     /// How the claims and their Nodes were read.
     pub freshness: Freshness,
-    /// How the objects were read that the plan is made from.
+    /// How the objects that the plan is made from were read.
     pub grounds: Freshness,
     /// Whether the plan passes over a NodePool whose last edit Karpenter has not seen.
     pub passes_over_edited: bool,
-    /// Whether others have given back as many nodes as the gang has since it ran out of them, if that is known.
+    /// Whether, since the gang ran out of capacity, others have given back as many nodes as it needs, if that is known.
     pub capacity_back: bool,
     /// Why the API server refused a NodeClaim of the attempt, if it did.
     pub create_refused: Option<&'a str>,
@@ -107,7 +107,7 @@ pub struct SnapshotParts {
 }
 
 impl SnapshotParts {
-    /// The parts of a gang with these claims of which no replica has records.
+    /// The parts of a gang with these claims, without the records of any replica.
     pub fn of(workload: &Workload, check: &str, claims: Vec<ClaimView>, now: Timestamp) -> Self {
         Self {
             now,

@@ -73,8 +73,8 @@ pub fn step(stored: &Journal, snapshot: &Snapshot<'_>) -> Step {
     Step::Moved(Box::new(moved))
 }
 
-/// Limits the deadline to what the policy gives. While the policy is unknown, only a gang that has nothing yet gets one. A gang
-/// that waits without a deadline has none: that time must not count for what it waits for next.
+/// Limits the deadline to what the policy gives. While the policy is unknown, only a gang that has nothing yet gets one. During
+/// a wait without a limit the gang has no deadline, so that this time does not count towards its next wait.
 fn bound_deadline(journal: &mut Journal, snapshot: &Snapshot<'_>) {
     let is_validating = journal.state == State::Validating;
     if is_validating && snapshot.plan.is_some_and(Outcome::waits_without_deadline) {
@@ -105,7 +105,7 @@ mod tests {
     use crate::policy::Policy;
     use jiff::Timestamp;
 
-    /// The deadline after a step of a gang without one that waits for its plan, or for its nodes.
+    /// The deadline after a step of a gang that had none and waits for its plan, or for its nodes.
     fn deadline(state: State, judged_by: JudgedBy<'_>, policy: &Policy) -> Option<Timestamp> {
         let now = Timestamp::from_second(1_800_000_000).unwrap();
         let admission = AdmissionId("1-0-a".into());

@@ -1,4 +1,4 @@
-//! The journal of a gang while it is reconciled: as it is stored, as the steps have left it, and what of it is not reported yet.
+//! The journal of a gang during a reconcile: as it is stored, as the steps have left it, and which transitions are not reported yet.
 //!
 //! Rule: the controller writes what [`StoredJournal::unsaved`] gives, and says with [`StoredJournal::saved`] that it did.
 
@@ -46,7 +46,7 @@ impl StoredJournal {
     /// The journal to start with, for a gang with these claims; `None` if there is nothing to do. The second value is why the
     /// stored journal is ignored, if it cannot be read.
     ///
-    /// Tenants can write the journal, so it does not decide which tier to buy from: `own_index` does, which this replica knows.
+    /// Tenants can write the journal, so it does not decide which tier to buy from. `own_index`, which this replica knows, does.
     ///
     /// # Errors
     /// A newer release wrote the journal.

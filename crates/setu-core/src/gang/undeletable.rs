@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use std::collections::BTreeMap;
 
-/// Whether all claims of these UIDs are given up. `since` says since when each that is left could not be deleted.
+/// Whether all claims with these UIDs are given up. `since` has the time from which each remaining claim could not be deleted.
 pub fn are_given_up<'u>(
     mut uids: impl Iterator<Item = &'u str>,
     since: &BTreeMap<String, Timestamp>,

@@ -45,8 +45,8 @@ pub fn desired(
         Reservation::Held { admission, .. } if *admission != journal.memory.admission => {
             under_another_admission(attempt, entry)
         }
-        // Its pods run without us, and a decision for another admission must not stop them. Or they are ungated: an eviction
-        // would delete them permanently, so they get their nodes late instead.
+        // Either its pods run without us, and a decision for another admission must not stop them, or they are ungated: an
+        // eviction would delete them permanently, so they get their nodes late instead.
         Reservation::Held { phase: AdmissionPhase::Running | AdmissionPhase::AdmittedPods, .. }
             if !journal.state.is_approved() =>
         {

@@ -7,7 +7,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 
-/// How long before the end of a Capacity Block Karpenter deletes its nodes: ten minutes before EC2 does.
+/// Karpenter deletes the nodes of a Capacity Block this long before its end: ten minutes before EC2 does.
 const BLOCK_ENDS_EARLY: SignedDuration = SignedDuration::from_mins(40);
 
 /// One capacity reservation of AWS, an On-Demand Capacity Reservation or a Capacity Block.

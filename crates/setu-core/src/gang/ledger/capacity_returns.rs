@@ -50,7 +50,7 @@ impl CapacityReturns {
         self.0.len()
     }
 
-    /// Counts that a gang's node of this NodePool is gone. Returns the Workload whose wait this ends.
+    /// Counts a node of this NodePool that gang `from` had and that is gone. Returns the Workload whose wait this ends.
     pub fn take(&mut self, node_pool: &str, from: &str) -> Option<WorkloadKey> {
         let wants =
             |gang: &str, w: &WaitingGang| w.missing > 0 && gang != from && w.node_pools.contains(node_pool);

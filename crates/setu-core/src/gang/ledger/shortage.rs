@@ -44,7 +44,7 @@ pub struct Remembered {
     pub shapes: Vec<Shape>,
 }
 
-/// Names what of these offerings ran out, and until when that is remembered; empty if nothing of them did.
+/// Names which of these offerings ran out, and until when that is remembered; empty if none did.
 pub fn named(wanted: &BTreeSet<Offering>, shortages: &[ShortageEntry]) -> String {
     let is_wanted = |exhausted: &&ShortageEntry| {
         let exhausted = BTreeSet::from([exhausted.offering.clone()]);
