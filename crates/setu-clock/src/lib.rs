@@ -53,8 +53,8 @@ impl Clock {
         origin.checked_add(elapsed).and_then(|now| now.checked_add(ahead)).unwrap_or(Timestamp::MAX)
     }
 
-    /// Adjusts the clock by an answer. `asked` and `received` are times of this clock, and the server answered within the second
-    /// after `date`. Returns the correction of the clock.
+    /// Adjusts the clock to an answer of the API server. `asked` and `received` are times of this clock, and the server answered
+    /// within the second after `date`. Returns the correction of the clock.
     pub fn adjust(&self, asked: Timestamp, date: Timestamp, received: Timestamp) -> SignedDuration {
         let late = date.duration_since(received);
         let early = asked.duration_since(date) - GRAIN;

@@ -45,7 +45,7 @@ pub const SLICE_REPLACES: &str = "kueue.x-k8s.io/workload-slice-replacement-for"
 pub const REQUEUED: &str = "Requeued";
 /// Reason of that condition on a Workload that Setu keeps out of its queue.
 pub const REFUSED: &str = "RefusedBySetu";
-/// Reason of that condition on a Workload that Setu kept out before.
+/// Reason of that condition on a Workload that Setu no longer keeps out.
 pub const ALLOWED: &str = "RefusalBySetuEnded";
 /// Kueue: its own finalizer on Workloads, removed once their pods are stopped.
 pub const KUEUE_FINALIZER: &str = "kueue.x-k8s.io/resource-in-use";
@@ -127,8 +127,8 @@ pub const NODEPOOL_HASH: &str = "karpenter.sh/nodepool-hash";
 pub const NODEPOOL_HASH_VERSION: &str = "karpenter.sh/nodepool-hash-version";
 /// Karpenter: whether `minValues` were relaxed when the claim was created.
 pub const MIN_VALUES_RELAXED: &str = "karpenter.sh/nodeclaim-min-values-relaxed";
-/// Karpenter, where it handles dynamic resource allocation: the drivers, with commas, whose ResourceSlices a node needs to count as
-/// initialized.
+/// Karpenter, where it handles dynamic resource allocation: the drivers whose ResourceSlices a node needs to count as initialized,
+/// separated by commas.
 pub const DRA_DRIVERS: &str = "karpenter.sh/requested-dra-drivers";
 /// Karpenter: spot, on-demand or reserved.
 pub const CAPACITY_TYPE: &str = "karpenter.sh/capacity-type";

@@ -15,7 +15,7 @@
 //! | client | `RetryInClient` |
 //! | simulator | `AdoptStranger`, `SweepBeforeStores`, `SelectorMissing`, `VerdictBeforeCleanup`, `DeleteWithoutUid`, `CreateWithoutJournal`, `ActOnStaleJournal`, `ActOnConflict` |
 //!
-//! The last five are hooks in the order of requests. The model has a copy of that order, so both must find them.
+//! The last five of `simulator` concern the order of requests. The model has a copy of that order, so both must find them.
 
 pub use crate::planted;
 #[cfg(feature = "planted-bugs")]

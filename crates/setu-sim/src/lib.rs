@@ -1,7 +1,7 @@
 //! The embedded cluster: an API server in this process, actors that stand for Kueue, Karpenter and the other
 //! components, and injected faults.
 //!
-//! The controller runs against it unchanged; what plays it there stands in the package `setu`. Time is tokio's, so a
+//! The controller runs against it unchanged; the code that runs it there is in the package `setu`. Time is tokio's, so a
 //! test with paused time simulates hours in milliseconds. One seed determines all random choices.
 
 pub mod actors;

@@ -71,7 +71,7 @@ pub struct WeatherRule {
     /// Devices that drivers publish on the Node, by driver.
     #[serde(default)]
     devices: BTreeMap<String, u32>,
-    /// Time from the Node being Ready until they do.
+    /// Time from when the Node is Ready until drivers publish them.
     devices_delay: Option<Span>,
     /// Multiplies the price of the offers.
     price_factor: Option<f64>,
@@ -171,7 +171,7 @@ impl Weather {
         self.at(place).flat_map(|rule| rule.devices.clone()).collect()
     }
 
-    /// Minimum time from the Node being Ready until they do.
+    /// Minimum time from when the Node is Ready until drivers publish its devices.
     pub fn devices_delay(&self, place: &Location) -> Duration {
         longest(self.at(place).filter_map(|r| r.devices_delay))
     }

@@ -1,19 +1,19 @@
-//! The instance types of a cloud as Karpenter's own provider reckons with them, embedded at build time.
+//! The instance types of a cloud, with the figures that its Karpenter provider calculates, embedded at build time.
 //!
 //! Called by `shapes` for what neither policy nor Nodes state. `just catalogue` generates the facts.
 //!
-//! EC2: sizes, labels and prices are those of karpenter-provider-aws (catalogue/main.go): memory less 7.5 % for the machine, less
-//! what the kubelet keeps; pods by network interfaces. The provider has prices in dollars of us-east-1 and of the US government's
-//! regions. Those of other regions are estimates: the price of us-east-1 times what the region's was of it on an earlier day
-//! (catalogue/regions.go). Left out are the size of the root volume, which the EC2NodeClass says, and types that AWS no longer
-//! describes.
+//! EC2: sizes, labels and prices are those of karpenter-provider-aws (catalogue/main.go): memory minus 7.5 % for the machine, minus
+//! what the kubelet keeps; pods as limited by network interfaces. The provider has prices in dollars for us-east-1 and the US
+//! government's regions. Prices of other regions are estimates: the price in us-east-1 times the ratio of the two regions' prices on
+//! an earlier day (catalogue/regions.go). Left out are the size of the root volume, which the EC2NodeClass sets, and types that AWS
+//! no longer describes.
 //!
-//! Azure and Google Cloud: the types stand in tables that are kept by hand (catalogue/azure.csv and catalogue/google.csv, which say
-//! where each fact is from and which types they leave out), with labels and what pods may use as these providers reckon them
-//! (catalogue/others). How many pods a node of Azure takes, its AKSNodeClass says. Azure's prices are those of all regions that its
-//! provider ships.
+//! Azure and Google Cloud: the types are in hand-written tables (catalogue/azure.csv and catalogue/google.csv, which name the source
+//! of each fact and the types that they leave out), with labels and what pods may use as these providers calculate them
+//! (catalogue/others). The AKSNodeClass sets how many pods an Azure node takes. Azure's prices are those that its provider ships, for
+//! all of the provider's regions.
 //!
-//! Rule: each provider's is decoded when it is first asked for, and then shared.
+//! Rule: the catalogue of each provider is decoded when it is first used, and then shared.
 
 mod capacity;
 
@@ -48,7 +48,7 @@ static ALL: [EmbeddedCatalogue; 3] = [
         types: LazyLock::new(|| decode(include_bytes!("catalogue/gcp.json.gz"))),
     },
 ];
-/// Under this group EKS Auto Mode has the labels of Karpenter's provider.
+/// The prefix under which EKS Auto Mode has the labels of Karpenter's AWS provider.
 const AUTO_MODE: &str = "eks.amazonaws.com/";
 const AWS: &str = "karpenter.k8s.aws/";
 
@@ -85,7 +85,7 @@ pub struct Type {
     pub shape: Arc<Shape>,
     /// Values of the labels, in the order of the keys; empty where it has none.
     labels: Box<[Arc<str>]>,
-    /// An hour on demand, in the order of the regions; nothing where no price is known.
+    /// Hourly on-demand prices in millionths, in the order of the regions; zero where no price is known.
     prices: Box<[u64]>,
 }
 
@@ -98,16 +98,16 @@ struct EstimatedPrices {
     first: usize,
 }
 
-/// Of which region a price of the catalogue is.
+/// A price of the catalogue, by the region that it belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListPrice {
-    /// Of the region where the node would be.
+    /// The price of the region where the node would be.
     There(Price),
     /// An estimate for that region.
     Estimate(Price),
-    /// Of the usual region, where nobody says in which one the node would be.
+    /// The price of the usual region, because the node's region is not known.
     Usual(Price),
-    /// Of the usual region, while the node would be in one of which no price is known: only to compare types by.
+    /// The price of the usual region, because none is known for the node's region: only used to compare types.
     Elsewhere(Price),
 }
 
@@ -164,7 +164,7 @@ impl Catalogue {
         Source::Catalogue { date: Arc::clone(&self.date), estimated_by: day }
     }
 
-    /// That it is older than a year, and what to do about it, for people; nothing while it is not.
+    /// A message for people if it is older than a year, with the remedy. `None` otherwise.
     pub fn outdated(&self, now: Timestamp) -> Option<String> {
         let ends = self.date.parse::<Date>().ok()?.checked_add(1.year()).ok()?;
         let is_over = now.to_zoned(TimeZone::UTC).date() > ends;

@@ -357,7 +357,7 @@ impl Prices<'_> {
     }
 }
 
-/// A number that is equal for claims with equal prices, under any prices of their check, while those do not change.
+/// A hash of what the price of a claim depends on: equal hashes mean equal prices, as long as prices do not change.
 pub fn priced_as(claim: &NodeClaim) -> u64 {
     let mut hasher = DefaultHasher::new();
     claim.annotation(names::CHECK).hash(&mut hasher);

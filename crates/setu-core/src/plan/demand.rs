@@ -152,8 +152,8 @@ fn provided_elsewhere(queue: &ClusterQueue, request: &Request<'_>) -> String {
     format!("no pod set is on a flavor that check {} provides for", request.check)
 }
 
-/// Names of the pod sets that `check` provides for: those with an assigned flavor that it covers, and
-/// that no check of ours before it in the alphabet covers.
+/// Names of the pod sets that `check` provides for: it covers one of their assigned flavors, and no check of Setu's that comes
+/// earlier in the alphabet does.
 pub fn covered(
     queue: Option<&ClusterQueue>,
     workload: &Workload,
@@ -186,7 +186,7 @@ pub fn pods_of(workload: &Workload) -> u32 {
     workload.spec.pod_sets.iter().map(|pod_set| pods(workload, pod_set)).sum()
 }
 
-/// The Workload as its quota was granted: none of its pods done, and none given up while they ran.
+/// The Workload as it was when its quota was granted: before any of its pods finished, or an elastic Job gave any up.
 pub fn as_granted(workload: &Workload) -> Workload {
     let mut all = workload.clone();
     for pod_set in &mut all.spec.pod_sets {
@@ -198,7 +198,7 @@ pub fn as_granted(workload: &Workload) -> Workload {
     all
 }
 
-/// Pods that quota was granted for. Kueue lowers the count of the pod set alone where an elastic Job shrinks.
+/// The number of pods that quota was granted for. If an elastic Job shrinks, Kueue lowers only the count in the pod set.
 pub fn granted(workload: &Workload, pod_set: &PodSet) -> i32 {
     let assignments = workload.admission().map_or(&[][..], |a| &a.pod_set_assignments);
     let assigned = assignments.iter().find(|psa| psa.name == pod_set.name);
@@ -227,8 +227,8 @@ pub fn predecessors(workload: &Workload, find: impl Fn(&str) -> Option<Arc<Workl
     slices.take(SLICES).filter(|slice| slice.is("Admitted")).collect()
 }
 
-/// Pods of a pod set that earlier slices have nodes for. Each got nodes for what was more than in
-/// those before it, and gives none back before the Job ends.
+/// Pods of a pod set that earlier slices have nodes for. Each slice got nodes only for pods that it had more than the slices before
+/// it, and keeps them until the Job ends.
 fn placed(cluster: &Cluster<'_>, pod_set: &str) -> u32 {
     let of = |slice: &Arc<Workload>| {
         let same = slice.spec.pod_sets.iter().find(|p| p.name == pod_set)?;
@@ -246,8 +246,8 @@ pub fn each(defaults: Defaults<'_>, pod_set: &PodSet) -> Result<ResourceList, Ob
         .map_err(|e| super::bad_quantity(&format!("pod set {}", pod_set.name), &e))
 }
 
-/// What no node can ever be: what the selector and the affinity of a pod ask for together, where no term of the
-/// affinity can be met, whatever NodePools offer.
+/// The obstacle that no node can ever meet the node selector and the node affinity of a pod together, whatever NodePools offer: no
+/// term of the affinity can be met.
 fn contradiction(pod_set: &str, spec: &PodSpec) -> Option<Obstacle> {
     let mut asked = Requirements::default();
     for key in keys(spec) {

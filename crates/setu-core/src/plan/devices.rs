@@ -43,8 +43,7 @@ fn count(devices: u64) -> Quantity {
     Quantity(devices.to_string())
 }
 
-/// The entries, one for each class, whose devices a node with these requirements has for certain. Of several for a class, the one
-/// with the most.
+/// The entries whose devices a node with these requirements has for certain: for each class, the one with the most devices.
 pub fn certain<'d>(entries: &'d [NodeDevices], requirements: &Requirements) -> Vec<&'d NodeDevices> {
     let is_met = |entry: &&NodeDevices| {
         let mut all = requirements.clone();
@@ -60,9 +59,9 @@ pub fn certain<'d>(entries: &'d [NodeDevices], requirements: &Requirements) -> V
     by_class.into_values().collect()
 }
 
-/// Adds these devices to what a shape offers. They take the place of the extended resources that the policy names with them: no
-/// device plugin serves those where a driver publishes the devices. NodePool limits and budgets still count those. Where the shape
-/// has fewer of them than the policy states devices, the shape is right.
+/// Adds these devices to what a shape offers. They replace the extended resources that their entries name, because no device plugin
+/// serves these where a driver publishes the devices; NodePool limits and budgets still count them. If the shape has fewer of such a
+/// resource than its entry states devices, the shape's number counts.
 pub fn add_to(shape: &mut Shape, entries: &[&NodeDevices]) {
     shape.capacity = shape.counts_with();
     for entry in entries {
@@ -75,8 +74,8 @@ pub fn add_to(shape: &mut Shape, entries: &[&NodeDevices]) {
     }
 }
 
-/// The ways to give each pod of a pod set its devices from a node: one entry for each class that it asks for, in the policy's order.
-/// At least one, which is empty if it asks for none.
+/// The ways to give each pod of a pod set its devices from a node, in the policy's order. Each way has one entry for each class that
+/// the pod asks for; if it asks for none, the only way is empty.
 ///
 /// # Errors
 /// No entry has enough devices of a class for a pod.

@@ -131,7 +131,7 @@ pub struct Request<'a> {
 pub enum OptionSelection<'a> {
     /// The first option from this index on whose gates are open. An exhausted one only if all are exhausted.
     From(u32),
-    /// The option that was accepted before. Only whether its NodePools still serve is checked again.
+    /// The option that was accepted before. Of its gates, only the readiness of its NodePools is checked again.
     Accepted {
         /// Its index when it was accepted.
         option_index: u32,

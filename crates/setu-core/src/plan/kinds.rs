@@ -1,15 +1,15 @@
-//! The kinds, one object of each for the whole cluster or more, that plans are made from.
+//! The kinds that plans are made from and that are read whole: every object in the cluster.
 //!
-//! One line below adds a kind: to what a plan is made from, to the watches and reads of the controller (`controllers/plan_kinds`), and to
-//! what `setu plan` reads (`cli/plan/from_cluster`). By hand remain the ClusterRoles, `RESOURCES` in `cluster/client` and `api/kinds` of
-//! `setu-sim`; a test of `controllers/plan_kinds` asks for them.
+//! One line below adds a kind to what plans are made from, to the watches and reads of the controller (`controllers/plan_kinds`), and
+//! to what `setu plan` reads (`cli/plan/from_cluster`). These must be changed by hand: the ClusterRoles, `RESOURCES` in
+//! `cluster/client` and `api/kinds` of `setu-sim`; a test of `controllers/plan_kinds` checks them.
 
 use serde_json::Value;
 use std::sync::Arc;
 
-/// Hands the list of kinds to a macro. Each has its name in [`PlanObjects`], its type, its resource, its plural for
-/// people, whether each cluster serves it, and two functions that `controllers/plan_kinds` calls: which changes wake gangs that wait
-/// for a plan, and what of the objects ends a refusal when it changes.
+/// Passes the list of kinds to a macro. Each entry has the field in [`PlanObjects`], the type, the resource, the plural for people,
+/// whether each cluster serves the kind, and two functions that `controllers/plan_kinds` calls: which changes wake gangs that wait
+/// for a plan, and which part of the objects ends a refusal when it changes.
 #[macro_export]
 macro_rules! for_each_plan_kind {
     ($then:ident) => {

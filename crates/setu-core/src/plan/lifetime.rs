@@ -1,7 +1,7 @@
 //! Whether nodes live as long as their pods may run.
 //!
-//! Rule: this only adds notes and never refuses. Karpenter removes a node of that age whatever runs there, but a Job may end long
-//! before its limit.
+//! Rule: this only adds notes and never refuses. Karpenter removes a node at the age `expireAfter`, whatever runs there, but a Job may
+//! end long before its limit.
 
 use super::claim::Draft;
 use super::demand::PodSetDemand;

@@ -12,8 +12,7 @@ use crate::names;
 use std::sync::Arc;
 
 impl Plan {
-    /// 16 hexadecimal digits that change when what would be created changes, a dot, and 16 digits that do not change with the
-    /// listed instance types.
+    /// 16 hexadecimal digits that hash what would be created, a dot, and 16 that hash the same without the listed instance types.
     pub fn hash(&self) -> String {
         format!("{}.{}", self.hash_of(NodeClaimSpec::clone), self.hash_of(without_types))
     }
@@ -46,7 +45,7 @@ impl Plan {
         claims.iter().all(|claim| groups.iter().any(|(slot, _)| is_like(slot, claim)))
     }
 
-    /// Takes over the instance types of these claims for nodes that differ from one of them only in these: price changes reorder
+    /// Takes over the instance types of these claims, for nodes that differ from a claim only in their types: price changes reorder
     /// the cheapest types. If volumes may have been bound since (`narrows`), nodes may also be in fewer zones. `None` if no nodes
     /// match a claim.
     #[must_use]

@@ -78,7 +78,7 @@ pub fn pod_set_updates(pod_sets: &[String], gang: &str, pinning: Pinning) -> Vec
         effect: Some("NoSchedule".to_owned()),
         ..Toleration::default()
     };
-    // Of nodes that were taken over without a journal nobody knows whether they bear the taint.
+    // Nodes that were taken over without a journal may have the taint or not.
     let may_be_tainted = matches!(pinning, Pinning::SelectorAndTaint | Pinning::Auto);
     let tolerations = if may_be_tainted { vec![toleration] } else { Vec::new() };
     pod_sets
@@ -153,7 +153,7 @@ pub fn plan(cluster: &Cluster<'_>, request: &Request<'_>) -> Outcome {
         let shortage = tried::shortage(cluster, &plan);
         let next = match request.selection {
             OptionSelection::Like(claims) => like(plan, claims),
-            // What was seen to run out is tried again, and what Karpenter holds for out is not.
+            // Capacity that ran out lately is tried again, unless Karpenter's metrics report that it is out.
             _ => Some(plan).filter(|_| shortage.as_ref().is_none_or(|s| s.reported_until.is_none())),
         };
         tried.exhausted.extend(shortage.map(|shortage| (option, shortage)));
@@ -173,7 +173,7 @@ fn is_taken(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> bool {
     }
 }
 
-/// Whether what stands in the way is waited for a moment, rather than another option taken.
+/// Whether planning waits a moment for the obstacle to clear, instead of taking another option.
 fn is_awaited(cluster: &Cluster<'_>, obstacle: &Obstacle) -> bool {
     obstacle.reason == ObstacleReason::NodePoolEdited && cluster.edited == Edited::Awaited
 }
@@ -187,16 +187,16 @@ pub struct OptionReport {
     pub plan: Result<Plan, Obstacle>,
     /// What each gate says.
     pub reports: Vec<gates::GateReport>,
-    /// NodePools that do not come into question for it.
+    /// NodePools that are not eligible for it.
     pub passed_over: Vec<PassedOver>,
-    /// That its nodes have no capacity anywhere, and who says so.
+    /// The shortage and its source, if some of its nodes have no capacity anywhere.
     pub shortage: Option<String>,
 }
 
 /// Every provisioning option, with what each gate says.
 ///
 /// # Errors
-/// What planning comes to where no option is needed.
+/// The outcome of planning, if it ends before there are options.
 pub fn option_reports(cluster: &Cluster<'_>, request: &Request<'_>) -> Result<Vec<OptionReport>, Outcome> {
     let needs = Needs::of(cluster, request)?;
     let option_report = |option: ProvisioningOption| {

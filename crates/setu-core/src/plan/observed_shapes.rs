@@ -1,8 +1,8 @@
 //! What nodes of each instance type have shown, and for how long it counts.
 //!
-//! Kept by NodePool, because each may share devices differently. The ledger keeps it, and `setu plan` rebuilds it. Rule: a node
-//! counts for its type while it exists, and for an hour after the first one is gone. So an attempt that failed because of it is
-//! not repeated unchanged, and an unhealthy node is dropped in time.
+//! Kept for each NodePool, because each may share devices differently. The ledger holds it, and `setu plan` rebuilds it. Rule: a node
+//! counts for its type while it exists; deleted nodes count until an hour after the first of them went. So an attempt that failed
+//! because of a node is not repeated unchanged, and an unhealthy node is dropped in time.
 
 use super::resources;
 use super::shape::Shape;

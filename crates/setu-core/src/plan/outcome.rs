@@ -137,7 +137,7 @@ pub struct Most {
     pub resources: ResourceList,
     /// Whether it may be of an unknown type and have more.
     pub or_more: bool,
-    /// The device that it cannot have more of even so, because its requirements state the number.
+    /// The device whose highest number is known even for an unknown type, because its requirements state the number.
     pub counted: Option<String>,
     /// Resources whose amount is unknown for one of its possible types.
     pub unknown: BTreeSet<UnknownAmount>,

@@ -1,5 +1,5 @@
-//! Finds probable mistakes in a valid policy, most of them by the catalogue: limits of phases and tiers that exceed the gang's, shapes larger than their instance
-//! type or of an unknown one, absurd prices, and devices that every node would have.
+//! Finds probable mistakes in a valid policy, most of them with the catalogue: phase and tier limits longer than the gang's, shapes
+//! larger than their instance type or of an unknown type, absurd prices, and devices that every node would have.
 
 mod money;
 

@@ -19,8 +19,8 @@ use std::sync::Arc;
 /// Most candidates whose reasons a message lists.
 const SHOWN: usize = 4;
 
-/// Whether all live claims of a NodePool must be known to plan by this policy: it has limits, shapes are learnt from its nodes, or a
-/// tier's capacity reservations may have nodes of it.
+/// Whether planning by this policy must know all live claims of a NodePool: it has limits, shapes are learnt from its nodes, or its
+/// nodes may use a tier's capacity reservations.
 pub fn needs_all_claims(policy: &Policy, pool: &NodePool) -> bool {
     let is_limited = pool.spec.limits.as_ref().is_some_and(|limits| !limits.is_empty());
     let learns = match policy.packing {

@@ -18,7 +18,7 @@ pub struct PoolReservation {
     pub most: ResourceList,
     /// How many of them may have even more, because their type is unknown.
     pub or_more: u32,
-    /// The devices that these cannot have more of even so.
+    /// The devices whose highest number is known even for these nodes.
     pub counted: BTreeSet<String>,
     /// Resources whose amount is unknown for some of them.
     pub unknown: BTreeSet<UnknownAmount>,

@@ -1,7 +1,7 @@
 //! What a node of an instance type offers to pods, as a Node, a NodeClaim or the catalogue shows it.
 //!
-//! Rule: among several Nodes the least counts, but the most of a device: a node that lacks some is unhealthy, not smaller. So a
-//! single Node that lacks devices is not trusted.
+//! Rule: among several Nodes, the least amount of a resource counts, but the highest number of a device: a node that lacks some is
+//! unhealthy, not smaller. So a single Node that lacks devices is not trusted.
 
 mod unknown;
 
@@ -89,7 +89,7 @@ impl Shape {
         Self { allocatable, ..self.clone() }
     }
 
-    /// What a node counts with in its NodePool's limits, as Karpenter counts.
+    /// The amounts by which a node counts towards its NodePool's limits, as Karpenter counts.
     pub fn counts_with(&self) -> ResourceList {
         resources::max(&self.allocatable, &self.capacity)
     }

@@ -1,8 +1,8 @@
-//! The taint of a gang, which pods tolerate a taint, and taints that a Node has and its NodeClaim does not state: set by its user
-//! data or by its provider.
+//! The taint of a gang, which pods tolerate a taint, and taints of a Node that its NodeClaim does not state: its user data or its
+//! provider set them.
 //!
-//! Rule: a taint that the NodeClaim does not state is ignored if all pods of the gang name it in a toleration. A toleration of every
-//! taint does not count, and neither does one of a taint by which Kubernetes or Karpenter report a passing state.
+//! Rule: a taint that the NodeClaim does not state is ignored if all pods of the gang name it in a toleration. Tolerations of every
+//! taint do not count, nor do tolerations of taints by which Kubernetes or Karpenter report a temporary state.
 
 use super::demand::demand;
 use super::{Cluster, Request};
@@ -45,7 +45,7 @@ pub fn may_stay(taint: &Taint) -> bool {
     taint.effect != "PreferNoSchedule" && !PASSING.iter().any(|prefix| taint.key.starts_with(prefix))
 }
 
-/// Those of these taints that the pods of every pod set of the gang tolerate for ever, by their keys.
+/// The taints among these that the pods of every pod set of the gang tolerate by key, without a time limit.
 pub fn tolerated(cluster: &Cluster<'_>, request: &Request<'_>, mut taints: Vec<Taint>) -> Vec<Taint> {
     taints.retain(may_stay);
     if taints.is_empty() {

@@ -379,7 +379,7 @@ mod tests {
         assert_eq!((obstacle.reason, obstacle.until), (ObstacleReason::CapacityShort, Some(until)));
         let words = "no tier can be used: spot: out of capacity by Karpenter's metrics: p5 (spot capacity in a zone); nothing is requested until they show capacity; on-demand: out of capacity by Karpenter's metrics: p5 (on-demand";
         assert!(obstacle.message.starts_with(words), "{}", obstacle.message);
-        // On-demand was seen to run out, and Karpenter's metrics say nothing of it, so it is tried again.
+        // On-demand ran out lately, but Karpenter's metrics do not report it as out, so it is tried again.
         let Outcome::Provision(plan) = planned(&world, &page(1)) else { panic!("no plan") };
         let passed: Vec<&str> = plan.passed_over.iter().map(|one| one.node_pool.as_str()).collect();
         assert_eq!((&*plan.option_name, passed), ("tier on-demand", vec!["tier spot"]));

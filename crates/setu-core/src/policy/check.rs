@@ -245,7 +245,7 @@ impl Findings {
         }
     }
 
-    /// Reports what a layer states although `retry.compat: Setu`, in any layer, sets it.
+    /// Reports values that a layer states although `retry.compat: Setu`, in this layer or another one, sets them.
     fn brought_by_compat(&mut self, at: &Path, spec: &ProvisioningParametersSpec) {
         let at_retry = at.key("retry");
         let retry = spec.retry.clone().unwrap_or_default();

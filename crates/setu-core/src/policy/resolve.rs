@@ -30,7 +30,7 @@ fn set_some<T: Clone>(value: &mut Option<T>, stated: Option<&T>) {
     }
 }
 
-/// Merges and states the fields of a table. Each row names the place of a field in a layer, and in the policy.
+/// Generates `overlay` and `state` from a table of fields. Each row names the place of a field in a layer, and in the policy.
 macro_rules! fields {
     (
         always { $([$($group:ident).*] $stated:ident => $($own:ident).+,)* }

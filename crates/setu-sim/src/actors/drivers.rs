@@ -1,4 +1,4 @@
-//! The drivers of devices on the Nodes: they publish ResourceSlices once a Node is ready, and when the weather changes, as it says.
+//! The device drivers on Nodes: they publish the weather's ResourceSlices once a Node is ready, and again when the weather changes.
 
 use super::karpenter::{place, weather};
 use super::{Actor, ObjectChange, Stage};
@@ -50,7 +50,7 @@ impl Actor for Drivers {
     }
 }
 
-/// Publishes the devices of a Node once the weather lets them come.
+/// Publishes the devices of a Node after the delay that the weather sets.
 fn publish_later(node: &Value, stage: &mut Stage<<Drivers as Actor>::Timer>) {
     let delay = weather(&stage.server.user(Drivers::NAME)).devices_delay(&place_of(node));
     stage.after(delay, (name(node).to_owned(), uid(node).to_owned()));

@@ -165,7 +165,7 @@ impl<'n> Host<'n> {
     }
 }
 
-/// Adds to the hosts what DeviceClasses serve as extended resources: the devices of the driver with the name of the class.
+/// Adds to the hosts the extended resources that DeviceClasses serve: the devices of the driver that has the name of the class.
 fn add_devices(user: &User, hosts: &mut [Host]) {
     let slices = user.list(&kinds::RESOURCE_SLICE);
     for class in user.list(&kinds::DEVICE_CLASS) {

@@ -1,7 +1,7 @@
 //! What pods ask for by dynamic resource allocation, as counts of devices by DeviceClass.
 //!
-//! Sources: the ResourceClaimTemplates of the pods, and KEP-5004, by which the scheduler turns requests for an extended resource that
-//! a DeviceClass serves into a ResourceClaim. Such devices are in ResourceSlices and not in a Node's allocatable, so a NodeClaim that
+//! Sources: the ResourceClaimTemplates of the pods, and KEP-5004: if a DeviceClass serves an extended resource, the scheduler turns
+//! requests for it into a ResourceClaim. Such devices are in ResourceSlices and not in a Node's allocatable, so a NodeClaim that
 //! requests them never initializes.
 
 use super::{class_of, resource_of};
@@ -62,7 +62,7 @@ pub fn with_devices(
     Ok(all)
 }
 
-/// The class's resource in place of one that a DeviceClass serves; `None` for a resource that nodes report themselves.
+/// The resource that stands for a DeviceClass, if one serves this resource; `None` if nodes report it themselves.
 fn served(cluster: &Cluster<'_>, request: &Request<'_>, resource: &str) -> Result<Option<String>, String> {
     let entries = &request.policy.devices;
     if let Some(class) = class_of(resource) {

@@ -155,7 +155,7 @@ fn groups<'p>(plan: &'p Plan, wanted: &PoolReservation) -> Vec<(&'p Slot, u32)> 
     plan.groups().into_iter().filter(|(slot, _)| slot.node_pool == wanted.node_pool).collect()
 }
 
-/// The least of a resource that the gang's nodes on a NodePool count with: each node as its smallest possible type.
+/// The least amount of a resource that the gang's nodes on a NodePool can count as: each node as its smallest possible type.
 fn least(
     key: &str,
     wanted: &PoolReservation,
@@ -217,7 +217,7 @@ fn remedy(
     )
 }
 
-/// Names the type that makes a node of this slot count with that much of a resource. `None` if that is no more than the node asks
+/// Names the type that a node of this slot counts as for a resource, with the amount. `None` if that is no more than the node asks
 /// for, or if no known type has it.
 fn largest(slot: &Slot, key: &str, cluster: &Cluster<'_>, policy: &Policy) -> Option<String> {
     let claim = &slot.template.spec;
@@ -238,7 +238,7 @@ fn from<'a>(cluster: &Cluster<'a>, policy: &'a Policy, claim: &'a NodeClaimSpec)
     }
 }
 
-/// What a claim counts with. Before launch, that of the largest type that it may become.
+/// The amounts that a claim counts as. Before launch, those of the largest type that it may become.
 pub(super) fn most_of(claim: &NodeClaim, cluster: &Cluster<'_>, policy: &Policy) -> ResourceList {
     let counted = claim.counts_with().clone();
     if claim.status.as_ref().is_some_and(|status| !status.capacity.is_empty()) {

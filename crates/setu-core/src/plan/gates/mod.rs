@@ -1,8 +1,8 @@
 //! Decides whether a plan may be bought now: each gate allows it, warns, makes it wait or refuses it, with figures.
 //!
-//! Rule: pure. A gate that makes a plan wait names what has to change: a watch wakes the gang, or the time in `Obstacle::until`. A gate
-//! that refuses names what the policy or the Workload would have to be. The first closed gate counts, so a gate whose wait has no
-//! deadline comes before the others.
+//! Rule: gates are pure. A gate that makes a plan wait names what has to change; a watch, or the time in `Obstacle::until`, wakes the
+//! gang. A gate that refuses names how the policy or the Workload would have to change. The first closed gate counts, so a gate whose
+//! wait has no deadline comes before the others.
 
 pub mod budget;
 pub mod capacity;

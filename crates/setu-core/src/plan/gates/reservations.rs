@@ -22,7 +22,7 @@ pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Gat
     vec![time(report(), cluster, request, tier), room(report(), (cluster, request), plan, (tier, next))]
 }
 
-/// Where nodes come from that find no room in the reservations.
+/// Where nodes come from if the reservations have no room for them.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Next {
     /// From the next tier.

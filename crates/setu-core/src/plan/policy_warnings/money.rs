@@ -7,16 +7,16 @@ use crate::policy::path::{Finding, Path};
 
 /// API group of the provider whose instance types are all in the catalogue.
 const EC2: &str = "karpenter.k8s.aws";
-/// A price above the list price by this factor is probably a mistake in dollars, and so is such a multiplier.
+/// In dollars, a price above this many times the list price is probably a mistake, and so is a multiplier above this.
 const FACTOR: u64 = 10;
-/// A price below this fraction of the list price is probably a mistake too: no discount is that high. So is such a multiplier.
+/// A price below the list price divided by this is probably a mistake too: no discount is that high. So is a multiplier below 1/`PART`.
 const PART: u64 = 20;
 const MICROS: u64 = 1_000_000;
 /// More than any machine costs per hour, in millionths.
 const MOST_EXPENSIVE: u64 = 10_000 * MICROS;
 
-/// Reports prices of zero, far from the list price or of unknown types, such multipliers, and list prices that count
-/// unchanged in another currency.
+/// Reports prices that are zero, far from the list price or of unknown types, multipliers with such faults, and list prices that
+/// count unchanged in another currency.
 pub fn absurd(at: &Path, budget: &Budget) -> Vec<Finding> {
     let in_dollars = budget.currency.unwrap_or_default() == Currency::default();
     let Some(catalogue) = catalogue::of(EC2) else { return Vec::new() };

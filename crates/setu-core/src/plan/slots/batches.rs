@@ -36,7 +36,7 @@ impl Site<'_> {
         for batch in &mut batches {
             batch.needs.retain(|key, _| room.contains_key(key));
             if batch.needs.is_empty() {
-                // Pods without these give no hint of how many of them fit.
+                // Pods that ask for none of these resources give no hint of how many of them fit.
                 batch.per_node = 1;
             }
         }

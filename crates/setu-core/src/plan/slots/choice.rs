@@ -1,8 +1,8 @@
 //! What a claim leaves the provider to choose from: the cheapest types, with as many distinct values of a label as `minValues`
 //! asks for.
 //!
-//! Karpenter launches nothing for a claim whose types have fewer values of a label than that. So the claim lists types that have
-//! enough, and pods are packed only into nodes that enough types hold.
+//! Karpenter launches nothing for a claim whose types have fewer values of a label than that. So the claim lists types with enough
+//! values, and pods are packed only into kinds of nodes whose content enough types can hold.
 
 use super::Site;
 use crate::api::pod::ResourceList;
@@ -66,7 +66,7 @@ impl Site<'_> {
         Ok(types)
     }
 
-    /// These kinds; those that are too large for enough types to hold their content get no room.
+    /// These kinds. A kind gets no room if it is so large that too few types can hold its content.
     pub(super) fn with_choice(&self, kinds: &[NodeKind]) -> Vec<NodeKind> {
         if !self.asks_choice() {
             return kinds.to_vec();

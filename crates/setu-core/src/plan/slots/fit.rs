@@ -200,7 +200,7 @@ fn why_not<'s>(
         .then_some("Karpenter's provider for Google Cloud counts one GPU for each machine")
 }
 
-/// Whether the policy leaves open if pods share nodes and it matters. Kwok nodes cost nothing.
+/// Whether the policy leaves open if pods share nodes, except on kwok nodes, which cost nothing.
 fn is_open(request: &Request<'_>, family: &Family<'_>) -> bool {
     request.policy.packing == PackingMode::Auto && !family.draft.node_class().is_kwok()
 }

@@ -168,7 +168,7 @@ impl GangPacker<'_> {
         for family in families {
             let taints = family.draft.taints(request.gang, self.pinning);
             // With packing, a DaemonSet that may appear takes a pod's room, so it counts. A node for a single pod has room to
-            // spare, or shows that it has not.
+            // spare, or shows after launch that it has none.
             let daemons = daemons::overhead(family.draft, &taints, cluster, family.fills)?;
             sites.push(Site { cluster, request, family, taints, daemons, has_offers: OnceCell::new() });
         }

@@ -7,7 +7,7 @@ use crate::plan::demand::PodSetDemand;
 use crate::plan::{Cluster, Request, daemons, taints};
 use k8s_openapi::api::core::v1::Toleration;
 
-/// The pinning of a plan. `notes` gets what is to be said against it.
+/// The pinning of a plan. Its drawbacks are added to `notes`.
 pub fn of(
     cluster: &Cluster<'_>,
     request: &Request<'_>,

@@ -230,7 +230,7 @@ impl Site<'_> {
             named && resources::first_insufficient(requests, &shape.room(&ResourceList::new())).is_none()
         };
         let listed = !types.is_empty() || self.family.known.is_bounded;
-        // Where any type is possible, knowing a large type does not make it likely.
+        // If any type is possible, a large type is not likely just because it is known.
         let holding = || shapes().filter(|_| listed).filter(may_be);
         let mut most =
             holding().fold(requests.clone(), |most, shape| resources::max(&most, &shape.counts_with()));

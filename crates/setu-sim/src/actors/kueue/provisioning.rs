@@ -1,4 +1,4 @@
-//! Kueue's own provisioning check: asks for capacity by a ProvisioningRequest, and answers as its conditions say.
+//! Kueue's own provisioning check: requests capacity with a ProvisioningRequest, and answers according to its conditions.
 
 use super::set_status;
 use crate::api::kinds;
@@ -22,7 +22,7 @@ fn config_of(user: &User, check: &str) -> Option<Arc<Value>> {
     user.get(&kinds::PROVISIONING_REQUEST_CONFIG, "", config).filter(|_| is_ours)
 }
 
-/// Reports the checks that can be answered as active.
+/// Sets Active on the checks that can be answered.
 pub fn activate(user: &User, now: Timestamp) {
     for check in user.list(&kinds::ADMISSION_CHECK) {
         if config_of(user, name(&check)).is_some() && !is(&check, "Active") {
