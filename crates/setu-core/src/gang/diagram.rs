@@ -3,7 +3,7 @@
 //! Used by `setu statechart` and by the test that compares `statecharts/`. Rule: drawn from `decide`, never by hand, so
 //! that the diagram always matches the code.
 
-use super::chart::Superstate;
+use super::chart::{GangChart, Superstate};
 use super::decide::decide;
 use super::event::Event;
 use super::failure::{Failure, FailureClass};
@@ -12,8 +12,10 @@ use super::option_position::OptionPosition;
 use super::reservation::{AdmissionId, AdmissionPhase, Ending};
 use super::rules::{Eviction, Rules};
 use super::state::{Nodes, State, StateName, Then};
+use super::step_context::StepContext;
 use crate::api::parameters::{OnExhausted, OnNodeLost, Pinning};
 use crate::policy::Policy;
+use crate::policy::terms::Terms;
 use jiff::{SignedDuration, Timestamp};
 use statig::blocking::{State as _, Superstate as _};
 use std::collections::{BTreeMap, BTreeSet};
@@ -195,6 +197,63 @@ fn insert(parts: &mut Vec<ChartPart>, path: &mut Vec<Superstate>, state: StateNa
     }
 }
 
+/// What a state or a superstate does whenever it is entered or left, found by running its actions.
+#[derive(Default)]
+struct ChartActions {
+    entry: Option<&'static str>,
+    exit: Option<&'static str>,
+}
+
+impl ChartActions {
+    fn of_state(name: StateName) -> Self {
+        let state = states(Timestamp::UNIX_EPOCH).into_iter().find(|state| state.name() == name);
+        state.map_or_else(Self::default, |state| Self {
+            entry: effect_of(|context| state.clone().call_entry_action(&mut GangChart, context)),
+            exit: effect_of(|context| state.clone().call_exit_action(&mut GangChart, context)),
+        })
+    }
+
+    fn of_superstate(superstate: Superstate) -> Self {
+        let mut part = superstate;
+        Self {
+            entry: effect_of(|context| part.call_entry_action(&mut GangChart, context)),
+            exit: effect_of(|context| part.call_exit_action(&mut GangChart, context)),
+        }
+    }
+
+    /// The name of the part with its actions in the notation of UML; `None` without actions.
+    fn label(&self, name: &str) -> Option<String> {
+        let lines = [("entry", self.entry), ("exit", self.exit)];
+        let actions: Vec<String> =
+            lines.into_iter().filter_map(|(when, what)| Some(format!("{when} / {}", what?))).collect();
+        (!actions.is_empty()).then(|| format!("{name} ({})", actions.join("; ")))
+    }
+
+    /// The actions as elements of SCXML.
+    fn scxml(&self) -> String {
+        let element = |tag: &str, what: Option<&str>| {
+            what.map_or_else(String::new, |what| format!("<{tag}><log label=\"{what}\"/></{tag}>\n"))
+        };
+        element("onentry", self.entry) + &element("onexit", self.exit)
+    }
+}
+
+/// What an action changes in the memory of a gang with terms and a deadline that has passed.
+fn effect_of(act: impl FnOnce(&mut StepContext)) -> Option<&'static str> {
+    let (policy, now) = (Policy::default(), Timestamp::UNIX_EPOCH + SignedDuration::from_hours(1_000));
+    let mut journal = Journal::new("uid", AdmissionId::default(), now, Some(Timestamp::UNIX_EPOCH));
+    journal.memory.terms = Terms::of(&policy, 0);
+    let mut context = StepContext::new(&journal, &Rules::new(&policy, now, 0.5));
+    act(&mut context);
+    let (before, after) = (&journal.memory, &context.memory);
+    let changes = [
+        (before.deadline != after.deadline, "restart the deadline"),
+        (before.terms != after.terms, "drop the terms"),
+        (before != after, "change the memory"),
+    ];
+    changes.into_iter().find_map(|(happens, what)| happens.then_some(what))
+}
+
 /// The parts in some format, each level indented by four spaces.
 fn outline(
     parts: &[ChartPart],
@@ -212,7 +271,9 @@ fn outline(
                 }
             }
             ChartPart::Superstate(superstate, inside) => {
-                let _ = writeln!(text, "{pad}{}", open(*superstate));
+                for line in open(*superstate).lines() {
+                    let _ = writeln!(text, "{pad}{line}");
+                }
                 text.push_str(&outline(inside, indent + 4, state, (open, close)));
                 let _ = writeln!(text, "{pad}{close}");
             }
@@ -224,8 +285,16 @@ fn outline(
 /// The chart as Mermaid.
 pub fn mermaid() -> String {
     let mut text = String::from("stateDiagram-v2\n    [*] --> Validating\n");
-    let open = |superstate| format!("state {superstate:?} {{");
-    text.push_str(&outline(&parts(), 4, &|state| state.to_string(), (&open, "}")));
+    let open = |superstate| {
+        let name = format!("{superstate:?}");
+        let label = ChartActions::of_superstate(superstate).label(&name);
+        label.map_or_else(|| format!("state {name} {{"), |label| format!("state \"{label}\" as {name} {{"))
+    };
+    let state = |name: StateName| {
+        let label = ChartActions::of_state(name).label(&name.to_string());
+        label.map_or_else(|| name.to_string(), |label| format!("state \"{label}\" as {name}"))
+    };
+    text.push_str(&outline(&parts(), 4, &state, (&open, "}")));
     for ((from, to), reasons) in edges() {
         let _ = writeln!(text, "    {from} --> {to}: {}", label(reasons));
     }
@@ -235,9 +304,16 @@ pub fn mermaid() -> String {
 /// The chart as Graphviz.
 pub fn dot() -> String {
     let mut text = String::from("digraph gang {\n    rankdir=LR;\n    node [shape=box, style=rounded];\n");
-    let open =
-        |superstate| format!("subgraph cluster_{superstate:?} {{ label=\"{superstate:?}\"; style=dashed;");
-    text.push_str(&outline(&parts(), 4, &|state| format!("{state};"), (&open, "}")));
+    let open = |superstate| {
+        let name = format!("{superstate:?}");
+        let label = ChartActions::of_superstate(superstate).label(&name).unwrap_or_else(|| name.clone());
+        format!("subgraph cluster_{name} {{ label=\"{label}\"; style=dashed;")
+    };
+    let state = |name: StateName| {
+        let label = ChartActions::of_state(name).label(&name.to_string());
+        label.map_or_else(|| format!("{name};"), |label| format!("{name} [label=\"{label}\"];"))
+    };
+    text.push_str(&outline(&parts(), 4, &state, (&open, "}")));
     for ((from, to), reasons) in edges() {
         let _ = writeln!(text, "    {from} -> {to} [label=\"{}\"];", label(reasons).replace(", ", "\\n"));
     }
@@ -249,6 +325,9 @@ pub fn dot() -> String {
 pub fn scxml() -> String {
     let state = |state: StateName| {
         let mut text = format!("<state id=\"{state}\">\n");
+        for line in ChartActions::of_state(state).scxml().lines() {
+            let _ = writeln!(text, "    {line}");
+        }
         for ((from, to), reasons) in edges() {
             for reason in reasons.iter().filter(|_| *from == state) {
                 let _ = writeln!(text, "    <transition event=\"{reason}\" target=\"{to}\"/>");
@@ -256,7 +335,13 @@ pub fn scxml() -> String {
         }
         text + "</state>"
     };
-    let open = |superstate| format!("<state id=\"{superstate:?}\">");
+    let open = |superstate| {
+        let mut text = format!("<state id=\"{superstate:?}\">\n");
+        for line in ChartActions::of_superstate(superstate).scxml().lines() {
+            let _ = writeln!(text, "    {line}");
+        }
+        text
+    };
     let states = outline(&parts(), 4, &state, (&open, "</state>"));
     format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
