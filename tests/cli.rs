@@ -1,4 +1,4 @@
-//! Bad input ends with exit code 2 and one clear line that has_line what to do.
+//! Bad input ends with exit code 2 and one clear line that says what to do.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

@@ -1,6 +1,6 @@
 //! Work whose instructions `.ci/instructions` counts with callgrind and compares with `tests/instructions.json`.
 //!
-//! Each test does one piece of work in a function of its name with `counted_` before it, which alone is counted.
+//! Each test does one piece of work in a function with the test's name after `counted_`; only this function is counted.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 

@@ -30,7 +30,7 @@ const CHOICES: &[u8] = include_bytes!("karpenter/choices.jsonl.gz");
 struct Case {
     pools: Vec<Pool>,
     sets: Vec<PodSet>,
-    /// None where a pod has no place.
+    /// Empty if some pod fits on no node.
     nodes: Vec<Node>,
 }
 
@@ -49,7 +49,7 @@ struct PodSet {
 
 #[derive(Deserialize, Debug)]
 struct Node {
-    /// Of the cheapest type that the NodeClaim allows, in millionths an hour.
+    /// The price of the cheapest type that the NodeClaim allows, in millionths per hour.
     price: u64,
 }
 
@@ -117,7 +117,7 @@ fn planned(case: &Case) -> Outcome {
 struct Bought {
     nodes: u32,
     all: u64,
-    /// Of the nodes for pods that ask for no device.
+    /// The cost of the nodes for pods that ask for no device.
     plain: u64,
 }
 

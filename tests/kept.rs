@@ -170,7 +170,7 @@ impl Stage {
         self.admin.list_in(&kinds::WORKLOAD, ID).is_empty()
     }
 
-    /// Ends this Job, and its pods go. Returns the name of its Workload, which stays.
+    /// Finishes this Job, and deletes it and its pods. Returns the name of its Workload, which stays.
     fn end(&self, job: &str) -> String {
         let workload = self.workload(job).unwrap()["metadata"]["name"].as_str().unwrap().to_owned();
         self.finish(&workload, "Succeeded");
@@ -282,7 +282,7 @@ async fn a_hold_that_expired_while_the_gang_ran_does_not_fail_its_next_reservati
     stage.until("it runs", 120, |s| s.is("gang", "Admitted")).await;
     let nodes = stage.admin.list(&kinds::NODE);
     tokio::time::sleep(Duration::from_mins(15)).await;
-    // Setu does not see that the gang is without quota for a moment.
+    // Setu is down while the gang has no quota for a moment.
     stage.setu.kill();
     let name = stage.workload("gang").unwrap()["metadata"]["name"].as_str().unwrap().to_owned();
     for active in [false, true] {

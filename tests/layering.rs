@@ -277,7 +277,7 @@ impl Modules {
         Self(sources_in(folder).into_iter().map(module).collect())
     }
 
-    /// The file that has what `path` means in `module`, through re-exports.
+    /// The file with the item that `path` names in `module`; re-exports are followed.
     fn file_of(&self, module: &str, path: &str) -> Option<String> {
         let mut parts: Vec<&str> = path.split("::").filter(|part| !part.is_empty()).collect();
         let mut base: Vec<&str> = module.split("::").collect();
@@ -307,7 +307,7 @@ impl Modules {
         let inline = code.split(|c: char| !c.is_alphanumeric() && c != '_' && c != ':');
         let inline =
             inline.filter(|word| ["crate::", "super::", "self::"].iter().any(|p| word.starts_with(p)));
-        // The start of a tree of uses.
+        // A word that ends with `::` is the start of a `use` tree.
         let inline = inline.filter(|word| !word.ends_with("::")).map(str::to_owned);
         let paths = uses(code).into_iter().map(|(_, path)| path).chain(inline);
         let files = paths.filter_map(|path| self.file_of(module, &path));

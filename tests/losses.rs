@@ -364,7 +364,7 @@ fn a_shortage_rolls_back_the_gang_without_mixed_tiers_or_a_next_tier() {
 #[test]
 fn a_failure_while_admitted_pods_wait_for_late_nodes_affects_only_its_slot() {
     let shortage = || BTreeMap::from([(1, Loss::Failed(lost(FailureClass::InsufficientCapacity)))]);
-    // Kueue may also have admitted a Job, on the Ready of its last reservation.
+    // A Job can be admitted here too, if Kueue still saw the Ready of its last reservation.
     let all = [AdmissionPhase::Admitted, AdmissionPhase::AdmittedPods]
         .map(|s| [State::Provisioning, State::WaitingReady].map(|state| (state, s)));
     for (state, phase) in all.into_iter().flatten() {
@@ -381,7 +381,7 @@ fn a_failure_while_admitted_pods_wait_for_late_nodes_affects_only_its_slot() {
         let memory = &seen.journal.memory;
         assert_eq!((seen.state(), memory.attempt, memory.generation), (StateName::Provisioning, 1, 1));
         assert_eq!(seen.step(), [1]);
-        // The next one is lost after the attempt's deadline. It is still replaced, after a backoff.
+        // The replacement is lost too. It is replaced after a backoff, even past the attempt's deadline.
         seen.claims = vec![ready(0, 0), going(1, 1)];
         seen.journal.state = State::WaitingReady;
         seen.losses = shortage();
@@ -642,7 +642,7 @@ fn a_lost_node_of_an_admitted_gang_is_replaced_in_place() {
         seen.losses.clear();
         seen.step();
         assert_ne!(seen.journal.state, State::Approved { nodes: Nodes::Replacing });
-        // Once it is complete, all its tries are available again.
+        // Once the gang is complete, all its tries are available again.
         assert_eq!((seen.journal.memory.tries, seen.events()), (1, vec![Event::NodesReady]));
         seen.step();
         assert_eq!((seen.journal.memory.tries, seen.events()), (0, vec![]));
@@ -718,7 +718,7 @@ fn the_newer_of_two_claims_for_a_slot_is_kept() {
     seen.losses.clear();
     seen.claims = vec![ready(0, 0), ready(1, 0), ready(1, 1)];
     assert_eq!(seen.events(), [Event::Unwanted(vec!["c1-0".into()])]);
-    // A claim that is being deleted is not replaced by itself.
+    // A newer claim that is being deleted supersedes nothing: the older claim keeps the slot.
     seen.claims = vec![ready(0, 0), ready(1, 0), going(1, 1)];
     assert_eq!(seen.events(), []);
 }

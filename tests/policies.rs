@@ -227,7 +227,7 @@ fn noted(claim: &Value) -> Value {
     noted
 }
 
-/// All requests of one user for NodeClaims, with the refusals of a create and those of everything else.
+/// All requests of one user for NodeClaims. `make` has the refusals of a create, `keep` those of everything else.
 fn claims(who: &'static str, make: &'static [&'static str], keep: &'static [&'static str]) -> Vec<Ask> {
     let (own, foreign, bare) = (claim(&[]), claim(&[MANAGED_BY]), json!({"metadata": {"name": "c"}}));
     let no = Value::Null;

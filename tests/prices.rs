@@ -1,4 +1,4 @@
-//! The node costs in the reading commands, in the embedded cluster: by the check's policy, if they know it.
+//! The node costs that the reading commands show, in the embedded cluster: by the check's policy, if a command knows it.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
 

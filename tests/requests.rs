@@ -123,7 +123,7 @@ impl Stage {
         self.admin.create(&kinds::PROVISIONING_REQUEST, request).unwrap()
     }
 
-    /// Has the check ask only for pods with GPUs, and adds one to the queue that asks only for pods with this other resource.
+    /// Limits the check to pods with GPUs, and adds a second check to the queue for pods with this other resource only.
     fn split_by(&self, resource: &str) {
         let managed = json!({"spec": {"managedResources": ["nvidia.com/gpu"]}});
         self.admin.merge(&kinds::PROVISIONING_REQUEST_CONFIG, "", "setu", &managed).unwrap();

@@ -133,7 +133,7 @@ fn storage() -> [(&'static kinds::ServedKind, Value); 4] {
     ]
 }
 
-/// Where the nodes have a device of a class, by policy and by weather.
+/// Each node has one device of this class; the weather in [`devices`] says the same.
 const POLICY: &str = "apiVersion: setu.kueue.x-k8s.io/v1alpha1
 kind: Policy
 defaults: {devices: [{deviceClass: nic.example.com, driver: nic.example.com, perNode: 1}]}

@@ -265,7 +265,7 @@ fn a_failed_attempts_nodes_are_reported_again_only_if_they_are_left_and_unchange
     let nodes: Vec<_> = left(&claims[1..]).into_iter().filter(|s| s.name == "NodeClaim").collect();
     assert_eq!(nodes.len(), 1, "one is gone");
     assert!(nodes.iter().all(|node| all.contains(node)));
-    // Registered in the second of the transition: it may be before or after it.
+    // Registered in the same second as the transition, so possibly before or after it.
     let since = [claim(0, 1, 12, &[("Launched", 15), ("Registered", 30)])];
     assert!(named(&left(&since), "NodeClaim").is_empty());
 }

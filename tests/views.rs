@@ -519,7 +519,7 @@ fn by_request(conditions: &[&str]) -> ClusterObjects {
     snapshot
 }
 
-/// A request of this class, controlled by that Workload if so.
+/// A request of this class. `is_controlled` is whether the Workload of [`by_request`] controls it.
 fn request(class: &str, is_controlled: bool) -> setu::api::ProvisioningRequest {
     let owner = json!([{
         "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "name": "job-asks-1a2b3", "uid": "uid-asks", "controller": true,
@@ -608,7 +608,7 @@ fn the_nodes_of_a_running_gang_are_shown_after_its_request_was_deleted() {
     let gang = gangs[0].gang.as_ref().unwrap();
     assert_eq!((gang.slots, gang.nodes.len(), gang.since), (1, 1, at(20)));
     assert_eq!(find::matches(&snapshot.workloads, "job/asks").len(), 2);
-    // A request that exists is not deleted, and without the right to read requests none is known to be.
+    // A request that exists does not count as deleted, and none does without the right to read requests.
     for requests in [Some(vec![request(names::REQUEST_CLASS, true)]), None] {
         let mut other = ClusterObjects { requests, ..read.clone() };
         other.add_requests();

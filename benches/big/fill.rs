@@ -46,8 +46,8 @@ impl Filler {
         }
     }
 
-    /// Creates the objects that gangs depend on, and the gangs: for each running gang, one without quota. `waiting` of
-    /// those have quota, and wait for the NodePool's limits.
+    /// Creates the objects that gangs depend on, `gangs` running gangs, and as many that wait: `waiting` of them have
+    /// quota and wait for the NodePool's limits, the others wait for quota.
     pub async fn fill(&self, model: &Model, gangs: usize, waiting: usize) -> Result<()> {
         apply::all(&self.client, scenario::objects(self.id, 1_000_000)?).await?;
         for (kind, object) in &model.others {

@@ -19,7 +19,7 @@ pub struct Cell {
     pub gangs: usize,
     /// Milliseconds from the reservation to the first create, for each gang.
     first: Vec<f64>,
-    /// The part of this until Kueue asked the check.
+    /// Milliseconds of these until the Workload listed the check.
     asking: Vec<f64>,
     /// Milliseconds from the last node's readiness to Ready.
     last: Vec<f64>,

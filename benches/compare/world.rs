@@ -71,7 +71,7 @@ impl World {
         }
         objects.push(json!({
             "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor",
-            // Karpenter has no part in what a stand-in grants.
+            // No NodePool has this label: Karpenter creates no nodes for what the stand-in grants.
             "metadata": {"name": "compare-nowhere"}, "spec": {"nodeLabels": {"pool": "nowhere"}},
         }));
         objects.extend(requests::check("compare-kueue", "stand-in.example.com", None));

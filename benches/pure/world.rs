@@ -22,7 +22,7 @@ pub struct World {
 }
 
 impl World {
-    /// A gang of so many pods that request this, on a NodePool of this NodeClass with these requirements.
+    /// A gang of this many pods with these requests, on a NodePool with this NodeClass and these requirements.
     pub fn new(pods: u32, requests: &Value, class: &Value, requirements: &Value) -> Self {
         let covered: Vec<&String> = requests.as_object().unwrap().keys().collect();
         let flavors: BTreeMap<&str, &str> = covered.iter().map(|name| (name.as_str(), "main")).collect();

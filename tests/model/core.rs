@@ -407,7 +407,7 @@ fn take_step(seen: &StepInput) -> ModelStep {
 }
 
 impl StepInput {
-    /// What follows a step that was taken by this.
+    /// What follows a step that was taken on this input.
     fn next(&self, step: Step) -> Next<Write> {
         let writes = match &step {
             Step::Moved(moved) => self.writes(moved),
@@ -471,8 +471,8 @@ impl StepInput {
     }
 }
 
-/// What a replica knows about deleted claims: before every deadline nothing, after all of them that the claims had
-/// launched.
+/// What a replica knows about deleted claims: nothing while no deadline has passed; that they had launched once all have
+/// passed.
 struct ModelRecords {
     late: bool,
 }

@@ -158,7 +158,7 @@ impl OngoingReconcile {
         self.seen.journal.is_stored && self.stored != Some(self.seen.journal)
     }
 
-    /// Goes on with those of these writes that may run now.
+    /// Continues with those of the writes that are permitted after this commit.
     fn after_commit(mut self, commit: Commit, writes: Vec<Write>) -> Option<Self> {
         let permitted = Permitted::after(commit, &core::reservation(&self.seen.work), writes);
         let (writes, failed) = (permitted.effects, !matches!(commit, Commit::Unneeded | Commit::Written));
@@ -372,8 +372,8 @@ impl OngoingReconcile {
         let pods_run = world.pods_run()
             && !world.without_us
             && (approved || wanted && world.home == Some(meant.attempt));
-        // A tenant who deletes the journal may get an old one back from an earlier reconcile, or a delete that was
-        // right when it was sent. A gang that starts over, though, reads the claims first.
+        // After a tenant deletes the journal, an earlier reconcile may write an old one back, or a delete may arrive
+        // that was right when it was sent. A gang that starts over, though, reads the claims first.
         let moved_on = world.work.journal != self.stored;
         let misled = world.erased && (self.seen.journal.attempt > 0 || moved_on);
         match world.claims.iter_mut().find(|c| hit(c)) {

@@ -28,7 +28,7 @@ pub enum KueuePhase {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Work {
     pub phase: KueuePhase,
-    /// The second of the last reservation.
+    /// The time of the last reservation, in seconds.
     pub second: u8,
     pub evictions: u8,
     pub active: bool,

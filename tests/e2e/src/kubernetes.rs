@@ -43,7 +43,7 @@ pub(crate) fn api_server(identity: &Identity, ports: Ports, scope: StackScope) -
         "--shutdown-delay-duration=0s".to_owned(),
     ];
     if scope == StackScope::RealNode {
-        // Its certificate, and the Service that pods use, have this address too.
+        // The certificate covers this address too, and the Service that pods use leads to it.
         arguments.push(format!("--advertise-address={}", node::api_server_address(ports)));
         arguments.push("--authorization-mode=Node,RBAC".to_owned());
         arguments.push("--enable-admission-plugins=NodeRestriction".to_owned());
@@ -62,7 +62,7 @@ pub(crate) fn controller_manager(identity: &Identity, ports: Ports) -> ProgramCo
     // Each controller then has its own user name. Admission policies allow the garbage collector by that name.
     arguments.push("--use-service-account-credentials=true".to_owned());
     arguments.push(format!("--service-account-private-key-file={}", identity.issuer_key.display()));
-    // What pods trust the API server by.
+    // The CA by which pods trust the API server.
     arguments.push(format!("--root-ca-file={}", identity.certificate().display()));
     ProgramCommand::new(Program::ControllerManager, arguments)
 }

@@ -1,8 +1,8 @@
-//! A node with a real kubelet, which starts containers: containerd, runc, CNI, kube-proxy and CoreDNS beside it, in
-//! namespaces of their own (`node/node.sh`). The one rule: nothing of it is left on the host, however the test ends. (Only where the
-//! test itself is killed, its empty control groups stay.)
+//! A node with a real kubelet that starts containers. It runs with containerd, runc, CNI, kube-proxy and CoreDNS in namespaces of
+//! their own (`node/node.sh`). The one rule: however the test ends, the node leaves nothing on the host. (If the test itself is
+//! killed, empty control groups remain.)
 //!
-//! It needs root, and packages that `node/run.sh` installs. It runs on cgroup v1 too, with swap, and where `oom_score_adj`
+//! It needs root and the packages that `node/run.sh` installs. It also runs on cgroup v1, with swap, and where `oom_score_adj`
 //! cannot be lowered.
 
 use std::fs;
@@ -37,7 +37,7 @@ const PACKAGES: [(&str, &str); 6] = [
     ("ip", "iproute2"),
 ];
 
-/// The two ends of the link between the host and the node. No two stacks have the same, because no two have the same port.
+/// The addresses of both ends of the link between host and node. They come from the API server's port, so each stack has its own.
 fn addresses(ports: Ports) -> [Ipv4Addr; 2] {
     let [high, low] = ports.api_server.to_be_bytes();
     [1, 2].map(|end| Ipv4Addr::new(10, high | 0x80, low, end))
@@ -133,7 +133,7 @@ conf_dir = "{folder}/cni"
     )
 }
 
-/// Pods have addresses that only the node knows; what they send leaves under the node's address.
+/// The pod network. Pod addresses are known only on the node; outgoing traffic gets the node's address.
 fn network() -> Value {
     json!({
         "cniVersion": "0.4.0", "name": "pods",
@@ -164,7 +164,7 @@ fn kubelet(folder: &Path, address: &str) -> Value {
         "clusterDNS": [address], "clusterDomain": "cluster.local", "resolvConf": "",
         "authentication": {"anonymous": {"enabled": false}, "webhook": {"enabled": false}},
         "authorization": {"mode": "AlwaysAllow"},
-        // What a machine may have or forbid that is not made for nodes.
+        // A machine that is not made for nodes may have swap or cgroup v1, and forbid much of what nodes need.
         "cgroupDriver": "cgroupfs", "failCgroupV1": false, "failSwapOn": false, "oomScoreAdj": 0,
         "cgroupsPerQOS": false, "enforceNodeAllocatable": [], "localStorageCapacityIsolation": false,
         "evictionHard": {"memory.available": "1%", "nodefs.available": "1%", "imagefs.available": "1%"},
@@ -178,7 +178,7 @@ fn proxy(folder: &Path) -> Value {
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration",
         "clientConnection": {"kubeconfig": folder.join("kubeconfig-proxy")},
         "hostnameOverride": NAME, "mode": "iptables", "clusterCIDR": "10.244.0.0/24", "oomScoreAdj": 0,
-        // These are the host's, which a namespace cannot set.
+        // 0 leaves these as they are: they belong to the host, and a namespace cannot set them.
         "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
     })
 }
@@ -196,7 +196,7 @@ pub(crate) async fn ready(client: Client, ports: Ports) -> Result<()> {
     Ok(())
 }
 
-/// Leads the node's connections to the API server, which listens on loopback alone. Ends when aborted.
+/// Forwards the node's connections to the API server, which listens only on loopback. Ends when aborted.
 pub(crate) async fn forward(ports: Ports) -> Result<JoinHandle<()>> {
     let address = (api_server_address(ports), ports.api_server);
     let listener = probe::until("the node's link is up", Duration::from_secs(10), async || {
@@ -267,12 +267,12 @@ impl Stack {
         digest.map(str::to_owned).with_context(|| format!("the node has no image {name}:\n{listed}"))
     }
 
-    /// The process on the host of a container, by the container's id in a pod's status.
+    /// The host's process ID of a container. `container` is the container's ID in a pod's status.
     pub fn container_process(&self, container: &str) -> Result<u32> {
         let id = container.trim_start_matches("containerd://");
         for entry in fs::read_dir("/proc").context("reading /proc")?.flatten() {
             let read = |name: &str| fs::read_to_string(entry.path().join(name)).unwrap_or_default();
-            // Its ids on the host, in the node and in the container.
+            // The process's IDs on the host, in the node and in the container, where the first process has 1.
             let first = |line: &str| line.starts_with("NSpid:") && line.ends_with("\t1");
             if read("cgroup").contains(id) && read("status").lines().any(first) {
                 return entry.file_name().to_string_lossy().parse().context("reading a process's id");

@@ -36,7 +36,7 @@ pub(crate) const OPERATORS: [(Program, &str, &[&str]); 3] = [
     (Program::MpiOperator, "github.com/kubeflow/mpi-operator", &["manifests/base/kubeflow.org_mpijobs.yaml"]),
 ];
 
-/// Kueue's integrations of the kinds that need these operators, and of those that Kubernetes itself has.
+/// Kueue's integrations for the kinds that need these operators, and for Deployments and StatefulSets.
 pub(crate) const INTEGRATIONS: [&str; 10] = [
     "deployment",
     "statefulset",
@@ -74,7 +74,7 @@ pub(crate) fn launches(identity: &Identity, ports: Ports) -> [ProgramCommand; 3]
             "--enable-leader-election=false".to_owned(),
         ],
     );
-    // Go does not use it for addresses on loopback, so it is for the dashboards alone.
+    // Go does not use this proxy for loopback addresses, so only requests to the dashboards go through it.
     kuberay.environment.push(("HTTP_PROXY", format!("http://127.0.0.1:{dashboards}")));
     let [health, webhook] = ports.training_operator;
     let arguments = [
@@ -83,7 +83,7 @@ pub(crate) fn launches(identity: &Identity, ports: Ports) -> [ProgramCommand; 3]
         "--metrics-bind-address=0".to_owned(),
         format!("--webhook-server-port={webhook}"),
     ];
-    // Without its MPIJobs of version 1, for which it would wait two minutes, and then end.
+    // Leaves out its MPIJobs of version 1: it would wait two minutes for them, and then exit.
     let kinds = TRAINING_KINDS.map(|kind| format!("--enable-scheme={kind}"));
     let training = ProgramCommand::new(Program::TrainingOperator, arguments.into_iter().chain(kinds));
     let mpi = ProgramCommand::new(
@@ -153,8 +153,8 @@ pub(crate) async fn mount_certificate(client: &Client) -> Result<()> {
     Ok(())
 }
 
-/// Answers for the dashboards of Ray's heads, whose containers do not run: every job has succeeded. KubeRay believes it once the
-/// pod that submitted the job has ended. The server ends with the task.
+/// Stands in for the dashboards of Ray's head pods, whose containers do not run: reports every job as succeeded. KubeRay accepts this
+/// once the pod that submitted the job has ended. The server ends with the task.
 pub(crate) async fn serve_dashboards(ports: Ports) -> Result<JoinHandle<()>> {
     let [_, port] = ports.kuberay;
     let listener = TcpListener::bind(("127.0.0.1", port)).await.context("listening for Ray's dashboards")?;

@@ -1,4 +1,4 @@
-//! How to see that a program works, by the program. The one rule: a program that answers this can be used.
+//! The readiness check of each program. The one rule: a program that passes its check can be used.
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::ServiceAccount;

@@ -43,8 +43,8 @@ fn definition(layout: &HarnessLayout) -> Result<Vec<Value>> {
     apply::documents(&text)
 }
 
-/// A check that makes requests of this class, and its configuration, both with this name. With a selector, pods get the node
-/// label of the first text, with the value that the request's status gives under the second.
+/// A check that makes requests of this class, and its configuration, both with this name. `selector` is a node label and the key
+/// of a `provisioningClassDetail`: pods select nodes by this label, with the value of that detail in the request's status.
 pub fn check(name: &str, class: &str, selector: Option<(&str, &str)>) -> Vec<Value> {
     let selector = selector.map(|(label, detail)| {
         let selector = json!([{"key": label, "valueFromProvisioningClassDetail": detail}]);

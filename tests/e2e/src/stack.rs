@@ -37,9 +37,9 @@ pub struct Stack {
     client: Option<Client>,
     provider: StackProvider,
     cloud: Option<aws::Cloud>,
-    /// Leads a real node's connections to the API server.
+    /// The task that forwards a real node's connections to the API server.
     forwarder: Option<JoinHandle<()>>,
-    /// Answers for the dashboards of Ray's heads.
+    /// The task that stands in for the dashboards of Ray's head pods.
     dashboards: Option<JoinHandle<()>>,
     /// Deleted when the stack is dropped; on failure the logs are saved first.
     folder: TempDir,
@@ -278,7 +278,7 @@ impl Stack {
         running.processes.iter().map(|(program, process)| (*program, process.id())).collect()
     }
 
-    /// Waits until a program exits that was not stopped; the error names it.
+    /// Waits until a program exits without being stopped; the error names it.
     pub async fn broken(&self) -> anyhow::Error {
         loop {
             if let Some(ended) = self.ended().await {
@@ -288,7 +288,7 @@ impl Stack {
         }
     }
 
-    /// Returns the result of this work. If a program exits that was not stopped, the error names that program instead of
+    /// Returns the result of this work. If a program exits without being stopped, the error names that program instead of
     /// what failed because of it.
     pub async fn unless_broken<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         tokio::select! {

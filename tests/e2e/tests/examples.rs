@@ -125,7 +125,7 @@ impl Play {
     async fn runs_to_its_end(&self, file: &str, pods: usize, ends: bool, refusal: &str) {
         let text = std::fs::read_to_string(root().join("examples").join(file)).unwrap();
         let objects = apply::documents(&text).unwrap();
-        // They need all other objects of an example.
+        // The submitted objects need all other objects of the example.
         let is_submitted = |object: &Value| object["metadata"]["labels"][names::QUEUE].is_string();
         let (submitted, needed): (Vec<Value>, Vec<Value>) = objects.into_iter().partition(is_submitted);
         apply::all(&self.client, needed).await.unwrap();
@@ -168,8 +168,8 @@ impl Play {
     }
 }
 
-/// What a plan and Kueue have to agree on: the name of each pod set, its number of pods, and what each container requests. A limit
-/// counts where there is no request, which the API server adds to pods alone.
+/// The fields on which a plan and Kueue must agree: each pod set's name, its number of pods, and the requests of each container.
+/// Without a request, the limit counts: the API server makes it the request only in pods.
 fn pod_sets(workload: &Workload) -> Vec<(String, i32, Vec<Value>)> {
     let requested = |container: &Container| {
         let resources = container.resources.clone().unwrap_or_default();

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 const FOREIGN_CLASS: &str = "check-capacity.autoscaling.x-k8s.io";
 const MANY: usize = 50;
 
-/// What nodes do that do not come up until the weather is calm again.
+/// Weather in which nodes do not come up until it is calm again.
 fn late() -> Value {
     json!([{"registrationDelay": "1h"}])
 }
@@ -162,8 +162,8 @@ async fn many_jobs_at_once_all_run(stage: &Stage) {
 /// A flavor with a topology, and a NodePool in two zones.
 async fn with_topology(stage: &Stage) -> Queue {
     let queue = stage.queue("topology", names::REQUEST_CLASS).await;
-    // No level of hosts: Kueue takes the host name for the Node's name and evicts what runs on a Node that it does not find.
-    // With Karpenter's kwok provider the host name is that of the NodeClaim.
+    // No level for hosts: Kueue takes the host name for the Node's name, and evicts Workloads from Nodes that it does not find.
+    // With Karpenter's kwok provider, the host name is the NodeClaim's name.
     let levels = json!([{"nodeLabel": names::ZONE}]);
     queue
         .apply(json!({
@@ -212,7 +212,7 @@ async fn pods_are_placed_by_topology_from_zero_nodes(stage: &Stage) {
     let assigned = &seen.workloads[0]["status"]["admission"]["podSetAssignments"][0];
     assert_eq!(assigned["delayedTopologyRequest"], "Ready");
     assert!(assigned["topologyAssignment"].is_object(), "{assigned:#}");
-    // Kueue evicts within moments what it finds placed wrongly.
+    // If the placement were wrong, Kueue would evict the Workload within moments.
     tokio::time::sleep(Duration::from_secs(10)).await;
     let later = queue.list_all().await;
     assert!(runs(&later), "{later:#?}");

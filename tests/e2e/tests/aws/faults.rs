@@ -62,8 +62,8 @@ pub async fn launches_throttled(stage: &Stage, instance_type: &'static str) -> R
     play.end().await
 }
 
-/// EC2 throttles the calls that end a gang's instances for longer than the provider tries: they are terminated all the
-/// same, and only then does the gang go on.
+/// EC2 throttles the calls that end a gang's instances for longer than the provider tries: the instances are terminated
+/// anyway, and the gang goes on only after that.
 pub async fn ends_throttled(stage: &Stage, instance_type: &'static str) -> Result<()> {
     let policy = json!({"retry": {"inCheck": {"limit": 4, "base": "10m", "max": "10m"}}});
     let mut play = Play::start(stage, "ends-throttled", instance_type, policy).await?;

@@ -1,5 +1,5 @@
-//! From install to uninstall on the real node. In every part gangs are in flight while something happens to the replicas:
-//! each gang gets its nodes, once.
+//! From install to uninstall on the real node. In each part, something happens to the replicas while gangs are in flight,
+//! and each gang still gets its nodes exactly once.
 
 use crate::cannot;
 use crate::helm::{EVERYTHING, chart, previous_chart};
@@ -12,7 +12,7 @@ use serde_json::json;
 use setu_e2e::node;
 use std::time::Duration;
 
-/// A replica that gives its Lease up is followed before it would have lapsed: 15 s after it was last renewed, at most 2 s before.
+/// A released Lease gets a new holder before it would have expired: 15 s after its last renewal, which is at most 2 s before the release.
 const HANDED_OVER: Duration = Duration::from_secs(12);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -126,12 +126,12 @@ async fn is_restarted(release: &Release, pod: &str) -> bool {
     status.container_statuses.unwrap().iter().all(|container| container.restart_count == 1 && container.ready)
 }
 
-/// A leader of one shard that the kernel kills for its memory is followed, and restarted.
+/// After the kernel kills a shard's leader for its memory use, the shard has a leader again, and the replica is restarted.
 async fn is_killed_for_memory(release: &mut Release) {
     let gangs = release.gangs_in_flight("memory").await;
     let leader = release.leader("setu-0").await.unwrap();
     if release.runs_out_of_memory(&leader).await {
-        // By another one, or by itself once it is back.
+        // Another replica takes the Lease, or this one again once it is back.
         release.until("it is restarted", async || is_restarted(release, &leader).await).await;
         release.until("the Lease is held", async || release.leader("setu-0").await.is_some()).await;
         let ended = release.seen.ended(&leader);
@@ -141,7 +141,7 @@ async fn is_killed_for_memory(release: &mut Release) {
     release.gangs_end(gangs).await;
 }
 
-/// The hook gives back what waits and hands over what runs; nothing of the release is left but its CRD.
+/// The hook deletes the nodes of waiting gangs and hands over those of running gangs; only the release's CRD is left.
 async fn uninstall(release: &mut Release) {
     release.step(json!({"weather": [{"registrationDelay": "1h"}]})).await;
     release.step(json!({"submit": {"name": "waits", "pods": 1, "gpus": 1}})).await;

@@ -24,7 +24,7 @@ mod setu;
 mod surroundings;
 mod watch;
 
-/// Ends the test, unless this part is among those that this machine is known not to be able to run; then it says so.
+/// Fails the test, unless `SETU_NODE_WITHOUT` names this part as one that this machine cannot run. Then prints that it did not run.
 fn cannot(part: &str, why: &str) {
     let known = std::env::var("SETU_NODE_WITHOUT").unwrap_or_default();
     assert!(

@@ -1,4 +1,4 @@
-//! What Setu's pods are on the node: processes of the host, which can be looked at from there.
+//! Setu's pods on the node. Their processes are also processes of the host, which inspects them.
 
 use crate::cannot;
 use crate::release::Release;
@@ -50,7 +50,7 @@ impl Release {
             is_restricted(process);
             has_its_token(process, &name, spec.service_account_name.as_deref().unwrap());
         }
-        // It is not for nothing that the pods are taken under this profile.
+        // The namespace's profile does refuse a pod with fewer restrictions.
         let asked = json!({
             "metadata": {"name": "of-the-host"},
             "spec": {"hostNetwork": true, "containers": [{"name": "main", "image": "setu"}]},
@@ -83,7 +83,7 @@ impl Release {
         let alive = || Path::new(&format!("/proc/{process}/root")).exists();
         self.until("the kernel kills the process", async || {
             let bytes: u64 = std::fs::read_to_string(&used).unwrap_or_default().trim().parse().unwrap_or(0);
-            // Refused while it uses more, or the process is gone already.
+            // The write fails while more is in use, or if the process is already gone.
             let _ = std::fs::write(&limit, bytes.saturating_sub(1 << 20).to_string());
             let _ = std::fs::write(&limit, bytes.to_string());
             !alive()
@@ -141,7 +141,7 @@ fn has_its_token(process: u32, pod: &str, account: &str) {
     assert_eq!(claims["sub"], format!("system:serviceaccount:{NAMESPACE}:{account}"));
     assert_eq!(claims["kubernetes.io"]["pod"]["name"], pod);
     assert_eq!(claims["kubernetes.io"]["node"]["name"], node::NAME);
-    // The kubelet asks for this time. The API server takes the token for longer, for clients that never read it again.
+    // The kubelet requests this lifetime. The API server accepts the token for longer, for clients that never reread it.
     let life = claims["kubernetes.io"]["warnafter"].as_u64().unwrap() - claims["iat"].as_u64().unwrap();
     assert_eq!(life, 3607, "{claims}");
 }

@@ -27,9 +27,9 @@ pub struct Release {
     pub stack: Arc<Stack>,
     pub seen: WatchRecords,
     folder: PathBuf,
-    /// Of the image.
+    /// The image's digest.
     digest: String,
-    /// Gangs that have to have had exactly their nodes.
+    /// The gangs to check at the end: each must have had exactly its nodes.
     gangs: Vec<String>,
 }
 
@@ -81,7 +81,7 @@ impl Release {
         self.helm(&arguments).await;
     }
 
-    /// What one wants to know when something does not come up.
+    /// Details for failure messages: each pod's status and last log lines, and those of the node.
     pub async fn state(&self) -> String {
         let mut state = String::new();
         for pod in self.pod_api().list(&ListParams::default()).await.unwrap().items {

@@ -70,7 +70,7 @@ impl WatchRecords {
     }
 }
 
-/// Shows each state of each object to `note`, for as long as the test runs. A watch that ends is started anew from where it was.
+/// Passes each version of each object to `note` while the test runs. A watch that ends is resumed from where it stopped.
 async fn follow<K>(api: Api<K>, note: impl Fn(&K))
 where
     K: Resource + Clone + DeserializeOwned + Debug,

@@ -50,7 +50,7 @@ async fn whatever_a_tenant_does_others_keep_their_nodes_and_nobody_gets_another_
     honest_gangs_are_served(stage).await;
 }
 
-/// Checks that the waiting gang runs, although a pod of the tenant takes a device of its nodes first, and a new gang too.
+/// Checks that a new gang runs, and the waiting gang too once a pod of the tenant that took a device of its nodes has left.
 async fn honest_gangs_are_served(mut stage: Stage) {
     loads::a_pod_is_first(&stage, "waits").await;
     stage.play.step(json!({"weather": []})).await;
