@@ -12,8 +12,9 @@ use crate::api::{NodePool, condition};
 use jiff::{SignedDuration, Timestamp};
 use std::collections::BTreeMap;
 
-/// How long to wait for another watch to deliver the cause of a vanished claim.
-const GONE_CLAIM_GRACE: SignedDuration = SignedDuration::from_secs(10);
+/// How long to wait for another watch to deliver the cause of a vanished claim. Karpenter writes its Events one after the other, so
+/// in a busy cluster they come ten seconds after the deletion and more.
+const GONE_CLAIM_GRACE: SignedDuration = SignedDuration::from_secs(30);
 /// Age at which Karpenter itself gives up a launch.
 const KARPENTER_LAUNCH_LIMIT: SignedDuration = SignedDuration::from_mins(5);
 /// How many replacements back to search for the last claim of a slot.
