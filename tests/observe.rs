@@ -254,8 +254,8 @@ fn the_reason_a_claim_vanished_is_inferred() {
     assert_eq!(of(Some(&initialized()), &launched, None, 0), FailureClass::DeletedByOther);
     assert_eq!(of(Some(&claim(&[])), &gone, None, 300), FailureClass::LaunchTimeout);
     assert_eq!(of(None, &gone, Some(&unready), 0), FailureClass::NodeClassNotReady);
-    assert_eq!(Loss::of(3, None, &gone, None, at(9)), Loss::Unclear(at(10)));
-    assert_eq!(of(None, &gone, None, 10), FailureClass::Unknown);
+    assert_eq!(Loss::of(3, None, &gone, None, at(29)), Loss::Unclear(at(30)));
+    assert_eq!(of(None, &gone, None, 30), FailureClass::Unknown);
 }
 
 fn view(slot: u32, health: Health) -> ClaimView {
