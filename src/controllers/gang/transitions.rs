@@ -99,11 +99,8 @@ impl Gang<'_> {
 
     /// Records the gang's state unless its Workload is gone. Returns whether the Workload exists.
     pub(super) fn note(&self, workload: &Workload, plan: Option<&Outcome>) -> bool {
-        let lasts = match plan {
-            Some(Outcome::Wait(obstacle)) => obstacle.reason.has_no_deadline(),
-            Some(Outcome::Refuse(_)) => true,
-            _ => false,
-        };
+        let lasts =
+            plan.is_some_and(|plan| plan.waits_without_deadline() || matches!(plan, Outcome::Refuse(_)));
         let entry = GangEntry::new(workload, self.journal(), self.scope.subject(workload), lasts);
         self.scope.context.of_gangs.registry.note(entry, || self.scope.is_there(workload))
     }

@@ -229,12 +229,13 @@ impl ChartActions {
         (!actions.is_empty()).then(|| format!("{name} ({})", actions.join("; ")))
     }
 
-    /// The actions as elements of SCXML.
-    fn scxml(&self) -> String {
+    /// The start of the part in SCXML: its tag, and its actions as elements.
+    fn scxml(&self, id: &str) -> String {
         let element = |tag: &str, what: Option<&str>| {
-            what.map_or_else(String::new, |what| format!("<{tag}><log label=\"{what}\"/></{tag}>\n"))
+            what.map_or_else(String::new, |what| format!("    <{tag}><log label=\"{what}\"/></{tag}>\n"))
         };
-        element("onentry", self.entry) + &element("onexit", self.exit)
+        let actions = element("onentry", self.entry) + &element("onexit", self.exit);
+        format!("<state id=\"{id}\">\n{actions}")
     }
 }
 
@@ -324,10 +325,7 @@ pub fn dot() -> String {
 /// The chart as SCXML, with one transition per reason.
 pub fn scxml() -> String {
     let state = |state: StateName| {
-        let mut text = format!("<state id=\"{state}\">\n");
-        for line in ChartActions::of_state(state).scxml().lines() {
-            let _ = writeln!(text, "    {line}");
-        }
+        let mut text = ChartActions::of_state(state).scxml(&state.to_string());
         for ((from, to), reasons) in edges() {
             for reason in reasons.iter().filter(|_| *from == state) {
                 let _ = writeln!(text, "    <transition event=\"{reason}\" target=\"{to}\"/>");
@@ -335,13 +333,7 @@ pub fn scxml() -> String {
         }
         text + "</state>"
     };
-    let open = |superstate| {
-        let mut text = format!("<state id=\"{superstate:?}\">\n");
-        for line in ChartActions::of_superstate(superstate).scxml().lines() {
-            let _ = writeln!(text, "    {line}");
-        }
-        text
-    };
+    let open = |superstate| ChartActions::of_superstate(superstate).scxml(&format!("{superstate:?}"));
     let states = outline(&parts(), 4, &state, (&open, "</state>"));
     format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\

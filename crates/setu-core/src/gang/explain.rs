@@ -234,7 +234,7 @@ fn otherwise(attempt: &Attempt<'_>) -> Option<Otherwise> {
     let deadline = journal.memory.deadline;
     match &journal.state {
         State::Validating => match snapshot.plan {
-            Some(Outcome::Wait(obstacle)) if obstacle.reason.has_no_deadline() => None,
+            Some(plan) if plan.waits_without_deadline() => None,
             Some(Outcome::Refuse(_)) => None,
             _ => match option_retry::next_round(journal, snapshot) {
                 Some(next) if deadline.is_none_or(|deadline| next < deadline) => {

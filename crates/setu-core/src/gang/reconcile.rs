@@ -98,6 +98,7 @@ mod tests {
             (Commit::Conflict, &held, vec![]),
             (Commit::Conflict, &gone, vec![]),
         ] {
+            assert_eq!(commit.needs_confirmation(), commit != Commit::Written);
             let needs_confirmation = commit != Commit::Written && !runs.is_empty();
             let permitted = Permitted::after(commit, reservation, both.clone());
             assert_eq!(

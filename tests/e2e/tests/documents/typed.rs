@@ -89,8 +89,12 @@ pub const ELSEWHERE: [(&str, &str); 59] = [
 ];
 
 pub fn is_elsewhere(line: &str) -> bool {
-    let line = line.split_whitespace().collect::<Vec<_>>().join(" ");
-    ELSEWHERE.iter().any(|(start, _)| line.starts_with(start))
+    ELSEWHERE.iter().any(|(start, _)| begins(line, start))
+}
+
+/// Whether a command line begins like this, however its words are spaced.
+pub fn begins(line: &str, start: &str) -> bool {
+    line.split_whitespace().collect::<Vec<_>>().join(" ").starts_with(start)
 }
 
 /// The command lines in the shell blocks of a text.
