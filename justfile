@@ -47,11 +47,9 @@ nightly count='100000' from='1000000':
     cargo test --locked --profile bench --test dramas -- --ignored every_fault --nocapture
     cargo bench --locked --bench soak -- {{ count }} {{ from }} every-pair
 
-# The model to the end of what each mix of faults leads to, and the known bugs that it must find; takes a while. `just model
-# large` takes larger mixes
+# The model to the end of what each mix of faults leads to; takes a while. `just model large` takes larger mixes
 model how='whole':
     SETU_MODEL={{ quote(how) }} cargo test --locked --profile bench -p setu-model -- --nocapture --test-threads 1
-    cargo test -p setu-model --features planted-bugs -- --nocapture --test-threads 2 planted
 
 # Fuzz one target (journal, quantity, policy, names); needs nightly and cargo-fuzz
 fuzz target:
@@ -90,8 +88,9 @@ static-check:
 
 # Write the generated files anew; those of the chart need Go, once
 generate:
-    SETU_REGENERATE=1 cargo test --test charts --test generated --test metrics --test views
-    SETU_REGENERATE=1 cargo test --test docs what_is_copied
+    SETU_REGENERATE=1 cargo test --test project -- charts:: generated::
+    SETU_REGENERATE=1 cargo test --test metrics --test commands
+    SETU_REGENERATE=1 cargo test --test project what_is_copied
     SETU_REGENERATE=1 cargo test -p setu-e2e --test chart -- render readme
 
 # The embedded catalogue of instance types anew, from published packages and catalogue/*.csv; needs Go and Python
@@ -103,7 +102,7 @@ catalogue:
     cd catalogue/azure && go mod download github.com/Azure/karpenter-provider-azure
     cd catalogue && go run ./others azure.csv "$(cd azure && go list -m -f '{{{{.Dir}}' github.com/Azure/karpenter-provider-azure)" ../crates/setu-core/src/plan/catalogue/azure.json.gz google.csv ../crates/setu-core/src/plan/catalogue/gcp.json.gz
 
-# What Karpenter's own scheduler chooses for 500 random gangs, anew, for tests/karpenter.rs; needs Go
+# What Karpenter's own scheduler chooses for 500 random gangs, anew, for tests/core/karpenter.rs; needs Go
 choices:
     cd tests/e2e/programs/karpenter && go run ./choices ../../../../crates/setu-core/src/plan/catalogue/types.json.gz 500 | gzip -9n > ../../../karpenter/choices.jsonl.gz
 

@@ -1,4 +1,4 @@
-//! Checks that must hold for any bytes. The fuzz targets call them with libFuzzer's input, `tests/fuzz.rs` with the
+//! Checks that must hold for any bytes. The fuzz targets call them with libFuzzer's input, `tests/core/fuzz.rs` with the
 //! corpus and with mutations of it.
 
 use jiff::Timestamp;

@@ -24,7 +24,7 @@ use tokio::sync::watch;
 /// How long one watch request lasts, in seconds. If nothing has come through for this long and five seconds more, the
 /// connection counts as dead and another is opened: a host that dies, or a firewall that drops a connection, sends no
 /// FIN. A minute is far below the shortest default time limit of a gang (`launch`, four minutes), and costs the API
-/// server one request per kind and minute: `tests/load.rs` holds the bound. The API server sends a bookmark before it
+/// server one request per kind and minute: `tests/gangs/load.rs` holds the bound. The API server sends a bookmark before it
 /// ends a watch, so the next one resumes from there without a list.
 pub const WATCH_SECONDS: u32 = 60;
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Builds Setu with fail points and runs the scenarios on the real control plane; before them, kubectl on
+# Builds Setu with fail points and runs the short form of the scenarios on the real control plane; before them, kubectl on
 # the embedded cluster, with Setu and without, and that server compared with the real one; after them, the short form of
 # the scenarios on Karpenter's AWS provider, which needs Python too.
-# An argument selects scenarios by a part of their title.
+# An argument selects scenarios of the long form by a part of their title.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 if ! command -v go >/dev/null; then
@@ -13,7 +13,7 @@ fi
 export SETU_SLOW="${SETU_SLOW:-3}"
 bash tests/e2e/setu.sh
 if [ -n "${1:-}" ]; then
-  exec cargo test -p setu-e2e --test scenarios -- "$1"
+  exec cargo test -p setu-e2e --test scenarios -- --include-ignored "$1"
 fi
 cargo test -p setu-e2e --no-run
 programs="${CARGO_TARGET_DIR:-target}/debug/setu-e2e"

@@ -1,7 +1,5 @@
 //! Serves a metrics page in place of Karpenter's.
 
-#![allow(dead_code, reason = "each test takes what it needs")]
-
 use std::fmt::Display;
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;

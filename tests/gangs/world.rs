@@ -1,8 +1,6 @@
 //! The embedded cluster for tests that run gangs in virtual time: a GPU NodePool and a CPU NodePool, a
 //! ClusterQueue with its check, and a LocalQueue `queue`. All are named after the test.
 
-#![allow(dead_code, reason = "each test takes what it needs")]
-
 use serde_json::{Value, json};
 use setu::policy::PolicyFile;
 use setu::sim::cluster::{Setu, SimCluster, Start};

@@ -6,16 +6,12 @@
 
 use crate::replica::{Caches, Fate, ModelReplica};
 use crate::world::{Broken, ModelMove, ModelWorld, MoveBudget};
+use setu_core::planted::{Planted, plant};
 use stateright::{Checker, HasDiscoveries, Model, Property};
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
-
-#[cfg(feature = "planted-bugs")]
-pub type Bug = setu_core::planted::Planted;
-#[cfg(not(feature = "planted-bugs"))]
-pub type Bug = std::convert::Infallible;
 
 /// One step of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -56,7 +52,7 @@ struct Graph {
 
 struct Gangs {
     budget: MoveBudget,
-    bug: Option<Bug>,
+    bug: Option<Planted>,
     graph: Arc<Mutex<Graph>>,
 }
 
@@ -89,16 +85,6 @@ fn ordered(mut world: ModelWorld) -> ModelWorld {
 }
 
 impl Gangs {
-    #[cfg(feature = "planted-bugs")]
-    fn plant(&self) {
-        setu_core::planted::plant(self.bug);
-    }
-
-    #[cfg(not(feature = "planted-bugs"))]
-    fn plant(&self) {
-        debug_assert!(self.bug.is_none());
-    }
-
     fn replica_actions(&self, world: &ModelWorld, replica: usize, actions: &mut Vec<Action>) {
         let it = &world.replicas[replica];
         if let Some(ongoing) = &it.ongoing {
@@ -173,7 +159,7 @@ impl Model for Gangs {
     }
 
     fn actions(&self, world: &ModelWorld, actions: &mut Vec<Action>) {
-        self.plant();
+        plant(self.bug);
         let settled = world.is_settled();
         self.graph.lock().unwrap().settled.insert(fingerprint(world), settled);
         if world.broken.is_some() {
@@ -187,7 +173,7 @@ impl Model for Gangs {
     }
 
     fn next_state(&self, last: &ModelWorld, action: Action) -> Option<ModelWorld> {
-        self.plant();
+        plant(self.bug);
         let mut world = last.clone();
         Self::apply(&mut world, action)?;
         if world.is_still()
@@ -217,7 +203,7 @@ impl Model for Gangs {
 
 /// Explores the states that this mix of faults leads to, breadth first: all of them, or the first `limit`
 /// steps.
-pub fn explore(title: &str, budget: MoveBudget, bug: Option<Bug>, limit: Option<usize>) -> Exploration {
+pub fn explore(title: &str, budget: MoveBudget, bug: Option<Planted>, limit: Option<usize>) -> Exploration {
     let began = Instant::now();
     let graph = Arc::new(Mutex::new(Graph::default()));
     let model = Gangs { budget, bug, graph: Arc::clone(&graph) };
@@ -280,7 +266,7 @@ impl Graph {
 }
 
 /// Describes the shortest path to a stuck state.
-fn describe_stuck(budget: MoveBudget, bug: Option<Bug>, state: u64) -> String {
+fn describe_stuck(budget: MoveBudget, bug: Option<Planted>, state: u64) -> String {
     let model = Gangs { budget, bug, graph: Arc::default() };
     let mut seen: HashMap<u64, Option<(u64, Action)>> = HashMap::new();
     let mut open = std::collections::VecDeque::from(model.init_states());

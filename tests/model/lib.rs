@@ -16,23 +16,11 @@
     clippy::trivially_copy_pass_by_ref,
     clippy::unused_self,
     missing_docs,
-    reason = "the shape of the explored world goes before; planted bugs are all false without their feature"
+    reason = "the shape of the explored world goes before"
 )]
-
-/// Whether this bug is planted in this thread.
-macro_rules! planted {
-    ($bug:ident) => {{
-        #[cfg(feature = "planted-bugs")]
-        let planted = setu_core::planted::is_planted(setu_core::planted::Planted::$bug);
-        #[cfg(not(feature = "planted-bugs"))]
-        let planted = false;
-        planted
-    }};
-}
 
 mod core;
 mod explore;
-#[cfg(feature = "planted-bugs")]
 mod planted;
 mod replica;
 mod world;

@@ -8,6 +8,7 @@ use crate::world::{Broken, CachedView, Claim, KueuePhase, ModelPlan, ModelWorld,
 use setu_core::api::workload::Verdict;
 use setu_core::gang::reconcile::{Next, Permitted, STEPS};
 use setu_core::gang::{Commit, Freshness, Guard, Then};
+use setu_core::planted::{Planted, is_planted};
 
 /// One replica.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
@@ -139,7 +140,7 @@ impl OngoingReconcile {
                 }
                 Next::Step => {}
                 Next::Commit(writes) if writes.is_empty() => panic!("a step has effects that write nothing"),
-                Next::Commit(writes) if self.is_unsaved() && !planted!(CreateWithoutJournal) => {
+                Next::Commit(writes) if self.is_unsaved() && !is_planted(Planted::CreateWithoutJournal) => {
                     self.next = NextRequest::Commit(writes);
                     return Some(self);
                 }
@@ -361,7 +362,7 @@ impl OngoingReconcile {
             world.breaks(Broken::UnfencedDelete);
         }
         let same = |c: &Claim| (c.name(), c.make) == (meant.name(), meant.make);
-        let hit = |c: &Claim| same(c) || planted!(DeleteWithoutUid) && c.name() == meant.name();
+        let hit = |c: &Claim| same(c) || is_planted(Planted::DeleteWithoutUid) && c.name() == meant.name();
         let wanted = !meant.is_superseded(&world.claims);
         let approved = world.work.journal.is_some_and(|j| {
             matches!(j.place, ModelState::Approved(_))

@@ -4,7 +4,7 @@
 //! has nothing else. A bug is planted for one thread at a time.
 //!
 //! The first column shows what finds the bug: `model` is the model in `tests/model`,
-//! `names` and `journal` are the checks that `tests/fuzz.rs` shares with the fuzz targets, and
+//! `names` and `journal` are the checks that `tests/core/fuzz.rs` shares with the fuzz targets, and
 //! `client` and `simulator` are a real connection and the embedded cluster in `tests/planted.rs`.
 //!
 //! | found by | bug |
@@ -15,7 +15,7 @@
 //! | client | `RetryInClient` |
 //! | simulator | `AdoptStranger`, `SweepBeforeStores`, `SelectorMissing`, `VerdictBeforeCleanup`, `DeleteWithoutUid`, `CreateWithoutJournal`, `ActOnStaleJournal`, `ActOnConflict` |
 //!
-//! The last five of `simulator` concern the order of requests. The model has a copy of that order, so both must find them.
+//! The last five of `simulator` concern the order of requests. The model and the controller make requests in it, so both must find them.
 
 pub use crate::planted;
 #[cfg(feature = "planted-bugs")]

@@ -11,7 +11,7 @@
 //! | a tenant attacks | the moves of tenants; `moves/list.rs` lists attacks without a move |
 //! | the finalizer of a NodeClaim hangs | move `HoldFinalizer` |
 //! | the policy file changes, possibly to an invalid one | scene `Policy` |
-//! | the policy file is invalid at the start | not played: the process exits before it does anything (`tests/cli.rs`) |
+//! | the policy file is invalid at the start | not played: the process exits before it does anything (`tests/commands/cli.rs`) |
 //! | a journal has a newer version | move `NewerJournal` |
 //! | the trace collector does not answer | `traced` of a drama |
 //! | metrics are not scraped | not played: metrics are pulled, and nothing waits for a scrape |

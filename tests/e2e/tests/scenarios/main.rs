@@ -1,5 +1,6 @@
 //! Runs all scenarios of `examples/scenarios/` and of `tests/e2e/scenarios/` on the real control plane. The embedded
 //! cluster cannot run the latter. All share one cluster, each has its own world, and several run at a time.
+//! The short form is one run of each scenario; the ignored ones are its other combinations.
 
 #![allow(
     clippy::indexing_slicing,
@@ -22,6 +23,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use real::{Real, Shared};
 use rights::Accounts;
 use setu_e2e::{Stack, StackJobKinds, StackOptions, apply};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -44,9 +46,11 @@ fn main() -> Result<()> {
         runs.extend(scenario::read(&folder).with_context(|| format!("reading {}", folder.display()))?);
     }
     runs.retain(|run| run.scenario.provider == KarpenterProvider::Kwok);
+    let short = short_form(&runs);
+    let is_long = |run: &Run| !short.contains(&run.title);
     if arguments.list {
-        let list = runs.into_iter().map(|run| Trial::test(run.title, || Ok(()))).collect();
-        libtest_mimic::run(&arguments, list).exit();
+        let named = |run: Run| Trial::test(&run.title, || Ok(())).with_ignored_flag(is_long(&run));
+        libtest_mimic::run(&arguments, runs.into_iter().map(named).collect()).exit();
     }
     arguments.test_threads.get_or_insert(AT_ONCE);
     let runtime = Runtime::new()?;
@@ -59,7 +63,10 @@ fn main() -> Result<()> {
     let handle = runtime.handle();
     let apart = if arguments.include_ignored || arguments.ignored { 1 } else { KILLS_APART };
     let (alone, together): (Vec<Run>, Vec<Run>) = runs.into_iter().partition(|run| run.scenario.alone);
-    let trial = |run: Run| trial(accounts.of(&run).clone(), run, apart, &stack, handle.clone());
+    let trial = |run: Run| {
+        let is_long = is_long(&run);
+        trial(accounts.of(&run).clone(), run, apart, &stack, handle.clone()).with_ignored_flag(is_long)
+    };
     let trials = |runs: Vec<Run>| runs.into_iter().map(trial).collect();
     let mut conclusion = libtest_mimic::run(&arguments, trials(together));
     if !alone.is_empty() {
@@ -73,6 +80,12 @@ fn main() -> Result<()> {
         other => drop(other),
     }
     conclusion.exit()
+}
+
+/// The titles of the runs that are played each time: of each scenario the first combination of its matrix.
+fn short_form(runs: &[Run]) -> BTreeSet<String> {
+    let mut scenarios = BTreeSet::new();
+    runs.iter().filter(|run| scenarios.insert(&run.scenario.title)).map(|run| run.title.clone()).collect()
 }
 
 /// The kinds that the API server serves, once they include ours.

@@ -1,0 +1,7 @@
+//! What the commands print, and their errors.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
+
+mod cli;
+mod plan;
+mod views;

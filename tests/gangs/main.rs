@@ -1,0 +1,33 @@
+//! Gangs in the embedded cluster.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
+
+mod agreement;
+mod alike;
+mod backpressure;
+mod elections;
+mod endings;
+mod events;
+mod examples;
+mod gates;
+mod kept;
+mod load;
+mod market;
+mod nodes;
+mod orphan_nodes;
+mod page;
+mod prices;
+mod reboots;
+mod reconciles;
+mod refused;
+mod requests;
+mod rights;
+mod shards;
+mod silences;
+mod swaps;
+mod traced;
+mod train;
+mod uninstall;
+mod upgrade;
+mod waits;
+mod world;

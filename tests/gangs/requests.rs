@@ -1,0 +1,429 @@
+//! The second front-end on the embedded cluster: gangs of ProvisioningRequests that Kueue's own check makes.
+
+use crate::world;
+use crate::world::is;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use setu::controllers::context::Options;
+use setu::gang::identity::gang_id;
+use setu::names;
+use setu::sim::cluster::{Setu, SimCluster, Start};
+use setu_sim::api::kinds;
+use setu_sim::api::{Preconditions, User};
+use std::sync::Arc;
+use std::time::Duration;
+
+const ID: &str = "requests";
+const SERVED: Options = Options { workload_finalizer: false, tas_compat: false, provisioning_requests: true };
+
+struct Stage {
+    cluster: SimCluster,
+    setu: Setu,
+    admin: User,
+}
+
+/// The class of another autoscaler.
+const FOREIGN: &str = "check-capacity.autoscaling.x-k8s.io";
+
+impl Stage {
+    /// A queue whose only check is Kueue's own, for this class.
+    fn new(class: &str, defaults: &str) -> Self {
+        let (mut cluster, admin) = world::cluster(ID, world::policy(&format!("defaults: {defaults}")));
+        // The name of a check's controller cannot be changed, so the check is made anew.
+        admin.delete(&kinds::ADMISSION_CHECK, "", ID, Preconditions::default()).unwrap();
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/provisioning-requests/check.yaml");
+        let text = std::fs::read_to_string(path).unwrap();
+        let mut objects = serde_yaml::Deserializer::from_str(&text).map(|d| Value::deserialize(d).unwrap());
+        let (mut config, mut check) = (objects.next().unwrap(), objects.next().unwrap());
+        assert_eq!(config["spec"]["provisioningClassName"], names::REQUEST_CLASS);
+        config["spec"]["provisioningClassName"] = json!(class);
+        check["metadata"]["name"] = json!(ID);
+        admin.create(&kinds::PROVISIONING_REQUEST_CONFIG, config).unwrap();
+        admin.create(&kinds::ADMISSION_CHECK, check).unwrap();
+        let setu = cluster.start_setu(&Start { options: SERVED, ..Start::default() });
+        Self { cluster, setu, admin }
+    }
+
+    /// A Job of two pods.
+    fn job(&self, name: &str) {
+        self.admin.create(&kinds::JOB, world::job(ID, name, 2, None)).unwrap();
+    }
+
+    fn claims(&self) -> Vec<Arc<Value>> {
+        self.admin.list(&kinds::NODE_CLAIM)
+    }
+
+    fn workload(&self) -> Option<Arc<Value>> {
+        self.admin.list(&kinds::WORKLOAD).into_iter().next()
+    }
+
+    fn is(&self, condition: &str) -> bool {
+        self.workload().is_some_and(|w| is(&w, condition))
+    }
+
+    fn requests(&self) -> Vec<Arc<Value>> {
+        self.admin.list(&kinds::PROVISIONING_REQUEST)
+    }
+
+    fn claim_names(&self) -> Vec<String> {
+        self.claims().iter().map(|claim| claim["metadata"]["name"].to_string()).collect()
+    }
+
+    fn journal(&self) -> String {
+        let journal = &self.request()["metadata"]["annotations"][names::journal_key(ID)];
+        journal.as_str().unwrap_or_default().to_owned()
+    }
+
+    fn request(&self) -> Value {
+        self.requests().first().map(|request| (**request).clone()).unwrap_or_default()
+    }
+
+    fn condition(&self, kind: &str) -> Value {
+        let request = self.request();
+        let all = request["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        all.into_iter().find(|condition| condition["type"] == kind).unwrap_or_default()
+    }
+
+    /// Finishes the Workload, as Kueue does when its Job is done.
+    fn finish(&self) {
+        let name = self.workload().unwrap()["metadata"]["name"].as_str().unwrap().to_owned();
+        let finished = json!({"status": {"conditions": [{
+            "type": "Finished", "status": "True", "reason": "Succeeded", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }]}});
+        self.admin.merge_status(&kinds::WORKLOAD, ID, &name, &finished).unwrap();
+    }
+
+    /// Adds a check to the queue that another controller answers, and makes it active.
+    fn add_other_check(&self) {
+        let check = json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": "other"},
+            "spec": {"controllerName": "e2e.setu/nobody"},
+        });
+        self.admin.create(&kinds::ADMISSION_CHECK, check).unwrap();
+        let active = json!({"status": {"conditions": [{
+            "type": "Active", "status": "True", "reason": "Active", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }]}});
+        self.admin.merge_status(&kinds::ADMISSION_CHECK, "", "other", &active).unwrap();
+        let checks = json!({"spec": {"admissionChecksStrategy": {"admissionChecks": [{"name": ID}, {"name": "other"}]}}});
+        self.admin.merge(&kinds::CLUSTER_QUEUE, "", ID, &checks).unwrap();
+    }
+
+    /// Creates a request of Setu's class that no Workload controls.
+    fn create_request(&self, metadata: &Value) -> Arc<Value> {
+        let pods = json!({"count": 1, "podTemplateRef": {"name": "pods"}});
+        let request = json!({
+            "apiVersion": "autoscaling.x-k8s.io/v1", "kind": "ProvisioningRequest", "metadata": metadata,
+            "spec": {"provisioningClassName": names::REQUEST_CLASS, "podSets": [pods]},
+        });
+        self.admin.create(&kinds::PROVISIONING_REQUEST, request).unwrap()
+    }
+
+    /// Limits the check to pods with GPUs, and adds a second check to the queue for pods with this other resource only.
+    fn split_by(&self, resource: &str) {
+        let managed = json!({"spec": {"managedResources": ["nvidia.com/gpu"]}});
+        self.admin.merge(&kinds::PROVISIONING_REQUEST_CONFIG, "", "setu", &managed).unwrap();
+        let twin_of = |kind, name: &str| {
+            let mut twin = (*self.admin.get(kind, "", name).unwrap()).clone();
+            twin["metadata"] = json!({"name": "twin"});
+            twin.as_object_mut().unwrap().remove("status");
+            twin
+        };
+        let mut config = twin_of(&kinds::PROVISIONING_REQUEST_CONFIG, "setu");
+        config["spec"]["managedResources"] = json!([resource]);
+        self.admin.create(&kinds::PROVISIONING_REQUEST_CONFIG, config).unwrap();
+        let mut check = twin_of(&kinds::ADMISSION_CHECK, ID);
+        check["spec"]["parameters"]["name"] = json!("twin");
+        self.admin.create(&kinds::ADMISSION_CHECK, check).unwrap();
+        let checks = json!({"spec": {"admissionChecksStrategy": {"admissionChecks": [{"name": ID}, {"name": "twin"}]}}});
+        self.admin.merge(&kinds::CLUSTER_QUEUE, "", ID, &checks).unwrap();
+    }
+
+    /// Deletes the request and makes it again under its name at once.
+    fn recreate_request(&self) -> [String; 2] {
+        let mut request = self.request();
+        let old = request["metadata"]["uid"].as_str().unwrap().to_owned();
+        request["metadata"] = json!({
+            "name": request["metadata"]["name"], "namespace": ID, "ownerReferences": request["metadata"]["ownerReferences"],
+        });
+        request.as_object_mut().unwrap().remove("status");
+        self.delete_request();
+        let new = self.admin.create(&kinds::PROVISIONING_REQUEST, request).unwrap();
+        [old, new["metadata"]["uid"].as_str().unwrap().to_owned()]
+    }
+
+    fn delete_request(&self) {
+        let name = self.request()["metadata"]["name"].as_str().unwrap().to_owned();
+        self.admin.delete(&kinds::PROVISIONING_REQUEST, ID, &name, Preconditions::default()).unwrap();
+    }
+
+    async fn until(&self, what: &str, seconds: u64, mut holds: impl FnMut(&Self) -> bool) {
+        for _ in 0..seconds * 100 {
+            if holds(self) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!(
+            "not within {seconds} s: {what}; {} claims; {:#?}; {:#?}",
+            self.claims().len(),
+            self.requests(),
+            self.workload()
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gang_is_provisioned_for_the_request_and_its_nodes_go_when_the_job_finishes() {
+    let stage = Stage::new(names::REQUEST_CLASS, "{}");
+    stage.job("gang");
+    stage.until("progress is reported", 60, |s| s.condition("Provisioned")["status"] == "False").await;
+    assert_eq!(stage.condition("Accepted")["status"], "True");
+    stage.until("it is admitted", 120, |s| s.is("Admitted")).await;
+    let request = stage.request();
+    let details = &request["status"]["provisioningClassDetails"];
+    assert_eq!((&details["count"], &details["nodePool"]), (&json!("2"), &json!(ID)));
+    let claims = stage.claims();
+    assert_eq!(claims.len(), 2);
+    assert!(claims.iter().all(|claim| claim["metadata"]["labels"][names::GANG] == details["gang"]));
+    let pods = stage.admin.list(&kinds::POD);
+    assert!(pods.iter().all(|pod| pod["spec"]["nodeSelector"][names::GANG] == details["gang"]), "{pods:#?}");
+    assert!(request["metadata"]["annotations"][names::journal_key(ID)].is_string());
+    assert_eq!(stage.workload().unwrap()["metadata"]["annotations"].get(names::journal_key(ID)), None);
+    stage.finish();
+    stage.until("no node is left", 60, |s| s.claims().is_empty()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_of_other_classes_are_left_alone() {
+    let stage = Stage::new(FOREIGN, "{}");
+    stage.job("gang");
+    stage.until("the request exists", 60, |s| !s.requests().is_empty()).await;
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    let request = stage.request();
+    assert!(stage.claims().is_empty());
+    assert_eq!((request.get("status"), request["metadata"].get("annotations")), (None, None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shortage_is_retried_within_one_request() {
+    let stage = Stage::new(names::REQUEST_CLASS, "{retry: {inCheck: {limit: 20, base: 10s, max: 10s}}}");
+    world::weather(&stage.admin, &json!([{"capacity": 1}]));
+    stage.job("gang");
+    stage.until("it backs off", 300, |s| s.journal().contains("\"state\":\"BackingOff\"")).await;
+    world::calm(&stage.admin);
+    stage.until("it is admitted", 300, |s| s.is("Admitted")).await;
+    assert_eq!((stage.requests().len(), stage.claims().len()), (1, 2));
+    assert!(stage.request()["metadata"]["name"].as_str().unwrap().ends_with("-1"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_cannot_be_met_fails_and_the_next_one_is_served() {
+    let defaults = "{retry: {inCheck: {limit: 0}, yield: {base: 1s, max: 1s}}}";
+    let stage = Stage::new(names::REQUEST_CLASS, defaults);
+    world::weather(&stage.admin, &json!([{"capacity": 1}]));
+    stage.job("gang");
+    stage.until("the request fails", 300, |s| s.condition("Failed")["status"] == "True").await;
+    let message = stage.condition("Failed")["message"].as_str().unwrap().to_owned();
+    assert!(message.starts_with("InsufficientCapacity: "), "{message}");
+    assert!(stage.claims().is_empty(), "everything is taken back first");
+    world::calm(&stage.admin);
+    stage.until("it is admitted", 600, |s| s.is("Admitted")).await;
+    assert!(stage.request()["metadata"]["name"].as_str().unwrap().ends_with("-2"));
+    assert_eq!((stage.requests().len(), stage.claims().len()), (1, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_deleted_by_hand_takes_no_nodes_from_a_running_gang() {
+    let stage = Stage::new(names::REQUEST_CLASS, "{}");
+    stage.job("gang");
+    stage.until("it is admitted", 120, |s| s.is("Admitted")).await;
+    stage.delete_request();
+    tokio::time::sleep(Duration::from_mins(20)).await;
+    assert_eq!(stage.claims().len(), 2);
+    stage.finish();
+    stage.until("no node is left", 60, |s| s.claims().is_empty()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_deleted_before_admission_leaves_no_nodes() {
+    let stage = Stage::new(names::REQUEST_CLASS, "{}");
+    world::weather(&stage.admin, &json!([{"launchDelay": "3m"}]));
+    stage.job("gang");
+    stage.until("its claims exist", 60, |s| s.claims().len() == 2).await;
+    let gang = stage.claims()[0]["metadata"]["labels"][names::WORKLOAD_UID].clone();
+    stage.delete_request();
+    let of_first =
+        |s: &Stage| s.claims().iter().all(|c| c["metadata"]["labels"][names::WORKLOAD_UID] != gang);
+    stage.until("they are gone", 60, of_first).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_evicted_workload_gives_its_nodes_back() {
+    let stage = Stage::new(names::REQUEST_CLASS, "{}");
+    stage.job("gang");
+    stage.until("it is admitted", 120, |s| s.is("Admitted")).await;
+    let name = stage.workload().unwrap()["metadata"]["name"].as_str().unwrap().to_owned();
+    stage.admin.merge(&kinds::WORKLOAD, ID, &name, &json!({"spec": {"active": false}})).unwrap();
+    stage
+        .until("no node and no request is left", 120, |s| s.claims().is_empty() && s.requests().is_empty())
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_leader_goes_on_with_the_request() {
+    let mut stage = Stage::new(names::REQUEST_CLASS, "{}");
+    stage.job("gang");
+    stage.until("its claims exist", 60, |s| s.claims().len() == 2).await;
+    let before = stage.claim_names();
+    stage.setu.kill();
+    stage.setu = stage.cluster.start_setu(&Start { options: SERVED, ..Start::default() });
+    stage.until("it is admitted", 120, |s| s.is("Admitted")).await;
+    assert_eq!(stage.claim_names(), before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_request_for_the_same_workload_gets_no_nodes() {
+    let stage = Stage::new(names::REQUEST_CLASS, "{}");
+    stage.job("gang");
+    stage.until("it is admitted", 120, |s| s.is("Admitted")).await;
+    let mut copy = stage.request();
+    let metadata = &copy["metadata"];
+    copy["metadata"] = json!({
+        "name": "copy", "namespace": ID, "ownerReferences": metadata["ownerReferences"],
+        "annotations": {(names::journal_key(ID)): metadata["annotations"][names::journal_key(ID)]},
+    });
+    copy.as_object_mut().unwrap().remove("status");
+    stage.admin.create(&kinds::PROVISIONING_REQUEST, copy).unwrap();
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    assert_eq!(stage.claims().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_booking_expires_when_the_gang_is_not_admitted_in_time() {
+    let stage = Stage::new(names::REQUEST_CLASS, "{deadlines: {admit: 2m}}");
+    stage.add_other_check();
+    stage.job("gang");
+    stage.until("it is provisioned", 120, |s| s.condition("Provisioned")["status"] == "True").await;
+    stage.until("the booking expires", 300, |s| s.condition("BookingExpired")["status"] == "True").await;
+    assert!(stage.claims().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_no_workload_controls_fails_with_a_sentence() {
+    let stage = Stage::new(names::REQUEST_CLASS, "{}");
+    stage.create_request(&json!({"name": "alone", "namespace": ID}));
+    stage.until("it fails", 60, |s| s.condition("Failed")["status"] == "True").await;
+    let message = stage.condition("Failed")["message"].as_str().unwrap().to_owned();
+    assert!(message.starts_with("no Workload controls this request"), "{message}");
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    assert!(stage.claims().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_failed_gets_no_nodes_when_quota_is_reserved_again() {
+    let stage = Stage::new(names::REQUEST_CLASS, "{retry: {inCheck: {limit: 0}}}");
+    world::weather(&stage.admin, &json!([{"capacity": 1}]));
+    stage.job("gang");
+    stage.until("the request fails", 300, |s| s.condition("Failed")["status"] == "True").await;
+    let failed = stage.request();
+    stage.until("it is deleted", 300, |s| s.request()["metadata"]["uid"] != failed["metadata"]["uid"]).await;
+    world::calm(&stage.admin);
+    // A Kueue that does not clean up leaves the old request beside the new one.
+    let mut old = failed.clone();
+    old["metadata"] = json!({
+        "name": "old", "namespace": ID, "ownerReferences": failed["metadata"]["ownerReferences"],
+        "annotations": failed["metadata"]["annotations"],
+    });
+    stage.admin.create(&kinds::PROVISIONING_REQUEST, old).unwrap();
+    let status = json!({"status": failed["status"]});
+    stage.admin.merge_status(&kinds::PROVISIONING_REQUEST, ID, "old", &status).unwrap();
+    stage.until("it is admitted", 600, |s| s.is("Admitted")).await;
+    tokio::time::sleep(Duration::from_mins(2)).await;
+    assert_eq!(stage.claims().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_last_check_nodes_are_created_only_after_other_checks_are_ready() {
+    let stage = Stage::new(names::REQUEST_CLASS, "{strategy: {type: LastCheck}}");
+    stage.add_other_check();
+    stage.job("gang");
+    stage.until("it is planned", 60, |s| s.journal().contains("Validating")).await;
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    assert!(stage.claims().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_owns_itself_gets_no_nodes() {
+    let stage = Stage::new(names::REQUEST_CLASS, "{}");
+    let metadata = json!({"name": "own", "namespace": ID, "finalizers": ["example.com/stays"]});
+    let created = stage.create_request(&metadata);
+    let owner = json!({
+        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "name": "own", "controller": true,
+        "uid": created["metadata"]["uid"],
+    });
+    let patch = json!({"metadata": {"ownerReferences": [owner]}});
+    let _ = stage.admin.merge(&kinds::PROVISIONING_REQUEST, ID, "own", &patch);
+    stage.job("gang");
+    stage.until("others go on", 120, |s| s.is("Admitted")).await;
+    assert_eq!(stage.claims().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_waits_for_a_finalizer_takes_no_nodes_from_a_running_gang() {
+    let stage = Stage::new(names::REQUEST_CLASS, "{}");
+    stage.job("gang");
+    stage.until("it is admitted", 120, |s| s.is("Admitted")).await;
+    let name = stage.request()["metadata"]["name"].as_str().unwrap().to_owned();
+    let held = json!({"metadata": {"finalizers": ["example.com/stays"]}});
+    stage.admin.merge(&kinds::PROVISIONING_REQUEST, ID, &name, &held).unwrap();
+    stage.delete_request();
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    assert_eq!(stage.claims().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_kept_of_a_request_that_was_recreated_under_its_name() {
+    let stage = Stage::new(names::REQUEST_CLASS, "{}");
+    world::weather(&stage.admin, &json!([{"launchDelay": "3m"}]));
+    stage.job("gang");
+    stage.until("its claims exist", 60, |s| s.claims().len() == 2).await;
+    let board = stage.cluster.board();
+    // The watch shows both changes at once.
+    stage.setu.wire.silence("/provisioningrequests");
+    let [old, new] = stage.recreate_request();
+    let gangs = |uid: &str| {
+        let snapshot = board().unwrap();
+        snapshot.gangs.keys().filter(|gang| **gang == gang_id(uid, ID)).count()
+    };
+    stage.until("the new one is served", 120, |_| gangs(&new) == 1).await;
+    assert_eq!(gangs(&old), 0);
+    let kept = stage.setu.context.remembered_gangs();
+    assert_eq!((kept["board"], kept["gangs"], kept["workloads"]), (1, 1, 1), "{kept:?}");
+    for (kind, count) in kept {
+        assert!(count <= 1 || kind == "claims", "{kind}: {count}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_requests_of_a_workload_each_get_nodes_for_the_pod_sets_that_they_list() {
+    let stage = Stage::new(names::REQUEST_CLASS, "{}");
+    stage.split_by("memory");
+    let set = |name: &str, count: usize, resources: &Value| {
+        let container = json!({"name": "main", "image": "none", "resources": {"requests": resources, "limits": resources}});
+        json!({"name": name, "count": count, "template": {"spec": {"restartPolicy": "Never", "containers": [container]}}})
+    };
+    let gpu = json!({"cpu": "1", "nvidia.com/gpu": "1"});
+    let workload = json!({
+        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "metadata": {"namespace": ID, "name": "two"},
+        "spec": {"queueName": "queue", "active": true, "podSets": [set("worker", 3, &gpu), set("driver", 1, &json!({"cpu": "1", "memory": "1Gi"}))]},
+    });
+    stage.admin.create(&kinds::WORKLOAD, workload).unwrap();
+    stage.until("it is admitted", 300, |s| s.is("Admitted")).await;
+    let counts: Vec<String> = stage
+        .requests()
+        .iter()
+        .map(|r| r["status"]["provisioningClassDetails"]["count"].to_string())
+        .collect();
+    assert_eq!((counts, stage.claims().len()), (vec!["\"3\"".to_owned(), "\"1\"".to_owned()], 4));
+}
