@@ -249,7 +249,7 @@ fn spawn<K: Object + Send + Sync + 'static, G: Send + Sync + 'static>(
     });
 }
 
-/// Signals that something changed that plans are made from: every Workload that waits for a plan is reconciled again.
+/// Signals that an input of plans changed: every Workload that waits for a plan is reconciled again.
 #[derive(Clone, Default)]
 struct Plans(watch::Sender<()>);
 

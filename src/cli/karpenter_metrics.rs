@@ -9,8 +9,8 @@ use jiff::Timestamp;
 /// Where Karpenter says what its offerings cost, and which are out of capacity.
 #[derive(clap::Args, Debug)]
 pub struct KarpenterMetrics {
-    /// Karpenter's metrics page, such as http://karpenter.kube-system:8080/metrics: its prices count, and what it holds for
-    /// out of capacity is not asked for.
+    /// Karpenter's metrics page, such as http://karpenter.kube-system:8080/metrics: Setu uses its prices, and does not
+    /// request what it reports as unavailable.
     #[arg(long = "karpenter-metrics", env = "SETU_KARPENTER_METRICS", value_name = "URL")]
     url: Option<String>,
 }

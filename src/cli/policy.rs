@@ -24,8 +24,8 @@ pub struct Args {
 
 #[derive(Subcommand, Debug)]
 enum Command {
-    /// Checks policy files: reports all that is wrong, each with line, column and key. What works and is hardly meant is
-    /// a warning.
+    /// Checks policy files: reports every error with line, column and key. Settings that are valid but probably not intended are
+    /// warnings.
     ///
     /// Example: setu policy check policy.yaml
     Check {

@@ -51,7 +51,7 @@ impl ClusterObjects {
         self.checks.iter().flatten().find(|check| check.metadata.name.as_deref() == Some(name))
     }
 
-    /// The claims that were made for requests which are gone, by the UIDs of those.
+    /// The claims of deleted requests, by the UID of the request.
     fn claims_of_deleted(&self) -> BTreeMap<&str, Vec<&NodeClaim>> {
         let mut found: BTreeMap<&str, Vec<&NodeClaim>> = BTreeMap::new();
         // Where requests may not be read, none is known to be gone.

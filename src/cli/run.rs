@@ -56,7 +56,7 @@ pub struct Args {
 #[derive(clap::Args, Debug)]
 struct OnRequest {
     /// Keep Workloads that have nodes until their nodes are gone, so that their last transition is recorded.
-    /// A Job made anew under the same name meanwhile waits for that.
+    /// A Job that is created again under the same name waits until then.
     #[arg(long, env = "SETU_WORKLOAD_FINALIZER")]
     workload_finalizer: bool,
     /// Answer AdmissionChecks of kueue.x-k8s.io/provisioning-request too, for which alone Kueue puts off the

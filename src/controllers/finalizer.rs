@@ -3,7 +3,7 @@
 use super::context::Context;
 use super::gang::Reconciled;
 use crate::api::Workload;
-use crate::effects::handover::{Annotations, hold_workload, release_workload};
+use crate::effects::handover::{Annotations, add_finalizer, release_workload};
 use crate::error::Error;
 use crate::gang::finalizer::{is_held, is_missing, is_needed, is_overdue, release_at};
 use crate::gang::others::Others;
@@ -13,7 +13,7 @@ use kube::Client;
 /// Adds the finalizer to a Workload that may get nodes, if the flag is set.
 pub async fn take(context: &Context, workload: &mut Workload) -> Result<(), Error> {
     if is_missing(workload, context.options.workload_finalizer) {
-        *workload = hold_workload(client_of(context, workload), workload).await?;
+        *workload = add_finalizer(client_of(context, workload), workload).await?;
         context.of_gangs.registry.wrote(workload);
     }
     Ok(())

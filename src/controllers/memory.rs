@@ -49,7 +49,7 @@ pub enum CacheLag {
     Current,
     /// It does not show it yet.
     Behind,
-    /// It has not shown it for so long that the Workload is to be read by name, once per [`CACHE_LAG`].
+    /// It lags so long that the Workload must be read by name, once per [`CACHE_LAG`].
     Overdue,
 }
 
@@ -103,8 +103,8 @@ fn version(workload: &Workload) -> Option<u64> {
     workload.resource_version().and_then(|v| v.parse().ok())
 }
 
-/// What this replica knows about NodeClaims and the stores may not show: all it knows of those that are gone or may be, and of the
-/// living ones what [`ClaimRecord::adds_to_claim`] checks for. Kept apart from the registry, because its keys are NodeClaims: events of
+/// What this replica knows about NodeClaims and the stores may not show: everything about claims that are or may be gone, and about
+/// the others what [`ClaimRecord::adds_to_claim`] lists. It is kept apart from the registry, because its keys are NodeClaims: events of
 /// claims come before their gang is reconciled, and after it is forgotten.
 #[derive(Debug, Default)]
 pub struct ClaimRecordStore(Mutex<ClaimRecordMaps>);

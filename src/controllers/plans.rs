@@ -79,7 +79,7 @@ pub struct ReadInputs<'a> {
     /// Claims that the gang may take over.
     pub warm: &'a [NodeClaim],
     /// Claims that the gang keeps while other options supply the rest of its nodes.
-    pub kept: &'a [NodeClaim],
+    pub staying: &'a [NodeClaim],
     /// Shapes to use instead of those known when the gang was planned, or now.
     pub shapes: Option<&'a [Shape]>,
     /// Storage objects that the pods' volumes depend on.
@@ -182,7 +182,7 @@ impl OwnInputs {
             storage: read.storage,
             pool_claims: &self.pool_claims,
             warm: read.warm,
-            kept: read.kept,
+            staying: read.staying,
             reserved: &self.reserved,
             shapes: &self.basis.shapes,
             market: self.basis.market.as_deref(),

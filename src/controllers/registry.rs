@@ -44,7 +44,7 @@ struct RegistryEntries {
 struct OfGang {
     /// Where it is, as last committed.
     entry: Option<GangEntry>,
-    /// Journal writes of which it is not known whether they happened.
+    /// Journal writes with an unknown outcome.
     unanswered: UnansweredWrites,
     /// The policy of its attempt.
     policy: Option<(u32, Arc<Policy>)>,
@@ -342,7 +342,7 @@ impl OfGang {
 }
 
 impl RegistryEntries {
-    /// Forgets of a Workload what belongs to a term, and returns its gangs. Notices and writes stay valid for any leader.
+    /// Drops what a Workload has for one term as leader, and returns its gangs. Notices and writes stay valid for any leader.
     fn end_term(&mut self, uid: &str) -> BTreeSet<String> {
         let Some(OfWorkload { gangs, own_write, .. }) = self.workloads.remove(uid) else {
             return BTreeSet::new();

@@ -173,7 +173,7 @@ async fn write_entries(
     }
     let was_ready = |check: &str| workload.check(check).is_some_and(|old| old.state == Verdict::Ready);
     let is_ready = |entry: &CheckState| entry.state == Verdict::Ready && !was_ready(&entry.name);
-    // Without nodes, none stood idle.
+    // No nodes, so none were idle.
     let nodes_waited = results.iter().any(|l| l.has_nodes && l.entry.as_ref().is_some_and(is_ready));
     *workload = apply(context, workload, results, &changed).await?;
     context.of_gangs.registry.wrote(workload);

@@ -66,12 +66,12 @@ impl LetGo {
     }
 }
 
-/// Makes these claims and their Nodes Karpenter's own, in parallel. Nothing on them is ours any more.
+/// Makes these claims and their Nodes Karpenter's own, in parallel: removes all of Setu's metadata.
 pub async fn hand_back_all(client: &Client, claims: Vec<NodeClaim>) -> LetGo {
     let answers = stream::iter(claims)
         .map(|claim| async move {
             let answer = match hand_back(client, &claim).await {
-                Err(error) if error.is_forbidden() => Err(kept(client, &claim, error).await),
+                Err(error) if error.is_forbidden() => Err(after_refusal(client, &claim, error).await),
                 answer => answer.map_err(NotReleased::Failed),
             };
             (claim, answer)
@@ -82,7 +82,7 @@ pub async fn hand_back_all(client: &Client, claims: Vec<NodeClaim>) -> LetGo {
 
 /// What a refusal means for a claim: it is still its gang's own, unless it is marked and its Node no longer has our
 /// label. Then other pods may be there.
-async fn kept(client: &Client, claim: &NodeClaim, refusal: Error) -> NotReleased {
+async fn after_refusal(client: &Client, claim: &NodeClaim, refusal: Error) -> NotReleased {
     let is_ours = async {
         let found = current(client, &claim.name_any()).await?;
         let Some(marked) = found.filter(NodeClaim::is_handing_back) else { return Ok(true) };
@@ -186,7 +186,7 @@ pub async fn release_workload(
 ///
 /// # Errors
 /// [`Error::Conflict`] if the Workload has changed since it was read.
-pub async fn hold_workload(client: &Client, workload: &Workload) -> Result<Workload, Error> {
+pub async fn add_finalizer(client: &Client, workload: &Workload) -> Result<Workload, Error> {
     let mut finalizers = workload.finalizers().to_vec();
     finalizers.push(names::FINALIZER.to_owned());
     let patch = json!({

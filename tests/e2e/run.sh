@@ -18,20 +18,36 @@ fi
 cargo test -p setu-e2e --no-run
 programs="${CARGO_TARGET_DIR:-target}/debug/setu-e2e"
 "$programs" build
-# The examples wait most of the time, so the others run meanwhile.
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
-cargo test -p setu-e2e --test examples >"$log" 2>&1 &
-examples=$!
+# A job in the background has its own process group, so that what it started ends with it.
+logs=$(mktemp -d)
+jobs=()
+trap 'for job in "${jobs[@]}"; do kill -- "-$job" 2>/dev/null || true; done; rm -rf "$logs"' EXIT
+behind() {
+  set -m
+  "$@" >"$logs/${#jobs[@]}" 2>&1 &
+  set +m
+  jobs+=("$!")
+}
+# Waits for all jobs in the background, prints what they said, and fails if one of them did.
+joined() {
+  local failed=0 job
+  for job in "${!jobs[@]}"; do
+    wait "${jobs[$job]}" || failed=$?
+    cat "$logs/$job"
+  done
+  jobs=()
+  return "$failed"
+}
+# They wait most of the time, so three run at a time.
 failed=0
-cargo test --no-fail-fast -p setu-e2e --lib --bins --test bare --test cli --test kubectl --test conformance --test traces --test leaders --test silent --test shards --test requests --test documents --test tenant --test chart || failed=$?
-wait "$examples" || failed=$?
-cat "$log"
+behind cargo test --no-fail-fast -p setu-e2e --test examples --test tenant --test shards
+behind cargo test --no-fail-fast -p setu-e2e --test chart --test conformance --test documents
+cargo test --no-fail-fast -p setu-e2e --test bare --test cli --test kubectl --test traces --test leaders --test silent --test requests || failed=$?
+joined || failed=$?
 [ "$failed" = 0 ] || exit "$failed"
 # It takes long to build, and the scenarios leave much of the processors' time.
-nice -n 19 "$programs" build --provider aws &
-aws=$!
-trap 'kill "$aws" 2>/dev/null || true; rm -f "$log"' EXIT
+behind nice -n 19 "$programs" build --provider aws
 cargo test -p setu-e2e --test scenarios
-wait "$aws"
-cargo test -p setu-e2e --test cluster --test registries --test aws
+joined
+# These have the AWS provider.
+cargo test -p setu-e2e --lib --bins --test cluster --test registries --test aws

@@ -25,7 +25,7 @@ pub fn to_the_second(time: Timestamp) -> String {
     time.round(cut).unwrap_or(time).to_string()
 }
 
-/// Least similarity, from 0 to 1, at which one word may be meant for another.
+/// The smallest similarity, from 0 to 1, at which one word is suggested for another.
 const ALIKE: f64 = 0.5;
 
 /// The most similar known word, if one is similar enough.

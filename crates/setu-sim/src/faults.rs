@@ -75,11 +75,6 @@ impl WriteFault {
         Self::Delayed,
         Self::StaleRestart,
     ];
-
-    /// Whether it kills the replica.
-    pub const fn is_deadly(self) -> bool {
-        matches!(self, Self::CrashBefore | Self::CrashAfter | Self::StaleRestart)
-    }
 }
 
 impl fmt::Display for WriteFault {

@@ -39,7 +39,7 @@ pub struct Args {
     /// How many times as fast as the wall clock time goes; 0 means as fast as the machine can.
     #[arg(long, default_value_t = 2.0)]
     speed: f64,
-    /// What chance is made from: the same seed repeats the same run exactly.
+    /// Seed of the random numbers: the same seed repeats the run exactly.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Serve the cluster to kubectl at this address, in real time and until Ctrl-C.

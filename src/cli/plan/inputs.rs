@@ -65,7 +65,7 @@ impl Inputs {
             storage: Some(&self.storage),
             pool_claims: &self.pool_claims,
             warm: &[],
-            kept: &[],
+            staying: &[],
             reserved: &[],
             shapes: &self.shapes,
             market: self.market.as_ref(),

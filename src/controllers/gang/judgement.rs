@@ -26,7 +26,7 @@ pub(super) fn judge(
             }
             judgement
         },
-        |policy| Judgement::kept(journal, policy),
+        |policy| Judgement::of_attempt(journal, policy),
     );
     if !is_in_flight {
         return judgement;

@@ -33,7 +33,7 @@ impl Gang<'_> {
         let mut outcome = state.needs_plan().then(|| self.make_plan(workload, ledger));
         if *state == State::Validating {
             self.count_gates(outcome.as_ref(), workload, ledger);
-            // An attempt that has begun is carried through, whatever the other checks say by then.
+            // Other checks no longer delay an attempt that has begun.
             outcome = outcome.map(|plan| strategy::timed(plan, &self.request(workload)));
         }
         if matches!(outcome, Some(Outcome::Provision(_))) {
@@ -55,14 +55,14 @@ impl Gang<'_> {
             return Outcome::Wait(fault.clone());
         }
         let (planning, now) = (self.planning(), self.scope.now());
-        let (kept, kinds) = (planning.kept(), self.observed.kinds(self.journal().memory.attempt));
+        let (staying, kinds) = (planning.staying(), self.observed.kinds(self.journal().memory.attempt));
         let accepted = ledger.accepted(&self.scope.id).map(|accepted| accepted.option_index);
         let selection = planning.selection(accepted, &kinds);
         let request = Request { selection, ..self.request(workload) };
         let read = plans::ReadInputs {
             claims: self.inputs.pool_claims.as_deref().unwrap_or_default(),
             warm: self.inputs.warm.as_deref().unwrap_or_default(),
-            kept: &kept,
+            staying: &staying,
             shapes: None,
             storage: self.inputs.storage.as_ref(),
             edited: planning.edited(),

@@ -26,7 +26,7 @@ struct Queue {
     /// `None` if spans cannot be exported.
     sender: Option<Sender<TraceSpan>>,
     sampler: Sampler,
-    /// Whether dropped spans were logged, and half of the room is not free again yet.
+    /// Set when dropped spans are logged, until half of the queue is free.
     is_full: AtomicBool,
 }
 

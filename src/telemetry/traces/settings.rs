@@ -1,7 +1,7 @@
 //! The trace settings from `--otlp-endpoint` and the standard `OTEL_…` variables.
 //!
-//! The exporter reads endpoint, headers, compression and time limits from the environment itself. This file reads what it
-//! leaves to its user.
+//! The exporter reads endpoint, headers, compression and time limits from the environment itself. This file reads
+//! the other variables.
 
 use opentelemetry_sdk::trace::Sampler;
 use std::path::PathBuf;

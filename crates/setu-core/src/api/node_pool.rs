@@ -152,6 +152,13 @@ impl NodePool {
             "NodeClassReady" => format!(" of {} {}", class.kind, class.name),
             _ => String::new(),
         };
-        Some(format!("NodePool {name} is not ready ({}{of_class}: {})", cause.type_, why.trim_end()))
+        // Karpenter writes no more than this into the NodePool.
+        let hint = match cause.reason.as_str() {
+            "NodeClassReadinessUnknown" => {
+                format!("; kubectl describe {} {} shows what it lacks", class.kind.to_lowercase(), class.name)
+            }
+            _ => String::new(),
+        };
+        Some(format!("NodePool {name} is not ready ({}{of_class}: {}{hint})", cause.type_, why.trim_end()))
     }
 }

@@ -146,8 +146,8 @@ pub struct Released {
 }
 
 impl Released {
-    /// What becomes of these claims of a gang, which it no longer wants. Setu lets go no claim that was not made for the gang's
-    /// Workload.
+    /// What becomes of these claims of a gang, which it no longer wants. Only claims that were made for the gang's Workload are
+    /// let go.
     pub fn of<'c>(
         journal: &Journal,
         snapshot: &Snapshot<'_>,

@@ -25,7 +25,7 @@ pub fn is_overdue(workload: &Workload, now: Timestamp) -> bool {
 
 /// Whether the finalizer is needed after a reconcile of the Workload. `has_nodes` says whether it has nodes, or may still get some.
 pub fn is_needed(workload: &Workload, is_on: bool, has_nodes: bool, others: Others) -> bool {
-    has_nodes || others.may_hold || is_on && may_get_nodes(workload)
+    has_nodes || others.may_have_nodes || is_on && may_get_nodes(workload)
 }
 
 /// When a Workload that is being deleted is released, whatever it holds.
@@ -87,8 +87,8 @@ mod tests {
 
     #[test]
     fn a_workload_that_holds_nothing_needs_no_finalizer_unless_another_setu_may_hold_it() {
-        let alone = Others { may_refuse: false, may_hold: false };
-        let others = Others { may_hold: true, ..alone };
+        let alone = Others { may_refuse: false, may_have_nodes: false };
+        let others = Others { may_have_nodes: true, ..alone };
         for (is_reserved, is_on, has_nodes, others, needed) in [
             (true, true, false, alone, true),
             (true, false, false, alone, false),

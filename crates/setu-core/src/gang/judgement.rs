@@ -39,7 +39,7 @@ impl Judgement {
     }
 
     /// By the policy that its attempt began with.
-    pub fn kept(journal: &Journal, policy: Arc<Policy>) -> Self {
+    pub fn of_attempt(journal: &Journal, policy: Arc<Policy>) -> Self {
         Self { policy: for_tier(journal, &policy), stated: policy, fault: None, has_terms: false }
     }
 
@@ -132,10 +132,11 @@ mod tests {
     fn the_launch_timeout_of_the_tier_counts_for_its_attempt_alone() {
         let tier = Tier { name: "t".into(), launch_timeout: Some(Span::minutes(1)), ..Tier::default() };
         let policy = Arc::new(Policy { tiers: vec![tier], ..Policy::default() });
-        let launch = |state| Judgement::kept(&journal(state), Arc::clone(&policy)).policy.deadlines.launch;
+        let launch =
+            |state| Judgement::of_attempt(&journal(state), Arc::clone(&policy)).policy.deadlines.launch;
         assert_eq!(launch(State::Provisioning), Span::minutes(1));
         assert_eq!(launch(State::Validating), Policy::default().deadlines.launch);
-        let judgement = Judgement::kept(&journal(State::Provisioning), Arc::clone(&policy));
+        let judgement = Judgement::of_attempt(&journal(State::Provisioning), Arc::clone(&policy));
         let placed = judgement.with_topology("g", vec!["rack".into()]);
         let labels: Vec<&str> = placed.policy.readiness.node_labels.keys().map(String::as_str).collect();
         assert_eq!((labels, &placed.stated), (vec!["rack", names::GANG], &policy));

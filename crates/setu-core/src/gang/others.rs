@@ -15,7 +15,7 @@ pub struct Others {
     /// One of them may keep it out of Kueue's queue.
     pub may_refuse: bool,
     /// One of them may hold it until its nodes are gone.
-    pub may_hold: bool,
+    pub may_have_nodes: bool,
 }
 
 impl Others {
@@ -34,7 +34,7 @@ impl Others {
         let mut listed = workload.checks().iter().map(|check| check.name.as_str());
         Self {
             may_refuse: !journals.is_empty(),
-            may_hold: journals.iter().any(|(_, is_over)| !is_over)
+            may_have_nodes: journals.iter().any(|(_, is_over)| !is_over)
                 || listed.any(|check| is_others(check) && !is_journalled(check)),
         }
     }
@@ -65,7 +65,7 @@ mod tests {
             }))
             .unwrap();
             let others = Others::of(&workload, |check| check == "theirs", now);
-            (others.may_refuse, others.may_hold)
+            (others.may_refuse, others.may_have_nodes)
         };
         assert_eq!(of("ours", None), (false, false));
         assert_eq!(of("theirs", None), (false, true), "its journal may come");

@@ -37,7 +37,7 @@ pub struct Planning<'a> {
 
 impl<'a> Planning<'a> {
     /// The claims that stay while the rest of the gang's nodes come from other options.
-    pub fn kept(&self) -> Vec<NodeClaim> {
+    pub fn staying(&self) -> Vec<NodeClaim> {
         let claims = self.observed.staying(self.journal.memory.attempt);
         if self.is_mixed() { claims.cloned().collect() } else { Vec::new() }
     }
@@ -116,7 +116,7 @@ impl<'a> Planning<'a> {
         last.is_some_and(|last| last.obstacle == Some(obstacle.reason))
     }
 
-    /// Whether this is the plan that the attempt was begun with, whichever instance types are listed now.
+    /// Whether this is the plan that the attempt was begun with, apart from instance types.
     pub fn is_begun_with(&self, outcome: &Outcome) -> bool {
         let hash = self.journal.memory.plan.as_ref();
         outcome.plan().is_some_and(|plan| hash.is_some_and(|hash| plan.is_hashed_but_for_types(hash)))

@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn one_refused_gang_keeps_a_workload_out_and_another_setu_puts_back_what_it_keeps_out() {
         let (out, queued) = (workload("False", names::REFUSED), workload("True", names::ALLOWED));
-        let alone = Others { may_refuse: false, may_hold: false };
+        let alone = Others { may_refuse: false, may_have_nodes: false };
         let others = Others { may_refuse: true, ..alone };
         for (workload, of_gangs, others, change) in [
             (&queued, vec![Allowed, KeptOut], alone, Some(KeptOut)),

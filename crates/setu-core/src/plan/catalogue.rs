@@ -489,7 +489,7 @@ mod tests {
 
     /// What the kubelet keeps of the cores, in thousandths: 6 % of the first, 1 % of the second, 0.5 % of the next two and
     /// 0.25 % of the rest.
-    fn kept(cores: i128) -> i128 {
+    fn overhead(cores: i128) -> i128 {
         let part = |from: i128, to: i128, in_10_000: i128| {
             ((cores.min(to) - from).max(0) * 1_000 * in_10_000) / 10_000
         };
@@ -511,7 +511,7 @@ mod tests {
             assert_eq!(whole("memory"), memory.max(0) * MI, "{name}");
             let cores = label("instance-cpu");
             let cpu = amount(&t.shape.allocatable, "cpu").nanos() / 1_000_000;
-            assert_eq!(cpu, cores * 1000 - kept(cores), "{name}");
+            assert_eq!(cpu, cores * 1000 - overhead(cores), "{name}");
             let has = |key: &str| amount(&t.shape.counts_with(), key).nanos() / 1_000_000_000;
             assert_eq!((has("cpu"), has("memory")), (cores, (all - machine) * MI), "limits count for {name}");
         }

@@ -55,7 +55,7 @@ pub struct Cluster<'a> {
     /// What these bounds are compared with.
     pub inflight: Option<&'a InflightNodes>,
     /// Claims that the gang keeps, whichever option supplies its other nodes.
-    pub kept: &'a [NodeClaim],
+    pub staying: &'a [NodeClaim],
     /// Earlier slices of the elastic Job that have nodes.
     pub predecessors: &'a [Arc<Workload>],
     /// Value of the shared label on those nodes.
@@ -86,7 +86,7 @@ impl<'a> Cluster<'a> {
             namespace_labels: None,
             guards: None,
             inflight: None,
-            kept: &[],
+            staying: &[],
             predecessors: &[],
             settled: None,
             edited: Edited::Awaited,

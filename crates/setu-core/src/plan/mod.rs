@@ -217,8 +217,8 @@ fn gated(
     option: &ProvisioningOption,
 ) -> Result<Plan, Obstacle> {
     let plan = nodes(cluster, request, needs, option)?;
-    needs.topology.allows_kept(&plan, cluster.kept)?;
-    let plan = priced(cluster, request, plan.keeping(cluster.kept));
+    needs.topology.allows_staying(&plan, cluster.staying)?;
+    let plan = priced(cluster, request, plan.keeping(cluster.staying));
     match request.selection {
         OptionSelection::Accepted { .. } | OptionSelection::Like(_) => gates::stands(cluster, request, plan),
         OptionSelection::From(_) => gates::pass(cluster, request, plan),

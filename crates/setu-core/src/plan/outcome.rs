@@ -220,8 +220,8 @@ impl Plan {
 
     /// The same plan with existing claims in their slots.
     #[must_use]
-    pub fn keeping(mut self, kept: &[NodeClaim]) -> Self {
-        for claim in kept {
+    pub fn keeping(mut self, staying: &[NodeClaim]) -> Self {
+        for claim in staying {
             if let Some(slot) = self.slots.iter_mut().find(|s| Some(s.index) == claim.slot()) {
                 claim.label(names::NODEPOOL).clone_into(&mut slot.node_pool);
                 let resources = claim.counts_with().clone();

@@ -464,7 +464,7 @@ mod tests {
         world.exhausted = exhausted(&spot);
         world.selection = OptionSelection::From(1);
         let kept = [kept];
-        let cluster = crate::plan::Cluster { kept: &kept, ..world.cluster() };
+        let cluster = crate::plan::Cluster { staying: &kept, ..world.cluster() };
         let Outcome::Provision(plan) = crate::plan::plan(&cluster, &world.request()) else {
             panic!("no plan")
         };

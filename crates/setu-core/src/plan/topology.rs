@@ -194,7 +194,7 @@ impl Topology {
     ///
     /// # Errors
     /// The constraint that they would violate.
-    pub fn allows_kept(&self, plan: &Plan, kept: &[NodeClaim]) -> Result<(), Obstacle> {
+    pub fn allows_staying(&self, plan: &Plan, staying: &[NodeClaim]) -> Result<(), Obstacle> {
         let Some(first) = self.constraints.first() else { return Ok(()) };
         let domain = |claim: &NodeClaim| {
             let requirement = claim.spec.requirements.iter().find(|r| normalized(&r.key) == first.key);
@@ -204,7 +204,7 @@ impl Topology {
             let slot = plan.slots.iter().find(|slot| Some(slot.index) == claim.slot());
             slot.is_some_and(|slot| domain(&slot.template) != domain(claim))
         };
-        match kept.iter().find(differs) {
+        match staying.iter().find(differs) {
             None => Ok(()),
             Some(_) => Err(refused(format!(
                 "{}; the nodes that the gang has already are in other domains than the rest would be",
@@ -271,14 +271,14 @@ impl Arrangement<'_> {
                 )));
             }
             DomainRule::Apart => {
-                let spare = if pods < domains.len() { pods } else { 0 };
-                let others = (0..spare).take(MOST).map(|n| without(n).take(pods).collect());
+                let dropped = if pods < domains.len() { pods } else { 0 };
+                let others = (0..dropped).take(MOST).map(|n| without(n).take(pods).collect());
                 std::iter::once(domains.iter().take(pods).cloned().collect()).chain(others).collect()
             }
             DomainRule::Even => {
                 // A domain that is out of capacity may be left out if enough remain to spread over.
-                let spare = if domains.len() > 2 { domains.len().min(MOST) } else { 0 };
-                let others = (0..spare).map(|n| without(n).take(pods).collect());
+                let dropped = if domains.len() > 2 { domains.len().min(MOST) } else { 0 };
+                let others = (0..dropped).map(|n| without(n).take(pods).collect());
                 let mut lists: Vec<Vec<String>> =
                     std::iter::once(domains.iter().take(pods).cloned().collect()).chain(others).collect();
                 let mut seen = BTreeSet::new();

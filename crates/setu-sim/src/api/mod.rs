@@ -108,11 +108,6 @@ impl Watch {
     pub fn kind(&self) -> &'static ServedKind {
         self.kind
     }
-
-    /// Whether it sends Events in their `v1` form.
-    pub fn is_core_event(&self) -> bool {
-        self.form == events::EventForm::CoreEvent
-    }
 }
 
 impl Stream for Watch {

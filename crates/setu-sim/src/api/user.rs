@@ -99,23 +99,9 @@ impl User {
 
     /// Replaces the stored object. The object's version is a precondition.
     pub fn update(&self, kind: &'static ServedKind, object: Value) -> Result<Arc<Value>, Status> {
-        self.replace(kind, object, None)
-    }
-
-    /// Like [`User::update`], for the status only.
-    pub fn update_status(&self, kind: &'static ServedKind, object: Value) -> Result<Arc<Value>, Status> {
-        self.replace(kind, object, Some("status"))
-    }
-
-    fn replace(
-        &self,
-        kind: &'static ServedKind,
-        object: Value,
-        subresource: Option<&'static str>,
-    ) -> Result<Arc<Value>, Status> {
         let object = events::stored(object);
         let key = key(crate::values::namespace(&object), crate::values::name(&object));
-        self.server.with(|s, deny| s.replace(kind, &key, object, self.by(subresource), deny))
+        self.server.with(|s, deny| s.replace(kind, &key, object, self.by(None), deny))
     }
 
     /// Server-side apply. Creates the object if it is missing.

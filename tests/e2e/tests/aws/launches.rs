@@ -4,7 +4,8 @@ use crate::attempts::Attempt;
 use crate::play::{Play, Stage};
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::json;
-use std::collections::BTreeSet;
+use setu_e2e::aws::Cloud;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// The limit from the quota reservation, or the first NodeClaim of a later attempt, to EC2's answer for the last
@@ -33,9 +34,24 @@ pub async fn few_calls(stage: &Stage, machines: usize, instance_type: &'static s
     play.end().await
 }
 
-/// Checks that all NodeClaims have the same NodeClass hash and NodePool hash, so that none drifts before the others.
-async fn are_alike(play: &Play<'_>) -> Result<()> {
+/// The labels in which NodeClaims of one gang may differ.
+const OF_THE_PLACE: [&str; 3] =
+    ["topology.kubernetes.io/zone", "topology.k8s.aws/zone-id", "kubernetes.io/hostname"];
+
+/// Checks that all NodeClaims have the same labels but for their places, and the same NodeClass hash and NodePool hash, so
+/// that none drifts before the others. The name of a launch template depends on the labels and user data.
+pub async fn are_alike(play: &Play<'_>) -> Result<()> {
     let claims = play.world.claims().await?;
+    let labels: BTreeSet<BTreeMap<&str, &str>> = claims
+        .iter()
+        .map(|claim| {
+            let all = claim.metadata.labels.iter().flatten();
+            all.map(|(key, value)| (key.as_str(), value.as_str()))
+                .filter(|(key, _)| !OF_THE_PLACE.contains(key))
+                .collect()
+        })
+        .collect();
+    ensure!(labels.len() == 1, "labels of the NodeClaims: {labels:?}");
     for key in ["karpenter.k8s.aws/ec2nodeclass-hash", "karpenter.sh/nodepool-hash"] {
         let hashes: BTreeSet<&str> = claims.iter().map(|claim| claim.annotation(key)).collect();
         ensure!(hashes.len() == 1 && !hashes.contains(""), "{key} of the NodeClaims: {hashes:?}");
@@ -75,6 +91,19 @@ pub fn logged_attempts(play: &Play<'_>, machines: usize, reserved: Instant) -> R
     Ok(attempts)
 }
 
+/// Waits until the cloud has no launch template.
+pub async fn no_template_is_left(cloud: &Cloud) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        let left = cloud.launch_templates().await?;
+        if left.is_empty() {
+            return Ok(());
+        }
+        ensure!(start.elapsed() < TEMPLATES_GONE, "launch templates are left: {left:?}");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
 /// Karpenter deletes each launch template soon after its last use, even while the NodeClass exists.
 pub async fn templates_go(stage: &Stage, instance_type: &'static str) -> Result<()> {
     let mut play = Play::start(stage, "templates", instance_type, json!({})).await?;
@@ -82,10 +111,7 @@ pub async fn templates_go(stage: &Stage, instance_type: &'static str) -> Result<
     play.steps(json!([{"until": {"job": "train", "finished": true, "claims": 0}}])).await?;
     ensure!(!play.templates().await?.is_empty(), "the launch template went with its instances");
     let start = Instant::now();
-    play.until("the launch template is gone", TEMPLATES_GONE, async |play| {
-        Ok(play.cloud.launch_templates().await?.is_empty())
-    })
-    .await?;
+    no_template_is_left(play.cloud).await?;
     println!("the last launch template was gone after {:?}", start.elapsed());
     play.end().await
 }

@@ -193,8 +193,10 @@ fn main() -> Result<()> {
     let files = files::PLAYED.iter().map(|name| file(name, &stage, runtime.handle()));
     let conclusion = libtest_mimic::run(&arguments, trials.chain(files).collect());
     if !conclusion.has_failed() {
-        let left = runtime.block_on(stage.stack.cloud()?.instances())?;
+        let cloud = stage.stack.cloud()?;
+        let left = runtime.block_on(cloud.instances())?;
         anyhow::ensure!(left.is_empty(), "instances are left: {left:?}");
+        runtime.block_on(launches::no_template_is_left(cloud))?;
     }
     // A stack that is dropped instead of stopped keeps its logs.
     let _runtime = runtime.enter();

@@ -7,6 +7,9 @@ use serde_json::{Value, json};
 /// moto's AL2023 image, as in the manifest.
 const IMAGE: &str = "ami-0b301ce3ce347599c";
 
+/// The message if Karpenter does not say in the NodePool what a NodeClass lacks.
+const UNKNOWN: &str = "kubectl describe ec2nodeclass ${id} shows what it lacks";
+
 /// The part that a NodeClass lacks.
 #[derive(Clone, Copy, Debug)]
 pub enum Lack {
@@ -29,11 +32,11 @@ impl Lack {
             Self::Role => (
                 json!({"instanceProfile": null, "role": "nobody"}),
                 json!({"instanceProfile": "setu", "role": null}),
-                "NodeClassReadinessUnknown",
+                UNKNOWN,
             ),
             Self::Profile => {
                 let profile = |name: &str| json!({"instanceProfile": name});
-                (profile("nobody"), profile("setu"), "NodeClassReadinessUnknown")
+                (profile("nobody"), profile("setu"), UNKNOWN)
             }
         }
     }

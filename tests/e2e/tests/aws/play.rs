@@ -152,6 +152,8 @@ impl<'a> Play<'a> {
         let scenario: Scenario =
             serde_json::from_value(json!({"title": id, "policy": policy, "gpus": GPUS}))?;
         let run = Run { title: id.clone(), id, scenario };
+        // Karpenter makes a launch template when it validates the NodeClass of the new world.
+        let since = cloud.calls().len();
         let mut real = Real::new(&stage.stack, &stage.shared, &run)?;
         real.aws_type = Some(instance_type);
         let mut world = ScenarioWorld::new(real, &run).await?;
@@ -160,14 +162,7 @@ impl<'a> Play<'a> {
         world.theatre.setu.environment.extend(end);
         world.theatre.start_setu(None)?;
         world.theatre.setu.environment.clear();
-        let play = Self {
-            world,
-            cloud,
-            instance_type,
-            since: cloud.calls().len(),
-            slowness,
-            late: Mutex::default(),
-        };
+        let play = Self { world, cloud, instance_type, since, slowness, late: Mutex::default() };
         play.until_ready().await?;
         Ok(play)
     }
@@ -309,7 +304,7 @@ impl<'a> Play<'a> {
         Ok(self.world.claims().await?.into_iter().map(of).collect())
     }
 
-    /// Deletes everything, and checks that nothing is left in the cloud. Fails with [`TooSlow`] if only time limits were
+    /// Deletes everything, and checks that nothing is left in the cloud, then and after Karpenter has cleaned up. Fails with [`TooSlow`] if only time limits were
     /// exceeded.
     pub async fn end(mut self) -> Result<()> {
         scenario::nothing_is_left(&mut self.world).await?;
@@ -317,16 +312,23 @@ impl<'a> Play<'a> {
         rights_suffice(self.cloud)?;
         self.audit(0).await?;
         nodes_are_given_up(&self.world, self.cloud, self.since).await?;
+        let left = self.instances().await?;
+        ensure!(left.is_empty(), "instances came late: {left:?}");
         let late = self.late.into_inner().unwrap_or_else(PoisonError::into_inner);
         if late.is_empty() { Ok(()) } else { Err(TooSlow(late.join("; ")).into()) }
     }
 }
 
-/// Checks that Karpenter's documented policy allows all calls.
+/// Checks that Karpenter's documented policy allows all calls, and that docs/eks.md lists them.
 pub fn rights_suffice(cloud: &Cloud) -> Result<()> {
     let actions = cloud.actions();
     let more: Vec<&String> = actions.keys().filter(|action| !POLICY.contains(&action.as_str())).collect();
     ensure!(more.is_empty(), "Karpenter's own policy does not allow {more:?}");
+    let listed = include_str!("../../../../docs/eks.md");
+    let more: Vec<&str> =
+        actions.keys().filter_map(|action| action.split_once(':')).map(|(_, name)| name).collect();
+    let more: Vec<&str> = more.into_iter().filter(|name| !listed.contains(name)).collect();
+    ensure!(more.is_empty(), "docs/eks.md does not list {more:?}");
     Ok(())
 }
 

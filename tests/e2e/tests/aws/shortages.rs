@@ -1,6 +1,6 @@
 //! Gangs when the cloud has capacity for only a part of them.
 
-use crate::launches::{LAUNCHED, logged_attempts};
+use crate::launches::{LAUNCHED, are_alike, logged_attempts};
 use crate::play::{Play, Stage};
 use crate::setu::get_whole;
 use anyhow::{Context as _, Result, ensure};
@@ -16,10 +16,6 @@ use std::time::{Duration, Instant};
 /// time, so a slow Setu does not extend it.
 const TAKEN_BACK: [Duration; 2] = [Duration::from_secs(10), Duration::from_millis(500)];
 
-/// The largest gang for which Karpenter's Event with the reason arrives in time. Karpenter writes Events one by one,
-/// those for launched machines first, and Setu waits ten seconds.
-const TOLD_WHY: usize = 8;
-
 /// A policy with two tiers that differ in one requirement.
 fn tiers(key: &str, values: [&str; 2]) -> Value {
     let tier = |value| json!({"name": value, "nodePoolName": "${id}", "requirements": [{"key": key, "operator": "In", "values": [value]}]});
@@ -33,10 +29,8 @@ pub async fn one_short(stage: &Stage, machines: usize, instance_type: &'static s
     play.cloud.rules(vec![Ec2Rule::Room(Offerings::of(instance_type), machines - 1)]);
     play.submit("train", machines, None).await?;
     let back = ["Provisioning", "WaitingReady", "RollingBack", "BackingOff"];
-    let mut expected = json!({"job": "train", "wentThrough": back, "claims": 0});
-    if machines <= TOLD_WHY {
-        expected["failure"] = "InsufficientCapacity".into();
-    }
+    let expected =
+        json!({"job": "train", "wentThrough": back, "claims": 0, "failure": "InsufficientCapacity"});
     play.steps(json!([{"until": expected}])).await?;
     play.audit(0).await?;
     let ids = |call: ProviderCall| {
@@ -92,7 +86,7 @@ pub async fn terms_out(
     play.cloud.rules(vec![Ec2Rule::Refuse(Offerings::of(instance_type).on(first), why)]);
     let reserved = play.submit("train", 4, None).await?;
     play.steps(json!([{"until": {"job": "train", "admitted": true, "runningOnOwnNodes": 4, "attempt": 2, "capacityTypes": {(second.name()): 4}}}])).await?;
-    two_cheap_attempts(&play, 4, reserved)?;
+    two_cheap_attempts(&play, 4, reserved).await?;
     play.audit(4).await?;
     let market = |instance: &Instance| play.cloud.market_of(&instance.id);
     ensure!(
@@ -105,13 +99,13 @@ pub async fn terms_out(
 
 /// Checks that there were two attempts, each with few calls and one launch template, and that the second launched as
 /// fast as a first attempt.
-fn two_cheap_attempts(play: &Play<'_>, machines: usize, reserved: Instant) -> Result<()> {
+async fn two_cheap_attempts(play: &Play<'_>, machines: usize, reserved: Instant) -> Result<()> {
     let attempts = logged_attempts(play, machines, reserved)?;
     ensure!(attempts.len() == 2, "there were {} attempts", attempts.len());
     attempts.iter().try_for_each(|attempt| attempt.is_cheap(play))?;
     let took = attempts.last().context("an attempt is there")?.took()?;
     play.within(took, LAUNCHED, "launching all in the second attempt");
-    Ok(())
+    are_alike(play).await
 }
 
 /// Setu skips offerings that are unavailable in Karpenter's metrics, even if it has not seen the shortage itself.
@@ -180,7 +174,7 @@ pub async fn zone_out(stage: &Stage, machines: usize, instance_type: &'static st
     let reserved = play.submit("train", machines, None).await?;
     play.steps(json!([{"until": {"job": "train", "admitted": true, "runningOnOwnNodes": machines, "attempt": 2, "within": 180}}]))
         .await?;
-    two_cheap_attempts(&play, machines, reserved)?;
+    two_cheap_attempts(&play, machines, reserved).await?;
     play.audit(machines).await?;
     ensure!(
         play.instances().await?.iter().all(|instance| instance.zone == "us-east-1b"),

@@ -18,8 +18,8 @@ pub struct Gates {
     /// are about to create counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<GateMode>,
-    /// What Setu does if a NodePool limit or a bound of the budget names an amount that it does not know of the nodes. This
-    /// happens if it knows too little of an instance type that they may be of.
+    /// What Setu does if a NodePool limit or a bound of the budget counts a resource whose amount on the nodes is unknown. This
+    /// happens if it knows too little about an instance type that they may have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown: Option<Unknown>,
     /// Quota of the ClusterQueue. Kueue has reserved it already, so this only finds what does not add up.

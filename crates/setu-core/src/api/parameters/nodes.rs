@@ -129,7 +129,7 @@ pub struct NodeDevices {
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Colocation {
-    /// Node label of which all nodes of a gang have the same value; `topology.kubernetes.io/zone` where none
+    /// Node label whose value is the same for all nodes of a gang; `topology.kubernetes.io/zone` if none
     /// is named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topology_key: Option<String>,

@@ -65,7 +65,11 @@ mod tests {
     use serde_json::{Value, json};
 
     fn world(conditions: &[(&str, &str)]) -> Fixture {
-        let list: Vec<Value> = conditions.iter().map(|(kind, status)| condition(kind, status)).collect();
+        with(&conditions.iter().map(|(kind, status)| condition(kind, status)).collect::<Vec<_>>())
+    }
+
+    /// A NodePool with these conditions.
+    fn with(list: &[Value]) -> Fixture {
         let class = json!({"group": "karpenter.example.com", "kind": "ExampleNodeClass", "name": "gpu"});
         let change =
             json!({"spec": {"template": {"spec": {"nodeClassRef": class}}}, "status": {"conditions": list}});
@@ -83,6 +87,19 @@ mod tests {
     fn a_ready_node_pool_is_reported_with_its_node_class_of_any_kind() {
         let expected = "NodePool gpu and its ExampleNodeClass.karpenter.example.com gpu are ready";
         assert_eq!(in_words(&world(&[("Ready", "True")])), Some((GateAnswer::Allow, expected.to_owned())));
+    }
+
+    #[test]
+    fn a_node_class_of_which_karpenter_knows_no_more_is_described_by_kubectl() {
+        let mut class = condition("NodeClassReady", "False");
+        class["reason"] = json!("NodeClassReadinessUnknown");
+        class["message"] = json!("");
+        let (_, message) = in_words(&with(&[condition("Ready", "False"), class])).unwrap();
+        assert_eq!(
+            message,
+            "NodePool gpu is not ready (NodeClassReady of ExampleNodeClass gpu: NodeClassReadinessUnknown; \
+             kubectl describe examplenodeclass gpu shows what it lacks)"
+        );
     }
 
     #[test]

@@ -17,7 +17,7 @@ impl Sources<'_> {
         let size = &market.size(instance_type)?;
         Some(Shape {
             instance_type: instance_type.to_owned(),
-            allocatable: resources::minus(size, &kept(size)),
+            allocatable: resources::minus(size, &overhead(size)),
             capacity: size.clone(),
             labels: BTreeMap::new(),
             node_pool: String::new(),
@@ -44,7 +44,7 @@ impl Sources<'_> {
 }
 
 /// The most that the system and the kubelet of any provider reserve on a machine of this size.
-fn kept(size: &ResourceList) -> ResourceList {
+fn overhead(size: &ResourceList) -> ResourceList {
     let fixed = ResourceList::from([
         ("cpu".to_owned(), Quantity("200m".to_owned())),
         ("memory".to_owned(), Quantity("2Gi".to_owned())),

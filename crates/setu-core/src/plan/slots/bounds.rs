@@ -78,7 +78,7 @@ type Left = Vec<Vec<usize>>;
 
 /// Leaves out types until the nodes are within every bound on all of them together. Returns a bound that the nodes still exceed,
 /// if there is one.
-pub(super) fn hold(sites: &[Site<'_>], made: &mut [Vec<Slot>], notes: &mut Vec<String>) -> Option<Passed> {
+pub(super) fn enforce(sites: &[Site<'_>], made: &mut [Vec<Slot>], notes: &mut Vec<String>) -> Option<Passed> {
     let of_site = |(site_index, (site, slots))| groups(site_index, site, slots);
     let groups: Vec<NodeGroup<'_>> =
         sites.iter().zip(made.iter().map(Vec::as_slice)).enumerate().flat_map(of_site).collect();

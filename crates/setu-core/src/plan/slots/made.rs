@@ -185,7 +185,7 @@ impl GangPacker<'_> {
             all.push(slots.clone());
             made.notes.extend_from_slice(notes);
         }
-        let passed = bounds::hold(&sites, &mut all, &mut made.notes);
+        let passed = bounds::enforce(&sites, &mut all, &mut made.notes);
         for (site, slots) in sites.iter().zip(all) {
             made.facts.extend(fit::shared(request, site.family, &slots));
             made.facts.extend(site.packed(&slots));
