@@ -38,11 +38,10 @@ joined() {
   jobs=()
   return "$failed"
 }
-# They wait most of the time, so three run at a time.
+# They wait half of the time, so two run at a time.
 failed=0
-behind cargo test --no-fail-fast -p setu-e2e --test examples --test tenant --test shards
-behind cargo test --no-fail-fast -p setu-e2e --test chart --test conformance --test documents
-cargo test --no-fail-fast -p setu-e2e --test bare --test cli --test kubectl --test traces --test leaders --test silent --test requests || failed=$?
+behind cargo test --no-fail-fast -p setu-e2e --test examples --test chart --test conformance
+cargo test --no-fail-fast -p setu-e2e --test bare --test cli --test kubectl --test traces --test leaders --test silent --test shards --test requests --test documents --test tenant || failed=$?
 joined || failed=$?
 [ "$failed" = 0 ] || exit "$failed"
 # It takes long to build, and the scenarios leave much of the processors' time.
