@@ -1,7 +1,5 @@
 //! Runs the checks of the fuzz targets with the stable compiler, on the corpus and on mutations of it.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, missing_docs, reason = "a test may panic")]
-
 #[path = "../../fuzz/checks.rs"]
 mod checks;
 

@@ -2,14 +2,6 @@
 //!
 //! Karpenter's choices are recorded: its own scheduler made them from the same EC2 types. `just choices` makes them anew.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    missing_docs,
-    reason = "a test may panic"
-)]
-
 use flate2::read::GzDecoder;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;

@@ -1,8 +1,8 @@
 //! The reaction to a lost node: while the gang waits, once it is ready, and after Kueue has admitted it.
 //! Pure: only journals, snapshots and decisions.
 
+use crate::plans::plan;
 use jiff::{SignedDuration, Timestamp};
-use serde_json::json;
 use setu::api::parameters::{OnNodeLost, Pinning};
 use setu::api::workload::{CheckState, Verdict};
 use setu::gang::approved::failure_before_admission;
@@ -18,43 +18,12 @@ use setu::gang::{
     Observation, OptionPosition, Reservation, Rules, Snapshot, State, StateName, Then, WaitsFor, decide,
     observe,
 };
-use setu::plan::{Obstacle, ObstacleReason, Outcome, Plan, PodShare, Slot};
+use setu::plan::{Obstacle, ObstacleReason, Outcome, Plan};
 use setu::policy::Policy;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + seconds).unwrap()
-}
-
-fn plan(slots: u32) -> Plan {
-    let template = json!({
-        "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {},
-        "spec": {"requirements": [], "nodeClassRef": {"group": "g", "kind": "k", "name": "n"}},
-    });
-    let template = Arc::new(serde_json::from_value(template).unwrap());
-    let slot = |index| Slot {
-        index,
-        pods: Arc::from([PodShare { pod_set: "main".into(), pods: 1 }]),
-        node_pool: "gpu".into(),
-        template: Arc::clone(&template),
-        shape: None,
-        most: Arc::default(),
-        domain_keys: Arc::default(),
-    };
-    Plan {
-        slots: (0..slots).map(slot).collect(),
-        pinning: Pinning::SelectorAndTaint,
-        facts: Arc::default(),
-        notes: Vec::new(),
-        tier: 0,
-        option_name: Box::default(),
-        option_index: 0,
-        option_count: 1,
-        reports: Box::default(),
-        cost: Arc::default(),
-        passed_over: Arc::default(),
-    }
 }
 
 /// A gang of two nodes, as seen at one instant.

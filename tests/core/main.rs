@@ -8,6 +8,7 @@ mod karpenter;
 mod losses;
 mod observe;
 mod packing;
+mod plans;
 mod trace;
 mod transitions;
 mod values;

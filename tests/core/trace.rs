@@ -1,12 +1,6 @@
 //! A gang's trace as built from its journal: every state once, no gap, and the same from every replica.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::cast_possible_truncation,
-    reason = "a test may panic"
-)]
+#![allow(clippy::cast_possible_truncation, reason = "a test may panic")]
 
 use jiff::{SignedDuration, Timestamp};
 use setu::api::parameters::{OnNodeLost, Pinning};

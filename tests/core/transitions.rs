@@ -1,10 +1,8 @@
 //! The transition function under arbitrary observations: each runs until nothing changes.
 
-#![allow(clippy::unwrap_used, clippy::arithmetic_side_effects, missing_docs, reason = "a test may panic")]
-
+use crate::plans;
 use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
-use serde_json::json;
 use setu::api::parameters::{OnExhausted, Pinning};
 use setu::api::workload::Verdict;
 use setu::gang::event::{Effect, Event};
@@ -15,10 +13,9 @@ use setu::gang::{
     AdmissionPhase, ClaimView, Failure, FailureClass, Freshness, Health, Journal, Nodes, Observation,
     Refusal, Reservation, Rules, Snapshot, State, WaitsFor, decide, observe,
 };
-use setu::plan::{Obstacle, ObstacleReason, Outcome, Plan, PodShare, Slot};
+use setu::plan::{Obstacle, ObstacleReason, Outcome, Plan};
 use setu::policy::Policy;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The number of turns after which a reconcile counts as an endless loop, as in the controller.
@@ -90,35 +87,7 @@ fn plan(kind: u8) -> Outcome {
         1 => Outcome::Never(obstacle()),
         2 => Outcome::NothingNeeded("none".into()),
         3 => Outcome::Refuse(obstacle()),
-        _ => {
-            let template = serde_json::from_value(json!({
-                "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {},
-                "spec": {"requirements": [], "nodeClassRef": {"group": "g", "kind": "k", "name": "n"}},
-            }));
-            let template = Arc::new(template.unwrap());
-            let slot = |index| Slot {
-                index,
-                pods: Arc::from([PodShare { pod_set: "main".into(), pods: 1 }]),
-                node_pool: "gpu".into(),
-                template: Arc::clone(&template),
-                shape: None,
-                most: Arc::default(),
-                domain_keys: Arc::default(),
-            };
-            Outcome::Provision(Plan {
-                slots: (0..2).map(slot).collect(),
-                pinning: Pinning::Selector,
-                facts: Arc::default(),
-                notes: Vec::new(),
-                tier: 0,
-                option_name: Box::default(),
-                option_index: 0,
-                option_count: 1,
-                reports: Box::default(),
-                cost: Arc::default(),
-                passed_over: Arc::default(),
-            })
-        }
+        _ => Outcome::Provision(Plan { pinning: Pinning::Selector, ..plans::plan(2) }),
     }
 }
 

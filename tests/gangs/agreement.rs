@@ -1,13 +1,5 @@
 //! `setu plan` and the controller agree for every gang, NodePool and policy.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    missing_docs,
-    reason = "a test may panic"
-)]
-
 use crate::page::{offer, served};
 use crate::world;
 use proptest::prelude::*;

@@ -1,8 +1,7 @@
 //! What is left behind and what is kept, in the embedded cluster: Workloads held until their nodes are gone,
 //! slices of elastic Jobs, and checks answered in place of Kueue's own controller.
 
-use crate::world;
-use crate::world::is;
+use crate::world::{self, is};
 use serde_json::{Value, json};
 use setu::controllers::context::Options;
 use setu::names;

@@ -1,7 +1,6 @@
 //! A gang's nodes without a NodeClaim, in the embedded cluster: which are swept, and which stay.
 
-use crate::world;
-use crate::world::START;
+use crate::world::{self, START};
 use serde_json::{Value, json};
 use setu::names;
 use setu::policy::PolicyFile;

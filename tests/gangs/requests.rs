@@ -1,7 +1,6 @@
 //! The second front-end on the embedded cluster: gangs of ProvisioningRequests that Kueue's own check makes.
 
-use crate::world;
-use crate::world::is;
+use crate::world::{self, is};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use setu::controllers::context::Options;

@@ -9,9 +9,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]
 #![allow(
     clippy::arithmetic_side_effects,
-    clippy::eq_op,
     clippy::needless_pass_by_value,
-    clippy::nonminimal_bool,
     clippy::range_plus_one,
     clippy::trivially_copy_pass_by_ref,
     clippy::unused_self,

@@ -304,8 +304,8 @@ impl<'a> Play<'a> {
         Ok(self.world.claims().await?.into_iter().map(of).collect())
     }
 
-    /// Deletes everything, and checks that nothing is left in the cloud, then and after Karpenter has cleaned up. Fails with [`TooSlow`] if only time limits were
-    /// exceeded.
+    /// Deletes everything, and checks that nothing is left in the cloud, then and after Karpenter has cleaned up. Fails with
+    /// [`TooSlow`] if only time limits were exceeded.
     pub async fn end(mut self) -> Result<()> {
         scenario::nothing_is_left(&mut self.world).await?;
         scenario::paths_are_lawful(&self.world)?;
@@ -325,9 +325,8 @@ pub fn rights_suffice(cloud: &Cloud) -> Result<()> {
     let more: Vec<&String> = actions.keys().filter(|action| !POLICY.contains(&action.as_str())).collect();
     ensure!(more.is_empty(), "Karpenter's own policy does not allow {more:?}");
     let listed = include_str!("../../../../docs/eks.md");
-    let more: Vec<&str> =
-        actions.keys().filter_map(|action| action.split_once(':')).map(|(_, name)| name).collect();
-    let more: Vec<&str> = more.into_iter().filter(|name| !listed.contains(name)).collect();
+    let names = actions.keys().filter_map(|action| action.split_once(':'));
+    let more: Vec<_> = names.filter(|(_, name)| !listed.contains(name)).collect();
     ensure!(more.is_empty(), "docs/eks.md does not list {more:?}");
     Ok(())
 }
