@@ -30,6 +30,10 @@ e2e-frameworks:
     bash tests/e2e/setu.sh
     SETU_SLOW="${SETU_SLOW:-3}" cargo test -p setu-e2e --test examples -- --ignored
 
+# The scenarios on other versions of Kubernetes, Karpenter and Kueue, and upgrades between them; needs Go, and builds for an hour at first
+e2e-versions *sets='oldest between newest':
+    bash tests/e2e/versions.sh {{ sets }}
+
 # The image and the chart on a node with a real kubelet; needs root, Go and Python on Linux for amd64, and installs containerd
 e2e-node:
     bash tests/e2e/node/run.sh
@@ -88,7 +92,7 @@ static-check:
 
 # Write the generated files anew; those of the chart need Go, once
 generate:
-    SETU_REGENERATE=1 cargo test --test project -- charts:: generated::
+    SETU_REGENERATE=1 cargo test --test project -- charts:: generated:: versions::
     SETU_REGENERATE=1 cargo test --test metrics --test commands
     SETU_REGENERATE=1 cargo test --test project what_is_copied
     SETU_REGENERATE=1 cargo test -p setu-e2e --test chart -- render readme

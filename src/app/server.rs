@@ -90,14 +90,10 @@ pub fn health(context: Arc<Context>, stop: CancellationToken) -> Router {
         .route("/debug/capacity", get(capacity))
 }
 
-/// That all is well, and what this cluster lacks that was asked for.
+/// That all is well, and what the controller does not do in this cluster.
 fn ok(context: &Context) -> String {
-    let lacks_requests = context.options.provisioning_requests && !context.stores.requests.listed.is_done();
-    if lacks_requests {
-        "ok\nProvisioningRequests are not served, because their CRD is not installed\n".to_owned()
-    } else {
-        "ok\n".to_owned()
-    }
+    let limitations = context.gates.limitations().into_iter().map(|limitation| format!("{limitation}\n"));
+    ["ok\n".to_owned()].into_iter().chain(limitations).collect()
 }
 
 #[cfg(test)]

@@ -3,7 +3,8 @@
 use super::CliError;
 use super::cluster::Access;
 use crate::api::{NodeClaim, Workload};
-use crate::app::uninstall::{self, RunningNodes, UninstallPlan};
+use crate::app::uninstall;
+use crate::gang::uninstall::{RunningNodes, UninstallPlan};
 use crate::names;
 use crate::telemetry::logs;
 use kube::ResourceExt;

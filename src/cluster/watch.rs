@@ -105,29 +105,66 @@ impl fmt::Display for Closed {
 
 /// Which kinds have been listed once, and why the others have not. An open gate stays open.
 #[derive(Clone, Debug, Default)]
-pub struct StartGates(watch::Sender<BTreeMap<&'static str, Option<Closed>>>);
+pub struct StartGates(watch::Sender<BTreeMap<&'static str, StartGate>>);
+
+/// What is known of one kind.
+#[derive(Clone, Debug)]
+enum StartGate {
+    Closed(Closed),
+    /// It was listed once.
+    Listed,
+    /// It was not listed, because the API server does not serve it, and that it may.
+    NotServed,
+}
 
 impl StartGates {
     /// Kinds not listed yet, each with the known reason.
     pub fn closed(&self) -> Vec<(&'static str, Closed)> {
-        self.0.borrow().iter().filter_map(|(kind, why)| why.clone().map(|w| (*kind, w))).collect()
+        let gates = self.0.borrow();
+        let closed = |(kind, gate): (&&'static str, &StartGate)| match gate {
+            StartGate::Closed(why) => Some((*kind, why.clone())),
+            StartGate::Listed | StartGate::NotServed => None,
+        };
+        gates.iter().filter_map(closed).collect()
+    }
+
+    /// What the controller does not do here, because the API server does not serve a kind.
+    pub fn limitations(&self) -> Vec<&'static str> {
+        let gates = self.0.borrow();
+        let absent = gates.iter().filter(|(_, gate)| matches!(gate, StartGate::NotServed));
+        absent.map(|(kind, _)| limitation(kind)).collect()
     }
 
     /// Waits until every kind has been listed once.
     pub async fn opened(&self) {
         // Fails only without a sender, and this is one.
-        let _ = self.0.subscribe().wait_for(|gates| gates.values().all(Option::is_none)).await;
+        let _ = self
+            .0
+            .subscribe()
+            .wait_for(|gates| !gates.values().any(|gate| matches!(gate, StartGate::Closed(_))))
+            .await;
     }
 
-    fn set(&self, kind: &'static str, why: Option<Closed>) {
-        self.0.send_modify(|gates| {
-            gates.insert(kind, why);
-        });
+    fn close(&self, kind: &'static str, why: Closed) {
+        self.set(kind, StartGate::Closed(why));
+    }
+
+    fn set(&self, kind: &'static str, gate: StartGate) -> Option<StartGate> {
+        let mut before = None;
+        self.0.send_modify(|gates| before = gates.insert(kind, gate));
+        before
+    }
+
+    /// Records that the API server does not serve a kind. Logs what follows once.
+    fn set_not_served(&self, kind: &'static str) {
+        if !matches!(self.set(kind, StartGate::NotServed), Some(StartGate::NotServed)) {
+            tracing::info!(kind, "{}", limitation(kind));
+        }
     }
 
     /// Whether the kind was listed before; a later error does not close its gate again.
     fn is_open(&self, kind: &'static str) -> bool {
-        matches!(self.0.borrow().get(kind), Some(None))
+        matches!(self.0.borrow().get(kind), Some(StartGate::Listed | StartGate::NotServed))
     }
 }
 
@@ -159,7 +196,7 @@ where
     let (store, writer) = Writer::new(keeping);
     let (sender, changes) = unbounded_channel();
     if let Some(gates) = gates {
-        gates.set(kind, Some(Closed::Waits("not listed yet".to_owned())));
+        gates.close(kind, Closed::Waits("not listed yet".to_owned()));
     }
     let listed = Listed::default();
     tokio::spawn(pump(kind, api, config, (writer, sender, listed.clone()), gates.cloned()));
@@ -193,13 +230,12 @@ async fn pump<K, G>(
                     all_listed.0.store(true, Ordering::Relaxed);
                 }
                 if let Some(gates) = gates.as_ref().filter(|_| listed) {
-                    gates.set(kind, None);
+                    gates.set(kind, StartGate::Listed);
                 }
             }
             Err(error) if is_not_served(kind, &error) => {
-                tracing::debug!(kind, "the API server does not serve a kind, so there are none");
                 if let Some(gates) = &gates {
-                    gates.set(kind, None);
+                    gates.set_not_served(kind);
                 }
                 tokio::time::sleep(NOT_SERVED).await;
             }
@@ -232,6 +268,17 @@ fn is_served_everywhere(kind: &str) -> bool {
     kind != "provisioningrequests" && !PlanObjects::SERVED.contains(&(kind, Served::NotEverywhere))
 }
 
+/// What the controller does not do where the API server does not serve one of those other kinds.
+fn limitation(kind: &str) -> &'static str {
+    match kind {
+        "provisioningrequests" => "ProvisioningRequests are not served, because their CRD is not installed",
+        "deviceclasses" => {
+            "pods with ResourceClaims are refused, because the API server does not serve resource.k8s.io/v1, which Kubernetes has since 1.34"
+        }
+        _ => "a kind is not served, so there are no objects of it",
+    }
+}
+
 fn is_not_served(kind: &'static str, error: &watcher::Error) -> bool {
     code(error) == 404 && !is_served_everywhere(kind)
 }
@@ -244,7 +291,7 @@ fn report(kind: &'static str, error: &watcher::Error, gates: Option<&StartGates>
         Some(gates) if is_unanswered(error) => {
             tracing::debug!(kind, error = words, "a watch got no answer and starts again");
             if !gates.is_open(kind) {
-                gates.set(kind, Some(Closed::Waits(words)));
+                gates.close(kind, Closed::Waits(words));
             }
         }
         // For a kind that seldom changes, the version to resume from was compacted meanwhile.
@@ -257,10 +304,7 @@ fn report(kind: &'static str, error: &watcher::Error, gates: Option<&StartGates>
         Some(gates) => {
             tracing::warn!(kind, error = words, advice, "cannot watch yet, trying again");
             let why = format!("{words}{}{advice}", if advice.is_empty() { "" } else { ": " });
-            gates.set(
-                kind,
-                Some(if code(error) == 403 { Closed::Forbidden(why) } else { Closed::Waits(why) }),
-            );
+            gates.close(kind, if code(error) == 403 { Closed::Forbidden(why) } else { Closed::Waits(why) });
         }
         None => tracing::debug!(kind, error = words, advice, "cannot watch an optional kind"),
     }
@@ -341,8 +385,12 @@ mod tests {
             assert_eq!(is_not_served(kind, &answer(code)), not_served, "{kind} {code}");
         }
         let gates = StartGates::default();
-        gates.set("deviceclasses", Some(Closed::Waits(String::new())));
+        gates.close("deviceclasses", Closed::Waits(String::new()));
         report("deviceclasses", &answer(403), Some(&gates));
         assert!(matches!(gates.closed()[..], [("deviceclasses", Closed::Forbidden(_))]));
+        assert!(gates.limitations().is_empty());
+        gates.set_not_served("deviceclasses");
+        assert!(gates.closed().is_empty() && gates.is_open("deviceclasses"));
+        assert!(matches!(gates.limitations()[..], [text] if text.contains("since 1.34")), "{gates:?}");
     }
 }

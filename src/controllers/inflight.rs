@@ -7,12 +7,9 @@ use crate::gang::identity::gang_of;
 use crate::gang::ledger::Ledger;
 use crate::names;
 use crate::plan::ObstacleReason;
-use crate::plan::gates::inflight::{HeldNodes, InflightNodes, RecentCreates};
-use jiff::{SignedDuration, Timestamp};
+use crate::plan::gates::inflight::{HeldNodes, InflightNodes};
+use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
-
-/// How soon a gang that waits for claims to become ready is reconciled again.
-const RECHECK_AFTER: SignedDuration = SignedDuration::from_secs(5);
 
 /// The counts that the guards check when this gang is planned.
 pub fn of(
@@ -22,34 +19,20 @@ pub fn of(
     ledger: &Ledger,
     now: Timestamp,
 ) -> InflightNodes {
-    let queue = workload.local_queue();
-    let (minute, hour) = (SignedDuration::from_mins(1), SignedDuration::from_hours(1));
-    let entered = |queue| ledger.held_by_others(gang, queue);
-    let by_queue = counts_by_queue(context);
-    let mut inflight = InflightNodes {
-        in_flight: entered(None).map(|held| held.nodes).fold(0, u32::saturating_add),
-        recheck_at: now.checked_add(RECHECK_AFTER).ok(),
-        last_minute: ledger.created(None, minute, now),
-        queue: if by_queue { entered(Some(&queue)).cloned().collect() } else { Vec::new() },
-        queue_last_hour: ledger.created(Some(&queue), hour, now),
-    };
+    let queue = Some(workload.local_queue()).filter(|_| counts_by_queue(context));
+    let mut inflight = ledger.inflight(gang, queue.as_deref(), now);
     for claim in context.stores.claims.entries() {
         // Looked up only if needed: there may be thousands of claims.
-        let same_queue = by_queue && queue_of(context, &claim).is_some_and(|of| of == queue);
+        let is_of_queue = queue.is_some() && queue_of(context, &claim) == queue;
         if claim.gang != gang && !claim.is_deleting() && !ledger.is_entered(&claim.gang) {
-            inflight.in_flight += u32::from(!claim.is_initialized);
-            if same_queue {
-                inflight.queue.extend(claim.object().map(HeldNodes::of_claim));
-            }
+            let object = is_of_queue.then(|| claim.object()).flatten();
+            inflight.add_claim(claim.is_initialized, object.map(HeldNodes::of_claim));
         }
         let made = claim.created.unwrap_or(now);
         // Created by another replica or before a restart, and so not in this ledger.
         let earlier = !ledger.is_entered(&claim.gang) && ledger.is_older(made);
         if earlier || !context.acts_for(&claim.workload_uid) {
-            count(&mut inflight.last_minute, made + minute, now);
-            if same_queue {
-                count(&mut inflight.queue_last_hour, made + hour, now);
-            }
+            inflight.add_created(made, is_of_queue, now);
         }
     }
     inflight
@@ -102,13 +85,5 @@ impl Context {
             // The LocalQueue of a Workload that is gone is unknown.
             queue.is_none() || waits == queue
         });
-    }
-}
-
-/// Counts one more claim, until that time.
-fn count(created: &mut RecentCreates, until: Timestamp, now: Timestamp) {
-    if until > now {
-        created.claims = created.claims.saturating_add(1);
-        created.frees_at = created.frees_at.into_iter().chain([until]).min();
     }
 }

@@ -7,7 +7,7 @@ use super::summary::WorkloadSummary;
 use crate::api::{ProvisioningRequest, Workload};
 use crate::cluster::lock;
 use crate::cluster::store::{Keeping, Store, StoreChange, StoreEntry, Writer};
-use crate::cluster::watch::{Listed, StartGates, Touched, watch_keeping};
+use crate::cluster::watch::{StartGates, Touched, watch_keeping};
 use crate::names;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::{Config, Event};
@@ -50,9 +50,7 @@ impl Workloads {
 /// ProvisioningRequests, and the mirrors of those of Setu's class.
 pub struct Requests {
     /// Every request; those of Setu's class are found by the UID of the Workload that owns them.
-    pub(super) objects: Store<ProvisioningRequest, RequestSummary>,
-    /// Whether they were listed; never where requests are not served.
-    pub listed: Listed,
+    pub(super) objects: RequestStore,
     /// Writes their mirrors. A lock of its own: the writer of a store, which a watch otherwise owns.
     mirrors: Mutex<Writer<Workload, WorkloadSummary>>,
 }
@@ -81,29 +79,26 @@ pub const WORKLOADS: Keeping<Workload, WorkloadSummary> =
 const REQUESTS: Keeping<ProvisioningRequest, RequestSummary> =
     Keeping { summary: RequestSummary::of, index: RequestSummary::owner, packed: true, is_heartbeat: None };
 
-/// The requests, and whether they were listed.
-type ListedRequests = (Store<ProvisioningRequest, RequestSummary>, Listed);
+/// Every request.
+type RequestStore = Store<ProvisioningRequest, RequestSummary>;
 /// Changes of requests.
 type RequestChanges = Touched<ProvisioningRequest, RequestSummary>;
 
 /// Watches every request if gates are given, and none otherwise.
-pub fn watch(client: &Client, gates: Option<&StartGates>) -> (ListedRequests, Option<RequestChanges>) {
+pub fn watch(client: &Client, gates: Option<&StartGates>) -> (RequestStore, Option<RequestChanges>) {
     if gates.is_none() {
-        return ((Writer::new(REQUESTS).0, Listed::default()), None);
+        return (Writer::new(REQUESTS).0, None);
     }
     let (api, all) = (Api::all(client.clone()), Config::default());
     let watched = watch_keeping("provisioningrequests", api, all, gates, REQUESTS);
-    ((watched.store, watched.listed), Some(watched.touched))
+    (watched.store, Some(watched.touched))
 }
 
 impl Requests {
     /// Requests that are kept here, and the Workloads together with those of Kueue.
-    pub fn new(
-        (objects, listed): ListedRequests,
-        of_kueue: Store<Workload, WorkloadSummary>,
-    ) -> (Self, Workloads) {
+    pub fn new(objects: RequestStore, of_kueue: Store<Workload, WorkloadSummary>) -> (Self, Workloads) {
         let (of_requests, writer) = Writer::new(WORKLOADS);
-        (Self { objects, listed, mirrors: Mutex::new(writer) }, Workloads { of_kueue, of_requests })
+        (Self { objects, mirrors: Mutex::new(writer) }, Workloads { of_kueue, of_requests })
     }
 
     /// Replaces the mirror of this name by what `read` returns, and returns what changed.
@@ -139,7 +134,7 @@ mod tests {
     use std::time::Duration;
 
     fn empty() -> (Requests, Workloads) {
-        Requests::new((Writer::new(REQUESTS).0, Listed::default()), Writer::new(WORKLOADS).0)
+        Requests::new(Writer::new(REQUESTS).0, Writer::new(WORKLOADS).0)
     }
 
     #[test]

@@ -8,6 +8,7 @@ use crate::cluster::guard::Guarded;
 use crate::effects::{call, write};
 use crate::error::{Class, Error};
 use crate::gang::GangIdentity;
+use crate::gang::identity::are_of_one_slot;
 use crate::gang::observed::capacity_type;
 use crate::names;
 use crate::planted::planted;
@@ -66,11 +67,7 @@ async fn create_one(api: &Api<NodeClaim>, claim: NodeClaim) -> Result<NodeClaim,
 async fn adopt(api: &Api<NodeClaim>, claim: &NodeClaim, error: Error) -> Result<NodeClaim, Error> {
     let name = claim.name_any();
     let found = call("reading NodeClaim", &name, api.get(&name)).await?;
-    let same = [names::MANAGED_BY, names::GANG, names::WORKLOAD_UID, names::ATTEMPT]
-        .iter()
-        .all(|key| found.label(key) == claim.label(key))
-        && (found.slot(), found.generation()) == (claim.slot(), claim.generation());
-    if same || planted!(AdoptStranger) {
+    if are_of_one_slot(&found, claim) || planted!(AdoptStranger) {
         return Ok(found);
     }
     tracing::error!(nodeclaim = name, "a NodeClaim of this name exists and is not ours");

@@ -1,7 +1,8 @@
 //! `setu uninstall` in the embedded cluster: late objects are removed too, and a new Setu continues.
 
 use serde_json::{Value, json};
-use setu::app::uninstall::{self, RunningNodes};
+use setu::app::uninstall;
+use setu::gang::uninstall::RunningNodes;
 use setu::policy::PolicyFile;
 use setu::sim::cluster::{SimCluster, Start};
 use setu::sim::scenario;

@@ -12,4 +12,5 @@ mod parameters;
 mod policies;
 mod prose;
 mod release;
+mod versions;
 mod workflows;

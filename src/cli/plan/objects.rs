@@ -189,18 +189,16 @@ impl Objects {
                 && claim.metadata.deletion_timestamp.is_none()
                 && claim.annotation(names::WORKLOAD) != own
         };
-        let others: Vec<&Arc<NodeClaim>> = self.node_claims.iter().filter(of_others).collect();
         let is_of_queue = |claim: &NodeClaim| {
             let made_for = self.workloads.iter().find(|w| name(w) == claim.annotation(names::WORKLOAD));
             made_for.map_or(claim.annotation(names::WARM_QUEUE) == queue, |w| w.local_queue() == queue)
         };
-        let in_flight = others.iter().filter(|claim| !claim.is("Initialized")).count();
-        let of_queue = others.iter().filter(|claim| is_of_queue(claim));
-        InflightNodes {
-            in_flight: u32::try_from(in_flight).unwrap_or(u32::MAX),
-            queue: of_queue.map(|claim| HeldNodes::of_claim(Arc::clone(claim))).collect(),
-            ..InflightNodes::default()
+        let mut inflight = InflightNodes::default();
+        for claim in self.node_claims.iter().filter(of_others) {
+            let held = is_of_queue(claim).then(|| HeldNodes::of_claim(Arc::clone(claim)));
+            inflight.add_claim(claim.is("Initialized"), held);
         }
+        inflight
     }
 
     /// Earlier slices of the same elastic Job.

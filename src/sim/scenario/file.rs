@@ -25,6 +25,9 @@ pub struct Scenario {
     /// The Karpenter provider that it needs.
     #[serde(default)]
     pub provider: KarpenterProvider,
+    /// The oldest versions that have what it needs, by `kubernetes`, `karpenter` and `kueue`.
+    #[serde(default)]
+    pub since: BTreeMap<String, String>,
     /// Additional arguments of `setu run` on the real control plane.
     #[serde(default)]
     pub arguments: Vec<String>,

@@ -11,6 +11,21 @@ use crate::{StackScope, node};
 /// More than any scenario needs, so that client-side rate limits do not affect measurements.
 const CLIENT_RATE: [&str; 2] = ["--kube-api-qps=500", "--kube-api-burst=1000"];
 
+/// The oldest version whose scheduler binds the pods of a PodGroup all at once or not at all. It is off by default there.
+pub(crate) const WITH_PODGROUPS: &str = "1.37";
+
+/// Turns PodGroups on in one of Kubernetes' programs.
+pub(crate) fn turn_on_podgroups(launch: &mut ProgramCommand) {
+    match launch.program {
+        Program::ApiServer => {
+            launch.arguments.push("--runtime-config=scheduling.k8s.io/v1beta1=true".to_owned());
+        }
+        Program::ControllerManager | Program::Scheduler => {}
+        _ => return,
+    }
+    launch.arguments.push("--feature-gates=GenericWorkload=true".to_owned());
+}
+
 pub(crate) fn etcd(folder: &Path, ports: Ports) -> ProgramCommand {
     let client = format!("http://127.0.0.1:{}", ports.etcd);
     let peer = format!("http://127.0.0.1:{}", ports.etcd_peer);
@@ -48,7 +63,9 @@ pub(crate) fn api_server(identity: &Identity, ports: Ports, scope: StackScope) -
         arguments.push("--authorization-mode=Node,RBAC".to_owned());
         arguments.push("--enable-admission-plugins=NodeRestriction".to_owned());
     } else {
+        // Only pods look for the API server in the endpoints of its Service, where newer versions refuse a loopback address.
         arguments.push("--advertise-address=127.0.0.1".to_owned());
+        arguments.push("--endpoint-reconciler-type=none".to_owned());
         arguments.push("--authorization-mode=RBAC".to_owned());
         // No kubelet mounts tokens here, so pods need no service account.
         arguments.push("--disable-admission-plugins=ServiceAccount".to_owned());

@@ -30,6 +30,7 @@ mod ready;
 pub mod requests;
 mod stack;
 pub mod titles;
+pub mod versions;
 
 pub use layout::HarnessLayout;
 pub use options::{StackJobKinds, StackOptions, StackProvider, StackScope};

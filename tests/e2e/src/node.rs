@@ -99,7 +99,7 @@ pub(crate) fn launch(
             node,
         ],
     );
-    "/bin/bash".clone_into(&mut launch.binary);
+    launch.binary = "/bin/bash".into();
     Ok(launch)
 }
 

@@ -73,8 +73,8 @@ impl Program {
 #[derive(Clone, Debug)]
 pub(crate) struct ProgramCommand {
     pub program: Program,
-    /// Its binary, in the folder of the built programs.
-    pub binary: String,
+    /// Its binary, in the folder of the built programs if the path is relative.
+    pub binary: PathBuf,
     pub arguments: Vec<String>,
     pub environment: Vec<(&'static str, String)>,
 }
@@ -83,7 +83,7 @@ impl ProgramCommand {
     pub(crate) fn new(program: Program, arguments: impl IntoIterator<Item = String>) -> Self {
         Self {
             program,
-            binary: program.name().to_owned(),
+            binary: program.name().into(),
             arguments: arguments.into_iter().collect(),
             environment: Vec::new(),
         }

@@ -10,9 +10,8 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 
-use crate::{HarnessLayout, StackProvider, StackScope, operators};
-
-const KUBERNETES_VERSION: &str = "v1.36.3";
+use crate::versions::StackVersions;
+use crate::{HarnessLayout, StackProvider, StackScope, operators, versions};
 
 /// One Go module under `programs/` and its binaries.
 struct Module {
@@ -133,7 +132,7 @@ pub fn kubectl(layout: &HarnessLayout) -> Result<PathBuf> {
     if !built.exists() {
         require_go()?;
         fs::create_dir_all(layout.bin()).with_context(|| format!("creating {}", layout.bin().display()))?;
-        let mut command = go(&layout.module("k8s"));
+        let mut command = go(&layout.module("k8s"), versions::of(layout)?);
         command.args(["build", "-trimpath", "-buildvcs=false", "-o"]).arg(&built);
         run(command.arg("k8s.io/kubernetes/cmd/kubectl"))?;
     }
@@ -147,11 +146,12 @@ pub(crate) fn on_path(program: &str) -> Option<PathBuf> {
 }
 
 fn build_module(layout: &HarnessLayout, module: &Module) -> Result<()> {
+    let versions = versions::of(layout)?;
     let lock = File::create(layout.bin().join(format!(".{}.lock", module.name)))
         .context("creating the build lock")?;
     lock.lock().context("waiting for another build")?;
     let folder = layout.module(module.name);
-    let fingerprint = fingerprint(&folder, module)?;
+    let fingerprint = fingerprint(layout, module, versions)?;
     let stamp = layout.bin().join(format!("{}.sha256", module.name));
     let complete = module.binaries.iter().all(|(name, _)| layout.bin().join(name).exists());
     if complete && fs::read_to_string(&stamp).is_ok_and(|known| known == fingerprint) {
@@ -161,37 +161,47 @@ fn build_module(layout: &HarnessLayout, module: &Module) -> Result<()> {
     let start = Instant::now();
     eprintln!("building programs/{} (minutes when the Go build cache is cold)", module.name);
     for (name, package) in module.binaries {
-        let mut command = go(&folder);
-        command.args(["build", "-trimpath", "-buildvcs=false", "-ldflags", &linker_flags(module.name), "-o"]);
+        let mut command = go(&folder, versions);
+        command.args(["build", "-trimpath", "-buildvcs=false"]);
+        command.args([
+            "-tags",
+            versions.tags,
+            "-ldflags",
+            &linker_flags(layout, module.name, versions)?,
+            "-o",
+        ]);
         run(command.arg(layout.bin().join(name)).arg(package))
             .context("go, which takes modules that it has not from GOPROXY, says above what it lacks")?;
     }
-    take_manifests(layout, module.name)?;
+    take_manifests(layout, module.name, versions)?;
     fs::write(&stamp, fingerprint).with_context(|| format!("writing {}", stamp.display()))?;
     eprintln!("built programs/{} in {} s", module.name, start.elapsed().as_secs());
     Ok(())
 }
 
 /// Kueue reads the server's version and refuses one that was not linked in.
-fn linker_flags(module: &str) -> String {
+fn linker_flags(layout: &HarnessLayout, module: &str, versions: &StackVersions) -> Result<String> {
     if !matches!(module, "k8s" | "kubelet") {
-        return String::new();
+        return Ok(String::new());
     }
-    let package = "k8s.io/component-base/version";
-    format!("-X {package}.gitVersion={KUBERNETES_VERSION} -X {package}.gitMajor=1 -X {package}.gitMinor=36")
+    let (package, version) = ("k8s.io/component-base/version", versions.version(layout, "kubernetes")?);
+    let minor = version.split('.').nth(1).unwrap_or_default();
+    Ok(format!("-X {package}.gitVersion=v{version} -X {package}.gitMajor=1 -X {package}.gitMinor={minor}"))
 }
 
-fn fingerprint(folder: &Path, module: &Module) -> Result<String> {
-    let mut files: Vec<PathBuf> = fs::read_dir(folder)
+fn fingerprint(layout: &HarnessLayout, module: &Module, versions: &StackVersions) -> Result<String> {
+    let folder = layout.module(module.name);
+    let modules = versions.module_file(&folder);
+    let mut files: Vec<PathBuf> = fs::read_dir(&folder)
         .with_context(|| format!("reading {}", folder.display()))?
         .filter_map(|entry| entry.ok().map(|entry| entry.path()))
-        .filter(|path| {
-            path.extension().is_some_and(|end| ["go", "mod", "sum", "txt"].iter().any(|known| end == *known))
-        })
+        .filter(|path| path.extension().is_some_and(|end| ["go", "txt"].iter().any(|known| end == *known)))
+        .chain([modules.with_extension("sum"), modules])
         .collect();
     files.sort();
     let mut hash = Sha256::new();
-    hash.update(linker_flags(module.name));
+    hash.update(versions.tags);
+    hash.update(linker_flags(layout, module.name, versions)?);
     for file in files {
         hash.update(file.file_name().unwrap_or_default().as_encoded_bytes());
         hash.update(fs::read(&file).with_context(|| format!("reading {}", file.display()))?);
@@ -200,12 +210,13 @@ fn fingerprint(folder: &Path, module: &Module) -> Result<String> {
 }
 
 /// Copies or renders the manifests of the stack from the module's folder.
-fn take_manifests(layout: &HarnessLayout, module: &str) -> Result<()> {
+fn take_manifests(layout: &HarnessLayout, module: &str, versions: &StackVersions) -> Result<()> {
     let source = layout.module(module);
+    let module_folder = |name: &str| module_folder(&source, versions, name);
     if let Some((_, from, places)) =
         operators::OPERATORS.iter().find(|(program, _, _)| program.name() == module)
     {
-        let folder = module_folder(&source, from)?;
+        let folder = module_folder(from)?;
         let mut files = Vec::new();
         for place in places.iter().map(|place| folder.join(place)) {
             files.extend(if place.is_dir() { yaml_files(&place)? } else { vec![place] });
@@ -215,37 +226,42 @@ fn take_manifests(layout: &HarnessLayout, module: &str) -> Result<()> {
     match module {
         "kueue" => {
             for chart in ["kueue", "jobset", "lws"] {
-                let folder = module_folder(&source, &format!("sigs.k8s.io/{chart}"))?;
+                let folder = module_folder(&format!("sigs.k8s.io/{chart}"))?;
                 let mut helm = Command::new(layout.bin().join("helm"));
                 helm.args(["template", chart, "--include-crds"]).arg(folder.join("charts").join(chart));
-                helm.args(["--namespace", crate::KUEUE_NAMESPACE, "--kube-version", KUBERNETES_VERSION]);
+                helm.args([
+                    "--namespace",
+                    crate::KUEUE_NAMESPACE,
+                    "--kube-version",
+                    &versions.version(layout, "kubernetes")?,
+                ]);
                 write(&layout.upstream().join(format!("{chart}.yaml")), &output(&mut helm)?)?;
             }
             Ok(())
         }
         "karpenter" => {
-            let karpenter = module_folder(&source, "sigs.k8s.io/karpenter")?;
+            let karpenter = module_folder("sigs.k8s.io/karpenter")?;
             let mut files = yaml_files(&karpenter.join("kwok/charts/crds"))?;
             files.extend(yaml_files(&karpenter.join("kwok/apis/crds"))?);
             write(&layout.upstream().join("karpenter.yaml"), &concatenated(&files)?)
         }
         "aws" => {
-            let provider = module_folder(&source, "github.com/aws/karpenter-provider-aws")?;
+            let provider = module_folder("github.com/aws/karpenter-provider-aws")?;
             let files = yaml_files(&provider.join("pkg/apis/crds"))?;
             write(&layout.upstream().join("karpenter-aws.yaml"), &concatenated(&files)?)?;
             install_moto(layout)
         }
         "kubelet" => {
             // The container that holds a pod's namespaces.
-            let source = module_folder(&source, "k8s.io/kubernetes")?.join("build/pause/linux/pause.c");
-            let version = format!("-DVERSION={KUBERNETES_VERSION}");
+            let source = module_folder("k8s.io/kubernetes")?.join("build/pause/linux/pause.c");
+            let version = format!("-DVERSION=v{}", versions.version(layout, "kubernetes")?);
             let mut compiler = Command::new("cc");
             compiler.args(["-Os", "-static", &version, "-o"]).arg(layout.bin().join("pause")).arg(source);
             run(&mut compiler)
                 .context("compiling Kubernetes' pause needs a C compiler and a static C library")
         }
         "kwok" => {
-            let stages = module_folder(&source, "sigs.k8s.io/kwok")?.join("kustomize/stage");
+            let stages = module_folder("sigs.k8s.io/kwok")?.join("kustomize/stage");
             let files = [
                 "node/fast/node-initialize.yaml",
                 "node/heartbeat-with-lease/node-heartbeat-with-lease.yaml",
@@ -280,8 +296,8 @@ fn install_moto(layout: &HarnessLayout) -> Result<()> {
         .context("pip, which takes moto from PyPI or from PIP_INDEX_URL, says above what it lacks")
 }
 
-fn module_folder(source: &Path, module: &str) -> Result<PathBuf> {
-    let folder = output(go(source).args(["list", "-m", "-f", "{{.Dir}}", module]))?;
+fn module_folder(source: &Path, versions: &StackVersions, module: &str) -> Result<PathBuf> {
+    let folder = output(go(source, versions).args(["list", "-m", "-f", "{{.Dir}}", module]))?;
     Ok(PathBuf::from(folder.trim()))
 }
 
@@ -320,10 +336,28 @@ fn require_go() -> Result<()> {
     }
 }
 
-fn go(folder: &Path) -> Command {
+fn go(folder: &Path, versions: &StackVersions) -> Command {
     let mut command = Command::new("go");
     command.current_dir(folder).env("GOWORK", "off");
+    let modules = versions.module_file(folder);
+    if !modules.ends_with("go.mod") {
+        let flags = std::env::var("GOFLAGS").unwrap_or_default();
+        command.env("GOFLAGS", format!("{flags} -modfile={}", modules.display()));
+        command.envs(newer_toolchain(&modules).map(|name| ("GOTOOLCHAIN", name)));
+    }
     command
+}
+
+/// The Go that a module file needs, if the installed one is older. Go itself looks only into `go.mod`.
+fn newer_toolchain(modules: &Path) -> Option<String> {
+    let text = fs::read_to_string(modules).ok()?;
+    let needed = text.lines().find_map(|line| line.strip_prefix("go "))?;
+    let installed = Command::new("go").args(["env", "GOVERSION"]).output().ok()?.stdout;
+    let parts =
+        |version: &str| -> Vec<u32> { version.split('.').filter_map(|part| part.parse().ok()).collect() };
+    let installed = String::from_utf8(installed).ok()?;
+    let is_older = parts(installed.trim().trim_start_matches("go")) < parts(needed);
+    is_older.then(|| format!("go{needed}"))
 }
 
 fn run(command: &mut Command) -> Result<()> {

@@ -19,7 +19,7 @@ use crate::ports::Ports;
 use crate::process::{Logs, Process, Program, ProgramCommand, Watchdog};
 use crate::{
     HarnessLayout, StackJobKinds, StackOptions, StackProvider, StackScope, apply, aws, jaeger, jobs,
-    kubernetes, kueue, node, nodes, operators, probe, programs, ready, requests,
+    kubernetes, kueue, node, nodes, operators, probe, programs, ready, requests, versions,
 };
 
 const START_LIMIT: Duration = Duration::from_secs(90);
@@ -32,7 +32,6 @@ pub struct Stack {
     ports: Ports,
     identity: Identity,
     logs: Logs,
-    launches: BTreeMap<Program, ProgramCommand>,
     running: Mutex<Running>,
     client: Option<Client>,
     provider: StackProvider,
@@ -47,6 +46,7 @@ pub struct Stack {
 }
 
 struct Running {
+    launches: BTreeMap<Program, ProgramCommand>,
     processes: BTreeMap<Program, Process>,
     watchdog: Watchdog,
 }
@@ -129,13 +129,16 @@ impl Stack {
             let launch = node::launch(&layout, folder.path(), &identity, ports)?;
             launches.insert(launch.program, launch);
         }
-        let running = Running { processes: BTreeMap::new(), watchdog: Watchdog::start()? };
+        let since = BTreeMap::from([("kubernetes".to_owned(), kubernetes::WITH_PODGROUPS.to_owned())]);
+        if versions::of(&layout)?.reach(&layout, &since)? {
+            launches.values_mut().for_each(kubernetes::turn_on_podgroups);
+        }
+        let running = Running { launches, processes: BTreeMap::new(), watchdog: Watchdog::start()? };
         Ok(Self {
             layout,
             ports,
             identity,
             logs,
-            launches,
             running: Mutex::new(running),
             client: None,
             provider,
@@ -325,7 +328,7 @@ impl Stack {
                 bail!("{} runs already", program.name());
             }
             self.ports.ensure_free(program)?;
-            let launch = self.launches.get(&program).context("no such program")?;
+            let launch = running.launches.get(&program).context("no such program")?;
             let process = Process::start(launch, &self.layout.bin(), &self.logs.path(program))?;
             running.watchdog.guard(process.id())?;
             running.processes.insert(program, process);
@@ -350,6 +353,29 @@ impl Stack {
             ready::ready(program, self.ports, client).await.map(Ok)
         });
         ready.await.and_then(|outcome| outcome).map_err(|error| self.with_log(program, &error))
+    }
+
+    /// Replaces Kueue or Karpenter by that of another set of versions, with its CRDs, webhooks and rights. The set must have
+    /// been built.
+    pub async fn upgrade(&self, program: Program, to: &HarnessLayout) -> Result<()> {
+        let (mut launch, objects) = match program {
+            Program::Kueue => (
+                kueue::launch(to, self.folder.path(), &self.identity, self.ports, &[])?,
+                kueue::manifests(to, self.ports)?,
+            ),
+            Program::Karpenter => {
+                let path = nodes::karpenter_manifests(to, self.provider);
+                let text =
+                    fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+                (nodes::karpenter(to, &self.identity, self.ports), apply::documents(&text)?)
+            }
+            other => bail!("{} cannot be upgraded", other.name()),
+        };
+        launch.binary = to.bin().join(&launch.binary);
+        self.stop_program(program).await?;
+        apply::all(&self.client()?, objects).await?;
+        self.running.lock().await.launches.insert(program, launch);
+        self.start_program(program).await
     }
 
     async fn check(&self, program: Program) -> Result<()> {

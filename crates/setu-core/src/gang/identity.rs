@@ -95,6 +95,13 @@ pub fn gang_of(claim: &NodeClaim) -> String {
     gang_id(claim.label(names::WORKLOAD_UID), claim.annotation(names::CHECK))
 }
 
+/// Whether two claims were made for the same slot in the same attempt of one gang, both at first or both as the same replacement.
+pub fn are_of_one_slot(first: &NodeClaim, second: &NodeClaim) -> bool {
+    let labels = [names::MANAGED_BY, names::GANG, names::WORKLOAD_UID, names::ATTEMPT];
+    labels.iter().all(|key| first.label(key) == second.label(key))
+        && (first.slot(), first.generation()) == (second.slot(), second.generation())
+}
+
 /// Value of the gang's label on its nodes, which its pods select: the gang's id. The slices of an elastic Job share one,
 /// because the pods of a later slice have the selector of the first.
 pub fn gang_label(workload: &Workload, check: &str) -> String {

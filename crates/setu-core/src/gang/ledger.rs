@@ -6,13 +6,14 @@
 
 pub mod basis;
 pub mod capacity_returns;
+mod inflight;
 pub mod shortage;
 
 use super::identity::gang_of;
 use super::option_position::OptionPosition;
 use super::refused::Refused;
 use crate::api::{NodeClaim, Workload};
-use crate::plan::gates::inflight::{HeldNodes, RecentCreates};
+use crate::plan::gates::inflight::{HOUR, HeldNodes};
 use crate::plan::market::Market;
 use crate::plan::observed_shapes::ObservedShapes;
 use crate::plan::offering::{Offering, REMEMBERED};
@@ -29,7 +30,7 @@ use std::sync::Arc;
 const MARKET: SignedDuration = SignedDuration::from_mins(10);
 
 /// How long creations are kept: the longest span that a guard counts over.
-const LOG: SignedDuration = SignedDuration::from_hours(1);
+const LOG: SignedDuration = HOUR;
 
 /// How long others wait for gangs whose claims an earlier leader began to create. A gang that cannot be reconciled must
 /// not stop all others.
@@ -164,26 +165,6 @@ impl Ledger {
     /// Whether a plan of this gang is entered.
     pub fn is_entered(&self, gang: &str) -> bool {
         self.entries.contains_key(gang)
-    }
-
-    /// Nodes entered by all other gangs, or by those of one LocalQueue.
-    pub fn held_by_others(&self, gang: &str, queue: Option<&str>) -> impl Iterator<Item = &HeldNodes> {
-        let others = self
-            .entries
-            .iter()
-            .filter(move |(id, entry)| *id != gang && queue.is_none_or(|q| q == entry.queue));
-        others.flat_map(|(_, entry)| &entry.held)
-    }
-
-    /// How many claims were created within a span, in total or for one LocalQueue.
-    pub fn created(&self, queue: Option<&str>, within: SignedDuration, now: Timestamp) -> RecentCreates {
-        let counts =
-            |(at, of, _): &&(Timestamp, String, u32)| *at + within > now && queue.is_none_or(|q| q == of);
-        let counted: Vec<_> = self.created.iter().filter(counts).collect();
-        RecentCreates {
-            claims: counted.iter().map(|(_, _, claims)| *claims).fold(0, u32::saturating_add),
-            frees_at: counted.first().map(|(at, ..)| *at + within),
-        }
     }
 
     /// Whether claims created at this time are not in this ledger.

@@ -68,6 +68,7 @@ pub mod trace;
 pub mod unbound;
 pub mod undeletable;
 mod ungated_pods;
+pub mod uninstall;
 mod validating;
 pub mod verdict;
 pub mod waits;

@@ -1,3 +1,5 @@
+//go:build !no_devices
+
 // The devices on the Nodes: Karpenter's own driver for tests publishes them as ResourceSlices.
 // It reads what the weather says as if that was its configuration.
 package main
@@ -15,8 +17,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sigs.k8s.io/karpenter/dra-kwok-driver/pkg/apis/v1alpha1"
+	dra "sigs.k8s.io/karpenter/dra-kwok-driver/pkg/controllers"
 	v1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/operator"
 )
+
+func addDevices(ctx context.Context, op *operator.Operator, weather *station) error {
+	driver := dra.NewResourceSliceController(&driverClient{Client: op.GetClient(), weather: weather})
+	return driver.Register(ctx, op.Manager)
+}
 
 // driverClient is the client of the driver; it makes the driver's configuration of the weather.
 type driverClient struct {

@@ -10,11 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
-	dra "sigs.k8s.io/karpenter/dra-kwok-driver/pkg/controllers"
 	kwok "sigs.k8s.io/karpenter/kwok/cloudprovider"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider/overlay"
-	"sigs.k8s.io/karpenter/pkg/controllers"
-	"sigs.k8s.io/karpenter/pkg/controllers/state"
 	"sigs.k8s.io/karpenter/pkg/operator"
 )
 
@@ -39,24 +35,9 @@ func main() {
 		logger.Error(err, "adding the cloud's housekeeping")
 		os.Exit(1)
 	}
-
-	driver := dra.NewResourceSliceController(&driverClient{Client: op.GetClient(), weather: weather})
-	if err := driver.Register(ctx, op.Manager); err != nil {
+	if err := addDevices(ctx, op, weather); err != nil {
 		logger.Error(err, "adding the driver of devices")
 		os.Exit(1)
 	}
-
-	decorated := overlay.Decorate(cloud, op.GetClient(), op.InstanceTypeStore)
-	clusterState := state.NewCluster(op.Clock, op.GetClient(), decorated)
-	op.WithControllers(ctx, controllers.NewControllers(
-		ctx,
-		op.Manager,
-		op.Clock,
-		op.GetClient(),
-		op.EventRecorder,
-		decorated,
-		cloud,
-		clusterState,
-		op.InstanceTypeStore,
-	)...).Start(ctx)
+	op.WithControllers(ctx, controllersOf(ctx, op, cloud)...).Start(ctx)
 }

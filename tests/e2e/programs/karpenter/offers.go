@@ -73,9 +73,10 @@ func narrowed(claim *v1.NodeClaim, p place) *v1.NodeClaim {
 		return replaced
 	})
 	for key, value := range chosen {
-		out.Spec.Requirements = append(out.Spec.Requirements, v1.NodeSelectorRequirementWithMinValues{
-			Key: key, Operator: corev1.NodeSelectorOpIn, Values: []string{value},
-		})
+		// Older versions of Karpenter embed these fields.
+		var requirement v1.NodeSelectorRequirementWithMinValues
+		requirement.Key, requirement.Operator, requirement.Values = key, corev1.NodeSelectorOpIn, []string{value}
+		out.Spec.Requirements = append(out.Spec.Requirements, requirement)
 	}
 	return out
 }
@@ -91,7 +92,7 @@ func priced(types []*cloudprovider.InstanceType, p place, w weather) []*cloudpro
 				continue
 			}
 			if changed == nil {
-				changed = instanceType.DeepCopy()
+				changed = copyOf(instanceType)
 			}
 			changed.Offerings[i].Price = offering.Price * factor
 		}

@@ -73,7 +73,7 @@ pub fn provided(object: &Value, instance_type: &str) -> Result<Value> {
 pub(crate) fn karpenter(identity: &Identity, ports: Ports) -> ProgramCommand {
     let [_, proxy] = ports.cloud;
     let mut launch = any_karpenter(identity, ports);
-    "karpenter-aws".clone_into(&mut launch.binary);
+    launch.binary = "karpenter-aws".into();
     launch.environment.extend([
         ("LOG_LEVEL", "debug".to_owned()),
         ("AWS_ENDPOINT_URL", format!("http://127.0.0.1:{proxy}")),

@@ -24,7 +24,7 @@ pub(crate) fn launch(ports: Ports) -> ProgramCommand {
     let [moto, _] = ports.cloud;
     let mut launch =
         ProgramCommand::new(Program::Moto, ["-H", "127.0.0.1", "-p", &moto.to_string()].map(str::to_owned));
-    "moto/bin/moto_server".clone_into(&mut launch.binary);
+    launch.binary = "moto/bin/moto_server".into();
     launch
 }
 

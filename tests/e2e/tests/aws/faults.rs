@@ -2,6 +2,7 @@
 
 use crate::play::{Play, Stage};
 use crate::real::weather;
+use ::setu::api::NodeClaim;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 use setu_e2e::aws::{Comes, Ec2Market, Ec2Rule, FleetRefusal, Instance, MachineBehaviour, Offerings};
@@ -101,20 +102,51 @@ pub fn no_such_weather(stage: &Stage) -> Result<()> {
 pub async fn answers_lost(stage: &Stage, machines: usize, instance_type: &'static str) -> Result<()> {
     stage.restart_karpenter().await?;
     let mut play = Play::start(stage, &format!("lost-{machines}"), instance_type, json!({})).await?;
-    // At least one launch that the provider gives up, then one that it retries with its token.
-    let fleets = TRIES * machines + 1;
-    play.cloud.rules(vec![
-        Ec2Rule::LoseAnswer("CreateFleet", fleets),
-        Ec2Rule::LoseAnswer("TerminateInstances", 1),
-    ]);
+    play.cloud.rules(vec![Ec2Rule::LoseAnswer("CreateFleet", usize::MAX)]);
     play.submit("train", machines, None).await?;
+    play.until("the provider has given a launch up", Duration::from_mins(1), async |play| {
+        let claims = play.world.claims().await?;
+        let failed = |claim: &NodeClaim| claim.conditions().iter().any(|c| c.reason == "LaunchFailed");
+        Ok(claims.iter().any(failed))
+    })
+    .await?;
+    // One more, which the provider retries with its token.
+    play.cloud
+        .rules(vec![Ec2Rule::LoseAnswer("CreateFleet", 1), Ec2Rule::LoseAnswer("TerminateInstances", 1)]);
     play.steps(json!([{"until": {"job": "train", "admitted": true, "runningOnOwnNodes": machines, "attempt": 1, "within": 180}}]))
         .await?;
     play.audit(machines).await?;
     let lost = |action| play.calls(action).iter().filter(|call| call.lost).count();
     // The gang released no NodeClaim, so all terminated instances had no owner.
     let found = (lost("CreateFleet"), lost("TerminateInstances"));
-    ensure!(found == (fleets, 1), "{found:?} answers were lost, to CreateFleet and to an end");
+    ensure!(found.0 > TRIES && found.1 == 1, "{found:?} answers were lost, to CreateFleet and to an end");
+    play.end().await
+}
+
+/// EC2 makes the launch template, and the answer is lost: the gang is launched from it, in its first attempt.
+pub async fn template_lost(stage: &Stage, instance_type: &'static str) -> Result<()> {
+    stage.restart_karpenter().await?;
+    let mut play = Play::start(stage, "lost-template", instance_type, json!({})).await?;
+    play.cloud.rules(vec![Ec2Rule::LoseAnswer("CreateLaunchTemplate", 1)]);
+    play.submit("train", 4, None).await?;
+    play.steps(json!([{"until": {"job": "train", "admitted": true, "runningOnOwnNodes": 4, "attempt": 1, "within": 180}}]))
+        .await?;
+    let lost = play.calls("CreateLaunchTemplate").iter().filter(|call| call.lost).count();
+    ensure!(lost == 1, "{lost} answers to CreateLaunchTemplate were lost");
+    play.audit(4).await?;
+    play.end().await
+}
+
+/// EC2 lists instances only some time after their launch: no machine counts as lost, and each is launched once.
+pub async fn listed_late(stage: &Stage, instance_type: &'static str) -> Result<()> {
+    stage.restart_karpenter().await?;
+    let mut play = Play::start(stage, "listed-late", instance_type, json!({})).await?;
+    play.cloud.rules(vec![Ec2Rule::Lag(Duration::from_secs(20))]);
+    play.submit("train", 4, None).await?;
+    play.steps(json!([{"until": {"job": "train", "admitted": true, "runningOnOwnNodes": 4, "attempt": 1, "within": 180}}]))
+        .await?;
+    play.audit(4).await?;
+    ensure!(play.calls("TerminateInstances").is_empty(), "a machine was taken for lost");
     play.end().await
 }
 

@@ -1,13 +1,12 @@
 //! The scenarios from files: which ones run here, unchanged, and which do not.
 
-use crate::play::{SETTLED, Stage, nodes_are_given_up, rights_suffice};
+use crate::play::{SETTLED, Stage, nodes_are_given_up, rights_suffice, until_gone};
 use crate::real::Real;
 use ::setu::sim::scenario::{self, Run, ScenarioWorld};
 use anyhow::{Context as _, Result, ensure};
 use setu_e2e::aws::MachineBehaviour;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 /// The folders of the files.
 const FOLDERS: [&str; 2] = ["../../examples/scenarios", "scenarios"];
@@ -129,6 +128,7 @@ const NOT_PLAYED: &[(&str, Why)] = &[
     ("parameters-broken", Why::NoPart),
     ("parameters-late", Why::NoPart),
     ("placement", Why::NoPart),
+    ("pod-group-of-kubernetes", Why::NoPart),
     ("pods-unbound", Why::NoPart),
     ("preferred-zone", Why::Remembered),
     ("queue-budget", Why::NoPart),
@@ -174,16 +174,12 @@ async fn play(stage: &Stage, run: &Run) -> Result<()> {
     let mut world = ScenarioWorld::new(real, run).await?;
     scenario::play(&mut world, run, None).await?;
     rights_suffice(cloud)?;
-    let start = Instant::now();
-    loop {
+    until_gone(SETTLED, async || {
         let mut left = cloud.instances().await?;
         left.retain(|instance| !before.contains(instance));
-        if left.is_empty() {
-            break;
-        }
-        ensure!(start.elapsed() < SETTLED, "instances are left: {left:?}");
-        tokio::time::sleep(Duration::from_secs(1)).await;
-    }
+        Ok(left)
+    })
+    .await?;
     nodes_are_given_up(&world, cloud, since).await
 }
 

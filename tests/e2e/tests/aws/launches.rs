@@ -1,7 +1,7 @@
 //! Launches of gangs: the number of calls, and the time.
 
 use crate::attempts::Attempt;
-use crate::play::{Play, Stage};
+use crate::play::{Play, Stage, until_gone};
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::json;
 use setu_e2e::aws::Cloud;
@@ -93,15 +93,7 @@ pub fn logged_attempts(play: &Play<'_>, machines: usize, reserved: Instant) -> R
 
 /// Waits until the cloud has no launch template.
 pub async fn no_template_is_left(cloud: &Cloud) -> Result<()> {
-    let start = Instant::now();
-    loop {
-        let left = cloud.launch_templates().await?;
-        if left.is_empty() {
-            return Ok(());
-        }
-        ensure!(start.elapsed() < TEMPLATES_GONE, "launch templates are left: {left:?}");
-        tokio::time::sleep(Duration::from_secs(1)).await;
-    }
+    until_gone(TEMPLATES_GONE, async || cloud.launch_templates().await).await
 }
 
 /// Karpenter deletes each launch template soon after its last use, even while the NodeClass exists.

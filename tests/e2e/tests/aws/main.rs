@@ -59,7 +59,7 @@ const SPOT_FIRST: [Ec2Market; 2] = [Ec2Market::Spot, Ec2Market::OnDemand];
 const ON_DEMAND_FIRST: [Ec2Market; 2] = [Ec2Market::OnDemand, Ec2Market::Spot];
 
 /// No scenario requests what ran out in an earlier one; see [`play::Play::start`].
-const SCENARIOS: [(&str, Form, Act); 45] = [
+const SCENARIOS: [(&str, Form, Act); 47] = [
     ("8 machines: one launch template, few fleets", Form::Short, |s| {
         launches::few_calls(s, 8, "g5.xlarge").boxed_local()
     }),
@@ -143,6 +143,12 @@ const SCENARIOS: [(&str, Form, Act); 45] = [
     }),
     ("lost answers", Form::Long, |s| faults::answers_lost(s, 1, "g6.4xlarge").boxed_local()),
     ("lost answers, of a gang", Form::Long, |s| faults::answers_lost(s, 4, "g6.4xlarge").boxed_local()),
+    ("a lost answer about a launch template", Form::Long, |s| {
+        faults::template_lost(s, "g6.4xlarge").boxed_local()
+    }),
+    ("instances that EC2 does not list at first", Form::Long, |s| {
+        faults::listed_late(s, "g6.4xlarge").boxed_local()
+    }),
     ("an answer that comes after the launch was given up", Form::Long, |s| {
         faults::answered_late(s, "g6.16xlarge").boxed_local()
     }),
@@ -164,7 +170,7 @@ const SCENARIOS: [(&str, Form, Act); 45] = [
         plain::compare(s, &[(8, "g5.xlarge"), (32, "g5.2xlarge"), (64, "g5.4xlarge")]).boxed_local()
     }),
     ("beside plain Karpenter in a shortage, measured", Form::Measure, |s| {
-        plain::compare_short(s, &[(8, "g5.xlarge"), (32, "g5.2xlarge")]).boxed_local()
+        plain::compare_short(s, &[(8, "g5.xlarge"), (32, "g5.2xlarge"), (64, "g5.4xlarge")]).boxed_local()
     }),
     ("a launch template after its last use", Form::Long, |s| {
         launches::templates_go(s, "g6.xlarge").boxed_local()

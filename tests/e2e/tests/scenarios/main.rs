@@ -22,7 +22,7 @@ use kube::discovery::Discovery;
 use libtest_mimic::{Arguments, Failed, Trial};
 use real::{Real, Shared};
 use rights::Accounts;
-use setu_e2e::{Stack, StackJobKinds, StackOptions, apply};
+use setu_e2e::{HarnessLayout, Stack, StackJobKinds, StackOptions, apply, versions};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -46,6 +46,13 @@ fn main() -> Result<()> {
         runs.extend(scenario::read(&folder).with_context(|| format!("reading {}", folder.display()))?);
     }
     runs.retain(|run| run.scenario.provider == KarpenterProvider::Kwok);
+    let layout = HarnessLayout::default();
+    let versions = versions::of(&layout)?;
+    for run in std::mem::take(&mut runs) {
+        if versions.reach(&layout, &run.scenario.since).with_context(|| run.title.clone())? {
+            runs.push(run);
+        }
+    }
     let short = short_form(&runs);
     let is_long = |run: &Run| !short.contains(&run.title);
     if arguments.list {

@@ -8,7 +8,7 @@ pub mod weather;
 use crate::setu::Setu;
 use anyhow::{Context as _, Result, bail, ensure};
 use kube::Client;
-use kube::discovery::{ApiResource, Discovery, Scope};
+use kube::discovery::{ApiGroup, ApiResource, Discovery, Scope};
 use page::Page;
 use serde_json::Value;
 use setu::sim::scenario::{KarpenterProvider, Run, ScenarioStep, Theatre, controller_name, policy};
@@ -127,8 +127,10 @@ impl Theatre for Real {
     }
 
     fn kind(&self, kind: &str) -> Option<(ApiResource, Scope)> {
-        let all = self.kinds.groups().flat_map(kube::discovery::ApiGroup::recommended_resources);
-        let found = all.into_iter().find(|(resource, _)| resource.kind == kind);
+        let recommended = self.kinds.groups().flat_map(ApiGroup::recommended_resources);
+        // A beta kind is not recommended where its group has a stable version.
+        let others = self.kinds.groups().flat_map(ApiGroup::resources_by_stability);
+        let found = recommended.chain(others).find(|(resource, _)| resource.kind == kind);
         found.map(|(resource, capabilities)| (resource, capabilities.scope))
     }
 

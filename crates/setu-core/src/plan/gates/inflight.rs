@@ -3,8 +3,13 @@
 use crate::api::NodeClaim;
 use crate::api::pod::ResourceList;
 use crate::plan::resources;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use std::sync::Arc;
+
+/// The span over which the whole controller's creates are counted.
+pub const MINUTE: SignedDuration = SignedDuration::from_mins(1);
+/// The span over which the creates for one LocalQueue are counted.
+pub const HOUR: SignedDuration = SignedDuration::from_hours(1);
 
 /// NodeClaims in flight, recent creates and held nodes of others than this gang.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -22,6 +27,22 @@ pub struct InflightNodes {
     pub queue_last_hour: RecentCreates,
 }
 
+impl InflightNodes {
+    /// Adds a claim of another gang that is not being deleted. `held` is its node if that is held for the same LocalQueue.
+    pub fn add_claim(&mut self, is_initialized: bool, held: Option<HeldNodes>) {
+        self.in_flight = self.in_flight.saturating_add(u32::from(!is_initialized));
+        self.queue.extend(held);
+    }
+
+    /// Adds the creation of a claim at this time.
+    pub fn add_created(&mut self, at: Timestamp, is_of_queue: bool, now: Timestamp) {
+        self.last_minute.add(at + MINUTE, now);
+        if is_of_queue {
+            self.queue_last_hour.add(at + HOUR, now);
+        }
+    }
+}
+
 /// Claims created within a span of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecentCreates {
@@ -29,6 +50,16 @@ pub struct RecentCreates {
     pub claims: u32,
     /// When the oldest of them stops counting.
     pub frees_at: Option<Timestamp>,
+}
+
+impl RecentCreates {
+    /// Counts one more claim, until that time.
+    fn add(&mut self, until: Timestamp, now: Timestamp) {
+        if until > now {
+            self.claims = self.claims.saturating_add(1);
+            self.frees_at = self.frees_at.into_iter().chain([until]).min();
+        }
+    }
 }
 
 /// Identical nodes that are held or about to be held.

@@ -1,0 +1,119 @@
+//! Sets of versions of Kubernetes, Karpenter and Kueue. Each is built and run beside the others, in its own folder.
+//! The one rule: a module of `programs/` has a file `NAME.mod` for each set in which its versions differ from those in its `go.mod`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::HarnessLayout;
+
+/// The environment variable that names the set, for everything that is built and run.
+pub(crate) const VARIABLE: &str = "SETU_E2E_VERSIONS";
+
+/// One set of versions.
+#[derive(Debug)]
+pub struct StackVersions {
+    /// Its name; empty for the usual one.
+    pub name: &'static str,
+    /// Go's build tags: what our cloud provider needs of this Karpenter.
+    pub(crate) tags: &'static str,
+}
+
+/// The usual set first, then from the oldest to the newest.
+pub const ALL: [StackVersions; 4] = [
+    StackVersions { name: "", tags: "" },
+    StackVersions { name: "oldest", tags: "karpenter_1_6,no_devices" },
+    StackVersions { name: "between", tags: "no_devices" },
+    StackVersions { name: "newest", tags: "karpenter_1_15" },
+];
+
+/// What the sets differ in: its name, its folder in `programs/` and its Go module.
+pub const PROGRAMS: [(&str, &str, &str); 3] = [
+    ("kubernetes", "k8s", "k8s.io/kubernetes"),
+    ("karpenter", "karpenter", "sigs.k8s.io/karpenter"),
+    ("kueue", "kueue", "sigs.k8s.io/kueue"),
+];
+
+/// The set of versions of a layout. The error lists the names.
+pub fn of(layout: &HarnessLayout) -> Result<&'static StackVersions> {
+    let name = layout.versions().unwrap_or_default();
+    ALL.iter().find(|set| set.name == name).with_context(|| {
+        let names: Vec<&str> = ALL.iter().map(|set| set.name).filter(|name| !name.is_empty()).collect();
+        format!("{VARIABLE} is {name:?}, which is none of: {}", names.join(", "))
+    })
+}
+
+impl StackVersions {
+    /// The file that names the versions of a module in this set.
+    pub(crate) fn module_file(&self, folder: &Path) -> PathBuf {
+        let own = folder.join(format!("{}.mod", self.name));
+        if own.exists() { own } else { folder.join("go.mod") }
+    }
+
+    /// The version of one of [`PROGRAMS`], such as `1.36.3`.
+    pub fn version(&self, layout: &HarnessLayout, program: &str) -> Result<String> {
+        let known = PROGRAMS.iter().find(|(name, _, _)| *name == program);
+        let Some((_, folder, module)) = known else {
+            bail!("{program:?} is none of: {}", PROGRAMS.map(|(name, _, _)| name).join(", "))
+        };
+        let file = self.module_file(&layout.module(folder));
+        let text = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+        let found = text.lines().find_map(|line| {
+            let line = line.trim_start().trim_start_matches("require ");
+            line.strip_prefix(module)?.strip_prefix(" v")?.split(' ').next().map(str::to_owned)
+        });
+        found.with_context(|| format!("{} does not require {module}", file.display()))
+    }
+
+    /// Whether no program is older than these versions, such as `{"kueue": "0.18"}`.
+    pub fn reach(&self, layout: &HarnessLayout, since: &BTreeMap<String, String>) -> Result<bool> {
+        for (program, oldest) in since {
+            if minor(&self.version(layout, program)?)? < minor(oldest)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// The major and minor version.
+fn minor(version: &str) -> Result<(u32, u32)> {
+    let mut parts = version.split('.').map(str::parse);
+    match (parts.next(), parts.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => Ok((major, minor)),
+        _ => bail!("{version:?} is no version such as 1.36"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_set_has_versions_and_the_oldest_comes_before_the_newest() {
+        let layout = HarnessLayout::default();
+        for (program, _, _) in PROGRAMS {
+            let [usual, oldest, between, newest] =
+                ALL.each_ref().map(|set| minor(&set.version(&layout, program).unwrap()).unwrap());
+            assert!(oldest < between && between < newest.max(usual) && usual <= newest, "{program}");
+        }
+    }
+
+    #[test]
+    fn a_set_reaches_versions_that_are_not_newer() {
+        let (layout, [usual, oldest, ..]) = (HarnessLayout::default(), ALL);
+        let reaches = |set: &StackVersions, program: &str, version: &str| {
+            let since = BTreeMap::from([(program.to_owned(), version.to_owned())]);
+            set.reach(&layout, &since).map_err(|error| error.to_string())
+        };
+        assert_eq!(reaches(&usual, "kubernetes", "1.34"), Ok(true));
+        assert_eq!(reaches(&oldest, "kubernetes", "1.34"), Ok(false));
+        assert_eq!(
+            reaches(&usual, "cilium", "1.0"),
+            Err(r#""cilium" is none of: kubernetes, karpenter, kueue"#.to_owned())
+        );
+        assert_eq!(reaches(&usual, "kueue", "new"), Err(r#""new" is no version such as 1.36"#.to_owned()));
+    }
+}
