@@ -92,10 +92,11 @@ static-check:
 
 # Write the generated files anew; those of the chart need Go, once
 generate:
-    SETU_REGENERATE=1 cargo test --test project -- charts:: generated:: versions::
+    SETU_REGENERATE=1 cargo test --test project -- charts:: generated::
     SETU_REGENERATE=1 cargo test --test metrics --test commands
     SETU_REGENERATE=1 cargo test --test project what_is_copied
     SETU_REGENERATE=1 cargo test -p setu-e2e --test chart -- render readme
+    SETU_REGENERATE=1 cargo test -p setu-e2e --lib versions::
 
 # The embedded catalogue of instance types anew, from published packages and catalogue/*.csv; needs Go and Python
 catalogue:

@@ -92,8 +92,9 @@ pub fn health(context: Arc<Context>, stop: CancellationToken) -> Router {
 
 /// That all is well, and what the controller does not do in this cluster.
 fn ok(context: &Context) -> String {
-    let limitations = context.gates.limitations().into_iter().map(|limitation| format!("{limitation}\n"));
-    ["ok\n".to_owned()].into_iter().chain(limitations).collect()
+    let mut lines = vec!["ok"];
+    lines.extend(context.gates.limitations());
+    lines.join("\n") + "\n"
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use super::backoff::Doubling;
 use super::guard::Guarded;
 use super::store::{Keeping, Object, Store, StoreChange, Writer};
 use crate::error;
-use crate::plan::{PlanObjects, Served};
+use crate::plan::PlanObjects;
 use crate::telemetry::metrics;
 use futures::{StreamExt, TryStreamExt, pin_mut};
 use kube::runtime::WatchStreamExt;
@@ -113,8 +113,8 @@ enum StartGate {
     Closed(Closed),
     /// It was listed once.
     Listed,
-    /// It was not listed, because the API server does not serve it, and that it may.
-    NotServed,
+    /// The API server does not serve it, which only limits the controller.
+    NotServed(&'static str),
 }
 
 impl StartGates {
@@ -123,16 +123,18 @@ impl StartGates {
         let gates = self.0.borrow();
         let closed = |(kind, gate): (&&'static str, &StartGate)| match gate {
             StartGate::Closed(why) => Some((*kind, why.clone())),
-            StartGate::Listed | StartGate::NotServed => None,
+            StartGate::Listed | StartGate::NotServed(_) => None,
         };
         gates.iter().filter_map(closed).collect()
     }
 
     /// What the controller does not do here, because the API server does not serve a kind.
     pub fn limitations(&self) -> Vec<&'static str> {
-        let gates = self.0.borrow();
-        let absent = gates.iter().filter(|(_, gate)| matches!(gate, StartGate::NotServed));
-        absent.map(|(kind, _)| limitation(kind)).collect()
+        let limited = |gate: &StartGate| match gate {
+            StartGate::NotServed(limitation) => Some(*limitation),
+            StartGate::Closed(_) | StartGate::Listed => None,
+        };
+        self.0.borrow().values().filter_map(limited).collect()
     }
 
     /// Waits until every kind has been listed once.
@@ -155,16 +157,16 @@ impl StartGates {
         before
     }
 
-    /// Records that the API server does not serve a kind. Logs what follows once.
-    fn set_not_served(&self, kind: &'static str) {
-        if !matches!(self.set(kind, StartGate::NotServed), Some(StartGate::NotServed)) {
-            tracing::info!(kind, "{}", limitation(kind));
+    /// Records that the API server does not serve a kind. Logs once what follows.
+    fn set_not_served(&self, kind: &'static str, limitation: &'static str) {
+        if !matches!(self.set(kind, StartGate::NotServed(limitation)), Some(StartGate::NotServed(_))) {
+            tracing::info!(kind, "{limitation}");
         }
     }
 
     /// Whether the kind was listed before; a later error does not close its gate again.
     fn is_open(&self, kind: &'static str) -> bool {
-        matches!(self.0.borrow().get(kind), Some(StartGate::Listed | StartGate::NotServed))
+        matches!(self.0.borrow().get(kind), Some(StartGate::Listed | StartGate::NotServed(_)))
     }
 }
 
@@ -233,13 +235,16 @@ async fn pump<K, G>(
                     gates.set(kind, StartGate::Listed);
                 }
             }
-            Err(error) if is_not_served(kind, &error) => {
+            Err(error) => {
+                let Some(limitation) = limited_by(kind, &error) else {
+                    report(kind, &error, gates.as_ref());
+                    continue;
+                };
                 if let Some(gates) = &gates {
-                    gates.set_not_served(kind);
+                    gates.set_not_served(kind, limitation);
                 }
                 tokio::time::sleep(NOT_SERVED).await;
             }
-            Err(error) => report(kind, &error, gates.as_ref()),
         }
     }
 }
@@ -263,24 +268,17 @@ fn decoded<K: Resource<DynamicType = ()>>(kind: &'static str, event: Event<Guard
     })
 }
 
-/// Whether every cluster serves a kind. A cluster that does not serve one of the other kinds has no objects of it.
-fn is_served_everywhere(kind: &str) -> bool {
-    kind != "provisioningrequests" && !PlanObjects::SERVED.contains(&(kind, Served::NotEverywhere))
-}
-
-/// What the controller does not do where the API server does not serve one of those other kinds.
-fn limitation(kind: &str) -> &'static str {
-    match kind {
-        "provisioningrequests" => "ProvisioningRequests are not served, because their CRD is not installed",
-        "deviceclasses" => {
-            "pods with ResourceClaims are refused, because the API server does not serve resource.k8s.io/v1, which Kubernetes has since 1.34"
-        }
-        _ => "a kind is not served, so there are no objects of it",
+/// What the controller does not do where the API server does not serve a kind. `None` if every cluster serves it.
+fn limitation(kind: &str) -> Option<&'static str> {
+    if kind == "provisioningrequests" {
+        return Some("ProvisioningRequests are not served, because their CRD is not installed");
     }
+    PlanObjects::LIMITATIONS.iter().find(|(of, _)| *of == kind).and_then(|(_, limitation)| *limitation)
 }
 
-fn is_not_served(kind: &'static str, error: &watcher::Error) -> bool {
-    code(error) == 404 && !is_served_everywhere(kind)
+/// What the controller does not do because the API server does not serve a kind, if that is the error.
+fn limited_by(kind: &str, error: &watcher::Error) -> Option<&'static str> {
+    limitation(kind).filter(|_| code(error) == 404)
 }
 
 fn report(kind: &'static str, error: &watcher::Error, gates: Option<&StartGates>) {
@@ -382,14 +380,14 @@ mod tests {
         for (kind, code, not_served) in
             [("deviceclasses", 404, true), ("deviceclasses", 403, false), ("nodepools", 404, false)]
         {
-            assert_eq!(is_not_served(kind, &answer(code)), not_served, "{kind} {code}");
+            assert_eq!(limited_by(kind, &answer(code)).is_some(), not_served, "{kind} {code}");
         }
         let gates = StartGates::default();
         gates.close("deviceclasses", Closed::Waits(String::new()));
         report("deviceclasses", &answer(403), Some(&gates));
         assert!(matches!(gates.closed()[..], [("deviceclasses", Closed::Forbidden(_))]));
         assert!(gates.limitations().is_empty());
-        gates.set_not_served("deviceclasses");
+        gates.set_not_served("deviceclasses", limitation("deviceclasses").unwrap());
         assert!(gates.closed().is_empty() && gates.is_open("deviceclasses"));
         assert!(matches!(gates.limitations()[..], [text] if text.contains("since 1.34")), "{gates:?}");
     }

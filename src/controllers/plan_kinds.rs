@@ -30,7 +30,7 @@ pub trait OnPlanChange {
 }
 
 macro_rules! plan_stores {
-    ($($field:ident: $kind:ty, $resource:literal, $plural:literal, $served:ident, $matters:ident, $counted:ident;)+) => {
+    ($($field:ident: $kind:ty, $resource:literal, $plural:literal, $limitation:expr, $matters:ident, $counted:ident;)+) => {
         /// The objects that their watches show.
         #[derive(Clone)]
         pub struct PlanStores {

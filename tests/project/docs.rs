@@ -4,7 +4,6 @@
 #[path = "../e2e/tests/documents/typed.rs"]
 mod typed;
 
-use crate::versions::version_of;
 use clap::CommandFactory as _;
 use serde::Deserialize as _;
 use serde_json::Value;
@@ -564,7 +563,9 @@ fn what_is_copied_into_a_document_is_up_to_date() {
     }
     assert_eq!(read("docs/architecture.md"), drawn, "the statechart is out of date: run `just generate`");
     let version = |module: &str, package: &str| {
-        version_of(&read(&format!("tests/e2e/programs/{module}/go.mod")), package)
+        let text = read(&format!("tests/e2e/programs/{module}/go.mod"));
+        let line = text.lines().find(|l| l.trim_start().starts_with(&format!("{package} v")));
+        line.unwrap().trim().split(' ').nth(1).unwrap().trim_start_matches('v').to_owned()
     };
     let table = read("docs/compatibility.md");
     for (what, module, package) in [

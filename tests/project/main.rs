@@ -12,5 +12,4 @@ mod parameters;
 mod policies;
 mod prose;
 mod release;
-mod versions;
 mod workflows;

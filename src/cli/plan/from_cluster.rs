@@ -88,7 +88,7 @@ where
 }
 
 macro_rules! list_plan_objects {
-    ($($field:ident: $kind:ty, $resource:literal, $plural:literal, $served:ident, $matters:ident, $counted:ident;)+) => {
+    ($($field:ident: $kind:ty, $resource:literal, $plural:literal, $limitation:expr, $matters:ident, $counted:ident;)+) => {
         /// Reads the kinds of which the files hold none.
         async fn list_plan_objects(client: &Client, plan: &mut PlanObjects) -> Result<(), CliError> {
             $(list_if_served(client, &mut plan.$field).await?;)+

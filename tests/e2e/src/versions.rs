@@ -30,10 +30,12 @@ pub const ALL: [StackVersions; 4] = [
 ];
 
 /// What the sets differ in: its name, its folder in `programs/` and its Go module.
-pub const PROGRAMS: [(&str, &str, &str); 3] = [
+pub const PROGRAMS: [(&str, &str, &str); 5] = [
     ("kubernetes", "k8s", "k8s.io/kubernetes"),
     ("karpenter", "karpenter", "sigs.k8s.io/karpenter"),
     ("kueue", "kueue", "sigs.k8s.io/kueue"),
+    ("jobset", "kueue", "sigs.k8s.io/jobset"),
+    ("lws", "kueue", "sigs.k8s.io/lws"),
 ];
 
 /// The set of versions of a layout. The error lists the names.
@@ -90,11 +92,55 @@ fn minor(version: &str) -> Result<(u32, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use setu::sim::scenario::{self, KarpenterProvider};
+
+    /// The table of the sets, with how many scenarios run on each, and what needs more than the oldest.
+    fn table(layout: &HarnessLayout, root: &Path) -> String {
+        let folders = ["examples/scenarios", "tests/e2e/scenarios"];
+        let runs = folders.into_iter().flat_map(|folder| scenario::read(&root.join(folder)).unwrap());
+        let runs = runs.filter(|run| run.scenario.provider == KarpenterProvider::Kwok);
+        let scenarios: BTreeMap<String, BTreeMap<String, String>> =
+            runs.map(|run| (run.scenario.title, run.scenario.since)).collect();
+        let [usual, oldest, between, newest] = &ALL;
+        let mut lines = vec![
+            "| set | Kubernetes | Karpenter | Kueue | JobSet | LeaderWorkerSet | scenarios |".to_owned(),
+            "|---|---|---|---|---|---|---|".to_owned(),
+        ];
+        for set in [oldest, between, usual, newest] {
+            let versions = PROGRAMS.map(|(program, _, _)| set.version(layout, program).unwrap());
+            let count = scenarios.values().filter(|since| set.reach(layout, since).unwrap()).count();
+            let name = if set.name.is_empty() { "each change" } else { set.name };
+            lines.push(format!("| {name} | {} | {count} of {} |", versions.join(" | "), scenarios.len()));
+        }
+        lines.extend(["", "What needs more than the oldest set:", ""].map(str::to_owned));
+        for (title, since) in scenarios.iter().filter(|(_, since)| !since.is_empty()) {
+            let since: Vec<String> =
+                since.iter().map(|(program, version)| format!("{program} {version}")).collect();
+            lines.push(format!("- {title} ({})", since.join(", ")));
+        }
+        lines.join("\n") + "\n"
+    }
+
+    #[test]
+    fn the_table_of_versions_is_generated_from_the_modules_and_the_scenarios() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let document = root.join("docs/compatibility.md");
+        let text = fs::read_to_string(&document).unwrap();
+        let (before, rest) = text.split_once("<!-- versions -->\n").unwrap();
+        let (_, after) = rest.split_once("<!-- /versions -->").unwrap();
+        let table = table(&HarnessLayout::default(), &root);
+        let generated = format!("{before}<!-- versions -->\n{table}<!-- /versions -->{after}");
+        if std::env::var_os("SETU_REGENERATE").is_some() {
+            fs::write(&document, &generated).unwrap();
+        }
+        let text = fs::read_to_string(&document).unwrap();
+        assert_eq!(text, generated, "the table of versions is out of date: run `just generate`");
+    }
 
     #[test]
     fn each_set_has_versions_and_the_oldest_comes_before_the_newest() {
         let layout = HarnessLayout::default();
-        for (program, _, _) in PROGRAMS {
+        for program in ["kubernetes", "karpenter", "kueue"] {
             let [usual, oldest, between, newest] =
                 ALL.each_ref().map(|set| minor(&set.version(&layout, program).unwrap()).unwrap());
             assert!(oldest < between && between < newest.max(usual) && usual <= newest, "{program}");
@@ -112,7 +158,7 @@ mod tests {
         assert_eq!(reaches(&oldest, "kubernetes", "1.34"), Ok(false));
         assert_eq!(
             reaches(&usual, "cilium", "1.0"),
-            Err(r#""cilium" is none of: kubernetes, karpenter, kueue"#.to_owned())
+            Err(r#""cilium" is none of: kubernetes, karpenter, kueue, jobset, lws"#.to_owned())
         );
         assert_eq!(reaches(&usual, "kueue", "new"), Err(r#""new" is no version such as 1.36"#.to_owned()));
     }

@@ -4,33 +4,27 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 #![allow(dead_code, missing_docs, reason = "the world is shared with the scenarios, which use all of it")]
 
+#[path = "scenarios/own_world.rs"]
+mod own_world;
 #[path = "scenarios/real.rs"]
 mod real;
 #[path = "scenarios/setu.rs"]
 mod setu;
 
-use ::setu::api::ProvisioningParameters;
-use ::setu::sim::scenario::{self, Run, Scenario, ScenarioStep, ScenarioWorld, Theatre as _};
+use ::setu::sim::scenario::{self, Run, Scenario, ScenarioWorld, Theatre as _};
 use anyhow::{Context as _, Result};
-use kube::{CustomResourceExt as _, ResourceExt as _};
-use real::{Real, Shared};
-use serde_json::{Value, json};
-use setu_e2e::{
-    HarnessLayout, KUEUE_NAMESPACE, Program, Stack, StackOptions, StackProvider, StackScope, apply, programs,
-};
-use std::path::Path;
+use kube::ResourceExt as _;
+use own_world::take;
+use real::Real;
+use serde_json::json;
+use setu_e2e::{HarnessLayout, Program, Stack, StackOptions, StackProvider, StackScope, programs};
 use std::sync::Arc;
 
 /// The set of versions that they are upgraded from, to the usual one.
 const FROM: &str = "oldest";
 
 async fn world(stack: &Arc<Stack>) -> Result<ScenarioWorld<Real>> {
-    let client = stack.client()?;
-    apply::all(&client, vec![serde_json::to_value(ProvisioningParameters::crd())?]).await?;
-    let rights = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../manifests/rbac.yaml");
-    apply::path(&client, &rights).await?;
-    let kinds = Arc::new(apply::kinds(&client).await?);
-    let shared = Shared { kinds, kubeconfig: stack.kubeconfig_of(KUEUE_NAMESPACE, "setu").await?.into() };
+    let shared = own_world::prepare(stack, &["manifests/rbac.yaml"]).await?;
     let retry = json!({"inCheck": {"limit": 100, "base": "2s", "max": "5s"}});
     let scenario: Scenario =
         serde_json::from_value(json!({"title": "upgrades", "policy": {"retry": retry}}))?;
@@ -38,13 +32,6 @@ async fn world(stack: &Arc<Stack>) -> Result<ScenarioWorld<Real>> {
     let mut world = ScenarioWorld::new(Real::new(stack, &shared, &run)?, &run).await?;
     world.theatre.start_setu(None)?;
     Ok(world)
-}
-
-async fn take(world: &mut ScenarioWorld<Real>, steps: Value) -> Result<()> {
-    for step in serde_json::from_value::<Vec<ScenarioStep>>(steps)? {
-        scenario::take(world, &step).await.with_context(|| step.description())?;
-    }
-    Ok(())
 }
 
 /// The UIDs of the NodeClaims that are ready.

@@ -8,33 +8,26 @@ use serde_json::Value;
 use std::sync::Arc;
 
 /// Passes the list of kinds to a macro. Each entry has the field in [`PlanObjects`], the type, the resource, the plural for people,
-/// whether each cluster serves the kind, and two functions that `controllers/plan_kinds` calls: which changes wake gangs that wait
-/// for a plan, and which part of the objects ends a refusal when it changes.
+/// what is not done in a cluster that need not serve the kind and does not, and two functions that `controllers/plan_kinds` calls:
+/// which changes wake gangs that wait for a plan, and which part of the objects ends a refusal when it changes.
 #[macro_export]
 macro_rules! for_each_plan_kind {
     ($then:ident) => {
         $then! {
-            node_pools: $crate::api::NodePool, "nodepools", "NodePools", Everywhere, once_seen, by_generation;
-            cluster_queues: $crate::api::ClusterQueue, "clusterqueues", "ClusterQueues", Everywhere, always, uncounted;
-            flavors: $crate::api::ResourceFlavor, "resourceflavors", "ResourceFlavors", Everywhere, always, uncounted;
-            runtime_classes: k8s_openapi::api::node::v1::RuntimeClass, "runtimeclasses", "RuntimeClasses", Everywhere, always, by_version;
-            device_classes: $crate::api::DeviceClass, "deviceclasses", "DeviceClasses", NotEverywhere, always, by_version;
-            daemon_sets: $crate::api::DaemonSet, "daemonsets", "DaemonSets", Everywhere, once_a_generation, by_generation;
+            node_pools: $crate::api::NodePool, "nodepools", "NodePools", None, once_seen, by_generation;
+            cluster_queues: $crate::api::ClusterQueue, "clusterqueues", "ClusterQueues", None, always, uncounted;
+            flavors: $crate::api::ResourceFlavor, "resourceflavors", "ResourceFlavors", None, always, uncounted;
+            runtime_classes: k8s_openapi::api::node::v1::RuntimeClass, "runtimeclasses", "RuntimeClasses", None, always, by_version;
+            device_classes: $crate::api::DeviceClass, "deviceclasses", "DeviceClasses",
+                Some("pods with ResourceClaims are refused, because the API server does not serve resource.k8s.io/v1, which Kubernetes has since 1.34"),
+                always, by_version;
+            daemon_sets: $crate::api::DaemonSet, "daemonsets", "DaemonSets", None, once_a_generation, by_generation;
         }
     };
 }
 
-/// Whether each cluster serves a kind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Served {
-    /// Nothing is planned before it was listed.
-    Everywhere,
-    /// Where it is not served, there are no objects.
-    NotEverywhere,
-}
-
 macro_rules! plan_objects {
-    ($($field:ident: $kind:ty, $resource:literal, $plural:literal, $served:ident, $matters:ident, $counted:ident;)+) => {
+    ($($field:ident: $kind:ty, $resource:literal, $plural:literal, $limitation:expr, $matters:ident, $counted:ident;)+) => {
         /// All objects of these kinds at one instant.
         #[derive(Clone, Debug, Default)]
         pub struct PlanObjects {
@@ -42,8 +35,9 @@ macro_rules! plan_objects {
         }
 
         impl PlanObjects {
-            /// Whether each cluster serves the kinds, by their resources.
-            pub const SERVED: &[(&str, Served)] = &[$(($resource, Served::$served)),+];
+            /// What is not done where the API server does not serve a kind, by its resource. `None` if each cluster serves it; then
+            /// nothing is planned before it was listed.
+            pub const LIMITATIONS: &[(&str, Option<&str>)] = &[$(($resource, $limitation)),+];
 
             /// Adds an object of one of these kinds. `None` if it is of another.
             ///

@@ -56,7 +56,7 @@ use crate::planted::planted;
 use demand::PodSetDemand;
 pub use input::{Cluster, Edited, OptionSelection, Request};
 use k8s_openapi::api::core::v1::Toleration;
-pub use kinds::{PlanObjects, Served};
+pub use kinds::PlanObjects;
 pub use obstacle::{Obstacle, ObstacleReason};
 pub use outcome::{Most, Outcome, Plan, PodShare, Slot};
 use passed_over::PassedOver;

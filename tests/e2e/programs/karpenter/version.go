@@ -7,7 +7,6 @@ import (
 
 	"github.com/awslabs/operatorpkg/controller"
 
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider/overlay"
 	"sigs.k8s.io/karpenter/pkg/controllers"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
@@ -29,8 +28,4 @@ func controllersOf(ctx context.Context, op *operator.Operator, cloud *cloud) []c
 		clusterState,
 		op.InstanceTypeStore,
 	)
-}
-
-func copyOf(instanceType *cloudprovider.InstanceType) *cloudprovider.InstanceType {
-	return instanceType.DeepCopy()
 }

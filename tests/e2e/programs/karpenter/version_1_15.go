@@ -8,7 +8,6 @@ import (
 	"github.com/awslabs/operatorpkg/controller"
 	"github.com/samber/lo"
 
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider/overlay"
 	"sigs.k8s.io/karpenter/pkg/controllers"
 	"sigs.k8s.io/karpenter/pkg/controllers/node/health"
@@ -33,8 +32,4 @@ func controllersOf(ctx context.Context, op *operator.Operator, cloud *cloud) []c
 		op.InstanceTypeStore,
 		op.PredictionStore,
 	)
-}
-
-func copyOf(instanceType *cloudprovider.InstanceType) *cloudprovider.InstanceType {
-	return instanceType.DeepCopy()
 }

@@ -98,6 +98,12 @@ pub fn no_such_weather(stage: &Stage) -> Result<()> {
     weather::set(cloud, &[])
 }
 
+async fn runs_in_first_attempt(play: &mut Play<'_>, machines: usize) -> Result<()> {
+    let running =
+        json!({"job": "train", "admitted": true, "runningOnOwnNodes": machines, "attempt": 1, "within": 180});
+    play.steps(json!([{"until": running}])).await
+}
+
 /// Instances whose answer was lost have no owner, and are terminated in the end.
 pub async fn answers_lost(stage: &Stage, machines: usize, instance_type: &'static str) -> Result<()> {
     stage.restart_karpenter().await?;
@@ -113,8 +119,7 @@ pub async fn answers_lost(stage: &Stage, machines: usize, instance_type: &'stati
     // One more, which the provider retries with its token.
     play.cloud
         .rules(vec![Ec2Rule::LoseAnswer("CreateFleet", 1), Ec2Rule::LoseAnswer("TerminateInstances", 1)]);
-    play.steps(json!([{"until": {"job": "train", "admitted": true, "runningOnOwnNodes": machines, "attempt": 1, "within": 180}}]))
-        .await?;
+    runs_in_first_attempt(&mut play, machines).await?;
     play.audit(machines).await?;
     let lost = |action| play.calls(action).iter().filter(|call| call.lost).count();
     // The gang released no NodeClaim, so all terminated instances had no owner.
@@ -129,8 +134,7 @@ pub async fn template_lost(stage: &Stage, instance_type: &'static str) -> Result
     let mut play = Play::start(stage, "lost-template", instance_type, json!({})).await?;
     play.cloud.rules(vec![Ec2Rule::LoseAnswer("CreateLaunchTemplate", 1)]);
     play.submit("train", 4, None).await?;
-    play.steps(json!([{"until": {"job": "train", "admitted": true, "runningOnOwnNodes": 4, "attempt": 1, "within": 180}}]))
-        .await?;
+    runs_in_first_attempt(&mut play, 4).await?;
     let lost = play.calls("CreateLaunchTemplate").iter().filter(|call| call.lost).count();
     ensure!(lost == 1, "{lost} answers to CreateLaunchTemplate were lost");
     play.audit(4).await?;
@@ -143,8 +147,7 @@ pub async fn listed_late(stage: &Stage, instance_type: &'static str) -> Result<(
     let mut play = Play::start(stage, "listed-late", instance_type, json!({})).await?;
     play.cloud.rules(vec![Ec2Rule::Lag(Duration::from_secs(20))]);
     play.submit("train", 4, None).await?;
-    play.steps(json!([{"until": {"job": "train", "admitted": true, "runningOnOwnNodes": 4, "attempt": 1, "within": 180}}]))
-        .await?;
+    runs_in_first_attempt(&mut play, 4).await?;
     play.audit(4).await?;
     ensure!(play.calls("TerminateInstances").is_empty(), "a machine was taken for lost");
     play.end().await

@@ -12,6 +12,8 @@ mod files;
 mod kills;
 mod launches;
 mod node_class;
+#[path = "../scenarios/own_world.rs"]
+mod own_world;
 mod plain;
 mod play;
 #[path = "../scenarios/real.rs"]
@@ -21,19 +23,15 @@ mod reservations;
 mod setu;
 mod shortages;
 
-use ::setu::api::ProvisioningParameters;
 use anyhow::Result;
 use futures::FutureExt as _;
 use futures::future::{self, LocalBoxFuture};
 use kills::Victim;
-use kube::CustomResourceExt as _;
 use libtest_mimic::{Arguments, Failed, Trial};
 use node_class::Lack;
 use play::{Stage, TooSlow};
-use real::Shared;
 use setu_e2e::aws::{Ec2Market, FleetRefusal};
-use setu_e2e::{KUEUE_NAMESPACE, Stack, StackJobKinds, StackOptions, StackProvider, apply, titles};
-use std::path::Path;
+use setu_e2e::{Stack, StackJobKinds, StackOptions, StackProvider, titles};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
@@ -217,16 +215,10 @@ fn main() -> Result<()> {
 async fn stage(job_kinds: StackJobKinds) -> Result<Stage> {
     let options = StackOptions { provider: StackProvider::Aws, job_kinds, ..StackOptions::default() };
     let stack = Arc::new(Stack::start(options).await?);
-    let client = stack.client()?;
-    apply::all(&client, vec![serde_json::to_value(ProvisioningParameters::crd())?]).await?;
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     // The second file is for gangs whose nodes are kept or handed back.
-    for rights in ["manifests/rbac.yaml", "examples/rbac/setu-hand-back.yaml"] {
-        apply::path(&client, &root.join(rights)).await?;
-    }
-    let kinds = Arc::new(apply::kinds(&client).await?);
-    let kubeconfig = stack.kubeconfig_of(KUEUE_NAMESPACE, "setu").await?.into();
-    Ok(Stage { stack, shared: Shared { kinds, kubeconfig }, played: AtomicUsize::new(0) })
+    let rights = ["manifests/rbac.yaml", "examples/rbac/setu-hand-back.yaml"];
+    let shared = own_world::prepare(&stack, &rights).await?;
+    Ok(Stage { stack, shared, played: AtomicUsize::new(0) })
 }
 
 fn trial(

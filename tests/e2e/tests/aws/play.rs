@@ -1,9 +1,10 @@
 //! One scenario on the AWS stack: its world, its Setu, and its calls to the cloud.
 
+use crate::own_world;
 use crate::real::{Real, Shared};
 use ::setu::api::NodeClaim;
-use ::setu::sim::scenario::{self, Run, Scenario, ScenarioStep, ScenarioWorld, Theatre as _};
-use anyhow::{Context as _, Result, ensure};
+use ::setu::sim::scenario::{self, Run, Scenario, ScenarioWorld, Theatre as _};
+use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{DynamicObject, ListParams};
 use kube::core::{ApiResource, GroupVersionKind};
@@ -192,11 +193,7 @@ impl<'a> Play<'a> {
 
     /// Runs steps of a scenario.
     pub async fn steps(&mut self, steps: Value) -> Result<()> {
-        for each in steps.as_array().context("steps are a list")? {
-            let step = step(each.clone())?;
-            scenario::take(&mut self.world, &step).await.with_context(|| step.description())?;
-        }
-        Ok(())
+        own_world::take(&mut self.world, steps).await
     }
 
     /// Waits until a condition on the world and its cloud holds.
@@ -377,8 +374,4 @@ fn made_templates(cloud: &Cloud, since: usize, class: &str) -> BTreeSet<String> 
             && call.form.iter().any(|(key, value)| key.starts_with("TagSpecification.") && value == class)
     });
     made.filter_map(|call| call.form.get("LaunchTemplateName").cloned()).collect()
-}
-
-fn step(value: Value) -> Result<ScenarioStep> {
-    serde_json::from_value(value).context("reading a step")
 }
