@@ -3,7 +3,8 @@
 //!
 //! `just bench-compare` runs it with the release build. `--full` adds the larger cells and writes
 //! docs/performance/comparison.md and docs/images/comparison.svg. `--shortage` only prints how long Jobs wait and
-//! what a shortage costs, `--cell NODESxGANGS` the results of one cell, with `--queue NAME` for one system.
+//! what a shortage costs, `--cell NODESxGANGS` the results of one cell, with `--queue NAME` for one system. With
+//! `--most-share PERCENT` it fails if Setu used a larger share than this of Karpenter's CPU time.
 
 #![allow(
     missing_docs,
@@ -67,11 +68,12 @@ async fn main() -> Result<()> {
         bench.end();
         return Ok(());
     }
+    let most_share = value(&arguments, "--most-share").map(str::parse::<f64>).transpose()?;
     let mut bench = Bench::start(systems, Found::default()).await?;
     if let Some(cell) = chosen {
         bench.cell(cell).await?;
-        bench.end();
-        return Ok(());
+        let (_, found) = bench.end();
+        return most_share.map_or(Ok(()), |most| found.uses_at_most(most));
     }
     bench.cells(&CELLS).await?;
     bench.jobs().await?;

@@ -5,7 +5,7 @@ use crate::setu::Setu;
 use crate::shortage::Shortage;
 use crate::usage;
 use crate::watch::Times;
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -122,6 +122,20 @@ pub struct Found {
     pub bound: Vec<(&'static str, Vec<f64>)>,
     pub shortages: Vec<Shortage>,
     pub process: Process,
+}
+
+impl Found {
+    /// Fails if Setu used more than this percentage of Karpenter's CPU time in its cell, or if nothing was measured.
+    pub fn uses_at_most(&self, percent: f64) -> Result<()> {
+        let cell = self.cells.iter().find(|cell| cell.system == "Setu" && !cell.first.is_empty());
+        let shares: BTreeMap<_, _> = cell.context("no gang of Setu was measured")?.shares().collect();
+        let of = |share| shares.get(share).copied().filter(|cpu| *cpu > 0.0);
+        let (setu, karpenter) = of("Setu").zip(of("Karpenter")).context("no CPU time was measured")?;
+        let share = 100.0 * setu / karpenter;
+        println!("Setu used {share:.0} % of Karpenter's CPU time; {percent:.0} % are allowed");
+        ensure!(share <= percent, "Setu used {share:.0} % of Karpenter's CPU time, more than {percent:.0} %");
+        Ok(())
+    }
 }
 
 /// The cost of the Setu process.

@@ -35,16 +35,18 @@ pub struct Keeping<K, G> {
     /// Whether objects are packed, for a kind that comes in thousands. Reading one unpacks it, except for recently
     /// changed ones.
     pub packed: bool,
-    /// Whether an object says the same as the one before, for a kind with heartbeats: then it is stored and not reported.
-    /// `None` reports every version.
-    pub is_heartbeat: Option<fn(&K, &K) -> bool>,
+    /// Whether an object says the same as the one before, for a kind with heartbeats: then only its version is stored, and it is
+    /// not reported. `None` reports every version.
+    pub is_heartbeat: Option<fn(&K, &mut K) -> bool>,
 }
 
-/// Whether two versions of an object differ in nothing else.
-pub fn differ_in_version<K: Object + PartialEq>(before: &K, after: &K) -> bool {
-    let mut before = before.clone();
-    before.meta_mut().resource_version.clone_from(&after.meta().resource_version);
-    before == *after
+/// Whether two versions of an object differ in nothing else. Leaves both as they are.
+pub fn differ_in_version<K: Object + PartialEq>(before: &K, after: &mut K) -> bool {
+    let earlier = before.meta().resource_version.clone();
+    let version = std::mem::replace(&mut after.meta_mut().resource_version, earlier);
+    let is_same = before == after;
+    after.meta_mut().resource_version = version;
+    is_same
 }
 
 impl<K> Default for Keeping<K, ()> {
@@ -58,11 +60,13 @@ impl<K> Default for Keeping<K, ()> {
 pub struct StoreEntry<K, G> {
     summary: Arc<G>,
     kept: Kept<K>,
+    /// The version of a packed object since its last heartbeat.
+    version: Option<String>,
 }
 
 impl<K, G> Clone for StoreEntry<K, G> {
     fn clone(&self) -> Self {
-        Self { summary: Arc::clone(&self.summary), kept: self.kept.clone() }
+        Self { summary: Arc::clone(&self.summary), kept: self.kept.clone(), version: self.version.clone() }
     }
 }
 
@@ -74,10 +78,18 @@ impl<K, G> Deref for StoreEntry<K, G> {
     }
 }
 
-impl<K: DeserializeOwned, G> StoreEntry<K, G> {
+impl<K: Object, G> StoreEntry<K, G> {
+    const fn new(summary: Arc<G>, kept: Kept<K>) -> Self {
+        Self { summary, kept, version: None }
+    }
+
     /// The whole object.
     pub fn object(&self) -> Option<Arc<K>> {
-        self.kept.object()
+        let object = self.kept.object()?;
+        let Some(version) = &self.version else { return Some(object) };
+        let mut object = Arc::unwrap_or_clone(object);
+        object.meta_mut().resource_version = Some(version.clone());
+        Some(Arc::new(object))
     }
 }
 
@@ -233,7 +245,7 @@ pub enum StoreChange<K: Resource<DynamicType = ()>> {
 pub struct Writer<K, G = ()> {
     store: Store<K, G>,
     summary: fn(&K) -> G,
-    is_heartbeat: Option<fn(&K, &K) -> bool>,
+    is_heartbeat: Option<fn(&K, &mut K) -> bool>,
     packer: Option<Packer>,
     /// The objects of a packed kind that are not packed.
     recent: Recent<Key>,
@@ -262,25 +274,22 @@ impl<K: Object, G> Writer<K, G> {
                 let key = key(&object);
                 let summary = Arc::new((self.summary)(&object));
                 let kept = self.packed(Arc::new(object));
-                self.relist.insert(key, StoreEntry { summary, kept });
+                self.relist.insert(key, StoreEntry::new(summary, kept));
                 Vec::new()
             }
             Event::InitDone => self.listed(),
-            Event::Apply(object) => {
+            Event::Apply(mut object) => {
+                let key = key(&object);
+                if self.is_heartbeat(&key, &mut object) {
+                    self.refresh(&key, object);
+                    return Vec::new();
+                }
                 let object = Arc::new(object);
-                let shown = StoreEntry {
-                    summary: Arc::new((self.summary)(&object)),
-                    kept: Kept::Whole(Arc::clone(&object)),
-                };
-                let key = key(&*object);
-                let before = self.store.change(|shelf| shelf.insert(key.clone(), shown));
+                let summary = Arc::new((self.summary)(&object));
+                let shown = StoreEntry::new(summary, Kept::Whole(Arc::clone(&object)));
+                self.store.change(|shelf| shelf.insert(key.clone(), shown));
                 self.pack_another(key);
-                let is_heartbeat = self.is_heartbeat.is_some_and(|is_heartbeat| {
-                    before
-                        .and_then(|before| before.object())
-                        .is_some_and(|before| is_heartbeat(&before, &object))
-                });
-                if is_heartbeat { Vec::new() } else { vec![StoreChange::Moved(object)] }
+                vec![StoreChange::Moved(object)]
             }
             Event::Delete(object) => {
                 let key = key(&object);
@@ -289,6 +298,21 @@ impl<K: Object, G> Writer<K, G> {
                 vec![StoreChange::Moved(Arc::new(object))]
             }
         }
+    }
+
+    fn is_heartbeat(&self, key: &Key, object: &mut K) -> bool {
+        let Some(is_heartbeat) = self.is_heartbeat else { return false };
+        let before = self.store.shelf().objects.get(key).cloned();
+        before.and_then(|before| before.object()).is_some_and(|before| is_heartbeat(&before, object))
+    }
+
+    /// Stores a heartbeat. A packed object stays packed.
+    fn refresh(&self, key: &Key, object: K) {
+        self.store.change(|shelf| match shelf.objects.get_mut(key) {
+            Some(entry) if matches!(entry.kept, Kept::Whole(_)) => entry.kept = Kept::Whole(Arc::new(object)),
+            Some(entry) => entry.version.clone_from(&object.meta().resource_version),
+            None => {}
+        });
     }
 
     fn packed(&mut self, object: Arc<K>) -> Kept<K> {
@@ -303,9 +327,9 @@ impl<K: Object, G> Writer<K, G> {
         }
         let Some(key) = self.recent.name(changed) else { return };
         let shown = self.store.shelf().objects.get(&key).cloned();
-        if let Some(StoreEntry { summary, kept: Kept::Whole(object) }) = shown {
+        if let Some(StoreEntry { summary, kept: Kept::Whole(object), .. }) = shown {
             let kept = self.packed(object);
-            self.store.change(|shelf| shelf.objects.insert(key, StoreEntry { summary, kept }));
+            self.store.change(|shelf| shelf.objects.insert(key, StoreEntry::new(summary, kept)));
         }
     }
 
@@ -444,21 +468,28 @@ mod tests {
 
     #[test]
     fn a_heartbeat_is_stored_but_not_reported() {
-        let (store, mut writer) =
-            Writer::new(Keeping { is_heartbeat: Some(differ_in_version), ..Keeping::default() });
         let at = |version: &str, zone: &str| {
             let mut node = node("a");
             node.metadata.resource_version = Some(version.to_owned());
             node.metadata.generate_name = Some(zone.to_owned());
             node
         };
-        for event in [Event::Init, Event::InitApply(at("1", "x")), Event::InitDone] {
-            writer.take(event);
+        for packed in [false, true] {
+            let keeping = Keeping { packed, is_heartbeat: Some(differ_in_version), ..Keeping::default() };
+            let (store, mut writer) = Writer::new(keeping);
+            for event in [Event::Init, Event::InitApply(at("1", "x")), Event::InitDone] {
+                writer.take(event);
+            }
+            for version in ["2", "3"] {
+                assert!(writer.take(Event::Apply(at(version, "x"))).is_empty());
+                assert_eq!(*store.state()[0], at(version, "x"));
+            }
+            let entry = store.entry(&ObjectRef::new("a")).unwrap();
+            assert_eq!(matches!(entry.kept, Kept::Packed(_)), packed, "a heartbeat does not unpack it");
+            assert_eq!(described(&writer.take(Event::Apply(at("4", "y")))), ["a"]);
+            assert_eq!(*store.state()[0], at("4", "y"));
+            assert_eq!(described(&writer.take(Event::Delete(at("4", "y")))), ["a"]);
+            assert_eq!(described(&writer.take(Event::Apply(at("5", "y")))), ["a"]);
         }
-        assert!(writer.take(Event::Apply(at("2", "x"))).is_empty());
-        assert_eq!(*store.state()[0], at("2", "x"));
-        assert_eq!(described(&writer.take(Event::Apply(at("3", "y")))), ["a"]);
-        assert_eq!(described(&writer.take(Event::Delete(at("3", "y")))), ["a"]);
-        assert_eq!(described(&writer.take(Event::Apply(at("4", "y")))), ["a"]);
     }
 }

@@ -4,6 +4,7 @@
 //! any time. Then a gang starts again from its first tier, and gangs that already create claims are entered again before
 //! others are planned.
 
+mod answers;
 pub mod basis;
 pub mod capacity_returns;
 mod inflight;
@@ -19,6 +20,7 @@ use crate::plan::observed_shapes::ObservedShapes;
 use crate::plan::offering::{Offering, REMEMBERED};
 use crate::plan::shape::Shape;
 use crate::plan::{ObstacleReason, OptionSelection, Plan, PoolReservation};
+use answers::Answers;
 use basis::{Bases, Basis};
 use capacity_returns::CapacityReturns;
 use jiff::{SignedDuration, Timestamp};
@@ -64,8 +66,8 @@ pub struct Ledger {
     pub capacity_returns: CapacityReturns,
     /// Refused gangs.
     pub refused: Refused,
-    /// The gates' last answer about each gang since it moved, as counted; `None` if they let it pass.
-    answers: BTreeMap<String, Option<ObstacleReason>>,
+    /// The gates' last answer about each gang since it moved, as counted.
+    answers: Answers,
     /// Gangs whose claims an earlier leader began to create and that are not entered again yet.
     awaited: BTreeSet<String>,
     /// Until when they are awaited.
@@ -175,12 +177,12 @@ impl Ledger {
 
     /// Whether an obstacle with this reason holds up any gang.
     pub fn is_waited_for(&self, reason: ObstacleReason) -> bool {
-        self.answers.values().any(|answer| *answer == Some(reason))
+        self.answers.hold_up_any(reason)
     }
 
     /// Records what a gang waits for, or that it waits for nothing. Returns whether that is new.
     pub fn note_answer(&mut self, gang: &str, obstacle: Option<ObstacleReason>) -> bool {
-        self.answers.insert(gang.to_owned(), obstacle) != Some(obstacle)
+        self.answers.note(gang, obstacle)
     }
 
     /// What the entered plan of a gang was made from.
@@ -238,7 +240,7 @@ impl Ledger {
             ("entries", entries.len()),
             ("options", options.len()),
             ("bases", bases.count()),
-            ("answers", answers.len()),
+            ("answers", answers.count()),
             ("awaited", awaited.len()),
             ("given back", capacity_returns.count()),
             ("refused", refused.count()),
@@ -253,7 +255,7 @@ impl Ledger {
 
     /// Records the option that a gang has reached, or that it is over.
     pub fn note_option(&mut self, gang: &str, option: Option<OptionPosition>) {
-        self.answers.remove(gang);
+        self.answers.forget(gang);
         if let Some(option) = option {
             self.options.insert(gang.to_owned(), option);
         } else {

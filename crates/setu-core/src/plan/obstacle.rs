@@ -57,7 +57,7 @@ impl fmt::Display for Gate {
 }
 
 /// Kinds of obstacles.
-#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs, reason = "the names say it, and the messages say more")]
 pub enum ObstacleReason {
     NodePoolMissing,
