@@ -1,17 +1,18 @@
-//! Cleans up a cluster: every NodeClaim is deleted or handed back, and no Workload waits for an answer that will never
-//! come.
+//! Cleans up a cluster: every NodeClaim is deleted or handed back, and no Workload or ProvisioningRequest waits for an
+//! answer that will never come.
 //!
 //! Rule: the controller is stopped meanwhile, or it would recreate what is removed.
 
 use crate::api::workload::{CheckState, Verdict};
-use crate::api::{AdmissionCheck, NodeClaim, Workload};
+use crate::api::{AdmissionCheck, NodeClaim, ProvisioningRequest, Workload};
 use crate::cluster::guard::Guarded;
 use crate::effects::active::Active;
-use crate::effects::handover::{Annotations, release_node, release_workload};
-use crate::effects::{active, call, claims, deployment, requeued, verdict};
+use crate::effects::handover::{Annotations, release_node, release_request, release_workload};
+use crate::effects::{active, call, claims, deployment, request, requeued, verdict};
 use crate::error::Error;
 use crate::gang::queueing::Queueing;
-use crate::gang::uninstall::{RunningNodes, UninstallPlan};
+use crate::gang::request::owner_of;
+use crate::gang::uninstall::{RunningNodes, UninstallObjects, UninstallPlan};
 use crate::names;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -42,10 +43,28 @@ pub async fn plan(
         list("listing NodeClaims", &claims, &ours),
         list("listing Workloads", &workloads, &all),
     )?;
-    let checks = checks.unwrap_or_default();
-    let claims = claims.unwrap_or_default().into_iter().filter_map(|c| c.0.ok()).collect();
-    let workloads = workloads.map(|all| all.into_iter().filter_map(|w| w.0.ok()).collect());
-    Ok(UninstallPlan::of(controller_name, nodes, checks, claims, workloads))
+    let claims: Vec<NodeClaim> = readable(claims.unwrap_or_default());
+    let requests = requests(client, &claims).await?;
+    let (checks, workloads) = (checks.unwrap_or_default(), workloads.map(readable));
+    Ok(UninstallPlan::of(controller_name, nodes, UninstallObjects { checks, claims, workloads, requests }))
+}
+
+fn readable<K>(all: Vec<Guarded<K>>) -> Vec<K> {
+    all.into_iter().filter_map(|guarded| guarded.0.ok()).collect()
+}
+
+/// All ProvisioningRequests. An installation that does not serve them may not list them.
+async fn requests(client: &Client, claims: &[NodeClaim]) -> Result<Option<Vec<ProvisioningRequest>>, Error> {
+    let api: Api<Guarded<ProvisioningRequest>> = Api::all(client.clone());
+    match list("listing ProvisioningRequests", &api, &ListParams::default()).await {
+        Err(error) if error.is_forbidden() => {
+            if claims.iter().any(|claim| owner_of(claim).is_some()) {
+                tracing::warn!(error = %error.in_full(), "open ProvisioningRequests stay unanswered");
+            }
+            Ok(None)
+        }
+        answer => answer.map(|found| found.map(readable)),
+    }
 }
 
 /// All objects of a kind; `None` if the cluster has no such kind, for example because its CRD was deleted first.
@@ -126,30 +145,14 @@ async fn pass(
     nodes: RunningNodes,
     limit: Duration,
 ) -> Result<(), String> {
-    let inactive = Active {
-        works: false,
-        reason: "Uninstalled",
-        message: "Setu was uninstalled: take this check out of the ClusterQueues that name it".to_owned(),
-    };
-    let now = Timestamp::now();
     let text = |e: Error| e.in_full().to_string();
-    // Checks become inactive first, or Kueue would reserve again the quota that is released here.
-    for check in &plan.checks {
-        active::report(client, check, &inactive, now).await.map_err(text)?;
-    }
-    let checks: BTreeSet<String> = plan.checks.iter().map(ResourceExt::name_any).collect();
-    for workload in &plan.waiting {
-        give_back(client, workload, &checks).await.map_err(text)?;
-    }
-    for workload in &plan.kept_out {
-        match requeued::apply(client, workload, Queueing::Allowed, now).await {
-            // The next read finds it.
-            Err(Error::Conflict { .. }) => {}
-            other => drop(other.map_err(text)?),
-        }
-    }
+    let is_current = answer(client, &plan).await.map_err(text)?;
     for claim in &plan.hand_back {
         release_node(client, claim).await.map_err(text)?;
+    }
+    if !is_current {
+        // The gang may run by now, so the next read decides about its nodes.
+        return Ok(());
     }
     let targets: BTreeMap<String, String> =
         plan.delete.iter().map(|c| (c.name_any(), c.uid().unwrap_or_default())).collect();
@@ -161,26 +164,64 @@ async fn pass(
     for workload in &plan.marked {
         release(client, workload, annotations).await.map_err(text)?;
     }
+    for request in &plan.marked_requests {
+        is_as_read(release_request(client, request).await).map_err(text)?;
+    }
     Ok(())
 }
 
-/// Makes Kueue take back the quota of a Workload that no controller will provision for.
-async fn give_back(client: &Client, workload: &Workload, checks: &BTreeSet<String>) -> Result<(), Error> {
+/// Answers everyone who waits for Setu. Returns whether they were all as they were read.
+async fn answer(client: &Client, plan: &UninstallPlan) -> Result<bool, Error> {
+    let inactive = Active {
+        works: false,
+        reason: "Uninstalled",
+        message: "Setu was uninstalled: take this check out of the ClusterQueues that name it".to_owned(),
+    };
+    let now = Timestamp::now();
+    let mut is_current = true;
+    // Checks become inactive first, or Kueue would reserve again the quota that is released here.
+    for check in &plan.checks {
+        active::report(client, check, &inactive, now).await?;
+    }
+    let checks: BTreeSet<String> = plan.checks.iter().map(ResourceExt::name_any).collect();
+    for workload in &plan.waiting {
+        is_current &= give_back(client, workload, &checks, now).await?;
+    }
+    for request in &plan.open_requests {
+        is_current &= is_as_read(request::fail_after_uninstall(client, request, now).await)?;
+    }
+    for workload in &plan.kept_out {
+        is_as_read(requeued::apply(client, workload, Queueing::Allowed, now).await)?;
+    }
+    Ok(is_current)
+}
+
+/// Whether an object was written as it was read. The next read shows what has become of any other.
+fn is_as_read<T>(answer: Result<T, Error>) -> Result<bool, Error> {
+    match answer {
+        Err(error) if matches!(error.code(), Some(404 | 409)) => Ok(false),
+        other => other.map(|_| true),
+    }
+}
+
+/// Makes Kueue take back the quota of a Workload that no controller will provision for. Returns whether it was as it was read.
+async fn give_back(
+    client: &Client,
+    workload: &Workload,
+    checks: &BTreeSet<String>,
+    now: Timestamp,
+) -> Result<bool, Error> {
     let retry = |old: &CheckState| CheckState {
         name: old.name.clone(),
         state: Verdict::Retry,
-        last_transition_time: Timestamp::now(),
+        last_transition_time: now,
         message: "Setu was uninstalled".to_owned(),
         requeue_after_seconds: Some(0),
         pod_set_updates: Vec::new(),
     };
     let entries: Vec<CheckState> =
         workload.checks().iter().filter(|c| checks.contains(&c.name)).map(retry).collect();
-    match verdict::apply(client, workload, &entries).await {
-        // Someone else has moved it on: it no longer waits for us, or the next read finds it.
-        Err(Error::Conflict { .. }) => Ok(()),
-        other => other.map(drop),
-    }
+    is_as_read(verdict::apply(client, workload, &entries).await)
 }
 
 async fn release(client: &Client, workload: &Workload, annotations: Annotations) -> Result<(), Error> {
@@ -233,6 +274,7 @@ async fn until_gone(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::node_claim::NodeClaimSpec;
     use http::{Request, Response};
     use kube::client::Body;
     use serde_json::{Value, json};
@@ -267,5 +309,36 @@ mod tests {
         let refused = answering(|_| status(403));
         assert!(super::plan(&refused, "setu", RunningNodes::HandBack).await.is_err());
         assert!(until_gone(&refused, &targets, Duration::ZERO).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn an_installation_that_may_not_list_requests_is_uninstalled_without_them() {
+        let client = answering(|path| {
+            status(if path == "/apis/autoscaling.x-k8s.io/v1/provisioningrequests" { 403 } else { 404 })
+        });
+        assert!(plan(&client, "setu", RunningNodes::HandBack).await.unwrap().is_done());
+        let client = answering(|path| {
+            status(if path == "/apis/autoscaling.x-k8s.io/v1/provisioningrequests" { 500 } else { 404 })
+        });
+        assert!(plan(&client, "setu", RunningNodes::HandBack).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn nodes_are_handed_back_if_workloads_cannot_be_listed() {
+        let client = answering(|path| match path {
+            "/apis/karpenter.sh/v1/nodeclaims" => {
+                let claim = NodeClaim::new("orphan", NodeClaimSpec::default());
+                (
+                    200,
+                    json!({"apiVersion": "karpenter.sh/v1", "kind": "NodeClaimList", "metadata": {}, "items": [claim]}),
+                )
+            }
+            _ => status(404),
+        });
+        let names_of = |claims: &[NodeClaim]| claims.iter().map(ResourceExt::name_any).collect::<Vec<_>>();
+        let kept = plan(&client, "setu", RunningNodes::HandBack).await.unwrap();
+        assert_eq!((names_of(&kept.hand_back), kept.delete.len()), (vec!["orphan".to_owned()], 0));
+        let all = plan(&client, "setu", RunningNodes::Delete).await.unwrap();
+        assert_eq!((names_of(&all.delete), all.hand_back.len()), (vec!["orphan".to_owned()], 0));
     }
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 ///
 /// Nodes of gangs that run are handed back to Karpenter, which removes them when their pods are done; all
 /// other NodeClaims of Setu are deleted. Workloads that wait for Setu give their quota back, and lose
-/// Setu's finalizer. Without --yes it only says what it would do.
+/// Setu's finalizer. ProvisioningRequests that wait for Setu fail. Without --yes it only says what it would do.
 ///
 /// Example: setu uninstall --deployment kueue-system/setu --yes
 #[derive(clap::Args, Debug)]
@@ -82,13 +82,19 @@ fn in_words(plan: &UninstallPlan, doing: bool) -> String {
             let _ = writeln!(text, "{what} {name}");
         }
     };
+    let request = |mirror: &Workload| {
+        let name = mirror.request_name().unwrap_or_default();
+        format!("{}/{name}", mirror.namespace().unwrap_or_default())
+    };
     let back_to_karpenter = |claim: &NodeClaim| format!("{} back to Karpenter", claim.name_any());
     lines("close AdmissionCheck", plan.checks.iter().map(ResourceExt::name_any).collect());
     lines("give back the quota of Workload", plan.waiting.iter().map(Workload::full_name).collect());
+    lines("fail ProvisioningRequest", plan.open_requests.iter().map(request).collect());
     lines("put back into Kueue's queue Workload", plan.kept_out.iter().map(Workload::full_name).collect());
     lines("hand NodeClaim", plan.hand_back.iter().map(back_to_karpenter).collect());
     lines("delete NodeClaim", plan.delete.iter().map(ResourceExt::name_any).collect());
     lines("release Workload", plan.marked.iter().map(Workload::full_name).collect());
+    lines("release ProvisioningRequest", plan.marked_requests.iter().map(request).collect());
     match (text.is_empty(), doing) {
         (true, _) => "nothing to do\n".to_owned(),
         (false, true) => text,

@@ -3,7 +3,7 @@
 
 use crate::api::{Node, NodeClaim, Workload};
 use crate::effects::claims::current;
-use crate::effects::{call, merge, patch_params, write};
+use crate::effects::{call, merge, patch_params, request, write};
 use crate::error::Error;
 use crate::names;
 use futures::{StreamExt, stream};
@@ -182,6 +182,17 @@ pub async fn release_workload(
     }
 }
 
+/// Removes Setu's annotations from the ProvisioningRequest that is mirrored as this Workload. It may be gone already.
+///
+/// # Errors
+/// [`Error::Conflict`] if the request has changed since it was read.
+pub async fn release_request(client: &Client, mirror: &Workload) -> Result<(), Error> {
+    match request::write_journal(client, mirror, Value::Object(without_journals(mirror))).await {
+        Err(error) if error.code() != Some(404) => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// Adds Setu's finalizer to a Workload and returns the resulting Workload.
 ///
 /// # Errors
@@ -207,13 +218,16 @@ pub enum Annotations {
     Remove,
 }
 
-fn without_ours(workload: &Workload, annotations: Annotations) -> Option<Value> {
+/// Annotations that remove those of Setu's.
+fn without_journals(workload: &Workload) -> Map<String, Value> {
     let ours = |key: &&String| key.starts_with(names::JOURNAL_PREFIX) || key.starts_with(names::STATE_PREFIX);
-    let gone: Map<String, Value> = match annotations {
+    workload.annotations().keys().filter(ours).map(|key| (key.clone(), Value::Null)).collect()
+}
+
+fn without_ours(workload: &Workload, annotations: Annotations) -> Option<Value> {
+    let gone = match annotations {
         Annotations::Keep => Map::new(),
-        Annotations::Remove => {
-            workload.annotations().keys().filter(ours).map(|k| (k.clone(), Value::Null)).collect()
-        }
+        Annotations::Remove => without_journals(workload),
     };
     let finalizers = workload.finalizers();
     let left: Vec<&String> = finalizers.iter().filter(|f| *f != names::FINALIZER).collect();

@@ -6,9 +6,12 @@ use crate::cluster::guard::Guarded;
 use crate::effects::{call, patch_params, status_of, whole_seconds, write};
 use crate::error::Error;
 use crate::gang::Failure;
-use crate::gang::request::{Details, after_write, conditions, owner, stands_as_mirrored};
+use crate::gang::request::{
+    Details, after_write, conditions, conditions_after_uninstall, owner, stands_as_mirrored,
+};
 use crate::names;
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{ObjectMeta, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
@@ -90,18 +93,38 @@ pub async fn apply(
     (details, failure): (&Details, Option<&Failure>),
     now: Timestamp,
 ) -> Result<Workload, Error> {
+    let conditions = conditions(entry, failure, mirror.conditions(), now);
+    let details = if entry.state == Verdict::Ready { Some(details) } else { None };
+    apply_status(client, mirror, conditions, details).await
+}
+
+/// Fails an open request: Setu is uninstalled.
+///
+/// # Errors
+/// [`Error::Conflict`] if the request or its Workload has changed since it was read.
+pub async fn fail_after_uninstall(client: &Client, mirror: &Workload, now: Timestamp) -> Result<(), Error> {
+    require_owner(client, mirror).await?;
+    let conditions = conditions_after_uninstall(mirror.conditions(), now);
+    apply_status(client, mirror, conditions, None).await.map(drop)
+}
+
+async fn apply_status(
+    client: &Client,
+    mirror: &Workload,
+    conditions: Vec<Condition>,
+    details: Option<&Details>,
+) -> Result<Workload, Error> {
     let name = mirror.request_name().unwrap_or_default();
-    let conditions = conditions(entry, failure, mirror.conditions(), now).into_iter().map(|condition| {
+    let conditions = conditions.into_iter().map(|condition| {
         json!({
             "type": condition.type_, "status": condition.status, "reason": condition.reason, "message": condition.message,
             "lastTransitionTime": whole_seconds(condition.last_transition_time.0),
         })
     });
     let conditions: Vec<Value> = conditions.collect();
-    let status = if entry.state == Verdict::Ready {
-        json!({"conditions": conditions, "provisioningClassDetails": details.in_status()})
-    } else {
-        json!({"conditions": conditions})
+    let status = match details {
+        Some(details) => json!({"conditions": conditions, "provisioningClassDetails": details.in_status()}),
+        None => json!({"conditions": conditions}),
     };
     let body = status_of::<ProvisioningRequest>(name, &mirror.metadata, &status);
     let params = PatchParams::apply(names::FIELD_MANAGER).force();

@@ -3,10 +3,14 @@
 use crate::world::{self, is};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use setu::app::uninstall;
 use setu::controllers::context::Options;
 use setu::gang::identity::gang_id;
+use setu::gang::request::UNINSTALLED;
+use setu::gang::uninstall::RunningNodes;
 use setu::names;
 use setu::sim::cluster::{Setu, SimCluster, Start};
+use setu::sim::scenario;
 use setu_sim::api::kinds;
 use setu_sim::api::{Preconditions, User};
 use std::sync::Arc;
@@ -425,4 +429,97 @@ async fn two_requests_of_a_workload_each_get_nodes_for_the_pod_sets_that_they_li
         .map(|r| r["status"]["provisioningClassDetails"]["count"].to_string())
         .collect();
     assert_eq!((counts, stage.claims().len()), (vec!["\"3\"".to_owned(), "\"1\"".to_owned()], 4));
+}
+
+/// A gang that runs and one that waits for its nodes. Setu has been stopped, and Kueue stands still.
+struct Uninstalled {
+    stage: Stage,
+    /// The check and the Workloads, as they were before.
+    before: Vec<Arc<Value>>,
+    /// The request of the gang that runs, as it was before.
+    running: Arc<Value>,
+}
+
+impl Uninstalled {
+    fn of_kueue(stage: &Stage) -> Vec<Arc<Value>> {
+        [stage.admin.list(&kinds::ADMISSION_CHECK), stage.admin.list(&kinds::WORKLOAD)].concat()
+    }
+
+    fn has_journal(request: &Value) -> bool {
+        let annotations = &request["metadata"]["annotations"];
+        [names::journal_key(ID), names::state_key(ID)].iter().any(|key| annotations.get(key).is_some())
+    }
+
+    async fn new(nodes: RunningNodes) -> Self {
+        let stage = Stage::new(names::REQUEST_CLASS, "{}");
+        stage.job("runs");
+        stage.until("it is admitted", 120, |s| s.is("Admitted")).await;
+        let running = stage.request()["metadata"]["uid"].clone();
+        world::weather(&stage.admin, &json!([{"launchDelay": "1h"}]));
+        stage.job("waits");
+        stage.until("its claims exist", 60, |s| s.claims().len() == 4).await;
+        stage.cluster.stop_kueue(true);
+        stage.setu.kill();
+        let (client, controller) = (stage.cluster.client("admin"), scenario::controller_name_of(ID));
+        let before = Self::of_kueue(&stage);
+        let running = stage.requests().into_iter().find(|r| r["metadata"]["uid"] == running).unwrap();
+        let plan = uninstall::plan(&client, &controller, nodes).await.unwrap();
+        let limit = Duration::from_mins(5);
+        uninstall::carry_out(&client, &controller, plan, nodes, limit).await.unwrap();
+        Self { stage, before, running }
+    }
+
+    /// The requests of the gang that runs and of the one that waits.
+    fn requests(&self) -> [Arc<Value>; 2] {
+        let (running, waiting) = self
+            .stage
+            .requests()
+            .into_iter()
+            .partition(|r| r["metadata"]["uid"] == self.running["metadata"]["uid"]);
+        [running, waiting].map(|mut requests: Vec<Arc<Value>>| requests.pop().unwrap())
+    }
+
+    /// Checks that the request of the gang that waits has failed, and that Kueue's objects are Kueue's alone.
+    fn check(&self) {
+        assert_eq!(Self::of_kueue(&self.stage), self.before);
+        let [running, waiting] = self.requests();
+        assert_eq!(running["status"], self.running["status"]);
+        let conditions = waiting["status"]["conditions"].as_array().unwrap();
+        let failed = conditions.iter().find(|condition| condition["type"] == "Failed").unwrap();
+        let said = (&failed["status"], &failed["reason"], failed["message"].as_str().unwrap());
+        assert_eq!(said, (&json!("True"), &json!("Uninstalled"), UNINSTALLED));
+        assert!(!Self::has_journal(&waiting) && Self::has_journal(&self.running));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_uninstall_hands_back_nodes_of_running_requests_and_fails_open_ones() {
+    let uninstalled = Uninstalled::new(RunningNodes::HandBack).await;
+    uninstalled.check();
+    let stage = &uninstalled.stage;
+    let claims = stage.claims();
+    assert_eq!(claims.len(), 2);
+    for claim in claims {
+        let metadata = &claim["metadata"];
+        assert_eq!(metadata["labels"][names::WORKLOAD_UID], uninstalled.running["metadata"]["uid"]);
+        for held in [names::DO_NOT_DISRUPT, names::HOLD_UNTIL] {
+            assert_eq!(metadata["annotations"].get(held), None);
+        }
+    }
+    // A Setu that comes back goes on with it.
+    let [running, _] = uninstalled.requests();
+    assert_eq!(running["metadata"]["annotations"], uninstalled.running["metadata"]["annotations"]);
+    stage.cluster.stop_kueue(false);
+    let is_second = |request: &Arc<Value>| request["metadata"]["name"].as_str().unwrap().ends_with("-2");
+    stage.until("Kueue asks again", 180, |s| s.requests().iter().any(is_second)).await;
+    assert_eq!(stage.admin.list(&kinds::WORKLOAD).iter().filter(|w| is(w, "Admitted")).count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_uninstall_with_all_nodes_leaves_no_journal_on_a_request_and_fails_none_that_runs() {
+    let uninstalled = Uninstalled::new(RunningNodes::Delete).await;
+    uninstalled.check();
+    assert!(uninstalled.stage.claims().is_empty());
+    let [running, _] = uninstalled.requests();
+    assert!(!Uninstalled::has_journal(&running));
 }

@@ -29,6 +29,9 @@ const KEPT_OF_NAME: usize = 247;
 pub const NO_OWNER: &str =
     "no Workload controls this request; Setu serves requests that Kueue's provisioning check makes";
 
+/// Why a request that is open when Setu is uninstalled gets no nodes.
+pub const UNINSTALLED: &str = "Setu was uninstalled, so this request gets no nodes";
+
 /// The detail in which a request says which nodes are its own: the value of [`names::GANG`] on them.
 pub const GANG_DETAIL: &str = "gang";
 
@@ -104,7 +107,7 @@ pub fn check_of<'w>(
 }
 
 /// Whether a request can no longer give its Workload nodes.
-fn has_ended(request: &ProvisioningRequest) -> bool {
+pub fn has_ended(request: &ProvisioningRequest) -> bool {
     ["Failed", "BookingExpired"].iter().any(|kind| request.is(kind))
 }
 
@@ -254,6 +257,8 @@ enum RequestFailure {
     Retry,
     /// It can never be met.
     Rejected,
+    /// Nobody is there to meet it.
+    Uninstalled,
 }
 
 impl RequestFailure {
@@ -262,6 +267,7 @@ impl RequestFailure {
         match self {
             Self::Retry => "GangNotProvisioned",
             Self::Rejected => "GangRejected",
+            Self::Uninstalled => "Uninstalled",
         }
     }
 }
@@ -290,6 +296,38 @@ impl Details {
     }
 }
 
+/// The conditions that a request has, from which those that it is to have follow.
+struct Before<'a> {
+    /// Those it has.
+    conditions: &'a [Condition],
+    /// The time of those that change.
+    now: Timestamp,
+}
+
+impl Before<'_> {
+    fn condition(&self, kind: &str, status: &str, reason: &str, message: &str) -> Condition {
+        let last = condition::find(self.conditions, kind).filter(|last| last.status == status);
+        Condition {
+            type_: kind.to_owned(),
+            status: status.to_owned(),
+            reason: reason.to_owned(),
+            message: message.chars().take(MESSAGE_LIMIT).collect(),
+            last_transition_time: last.map_or(Time(self.now), |last| last.last_transition_time.clone()),
+            observed_generation: None,
+        }
+    }
+
+    fn accepted(&self) -> Condition {
+        self.condition("Accepted", "True", "Accepted", "Setu provides the nodes of the whole gang or none")
+    }
+
+    /// All conditions of a request that ends like this.
+    fn failed(&self, failing: RequestFailure, message: &str) -> Vec<Condition> {
+        let provisioned = self.condition("Provisioned", "False", failing.reason(), message);
+        vec![self.accepted(), provisioned, self.condition("Failed", "True", failing.reason(), message)]
+    }
+}
+
 /// The conditions that a request is to have for this state of its check. `before` are those it has; `failure` is why the last
 /// attempt failed.
 pub fn conditions(
@@ -298,40 +336,29 @@ pub fn conditions(
     before: &[Condition],
     now: Timestamp,
 ) -> Vec<Condition> {
-    let condition = |kind: &str, status: &str, reason: &str, message: &str| {
-        let last = condition::find(before, kind).filter(|last| last.status == status);
-        Condition {
-            type_: kind.to_owned(),
-            status: status.to_owned(),
-            reason: reason.to_owned(),
-            message: message.chars().take(MESSAGE_LIMIT).collect(),
-            last_transition_time: last.map_or(Time(now), |last| last.last_transition_time.clone()),
-            observed_generation: None,
-        }
-    };
+    let before = Before { conditions: before, now };
     // Here Kueue decides about quota and the next attempt, so the message leaves out what the gang's own check says about them.
     let message = match failure {
         Some(failure) if entry.state == Verdict::Retry => failure.to_string(),
         _ => entry.message.clone(),
     };
     let message = message.as_str();
-    let accepted =
-        condition("Accepted", "True", "Accepted", "Setu provides the nodes of the whole gang or none");
-    let provisioned = |status, reason| condition("Provisioned", status, reason, message);
+    let provisioned = |status, reason| before.condition("Provisioned", status, reason, message);
     match entry.state {
-        Verdict::Pending => vec![accepted, provisioned("False", "GangNotReady")],
-        Verdict::Ready => vec![accepted, provisioned("True", "GangReady")],
+        Verdict::Pending => vec![before.accepted(), provisioned("False", "GangNotReady")],
+        Verdict::Ready => vec![before.accepted(), provisioned("True", "GangReady")],
         Verdict::Retry if failure.is_some_and(|failure| failure.reason == FailureClass::NotAdmitted) => {
-            let expired = condition("BookingExpired", "True", "NotAdmitted", message);
-            vec![accepted, provisioned("False", "BookingExpired"), expired]
+            let expired = before.condition("BookingExpired", "True", "NotAdmitted", message);
+            vec![before.accepted(), provisioned("False", "BookingExpired"), expired]
         }
-        Verdict::Retry | Verdict::Rejected => {
-            let failing =
-                if entry.state == Verdict::Retry { RequestFailure::Retry } else { RequestFailure::Rejected };
-            let failed = condition("Failed", "True", failing.reason(), message);
-            vec![accepted, provisioned("False", failing.reason()), failed]
-        }
+        Verdict::Retry => before.failed(RequestFailure::Retry, message),
+        Verdict::Rejected => before.failed(RequestFailure::Rejected, message),
     }
+}
+
+/// The conditions of a request that is open when Setu is uninstalled. `before` are those it has.
+pub fn conditions_after_uninstall(before: &[Condition], now: Timestamp) -> Vec<Condition> {
+    Before { conditions: before, now }.failed(RequestFailure::Uninstalled, UNINSTALLED)
 }
 
 #[cfg(test)]
