@@ -10,14 +10,35 @@ pub struct Framework {
     pub kind: &'static str,
     /// kubectl's short names.
     pub short: &'static [&'static str],
-    /// Its pod sets, in Kueue's order.
-    pub pods: &'static [PodsAt],
+    /// Where it has its pods.
+    pub pods: PodsIn,
     /// JSON pointer to the object whose fields are the roles that `pods` has, if there is one.
     pub roles: Option<&'static str>,
     /// Which of its pods share a Workload.
     pub workload: WorkloadOf,
     /// Switches that must be off: where each stands, and why.
     pub refused: &'static [(&'static str, &'static str)],
+}
+
+/// Where a kind has its pods.
+#[derive(Clone, Copy)]
+pub enum PodsIn {
+    /// At these places of its manifest, in Kueue's order.
+    Manifest(&'static [PodsAt]),
+    /// In the objects of its `spec.components`.
+    Components,
+    /// In the training runtime that `spec.runtimeRef` names.
+    Runtime,
+}
+
+impl PodsIn {
+    /// The places of the manifest.
+    pub const fn places(self) -> &'static [PodsAt] {
+        match self {
+            Self::Manifest(places) => places,
+            Self::Components | Self::Runtime => &[],
+        }
+    }
 }
 
 /// Which pods of an object share a Workload.
@@ -96,7 +117,7 @@ const FRAMEWORK: Framework = Framework {
     group: "",
     kind: "",
     short: &[],
-    pods: &[],
+    pods: PodsIn::Manifest(&[]),
     roles: None,
     workload: WorkloadOf::Object,
     refused: &[],
@@ -109,7 +130,7 @@ const fn role(at: &'static str, name: &'static str) -> PodsAt {
 
 /// A kind of the training operator, or of the MPI operator.
 const fn kubeflow(kind: &'static str, roles: &'static str, pods: &'static [PodsAt]) -> Framework {
-    Framework { group: "kubeflow.org", kind, pods, roles: Some(roles), ..FRAMEWORK }
+    Framework { group: "kubeflow.org", kind, pods: PodsIn::Manifest(pods), roles: Some(roles), ..FRAMEWORK }
 }
 
 const SUBMISSION: &str = "/spec/submissionMode";
@@ -147,33 +168,33 @@ const FRAMEWORKS: &[Framework] = &[
     Framework {
         group: "batch",
         kind: "Job",
-        pods: &[PodsAt { count: PodCount { job: Some(""), ..ONE }, ..POD_SET }],
+        pods: PodsIn::Manifest(&[PodsAt { count: PodCount { job: Some(""), ..ONE }, ..POD_SET }]),
         ..FRAMEWORK
     },
     Framework {
         group: "jobset.x-k8s.io",
         kind: "JobSet",
-        pods: &[PodsAt {
+        pods: PodsIn::Manifest(&[PodsAt {
             at: "/spec/replicatedJobs",
             name: PodSetName::Field("name"),
             template: "/template/spec/template",
             count: PodCount { factors: &[("replicas", 1)], job: Some("/template/spec"), less: 0 },
             ..POD_SET
-        }],
+        }]),
         ..FRAMEWORK
     },
     Framework {
         group: "",
         kind: "Pod",
         short: &["po"],
-        pods: &[PodsAt { at: "", template: "", ..POD_SET }],
+        pods: PodsIn::Manifest(&[PodsAt { at: "", template: "", ..POD_SET }]),
         ..FRAMEWORK
     },
     Framework {
         group: "apps",
         kind: "Deployment",
         short: &["deploy"],
-        pods: &[POD_SET],
+        pods: PodsIn::Manifest(&[POD_SET]),
         workload: WorkloadOf::Replica("/spec/replicas"),
         ..FRAMEWORK
     },
@@ -181,14 +202,14 @@ const FRAMEWORKS: &[Framework] = &[
         group: "apps",
         kind: "StatefulSet",
         short: &["sts"],
-        pods: &[PodsAt { count: REPLICAS, ..POD_SET }],
+        pods: PodsIn::Manifest(&[PodsAt { count: REPLICAS, ..POD_SET }]),
         ..FRAMEWORK
     },
     Framework {
         group: "leaderworkerset.x-k8s.io",
         kind: "LeaderWorkerSet",
         short: &["lws"],
-        pods: &[
+        pods: PodsIn::Manifest(&[
             PodsAt {
                 at: "/spec/leaderWorkerTemplate",
                 name: PodSetName::Is("leader"),
@@ -203,21 +224,21 @@ const FRAMEWORKS: &[Framework] = &[
                 ..GROUP
             },
             PodsAt { when: When::Absent(LEADER), count: SIZE, ..GROUP },
-        ],
+        ]),
         workload: WorkloadOf::Replica("/spec/replicas"),
         ..FRAMEWORK
     },
     Framework {
         group: "ray.io",
         kind: "RayCluster",
-        pods: &[ray_head("/spec/headGroupSpec"), ray_workers("/spec/workerGroupSpecs")],
+        pods: PodsIn::Manifest(&[ray_head("/spec/headGroupSpec"), ray_workers("/spec/workerGroupSpecs")]),
         refused: &[("/spec/enableInTreeAutoscaling", NOT_AUTOSCALED)],
         ..FRAMEWORK
     },
     Framework {
         group: "ray.io",
         kind: "RayJob",
-        pods: &[
+        pods: PodsIn::Manifest(&[
             PodsAt {
                 adds: Some((submitted_by("SidecarMode"), submitter!())),
                 ..ray_head("/spec/rayClusterSpec/headGroupSpec")
@@ -230,7 +251,7 @@ const FRAMEWORKS: &[Framework] = &[
                 otherwise: Some(SUBMITTER_POD),
                 ..POD_SET
             },
-        ],
+        ]),
         refused: &[("/spec/rayClusterSpec/enableInTreeAutoscaling", NOT_AUTOSCALED)],
         ..FRAMEWORK
     },
@@ -272,6 +293,8 @@ const FRAMEWORKS: &[Framework] = &[
         ],
     ),
     kubeflow("JAXJob", "/spec/jaxReplicaSpecs", &[role("/spec/jaxReplicaSpecs/Worker", "worker")]),
+    Framework { group: "trainer.kubeflow.org", kind: "TrainJob", pods: PodsIn::Runtime, ..FRAMEWORK },
+    Framework { group: "workload.codeflare.dev", kind: "AppWrapper", pods: PodsIn::Components, ..FRAMEWORK },
 ];
 
 const LEADER: &str = "/spec/leaderWorkerTemplate/leaderTemplate";

@@ -1,7 +1,9 @@
 //! Builds the Workload that Kueue would create for a Job, a RayJob or any other kind that Kueue makes Workloads of.
 
+use super::indirect;
+use super::pod_sets::{framework, listed, text};
 use crate::api::Workload;
-use crate::cli::frameworks::{Framework, PodCount, PodSetName, PodsAt, When, WorkloadOf};
+use crate::cli::frameworks::{Framework, PodsIn, WorkloadOf};
 use crate::names;
 use serde_json::{Value, json};
 
@@ -13,8 +15,8 @@ pub fn is_workload(manifest: &Value) -> bool {
         || group_of.is_some_and(|group| group != "apps" || label(manifest, names::QUEUE).is_some())
 }
 
-/// Reads a Workload, or builds the one that Kueue would create.
-pub fn workload(manifest: Value) -> Result<Workload, String> {
+/// Reads a Workload, or builds the one that Kueue would create. The runtimes are those that a TrainJob may name.
+pub fn workload(manifest: Value, runtimes: &[Value]) -> Result<Workload, String> {
     let kind = text(&manifest, "/kind").to_owned();
     let read =
         |value: Value| serde_json::from_value(value).map_err(|e| format!("{kind} cannot be read: {e}"));
@@ -32,7 +34,7 @@ pub fn workload(manifest: Value) -> Result<Workload, String> {
             "annotations": copied(&manifest),
         },
         "spec": {
-            "podSets": pod_sets(framework, &manifest)?,
+            "podSets": pod_sets(framework, &manifest, runtimes)?,
             "queueName": label(&manifest, names::QUEUE).cloned().unwrap_or_else(|| json!("")),
             "maximumExecutionTimeSeconds": seconds,
         },
@@ -54,10 +56,6 @@ pub fn alike(manifest: &Value) -> Option<String> {
     })
 }
 
-fn framework(manifest: &Value) -> Option<&'static Framework> {
-    Framework::of(manifest.get("apiVersion").and_then(Value::as_str), text(manifest, "/kind"))
-}
-
 /// Sets the default namespace, and refuses negative pod counts.
 fn checked(mut workload: Workload) -> Result<Workload, String> {
     workload.metadata.namespace.get_or_insert_with(|| "default".to_owned());
@@ -67,18 +65,8 @@ fn checked(mut workload: Workload) -> Result<Workload, String> {
     }
 }
 
-/// The text there; empty if there is none.
-pub fn text<'v>(value: &'v Value, at: &str) -> &'v str {
-    value.pointer(at).and_then(Value::as_str).unwrap_or_default()
-}
-
 fn label<'v>(manifest: &'v Value, key: &str) -> Option<&'v Value> {
     manifest.pointer("/metadata/labels")?.get(key)
-}
-
-/// A JSON pointer as users write it.
-fn path(pointer: &str) -> String {
-    pointer.trim_start_matches('/').replace('/', ".")
 }
 
 /// The annotations that Kueue copies from a Job to its Workload and that Setu reads.
@@ -90,130 +78,22 @@ fn copied(manifest: &Value) -> Value {
 }
 
 /// The pod sets that Kueue would make.
-fn pod_sets(framework: &Framework, manifest: &Value) -> Result<Vec<Value>, String> {
-    let kind = framework.kind;
-    for (at, why) in framework.refused {
-        if manifest.pointer(at).and_then(Value::as_bool) == Some(true) {
-            return Err(format!("the {kind} has {}: true; {why}", path(at)));
-        }
-    }
-    known_roles(framework, manifest)?;
-    let mut made = Vec::new();
-    for pods in framework.pods.iter().filter(|pods| pods.when.holds(manifest)) {
-        let place =
-            manifest.pointer(pods.at).ok_or_else(|| format!("the {kind} has no {}", path(pods.at)))?;
-        let PodSetName::Field(field) = pods.name else {
-            made.push(pods.pod_set(framework, manifest, place)?);
-            continue;
-        };
-        let entries =
-            place.as_array().ok_or_else(|| format!("{} of the {kind} is not a list", path(pods.at)))?;
-        if let Some(nameless) =
-            entries.iter().position(|entry| entry.get(field).is_none_or(|name| !name.is_string()))
-        {
-            return Err(format!("entry {nameless} of {} of the {kind} has no {field}", path(pods.at)));
-        }
-        for entry in entries {
-            made.push(pods.pod_set(framework, manifest, entry)?);
-        }
-    }
-    if made.is_empty() {
-        let places: Vec<String> = framework.pods.iter().map(|pods| path(pods.at)).collect();
-        return Err(format!("the {kind} has no pods; it needs {}", places.join(" or ")));
-    }
-    Ok(made)
-}
-
-/// Refuses a role that the kind does not have, which its operator would ignore or refuse.
-fn known_roles(framework: &Framework, manifest: &Value) -> Result<(), String> {
-    let Some(folder) = framework.roles else { return Ok(()) };
-    let given = manifest.pointer(folder).and_then(Value::as_object);
-    let roles = framework.pods.iter().filter_map(|pods| pods.at.strip_prefix(folder)?.strip_prefix('/'));
-    let roles: Vec<&str> = roles.collect();
-    match given.into_iter().flatten().find(|(name, _)| !roles.contains(&name.as_str())) {
-        None => Ok(()),
-        Some((name, _)) => Err(format!(
-            "the {} has {}.{name}; its roles are {}",
-            framework.kind,
-            path(folder),
-            roles.join(", ")
-        )),
-    }
-}
-
-impl When {
-    fn holds(self, manifest: &Value) -> bool {
-        let found = |at: &str| manifest.pointer(at).filter(|value| !value.is_null());
-        match self {
-            Self::Always => true,
-            Self::Present(at) => found(at).is_some(),
-            Self::Absent(at) => found(at).is_none(),
-            Self::Is { at, value, default } => {
-                found(at).map_or(default, |text| text.as_str().unwrap_or("")) == value
-            }
-        }
-    }
-}
-
-impl PodsAt {
-    /// The pod set that stands at a place of the manifest.
-    fn pod_set(&self, framework: &Framework, manifest: &Value, place: &Value) -> Result<Value, String> {
-        let name = match self.name {
-            PodSetName::Is(name) => name.to_owned(),
-            PodSetName::Field(field) => {
-                place.get(field).and_then(Value::as_str).unwrap_or_default().to_lowercase()
-            }
-        };
-        let whose = format!("pod set {name} of the {}", framework.kind);
-        let json = |text: &str| serde_json::from_str::<Value>(text).map_err(|e| format!("{whose}: {e}"));
-        let mut template = match (place.pointer(self.template), self.otherwise) {
-            (Some(template), _) if !template.is_null() => template.clone(),
-            (_, Some(otherwise)) => json(otherwise)?,
-            (_, None) => return Err(format!("{whose} has no {}", path(self.template))),
-        };
-        if let Some((_, container)) = self.adds.filter(|(when, _)| when.holds(manifest)) {
-            let containers = template.pointer_mut("/spec/containers").and_then(Value::as_array_mut);
-            containers.ok_or_else(|| format!("{whose} has no containers"))?.push(json(container)?);
-        }
-        Ok(json!({"name": name, "count": self.count.of(place, &whose)?, "template": template}))
-    }
-}
-
-impl PodCount {
-    /// The number of pods at a place.
-    fn of(&self, place: &Value, whose: &str) -> Result<i64, String> {
-        let mut count = match self.job.map(|at| place.pointer(at)) {
-            None => 1,
-            Some(None) => return Err(format!("{whose} has no spec of a Job")),
-            Some(Some(job)) => at_a_time(job, whose)?,
-        };
-        for (field, default) in self.factors {
-            count = count.saturating_mul(number(place, field, whose)?.unwrap_or(*default));
-        }
-        Ok(count.saturating_sub(self.less).max(0))
-    }
-}
-
-/// The number of pods of a Job that run at a time.
-fn at_a_time(job: &Value, whose: &str) -> Result<i64, String> {
-    let parallelism = number(job, "parallelism", whose)?.unwrap_or(1);
-    Ok(number(job, "completions", whose)?.map_or(parallelism, |completions| parallelism.min(completions)))
-}
-
-/// A non-negative integer; `None` if the field is absent.
-fn number(of: &Value, field: &str, whose: &str) -> Result<Option<i64>, String> {
-    match of.get(field) {
-        None | Some(Value::Null) => Ok(None),
-        Some(value) => match value.as_i64() {
-            Some(number) if number >= 0 => Ok(Some(number)),
-            _ => Err(format!("{whose} has {field}: {value}; write a whole number, 0 or more")),
-        },
+fn pod_sets(framework: &Framework, manifest: &Value, runtimes: &[Value]) -> Result<Vec<Value>, String> {
+    match framework.pods {
+        PodsIn::Manifest(places) => listed(framework, places, manifest),
+        PodsIn::Components => indirect::of_components(manifest),
+        PodsIn::Runtime => indirect::of_runtime(manifest, runtimes),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde::Deserialize as _;
+
+    fn workload(manifest: Value) -> Result<Workload, String> {
+        super::workload(manifest, &[])
+    }
 
     fn counts(manifest: Value) -> Vec<(String, i32)> {
         workload(manifest).unwrap().spec.pod_sets.into_iter().map(|p| (p.name, p.count)).collect()
@@ -244,8 +124,11 @@ mod tests {
     fn example(file: &str) -> String {
         let path = format!("{}/examples/frameworks/{file}.yaml", env!("CARGO_MANIFEST_DIR"));
         let text = std::fs::read_to_string(&path).unwrap();
-        let sets = counts(serde_yaml::from_str(&text).unwrap());
-        sets.iter().map(|(name, count)| format!("{count}×{name}")).collect::<Vec<_>>().join(" ")
+        let documents = serde_yaml::Deserializer::from_str(&text).map(|d| Value::deserialize(d).unwrap());
+        let (manifests, others): (Vec<_>, Vec<_>) = documents.partition(is_workload);
+        let made = super::workload(manifests.into_iter().next().unwrap(), &others).unwrap();
+        let sets = made.spec.pod_sets.into_iter().map(|set| (set.name, set.count));
+        sets.map(|(name, count)| format!("{count}×{name}")).collect::<Vec<_>>().join(" ")
     }
 
     #[test]
@@ -259,6 +142,8 @@ mod tests {
             ("paddle-job", "2×worker"),
             ("jax-job", "2×worker"),
             ("mpi-job", "1×launcher 2×worker"),
+            ("train-job", "2×node"),
+            ("app-wrapper", "2×app-wrapper-0"),
             ("stateful-set", "3×main"),
             ("deployment", "1×main"),
         ] {

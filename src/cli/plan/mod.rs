@@ -2,10 +2,12 @@
 
 mod admission;
 mod from_cluster;
+mod indirect;
 mod inputs;
 pub mod manifest;
 mod node_class;
 mod objects;
+mod pod_sets;
 mod show;
 
 use super::cluster::Connection;

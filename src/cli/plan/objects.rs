@@ -3,8 +3,9 @@
 //! Rule: an object that cannot be read is an error that names its file and document. Kinds that no plan depends on are
 //! left out.
 
-use super::manifest::{self, text};
+use super::manifest;
 use super::node_class::NodeClass;
+use super::pod_sets::text;
 use crate::api::node_pool::ASSUMED;
 use crate::api::parameters::ProvisioningParametersSpec;
 use crate::api::{
@@ -54,6 +55,8 @@ pub struct Objects {
     volume_claims: Vec<Arc<PersistentVolumeClaim>>,
     /// ResourceClaimTemplates of the files.
     claim_templates: Vec<Arc<ResourceClaimTemplate>>,
+    /// Training runtimes of the files, which TrainJobs name.
+    runtimes: Vec<Value>,
     /// Objects of the cluster that the Workload's pods depend on, and cluster-scoped objects of the files.
     pub storage: Storage,
     pub namespaces: Vec<Arc<Namespace>>,
@@ -62,34 +65,33 @@ pub struct Objects {
 impl Objects {
     /// Reads YAML files.
     pub fn read(files: &[PathBuf]) -> Result<Self, CliError> {
-        let mut objects = Self::default();
+        let mut read = Vec::new();
         for path in files {
             let text = std::fs::read_to_string(path)
                 .map_err(|e| CliError::Invalid(format!("reading {}: {e}", path.display())))?;
             for (n, document) in (1..).zip(serde_yaml::Deserializer::from_str(&text)) {
-                let place = || format!("{}, document {n}", path.display());
-                let value = Value::deserialize(document)
-                    .map_err(|e| CliError::Invalid(format!("{}: {e}", place())))?;
-                objects.take(value, path).map_err(|e| CliError::Invalid(format!("{}: {e}", place())))?;
+                let place = format!("{}, document {n}", path.display());
+                let value =
+                    Value::deserialize(document).map_err(|e| CliError::Invalid(format!("{place}: {e}")))?;
+                read.extend(items(value).into_iter().map(|item| (item, path, place.clone())));
             }
+        }
+        let mut objects = Self::default();
+        // A TrainJob may come before its runtime.
+        let (runtimes, others): (Vec<_>, Vec<_>) = read.into_iter().partition(|(v, ..)| is_runtime(v));
+        objects.runtimes = runtimes.into_iter().map(|(runtime, ..)| runtime).collect();
+        for (value, path, place) in others {
+            objects.take(value, path).map_err(|e| CliError::Invalid(format!("{place}: {e}")))?;
         }
         Ok(objects)
     }
 
-    fn take(&mut self, mut value: Value, path: &Path) -> Result<(), String> {
+    fn take(&mut self, value: Value, path: &Path) -> Result<(), String> {
         if manifest::is_workload(&value) {
             return self.take_workload(value);
         }
         let kind = text(&value, "/kind").to_owned();
         match kind.as_str() {
-            "List" => {
-                let items = value.get_mut("items").map(Value::take);
-                items
-                    .iter()
-                    .filter_map(Value::as_array)
-                    .flatten()
-                    .try_for_each(|i| self.take(i.clone(), path))
-            }
             "NodeClaim" => push(&mut self.node_claims, &value),
             "Node" => push(&mut self.nodes, &value),
             "LocalQueue" => push(&mut self.local_queues, &value),
@@ -126,7 +128,7 @@ impl Objects {
             ));
         }
         self.remarks.extend(manifest::alike(&value));
-        self.workload = Some(manifest::workload(value)?);
+        self.workload = Some(manifest::workload(value, &self.runtimes)?);
         Ok(())
     }
 
@@ -244,6 +246,21 @@ pub fn meant(workloads: &[Arc<Workload>], name: &str, namespace: &str) -> Result
         let place = format!("namespace {namespace}");
         CliError::Invalid(find::absent(name, &place, &[], &find::similar(&all, name)))
     })
+}
+
+/// The objects of a document: those of a list, or the one that it is.
+fn items(mut document: Value) -> Vec<Value> {
+    if text(&document, "/kind") != "List" {
+        return vec![document];
+    }
+    match document.get_mut("items").map(Value::take) {
+        Some(Value::Array(items)) => items.into_iter().flat_map(self::items).collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn is_runtime(object: &Value) -> bool {
+    matches!(text(object, "/kind"), "TrainingRuntime" | "ClusterTrainingRuntime")
 }
 
 fn push<K: DeserializeOwned>(all: &mut Vec<Arc<K>>, value: &Value) -> Result<(), String> {

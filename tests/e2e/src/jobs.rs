@@ -45,9 +45,7 @@ pub(crate) fn launch(
 
 /// The CRDs and webhooks of both kinds. The API server must have created its certificate.
 pub(crate) fn manifests(layout: &HarnessLayout, identity: &Identity, ports: Ports) -> Result<Vec<Value>> {
-    let certificate = identity.certificate();
-    let authority = fs::read(&certificate).with_context(|| format!("reading {}", certificate.display()))?;
-    let authority = json!(ByteString(authority));
+    let authority = authority(identity)?;
     let mut objects = Vec::new();
     for (program, [_, webhook]) in [(Program::JobSet, ports.jobset), (Program::LeaderWorkerSet, ports.lws)] {
         let path = layout.upstream().join(format!("{}.yaml", program.name()));
@@ -62,8 +60,15 @@ pub(crate) fn manifests(layout: &HarnessLayout, identity: &Identity, ports: Port
     Ok(objects)
 }
 
+/// The CA of the API server's certificate, as a webhook has it.
+pub(crate) fn authority(identity: &Identity) -> Result<Value> {
+    let certificate = identity.certificate();
+    let authority = fs::read(&certificate).with_context(|| format!("reading {}", certificate.display()))?;
+    Ok(json!(ByteString(authority)))
+}
+
 /// Replaces every webhook's service with a URL, at any depth.
-fn point_at(value: &mut Value, port: u16, authority: &Value) {
+pub(crate) fn point_at(value: &mut Value, port: u16, authority: &Value) {
     match value {
         Value::Object(fields) => {
             let path = fields.get("service").and_then(|service| service.get("path")?.as_str());

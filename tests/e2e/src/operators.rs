@@ -1,7 +1,8 @@
-//! Starts the operators of frameworks outside the cluster: KubeRay, the training operator and the MPI operator. The one rule:
-//! each runs as it is, with the definitions in its own module.
+//! Starts the operators of frameworks outside the cluster: KubeRay, the training operator, the MPI operator, the trainer and the
+//! AppWrapper controller. The one rule: each runs as it is, with the definitions in its own module.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::Duration;
 
@@ -16,10 +17,10 @@ use tokio::task::JoinHandle;
 use crate::identity::Identity;
 use crate::ports::Ports;
 use crate::process::{Program, ProgramCommand};
-use crate::{HarnessLayout, apply, probe};
+use crate::{HarnessLayout, apply, jobs, probe};
 
 /// Each operator with its Go module and the files and folders of its definitions.
-pub(crate) const OPERATORS: [(Program, &str, &[&str]); 3] = [
+pub(crate) const OPERATORS: [(Program, &str, &[&str]); 5] = [
     (Program::KubeRay, "github.com/ray-project/kuberay/ray-operator", &["config/crd/bases"]),
     (
         Program::TrainingOperator,
@@ -34,10 +35,21 @@ pub(crate) const OPERATORS: [(Program, &str, &[&str]); 3] = [
         ],
     ),
     (Program::MpiOperator, "github.com/kubeflow/mpi-operator", &["manifests/base/kubeflow.org_mpijobs.yaml"]),
+    (
+        Program::Trainer,
+        "github.com/kubeflow/trainer/v2",
+        &[
+            "manifests/base/crds/trainer.kubeflow.org_clustertrainingruntimes.yaml",
+            "manifests/base/crds/trainer.kubeflow.org_trainingruntimes.yaml",
+            "manifests/base/crds/trainer.kubeflow.org_trainjobs.yaml",
+            "manifests/base/webhook/manifests.yaml",
+        ],
+    ),
+    (Program::AppWrapper, "github.com/project-codeflare/appwrapper", &["config/crd/bases"]),
 ];
 
 /// Kueue's integrations for the kinds that need these operators, and for Deployments and StatefulSets.
-pub(crate) const INTEGRATIONS: [&str; 10] = [
+pub(crate) const INTEGRATIONS: [&str; 12] = [
     "deployment",
     "statefulset",
     "ray.io/rayjob",
@@ -48,6 +60,8 @@ pub(crate) const INTEGRATIONS: [&str; 10] = [
     "kubeflow.org/paddlejob",
     "kubeflow.org/jaxjob",
     "kubeflow.org/mpijob",
+    "trainer.kubeflow.org/trainjob",
+    "workload.codeflare.dev/appwrapper",
 ];
 
 /// The kinds of the training operator. The MPI operator has MPIJobs.
@@ -60,9 +74,10 @@ const TRAINING_NAMESPACE: &str = "kubeflow";
 const TRAINING_SECRET: &str = "training-operator-webhook-cert";
 const TRAINING_SERVICE: &str = "training-operator";
 const TRAINING_WEBHOOKS: &str = "validator.training-operator.kubeflow.org";
+const APP_WRAPPER_NAMESPACE: &str = "appwrapper-system";
 
-/// The commands of all operators.
-pub(crate) fn launches(identity: &Identity, ports: Ports) -> [ProgramCommand; 3] {
+/// The commands of all operators. The stack's folder gets their files.
+pub(crate) fn launches(folder: &Path, identity: &Identity, ports: Ports) -> Result<[ProgramCommand; 5]> {
     let kubeconfig = identity.kubeconfig.display();
     let [health, dashboards] = ports.kuberay;
     let mut kuberay = ProgramCommand::new(
@@ -90,12 +105,59 @@ pub(crate) fn launches(identity: &Identity, ports: Ports) -> [ProgramCommand; 3]
         Program::MpiOperator,
         [format!("--kubeConfig={kubeconfig}"), "--lock-namespace=default".to_owned()],
     );
-    [kuberay, training, mpi]
+    let mut app_wrapper = ProgramCommand::new(Program::AppWrapper, [format!("--kubeconfig={kubeconfig}")]);
+    app_wrapper.environment.push(("NAMESPACE", APP_WRAPPER_NAMESPACE.to_owned()));
+    Ok([kuberay, training, mpi, trainer(folder, identity, ports)?, app_wrapper])
+}
+
+/// The trainer, whose webhooks use the API server's certificate.
+fn trainer(folder: &Path, identity: &Identity, ports: Ports) -> Result<ProgramCommand> {
+    let [health, webhook] = ports.trainer;
+    let config = json!({
+        "apiVersion": "config.trainer.kubeflow.org/v1alpha1", "kind": "Configuration",
+        "health": {"healthProbeBindAddress": format!("127.0.0.1:{health}")},
+        "webhook": {"host": "127.0.0.1", "port": webhook},
+        "metrics": {"bindAddress": "0"},
+        "leaderElection": {"leaderElect": false},
+        "certManagement": {"enable": false},
+    });
+    let path = folder.join("trainer-config.yaml");
+    fs::write(&path, config.to_string()).with_context(|| format!("writing {}", path.display()))?;
+    // It reads its certificate in the folder for temporary files, where the training operator has another.
+    let temporary = folder.join("trainer");
+    let certificates = temporary.join("k8s-webhook-server");
+    fs::create_dir_all(&certificates).with_context(|| format!("creating {}", certificates.display()))?;
+    symlink(&identity.serving, certificates.join("serving-certs")).context("linking the certificate")?;
+    let kubeconfig = identity.kubeconfig.display();
+    let arguments = [format!("--config={}", path.display()), format!("--kubeconfig={kubeconfig}")];
+    let mut trainer = ProgramCommand::new(Program::Trainer, arguments);
+    trainer.environment.push(("TMPDIR", temporary.display().to_string()));
+    Ok(trainer)
+}
+
+/// What the AppWrapper controller reads at its start. Its webhooks, which need a certificate of their own, check who may create what
+/// an AppWrapper contains; Kueue's webhook suspends it.
+fn app_wrapper_config(ports: Ports) -> Value {
+    let config = json!({
+        "webhooksEnabled": false,
+        "controllerManager": {
+            "health": {"bindAddress": format!("127.0.0.1:{}", ports.app_wrapper)},
+            "metrics": {"bindAddress": "0"},
+        },
+    });
+    json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "appwrapper-operator-config", "namespace": APP_WRAPPER_NAMESPACE},
+        "data": {"config.yaml": config.to_string()},
+    })
 }
 
 /// The definitions of all operators' kinds, with their webhooks on loopback.
-pub(crate) fn manifests(layout: &HarnessLayout, ports: Ports) -> Result<Vec<Value>> {
+pub(crate) fn manifests(layout: &HarnessLayout, identity: &Identity, ports: Ports) -> Result<Vec<Value>> {
+    let authority = jobs::authority(identity)?;
     let mut objects = vec![
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": APP_WRAPPER_NAMESPACE}}),
+        app_wrapper_config(ports),
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": TRAINING_NAMESPACE}}),
         json!({
             "apiVersion": "v1", "kind": "Secret",
@@ -112,8 +174,14 @@ pub(crate) fn manifests(layout: &HarnessLayout, ports: Ports) -> Result<Vec<Valu
         let path = layout.upstream().join(format!("{}.yaml", program.name()));
         let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
         for mut object in apply::documents(&text)? {
-            if object.get("kind").is_some_and(|kind| kind == "ValidatingWebhookConfiguration") {
-                named_as_deployed(&mut object, webhook);
+            match program {
+                Program::Trainer => jobs::point_at(&mut object, ports.trainer[1], &authority),
+                Program::TrainingOperator
+                    if object.get("kind").is_some_and(|kind| kind == "ValidatingWebhookConfiguration") =>
+                {
+                    named_as_deployed(&mut object, webhook);
+                }
+                _ => {}
             }
             objects.push(object);
         }

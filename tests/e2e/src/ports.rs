@@ -34,6 +34,10 @@ pub(crate) struct Ports {
     pub kuberay: [u16; 2],
     /// The ports of its probes and of its webhooks.
     pub training_operator: [u16; 2],
+    /// The ports of its probes and of its webhooks.
+    pub trainer: [u16; 2],
+    /// The port of its probes.
+    pub app_wrapper: u16,
     pub karpenter_health: u16,
     pub karpenter_metrics: u16,
     pub jaeger: [u16; 7],
@@ -70,6 +74,8 @@ impl Ports {
             lws: [next()?, next()?],
             kuberay: [next()?, next()?],
             training_operator: [next()?, next()?],
+            trainer: [next()?, next()?],
+            app_wrapper: next()?,
             karpenter_health: next()?,
             karpenter_metrics: next()?,
             jaeger: [next()?, next()?, next()?, next()?, next()?, next()?, next()?],
@@ -91,6 +97,8 @@ impl Ports {
             Program::KubeRay => self.kuberay.into_iter().take(1).collect(),
             Program::TrainingOperator => self.training_operator.to_vec(),
             Program::MpiOperator => vec![operators::MPI_HEALTH],
+            Program::Trainer => self.trainer.to_vec(),
+            Program::AppWrapper => vec![self.app_wrapper],
             Program::Moto => self.cloud.into_iter().take(1).collect(),
             Program::Karpenter => vec![self.karpenter_health, self.karpenter_metrics],
             Program::Jaeger => self.jaeger.to_vec(),

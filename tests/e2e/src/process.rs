@@ -36,6 +36,10 @@ pub enum Program {
     TrainingOperator,
     /// The MPI operator.
     MpiOperator,
+    /// The trainer, which serves TrainJobs.
+    Trainer,
+    /// The AppWrapper controller.
+    AppWrapper,
     /// moto, the AWS mock.
     Moto,
     /// Karpenter, with the stack's provider.
@@ -61,6 +65,8 @@ impl Program {
             Self::KubeRay => "kuberay",
             Self::TrainingOperator => "training-operator",
             Self::MpiOperator => "mpi-operator",
+            Self::Trainer => "trainer",
+            Self::AppWrapper => "appwrapper",
             Self::Moto => "moto",
             Self::Karpenter => "karpenter",
             Self::Jaeger => "jaeger",

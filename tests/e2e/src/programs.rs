@@ -54,7 +54,7 @@ const MODULES: [Module; 5] = [
 ];
 
 /// The operators of frameworks, each with the versions of libraries that it was released with.
-const OPERATORS: [Module; 3] = [
+const OPERATORS: [Module; 5] = [
     Module { name: "kuberay", binaries: &[("kuberay", "github.com/ray-project/kuberay/ray-operator")] },
     Module {
         name: "training-operator",
@@ -64,6 +64,11 @@ const OPERATORS: [Module; 3] = [
         name: "mpi-operator",
         binaries: &[("mpi-operator", "github.com/kubeflow/mpi-operator/cmd/mpi-operator")],
     },
+    Module {
+        name: "trainer",
+        binaries: &[("trainer", "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager")],
+    },
+    Module { name: "appwrapper", binaries: &[("appwrapper", "github.com/project-codeflare/appwrapper/cmd")] },
 ];
 
 /// What a real node runs.

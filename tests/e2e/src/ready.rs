@@ -25,6 +25,9 @@ pub(crate) async fn ready(program: Program, ports: Ports, client: Option<&Client
         Program::KubeRay => probe::answers(&http(ports.kuberay[0]), "/readyz").await,
         Program::TrainingOperator => probe::answers(&http(ports.training_operator[0]), "/readyz").await,
         Program::MpiOperator => probe::answers(&http(operators::MPI_HEALTH), "/healthz").await,
+        Program::Trainer => probe::answers(&http(ports.trainer[0]), "/readyz").await,
+        // Its `/readyz` waits for webhooks, which the stack does without.
+        Program::AppWrapper => probe::answers(&http(ports.app_wrapper), "/healthz").await,
         Program::JobSet | Program::LeaderWorkerSet => jobs::taken(program, &client()?).await,
         Program::ControllerManager => {
             probe::answers(&https(ports.controller_manager), "/healthz").await?;

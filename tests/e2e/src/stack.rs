@@ -122,7 +122,7 @@ impl Stack {
         ] {
             launches.insert(launch.program, launch);
         }
-        for launch in operators::launches(&identity, ports) {
+        for launch in operators::launches(folder.path(), &identity, ports)? {
             launches.insert(launch.program, launch);
         }
         if scope == StackScope::RealNode {
@@ -171,7 +171,7 @@ impl Stack {
             objects.extend(jobs::manifests(&self.layout, &self.identity, self.ports)?);
         }
         if options.job_kinds == StackJobKinds::Frameworks {
-            objects.extend(operators::manifests(&self.layout, self.ports)?);
+            objects.extend(operators::manifests(&self.layout, &self.identity, self.ports)?);
             self.dashboards = Some(operators::serve_dashboards(self.ports).await?);
         }
         let definitions = async {
@@ -205,7 +205,9 @@ impl Stack {
                 tokio::try_join!(
                     self.start_program(Program::KubeRay),
                     self.start_program(Program::TrainingOperator),
-                    self.start_program(Program::MpiOperator)
+                    self.start_program(Program::MpiOperator),
+                    self.start_program(Program::Trainer),
+                    self.start_program(Program::AppWrapper)
                 )?;
             }
             Ok(())

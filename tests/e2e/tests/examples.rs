@@ -42,7 +42,7 @@ const EXAMPLES: [Example; 10] = [
 ];
 
 /// Examples of kinds that other operators serve, and of kinds of Kubernetes that Kueue treats as pods.
-const FRAMEWORKS: [Example; 10] = [
+const FRAMEWORKS: [Example; 12] = [
     ("frameworks/ray-job.yaml", 4, true, ""),
     ("frameworks/ray-cluster.yaml", 3, false, ""),
     ("frameworks/pytorch-job.yaml", 3, true, ""),
@@ -51,6 +51,8 @@ const FRAMEWORKS: [Example; 10] = [
     ("frameworks/paddle-job.yaml", 2, true, ""),
     ("frameworks/jax-job.yaml", 2, true, ""),
     ("frameworks/mpi-job.yaml", 3, true, ""),
+    ("frameworks/train-job.yaml", 2, true, ""),
+    ("frameworks/app-wrapper.yaml", 2, true, ""),
     ("frameworks/stateful-set.yaml", 3, false, ""),
     ("frameworks/deployment.yaml", 2, false, ""),
 ];
@@ -102,12 +104,12 @@ impl Play {
     }
 
     /// Compares the Workloads that Kueue made of this object with the planned one, and has the object explained.
-    async fn is_as_planned(&self, object: Value) {
+    async fn is_as_planned(&self, object: Value, runtimes: &[Value]) {
         let named =
             format!("{}/{}", object["kind"].as_str().unwrap(), object["metadata"]["name"].as_str().unwrap());
         let workloads: Api<Workload> = Api::all(self.client.clone());
         let all = workloads.list(&ListParams::default()).await.unwrap().items;
-        let planned = pod_sets(&manifest::workload(object).unwrap());
+        let planned = pod_sets(&manifest::workload(object, runtimes).unwrap());
         let made: Vec<_> = all.iter().filter(|w| !w.is("Finished")).map(pod_sets).collect();
         assert!(
             !made.is_empty() && made.iter().all(|made| *made == planned),
@@ -128,7 +130,7 @@ impl Play {
         // The submitted objects need all other objects of the example.
         let is_submitted = |object: &Value| object["metadata"]["labels"][names::QUEUE].is_string();
         let (submitted, needed): (Vec<Value>, Vec<Value>) = objects.into_iter().partition(is_submitted);
-        apply::all(&self.client, needed).await.unwrap();
+        apply::all(&self.client, needed.clone()).await.unwrap();
         let mut stored = Vec::new();
         let planned = submitted.first().cloned().unwrap();
         for object in submitted {
@@ -140,7 +142,7 @@ impl Play {
         })
         .await;
         if file.starts_with("frameworks/") {
-            self.is_as_planned(planned).await;
+            self.is_as_planned(planned, &needed).await;
         }
         if ends {
             let workloads: Api<Workload> = Api::all(self.client.clone());
