@@ -30,7 +30,7 @@ pub use moto::Instance;
 use moto::Moto;
 pub(crate) use moto::launch as launch_moto;
 use proxy::ProxyShared;
-pub use proxy::{FAMILIES, ProviderCall};
+pub use proxy::{CallFault, FAMILIES, ProviderCall};
 use registrar::Registrar;
 pub use registrar::{Comes, MachineBehaviour};
 pub use reservations::Ec2Reservation;

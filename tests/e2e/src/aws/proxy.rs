@@ -39,12 +39,21 @@ pub struct ProviderCall {
     pub at: Instant,
     /// When its answer was ready, even if the answer was then lost.
     pub done: Option<Instant>,
-    /// Whether it failed with RequestLimitExceeded.
-    pub throttled: bool,
-    /// Whether its answer was lost.
-    pub lost: bool,
+    /// What was wrong with its answer.
+    pub fault: Option<CallFault>,
     /// Whether it was a dry run, which does nothing and has no faults.
     pub dry_run: bool,
+}
+
+/// What was wrong with the answer to a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallFault {
+    /// It was RequestLimitExceeded.
+    Throttled,
+    /// It was lost.
+    Lost,
+    /// It refused all or a part of a fleet.
+    Refused,
 }
 
 /// How an instance was launched.
@@ -205,15 +214,25 @@ impl ProxyShared {
         let (_, name) = action.split_once(':').unwrap_or_default();
         let dry_run = is_dry_run(form);
         let treatment = if dry_run { Treatment::default() } else { rules::treatment(&mut state.rules, name) };
-        let Treatment { throttled, lost, .. } = treatment;
+        let fault = match treatment {
+            Treatment { throttled: true, .. } => Some(CallFault::Throttled),
+            Treatment { lost: true, .. } => Some(CallFault::Lost),
+            Treatment { .. } => None,
+        };
         let (action, form, at) = (action.to_owned(), form.clone(), Instant::now());
-        state.calls.push(ProviderCall { action, form, at, done: None, throttled, lost, dry_run });
+        state.calls.push(ProviderCall { action, form, at, done: None, fault, dry_run });
         (state.calls.len() - 1, treatment)
     }
 
     fn done(&self, call: usize) {
         if let Some(call) = self.state().calls.get_mut(call) {
             call.done = Some(Instant::now());
+        }
+    }
+
+    fn refused(&self, call: usize) {
+        if let Some(call) = self.state().calls.get_mut(call) {
+            call.fault.get_or_insert(CallFault::Refused);
         }
     }
 
@@ -275,7 +294,13 @@ async fn answer(shared: Arc<ProxyShared>, request: Request<Incoming>) -> Result<
     }
     let answer = match action.as_str() {
         _ if is_dry_run(&form) => tried(shared, &form).await?,
-        "ec2:CreateFleet" => xml(StatusCode::OK, fleet::create(shared, &form).await?)?,
+        "ec2:CreateFleet" => {
+            let answer = fleet::create(shared, &form).await?;
+            if answer.contains("<errorCode>") {
+                shared.refused(call);
+            }
+            xml(StatusCode::OK, answer)?
+        }
         "ec2:DescribeCapacityReservations" => {
             let members = reservations::described(shared, &form).await?;
             list("DescribeCapacityReservations", "capacityReservationSet", &members)?

@@ -5,7 +5,9 @@ use crate::real::weather;
 use ::setu::api::NodeClaim;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
-use setu_e2e::aws::{Comes, Ec2Market, Ec2Rule, FleetRefusal, Instance, MachineBehaviour, Offerings};
+use setu_e2e::aws::{
+    CallFault, Comes, Ec2Market, Ec2Rule, FleetRefusal, Instance, MachineBehaviour, Offerings,
+};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -21,7 +23,8 @@ pub async fn throttled(stage: &Stage, machines: usize, instance_type: &'static s
         json!([{"until": {"job": "train", "admitted": true, "runningOnOwnNodes": machines, "attempt": 1}}]),
     )
     .await?;
-    let refused = play.calls("CreateFleet").iter().filter(|call| call.throttled).count();
+    let refused =
+        play.calls("CreateFleet").iter().filter(|call| call.fault == Some(CallFault::Throttled)).count();
     ensure!(refused == 4 * TRIES, "{refused} calls were throttled");
     play.audit(machines).await?;
     play.end().await
@@ -35,7 +38,7 @@ pub async fn throttled_out(stage: &Stage, instance_type: &'static str) -> Result
     play.steps(json!([{"until": {"job": "train", "admitted": true, "runningOnOwnNodes": 1, "attempt": 1, "within": 120}}]))
         .await?;
     let mut refused = BTreeMap::<Option<String>, usize>::new();
-    for call in play.calls("CreateFleet").iter().filter(|call| call.throttled) {
+    for call in play.calls("CreateFleet").iter().filter(|call| call.fault == Some(CallFault::Throttled)) {
         *refused.entry(call.form.get("ClientToken").cloned()).or_default() += 1;
     }
     ensure!(refused.values().any(|times| *times == TRIES), "no launch was given up: {refused:?}");
@@ -77,7 +80,11 @@ pub async fn ends_throttled(stage: &Stage, instance_type: &'static str) -> Resul
     let back = ["Provisioning", "WaitingReady", "RollingBack", "BackingOff"];
     play.steps(json!([{"until": {"job": "train", "wentThrough": back, "claims": 0, "within": 180}}])).await?;
     play.audit(0).await?;
-    let refused = play.calls("TerminateInstances").iter().filter(|call| call.throttled).count();
+    let refused = play
+        .calls("TerminateInstances")
+        .iter()
+        .filter(|call| call.fault == Some(CallFault::Throttled))
+        .count();
     ensure!(refused == refusals, "{refused} calls were throttled");
     play.end().await
 }
@@ -121,7 +128,7 @@ pub async fn answers_lost(stage: &Stage, machines: usize, instance_type: &'stati
         .rules(vec![Ec2Rule::LoseAnswer("CreateFleet", 1), Ec2Rule::LoseAnswer("TerminateInstances", 1)]);
     runs_in_first_attempt(&mut play, machines).await?;
     play.audit(machines).await?;
-    let lost = |action| play.calls(action).iter().filter(|call| call.lost).count();
+    let lost = |action| play.calls(action).iter().filter(|call| call.fault == Some(CallFault::Lost)).count();
     // The gang released no NodeClaim, so all terminated instances had no owner.
     let found = (lost("CreateFleet"), lost("TerminateInstances"));
     ensure!(found.0 > TRIES && found.1 == 1, "{found:?} answers were lost, to CreateFleet and to an end");
@@ -135,7 +142,8 @@ pub async fn template_lost(stage: &Stage, instance_type: &'static str) -> Result
     play.cloud.rules(vec![Ec2Rule::LoseAnswer("CreateLaunchTemplate", 1)]);
     play.submit("train", 4, None).await?;
     runs_in_first_attempt(&mut play, 4).await?;
-    let lost = play.calls("CreateLaunchTemplate").iter().filter(|call| call.lost).count();
+    let lost =
+        play.calls("CreateLaunchTemplate").iter().filter(|call| call.fault == Some(CallFault::Lost)).count();
     ensure!(lost == 1, "{lost} answers to CreateLaunchTemplate were lost");
     play.audit(4).await?;
     play.end().await
@@ -191,22 +199,26 @@ pub async fn machines_die(stage: &Stage, instance_type: &'static str) -> Result<
         Ok(play.instances().await?.len() == 3)
     })
     .await?;
-    end_one(&play).await?;
+    let early = end_one(&play).await?;
     ensure!(play.nodes().await?.is_empty(), "its Nodes were there already");
     play.steps(json!([{"until": {"job": "train", "admitted": true, "runningOnOwnNodes": 3, "claims": 3, "within": 180}}])).await?;
     play.audit(3).await?;
-    end_one(&play).await?;
+    ensure!(!play.instances().await?.contains(&early), "{early:?} still runs");
+    let late = end_one(&play).await?;
     play.steps(json!([
         {"until": {"job": "train", "event": "NodeLost"}},
         {"until": {"job": "train", "state": "Approved", "verdict": "Ready", "runningOnOwnNodes": 3, "claims": 3}},
     ])).await?;
     play.audit(3).await?;
+    ensure!(!play.instances().await?.contains(&late), "{late:?} still runs");
     play.end().await
 }
 
-async fn end_one(play: &Play<'_>) -> Result<()> {
-    let instances = play.instances().await?;
-    play.cloud.end(&[&instances.first().context("no instance runs")?.id]).await
+/// Ends one instance, and returns it.
+async fn end_one(play: &Play<'_>) -> Result<Instance> {
+    let first = play.instances().await?.into_iter().next().context("no instance runs")?;
+    play.cloud.end(&[&first.id]).await?;
+    Ok(first)
 }
 
 /// A spot instance that EC2 reclaims is replaced before it is gone.
@@ -305,13 +317,17 @@ async fn never_whole(
     });
     let mut play = Play::start(stage, id, instance_type, policy).await?;
     play.cloud.machines(without);
-    play.submit("train", 2, Some("3s")).await?;
+    play.submit("train", 2, None).await?;
     play.until("both machines run", Duration::from_secs(30), async |play| {
         Ok(play.instances().await?.len() == 2)
     })
     .await?;
+    let first = play.instances().await?;
     play.steps(json!([{"until": {"job": "train", "failure": failure}}])).await?;
     play.cloud.machines(with);
-    play.steps(json!([{"until": {"job": "train", "finished": true, "claims": 0}}])).await?;
+    play.steps(json!([{"until": {"job": "train", "admitted": true, "runningOnOwnNodes": 2, "claims": 2, "within": 180}}])).await?;
+    play.audit(2).await?;
+    let kept = play.instances().await?.into_iter().filter(|instance| first.contains(instance)).count();
+    ensure!(kept == 0, "{kept} machines of the failed attempt still run");
     play.end().await
 }

@@ -30,6 +30,7 @@ use kills::Victim;
 use libtest_mimic::{Arguments, Failed, Trial};
 use node_class::Lack;
 use play::{Stage, TooSlow};
+use reservations::Quota;
 use setu_e2e::aws::{Ec2Market, FleetRefusal};
 use setu_e2e::{Stack, StackJobKinds, StackOptions, StackProvider, titles};
 use std::sync::Arc;
@@ -57,7 +58,7 @@ const SPOT_FIRST: [Ec2Market; 2] = [Ec2Market::Spot, Ec2Market::OnDemand];
 const ON_DEMAND_FIRST: [Ec2Market; 2] = [Ec2Market::OnDemand, Ec2Market::Spot];
 
 /// No scenario requests what ran out in an earlier one; see [`play::Play::start`].
-const SCENARIOS: [(&str, Form, Act); 47] = [
+const SCENARIOS: [(&str, Form, Act); 48] = [
     ("8 machines: one launch template, few fleets", Form::Short, |s| {
         launches::few_calls(s, 8, "g5.xlarge").boxed_local()
     }),
@@ -123,7 +124,10 @@ const SCENARIOS: [(&str, Form, Act); 47] = [
         reservations::less_than_said(s, "g6e.16xlarge").boxed_local()
     }),
     ("a Capacity Block that has not begun", Form::Long, |s| {
-        reservations::block_opens(s, "g6e.16xlarge").boxed_local()
+        reservations::block_opens(s, Quota::Held, "g6e.16xlarge").boxed_local()
+    }),
+    ("a Capacity Block that begins after the gang's deadline", Form::Long, |s| {
+        reservations::block_opens(s, Quota::GivenBack, "g6e.16xlarge").boxed_local()
     }),
     ("a Capacity Block that ends before the gang may have", Form::Long, |s| {
         reservations::block_too_short(s, "g6e.16xlarge").boxed_local()

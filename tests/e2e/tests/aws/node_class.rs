@@ -31,7 +31,7 @@ impl Lack {
             }
             Self::Role => (
                 json!({"instanceProfile": null, "role": "nobody"}),
-                json!({"instanceProfile": "setu", "role": null}),
+                json!({"instanceProfile": null, "role": "setu"}),
                 UNKNOWN,
             ),
             Self::Profile => {

@@ -12,6 +12,7 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use setu_e2e::aws::{Cloud, Instance, MachineBehaviour, ProviderCall};
 use setu_e2e::{Program, Stack};
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::atomic::AtomicUsize;
@@ -170,6 +171,12 @@ impl<'a> Play<'a> {
 
     /// Checks a duration against a limit, times the slowness of the machine. The scenario continues, and fails at its end.
     pub fn within(&self, took: Duration, limit: Duration, what: &str) {
+        if took > limit {
+            println!(
+                "{what} took {took:?}, and {limit:?} on a machine that is not {} times as slow",
+                self.slowness
+            );
+        }
         if took > limit.mul_f64(self.slowness) {
             self.is_late(format!("{what} took {took:?}"));
         }
@@ -233,11 +240,19 @@ impl<'a> Play<'a> {
             json!([{"submit": {"name": job, "pods": pods, "gpus": 1, "runFor": run_for, "restarts": 6}}]),
         )
         .await?;
+        // The last request that found no quota is before the reservation.
+        let before = Cell::new(Instant::now());
         self.until("quota is reserved", SETTLED, async |play| {
-            Ok(play.world.workload(job).await?.is_some_and(|workload| workload.is("QuotaReserved")))
+            let asked = Instant::now();
+            let workload = play.world.workload(job).await?;
+            let reserved = workload.is_some_and(|workload| workload.is("QuotaReserved"));
+            if !reserved {
+                before.set(asked);
+            }
+            Ok(reserved)
         })
         .await?;
-        Ok(Instant::now())
+        Ok(before.get())
     }
 
     /// The provider's calls of an action since the start: with refused calls, without dry runs.

@@ -110,23 +110,39 @@ pub async fn less_than_said(stage: &Stage, instance_type: &'static str) -> Resul
     play.end().await
 }
 
+/// What a gang does with its quota until its Capacity Block opens.
+#[derive(Clone, Copy, Debug)]
+pub enum Quota {
+    /// It keeps the quota, as the block opens within `deadlines.gang`.
+    Held,
+    /// It gives the quota back.
+    GivenBack,
+}
+
 /// A gang waits for its Capacity Block to start, reports until when, and buys nothing. Then it runs in the block.
-pub async fn block_opens(stage: &Stage, instance_type: &'static str) -> Result<()> {
+pub async fn block_opens(stage: &Stage, quota: Quota, instance_type: &'static str) -> Result<()> {
     const ID: &str = "cr-block";
+    let short = json!({"launch": "30s", "register": "40s", "initialize": "50s", "gang": "1m"});
+    let (deadlines, waits_in, verdict) = match quota {
+        Quota::Held => (json!({}), "Validating", "Pending"),
+        Quota::GivenBack => (short, "Yielded", "Retry"),
+    };
     let second = Timestamp::now().as_second();
     let at = |after: u64| Timestamp::from_second(second.saturating_add_unsigned(after));
     let begins = 20;
     let opens = at(begins + OPENS_LATER.as_secs())?;
     let closes = at(12 * 3600)?;
     let block = json!({"id": ID, "type": "capacity-block", "nodes": 2, "opens": opens, "closes": closes});
-    let policy = json!({"tiers": [{"name": "block", "nodePoolName": "${id}", "reservations": [block]}]});
-    let mut play = Play::start(stage, "block-opens", instance_type, policy).await?;
+    let tier = json!({"name": "block", "nodePoolName": "${id}", "reservations": [block]});
+    let policy = json!({"tiers": [tier], "deadlines": deadlines});
+    let id = format!("block-opens-{quota:?}").to_lowercase();
+    let mut play = Play::start(stage, &id, instance_type, policy).await?;
     let (begins, ends) = (Some(at(begins)?), Some(closes));
     let block = Ec2Reservation { block: true, begins, ends, ..reservation(ID, instance_type, 2) };
     use_it(&mut play, block).await?;
     play.submit("train", 2, Some("5s")).await?;
-    let waiting_message = format!("ReservationNotOpen: Capacity Block {ID} opens at {opens}");
-    play.steps(json!([{"until": {"job": "train", "state": "Validating", "verdict": "Pending", "message": waiting_message, "claims": 0}}])).await?;
+    let waiting_message = format!("Capacity Block {ID} opens at {opens}");
+    play.steps(json!([{"until": {"job": "train", "state": waits_in, "verdict": verdict, "message": waiting_message, "claims": 0}}])).await?;
     until_found(&play, ID).await?;
     play.steps(
         json!([{"until": {"job": "train", "admitted": true, "runningOnOwnNodes": 2, "attempt": 1, "within": 180}}]),

@@ -8,11 +8,11 @@ use k8s_openapi::api::core::v1::Event;
 use kube::Api;
 use kube::api::ListParams;
 use serde_json::{Value, json};
-use setu_e2e::aws::{Ec2Market, Ec2Rule, FleetRefusal, Instance, Offerings, ProviderCall};
+use setu_e2e::aws::{CallFault, Ec2Market, Ec2Rule, FleetRefusal, Instance, Offerings, ProviderCall};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// The limit from the capacity error to the last terminate call: a base, and a time per machine. This is Karpenter's
+/// The limit from the first capacity error to the last terminate call: a base, and a time per machine. This is Karpenter's
 /// time, so a slow Setu does not extend it.
 const TAKEN_BACK: [Duration; 2] = [Duration::from_secs(10), Duration::from_millis(500)];
 
@@ -38,11 +38,16 @@ pub async fn one_short(stage: &Stage, machines: usize, instance_type: &'static s
     };
     let given_back: BTreeSet<String> = play.calls("TerminateInstances").into_iter().flat_map(ids).collect();
     ensure!(given_back.len() == machines - 1, "{} instances were to end", given_back.len());
-    let answered = play.calls("CreateFleet").iter().filter_map(|call| call.done).max();
+    let refused = play
+        .calls("CreateFleet")
+        .iter()
+        .filter(|call| call.fault == Some(CallFault::Refused))
+        .filter_map(|call| call.done)
+        .min();
     let ended = play.calls("TerminateInstances").iter().filter_map(|call| call.done).max();
-    let took = ended.zip(answered).map(|(ended, answered)| ended.saturating_duration_since(answered));
-    let took = took.context("nothing was launched, or nothing ended")?;
-    println!("{} of {machines} machines: the last one ended {took:?} after the last answer", machines - 1);
+    let took = ended.zip(refused).map(|(ended, refused)| ended.saturating_duration_since(refused));
+    let took = took.context("nothing was refused, or nothing ended")?;
+    println!("{} of {machines} machines: the last one ended {took:?} after the first refusal", machines - 1);
     let [base, each] = TAKEN_BACK;
     ensure!(took <= base + each * u32::try_from(machines)?, "the last instance ended only after {took:?}");
     play.end().await
