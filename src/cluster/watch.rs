@@ -271,7 +271,9 @@ fn decoded<K: Resource<DynamicType = ()>>(kind: &'static str, event: Event<Guard
 /// What the controller does not do where the API server does not serve a kind. `None` if every cluster serves it.
 fn limitation(kind: &str) -> Option<&'static str> {
     if kind == "provisioningrequests" {
-        return Some("ProvisioningRequests are not served, because their CRD is not installed");
+        return Some(
+            "ProvisioningRequests are not served: the API server does not have version v1 of their CRD",
+        );
     }
     PlanObjects::LIMITATIONS.iter().find(|(of, _)| *of == kind).and_then(|(_, limitation)| *limitation)
 }

@@ -4,19 +4,29 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 #![allow(dead_code, missing_docs, reason = "the process is shared with the scenarios, which use all of it")]
 
+#[path = "requests/beyond.rs"]
+mod beyond;
 #[path = "scenarios/setu.rs"]
 mod setu;
 #[path = "requests/stage.rs"]
 mod stage;
 
 use ::setu::names;
+use beyond::{
+    a_lost_node_is_replaced_in_its_zone, a_preempted_gang_gives_its_nodes_back,
+    another_capacity_type_is_tried_within_the_request, warm_nodes_are_taken_over,
+};
 use serde_json::{Value, json};
 use stage::{Queue, QueueObjects, Stage, condition, is, name};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-const FOREIGN_CLASS: &str = "check-capacity.autoscaling.x-k8s.io";
-const MANY: usize = 50;
+/// Cluster Autoscaler's classes.
+const FOREIGN_CLASSES: [(&str, &str); 2] = [
+    ("foreign", "check-capacity.autoscaling.x-k8s.io"),
+    ("foreign-atomic", "best-effort-atomic-scale-up.autoscaling.x-k8s.io"),
+];
+const MANY: usize = 200;
 
 /// Weather in which nodes do not come up until it is calm again.
 fn late() -> Value {
@@ -151,10 +161,10 @@ async fn many_jobs_at_once_all_run(stage: &Stage) {
     let queue = stage.queue("many", names::REQUEST_CLASS).await;
     let submitted = Instant::now();
     queue.submit((0..MANY).map(|i| queue.job(&format!("job-{i}"), 1, Some("1s"))).collect()).await;
-    stage.until(&queue, ("all are admitted", 240), |s| s.all_are(MANY, "Admitted")).await;
+    stage.until(&queue, ("all are admitted", 600), |s| s.all_are(MANY, "Admitted")).await;
     println!("{MANY} Jobs: all admitted after {:?}", submitted.elapsed());
     let over = |s: &QueueObjects| s.all_are(MANY, "Finished") && s.claims.is_empty() && s.requests.is_empty();
-    stage.until(&queue, ("all have finished and nothing is left", 120), over).await;
+    stage.until(&queue, ("all have finished and nothing is left", 300), over).await;
     println!("{MANY} Jobs: nothing left after {:?}", submitted.elapsed());
     stage.clear(&queue).await;
 }
@@ -217,6 +227,7 @@ async fn pods_are_placed_by_topology_from_zero_nodes(stage: &Stage) {
     let later = queue.list_all().await;
     assert!(runs(&later), "{later:#?}");
     assert_eq!(later.claim_uids(), seen.claim_uids());
+    a_lost_node_is_replaced_in_its_zone(stage, &queue, 3).await;
     stage.clear(&queue).await;
 }
 
@@ -226,8 +237,12 @@ async fn setu_serves_the_requests_of_kueues_own_check() {
     let log = |what: &str| println!("{:>5.1} s: {what}", began.elapsed().as_secs_f64());
     let mut stage = Stage::set().await;
     log("the control plane runs");
-    let foreign = stage.queue("foreign", FOREIGN_CLASS).await;
-    foreign.submit(vec![foreign.job("train", 2, None)]).await;
+    let mut foreign = Vec::new();
+    for (id, class) in FOREIGN_CLASSES {
+        let queue = stage.queue(id, class).await;
+        queue.submit(vec![queue.job("train", 2, None)]).await;
+        foreign.push(queue);
+    }
     a_gang_gets_its_nodes_and_they_go_with_the_job(&stage).await;
     log("a gang came and went");
     a_killed_setu_goes_on_with_the_same_claims(&mut stage).await;
@@ -240,13 +255,18 @@ async fn setu_serves_the_requests_of_kueues_own_check() {
         kueue_asks_again_when_a_request_fails(&stage),
         an_evicted_workload_gives_its_nodes_back(&stage),
         pods_are_placed_by_topology_from_zero_nodes(&stage),
+        another_capacity_type_is_tried_within_the_request(&stage),
+        a_preempted_gang_gives_its_nodes_back(&stage),
+        warm_nodes_are_taken_over(&stage),
     );
-    log("gangs got no capacity, failed, evicted and placed by topology");
+    log("gangs got no capacity, failed, evicted, placed by topology, preempted, and on warm nodes");
 
-    let seen = foreign.list_all().await;
-    assert_eq!((seen.requests.len(), seen.claims.len(), seen.nodes.len()), (1, 0, 0));
-    let request = &seen.requests[0];
-    assert_eq!((request.get("status"), request["metadata"].get("annotations")), (None, None));
-    stage.clear(&foreign).await;
+    for queue in foreign {
+        let seen = queue.list_all().await;
+        assert_eq!((seen.requests.len(), seen.claims.len(), seen.nodes.len()), (1, 0, 0), "{}", queue.id);
+        let request = &seen.requests[0];
+        assert_eq!((request.get("status"), request["metadata"].get("annotations")), (None, None));
+        stage.clear(&queue).await;
+    }
     stage.end();
 }

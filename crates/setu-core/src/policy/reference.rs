@@ -29,11 +29,8 @@ Spans of time are written as `90s`, `15m` or `1h30m`; amounts as Kubernetes quan
 quotes. The file is YAML 1.2, in which `Off` is a word. kubectl reads YAML 1.1, in which it is not: write
 `\"Off\"` in ProvisioningParameters.
 
-The file may change while Setu runs; a mounted ConfigMap does so by itself. New attempts use the new version. An
-attempt that has begun keeps its policy while the same replica acts. A replica that takes over keeps the attempt's deadlines,
-`bufferTime`, `readiness` and `retry`, and what `custody` says of release and lost nodes. It plans by the current policy: if that gives
-other nodes, the attempt is given up and starts again. A version that cannot be used changes nothing: the last good one holds, with an Event on each AdmissionCheck, a log line and
-`setu_policy_reloads_total`.
+Changes apply to new attempts. A running attempt keeps its policy; after a failover it keeps its deadlines, readiness, retry and
+custody rules, and is planned again. If the plan differs, it starts over. Setu ignores an invalid file and keeps the last valid one.
 ";
 
 const EXAMPLES: &str = "

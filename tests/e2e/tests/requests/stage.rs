@@ -20,11 +20,13 @@ use std::time::{Duration, Instant};
 
 const POLL: Duration = Duration::from_millis(500);
 /// The nodes of a gang in the queue `topology` are in one zone, as its Jobs require. In the queue `failing` nothing is tried twice
-/// within a request.
+/// within a request. The queue `warm` keeps nodes for its next gang.
 const POLICY: &str = "{apiVersion: setu.kueue.x-k8s.io/v1alpha1, kind: Policy, \
     defaults: {retry: {inCheck: {limit: 20, base: 3s, max: 3s}}}, \
     checks: {topology: {colocation: {topologyKey: topology.kubernetes.io/zone, mode: Required}}, \
-    failing: {retry: {inCheck: {limit: 0}}}}}";
+    failing: {retry: {inCheck: {limit: 0}}}, \
+    capacity-types: {capacityTypes: [spot, on-demand]}, \
+    warm: {custody: {release: Warm, warmFor: 60s}}}}";
 
 pub struct Stage {
     pub stack: Stack,
@@ -81,9 +83,10 @@ impl Stage {
         let client = stack.client().unwrap();
         let crd = serde_json::to_value(ProvisioningParameters::crd()).unwrap();
         apply::all(&client, vec![crd]).await.unwrap();
-        for file in ["manifests/rbac.yaml", "examples/rbac/setu-provisioning-requests.yaml"] {
-            apply::path(&client, &root().join(file)).await.unwrap();
+        for file in ["setu-provisioning-requests.yaml", "setu-hand-back.yaml"] {
+            apply::path(&client, &root().join("examples/rbac").join(file)).await.unwrap();
         }
+        apply::path(&client, &root().join("manifests/rbac.yaml")).await.unwrap();
         apply::yaml(&client, &policies()).await.unwrap();
         let kubeconfig = stack.kubeconfig_of(KUEUE_NAMESPACE, "setu").await.unwrap();
         let folder = stack.folder().join("requests");
@@ -95,7 +98,12 @@ impl Stage {
 
     /// Makes a queue whose check makes requests of this class.
     pub async fn queue(&self, id: &'static str, class: &str) -> Queue {
-        let mut objects = scenario::objects(id, 100).unwrap();
+        self.queue_with_quota(id, class, 200).await
+    }
+
+    /// The same with quota for this many GPUs.
+    pub async fn queue_with_quota(&self, id: &'static str, class: &str, gpus: u32) -> Queue {
+        let mut objects = scenario::objects(id, gpus).unwrap();
         objects.retain(|object| object["kind"] != "AdmissionCheck");
         objects.extend(requests::check(id, class, Some((names::GANG, "gang"))));
         apply::all(&self.client, objects).await.unwrap();
@@ -184,6 +192,12 @@ impl Queue {
             _ => Api::all_with(self.client.clone(), &resource(kind)),
         };
         api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    }
+
+    /// Deletes a cluster-scoped object.
+    pub async fn delete(&self, kind: &str, name: &str) {
+        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource(kind));
+        api.delete(name, &DeleteParams::default()).await.unwrap();
     }
 
     /// Sets the weather of the queue's NodePool.

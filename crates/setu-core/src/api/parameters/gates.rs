@@ -46,7 +46,7 @@ pub enum GateMode {
     Enforce,
     /// Say so and go on.
     Warn,
-    /// Do not look.
+    /// Skip this check.
     Off,
 }
 

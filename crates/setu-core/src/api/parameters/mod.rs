@@ -133,7 +133,7 @@ pub struct ProvisioningParametersSpec {
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Strategy {
-    /// What has to have happened before.
+    /// When Setu starts buying nodes.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<StrategyType>,
     /// How long every node must have been ready before the gang is.

@@ -133,7 +133,7 @@ pub struct Colocation {
     /// is named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topology_key: Option<String>,
-    /// Whether it has to be so.
+    /// How strictly nodes share the label's value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<ColocationMode>,
 }

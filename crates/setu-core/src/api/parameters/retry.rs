@@ -55,7 +55,7 @@ pub enum OnExhausted {
 /// A controller whose way of retrying is kept.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Compat {
-    /// No other: the fields beside this one hold.
+    /// Use `inCheck`, `yield`, `onExhausted` and `deadlines`.
     #[default]
     None,
     /// The first Setu: five retries with the quota held, after 5 s doubling to 80 s; ten minutes for

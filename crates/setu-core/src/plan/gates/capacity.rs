@@ -615,7 +615,7 @@ mod tests {
             |plan: &Plan| plan.reports.iter().find(|r| r.gate == Gate::Capacity).unwrap().message.clone();
         let report_text = report(&world.provisioned());
         assert!(
-            report_text.contains("where 2 nodes of types that are not known count with no more"),
+            report_text.contains("for 2 nodes of unknown instance type Setu counts only what"),
             "{report_text}"
         );
     }

@@ -75,8 +75,8 @@ impl<'b> UnknownAmounts<'b> {
             }
             let nodes = counted(self.or_more, "node");
             report.message = format!(
-                "{}, where {nodes} of types that are not known count with no more than is asked of them; name instance types \
-                 in NodePool or tier, and what they have under packing.shapes",
+                "{}; for {nodes} of unknown instance type Setu counts only what the NodeClaims request; name instance types \
+                 in NodePool or tier, and state what they have under packing.shapes",
                 report.message
             );
         }
