@@ -390,6 +390,14 @@ impl Stage {
 
 #[tokio::test(start_paused = true)]
 async fn an_elastic_job_keeps_its_nodes_as_it_grows_and_gives_all_back_at_its_end() {
+    // Kueue 0.18 gives the second reason.
+    for reason in ["WorkloadSliceReplaced", "OutOfSync"] {
+        grows_and_ends(reason).await;
+    }
+}
+
+/// Kueue finishes the replaced slice with this reason.
+async fn grows_and_ends(reason: &str) {
     let stage = Stage::new(Options::default(), "{}");
     // Kueue does not manage this Job: the test creates its Workloads.
     let job = stage.job("elastic", &json!({}));
@@ -398,7 +406,7 @@ async fn an_elastic_job_keeps_its_nodes_as_it_grows_and_gives_all_back_at_its_en
     assert_eq!(stage.claims_of("first").len(), 2);
     stage.admin.create(&kinds::WORKLOAD, slice(&job, "second", 5, Some("first"))).unwrap();
     stage.until("the second slice has its quota", 60, |s| s.is("second", "QuotaReserved")).await;
-    stage.finish("first", "WorkloadSliceReplaced");
+    stage.finish("first", reason);
     stage.until("the second slice is admitted", 120, |s| s.is("second", "Admitted")).await;
     assert_eq!(
         (stage.claims_of("first").len(), stage.claims_of("second").len()),

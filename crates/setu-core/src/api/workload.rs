@@ -280,10 +280,13 @@ impl Workload {
         (here && self.is_elastic()).then_some(name)
     }
 
-    /// Whether another slice has replaced it: it counts as finished, and its pods keep running.
+    /// Whether another slice has replaced it: it counts as finished, and its pods keep running. Kueue 0.18 gives a reason for that
+    /// which it also gives for Workloads that no longer fit their Job.
     pub fn is_replaced(&self) -> bool {
         let finished = condition::find(self.conditions(), "Finished").filter(|c| c.status == "True");
-        finished.is_some_and(|c| c.reason == "WorkloadSliceReplaced")
+        finished.is_some_and(|c| {
+            c.reason == "WorkloadSliceReplaced" || (c.reason == "OutOfSync" && self.is_elastic())
+        })
     }
 
     fn is_elastic(&self) -> bool {

@@ -20,7 +20,6 @@ pub const PLAYED: &[&str] = &[
     "capacity-types",
     "check-added",
     "checks-by-flavor",
-    "claim-stays",
     "competing",
     "competing-replaced",
     "competing-warm",
@@ -117,14 +116,14 @@ enum Why {
     SharedMachines,
     /// It runs once for each of Setu's writes; `kills.rs` does this here.
     Killed,
-    /// It tests a decision of Setu, Kueue or the scheduler that does not involve the provider. Other files cover what it
-    /// launches.
-    NoPart,
+    /// It waits for more than ten minutes, in which no machine takes part.
+    Long,
 }
 
 /// The files that do not run here, and the skipped runs of those that do.
 const NOT_PLAYED: &[(&str, Why)] = &[
     ("apart-by-zone", Why::Remembered),
+    ("claim-stays", Why::Long),
     ("cpu-job", Why::SharedMachines),
     ("given-back", Why::Remembered),
     ("killed", Why::Killed),
