@@ -30,6 +30,10 @@ e2e-frameworks:
     bash tests/e2e/setu.sh
     SETU_SLOW="${SETU_SLOW:-3}" cargo test -p setu-e2e --test examples -- --ignored
 
+# Kueue's own integration specs of its provisioning check, unmodified, with Setu attached to their API server; needs Go
+peer-suites *flags:
+    bash tests/e2e/peers.sh {{ flags }}
+
 # The scenarios on other versions of Kubernetes, Karpenter and Kueue, and upgrades between them; needs Go, and builds for an hour at first
 e2e-versions *sets='oldest between newest':
     bash tests/e2e/versions.sh {{ sets }}

@@ -15,7 +15,7 @@ module() { (cd tests/e2e/programs/kueue && GOWORK=off go list -m -f '{{.Dir}}' "
 cp -r "$(module sigs.k8s.io/kueue)" "$folder/kueue" && chmod -R u+w "$folder/kueue"
 mkdir -p "$folder/kueue/dep-crds/cluster-autoscaler" "$folder/kueue/config/components/crd/_output"
 cp "$(module k8s.io/autoscaler/cluster-autoscaler/apis)"/config/crd/*.yaml "$folder/kueue/dep-crds/cluster-autoscaler/"
-python3 - target/e2e/upstream/kueue.yaml "$folder/kueue/config/components/crd/_output" <<'PYTHON'
+python3 - target/e2e/manifests/kueue.yaml "$folder/kueue/config/components/crd/_output" <<'PYTHON'
 import sys
 from pathlib import Path
 
@@ -25,8 +25,10 @@ for number, text in enumerate(definitions):
     Path(sys.argv[2], f"{number}.yaml").write_text(text)
 PYTHON
 
-"$harness" --workspace "$PWD" cluster --api-server-only \
-  --apply target/e2e/upstream/karpenter.yaml >"$folder/cluster.env" 2>"$folder/cluster.log" &
+# Setu looks for the kinds when it starts.
+"$harness" --workspace "$PWD" cluster --api-server-only --apply target/e2e/manifests/karpenter.yaml \
+  --apply "$folder/kueue/dep-crds/cluster-autoscaler" --apply "$folder/kueue/config/components/crd/_output" \
+  >"$folder/cluster.env" 2>"$folder/cluster.log" &
 cluster=$!
 trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT
 until grep -q KUBECONFIG "$folder/cluster.env"; do
@@ -37,14 +39,15 @@ done
 . "$folder/cluster.env"
 target/e2e/setu/debug/setu run --provisioning-requests --leader-elect=false \
   --metrics-bind-address 127.0.0.1:18080 --health-probe-bind-address 127.0.0.1:18081 >"$folder/setu.log" 2>&1 &
+ready() { curl --silent --fail http://127.0.0.1:18081/readyz; }
+for _ in $(seq 60); do ready >/dev/null && break || sleep 1; done
 
 # envtest takes the API server of KUBECONFIG.
 cd "$folder/kueue"
 USE_EXISTING_CLUSTER=true PROJECT_DIR="$PWD/go.mod" GOFLAGS=-mod=mod GOWORK=off \
   go test ./test/integration/singlecluster/controller/admissionchecks/provisioning/... -count 1 -timeout 30m -v -args "$@"
 
-ready=$(curl --silent --fail http://127.0.0.1:18081/readyz) || { tail -20 "$folder/setu.log"; echo "Setu was not ready"; exit 1; }
-echo "$ready"
+ready || { tail -20 "$folder/setu.log"; echo "Setu was not ready"; exit 1; }
 if grep -E 'ProvisioningRequests are not served|created a NodeClaim' "$folder/setu.log"; then
   echo "Setu did not serve ProvisioningRequests, or served one that is not its own"
   exit 1

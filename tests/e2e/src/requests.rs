@@ -46,11 +46,13 @@ fn definition(layout: &HarnessLayout) -> Result<Vec<Value>> {
 /// A check that makes requests of this class, and its configuration, both with this name. `selector` is a node label and the key
 /// of a `provisioningClassDetail`: pods select nodes by this label, with the value of that detail in the request's status.
 pub fn check(name: &str, class: &str, selector: Option<(&str, &str)>) -> Vec<Value> {
-    let selector = selector.map(|(label, detail)| {
-        let selector = json!([{"key": label, "valueFromProvisioningClassDetail": detail}]);
-        json!({"nodeSelector": selector})
-    });
-    let spec = json!({"provisioningClassName": class, "podSetUpdates": selector});
+    let spec = match selector {
+        None => json!({"provisioningClassName": class}),
+        Some((label, detail)) => {
+            let selector = json!([{"key": label, "valueFromProvisioningClassDetail": detail}]);
+            json!({"provisioningClassName": class, "podSetUpdates": {"nodeSelector": selector}})
+        }
+    };
     let parameters = json!({"apiGroup": "kueue.x-k8s.io", "kind": "ProvisioningRequestConfig", "name": name});
     vec![
         json!({

@@ -26,7 +26,6 @@ pub const PLAYED: &[&str] = &[
     "crowded",
     "crowded-by-tolerant",
     "device-class",
-    "devices",
     "do-not-repair",
     "drifted",
     "dry-run",
@@ -63,14 +62,12 @@ pub const PLAYED: &[&str] = &[
     "one-zone",
     "other-check",
     "packing",
-    "packing-learnt",
     "parameters-broken",
     "parameters-changed",
     "parameters-late",
     "partial",
     "placement",
     "pod-group",
-    "pod-group-of-kubernetes",
     "pods-unbound",
     "prebuilt",
     "queue-budget",
@@ -116,6 +113,10 @@ enum Why {
     SharedMachines,
     /// It runs once for each of Setu's writes; `kills.rs` does this here.
     Killed,
+    /// It needs a newer Kubernetes than CI's set of versions has.
+    Newer,
+    /// It needs a driver that publishes devices as ResourceSlices.
+    NoDriver,
     /// It waits for more than ten minutes, in which no machine takes part.
     Long,
 }
@@ -125,6 +126,7 @@ const NOT_PLAYED: &[(&str, Why)] = &[
     ("apart-by-zone", Why::Remembered),
     ("claim-stays", Why::Long),
     ("cpu-job", Why::SharedMachines),
+    ("devices", Why::NoDriver),
     ("given-back", Why::Remembered),
     ("killed", Why::Killed),
     ("killed-in-shortage", Why::Remembered),
@@ -135,7 +137,9 @@ const NOT_PLAYED: &[(&str, Why)] = &[
     ("mended-nodeclassnotready", Why::NamesKwok),
     ("never-comes", Why::Weather),
     ("outage", Why::Shared),
+    ("packing-learnt", Why::SharedMachines),
     ("packing-smaller", Why::Weather),
+    ("pod-group-of-kubernetes", Why::Newer),
     ("preferred-zone", Why::Remembered),
     ("rack-out", Why::Weather),
     ("reservation-full", Why::Weather),
