@@ -14,7 +14,7 @@ mod stage;
 use ::setu::names;
 use beyond::{
     a_lost_node_is_replaced_in_its_zone, a_preempted_gang_gives_its_nodes_back,
-    another_capacity_type_is_tried_within_the_request, warm_nodes_are_taken_over,
+    another_capacity_type_is_tried_within_the_request,
 };
 use serde_json::{Value, json};
 use stage::{Queue, QueueObjects, Stage, condition, is, name};
@@ -257,9 +257,8 @@ async fn setu_serves_the_requests_of_kueues_own_check() {
         pods_are_placed_by_topology_from_zero_nodes(&stage),
         another_capacity_type_is_tried_within_the_request(&stage),
         a_preempted_gang_gives_its_nodes_back(&stage),
-        warm_nodes_are_taken_over(&stage),
     );
-    log("gangs got no capacity, failed, evicted, placed by topology, preempted, and on warm nodes");
+    log("gangs got no capacity, failed, evicted, placed by topology and preempted");
 
     for queue in foreign {
         let seen = queue.list_all().await;
