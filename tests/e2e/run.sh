@@ -50,5 +50,5 @@ cargo test -p setu-e2e --test scenarios
 joined
 # These have the AWS provider.
 cargo test -p setu-e2e --lib --bins --test cluster --test registries --test aws
-# Last, when nothing else works: Setu may cost no more beside Karpenter than twice what it did.
+# Last, because nothing else works then. Setu used 29 to 31 % of Karpenter's CPU time when this was written.
 SETU_BIN="$PWD/target/e2e/setu/debug/setu" cargo bench --locked -p setu-e2e --profile dev --bench compare -- --cell 32x2 --queue queue --most-share 60

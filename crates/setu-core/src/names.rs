@@ -39,6 +39,8 @@ pub const MAX_EXECUTION: &str = "kueue.x-k8s.io/max-exec-time-seconds";
 pub const MULTIKUEUE: &str = "kueue.x-k8s.io/multikueue";
 /// Kueue: annotation of every Workload that it creates for a Job which may grow and shrink while it runs.
 pub const ELASTIC_JOB: &str = "kueue.x-k8s.io/elastic-job";
+/// Kubeflow's trainer: label of a replicated job of a training runtime that says what the job does in a TrainJob.
+pub const TRAIN_JOB_STEP: &str = "trainer.kubeflow.org/trainjob-ancestor-step";
 /// Kueue: annotation of a Workload that replaces another one when such a Job grows: `namespace/name`.
 pub const SLICE_REPLACES: &str = "kueue.x-k8s.io/workload-slice-replacement-for";
 /// Kueue: condition of a Workload. While it is False the Workload is in no queue.

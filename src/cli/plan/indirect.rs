@@ -2,13 +2,13 @@
 
 use super::pod_sets::{framework, listed, number, text};
 use crate::cli::frameworks::{Framework, WorkloadOf};
+use crate::names;
 use serde_json::{Value, json};
 
 /// The kinds of components in which the AppWrapper controller finds the pods by itself.
 const FOUND: [&str; 8] =
     ["Pod", "Job", "JobSet", "PyTorchJob", "RayCluster", "RayJob", "Deployment", "StatefulSet"];
-/// The label of a replicated job that says what the job does in a TrainJob, and the value for the training itself.
-const ANCESTOR: &str = "trainer.kubeflow.org/trainjob-ancestor-step";
+/// The value of [`names::TRAIN_JOB_STEP`] for the training itself.
 const TRAINER: &str = "trainer";
 /// The name of the container that trains, and of the replicated job of MPI's workers.
 const NODE: &str = "node";
@@ -80,9 +80,10 @@ pub fn of_runtime(job: &Value, runtimes: &[Value]) -> Result<Vec<Value>, String>
                     for its Workload with `setu plan trainjob/NAME`"
             .to_owned());
     }
-    let mut set = runtime(job, runtimes)?.pointer("/spec/template").cloned().unwrap_or_default();
+    let runtime = runtime(job, runtimes)?;
+    let mut set = runtime.pointer("/spec/template").cloned().unwrap_or_default();
     put(&mut set, "kind", json!("JobSet"));
-    let policy = runtime(job, runtimes)?.pointer("/spec/mlPolicy").filter(|policy| !policy.is_null());
+    let policy = runtime.pointer("/spec/mlPolicy").filter(|policy| !policy.is_null());
     for replicated in
         set.pointer_mut("/spec/replicatedJobs").and_then(Value::as_array_mut).into_iter().flatten()
     {
@@ -106,7 +107,7 @@ fn as_trained(replicated: &mut Value, policy: Option<&Value>, job: &Value) -> Re
     let name = text(replicated, "/name").to_owned();
     let whose = format!("replicated job {name} of the runtime");
     let labels = replicated.pointer("/template/metadata/labels");
-    let ancestor = labels.and_then(|labels| labels.get(ANCESTOR)?.as_str()).map(str::to_owned);
+    let ancestor = labels.and_then(|labels| labels.get(names::TRAIN_JOB_STEP)?.as_str()).map(str::to_owned);
     let trains = ancestor.as_deref() == Some(TRAINER);
     let trainer = job.pointer("/spec/trainer").unwrap_or(&Value::Null);
     let nodes = number(trainer, "numNodes", "the trainer of the TrainJob")?;
@@ -210,7 +211,7 @@ mod tests {
     fn runtime(policy: &Value) -> Value {
         let replicated = |name: &str, step: &str, parallelism: i64| {
             json!({"name": name, "replicas": 3, "template": {
-                "metadata": {"labels": {(ANCESTOR): step}}, "spec": {"parallelism": parallelism, "template": pods()},
+                "metadata": {"labels": {(names::TRAIN_JOB_STEP): step}}, "spec": {"parallelism": parallelism, "template": pods()},
             }})
         };
         let jobs =

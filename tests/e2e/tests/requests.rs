@@ -188,14 +188,13 @@ async fn with_topology(stage: &Stage) -> Queue {
             "spec": {"nodeLabels": {"pool": queue.id}, "topologyName": queue.id},
         }))
         .await;
-    let requirement = |key: &str, values: &[&str]| json!({"key": key, "operator": "In", "values": values});
-    let requirements = json!([
-        requirement(names::INSTANCE_TYPE, &["g5.4xlarge"]),
-        requirement(names::CAPACITY_TYPE, &["on-demand"]),
-        requirement(names::ZONE, &["us-east-1a", "us-east-1b"]),
-    ]);
-    let patch = json!({"spec": {"template": {"spec": {"requirements": requirements}}}});
-    queue.patch("NodePool", queue.id, &patch).await;
+    queue
+        .restrict(&[
+            (names::INSTANCE_TYPE, &["g5.4xlarge"]),
+            (names::CAPACITY_TYPE, &["on-demand"]),
+            (names::ZONE, &["us-east-1a", "us-east-1b"]),
+        ])
+        .await;
     let resource = |name: &str, quota: &str| json!({"name": name, "nominalQuota": quota});
     let resources = [resource("cpu", "100"), resource("memory", "1000Gi"), resource("nvidia.com/gpu", "100")];
     let group = json!({

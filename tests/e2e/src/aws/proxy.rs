@@ -224,15 +224,10 @@ impl ProxyShared {
         (state.calls.len() - 1, treatment)
     }
 
-    fn done(&self, call: usize) {
+    /// Changes what is recorded of a call.
+    fn record(&self, call: usize, change: impl FnOnce(&mut ProviderCall)) {
         if let Some(call) = self.state().calls.get_mut(call) {
-            call.done = Some(Instant::now());
-        }
-    }
-
-    fn refused(&self, call: usize) {
-        if let Some(call) = self.state().calls.get_mut(call) {
-            call.fault.get_or_insert(CallFault::Refused);
+            change(call);
         }
     }
 
@@ -297,7 +292,7 @@ async fn answer(shared: Arc<ProxyShared>, request: Request<Incoming>) -> Result<
         "ec2:CreateFleet" => {
             let answer = fleet::create(shared, &form).await?;
             if answer.contains("<errorCode>") {
-                shared.refused(call);
+                shared.record(call, |call| _ = call.fault.get_or_insert(CallFault::Refused));
             }
             xml(StatusCode::OK, answer)?
         }
@@ -317,7 +312,7 @@ async fn answer(shared: Arc<ProxyShared>, request: Request<Incoming>) -> Result<
         }
         _ => shared.moto.pass(Request::from_parts(head, Full::from(body))).await?.map(Full::from),
     };
-    shared.done(call);
+    shared.record(call, |call| call.done = Some(Instant::now()));
     if treatment.lost {
         bail!("the answer to {action} is lost");
     }

@@ -19,13 +19,9 @@ fn job_is(seen: &QueueObjects, job: &str, kind: &str) -> bool {
 /// The next capacity type of the policy is tried within the same request.
 pub async fn another_capacity_type_is_tried_within_the_request(stage: &Stage) {
     let queue = stage.queue("capacity-types", names::REQUEST_CLASS).await;
-    let requirement = |key: &str, values: &[&str]| json!({"key": key, "operator": "In", "values": values});
-    let requirements = json!([
-        requirement(names::INSTANCE_TYPE, &["g5.4xlarge"]),
-        requirement(names::CAPACITY_TYPE, &["spot", "on-demand"]),
-    ]);
-    let patch = json!({"spec": {"template": {"spec": {"requirements": requirements}}}});
-    queue.patch("NodePool", queue.id, &patch).await;
+    queue
+        .restrict(&[(names::INSTANCE_TYPE, &["g5.4xlarge"]), (names::CAPACITY_TYPE, &["spot", "on-demand"])])
+        .await;
     queue.weather(&json!([{"capacityType": "spot", "capacity": 1}])).await;
     queue.submit(vec![queue.job("train", 3, None)]).await;
     let runs = |s: &QueueObjects| s.all_are(1, "Admitted") && s.runs(3);

@@ -192,6 +192,15 @@ impl Queue {
         api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
     }
 
+    /// Restricts the queue's NodePool to these values of labels.
+    pub async fn restrict(&self, labels: &[(&str, &[&str])]) {
+        let requirement =
+            |(key, values): &(&str, &[&str])| json!({"key": key, "operator": "In", "values": values});
+        let requirements: Vec<Value> = labels.iter().map(requirement).collect();
+        let patch = json!({"spec": {"template": {"spec": {"requirements": requirements}}}});
+        self.patch("NodePool", self.id, &patch).await;
+    }
+
     /// Deletes a cluster-scoped object.
     pub async fn delete(&self, kind: &str, name: &str) {
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource(kind));
