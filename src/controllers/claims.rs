@@ -6,13 +6,17 @@
 
 use super::context::Context;
 use super::memory::{lock, workload_of};
+use super::plans;
 use super::queue::Action;
 use super::summary::{ClaimSummary, WorkloadSummary};
 use crate::api::{AdmissionCheck, NodeClaim, Workload};
 use crate::cluster::guard::Guarded;
+use crate::effects::warm::{self, KeptFor};
 use crate::effects::{call, claims, handover};
 use crate::error::Error;
-use crate::gang::custody::{OrphanReason, OwnerStatus, orphan_reason};
+use crate::gang::custody::{
+    Disposition, OrphanReason, OwnerStatus, disposition_without_request, orphan_reason,
+};
 use crate::gang::identity::{gang_label, gang_of};
 use crate::gang::request::owner_of;
 use crate::names;
@@ -143,11 +147,8 @@ async fn end(sweeper: &Sweeper, claim: &NodeClaim, now: Timestamp) -> Result<(),
         return Ok(());
     };
     let Some(reason) = orphaned_now(sweeper, &current, now).await? else { return Ok(()) };
-    let client = context.client_of(claim.label(names::WORKLOAD_UID));
-    if current.is_handing_back() {
-        // Other pods may be on its Node.
-        let left = handover::hand_back_all(client, vec![current]).await;
-        return left.failed.map_or(Ok(()), Err);
+    if release(context, &current, reason, now).await? {
+        return Ok(());
     }
     tracing::info!(
         nodeclaim = name,
@@ -155,10 +156,39 @@ async fn end(sweeper: &Sweeper, claim: &NodeClaim, now: Timestamp) -> Result<(),
         reason = reason.name(),
         "deleting an orphaned NodeClaim"
     );
-    claims::delete(client, &name, &uid).await?;
+    claims::delete(context.client_of(claim.label(names::WORKLOAD_UID)), &name, &uid).await?;
     context.claim_records.deleted(&name, &uid);
     metrics::swept(reason);
     Ok(())
+}
+
+/// Hands back or keeps an orphaned claim that is not to be deleted. Returns false if it is to be deleted, or if Setu may not
+/// change it.
+async fn release(
+    context: &Context,
+    claim: &NodeClaim,
+    reason: OrphanReason,
+    now: Timestamp,
+) -> Result<bool, Error> {
+    let client = context.client_of(claim.label(names::WORKLOAD_UID));
+    let claims = vec![claim.clone()];
+    let left = if claim.is_handing_back() {
+        // Other pods may be on its Node.
+        handover::hand_back_all(client, claims).await
+    } else {
+        let owner = request_owner(context, claim).await?;
+        let Some(owner) = owner.filter(|_| reason == OrphanReason::WorkloadGone) else { return Ok(false) };
+        let check = claim.annotation(names::CHECK);
+        let (policy, _) = plans::policy(context, &owner, check);
+        match disposition_without_request(claim, &owner, policy.release) {
+            Disposition::Delete => return Ok(false),
+            Disposition::HandBack => handover::hand_back_all(client, claims).await,
+            Disposition::KeepWarm => {
+                warm::keep_all(client, claims, &KeptFor::of(&owner, check, &policy, now)).await
+            }
+        }
+    };
+    left.failed.map_or(Ok(left.forbidden.is_empty()), Err)
 }
 
 /// Whether the caches show that pods may run on its node. That holds for most claims, and then nothing is read.
@@ -217,10 +247,15 @@ async fn orphaned_now(
     }
 }
 
+/// The Workload that owns the ProvisioningRequest of the claim, if the claim was made for a request.
+async fn request_owner(context: &Context, claim: &NodeClaim) -> Result<Option<Workload>, Error> {
+    let Some((namespace, name, uid)) = owner_of(claim) else { return Ok(None) };
+    context.read_owner(namespace, name, uid).await
+}
+
 /// Whether the Workload that owns the claim's ProvisioningRequest runs. It keeps its nodes even if the request was deleted.
 async fn owner_runs(context: &Context, claim: &NodeClaim) -> Result<bool, Error> {
-    let Some((namespace, name, uid)) = owner_of(claim) else { return Ok(false) };
-    let owner = context.read_owner(namespace, name, uid).await?;
+    let owner = request_owner(context, claim).await?;
     // Of an evicted Workload, Kueue clears Admitted once its pods are gone.
     Ok(owner.is_some_and(|owner| owner.is("Admitted") && !owner.is("Finished")))
 }

@@ -132,6 +132,7 @@ fn unmarked(uid: Option<&str>) -> Map<String, Value> {
         names::DO_NOT_REPAIR,
         names::HOLD_UNTIL,
         names::WORKLOAD,
+        names::OWNER,
         names::CHECK,
         names::TAKEN_OVER,
         names::HANDING_BACK,
@@ -267,7 +268,7 @@ mod tests {
         assert_eq!(patch["metadata"]["labels"][names::GENERATION], Value::Null);
         assert_eq!(patch["metadata"]["annotations"][names::GENERATION], Value::Null);
         assert_eq!(patch["metadata"]["labels"].as_object().unwrap().len(), 6);
-        assert_eq!(patch["metadata"]["annotations"].as_object().unwrap().len(), 10);
+        assert_eq!(patch["metadata"]["annotations"].as_object().unwrap().len(), 11);
         let untainted = node_without_ours(&Node::default());
         assert_eq!(untainted.get("spec"), None);
         assert_eq!(untainted["metadata"].get("resourceVersion"), None);

@@ -4,13 +4,14 @@
 //! keeps the marks of its last gang until the next one marks it, and that is repeated until it succeeds.
 
 use crate::api::duration::Span;
-use crate::api::{Node, NodeClaim};
+use crate::api::{Node, NodeClaim, Workload};
 use crate::cluster::guard::Guarded;
 use crate::effects::handover::{LetGo, NotReleased};
 use crate::effects::{call, merge, patch_params, write};
 use crate::error::Error;
 use crate::names;
-use crate::plan::warm::is_free;
+use crate::plan::warm::{is_free, key};
+use crate::policy::Policy;
 use crate::words::to_the_second;
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
@@ -40,6 +41,15 @@ pub struct KeptFor {
     pub until: Timestamp,
 }
 
+impl KeptFor {
+    /// For the next gang of the LocalQueue of this Workload, whose nodes have this check and policy.
+    pub fn of(workload: &Workload, check: &str, policy: &Policy, now: Timestamp) -> Self {
+        let queue = workload.local_queue();
+        let until = now.checked_add(policy.warm_for.signed()).unwrap_or(Timestamp::MAX);
+        Self { key: key(&queue, check), queue, since: now, until }
+    }
+}
+
 /// Keeps these claims for a next gang, in parallel.
 pub async fn keep_all(client: &Client, claims: Vec<NodeClaim>, keeping: &KeptFor) -> LetGo {
     let answers = stream::iter(claims)
@@ -60,8 +70,8 @@ async fn keep(client: &Client, claim: &NodeClaim, keeping: &KeptFor) -> Result<(
         "uid": claim.metadata.uid,
         "labels": labels,
         "annotations": {
-            names::WORKLOAD: null, names::TAKEN_OVER: null, names::SLOT: null, names::GENERATION: null,
-            names::TERMS: null,
+            names::WORKLOAD: null, names::OWNER: null, names::TAKEN_OVER: null, names::SLOT: null,
+            names::GENERATION: null, names::TERMS: null,
             names::WARM_QUEUE: keeping.queue,
             names::WARM_SINCE: to_the_second(keeping.since),
             names::HOLD_UNTIL: to_the_second(keeping.until),
@@ -107,11 +117,12 @@ pub async fn take_over(
         "annotations": {
             names::WARM_QUEUE: null, names::WARM_SINCE: null,
             names::WORKLOAD: wanted.annotation(names::WORKLOAD),
+            names::OWNER: optional(wanted, names::OWNER),
             names::CHECK: wanted.annotation(names::CHECK),
             names::HOLD_UNTIL: wanted.annotation(names::HOLD_UNTIL),
-            names::TERMS: wanted.metadata.annotations.as_ref().and_then(|all| all.get(names::TERMS)),
+            names::TERMS: optional(wanted, names::TERMS),
             names::TAKEN_OVER: to_the_second(now),
-            names::DO_NOT_REPAIR: repair(wanted),
+            names::DO_NOT_REPAIR: optional(wanted, names::DO_NOT_REPAIR),
             names::SLOT: slot(wanted),
             names::GENERATION: wanted.generation().to_string(),
         },
@@ -156,8 +167,9 @@ fn marks(claim: &NodeClaim, node: &Node) -> Value {
             "labels": ownership(claim),
             "annotations": {
                 names::DO_NOT_DISRUPT: "true",
-                names::DO_NOT_REPAIR: repair(claim),
+                names::DO_NOT_REPAIR: optional(claim, names::DO_NOT_REPAIR),
                 names::WORKLOAD: claim.annotation(names::WORKLOAD),
+                names::OWNER: optional(claim, names::OWNER),
                 names::CHECK: claim.annotation(names::CHECK),
                 names::HOLD_UNTIL: claim.annotation(names::HOLD_UNTIL),
                 names::SLOT: slot(claim),
@@ -168,9 +180,9 @@ fn marks(claim: &NodeClaim, node: &Node) -> Value {
     })
 }
 
-/// The annotation value that keeps Karpenter's repair away; null if it is not kept away.
-fn repair(claim: &NodeClaim) -> Option<&str> {
-    Some(claim.annotation(names::DO_NOT_REPAIR)).filter(|value| !value.is_empty())
+/// Value of an annotation; null if the claim does not have it.
+fn optional<'c>(claim: &'c NodeClaim, key: &str) -> Option<&'c str> {
+    Some(claim.annotation(key)).filter(|value| !value.is_empty())
 }
 
 /// Its slot as an annotation value; null if it has none.

@@ -1,6 +1,7 @@
 //! The Events that a gang's owner gets in the embedded cluster, and their objects.
 
 use crate::train;
+use crate::world::in_virtual_time;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use setu::cluster::lease::Timing;
@@ -27,11 +28,6 @@ fn cluster() -> SimCluster {
     let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse::<Timestamp>().unwrap());
     let policy = json!({"apiVersion": "setu.kueue.x-k8s.io/v1alpha1", "kind": "Policy"});
     SimCluster::start(7, &clock, &controller_name_of(ID), serde_json::from_value(policy).unwrap())
-}
-
-fn in_virtual_time<T>(work: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-    runtime.unwrap().block_on(work)
 }
 
 /// Runs a gang of two to its end. Returns the Events that Setu wrote.

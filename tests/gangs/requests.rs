@@ -1,6 +1,6 @@
 //! The second front-end on the embedded cluster: gangs of ProvisioningRequests that Kueue's own check makes.
 
-use crate::world::{self, is};
+use crate::world::{self, in_virtual_time, is};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use setu::app::uninstall;
@@ -13,6 +13,7 @@ use setu::sim::cluster::{Setu, SimCluster, Start};
 use setu::sim::scenario;
 use setu_sim::api::kinds;
 use setu_sim::api::{Preconditions, User};
+use setu_sim::faults::WriteFault;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,6 +32,11 @@ const FOREIGN: &str = "check-capacity.autoscaling.x-k8s.io";
 impl Stage {
     /// A queue whose only check is Kueue's own, for this class.
     fn new(class: &str, defaults: &str) -> Self {
+        Self::with_fault(None, class, defaults)
+    }
+
+    /// The same with a fault at one of Setu's writes.
+    fn with_fault(plan: Option<(usize, WriteFault)>, class: &str, defaults: &str) -> Self {
         let (mut cluster, admin) = world::cluster(ID, world::policy(&format!("defaults: {defaults}")));
         // The name of a check's controller cannot be changed, so the check is made anew.
         admin.delete(&kinds::ADMISSION_CHECK, "", ID, Preconditions::default()).unwrap();
@@ -43,7 +49,7 @@ impl Stage {
         check["metadata"]["name"] = json!(ID);
         admin.create(&kinds::PROVISIONING_REQUEST_CONFIG, config).unwrap();
         admin.create(&kinds::ADMISSION_CHECK, check).unwrap();
-        let setu = cluster.start_setu(&Start { options: SERVED, ..Start::default() });
+        let setu = cluster.start_setu(&Start { options: SERVED, plan, ..Start::default() });
         Self { cluster, setu, admin }
     }
 
@@ -89,12 +95,15 @@ impl Stage {
 
     /// Finishes the Workload, as Kueue does when its Job is done.
     fn finish(&self) {
-        let name = self.workload().unwrap()["metadata"]["name"].as_str().unwrap().to_owned();
-        let finished = json!({"status": {"conditions": [{
+        let workload = self.workload().unwrap();
+        let mut conditions = workload["status"]["conditions"].as_array().unwrap().clone();
+        conditions.push(json!({
             "type": "Finished", "status": "True", "reason": "Succeeded", "message": "",
             "lastTransitionTime": "2026-01-01T00:00:00Z",
-        }]}});
-        self.admin.merge_status(&kinds::WORKLOAD, ID, &name, &finished).unwrap();
+        }));
+        let name = workload["metadata"]["name"].as_str().unwrap();
+        let finished = json!({"status": {"conditions": conditions}});
+        self.admin.merge_status(&kinds::WORKLOAD, ID, name, &finished).unwrap();
     }
 
     /// Adds a check to the queue that another controller answers, and makes it active.
@@ -160,6 +169,20 @@ impl Stage {
         self.admin.delete(&kinds::PROVISIONING_REQUEST, ID, &name, Preconditions::default()).unwrap();
     }
 
+    /// Waits until this holds, and starts another Setu when a fault has killed one.
+    async fn until_despite_kills(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
+        for _ in 0..3_000 {
+            if holds(self) {
+                return;
+            }
+            if !self.cluster.deaths().is_empty() {
+                self.setu = self.cluster.start_setu(&Start { options: SERVED, ..Start::default() });
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        self.until(what, 0, |_| false).await;
+    }
+
     async fn until(&self, what: &str, seconds: u64, mut holds: impl FnMut(&Self) -> bool) {
         for _ in 0..seconds * 100 {
             if holds(self) {
@@ -195,6 +218,29 @@ async fn a_gang_is_provisioned_for_the_request_and_its_nodes_go_when_the_job_fin
     assert_eq!(stage.workload().unwrap()["metadata"]["annotations"].get(names::journal_key(ID)), None);
     stage.finish();
     stage.until("no node is left", 60, |s| s.claims().is_empty()).await;
+}
+
+/// Takes the gang of a request from its submission until its nodes are gone, with a fault at one of Setu's writes. Returns the
+/// first Setu's writes.
+async fn come_and_go(plan: Option<(usize, WriteFault)>) -> usize {
+    let mut stage = Stage::with_fault(plan, names::REQUEST_CLASS, "{}");
+    let first = Arc::clone(&stage.setu.wire);
+    stage.job("gang");
+    stage.until_despite_kills(&format!("it is admitted, {plan:?}"), |s| s.is("Admitted")).await;
+    assert_eq!(stage.claims().len(), 2, "{plan:?}");
+    stage.finish();
+    stage.until_despite_kills(&format!("no node is left, {plan:?}"), |s| s.claims().is_empty()).await;
+    first.written().len()
+}
+
+#[test]
+fn a_gang_of_a_request_comes_and_goes_whatever_fault_meets_whichever_write() {
+    let writes = in_virtual_time(come_and_go(None));
+    for fault in WriteFault::ALL {
+        for write in 0..writes {
+            in_virtual_time(come_and_go(Some((write, fault))));
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -246,6 +292,35 @@ async fn a_request_deleted_by_hand_takes_no_nodes_from_a_running_gang() {
     assert_eq!(stage.claims().len(), 2);
     stage.finish();
     stage.until("no node is left", 60, |s| s.claims().is_empty()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_are_kept_warm_even_if_the_request_goes_before_the_finish_is_seen() {
+    let stage = Stage::new(names::REQUEST_CLASS, "{custody: {release: Warm, warmFor: 1h}}");
+    stage.job("first");
+    stage.until("it is admitted", 120, |s| s.is("Admitted")).await;
+    let first = stage.claim_names();
+    // Kueue deletes the request as soon as its Workload has finished.
+    stage.setu.wire.silence("/workloads");
+    stage.finish();
+    stage.delete_request();
+    let warm = |claim: &Arc<Value>| claim["metadata"]["labels"][names::WARM].is_string();
+    let are_kept = |s: &Stage| s.claim_names() == first && s.claims().iter().all(warm);
+    stage.until("its nodes are kept", 60, are_kept).await;
+    for claim in stage.claims() {
+        assert_eq!(claim["metadata"]["annotations"].get(names::OWNER), None, "it belongs to nobody");
+    }
+    let done = stage.workload().unwrap()["metadata"]["name"].as_str().unwrap().to_owned();
+    stage.admin.delete(&kinds::JOB, ID, "first", Preconditions::default()).unwrap();
+    stage
+        .until("the Workload is gone", 60, |s| s.workload().is_none_or(|w| w["metadata"]["name"] != *done))
+        .await;
+    stage.job("second");
+    stage.until("the second is admitted", 120, |s| s.is("Admitted")).await;
+    assert_eq!(stage.claim_names(), first, "it runs on the same nodes");
+    stage.delete_request();
+    tokio::time::sleep(Duration::from_mins(20)).await;
+    assert_eq!(stage.claim_names(), first, "they belong to the second now, which still runs");
 }
 
 #[tokio::test(start_paused = true)]

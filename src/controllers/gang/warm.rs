@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::gang::Journal;
 use crate::gang::observed::Observed;
 use crate::names;
-use crate::plan::warm::{key, matches};
+use crate::plan::warm::matches;
 use crate::policy::Policy;
 use crate::telemetry::metrics::{self, WarmResult};
 use futures::{StreamExt, stream};
@@ -100,8 +100,6 @@ pub(super) async fn keep(
     workload: &Workload,
     claims: Vec<NodeClaim>,
 ) -> LetGo {
-    let (since, queue) = (scope.now(), workload.local_queue());
-    let until = since.checked_add(policy.warm_for.signed()).unwrap_or(Timestamp::MAX);
-    let keeping = KeptFor { key: key(&queue, &scope.identity.check), queue, since, until };
+    let keeping = KeptFor::of(workload, &scope.identity.check, policy, scope.now());
     effects::keep_all(scope.client, claims, &keeping).await
 }

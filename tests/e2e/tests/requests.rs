@@ -14,7 +14,7 @@ mod stage;
 use ::setu::names;
 use beyond::{
     a_lost_node_is_replaced_in_its_zone, a_preempted_gang_gives_its_nodes_back,
-    another_capacity_type_is_tried_within_the_request,
+    another_capacity_type_is_tried_within_the_request, warm_nodes_are_taken_over,
 };
 use serde_json::{Value, json};
 use stage::{Queue, QueueObjects, Stage, condition, is, name};
@@ -256,8 +256,9 @@ async fn setu_serves_the_requests_of_kueues_own_check() {
         pods_are_placed_by_topology_from_zero_nodes(&stage),
         another_capacity_type_is_tried_within_the_request(&stage),
         a_preempted_gang_gives_its_nodes_back(&stage),
+        warm_nodes_are_taken_over(&stage),
     );
-    log("gangs got no capacity, failed, evicted, placed by topology and preempted");
+    log("gangs got no capacity, failed, evicted, placed by topology, preempted, and on warm nodes");
 
     for queue in foreign {
         let seen = queue.list_all().await;
@@ -266,5 +267,45 @@ async fn setu_serves_the_requests_of_kueues_own_check() {
         assert_eq!((request.get("status"), request["metadata"].get("annotations")), (None, None));
         stage.clear(&queue).await;
     }
+    stage.end();
+}
+
+/// Setu is killed after one of its writes while a gang comes and goes, and is started again. Returns whether there was such a write.
+async fn comes_and_goes_despite_a_kill_after(write: u64, stage: &mut Stage, queue: &Queue) -> bool {
+    stage.setu.kill();
+    stage.setu.start(Some(write)).unwrap();
+    queue.submit(vec![queue.job("train", 2, Some("2s"))]).await;
+    let is_over = |s: &QueueObjects| s.all_are(1, "Finished") && s.claims.is_empty() && s.requests.is_empty();
+    let deadline = Instant::now() + Duration::from_secs(120);
+    let mut was_killed = false;
+    loop {
+        let seen = queue.list_all().await;
+        if is_over(&seen) {
+            break;
+        }
+        let log = || stage.setu.log_tail(25);
+        assert!(Instant::now() < deadline, "killed after write {write}: not over\n{seen:#?}\n{}", log());
+        assert!(seen.claims.len() <= 2 && seen.requests.len() <= 1, "killed after write {write}: {seen:#?}");
+        if stage.setu.ended().unwrap().is_some() {
+            was_killed = true;
+            stage.setu.start(None).unwrap();
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    stage.clear(queue).await;
+    was_killed
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes minutes"]
+async fn a_gang_comes_and_goes_whichever_write_setu_is_killed_after() {
+    let mut stage = Stage::set().await;
+    let queue = stage.queue("killed", names::REQUEST_CLASS).await;
+    let mut writes = 0;
+    while comes_and_goes_despite_a_kill_after(writes + 1, &mut stage, &queue).await {
+        writes += 1;
+    }
+    println!("killed after each of {writes} writes");
+    assert!(writes > 5, "Setu writes more than that for a gang of two");
     stage.end();
 }

@@ -134,6 +134,17 @@ pub fn disposition(
     }
 }
 
+/// How a claim is given up whose ProvisioningRequest is gone, and whose owner does not run. Kueue deletes the request, and the
+/// journal with it, as soon as its owner finishes.
+pub fn disposition_without_request(claim: &NodeClaim, owner: &Workload, release: Release) -> Disposition {
+    let used = owner.is("Admitted") && owner.is("Finished") && claim.is("Initialized");
+    match release {
+        Release::HandBack if used => Disposition::HandBack,
+        Release::Warm if used => Disposition::KeepWarm,
+        _ => Disposition::Delete,
+    }
+}
+
 /// Claims that a gang lets go, by what becomes of them.
 #[derive(Clone, Debug, Default)]
 pub struct Released {
@@ -348,6 +359,27 @@ mod tests {
             disposition(&gone, &Reservation::Gone(Ending::Finished), None, &policy),
             Disposition::Delete
         );
+    }
+
+    #[test]
+    fn initialized_nodes_of_a_request_that_went_when_its_owner_finished_are_kept_or_handed_back() {
+        let mut initialized = claim(None);
+        let condition = json!({"type": "Initialized", "status": "True", "reason": "", "message": "", "lastTransitionTime": at(0).to_string()});
+        initialized.status = Some(serde_json::from_value(json!({"conditions": [condition]})).unwrap());
+        let finished = workload(&[("Admitted", "True", "Admitted"), ("Finished", "True", "Succeeded")]);
+        let unused = workload(&[("Finished", "True", "Succeeded")]);
+        let evicted = workload(&[("Admitted", "True", "Admitted"), ("Evicted", "True", "Preempted")]);
+        for (release, expected) in [
+            (Release::Delete, Disposition::Delete),
+            (Release::HandBack, Disposition::HandBack),
+            (Release::Warm, Disposition::KeepWarm),
+        ] {
+            assert_eq!(disposition_without_request(&initialized, &finished, release), expected);
+            assert_eq!(disposition_without_request(&claim(None), &finished, release), Disposition::Delete);
+            for other in [&unused, &evicted] {
+                assert_eq!(disposition_without_request(&initialized, other, release), Disposition::Delete);
+            }
+        }
     }
 
     #[test]

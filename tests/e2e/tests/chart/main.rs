@@ -11,6 +11,7 @@
 #![allow(dead_code, missing_docs, reason = "the world is shared with the scenarios, which use all of it")]
 
 mod admission;
+mod commands;
 mod helm;
 mod hooks;
 mod install;

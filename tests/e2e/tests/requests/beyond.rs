@@ -1,4 +1,5 @@
-//! Gangs of requests that need more than free capacity: another capacity type, another gang's quota, or a node in place of a lost one.
+//! Gangs of requests that need more than free capacity: another capacity type, another gang's quota or nodes, or a node in place of a
+//! lost one.
 
 use crate::stage::{Queue, QueueObjects, Stage, is, name};
 use ::setu::names;
@@ -56,6 +57,23 @@ pub async fn a_preempted_gang_gives_its_nodes_back(stage: &Stage) {
     let again = |s: &QueueObjects| job_is(s, "urgent", "Finished") && patient(s) && s.claims.len() == 2;
     stage.until(&queue, ("it runs again", 120), again).await;
     stage.clear(&queue).await;
+}
+
+/// The nodes of a gang that has finished are kept for the next gang of the queue, which takes them over.
+pub async fn warm_nodes_are_taken_over(stage: &Stage) {
+    let queue = stage.queue("warm", names::REQUEST_CLASS).await;
+    queue.patch("NodePool", queue.id, &json!({"spec": {"limits": {"nodes": "2"}}})).await;
+    queue.submit(vec![queue.job("first", 2, Some("2s"))]).await;
+    let kept =
+        |s: &QueueObjects| job_is(s, "first", "Finished") && s.requests.is_empty() && s.nodes.len() == 2;
+    let before = stage.until(&queue, ("its nodes are kept", 120), kept).await;
+    queue.submit(vec![queue.job("second", 2, None)]).await;
+    let runs = |s: &QueueObjects| job_is(s, "second", "Admitted") && s.runs(2);
+    let after = stage.until(&queue, ("the next gang runs", 90), runs).await;
+    assert_eq!(nodes(&after), nodes(&before));
+    queue.delete_jobs().await;
+    let is_empty = |s: &QueueObjects| s.nodes.is_empty() && s.workloads.is_empty();
+    stage.until(&queue, ("the nodes are given up", 240), is_empty).await;
 }
 
 /// A node of a gang that is placed by topology is lost. The new node is in the same zone, and the gang stays admitted.

@@ -20,12 +20,13 @@ use std::time::{Duration, Instant};
 
 const POLL: Duration = Duration::from_millis(500);
 /// The nodes of a gang in the queue `topology` are in one zone, as its Jobs require. In the queue `failing` nothing is tried twice
-/// within a request.
+/// within a request. The queue `warm` keeps nodes for its next gang.
 const POLICY: &str = "{apiVersion: setu.kueue.x-k8s.io/v1alpha1, kind: Policy, \
     defaults: {retry: {inCheck: {limit: 20, base: 3s, max: 3s}}}, \
     checks: {topology: {colocation: {topologyKey: topology.kubernetes.io/zone, mode: Required}}, \
     failing: {retry: {inCheck: {limit: 0}}}, \
-    capacity-types: {capacityTypes: [spot, on-demand]}}}";
+    capacity-types: {capacityTypes: [spot, on-demand]}, \
+    warm: {custody: {release: Warm, warmFor: 60s}}}}";
 
 pub struct Stage {
     pub stack: Stack,
@@ -82,9 +83,10 @@ impl Stage {
         let client = stack.client().unwrap();
         let crd = serde_json::to_value(ProvisioningParameters::crd()).unwrap();
         apply::all(&client, vec![crd]).await.unwrap();
-        for file in ["manifests/rbac.yaml", "examples/rbac/setu-provisioning-requests.yaml"] {
-            apply::path(&client, &root().join(file)).await.unwrap();
+        for file in ["setu-provisioning-requests.yaml", "setu-hand-back.yaml"] {
+            apply::path(&client, &root().join("examples/rbac").join(file)).await.unwrap();
         }
+        apply::path(&client, &root().join("manifests/rbac.yaml")).await.unwrap();
         apply::yaml(&client, &policies()).await.unwrap();
         let kubeconfig = stack.kubeconfig_of(KUEUE_NAMESPACE, "setu").await.unwrap();
         let folder = stack.folder().join("requests");
