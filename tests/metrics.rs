@@ -8,9 +8,9 @@ use setu::api::NodeClaim;
 use setu::gang::StateName;
 use setu::gang::custody::OrphanReason;
 use setu::names;
-use setu::plan::gates::Gate;
+use setu::plan::gates::{Gate, GateResult};
 use setu::telemetry::metrics::catalog::{self, Metric, MetricKind};
-use setu::telemetry::metrics::{self, Checked, Counted, NodeCosts, Reload, Unpublished, Unsent, WarmResult};
+use setu::telemetry::metrics::{self, Counted, NodeCosts, Reload, Unpublished, Unsent, WarmResult};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
@@ -54,8 +54,8 @@ fn record_all(gangs: u32) {
         metrics::wasted("InsufficientCapacity", 12);
         metrics::wasted_cost(["gpu", "spot", "InsufficientCapacity"], "98.32".parse().unwrap());
         metrics::kept_warm(&kept(&pool), WarmResult::Reused, Timestamp::UNIX_EPOCH);
-        metrics::gate(Gate::Capacity, &pool, Checked::Passed);
-        metrics::gate(Gate::Quota, "research", Checked::Warned);
+        metrics::gate(Gate::Capacity, &pool, GateResult::Passed);
+        metrics::gate(Gate::Quota, "research", GateResult::Warned);
         metrics::api_request(&Method::PATCH, "workloads", Some(200));
         metrics::api_request(&Method::POST, "nodeclaims", None);
     }

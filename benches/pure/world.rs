@@ -3,7 +3,7 @@
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use setu::api::{ClusterQueue, Workload};
-use setu::plan::{Cluster, OptionSelection, Outcome, PlanObjects, Request, plan};
+use setu::plan::{Cluster, OptionSelection, Outcome, PlanObjects, PlanRequest, plan};
 use setu::policy::Policy;
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -64,7 +64,7 @@ impl World {
     /// Plans it.
     pub fn plan(&self) -> Outcome {
         let cluster = Cluster::with(Some(&self.queue), &self.objects);
-        let request = Request {
+        let request = PlanRequest {
             workload: &self.workload,
             check: "prov",
             our_checks: &["prov".to_owned()],

@@ -4,7 +4,7 @@ use crate::api::{AdmissionCheck, Node, NodeClaim, RawParameters, Workload};
 use crate::cluster::lease::Shards;
 use crate::cluster::outage::Outage;
 use crate::cluster::store::{Keeping, Object, Store, differ_in_version};
-use crate::cluster::watch::{StartGates, Touched, watch, watch_keeping};
+use crate::cluster::watch::{FirstLists, Touched, watch, watch_keeping};
 use crate::controllers::Context;
 use crate::controllers::context::{ContextParts, Options, Wakers};
 use crate::controllers::plan_kinds::{OnPlanChange, PlanStores};
@@ -53,12 +53,12 @@ pub struct Feeds {
 impl Feeds {
     /// Starts every watch.
     pub fn start(parts: ContextParts, shards: Shards, outage: Outage) -> (Self, Arc<Context>) {
-        let (client, options, gates) = (parts.client.clone(), parts.options, StartGates::default());
+        let (client, options, lists) = (parts.client.clone(), parts.options, FirstLists::default());
         let plans = Plans::default();
-        let mut watches = Watches { client, gates: gates.clone(), reactions: Vec::new() };
+        let mut watches = Watches { client, lists: lists.clone(), reactions: Vec::new() };
         let (stores, changes) = watches.start(options, &plans);
         let (wake, woken) = wakers();
-        let context = Arc::new(Context::new(parts, shards, stores, (gates, wake, outage)));
+        let context = Arc::new(Context::new(parts, shards, stores, (lists, wake, outage)));
         let of_plans = Arc::clone(&context);
         tokio::spawn(at_most_every(PACE, plans.0.subscribe(), move || of_plans.wake_waiting()));
         watches.reactions.into_iter().for_each(|start| start(&context));
@@ -102,15 +102,15 @@ type Reaction = Box<dyn FnOnce(&Arc<Context>)>;
 /// Starts watches, and keeps what follows from their changes until there is a context.
 struct Watches {
     client: Client,
-    gates: StartGates,
+    lists: FirstLists,
     reactions: Vec<Reaction>,
 }
 
 impl Watches {
     /// Watches every kind.
     fn start(&mut self, options: Options, plans: &Plans) -> (Stores, Changes) {
-        let (client, gates) = (self.client.clone(), self.gates.clone());
-        let (all, open) = (Config::default, Some(&gates));
+        let (client, lists) = (self.client.clone(), self.lists.clone());
+        let (all, open) = (Config::default, Some(&lists));
         // Kinds with thousands of objects are kept packed.
         let workloads =
             watch_keeping("workloads", Api::all(client.clone()), all(), open, workloads::WORKLOADS);
@@ -123,7 +123,7 @@ impl Watches {
             Store::default()
         };
         let (requests, all_workloads) = self.requests(serves_requests, workloads.store);
-        let plan = PlanStores::watch(&client, &gates, &mut PlanReactions { watches: self, plans });
+        let plan = PlanStores::watch(&client, &lists, &mut PlanReactions { watches: self, plans });
         let ours = all().labels(&format!("{}={}", names::MANAGED_BY, names::SETU));
         let claims = watch_keeping("nodeclaims", Api::all(client.clone()), ours, open, CLAIMS);
         let nodes = self.nodes();
@@ -163,7 +163,7 @@ impl Watches {
         config: Config,
         act: impl FnMut(&Context, &K) + Send + 'static,
     ) -> Store<K> {
-        let watched = watch(kind, Api::all(self.client.clone()), config, Some(&self.gates));
+        let watched = watch(kind, Api::all(self.client.clone()), config, Some(&self.lists));
         self.react(watched.touched, act);
         watched.store
     }
@@ -185,7 +185,7 @@ impl Watches {
         are_served: bool,
         of_kueue: Store<Workload, WorkloadSummary>,
     ) -> (Requests, Workloads) {
-        let (requests, changes) = workloads::watch(&self.client, are_served.then_some(&self.gates));
+        let (requests, changes) = workloads::watch(&self.client, are_served.then_some(&self.lists));
         if let Some(changes) = changes {
             self.react(changes, Context::request_touched);
         }
@@ -196,8 +196,8 @@ impl Watches {
     fn nodes(&mut self) -> Store<Node> {
         let keeping = Keeping { packed: true, is_heartbeat: Some(differ_in_version), ..Keeping::default() };
         let of_gangs = Config::default().labels(names::GANG);
-        let (api, gates) = (Api::all(self.client.clone()), Some(&self.gates));
-        let watched = watch_keeping("nodes", api, of_gangs, gates, keeping);
+        let (api, lists) = (Api::all(self.client.clone()), Some(&self.lists));
+        let watched = watch_keeping("nodes", api, of_gangs, lists, keeping);
         self.react(watched.touched, Context::node_touched);
         watched.store
     }
@@ -206,7 +206,7 @@ impl Watches {
     fn warnings(&mut self) {
         let of_claims = Config::default().fields("involvedObject.kind=NodeClaim,type=Warning");
         let api = Api::namespaced(self.client.clone(), "default");
-        let watched = watch("events", api, of_claims, Some(&self.gates));
+        let watched = watch("events", api, of_claims, Some(&self.lists));
         self.react(watched.touched, warned);
     }
 

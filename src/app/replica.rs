@@ -104,7 +104,7 @@ async fn loops(feeds: Feeds, context: &Arc<Context>, stop: &CancellationToken) {
     });
     // An object that is not listed yet would count as missing.
     let opened = async {
-        context.gates.opened().await;
+        context.first_lists.complete().await;
         context.mirror_requests();
         context.wait_for_begun(|uid| context.acts_for(uid));
     };
@@ -117,7 +117,7 @@ async fn loops(feeds: Feeds, context: &Arc<Context>, stop: &CancellationToken) {
     );
     let checks = queue::work(feeds.checks, ONE, QueueKey::flow, |key| reconcile_check(key, context), stop);
     let claims = queue::work(
-        queue::held_back(feeds.claims, context.gates.opened()),
+        queue::held_back(feeds.claims, context.first_lists.complete()),
         AT_ONCE,
         QueueKey::flow,
         |key| reconcile_claim(key, &sweeper),

@@ -63,11 +63,11 @@ pub fn health(context: Arc<Context>, stop: CancellationToken) -> Router {
             if stopping {
                 return (StatusCode::SERVICE_UNAVAILABLE, "stopping\n".to_owned());
             }
-            let closed = context.gates.closed();
-            if closed.is_empty() {
+            let missing = context.first_lists.missing();
+            if missing.is_empty() {
                 return (StatusCode::OK, ok(&context));
             }
-            let lines: Vec<String> = closed.iter().map(|(kind, why)| format!("{kind}: {why}\n")).collect();
+            let lines: Vec<String> = missing.iter().map(|(kind, why)| format!("{kind}: {why}\n")).collect();
             (StatusCode::SERVICE_UNAVAILABLE, lines.concat())
         }
     };
@@ -93,7 +93,7 @@ pub fn health(context: Arc<Context>, stop: CancellationToken) -> Router {
 /// That all is well, and what the controller does not do in this cluster.
 fn ok(context: &Context) -> String {
     let mut lines = vec!["ok"];
-    lines.extend(context.gates.limitations());
+    lines.extend(context.first_lists.limitations());
     lines.join("\n") + "\n"
 }
 

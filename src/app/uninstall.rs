@@ -5,7 +5,7 @@
 
 use crate::api::workload::{CheckState, Verdict};
 use crate::api::{AdmissionCheck, NodeClaim, ProvisioningRequest, Workload};
-use crate::cluster::guard::Guarded;
+use crate::cluster::decoded::Decoded;
 use crate::effects::active::Active;
 use crate::effects::handover::{Annotations, release_node, release_request, release_workload};
 use crate::effects::{active, call, claims, deployment, request, requeued, verdict};
@@ -36,8 +36,8 @@ pub async fn plan(
     let all = ListParams::default();
     let ours = all.clone().labels(&format!("{}={}", names::MANAGED_BY, names::SETU));
     let checks: Api<AdmissionCheck> = Api::all(client.clone());
-    let claims: Api<Guarded<NodeClaim>> = Api::all(client.clone());
-    let workloads: Api<Guarded<Workload>> = Api::all(client.clone());
+    let claims: Api<Decoded<NodeClaim>> = Api::all(client.clone());
+    let workloads: Api<Decoded<Workload>> = Api::all(client.clone());
     let (checks, claims, workloads) = tokio::try_join!(
         list("listing AdmissionChecks", &checks, &all),
         list("listing NodeClaims", &claims, &ours),
@@ -49,13 +49,13 @@ pub async fn plan(
     Ok(UninstallPlan::of(controller_name, nodes, UninstallObjects { checks, claims, workloads, requests }))
 }
 
-fn readable<K>(all: Vec<Guarded<K>>) -> Vec<K> {
+fn readable<K>(all: Vec<Decoded<K>>) -> Vec<K> {
     all.into_iter().filter_map(|guarded| guarded.0.ok()).collect()
 }
 
 /// All ProvisioningRequests. An installation that does not serve them may not list them.
 async fn requests(client: &Client, claims: &[NodeClaim]) -> Result<Option<Vec<ProvisioningRequest>>, Error> {
-    let api: Api<Guarded<ProvisioningRequest>> = Api::all(client.clone());
+    let api: Api<Decoded<ProvisioningRequest>> = Api::all(client.clone());
     match list("listing ProvisioningRequests", &api, &ListParams::default()).await {
         Err(error) if error.is_forbidden() => {
             if claims.iter().any(|claim| owner_of(claim).is_some()) {
@@ -245,7 +245,7 @@ async fn until_gone(
     targets: &BTreeMap<String, String>,
     limit: Duration,
 ) -> Result<(), String> {
-    let api: Api<Guarded<NodeClaim>> = Api::all(client.clone());
+    let api: Api<Decoded<NodeClaim>> = Api::all(client.clone());
     let ours = ListParams::default().labels(&format!("{}={}", names::MANAGED_BY, names::SETU));
     let deadline = Instant::now() + limit;
     loop {

@@ -10,7 +10,7 @@ use crate::api::{
     ProvisioningRequest, Workload,
 };
 use crate::cluster::client;
-use crate::cluster::guard::Guarded;
+use crate::cluster::decoded::Decoded;
 use crate::cluster::watch::provider_of;
 use crate::error::root_of;
 use crate::gang::notice::VALIDATED;
@@ -293,7 +293,7 @@ enum ListError {
 async fn list<K>(
     kind: &'static str,
     // An object that cannot be read must not hide the others.
-    api: Api<Guarded<K>>,
+    api: Api<Decoded<K>>,
     parameters: &ListParams,
 ) -> Result<Vec<K>, ListError>
 where

@@ -91,7 +91,7 @@ pub async fn read(cluster: &ClusterReader, wanted: &str) -> Result<ClusterObject
         let mut objects = cluster.read().await?;
         if is_settled(&objects, wanted) || Instant::now() >= until {
             let found = matches(&objects.workloads, wanted);
-            if let Some(admitted) = found.iter().find(|w| w.is("Admitted") && !w.is("Finished")) {
+            if let Some(admitted) = found.iter().find(|w| w.runs()) {
                 objects.pods = cluster.unbound_pods(&admitted.namespace().unwrap_or_default()).await;
             }
             if let Some(planned) = found.iter().find(|w| w.is("QuotaReserved")) {

@@ -8,20 +8,17 @@ use super::cluster::ClusterObjects;
 use super::karpenter_metrics::KarpenterMetrics;
 use crate::api::NodeClaim;
 use crate::api::amount::{Currency, Money, Price};
-use crate::api::duration::Span;
 use crate::api::parameters::{Budget, ProvisioningParametersSpec};
 use crate::plan::cost::{Cost, Prices};
 use crate::plan::market::Market;
 use crate::plan::source::Source;
-use crate::policy::{PhaseLimits, Policy, PolicyFile, Settings};
+use crate::policy::terms::unlimited;
+use crate::policy::{Policy, PolicyFile, Settings};
 use kube::ResourceExt;
 use serde::Serialize;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
-
-/// Placeholder for a deadline that only the controller knows, because its policy file cannot be read here.
-const NOT_KNOWN: Span = Span::minutes(100 * 365 * 24 * 60);
 
 /// What the controller goes by.
 #[derive(clap::Args, Debug)]
@@ -121,14 +118,7 @@ impl ClusterObjects {
         if let Some(settings) = &self.settings {
             return settings.policy(check, parameters);
         }
-        let deadlines = PhaseLimits {
-            launch: NOT_KNOWN,
-            register: NOT_KNOWN,
-            initialize: NOT_KNOWN,
-            gang: NOT_KNOWN,
-            admit: NOT_KNOWN,
-        };
-        let unknown = Policy { deadlines, ..Policy::default() };
+        let unknown = unlimited(Policy::default());
         parameters.map_or(unknown.clone(), |spec| unknown.overlaid(spec))
     }
 

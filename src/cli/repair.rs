@@ -8,7 +8,7 @@ use crate::effects::journal::{Entry, commit};
 use crate::error::Error;
 use crate::gang::journal::JournalError;
 use crate::gang::message;
-use crate::gang::{Guard, Journal};
+use crate::gang::{Journal, Precondition};
 use crate::telemetry::logs;
 use crate::words::counted;
 use kube::Client;
@@ -123,7 +123,7 @@ async fn write(client: &Client, workload: &Workload, repairs: Vec<Repair>) -> Re
             old: old.as_deref(),
             journal: &text,
             headline: &headline,
-            guard: Guard::Journal,
+            precondition: Precondition::Journal,
         };
         let failed = |e: Error| {
             CliError::Failed(format!(

@@ -71,8 +71,7 @@ impl ClusterObjects {
         let claim = claims.first()?;
         let (namespace, _, uid) = owner_of(claim)?;
         let owner = self.workloads.iter().find(|workload| workload.metadata.uid.as_deref() == Some(uid))?;
-        let admitted = condition::since(owner.conditions(), "Admitted")
-            .filter(|_| owner.is("Admitted") && !owner.is("Finished"))?;
+        let admitted = condition::since(owner.conditions(), "Admitted").filter(|_| owner.runs())?;
         let name = claim.annotation(names::WORKLOAD).strip_prefix(namespace)?.strip_prefix('/')?;
         let mut request = ProvisioningRequest::new(
             name.strip_prefix(names::REQUEST_PREFIX)?,

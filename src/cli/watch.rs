@@ -3,7 +3,7 @@
 use super::CliError;
 use super::cluster::{ClusterObjects, ClusterReader};
 use crate::api::{Node, NodeClaim, ProvisioningRequest, Workload};
-use crate::cluster::watch::{Closed, StartGates, Watched, watch};
+use crate::cluster::watch::{FirstLists, Unlisted, Watched, watch};
 use crate::names;
 use kube::Api;
 use kube::runtime::watcher::Config;
@@ -21,7 +21,7 @@ pub struct Live {
     requests: Watched<ProvisioningRequest>,
     claims: Watched<NodeClaim>,
     nodes: Watched<Node>,
-    gates: StartGates,
+    lists: FirstLists,
     /// The objects that are not watched, and which kinds may not be read.
     base: ClusterObjects,
 }
@@ -29,22 +29,22 @@ pub struct Live {
 impl Live {
     /// Starts the watches; `base` was read before.
     pub fn start(cluster: &ClusterReader, base: ClusterObjects) -> Self {
-        let gates = StartGates::default();
+        let lists = FirstLists::default();
         let client = || cluster.client.clone();
         let ours = Config::default().labels(&format!("{}={}", names::MANAGED_BY, names::SETU));
         let of_gangs = Config::default().labels(names::GANG);
         let workloads = cluster.scope.workloads(&cluster.client);
         Self {
-            workloads: watch("workloads", workloads, Config::default(), Some(&gates)),
+            workloads: watch("workloads", workloads, Config::default(), Some(&lists)),
             requests: watch(
                 "provisioningrequests",
                 cluster.scope.workloads(&cluster.client),
                 Config::default(),
-                base.requests.is_some().then_some(&gates),
+                base.requests.is_some().then_some(&lists),
             ),
-            claims: watch("nodeclaims", Api::all(client()), ours, base.claims.is_some().then_some(&gates)),
-            nodes: watch("nodes", Api::all(client()), of_gangs, base.nodes.is_some().then_some(&gates)),
-            gates,
+            claims: watch("nodeclaims", Api::all(client()), ours, base.claims.is_some().then_some(&lists)),
+            nodes: watch("nodes", Api::all(client()), of_gangs, base.nodes.is_some().then_some(&lists)),
+            lists,
             base,
         }
     }
@@ -69,11 +69,12 @@ impl Live {
                 || self.claims.touched.skip()
                 || self.nodes.touched.skip()
             {}
-            let closed = self.gates.closed();
-            if closed.is_empty() {
+            let missing = self.lists.missing();
+            if missing.is_empty() {
                 return Ok(self.objects(cluster));
             }
-            if let Some((kind, why)) = closed.into_iter().find(|(_, why)| matches!(why, Closed::Forbidden(_)))
+            if let Some((kind, why)) =
+                missing.into_iter().find(|(_, why)| matches!(why, Unlisted::Forbidden(_)))
             {
                 return Err(CliError::Failed(format!("cannot watch {kind}: {why}")));
             }

@@ -3,9 +3,9 @@
 pub mod backoff;
 pub mod batched;
 pub mod client;
+pub mod decoded;
 pub mod fair_queue;
 pub mod fence;
-pub mod guard;
 pub mod joined;
 pub mod lease;
 pub mod outage;

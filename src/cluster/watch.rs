@@ -4,7 +4,7 @@
 //! too, when the store no longer has them.
 
 use super::backoff::Doubling;
-use super::guard::Guarded;
+use super::decoded::Decoded;
 use super::store::{Keeping, Object, Store, StoreChange, Writer};
 use crate::error;
 use crate::plan::PlanObjects;
@@ -89,106 +89,106 @@ impl Listed {
 
 /// Why a kind is not listed yet, for users.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Closed {
+pub enum Unlisted {
     /// It is being listed, or retried.
     Waits(String),
     /// A permission is missing.
     Forbidden(String),
 }
 
-impl fmt::Display for Closed {
+impl fmt::Display for Unlisted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (Self::Waits(why) | Self::Forbidden(why)) = self;
         f.write_str(why)
     }
 }
 
-/// Which kinds have been listed once, and why the others have not. An open gate stays open.
+/// Which kinds have been listed once, and why the others have not. A kind that was listed once never counts as unlisted again.
 #[derive(Clone, Debug, Default)]
-pub struct StartGates(watch::Sender<BTreeMap<&'static str, StartGate>>);
+pub struct FirstLists(watch::Sender<BTreeMap<&'static str, FirstList>>);
 
 /// What is known of one kind.
 #[derive(Clone, Debug)]
-enum StartGate {
-    Closed(Closed),
+enum FirstList {
+    Unlisted(Unlisted),
     /// It was listed once.
     Listed,
     /// The API server does not serve it, which only limits the controller.
     NotServed(&'static str),
 }
 
-impl StartGates {
+impl FirstLists {
     /// Kinds not listed yet, each with the known reason.
-    pub fn closed(&self) -> Vec<(&'static str, Closed)> {
-        let gates = self.0.borrow();
-        let closed = |(kind, gate): (&&'static str, &StartGate)| match gate {
-            StartGate::Closed(why) => Some((*kind, why.clone())),
-            StartGate::Listed | StartGate::NotServed(_) => None,
+    pub fn missing(&self) -> Vec<(&'static str, Unlisted)> {
+        let lists = self.0.borrow();
+        let unlisted = |(kind, list): (&&'static str, &FirstList)| match list {
+            FirstList::Unlisted(why) => Some((*kind, why.clone())),
+            FirstList::Listed | FirstList::NotServed(_) => None,
         };
-        gates.iter().filter_map(closed).collect()
+        lists.iter().filter_map(unlisted).collect()
     }
 
     /// What the controller does not do here, because the API server does not serve a kind.
     pub fn limitations(&self) -> Vec<&'static str> {
-        let limited = |gate: &StartGate| match gate {
-            StartGate::NotServed(limitation) => Some(*limitation),
-            StartGate::Closed(_) | StartGate::Listed => None,
+        let limited = |list: &FirstList| match list {
+            FirstList::NotServed(limitation) => Some(*limitation),
+            FirstList::Unlisted(_) | FirstList::Listed => None,
         };
         self.0.borrow().values().filter_map(limited).collect()
     }
 
     /// Waits until every kind has been listed once.
-    pub async fn opened(&self) {
+    pub async fn complete(&self) {
         // Fails only without a sender, and this is one.
         let _ = self
             .0
             .subscribe()
-            .wait_for(|gates| !gates.values().any(|gate| matches!(gate, StartGate::Closed(_))))
+            .wait_for(|lists| !lists.values().any(|list| matches!(list, FirstList::Unlisted(_))))
             .await;
     }
 
-    fn close(&self, kind: &'static str, why: Closed) {
-        self.set(kind, StartGate::Closed(why));
+    fn set_unlisted(&self, kind: &'static str, why: Unlisted) {
+        self.set(kind, FirstList::Unlisted(why));
     }
 
-    fn set(&self, kind: &'static str, gate: StartGate) -> Option<StartGate> {
+    fn set(&self, kind: &'static str, list: FirstList) -> Option<FirstList> {
         let mut before = None;
-        self.0.send_modify(|gates| before = gates.insert(kind, gate));
+        self.0.send_modify(|lists| before = lists.insert(kind, list));
         before
     }
 
     /// Records that the API server does not serve a kind. Logs once what follows.
     fn set_not_served(&self, kind: &'static str, limitation: &'static str) {
-        if !matches!(self.set(kind, StartGate::NotServed(limitation)), Some(StartGate::NotServed(_))) {
+        if !matches!(self.set(kind, FirstList::NotServed(limitation)), Some(FirstList::NotServed(_))) {
             tracing::info!(kind, "{limitation}");
         }
     }
 
-    /// Whether the kind was listed before; a later error does not close its gate again.
-    fn is_open(&self, kind: &'static str) -> bool {
-        matches!(self.0.borrow().get(kind), Some(StartGate::Listed | StartGate::NotServed(_)))
+    /// Whether the kind was listed before; a later error does not count it as unlisted.
+    fn is_listed(&self, kind: &'static str) -> bool {
+        matches!(self.0.borrow().get(kind), Some(FirstList::Listed | FirstList::NotServed(_)))
     }
 }
 
-/// Starts watching a kind. `gates` is `None` for kinds the controller can do without.
+/// Starts watching a kind. `lists` is `None` for kinds the controller can do without.
 pub fn watch<K>(
     kind: &'static str,
-    api: Api<Guarded<K>>,
+    api: Api<Decoded<K>>,
     config: watcher::Config,
-    gates: Option<&StartGates>,
+    lists: Option<&FirstLists>,
 ) -> Watched<K>
 where
     K: Object + Debug + Send + Sync + 'static,
 {
-    watch_keeping(kind, api, config, gates, Keeping::default())
+    watch_keeping(kind, api, config, lists, Keeping::default())
 }
 
 /// The same, with a choice of how the objects are kept.
 pub fn watch_keeping<K, G>(
     kind: &'static str,
-    api: Api<Guarded<K>>,
+    api: Api<Decoded<K>>,
     config: watcher::Config,
-    gates: Option<&StartGates>,
+    lists: Option<&FirstLists>,
     keeping: Keeping<K, G>,
 ) -> Watched<K, G>
 where
@@ -197,20 +197,20 @@ where
 {
     let (store, writer) = Writer::new(keeping);
     let (sender, changes) = unbounded_channel();
-    if let Some(gates) = gates {
-        gates.close(kind, Closed::Waits("not listed yet".to_owned()));
+    if let Some(lists) = lists {
+        lists.set_unlisted(kind, Unlisted::Waits("not listed yet".to_owned()));
     }
     let listed = Listed::default();
-    tokio::spawn(pump(kind, api, config, (writer, sender, listed.clone()), gates.cloned()));
+    tokio::spawn(pump(kind, api, config, (writer, sender, listed.clone()), lists.cloned()));
     Watched { touched: Touched { changes, store: store.clone() }, store, listed }
 }
 
 async fn pump<K, G>(
     kind: &'static str,
-    api: Api<Guarded<K>>,
+    api: Api<Decoded<K>>,
     config: watcher::Config,
     (mut writer, sender, all_listed): (Writer<K, G>, UnboundedSender<StoreChange<K>>, Listed),
-    gates: Option<StartGates>,
+    lists: Option<FirstLists>,
 ) where
     K: Object + Debug + Send + Sync + 'static,
     G: Send + Sync + 'static,
@@ -231,17 +231,17 @@ async fn pump<K, G>(
                 if listed {
                     all_listed.0.store(true, Ordering::Relaxed);
                 }
-                if let Some(gates) = gates.as_ref().filter(|_| listed) {
-                    gates.set(kind, StartGate::Listed);
+                if let Some(lists) = lists.as_ref().filter(|_| listed) {
+                    lists.set(kind, FirstList::Listed);
                 }
             }
             Err(error) => {
                 let Some(limitation) = limited_by(kind, &error) else {
-                    report(kind, &error, gates.as_ref());
+                    report(kind, &error, lists.as_ref());
                     continue;
                 };
-                if let Some(gates) = &gates {
-                    gates.set_not_served(kind, limitation);
+                if let Some(lists) = &lists {
+                    lists.set_not_served(kind, limitation);
                 }
                 tokio::time::sleep(NOT_SERVED).await;
             }
@@ -249,8 +249,8 @@ async fn pump<K, G>(
     }
 }
 
-fn decoded<K: Resource<DynamicType = ()>>(kind: &'static str, event: Event<Guarded<K>>) -> Option<Event<K>> {
-    let good = |guard: Guarded<K>| match guard.0 {
+fn decoded<K: Resource<DynamicType = ()>>(kind: &'static str, event: Event<Decoded<K>>) -> Option<Event<K>> {
+    let good = |guard: Decoded<K>| match guard.0 {
         Ok(object) => Some(object),
         Err(bad) => {
             let name = bad.metadata.name.as_deref().unwrap_or_default();
@@ -283,28 +283,31 @@ fn limited_by(kind: &str, error: &watcher::Error) -> Option<&'static str> {
     limitation(kind).filter(|_| code(error) == 404)
 }
 
-fn report(kind: &'static str, error: &watcher::Error, gates: Option<&StartGates>) {
+fn report(kind: &'static str, error: &watcher::Error, lists: Option<&FirstLists>) {
     metrics::watch_error(kind);
     let advice = advice(kind, error);
     let words = in_words(error);
-    match gates {
-        Some(gates) if is_unanswered(error) => {
+    match lists {
+        Some(lists) if is_unanswered(error) => {
             tracing::debug!(kind, error = words, "a watch got no answer and starts again");
-            if !gates.is_open(kind) {
-                gates.close(kind, Closed::Waits(words));
+            if !lists.is_listed(kind) {
+                lists.set_unlisted(kind, Unlisted::Waits(words));
             }
         }
         // For a kind that seldom changes, the version to resume from was compacted meanwhile.
-        Some(gates) if gates.is_open(kind) && code(error) == 410 => {
+        Some(lists) if lists.is_listed(kind) && code(error) == 410 => {
             tracing::debug!(kind, error = words, "a watch expired and starts again");
         }
-        Some(gates) if gates.is_open(kind) => {
+        Some(lists) if lists.is_listed(kind) => {
             tracing::warn!(kind, error = words, "a watch broke and starts again");
         }
-        Some(gates) => {
+        Some(lists) => {
             tracing::warn!(kind, error = words, advice, "cannot watch yet, trying again");
             let why = format!("{words}{}{advice}", if advice.is_empty() { "" } else { ": " });
-            gates.close(kind, if code(error) == 403 { Closed::Forbidden(why) } else { Closed::Waits(why) });
+            lists.set_unlisted(
+                kind,
+                if code(error) == 403 { Unlisted::Forbidden(why) } else { Unlisted::Waits(why) },
+            );
         }
         None => tracing::debug!(kind, error = words, advice, "cannot watch an optional kind"),
     }
@@ -384,13 +387,13 @@ mod tests {
         {
             assert_eq!(limited_by(kind, &answer(code)).is_some(), not_served, "{kind} {code}");
         }
-        let gates = StartGates::default();
-        gates.close("deviceclasses", Closed::Waits(String::new()));
-        report("deviceclasses", &answer(403), Some(&gates));
-        assert!(matches!(gates.closed()[..], [("deviceclasses", Closed::Forbidden(_))]));
-        assert!(gates.limitations().is_empty());
-        gates.set_not_served("deviceclasses", limitation("deviceclasses").unwrap());
-        assert!(gates.closed().is_empty() && gates.is_open("deviceclasses"));
-        assert!(matches!(gates.limitations()[..], [text] if text.contains("since 1.34")), "{gates:?}");
+        let lists = FirstLists::default();
+        lists.set_unlisted("deviceclasses", Unlisted::Waits(String::new()));
+        report("deviceclasses", &answer(403), Some(&lists));
+        assert!(matches!(lists.missing()[..], [("deviceclasses", Unlisted::Forbidden(_))]));
+        assert!(lists.limitations().is_empty());
+        lists.set_not_served("deviceclasses", limitation("deviceclasses").unwrap());
+        assert!(lists.missing().is_empty() && lists.is_listed("deviceclasses"));
+        assert!(matches!(lists.limitations()[..], [text] if text.contains("since 1.34")), "{lists:?}");
     }
 }

@@ -6,8 +6,8 @@
 use super::memory::lock;
 use crate::api::amount::{Currency, Price};
 use crate::api::{Workload, condition};
-use crate::gang::journal::Transition;
 use crate::gang::ledger::shortage::ShortageEntry;
+use crate::gang::transition::Transition;
 use crate::gang::{Explanation, Journal, PodCheck, StateName};
 use crate::plan::cost::Cost;
 use jiff::Timestamp;

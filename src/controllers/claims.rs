@@ -10,7 +10,7 @@ use super::plans;
 use super::queue::Action;
 use super::summary::{ClaimSummary, WorkloadSummary};
 use crate::api::{AdmissionCheck, NodeClaim, Workload};
-use crate::cluster::guard::Guarded;
+use crate::cluster::decoded::Decoded;
 use crate::effects::warm::{self, KeptFor};
 use crate::effects::{call, claims, handover};
 use crate::error::Error;
@@ -229,8 +229,8 @@ async fn orphaned_now(
     let namespace = object.namespace.as_deref().unwrap_or_default();
     let found = match context.read_workload(&object).await? {
         // It exists, but its content cannot be read.
-        Some(Guarded(Err(_))) => return Ok(None),
-        Some(Guarded(Ok(found))) => Some(found).filter(is_meant),
+        Some(Decoded(Err(_))) => return Ok(None),
+        Some(Decoded(Ok(found))) => Some(found).filter(is_meant),
         None => None,
     };
     if found.is_none() && owner_runs(context, claim).await? {
@@ -255,9 +255,7 @@ async fn request_owner(context: &Context, claim: &NodeClaim) -> Result<Option<Wo
 
 /// Whether the Workload that owns the claim's ProvisioningRequest runs. It keeps its nodes even if the request was deleted.
 async fn owner_runs(context: &Context, claim: &NodeClaim) -> Result<bool, Error> {
-    let owner = request_owner(context, claim).await?;
-    // Of an evicted Workload, Kueue clears Admitted once its pods are gone.
-    Ok(owner.is_some_and(|owner| owner.is("Admitted") && !owner.is("Finished")))
+    Ok(request_owner(context, claim).await?.is_some_and(|owner| owner.runs()))
 }
 
 /// Whether the check that a claim was made for exists, read past the cache.
@@ -275,7 +273,7 @@ fn shares_its_pin(claim: &NodeClaim) -> bool {
 /// share a read.
 async fn slice_lives(context: &Context, namespace: &str, claim: &NodeClaim) -> Result<bool, Error> {
     let read = async {
-        let api: Api<Guarded<Workload>> = Api::namespaced(context.client.clone(), namespace);
+        let api: Api<Decoded<Workload>> = Api::namespaced(context.client.clone(), namespace);
         let params = ListParams::default();
         let all = call("listing the Workloads of namespace", namespace, api.list(&params)).await?;
         Ok(all.items.into_iter().filter_map(|found| found.0.ok()).collect())

@@ -15,7 +15,7 @@ use crate::cluster::fence::fenced;
 use crate::cluster::joined::Joined;
 use crate::cluster::lease::{self, Leadership, Shards};
 use crate::cluster::outage::Outage;
-use crate::cluster::watch::StartGates;
+use crate::cluster::watch::FirstLists;
 use crate::cluster::write_limiter::WriteLimiter;
 use crate::effects::events::Publisher;
 use crate::error::Error;
@@ -99,7 +99,7 @@ pub struct Context {
     /// Watched kinds.
     pub stores: Stores,
     /// Which of them have been listed.
-    pub gates: StartGates,
+    pub first_lists: FirstLists,
     /// Wakes the reconcilers.
     pub wake: Wakers,
     /// Publishes Kubernetes Events.
@@ -133,7 +133,7 @@ impl Context {
         parts: ContextParts,
         shards: Shards,
         stores: Stores,
-        (gates, wake, outage): (StartGates, Wakers, Outage),
+        (first_lists, wake, outage): (FirstLists, Wakers, Outage),
     ) -> Self {
         let writes = WriteLimiter::default();
         let (clients, for_any) = clients(&writes.limit(&parts.client), &shards);
@@ -151,7 +151,7 @@ impl Context {
             options: parts.options,
             policies: Policies::new(parts.policy),
             stores,
-            gates,
+            first_lists,
             wake,
             pool_claims: Joined::default(),
             grounds: grounds::Reads::default(),

@@ -115,10 +115,10 @@ impl Context {
             self.wake_claims_of_slices(workload);
         }
         let gone = self.stores.workloads.entry(&object).is_none_or(|current| current.uid != uid);
-        if may_own_requests && (gone || !workload.is("Admitted") || workload.is("Finished")) {
+        if may_own_requests && (gone || !workload.runs()) {
             self.wake_claims_of_requests(&uid);
         }
-        if !gone || !self.gates.closed().is_empty() {
+        if !gone || !self.first_lists.missing().is_empty() {
             return;
         }
         self.forget_deleted(workload);

@@ -12,7 +12,6 @@ use crate::gang::Journal;
 use crate::gang::identity::{gang_id, gang_of};
 use crate::gang::reservation::Ending;
 use crate::gang::trace::{Claims, CutOff, Subject, cut_off};
-use crate::names;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use std::collections::{BTreeMap, BTreeSet};
@@ -90,7 +89,5 @@ impl Context {
 /// The ids of all gangs of a Workload, by its checks and its journals.
 fn gangs_of(workload: &Workload) -> impl Iterator<Item = String> {
     let uid = workload.metadata.uid.as_deref().unwrap_or_default();
-    let listed = workload.checks().iter().map(|c| c.name.as_str());
-    let journalled = workload.annotations().keys().filter_map(|key| key.strip_prefix(names::JOURNAL_PREFIX));
-    listed.chain(journalled).map(move |check| gang_id(uid, check))
+    workload.checks_of_gangs().into_iter().map(move |check| gang_id(uid, check))
 }

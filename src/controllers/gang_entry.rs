@@ -4,10 +4,9 @@
 
 use super::board::uid_of;
 use crate::api::{NodeClaim, Workload};
+use crate::gang::Journal;
 use crate::gang::event::Reason;
-use crate::gang::reservation::Ending;
 use crate::gang::trace::Subject;
-use crate::gang::{Journal, StateName};
 use crate::plan::Outcome;
 use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
@@ -82,15 +81,9 @@ impl GangEntry {
     /// What to keep of the gang after its Workload is gone, until these NodeClaims are measured: why its attempt was wasted. An
     /// approved attempt that `ran` was not wasted.
     pub fn orphaned(&self, ran: bool, claims: &BTreeSet<String>) -> Option<OrphanedGang> {
-        let attempt = self.journal.memory.attempt;
-        let unused = match self.journal.state.name() {
-            StateName::Provisioning | StateName::WaitingReady => Some(Reason::Ended(Ending::Deleted)),
-            StateName::Approved if !ran => Some(Reason::Ended(Ending::Deleted)),
-            _ => self.journal.taken_back(attempt),
-        };
+        let reason = self.journal.wasted_by_deletion(ran).filter(|_| !claims.is_empty())?;
         let workload = uid_of(&self.object).to_owned();
-        let reason = unused.filter(|_| !claims.is_empty())?;
-        Some(OrphanedGang { workload, claims: claims.clone(), attempt, reason })
+        Some(OrphanedGang { workload, claims: claims.clone(), attempt: self.journal.memory.attempt, reason })
     }
 }
 

@@ -4,8 +4,8 @@
 
 use super::context::Context;
 use super::money::Launched;
-use crate::api::{Node, NodeClaim, Workload};
-use crate::gang::StateName;
+use crate::api::{Node, NodeClaim};
+use crate::gang::custody::HeldFor;
 use crate::gang::phase::ClaimPhase;
 use crate::names;
 use crate::telemetry::metrics;
@@ -61,24 +61,23 @@ impl Context {
         let known = self.stores.claims.entries();
         let undeletable = self.claim_records.undeletable(now);
         for claim in known.iter().filter(|c| self.acts_for(&c.workload_uid)) {
-            let state = match gangs.get(&claim.gang) {
-                _ if claim.is_deleting() => "leaving",
-                _ if claim.is_warm => "warm",
-                Some((state, workload)) => self.use_of(*state, workload),
-                None => "unknown",
-            };
+            let gang = gangs.get(&claim.gang).map(|(state, workload)| {
+                let is_admitted = self.stores.workloads.entry(workload).is_some_and(|w| w.is_admitted);
+                (*state, is_admitted)
+            });
+            let held_for = HeldFor::of(claim.is_deleting(), claim.is_warm, gang);
             if claim.phase == ClaimPhase::Initialized && !claim.is_deleting() {
-                *held.entry((claim.node_pool.clone(), state)).or_default() += 1;
+                *held.entry((claim.node_pool.clone(), held_for.name())).or_default() += 1;
             }
             if !claim.waits_for_provider {
-                launched.add(claim, state);
+                launched.add(claim, held_for.name());
             }
             let since = undeletable.get(&claim.uid).copied();
             *claims.entry((claim.node_pool.clone(), claim.state(since, now))).or_default() += 1;
         }
         let named: BTreeSet<&str> = known.iter().map(|c| c.node_name.as_str()).collect();
         for pool in self.orphan_nodes(&named) {
-            *held.entry((pool, "stray")).or_default() += 1;
+            *held.entry((pool, HeldFor::OrphanNode.name())).or_default() += 1;
         }
         metrics::claims(&claims);
         metrics::held_nodes(&held);
@@ -93,16 +92,5 @@ impl Context {
             |node: &Node| self.acts_for(node.labels().get(names::WORKLOAD_UID).map_or("", String::as_str));
         let orphan_nodes = orphan_nodes.iter().filter(|node| ours(node));
         orphan_nodes.filter_map(|node| node.labels().get(names::NODEPOOL).cloned()).collect()
-    }
-
-    /// How a gang in this state uses a ready node.
-    fn use_of(&self, state: StateName, workload: &ObjectRef<Workload>) -> &'static str {
-        let admitted = || self.stores.workloads.entry(workload).is_some_and(|w| w.is_admitted);
-        match state {
-            StateName::Approved if admitted() => "used",
-            StateName::Approved => "idle",
-            StateName::Provisioning | StateName::WaitingReady => "gathering",
-            _ => "leaving",
-        }
     }
 }

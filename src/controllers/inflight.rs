@@ -6,8 +6,8 @@ use crate::api::{NodeClaim, Workload};
 use crate::gang::identity::gang_of;
 use crate::gang::ledger::Ledger;
 use crate::names;
-use crate::plan::ObstacleReason;
 use crate::plan::gates::inflight::{HeldNodes, InflightNodes};
+use crate::plan::{ClaimChange, ObstacleReason};
 use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
 
@@ -65,14 +65,16 @@ impl Context {
                 self.wake_workload(ObjectRef::new(&name).within(&namespace));
             }
         }
-        let waited_for = |reason| self.of_gangs.ledger().is_waited_for(reason);
         if gone {
             self.count_change();
         }
-        let arrived = (gone || claim.is("Initialized")) && waited_for(ObstacleReason::Guarded);
-        let [limited, full] =
-            [ObstacleReason::LimitExceeded, ObstacleReason::ReservationFull].map(waited_for);
-        if arrived || (gone && limited) || (left && full) {
+        let change = match gone {
+            _ if left => Some(ClaimChange::Left),
+            true => Some(ClaimChange::Leaving),
+            false => claim.is("Initialized").then_some(ClaimChange::Initialized),
+        };
+        let is_waited_for = |reason: &ObstacleReason| self.of_gangs.ledger().is_waited_for(*reason);
+        if change.is_some_and(|change| change.clears().iter().any(is_waited_for)) {
             self.wake_waiting();
             return;
         }

@@ -4,7 +4,7 @@
 
 use super::context::Context;
 use crate::api::{ProvisioningRequest, Workload};
-use crate::cluster::guard::Guarded;
+use crate::cluster::decoded::Decoded;
 use crate::cluster::store::StoreChange;
 use crate::effects::{call, request};
 use crate::error::Error;
@@ -101,9 +101,9 @@ impl Context {
     pub(super) async fn read_workload(
         &self,
         object: &ObjectRef<Workload>,
-    ) -> Result<Option<Guarded<Workload>>, Error> {
+    ) -> Result<Option<Decoded<Workload>>, Error> {
         let namespace = object.namespace.as_deref().unwrap_or_default();
-        let api: Api<Guarded<Workload>> = Api::namespaced(self.client.clone(), namespace);
+        let api: Api<Decoded<Workload>> = Api::namespaced(self.client.clone(), namespace);
         let of = format!("{namespace}/{}", object.name);
         let Some(name) = object.name.strip_prefix(names::REQUEST_PREFIX) else {
             return call("reading Workload", &of, api.get_opt(&object.name)).await;
@@ -116,7 +116,7 @@ impl Context {
             Some((name, uid)) => self.read_owner(namespace, name, uid).await?,
             None => None,
         };
-        Ok(Some(Guarded(Ok(self.as_workload(&request, owner.as_ref())))))
+        Ok(Some(Decoded(Ok(self.as_workload(&request, owner.as_ref())))))
     }
 
     /// The Workload of this name and UID.

@@ -6,7 +6,7 @@
 use super::context::Context;
 use super::memory::workload_named;
 use crate::api::{Node, NodeClaim};
-use crate::cluster::guard::Guarded;
+use crate::cluster::decoded::Decoded;
 use crate::effects::{call, claims, nodes};
 use crate::error::Error;
 use crate::gang::custody::OrphanReason;
@@ -133,7 +133,7 @@ async fn orphan_nodes(context: &Context, suspects: Vec<Node>) -> Result<Vec<Node
 }
 
 /// A claim that cannot be read may stand behind any Node of its NodePool.
-fn may_stand_behind(claim: &Guarded<NodeClaim>, node: &Node) -> bool {
+fn may_stand_behind(claim: &Decoded<NodeClaim>, node: &Node) -> bool {
     match &claim.0 {
         Ok(claim) => may_own(claim, node),
         Err(unread) => {
@@ -151,8 +151,8 @@ async fn may_be_used(context: &Context, node: &Node) -> Result<bool, Error> {
     Ok(match context.read_workload(&object).await? {
         None => false,
         // It exists, but its content cannot be read.
-        Some(Guarded(Err(_))) => true,
-        Some(Guarded(Ok(found))) => {
+        Some(Decoded(Err(_))) => true,
+        Some(Decoded(Ok(found))) => {
             found.metadata.uid.as_deref() == Some(node.label(names::WORKLOAD_UID)) && may_run(&found)
         }
     })

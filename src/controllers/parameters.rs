@@ -44,7 +44,7 @@ pub async fn reconcile(object: Arc<RawParameters>, context: Arc<Context>) -> Res
     if !context.shards.first().leads() {
         return Ok(Action::await_change());
     }
-    if !context.gates.closed().is_empty() {
+    if !context.first_lists.missing().is_empty() {
         // It is not known yet which checks exist.
         return Ok(Action::requeue(CATCH_UP));
     }

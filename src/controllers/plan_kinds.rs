@@ -3,9 +3,9 @@
 
 use super::digests::{by_generation, by_version, uncounted};
 use crate::api::NodePool;
-use crate::cluster::guard::Guarded;
+use crate::cluster::decoded::Decoded;
 use crate::cluster::store::{Object, Store};
-use crate::cluster::watch::{StartGates, Touched, watch};
+use crate::cluster::watch::{FirstLists, Touched, watch};
 use crate::effects::call;
 use crate::error::Error;
 use crate::plan::PlanObjects;
@@ -39,10 +39,10 @@ macro_rules! plan_stores {
 
         impl PlanStores {
             /// Starts a watch of each kind; nothing is reconciled before each was listed.
-            pub fn watch(client: &Client, gates: &StartGates, act: &mut impl OnPlanChange) -> Self {
+            pub fn watch(client: &Client, lists: &FirstLists, act: &mut impl OnPlanChange) -> Self {
                 let all = Config::default;
                 $(
-                    let $field = watch::<$kind>($resource, Api::all(client.clone()), all(), Some(gates));
+                    let $field = watch::<$kind>($resource, Api::all(client.clone()), all(), Some(lists));
                     act.on_change($field.touched, $matters($field.store.clone()));
                 )+
                 Self { $($field: $field.store),+ }
@@ -101,7 +101,7 @@ fn once_a_generation<K: Object>(store: Store<K>) -> impl FnMut(&K) -> bool {
 }
 
 /// All objects of a kind that can be read; none where the API server does not serve the kind.
-pub(super) async fn all<K>(what: &'static str, api: Api<Guarded<K>>) -> Result<Vec<Arc<K>>, Error>
+pub(super) async fn all<K>(what: &'static str, api: Api<Decoded<K>>) -> Result<Vec<Arc<K>>, Error>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
 {

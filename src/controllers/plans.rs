@@ -18,7 +18,7 @@ use crate::plan::resources::Defaults;
 use crate::plan::shape::Shape;
 use crate::plan::volumes::Storage;
 use crate::plan::{
-    self, Cluster, Edited, Obstacle, ObstacleReason, Outcome, PlanObjects, PoolReservation, Request,
+    self, Cluster, Edited, Obstacle, ObstacleReason, Outcome, PlanObjects, PlanRequest, PoolReservation,
 };
 use crate::policy::overrides::{self, Ignored};
 use crate::policy::{Policy, Settings};
@@ -44,11 +44,9 @@ pub fn policy(context: &Context, workload: &Workload, check: &str) -> (Policy, R
     let policy = settings.policy(check, parameters.as_ref());
     let (policy, ignored) = overrides::apply(policy, &settings.file.job_overrides, workload.annotations());
     for Ignored { key, why } in ignored {
-        let note = format!("annotation {key} is ignored: {why}");
-        if context.of_gangs.registry.is_new_notice(&workload.uid().unwrap_or_default(), &note) {
+        let notice = Notice::of_ignored_override(&key, &why);
+        if context.of_gangs.registry.is_new_notice(&workload.uid().unwrap_or_default(), &notice.topic) {
             let moment = Moment { check, seq: 0, at: context.now() };
-            let text = format!("{note}. The gang goes on without it");
-            let notice = Notice { reason: "JobOverrideIgnored", topic: note, warning: true, text };
             context.events.publish(workload, moment, &notice);
         }
     }
@@ -93,7 +91,7 @@ pub struct ReadInputs<'a> {
 /// Plans for the gang of this id, as if it were its turn: `gang::planning::in_turn` decides that.
 pub fn outcome(
     context: &Context,
-    request: &Request<'_>,
+    request: &PlanRequest<'_>,
     gang: &str,
     ledger: &mut Ledger,
     read: ReadInputs<'_>,
@@ -141,7 +139,7 @@ struct OwnInputs {
 impl OwnInputs {
     fn of(
         context: &Context,
-        request: &Request<'_>,
+        request: &PlanRequest<'_>,
         gang: &str,
         ledger: &mut Ledger,
         read: ReadInputs<'_>,
@@ -214,7 +212,7 @@ fn warn_if_outdated(pools: &[Arc<NodePool>], now: Timestamp) {
 /// The pod set updates for Kueue. An obstacle if Kueue cannot merge them with its other additions to the pods.
 pub fn updates(
     context: &Context,
-    request: &Request<'_>,
+    request: &PlanRequest<'_>,
     pinning: Pinning,
 ) -> Result<Vec<PodSetUpdate>, Obstacle> {
     let name = request.workload.admission().map_or("", |a| a.cluster_queue.as_str());
@@ -233,7 +231,7 @@ pub fn updates(
 }
 
 /// The resources of a pod, for each pod set that is pinned to the gang's nodes. Empty if they are unknown.
-pub fn each(context: &Context, request: &Request<'_>) -> Vec<ResourceList> {
+pub fn each(context: &Context, request: &PlanRequest<'_>) -> Vec<ResourceList> {
     let queue = queue_of(context, request.workload);
     let held = plan::demand::pinned(queue.as_deref(), request);
     let defaults = Defaults {
@@ -251,7 +249,7 @@ fn queue_of(context: &Context, workload: &Workload) -> Option<Arc<ClusterQueue>>
 }
 
 /// The taints among these that all pods of the gang tolerate.
-pub fn tolerated(context: &Context, request: &Request<'_>, taints: Vec<Taint>) -> Vec<Taint> {
+pub fn tolerated(context: &Context, request: &PlanRequest<'_>, taints: Vec<Taint>) -> Vec<Taint> {
     let queue = queue_of(context, request.workload);
     let stores = &context.stores;
     let (flavors, runtime_classes) = (stores.plan.flavors.state(), stores.plan.runtime_classes.state());
@@ -273,7 +271,7 @@ fn predecessors(context: &Context, workload: &Workload) -> Vec<Arc<Workload>> {
 }
 
 /// Value of the shared label on the nodes of earlier slices.
-pub fn settled(context: &Context, request: &Request<'_>) -> Option<String> {
+pub fn settled(context: &Context, request: &PlanRequest<'_>) -> Option<String> {
     let key = &request.policy.colocation.as_ref()?.topology_key;
     request.workload.replaces()?;
     let own = request.workload.uid().unwrap_or_default();

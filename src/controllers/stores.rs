@@ -23,7 +23,7 @@ pub struct Stores {
     pub plan: PlanStores,
     /// AdmissionChecks.
     pub checks: Store<AdmissionCheck>,
-    /// Topologies of flavors; empty without `--tas-compat`.
+    /// Topologies of flavors; empty without `--tas-compat` and `--provisioning-requests`.
     pub topologies: Store<Topology>,
     /// NodeClaims of ours, also found by the UID of their Workload.
     pub claims: Store<NodeClaim, ClaimSummary>,

@@ -40,13 +40,14 @@ impl WorkloadSummary {
             elastic_job: Some(workload.elastic_job()).filter(|job| *job != uid),
             is_admitted: workload.is("Admitted"),
             is_finished: workload.is("Finished"),
-            queued_since: workload.metadata.creation_timestamp.as_ref().map(|t| t.0).filter(|_| {
-                let may_run = workload.spec.active != Some(false) && !workload.is("Finished");
-                may_run && !workload.is("QuotaReserved") && workload.front_end().holds_quota()
-            }),
+            queued_since: workload
+                .metadata
+                .creation_timestamp
+                .as_ref()
+                .map(|t| t.0)
+                .filter(|_| workload.is_queued() && workload.front_end().holds_quota()),
             holds: workload
-                .admission()
-                .filter(|_| workload.is("QuotaReserved") && !workload.is("Finished"))
+                .held_admission()
                 .filter(|_| workload.front_end().holds_quota())
                 .map(|admission| (admission.cluster_queue.as_str().into(), workload.pods())),
             uid,

@@ -15,7 +15,6 @@ use crate::gang::identity::gang_id;
 use crate::gang::others::{Others, is_kueues};
 use crate::gang::queueing::Queueing;
 use crate::gang::request::own_check;
-use crate::names;
 use crate::telemetry::metrics;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -122,13 +121,7 @@ fn our_checks(workload: &Workload, context: &Context) -> Vec<String> {
     if !workload.front_end().has_own_checks() {
         return own_check(workload).map(|check| check.name.clone()).into_iter().collect();
     }
-    let listed = workload.checks().iter().map(|c| c.name.as_str());
-    let journalled = workload.annotations().keys().filter_map(|key| key.strip_prefix(names::JOURNAL_PREFIX));
-    let mut checks: Vec<String> =
-        listed.chain(journalled).filter(|c| context.is_ours(c)).map(str::to_owned).collect();
-    checks.sort();
-    checks.dedup();
-    checks
+    workload.checks_of_gangs().into_iter().filter(|c| context.is_ours(c)).map(str::to_owned).collect()
 }
 
 /// Whether another installation of Setu may answer the check of this name.

@@ -7,7 +7,7 @@ use super::summary::WorkloadSummary;
 use crate::api::{ProvisioningRequest, Workload};
 use crate::cluster::lock;
 use crate::cluster::store::{Keeping, Store, StoreChange, StoreEntry, Writer};
-use crate::cluster::watch::{StartGates, Touched, watch_keeping};
+use crate::cluster::watch::{FirstLists, Touched, watch_keeping};
 use crate::names;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::{Config, Event};
@@ -84,13 +84,13 @@ type RequestStore = Store<ProvisioningRequest, RequestSummary>;
 /// Changes of requests.
 type RequestChanges = Touched<ProvisioningRequest, RequestSummary>;
 
-/// Watches every request if gates are given, and none otherwise.
-pub fn watch(client: &Client, gates: Option<&StartGates>) -> (RequestStore, Option<RequestChanges>) {
-    if gates.is_none() {
+/// Watches every request if first lists are given, and none otherwise.
+pub fn watch(client: &Client, lists: Option<&FirstLists>) -> (RequestStore, Option<RequestChanges>) {
+    if lists.is_none() {
         return (Writer::new(REQUESTS).0, None);
     }
     let (api, all) = (Api::all(client.clone()), Config::default());
-    let watched = watch_keeping("provisioningrequests", api, all, gates, REQUESTS);
+    let watched = watch_keeping("provisioningrequests", api, all, lists, REQUESTS);
     (watched.store, Some(watched.touched))
 }
 

@@ -4,7 +4,7 @@
 //! delete names the UID it means.
 
 use crate::api::{Node, NodeClaim};
-use crate::cluster::guard::Guarded;
+use crate::cluster::decoded::Decoded;
 use crate::effects::{call, write};
 use crate::error::{Class, Error};
 use crate::gang::GangIdentity;
@@ -129,8 +129,8 @@ pub async fn read(client: &Client, uids: &[String]) -> Result<(Vec<NodeClaim>, V
         _ => all,
     };
     let params = ListParams::default().labels(&selector);
-    let claims: Api<Guarded<NodeClaim>> = Api::all(client.clone());
-    let nodes: Api<Guarded<Node>> = Api::all(client.clone());
+    let claims: Api<Decoded<NodeClaim>> = Api::all(client.clone());
+    let nodes: Api<Decoded<Node>> = Api::all(client.clone());
     let (claims, nodes) = tokio::try_join!(
         call("listing NodeClaims of Workloads", &of, claims.list(&params)),
         call("listing Nodes of Workloads", &of, nodes.list(&params)),
@@ -181,9 +181,9 @@ pub async fn of_pools(client: &Client, pools: &[String]) -> Result<Vec<NodeClaim
 }
 
 /// Every live claim of these NodePools, whoever made it, and whether it can be read.
-pub async fn guarded_of_pools(client: &Client, pools: &[String]) -> Result<Vec<Guarded<NodeClaim>>, Error> {
+pub async fn guarded_of_pools(client: &Client, pools: &[String]) -> Result<Vec<Decoded<NodeClaim>>, Error> {
     let selector = format!("{} in ({})", names::NODEPOOL, pools.join(","));
-    let api: Api<Guarded<NodeClaim>> = Api::all(client.clone());
+    let api: Api<Decoded<NodeClaim>> = Api::all(client.clone());
     let params = ListParams::default().labels(&selector);
     let list = call("listing NodeClaims of NodePools", &selector, api.list(&params)).await?;
     Ok(list.items)

@@ -7,7 +7,7 @@
 use crate::api::{FrontEnd, Workload};
 use crate::effects::{call, patch_params, request, write};
 use crate::error::Error;
-use crate::gang::Guard;
+use crate::gang::Precondition;
 use crate::names;
 use json_patch::jsonptr::PointerBuf;
 use json_patch::{AddOperation, Patch as JsonPatch, PatchOperation, TestOperation};
@@ -28,7 +28,7 @@ pub struct Entry<'a> {
     /// The line for users.
     pub headline: &'a str,
     /// What else must not have changed.
-    pub guard: Guard,
+    pub precondition: Precondition,
 }
 
 /// Commits a journal and returns the resulting Workload.
@@ -39,7 +39,7 @@ pub async fn commit(client: &Client, workload: &Workload, entry: &Entry<'_>) -> 
     match workload.front_end() {
         FrontEnd::AdmissionCheck => commit_to_workload(client, workload, entry).await,
         FrontEnd::ProvisioningRequest => {
-            if entry.guard == Guard::Workload {
+            if entry.precondition == Precondition::Workload {
                 request::require_owner(client, workload).await?;
             }
             let annotations = json!({
@@ -96,24 +96,28 @@ pub async fn confirm(client: &Client, workload: &Workload, entry: &Entry<'_>) ->
     if !is_unchanged(&found, workload, entry) {
         return Err(Error::Conflict { action, object: workload.full_name() });
     }
-    if entry.guard == Guard::Workload { request::require_owner(client, workload).await } else { Ok(()) }
+    if entry.precondition == Precondition::Workload {
+        request::require_owner(client, workload).await
+    } else {
+        Ok(())
+    }
 }
 
 /// Whether the Workload as found meets what a write requires.
 fn is_unchanged(found: &ObjectMeta, workload: &Workload, entry: &Entry<'_>) -> bool {
     let read = &workload.metadata;
     let journal = found.annotations.as_ref().and_then(|all| all.get(&names::journal_key(entry.check)));
-    let guard = match workload.front_end() {
+    let precondition = match workload.front_end() {
         // The journal of a request is written on the version that was read.
-        FrontEnd::ProvisioningRequest => Guard::Workload,
-        FrontEnd::AdmissionCheck => entry.guard,
+        FrontEnd::ProvisioningRequest => Precondition::Workload,
+        FrontEnd::AdmissionCheck => entry.precondition,
     };
-    let guarded = match guard {
+    let unchanged = match precondition {
         // The first annotation of a Workload needs another patch than any later one.
-        Guard::Journal => read.annotations.is_some() == found.annotations.is_some(),
-        Guard::Workload => found.resource_version == read.resource_version,
+        Precondition::Journal => read.annotations.is_some() == found.annotations.is_some(),
+        Precondition::Workload => found.resource_version == read.resource_version,
     };
-    found.uid == read.uid && guarded && journal.map(String::as_str) == entry.old
+    found.uid == read.uid && unchanged && journal.map(String::as_str) == entry.old
 }
 
 fn patch(workload: &Workload, entry: &Entry<'_>) -> JsonPatch {
@@ -124,7 +128,7 @@ fn patch(workload: &Workload, entry: &Entry<'_>) -> JsonPatch {
     let test = |path, value: Value| PatchOperation::Test(TestOperation { path, value });
     let add = |path, value: Value| PatchOperation::Add(AddOperation { path, value });
     let mut operations = vec![test(at(&["metadata", "uid"]), json!(workload.uid().unwrap_or_default()))];
-    if entry.guard == Guard::Workload {
+    if entry.precondition == Precondition::Workload {
         operations.push(test(at(&["metadata", "resourceVersion"]), json!(workload.resource_version())));
     }
     if workload.metadata.annotations.is_none() {
@@ -147,7 +151,8 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     fn rendered(workload: &Workload, old: Option<&str>) -> Value {
-        let entry = Entry { check: "c/1", old, journal: "{}", headline: "h", guard: Guard::Journal };
+        let entry =
+            Entry { check: "c/1", old, journal: "{}", headline: "h", precondition: Precondition::Journal };
         serde_json::to_value(patch(workload, &entry)).unwrap()
     }
 
@@ -167,13 +172,19 @@ mod tests {
     fn a_guarded_write_requires_the_version_that_was_read() {
         let mut workload = Workload::new("w", crate::api::workload::WorkloadSpec::default());
         workload.metadata.resource_version = Some("7".into());
-        let entry = Entry { check: "c", old: None, journal: "{}", headline: "h", guard: Guard::Workload };
+        let entry = Entry {
+            check: "c",
+            old: None,
+            journal: "{}",
+            headline: "h",
+            precondition: Precondition::Workload,
+        };
         let operations = serde_json::to_value(patch(&workload, &entry)).unwrap();
         assert_eq!(operations[1], json!({"op": "test", "path": "/metadata/resourceVersion", "value": "7"}));
     }
 
     /// The error of a write that gets a 422 answer, where the Workload has this metadata then.
-    async fn answered(found: Value, guard: Guard) -> Error {
+    async fn answered(found: Value, precondition: Precondition) -> Error {
         let serve = move |request: http::Request<kube::client::Body>| {
             let refusal = json!({"kind": "Status", "code": 422, "reason": "Invalid", "message": "no"});
             let kind = "PartialObjectMetadata";
@@ -187,7 +198,7 @@ mod tests {
         let mut workload = Workload::new("w", crate::api::workload::WorkloadSpec::default());
         workload.metadata = serde_json::from_value(metadata("u", "7", Some("old"))).unwrap();
         let client = Client::new(tower::service_fn(serve), "default");
-        let entry = Entry { check: "c", old: Some("old"), journal: "new", headline: "h", guard };
+        let entry = Entry { check: "c", old: Some("old"), journal: "new", headline: "h", precondition };
         commit(&client, &workload, &entry).await.unwrap_err()
     }
 
@@ -199,7 +210,7 @@ mod tests {
     #[tokio::test]
     async fn a_422_answer_is_a_conflict_only_if_what_the_write_requires_has_changed() {
         let lost = |error: &Error| matches!(error, Error::Conflict { .. });
-        let (journal, whole) = (Guard::Journal, Guard::Workload);
+        let (journal, whole) = (Precondition::Journal, Precondition::Workload);
         for found in [
             metadata("u", "8", Some("newer")),
             metadata("u", "8", Some("new")),
@@ -209,15 +220,15 @@ mod tests {
             assert!(lost(&answered(found.clone(), journal).await), "{found}");
         }
         assert!(lost(&answered(metadata("u", "8", Some("old")), whole).await));
-        for (version, guard) in [("8", journal), ("7", whole)] {
-            let refused = answered(metadata("u", version, Some("old")), guard).await;
+        for (version, precondition) in [("8", journal), ("7", whole)] {
+            let refused = answered(metadata("u", version, Some("old")), precondition).await;
             assert_eq!(refused.code(), Some(422), "{refused:?}");
         }
     }
 
-    /// What becomes of a guarded write, and of its confirmation, for a request whose Workload has reserved quota and got these
+    /// What becomes of a write with this precondition, and of its confirmation, for a request whose Workload has reserved quota and got these
     /// conditions meanwhile; and whether the request was written.
-    async fn of_request(meanwhile: &[&str], guard: Guard) -> ([bool; 2], bool) {
+    async fn of_request(meanwhile: &[&str], precondition: Precondition) -> ([bool; 2], bool) {
         let conditions = |kinds: &[&str]| -> Value {
             let of = |kind| json!({"type": kind, "status": "True", "reason": "r", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
             kinds.iter().map(of).collect()
@@ -249,7 +260,7 @@ mod tests {
         mirror.status =
             serde_json::from_value(json!({"conditions": conditions(&["QuotaReserved"])})).unwrap();
         let client = Client::new(tower::service_fn(serve), "default");
-        let entry = Entry { check: "c", old: Some("old"), journal: "new", headline: "h", guard };
+        let entry = Entry { check: "c", old: Some("old"), journal: "new", headline: "h", precondition };
         let held = |result: Result<(), Error>| match result {
             Ok(()) => true,
             Err(Error::Conflict { .. }) => false,
@@ -263,11 +274,19 @@ mod tests {
     #[tokio::test]
     async fn a_guarded_write_to_a_request_is_refused_once_its_workload_is_admitted_or_taken_down() {
         for meanwhile in ["Admitted", "Evicted", "Finished"] {
-            assert_eq!(of_request(&[meanwhile], Guard::Workload).await, ([false; 2], false), "{meanwhile}");
-            assert_eq!(of_request(&[meanwhile], Guard::Journal).await, ([true; 2], true), "{meanwhile}");
+            assert_eq!(
+                of_request(&[meanwhile], Precondition::Workload).await,
+                ([false; 2], false),
+                "{meanwhile}"
+            );
+            assert_eq!(
+                of_request(&[meanwhile], Precondition::Journal).await,
+                ([true; 2], true),
+                "{meanwhile}"
+            );
         }
-        assert_eq!(of_request(&[], Guard::Workload).await, ([true; 2], true));
-        assert_eq!(of_request(&["PodsReady"], Guard::Workload).await, ([true; 2], true));
+        assert_eq!(of_request(&[], Precondition::Workload).await, ([true; 2], true));
+        assert_eq!(of_request(&["PodsReady"], Precondition::Workload).await, ([true; 2], true));
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub mod resource_slices;
 pub mod verdict;
 pub mod warm;
 
-use crate::cluster::guard::Guarded;
+use crate::cluster::decoded::Decoded;
 use crate::cluster::write_limiter;
 use crate::error::Error;
 use crate::names;
@@ -63,7 +63,7 @@ async fn of_nodes<K>(client: &Client, action: &'static str, nodes: Vec<String>) 
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
 {
-    let api: Api<Guarded<K>> = Api::all(client.clone());
+    let api: Api<Decoded<K>> = Api::all(client.clone());
     let lists = stream::iter(nodes).map(|node| {
         let api = api.clone();
         async move {

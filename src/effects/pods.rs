@@ -5,7 +5,7 @@
 //! moments ago, and another may be bound a moment later anyway.
 
 use crate::api::Pod;
-use crate::cluster::guard::Guarded;
+use crate::cluster::decoded::Decoded;
 use crate::effects::{call, of_nodes};
 use crate::error::Error;
 use kube::api::ListParams;
@@ -24,7 +24,7 @@ pub async fn on_nodes(client: &Client, nodes: Vec<String>) -> Result<Vec<Pod>, E
 /// # Errors
 /// The list failed; 403 where Setu may not list pods.
 pub async fn unbound(client: &Client, namespace: &str) -> Result<Vec<Pod>, Error> {
-    let api: Api<Guarded<Pod>> = Api::namespaced(client.clone(), namespace);
+    let api: Api<Decoded<Pod>> = Api::namespaced(client.clone(), namespace);
     let params = ListParams::default().fields("spec.nodeName=").match_any();
     let list = call("listing unbound pods of namespace", namespace, api.list(&params)).await?;
     Ok(list.items.into_iter().filter_map(|guard| guard.0.ok()).collect())

@@ -2,7 +2,7 @@
 
 use crate::api::workload::{CheckState, Verdict};
 use crate::api::{ProvisioningRequest, Workload};
-use crate::cluster::guard::Guarded;
+use crate::cluster::decoded::Decoded;
 use crate::effects::{call, patch_params, status_of, whole_seconds, write};
 use crate::error::Error;
 use crate::gang::Failure;
@@ -67,7 +67,7 @@ pub async fn read_owner(
     (name, uid): (&str, &str),
     (action, object): (&'static str, &str),
 ) -> Result<Option<Workload>, Error> {
-    let api: Api<Guarded<Workload>> = Api::namespaced(client.clone(), namespace);
+    let api: Api<Decoded<Workload>> = Api::namespaced(client.clone(), namespace);
     let found = call(action, object, api.get_opt(name)).await?.and_then(|found| found.0.ok());
     Ok(found.filter(|workload| workload.metadata.uid.as_deref() == Some(uid)))
 }

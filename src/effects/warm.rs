@@ -5,7 +5,7 @@
 
 use crate::api::duration::Span;
 use crate::api::{Node, NodeClaim, Workload};
-use crate::cluster::guard::Guarded;
+use crate::cluster::decoded::Decoded;
 use crate::effects::handover::{LetGo, NotReleased};
 use crate::effects::{call, merge, patch_params, write};
 use crate::error::Error;
@@ -91,7 +91,7 @@ pub async fn free(
     now: Timestamp,
 ) -> Result<Vec<NodeClaim>, Error> {
     let selector = format!("{}={},{}={key}", names::MANAGED_BY, names::SETU, names::WARM);
-    let api: Api<Guarded<NodeClaim>> = Api::all(client.clone());
+    let api: Api<Decoded<NodeClaim>> = Api::all(client.clone());
     let list =
         call("listing kept NodeClaims", key, api.list(&ListParams::default().labels(&selector))).await?;
     Ok(list.items.into_iter().filter_map(|guard| guard.0.ok()).filter(|c| is_free(c, job, now)).collect())

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use setu::api::requirements::Requirements;
 use setu::api::{ClusterQueue, NodePool, ResourceFlavor, Workload};
 use setu::names;
-use setu::plan::{Cluster, OptionSelection, Outcome, Plan, PlanObjects, Request, plan};
+use setu::plan::{Cluster, OptionSelection, Outcome, Plan, PlanObjects, PlanRequest, plan};
 use setu::policy::Policy;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -93,7 +93,7 @@ fn planned(case: &Case) -> Outcome {
     let node_pools: Vec<Arc<NodePool>> = case.pools.iter().map(pool).collect();
     let objects = PlanObjects { flavors, node_pools, ..PlanObjects::default() };
     let cluster = Cluster::with(Some(&queue), &objects);
-    let request = Request {
+    let request = PlanRequest {
         workload: &workload,
         check: "check",
         our_checks: &["check".to_owned()],

@@ -1007,7 +1007,7 @@ async fn nothing_is_created_while_device_classes_may_not_be_read() {
     tokio::time::sleep(Duration::from_mins(3)).await;
     assert_eq!(stage.admin.list(&kinds::NODE_CLAIM).len(), 0);
     let closed: Vec<String> =
-        setu.context.gates.closed().iter().map(|(kind, why)| format!("{kind}: {why}")).collect();
+        setu.context.first_lists.missing().iter().map(|(kind, why)| format!("{kind}: {why}")).collect();
     assert_eq!(closed.len(), 1, "{closed:?}");
     assert!(
         closed[0].ends_with("grant this ServiceAccount get, list and watch on deviceclasses"),

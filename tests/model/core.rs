@@ -11,14 +11,15 @@ use setu_core::api::workload::{CheckState, PodSetUpdate, Verdict};
 use setu_core::api::{NodeClaim, Workload};
 use setu_core::gang::diagram;
 use setu_core::gang::event::{Effect, Event, ProgressReason, Reason};
-use setu_core::gang::journal::Transition;
 use setu_core::gang::loss::{ClaimRecords, GoneClaim};
 use setu_core::gang::opening::{self, OpenedGang};
 use setu_core::gang::reconcile::{IsDeletion, Next};
 use setu_core::gang::reservation::AdmissionId;
+use setu_core::gang::transition::Transition;
 use setu_core::gang::{
-    ClaimView, Failure, FailureClass, Freshness, GangIdentity, Guard, Health, Journal, Judgement, Moved,
-    Nodes, Reservation, Snapshot, SnapshotParts, State, StateName, Step, Then, WaitsFor, step, verdict,
+    ClaimView, Failure, FailureClass, Freshness, GangIdentity, Health, Journal, Judgement, Moved, Nodes,
+    Precondition, Reservation, Snapshot, SnapshotParts, State, StateName, Step, Then, WaitsFor, step,
+    verdict,
 };
 use setu_core::names;
 use setu_core::plan::{Obstacle, ObstacleReason, Outcome, Plan, PodShare, Slot};
@@ -138,7 +139,7 @@ pub struct ModelJournal {
     /// Whether it is ever written.
     pub is_stored: bool,
     /// What its write requires, if only its last transition is new.
-    guard: Guard,
+    guard: Precondition,
 }
 
 impl ModelJournal {
@@ -195,7 +196,7 @@ impl ModelJournal {
         journal.memory.not_before = self.waits.then_some(soon);
         journal.memory.plan = self.planned.then(|| PLAN.hash());
         journal.memory.pinning = Pinning::Selector;
-        if self.guard == Guard::Workload && !journal.state.is_over() {
+        if self.guard == Precondition::Workload && !journal.state.is_over() {
             journal.history.push(end_of_approval(journal.seq));
         }
         // Encode and decode it, because every replica reads it from the annotation.
@@ -231,7 +232,7 @@ fn end_of_approval(seq: u64) -> Transition {
 }
 
 /// What a write of this journal over the stored one requires.
-pub fn guard(journal: ModelJournal, stored: Option<ModelJournal>) -> Guard {
+pub fn guard(journal: ModelJournal, stored: Option<ModelJournal>) -> Precondition {
     let was_approved = stored.is_some_and(|stored| matches!(stored.place, ModelState::Approved(_)));
     if !was_approved {
         return journal.guard;

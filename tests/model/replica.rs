@@ -7,7 +7,7 @@ use crate::core::{self, ModelJournal, ModelState, StepInput, Write};
 use crate::world::{Broken, CachedView, Claim, KueuePhase, ModelPlan, ModelWorld, Work};
 use setu_core::api::workload::Verdict;
 use setu_core::gang::reconcile::{Next, Permitted, STEPS};
-use setu_core::gang::{Commit, Freshness, Guard, Then};
+use setu_core::gang::{Commit, Freshness, Precondition, Then};
 use setu_core::planted::{Planted, is_planted};
 
 /// One replica.
@@ -231,8 +231,8 @@ impl OngoingReconcile {
     /// Whether the API server accepts the journal.
     fn is_accepted(&self, work: &Work) -> bool {
         let is_guarded = match core::guard(self.seen.journal, self.stored) {
-            Guard::Journal => true,
-            Guard::Workload => *work == self.seen.work,
+            Precondition::Journal => true,
+            Precondition::Workload => *work == self.seen.work,
         };
         work.phase != KueuePhase::Deleted && work.journal == self.stored && is_guarded
     }

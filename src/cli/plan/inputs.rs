@@ -8,7 +8,7 @@ use crate::plan::market::Market;
 use crate::plan::offering::Offering;
 use crate::plan::shape::Shape;
 use crate::plan::volumes::Storage;
-use crate::plan::{Cluster, Edited, PlanObjects, Request};
+use crate::plan::{Cluster, Edited, PlanObjects, PlanRequest};
 use crate::policy::file::Guards;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::LimitRange;
@@ -32,7 +32,12 @@ pub struct Inputs {
 
 impl Inputs {
     /// Derives them.
-    pub fn of(objects: &Objects, admitted: &Admitted, request: &Request<'_>, market: Option<Market>) -> Self {
+    pub fn of(
+        objects: &Objects,
+        admitted: &Admitted,
+        request: &PlanRequest<'_>,
+        market: Option<Market>,
+    ) -> Self {
         let workload = request.workload;
         let namespace = workload.metadata.namespace.as_deref().unwrap_or_default();
         Self {

@@ -19,7 +19,7 @@ use crate::api::parameters::{GateMode, PackingMode};
 use crate::gang::identity::gang_label;
 use crate::plan::catalogue;
 use crate::plan::policy_warnings::{absurd_money, oversized};
-use crate::plan::{self, Cluster, Obstacle, OptionSelection, Outcome, Plan, Request};
+use crate::plan::{self, Cluster, Obstacle, OptionSelection, Outcome, Plan, PlanRequest};
 use crate::policy::overrides::{self, Ignored};
 use crate::policy::{Policy, Settings};
 use crate::words::counted;
@@ -75,7 +75,7 @@ impl Args {
         let policy = policy_of(&admitted, &objects, &settings)?;
         // This label marks the gang's own nodes, which do not count as another's.
         let gang = gang_label(&admitted.workload, &admitted.check);
-        let request = Request {
+        let request = PlanRequest {
             workload: &admitted.workload,
             check: &admitted.check,
             our_checks: &admitted.our_checks,
@@ -143,10 +143,10 @@ fn policy_of(admitted: &Admitted, objects: &Objects, settings: &Settings) -> Res
 
 /// What the same option would cost in another packing mode, if that differs. If a budget or a limit refuses the plan, the
 /// packing that would stay within it.
-fn otherwise(cluster: &Cluster<'_>, request: &Request<'_>, outcome: &Outcome) -> Vec<String> {
+fn otherwise(cluster: &Cluster<'_>, request: &PlanRequest<'_>, outcome: &Outcome) -> Vec<String> {
     let with = |(packing, name): (PackingMode, &str)| {
         let policy = Policy { packing, ..request.policy.clone() };
-        let request = Request { policy: &policy, ..*request };
+        let request = PlanRequest { policy: &policy, ..*request };
         let (nodes, cost) = match outcome {
             Outcome::Provision(plan) => {
                 let options = plan::option_reports(cluster, &request).ok()?;

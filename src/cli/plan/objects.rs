@@ -19,7 +19,7 @@ use crate::plan::gates::inflight::{HeldNodes, InflightNodes};
 use crate::plan::observed_shapes::ObservedShapes;
 use crate::plan::shape::Shape;
 use crate::plan::volumes::{Found, Storage};
-use crate::plan::{PlanObjects, Request, demand};
+use crate::plan::{PlanObjects, PlanRequest, demand};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{LimitRange, PersistentVolumeClaim};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -210,7 +210,7 @@ impl Objects {
     }
 
     /// Value of the shared label on the nodes of those slices.
-    pub fn settled(&self, request: &Request<'_>) -> Option<String> {
+    pub fn settled(&self, request: &PlanRequest<'_>) -> Option<String> {
         let key = &request.policy.colocation.as_ref()?.topology_key;
         request.workload.replaces()?;
         let own = request.workload.metadata.uid.as_deref().unwrap_or_default();
@@ -402,7 +402,7 @@ mod tests {
         let policy =
             crate::policy::Policy { colocation: Some(colocation), ..crate::policy::Policy::default() };
         let second = workload("second", "train", "2026-01-01T00:01:00Z", Some("first"));
-        let request = Request {
+        let request = PlanRequest {
             workload: &second,
             check: "prov",
             our_checks: &[],

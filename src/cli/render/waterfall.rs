@@ -7,8 +7,9 @@
 use super::table::painted_state;
 use super::{BOLD, DIM, clean, paint, span, style_of};
 use crate::cli::report::GangReport;
+use crate::gang::StateName;
 use crate::gang::explain::{SlotPhase, SlotView};
-use crate::gang::{StateName, journal::Transition};
+use crate::gang::transition::Transition;
 use anstyle::Style;
 use jiff::{SignedDuration, Timestamp};
 use std::fmt::Write as _;

@@ -48,9 +48,8 @@ impl PlanInputs {
         workload: &Workload,
     ) -> Result<(), Error> {
         let context = scope.context;
-        let plans = matches!(state, State::Validating | State::Provisioning);
         let is_accepted = context.of_gangs.ledger().accepted(&scope.id).is_some();
-        if !plans || is_accepted || self.pool_claims.is_some() {
+        if !state.chooses_nodes() || is_accepted || self.pool_claims.is_some() {
             return Ok(());
         }
         let node_pools = context.stores.plan.node_pools.state();

@@ -224,8 +224,8 @@ impl<'a> Gang<'a> {
 
     /// What to write, with this text of the journal and this line for users.
     fn entry_of<'e>(&'e self, journal: &'e str, headline: &'e str) -> Entry<'e> {
-        let guard = self.journal().guard(self.stored.seq());
-        Entry { check: &self.scope.identity.check, old: self.stored.text(), journal, headline, guard }
+        let precondition = self.journal().precondition(self.stored.seq());
+        Entry { check: &self.scope.identity.check, old: self.stored.text(), journal, headline, precondition }
     }
 
     /// Writes the journal if it changed, and reports its transitions.

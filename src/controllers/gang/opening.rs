@@ -28,12 +28,11 @@ pub(super) fn open(
 
 /// Warns once that a gang is left alone because a newer release wrote its journal.
 fn warn_of_newer(scope: &GangScope<'_>, workload: &Workload, error: &JournalError) {
-    let (check, text) = (scope.identity.check.as_str(), error.to_string());
+    let (check, notice) = (scope.identity.check.as_str(), Notice::of_newer_journal(error));
     let registry = &scope.context.of_gangs.registry;
-    if !registry.is_new_notice(&scope.identity.uid, &format!("{check}: {text}")) {
+    if !registry.is_new_notice(&scope.identity.uid, &format!("{check}: {}", notice.text)) {
         return;
     }
-    tracing::warn!(workload = workload.name_any(), check, error = text, "left a gang alone");
-    let notice = Notice { reason: "JournalNewer", topic: String::new(), warning: true, text };
+    tracing::warn!(workload = workload.name_any(), check, error = notice.text, "left a gang alone");
     scope.publish(workload, 0, scope.now(), &notice);
 }

@@ -9,7 +9,7 @@ use crate::gang::planning::{Planning, in_turn};
 use crate::gang::refused::Causes;
 use crate::gang::{Failure, Refusal, State};
 use crate::plan::offering::Offering;
-use crate::plan::{Outcome, Request, strategy};
+use crate::plan::{Outcome, PlanRequest, strategy};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Gang<'_> {
@@ -58,7 +58,7 @@ impl Gang<'_> {
         let (staying, kinds) = (planning.staying(), self.observed.kinds(self.journal().memory.attempt));
         let accepted = ledger.accepted(&self.scope.id).map(|accepted| accepted.option_index);
         let selection = planning.selection(accepted, &kinds);
-        let request = Request { selection, ..self.request(workload) };
+        let request = PlanRequest { selection, ..self.request(workload) };
         let read = plans::ReadInputs {
             claims: self.inputs.pool_claims.as_deref().unwrap_or_default(),
             warm: self.inputs.warm.as_deref().unwrap_or_default(),
@@ -71,7 +71,7 @@ impl Gang<'_> {
         let awaited = ledger.awaits_others(now);
         let exhausted = planning.needs_capacity_now(selection).then(|| ledger.exhausted(now));
         let mut plan = |workload: &Workload, read| {
-            let request = Request { workload, ..request };
+            let request = PlanRequest { workload, ..request };
             let outcome = plans::outcome(self.scope.context, &request, &self.scope.id, ledger, read);
             in_turn(outcome, selection, |plan| ledger.tried_by_others(&self.scope.id, plan, now))
         };

@@ -8,6 +8,7 @@ use super::transitions::Transitions;
 use crate::api::Workload;
 use crate::controllers::gang_entry::Unanswered;
 use crate::gang::trace::{Claims, spans};
+use crate::gang::transition::Transition;
 use crate::gang::{Journal, StateName, message, notice};
 use jiff::{SignedDuration, Timestamp};
 
@@ -74,8 +75,7 @@ impl Gang<'_> {
         let history = &self.journal().history;
         let sent = history.iter().filter(|s| s.at < recent).map(|s| s.seq).max().unwrap_or_default();
         // Claims of a failed attempt may be half gone by now. Those of a successful one still exist.
-        let came_up =
-            history.last().is_some_and(|s| s.from != StateName::Approved && s.to == StateName::Approved);
+        let came_up = history.last().is_some_and(Transition::comes_up);
         let claims =
             if came_up { Claims::Then(&self.observed.claims) } else { Claims::Left(&self.observed.claims) };
         telemetry.traces.send(spans(self.journal(), claims, &self.scope.subject(workload), sent));

@@ -14,9 +14,8 @@ use crate::gang::request::Details;
 use crate::gang::wake::{holds_claims, rests, wake_at};
 use crate::gang::{Explanation, Snapshot, StateName, message, notice, verdict};
 use crate::names;
-use crate::plan::gates::{Gate, GateAnswer};
-use crate::plan::{Obstacle, ObstacleReason, Outcome};
-use crate::telemetry::metrics::{self, Checked};
+use crate::plan::{Obstacle, Outcome};
+use crate::telemetry::metrics;
 use kube::runtime::reflector::ObjectRef;
 use std::time::Duration;
 
@@ -28,34 +27,14 @@ const REST_NET: Duration = Duration::from_mins(10);
 impl Gang<'_> {
     /// Counts the gates' answers for this gang each time they change.
     pub(super) fn count_gates(&self, outcome: Option<&Outcome>, workload: &Workload, ledger: &mut Ledger) {
-        match outcome {
-            Some(Outcome::Provision(plan))
-                if self.observed.claims.is_empty() && ledger.note_answer(&self.scope.id, None) =>
-            {
-                for report in &plan.reports {
-                    let result = match report.answer {
-                        GateAnswer::Warn => Checked::Warned,
-                        GateAnswer::Unknown => Checked::Unknown,
-                        _ => Checked::Passed,
-                    };
-                    metrics::gate(report.gate, &report.subject, result);
-                }
+        let Some(outcome) = outcome else { return };
+        let is_new = outcome.plan().is_some() && self.observed.claims.is_empty();
+        let reason = outcome.awaited().map(|obstacle| obstacle.reason);
+        if (is_new || reason.is_some()) && ledger.note_answer(&self.scope.id, reason) {
+            let queue = workload.admission().map_or("", |a| a.cluster_queue.as_str());
+            for (gate, subject, result) in outcome.gate_results(queue) {
+                metrics::gate(gate, subject, result);
             }
-            Some(outcome @ (Outcome::Wait(obstacle) | Outcome::Refuse(obstacle)))
-                if ledger.note_answer(&self.scope.id, Some(obstacle.reason)) =>
-            {
-                let waits = matches!(outcome, Outcome::Wait(_));
-                let result = if waits { Checked::Waiting } else { Checked::Refused };
-                match &obstacle.gate {
-                    Some((gate, subject)) => metrics::gate(*gate, subject, result),
-                    None if obstacle.reason == ObstacleReason::QueueUnknown => {
-                        let queue = workload.admission().map_or("", |a| a.cluster_queue.as_str());
-                        metrics::gate(Gate::Quota, queue, Checked::Unknown);
-                    }
-                    None => {}
-                }
-            }
-            _ => {}
         }
     }
 
@@ -101,7 +80,7 @@ impl Gang<'_> {
     fn note_on_board(&self, workload: &Workload, snapshot: &Snapshot<'_>) {
         let (context, scope) = (self.scope.context, &self.scope);
         let explanation = Explanation::of(self.journal(), snapshot, &self.observed.claims);
-        let waits = matches!(self.planned.outcome, Some(Outcome::Wait(_) | Outcome::Refuse(_)));
+        let waits = self.planned.outcome.as_ref().is_some_and(|outcome| outcome.awaited().is_some());
         let journal = (self.journal(), waits);
         let entry = BoardEntry::new(&scope.id, workload, &scope.identity.check, journal, explanation)
             .costing(&self.cost_of(&self.observed.claims))

@@ -8,7 +8,7 @@ use crate::gang::identity::gang_label;
 use crate::gang::notice::Notice;
 use crate::gang::request::owner_ref;
 use crate::gang::trace::Subject;
-use crate::plan::{OptionSelection, Request};
+use crate::plan::{OptionSelection, PlanRequest};
 use crate::policy::Policy;
 use jiff::Timestamp;
 use kube::Client;
@@ -55,8 +55,8 @@ impl<'a> GangScope<'a> {
     }
 
     /// Whom to plan for, with every option open.
-    pub(super) fn request<'r>(&'r self, workload: &'r Workload, policy: &'r Policy) -> Request<'r> {
-        Request {
+    pub(super) fn request<'r>(&'r self, workload: &'r Workload, policy: &'r Policy) -> PlanRequest<'r> {
+        PlanRequest {
             workload,
             check: &self.identity.check,
             our_checks: self.our_checks,

@@ -3,11 +3,10 @@
 use super::Gang;
 use crate::api::{NodeClaim, Workload};
 use crate::controllers::gang_entry::GangEntry;
-use crate::gang::event::Reason;
-use crate::gang::journal::Transition;
 use crate::gang::notice::Notice;
 use crate::gang::reservation::Ending;
 use crate::gang::trace::{Claims, CutOff, cut_off, spans};
+use crate::gang::transition::Transition;
 use crate::gang::{Journal, StateName, notice};
 use crate::names;
 use crate::plan::Outcome;
@@ -78,9 +77,8 @@ impl Gang<'_> {
 
     /// The drawbacks as an Event, once per attempt and not for each replacement.
     fn drawbacks(&self, step: &Transition) -> Option<Notice> {
-        let begins = (step.from, step.to) == (StateName::Validating, StateName::Provisioning);
         let drawbacks = &self.stored.accepted.drawbacks;
-        (begins && !drawbacks.is_empty()).then(|| notice::of_drawbacks(drawbacks))
+        (step.begins() && !drawbacks.is_empty()).then(|| notice::of_drawbacks(drawbacks))
     }
 
     /// Sends the spans that a transition or a new admission completed.
@@ -99,8 +97,7 @@ impl Gang<'_> {
 
     /// Records the gang's state unless its Workload is gone. Returns whether the Workload exists.
     pub(super) fn note(&self, workload: &Workload, plan: Option<&Outcome>) -> bool {
-        let lasts =
-            plan.is_some_and(|plan| plan.waits_without_deadline() || matches!(plan, Outcome::Refuse(_)));
+        let lasts = plan.is_some_and(|plan| plan.waits_without_deadline() || plan.is_refused());
         let entry = GangEntry::new(workload, self.journal(), self.scope.subject(workload), lasts);
         self.scope.context.of_gangs.registry.note(entry, || self.scope.is_there(workload))
     }
@@ -110,31 +107,11 @@ fn count(step: &Transition, before: &Journal, after: &Journal, claims: &[NodeCla
     let stayed = elapsed(before.entered_at, step.at);
     let reason = step.reason.to_string();
     metrics::transition(Counted { from: step.from, to: step.to, reason: &reason, stayed });
-    let memory = &after.memory;
-    match (step.from, step.to) {
-        // A rollback has moved the gang to its next tier already, or back to the first one.
-        (StateName::RollingBack, StateName::BackingOff) if memory.option.index > 0 => {
-            metrics::attempt_retried("tier", memory.option.index);
-        }
-        (StateName::RollingBack | StateName::Validating, StateName::BackingOff) => {
-            metrics::attempt_retried("in_check", memory.tries);
-        }
-        (_, StateName::Provisioning) if memory.option.index > before.memory.option.index => {
-            metrics::attempt_retried("tier", memory.option.index);
-        }
-        // Part of the gang falls to the next tier that has capacity.
-        (StateName::Provisioning | StateName::WaitingReady, StateName::Provisioning) if matches!(step.reason, Reason::Failed(class) if class.is_shortage()) =>
-        {
-            metrics::attempt_retried("tier", memory.option.index.saturating_add(1));
-        }
-        (_, StateName::Yielded) => metrics::attempt_retried("yield", memory.yields),
-        (StateName::Provisioning | StateName::WaitingReady, StateName::RollingBack) => {
-            for claim in claims.iter().filter(|c| !c.is("Initialized")) {
-                let age = elapsed(created(claim, step.at), step.at);
-                metrics::claim_failed(claim.label(names::NODEPOOL), age);
-            }
-        }
-        _ => {}
+    if let Some((kind, number)) = after.retry(step, before) {
+        metrics::attempt_retried(kind.name(), number);
+    }
+    for claim in claims.iter().filter(|c| step.fails_attempt() && !c.is("Initialized")) {
+        metrics::claim_failed(claim.label(names::NODEPOOL), elapsed(created(claim, step.at), step.at));
     }
 }
 

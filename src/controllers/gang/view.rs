@@ -8,7 +8,7 @@ use crate::controllers::plans;
 use crate::gang::elastic_job::needs_more_nodes;
 use crate::gang::loss::{ClaimRecords, GoneClaim, pool_fault};
 use crate::gang::{ClaimView, Failure, Forecast, Snapshot, SnapshotParts, State};
-use crate::plan::Request;
+use crate::plan::PlanRequest;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -66,7 +66,7 @@ impl Gang<'_> {
     }
 
     /// Whom to plan for, with every option open.
-    pub(super) fn request<'r>(&'r self, workload: &'r Workload) -> Request<'r> {
+    pub(super) fn request<'r>(&'r self, workload: &'r Workload) -> PlanRequest<'r> {
         self.scope.request(workload, &self.judgement.policy)
     }
 

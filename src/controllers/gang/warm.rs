@@ -12,7 +12,6 @@ use crate::plan::warm::matches;
 use crate::policy::Policy;
 use crate::telemetry::metrics::{self, WarmResult};
 use futures::{StreamExt, stream};
-use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 

@@ -159,7 +159,7 @@ pub async fn nothing_is_left<T: Theatre>(world: &mut ScenarioWorld<T>) -> Result
 pub fn paths_are_lawful<T: Theatre>(world: &ScenarioWorld<T>) -> Result<()> {
     let edges = diagram::edges();
     for journal in world.journals.values() {
-        let mut last: Option<&crate::gang::journal::Transition> = None;
+        let mut last: Option<&crate::gang::transition::Transition> = None;
         for step in &journal.history {
             ensure!(
                 edges.contains_key(&(step.from, step.to)),

@@ -13,7 +13,7 @@ pub use gangs::{
     Counted, attempt_retried, gangs, gangs_with_unbound_pods, transition, verdict, verdict_delay,
 };
 pub use nodes::{
-    Checked, NodeCosts, WarmResult, claim_created, claim_failed, claim_ready, claims, gate, held_nodes,
+    NodeCosts, WarmResult, claim_created, claim_failed, claim_ready, claims, gate, held_nodes,
     karpenter_stalled, kept_warm, node_costs, swept, wasted, wasted_cost,
 };
 pub use replica::{

@@ -6,39 +6,12 @@ use crate::api::NodeClaim;
 use crate::api::amount::{MICROS_OF_A_CENT, Price};
 use crate::gang::custody::OrphanReason;
 use crate::names;
-use crate::plan::gates::Gate;
+use crate::plan::gates::{Gate, GateResult};
 use jiff::Timestamp;
 use metrics::{Label, counter, gauge, histogram};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
-
-/// A gate's answer about a gang.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Checked {
-    /// There is room.
-    Passed,
-    /// There is no room, and the policy only warns.
-    Warned,
-    /// There is no room now.
-    Waiting,
-    /// There will never be room.
-    Refused,
-    /// There was nothing to compare with.
-    Unknown,
-}
-
-impl Checked {
-    const fn label(self) -> &'static str {
-        match self {
-            Self::Passed => "passed",
-            Self::Warned => "warned",
-            Self::Waiting => "waiting",
-            Self::Refused => "refused",
-            Self::Unknown => "unknown",
-        }
-    }
-}
 
 /// A NodeClaim was created.
 pub fn claim_created(node_pool: &str, capacity_type: &str) {
@@ -172,8 +145,8 @@ pub fn swept(reason: OrphanReason) {
 }
 
 /// A gate answered about the limits of a NodePool or the quota of a ClusterQueue. Other gates are not counted.
-pub fn gate(gate: Gate, subject: &str, result: Checked) {
-    let (subject, result) = (subject.to_owned(), result.label());
+pub fn gate(gate: Gate, subject: &str, result: GateResult) {
+    let (subject, result) = (subject.to_owned(), result.name());
     match gate {
         Gate::Capacity => {
             counter!(catalog::CAPACITY.name, "nodepool" => subject, "result" => result).increment(1);

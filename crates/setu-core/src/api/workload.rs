@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Toleration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube_derive::CustomResource;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// `spec` of a Workload.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
@@ -243,6 +243,29 @@ impl Workload {
     /// Whether the condition of this type is True.
     pub fn is(&self, condition_type: &str) -> bool {
         condition::is_true(self.conditions(), condition_type)
+    }
+
+    /// Whether its pods may run. Of an evicted Workload, Kueue clears Admitted once they are gone.
+    pub fn runs(&self) -> bool {
+        self.is("Admitted") && !self.is("Finished")
+    }
+
+    /// Whether it waits in its queue for quota.
+    pub fn is_queued(&self) -> bool {
+        self.spec.active != Some(false) && !self.is("QuotaReserved") && !self.is("Finished")
+    }
+
+    /// What it holds quota by; `None` if it holds none.
+    pub fn held_admission(&self) -> Option<&Admission> {
+        self.admission().filter(|_| self.is("QuotaReserved") && !self.is("Finished"))
+    }
+
+    /// The checks that it lists or has a journal for.
+    pub fn checks_of_gangs(&self) -> BTreeSet<&str> {
+        let listed = self.checks().iter().map(|check| check.name.as_str());
+        let annotations = self.metadata.annotations.iter().flat_map(BTreeMap::keys);
+        let journalled = annotations.filter_map(|key| key.strip_prefix(names::JOURNAL_PREFIX));
+        listed.chain(journalled).collect()
     }
 
     /// Number of evictions so far, for any reason.

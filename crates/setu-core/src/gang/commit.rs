@@ -3,15 +3,16 @@
 //! Rule: the journal is durable before its effects run. A delete does not wait for it once the reservation is gone, unless
 //! someone else has changed the Workload.
 
-use super::journal::{Journal, Transition};
+use super::journal::Journal;
 use super::reservation::Reservation;
 use super::state::{State, StateName};
+use super::transition::Transition;
 use crate::planted::planted;
 
 /// What a journal write requires besides the journal that was read. For a request, the Workload is the one that controls it, read
 /// before the write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Guard {
+pub enum Precondition {
     /// Nothing: other writes to the Workload do not matter.
     Journal,
     /// That nothing was written to the Workload since it was read.
@@ -46,12 +47,12 @@ impl Journal {
     /// What a write of this journal requires. `stored` is the number of the last transition that is stored. A write that takes
     /// an approval back or gives the gang up requires that the Workload was not admitted or changed meanwhile. One write may
     /// store several transitions.
-    pub fn guard(&self, stored: u64) -> Guard {
+    pub fn precondition(&self, stored: u64) -> Precondition {
         let is_back = matches!(self.state, State::RollingBack { .. } | State::Provisioning);
         let leaves_approval = |t: &Transition| t.seq > stored && t.from == StateName::Approved;
         let revokes = self.revokes() || is_back && self.history.iter().any(leaves_approval);
         let gives_up = matches!(self.state, State::Yielded | State::Rejected);
-        if revokes || gives_up { Guard::Workload } else { Guard::Journal }
+        if revokes || gives_up { Precondition::Workload } else { Precondition::Journal }
     }
 
     /// Whether it is written. The journal of a gang that never held anything is not.
@@ -106,16 +107,19 @@ mod tests {
             let mut journal = Journal::new("u", AdmissionId("1-0-a".into()), Timestamp::UNIX_EPOCH, None);
             journal.state = from;
             journal.record(to, Reason::Progress(ProgressReason::ClaimsGone), Timestamp::UNIX_EPOCH);
-            journal.guard(0)
+            journal.precondition(0)
         };
         let (approved, back) =
             (State::Approved { nodes: Nodes::Held }, State::RollingBack { then: Then::BackingOff });
-        assert_eq!(guard(approved.clone(), back.clone()), Guard::Workload);
-        assert_eq!(guard(approved.clone(), State::Provisioning), Guard::Workload);
-        assert_eq!(guard(back.clone(), State::Yielded), Guard::Workload);
-        assert_eq!(guard(back, State::Rejected), Guard::Workload);
-        assert_eq!(guard(State::Provisioning, State::RollingBack { then: Then::BackingOff }), Guard::Journal);
-        assert_eq!(guard(approved, State::Released), Guard::Journal);
+        assert_eq!(guard(approved.clone(), back.clone()), Precondition::Workload);
+        assert_eq!(guard(approved.clone(), State::Provisioning), Precondition::Workload);
+        assert_eq!(guard(back.clone(), State::Yielded), Precondition::Workload);
+        assert_eq!(guard(back, State::Rejected), Precondition::Workload);
+        assert_eq!(
+            guard(State::Provisioning, State::RollingBack { then: Then::BackingOff }),
+            Precondition::Journal
+        );
+        assert_eq!(guard(approved, State::Released), Precondition::Journal);
     }
 
     #[test]
@@ -127,7 +131,11 @@ mod tests {
         journal.record(State::Provisioning, reason, now);
         let provisioning = journal.seq;
         journal.record(State::RollingBack { then: Then::Yielded }, reason, now);
-        assert_eq!(journal.guard(0), Guard::Workload);
-        assert_eq!(journal.guard(provisioning), Guard::Journal, "the approval was taken back before");
+        assert_eq!(journal.precondition(0), Precondition::Workload);
+        assert_eq!(
+            journal.precondition(provisioning),
+            Precondition::Journal,
+            "the approval was taken back before"
+        );
     }
 }

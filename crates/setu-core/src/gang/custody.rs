@@ -8,7 +8,7 @@ use super::identity::GangIdentity;
 use super::journal::Journal;
 use super::reservation::{Ending, Reservation};
 use super::snapshot::Snapshot;
-use super::state::{State, Then};
+use super::state::{State, StateName, Then};
 use crate::api::parameters::Release;
 use crate::api::{NodeClaim, Workload, condition};
 use crate::names;
@@ -101,6 +101,53 @@ pub fn orphan_reason(claim: &NodeClaim, owner: OwnerStatus<'_>, now: Timestamp) 
     }
     // A claim without a hold is kept as long as its Workload exists.
     claim.hold_ends().is_some_and(|end| end <= now).then_some(OrphanReason::HoldExpired)
+}
+
+/// What a node is held for: the label `state` of `setu_held_nodes`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum HeldFor {
+    /// The rest of its gang.
+    RestOfGang,
+    /// A gang that is ready and not admitted.
+    ReadyGang,
+    /// A gang that is admitted.
+    AdmittedGang,
+    /// Nothing: it is being given up.
+    Leaving,
+    /// The next gang of its LocalQueue.
+    NextGang,
+    /// Nothing: its NodeClaim is gone.
+    OrphanNode,
+    /// Nobody knows: this replica has not read its gang yet.
+    Unknown,
+}
+
+impl HeldFor {
+    /// What a claim is held for. `gang` is the state of its gang, and whether its Workload is admitted.
+    pub fn of(is_deleting: bool, is_warm: bool, gang: Option<(StateName, bool)>) -> Self {
+        match gang {
+            _ if is_deleting => Self::Leaving,
+            _ if is_warm => Self::NextGang,
+            Some((StateName::Approved, true)) => Self::AdmittedGang,
+            Some((StateName::Approved, false)) => Self::ReadyGang,
+            Some((StateName::Provisioning | StateName::WaitingReady, _)) => Self::RestOfGang,
+            Some(_) => Self::Leaving,
+            None => Self::Unknown,
+        }
+    }
+
+    /// Its name, as a label.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::RestOfGang => "gathering",
+            Self::ReadyGang => "idle",
+            Self::AdmittedGang => "used",
+            Self::Leaving => "leaving",
+            Self::NextGang => "warm",
+            Self::OrphanNode => "stray",
+            Self::Unknown => "unknown",
+        }
+    }
 }
 
 /// How a gang gives up a node.

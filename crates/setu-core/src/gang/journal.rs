@@ -4,14 +4,16 @@
 //! before it is read, and nothing in it names an object. A journal of an earlier release is read as this release would have
 //! written it. A journal of a newer release is left alone.
 
+mod retry;
 mod version;
 
 use super::event::Reason;
 use super::failure::{Failure, FailureClass};
 use super::option_position::OptionPosition;
-use super::reservation::{AdmissionId, ShapeMatch};
+use super::reservation::{AdmissionId, Ending, ShapeMatch};
 use super::state::{Nodes, State, StateName};
 use super::trace::TraceContext;
+use super::transition::Transition;
 use crate::api::parameters::Pinning;
 use crate::planted::planted;
 use crate::policy::terms::Terms;
@@ -19,6 +21,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use version::{FIRST_VERSION, malformed, version_of};
 
+pub use retry::RetryKind;
 pub use version::VERSION;
 
 /// Largest journal that is written, in bytes, whatever the gang's size.
@@ -137,30 +140,6 @@ pub struct TraceStart {
     /// `resumed` of the previous trace.
     #[serde(default, skip_serializing_if = "is_zero_seq")]
     pub resumed_before: u64,
-}
-
-/// One transition.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
-pub struct Transition {
-    /// Its number, counted from 1.
-    pub seq: u64,
-    /// State left.
-    pub from: StateName,
-    /// State entered.
-    pub to: StateName,
-    /// When.
-    pub at: Timestamp,
-    /// Why.
-    pub reason: Reason,
-    /// The current attempt after it.
-    #[serde(default)]
-    pub attempt: u32,
-    /// The tier of that attempt.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub tier: u32,
-    /// The replica that made it.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub by: String,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
@@ -333,6 +312,16 @@ impl Journal {
         let unused =
             back.from != StateName::Approved || back.reason == Reason::Failed(FailureClass::NotAdmitted);
         unused.then_some(back.reason)
+    }
+
+    /// Why the current attempt was wasted if the Workload is deleted now; `None` if it was not. An approved attempt that `ran` was
+    /// not wasted.
+    pub fn wasted_by_deletion(&self, ran: bool) -> Option<Reason> {
+        match self.state.name() {
+            StateName::Provisioning | StateName::WaitingReady => Some(Reason::Ended(Ending::Deleted)),
+            StateName::Approved if !ran => Some(Reason::Ended(Ending::Deleted)),
+            _ => self.taken_back(self.memory.attempt),
+        }
     }
 
     /// When the state that this transition left was entered; `None` if the history no longer shows it.

@@ -8,7 +8,7 @@ use super::terms::{JudgedBy, confirmed_terms};
 use crate::api::NodeClaim;
 use crate::names;
 use crate::plan::Obstacle;
-use crate::policy::terms::unlimited;
+use crate::policy::terms::judged_unread;
 use crate::policy::{PhaseLimits, Policy};
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ impl Judgement {
         let terms = confirmed_terms(journal, claims).filter(|_| is_in_flight);
         let stated = Arc::new(match terms {
             Some(terms) => terms.over(current, journal.memory.option.tier),
-            None if is_in_flight && fault.is_some() => unlimited(current),
+            None if is_in_flight && fault.is_some() => judged_unread(current),
             None => current,
         });
         Self { policy: for_tier(journal, &stated), stated, fault, has_terms: terms.is_some() }

@@ -65,6 +65,7 @@ mod step_context;
 pub mod stored;
 pub mod terms;
 pub mod trace;
+pub mod transition;
 pub mod unbound;
 pub mod undeletable;
 mod ungated_pods;
@@ -75,7 +76,7 @@ pub mod waits;
 pub mod wake;
 
 pub use claims::ClaimView;
-pub use commit::{Commit, Guard};
+pub use commit::{Commit, Precondition};
 pub use decide::decide;
 pub use event::{Effect, Event};
 pub use explain::{Explanation, SlotView};

@@ -6,7 +6,7 @@
 use super::event::Reason;
 use super::explain::next_after;
 use super::failure::Failure;
-use super::journal::Journal;
+use super::journal::{Journal, JournalError};
 use super::slot::Attempt;
 use super::snapshot::Snapshot;
 use super::state::{State, StateName};
@@ -41,6 +41,18 @@ pub struct Notice {
 impl Notice {
     fn new(reason: &'static str, text: impl Into<String>) -> Self {
         Self { reason, topic: String::new(), warning: false, text: text.into() }
+    }
+
+    /// About an annotation of the Job that its policy does not take.
+    pub fn of_ignored_override(key: &str, why: &str) -> Self {
+        let topic = format!("annotation {key} is ignored: {why}");
+        let text = format!("{topic}. The gang goes on without it");
+        Self { topic, ..Self::warning("JobOverrideIgnored", text) }
+    }
+
+    /// About a gang that is left alone because a newer release wrote its journal.
+    pub fn of_newer_journal(error: &JournalError) -> Self {
+        Self::warning("JournalNewer", error.to_string())
     }
 
     fn warning(reason: &'static str, text: impl Into<String>) -> Self {

@@ -189,12 +189,16 @@ impl State {
         matches!(self, Self::Provisioning | Self::Approved { nodes: Nodes::Replacing })
     }
 
+    /// Whether its plan chooses new nodes, so that the NodeClaims of others in its NodePools count.
+    pub fn chooses_nodes(&self) -> bool {
+        matches!(self, Self::Validating | Self::Provisioning)
+    }
+
     /// Whether the next step depends on a plan.
     pub fn needs_plan(&self) -> bool {
         match self {
-            Self::Validating | Self::Provisioning => true,
             Self::Approved { nodes } => *nodes != Nodes::Held,
-            _ => false,
+            _ => self.chooses_nodes(),
         }
     }
 

@@ -164,7 +164,7 @@ fn is_journalled(workload: &Workload) -> bool {
 
 /// The UIDs of the Workloads whose pods may run.
 fn running(workloads: &[Workload]) -> BTreeSet<String> {
-    let runs = |w: &&Workload| w.is("Admitted") && !w.is("Finished");
+    let runs = |w: &&Workload| w.runs();
     let elastic_jobs: BTreeSet<String> = workloads.iter().filter(runs).map(Workload::elastic_job).collect();
     // The pods of a replaced slice run on with those of the slice that took its place.
     let runs_on = |w: &&Workload| {

@@ -7,7 +7,7 @@ use super::affinity::{affinity_terms, selected, undefined, with_one_of_each};
 use super::demand::PodSetDemand;
 use super::misspelt::misspelt;
 use super::taints::{gang_taint, tolerates};
-use super::{Obstacle, ObstacleReason, Request, devices};
+use super::{Obstacle, ObstacleReason, PlanRequest, devices};
 use crate::api::node_claim::{NodeClaimSpec, NodeClassRef, Requirement, ResourceRequests};
 use crate::api::parameters::{CapacityReservation, CapacityType, NodeDevices, Pinning, Tier};
 use crate::api::pod::{PodSpec, ResourceList};
@@ -50,7 +50,7 @@ impl Draft {
     /// What the pod set, its flavors or the policy ask for and the NodePool cannot give.
     pub fn new(
         pool: &Arc<NodePool>,
-        request: &Request<'_>,
+        request: &PlanRequest<'_>,
         tier: &Tier,
         wanted: &PodSetDemand<'_>,
         devices: &[&NodeDevices],
@@ -251,7 +251,7 @@ fn of_pool(pool: &NodePool) -> Result<Requirements, Clash> {
 /// What a draft is made from.
 struct DraftParts<'a> {
     pool: &'a NodePool,
-    request: &'a Request<'a>,
+    request: &'a PlanRequest<'a>,
     tier: &'a Tier,
     wanted: &'a PodSetDemand<'a>,
 }

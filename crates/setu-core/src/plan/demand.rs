@@ -6,7 +6,7 @@ use super::affinity::{NODE_NAME, constrained, keys};
 use super::apart::shuns_itself;
 use super::resources::{self, Defaults};
 use super::volumes::{self, Reach};
-use super::{Cluster, Obstacle, ObstacleReason, Outcome, Request};
+use super::{Cluster, Obstacle, ObstacleReason, Outcome, PlanRequest};
 use super::{devices, runtime};
 use crate::api::pod::{PodSpec, ResourceList};
 use crate::api::queue::CheckRule;
@@ -56,7 +56,10 @@ impl PodSetDemand<'_> {
 }
 
 /// The needs of all pod sets that this check provides for, or why there is nothing to provide.
-pub fn demand<'a>(cluster: &Cluster<'a>, request: &Request<'a>) -> Result<Vec<PodSetDemand<'a>>, Outcome> {
+pub fn demand<'a>(
+    cluster: &Cluster<'a>,
+    request: &PlanRequest<'a>,
+) -> Result<Vec<PodSetDemand<'a>>, Outcome> {
     let queue = queue(cluster, request).map_err(Outcome::Wait)?;
     if let Some(check) = sent_away(cluster, queue, request.workload) {
         let why = format!("check {check} sends the pods to another cluster, where their nodes are created");
@@ -90,7 +93,7 @@ pub fn demand<'a>(cluster: &Cluster<'a>, request: &Request<'a>) -> Result<Vec<Po
 /// The need of so many pods of a pod set, or why no node can serve them.
 fn of_pod_set<'a>(
     cluster: &Cluster<'a>,
-    request: &Request<'a>,
+    request: &PlanRequest<'a>,
     pod_set: &'a PodSet,
     pods: u32,
 ) -> Result<PodSetDemand<'a>, Outcome> {
@@ -114,7 +117,7 @@ fn of_pod_set<'a>(
 
 /// The queue that granted the quota, known to list this check. Without it, it is unknown which pod
 /// sets are meant, and "none" would start the gang without nodes.
-fn queue<'a>(cluster: &Cluster<'a>, request: &Request<'_>) -> Result<&'a ClusterQueue, Obstacle> {
+fn queue<'a>(cluster: &Cluster<'a>, request: &PlanRequest<'_>) -> Result<&'a ClusterQueue, Obstacle> {
     let name = request.workload.admission().map_or("", |a| a.cluster_queue.as_str());
     let unknown = |what: &str| {
         Obstacle::new(
@@ -140,7 +143,7 @@ fn sent_away(cluster: &Cluster<'_>, queue: &ClusterQueue, workload: &Workload) -
 }
 
 /// Why a check has no pod set although it is on the queue.
-fn provided_elsewhere(queue: &ClusterQueue, request: &Request<'_>) -> String {
+fn provided_elsewhere(queue: &ClusterQueue, request: &PlanRequest<'_>) -> String {
     let provides =
         |check: &str| !covered(Some(queue), request.workload, check, request.our_checks).is_empty();
     let flavors = request.workload.admission().into_iter().flat_map(|a| &a.pod_set_assignments);
@@ -174,7 +177,7 @@ pub fn covered(
 
 /// Names of the pod sets whose pods are held to the gang's nodes, in the order of the spec: those
 /// covered that request a managed resource. Pods that are done change nothing in it.
-pub fn pinned(queue: Option<&ClusterQueue>, request: &Request<'_>) -> Vec<String> {
+pub fn pinned(queue: Option<&ClusterQueue>, request: &PlanRequest<'_>) -> Vec<String> {
     let covered = covered(queue, request.workload, request.check, request.our_checks);
     let managed = |p: &&PodSet| is_managed(&p.template.spec, request.policy);
     let sets = request.workload.spec.pod_sets.iter().filter(managed);

@@ -7,7 +7,7 @@ use super::market::Market;
 use super::offering::Offering;
 use super::shape::Shape;
 use super::volumes::Storage;
-use super::{Cluster, OptionSelection, Outcome, PlanObjects, PoolReservation, Request};
+use super::{Cluster, OptionSelection, Outcome, PlanObjects, PlanRequest, PoolReservation};
 use crate::api::{
     AdmissionCheck, ClusterQueue, Cohort, DaemonSet, LocalQueue, NodeClaim, NodePool, ResourceFlavor,
     Workload,
@@ -167,8 +167,8 @@ impl Fixture {
         }
     }
 
-    pub fn request(&self) -> Request<'_> {
-        Request {
+    pub fn request(&self) -> PlanRequest<'_> {
+        PlanRequest {
             workload: &self.workload,
             check: "prov",
             our_checks: &self.checks,

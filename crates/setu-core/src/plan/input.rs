@@ -111,7 +111,7 @@ pub enum Edited {
 
 /// The gang to plan for.
 #[derive(Clone, Copy, Debug)]
-pub struct Request<'a> {
+pub struct PlanRequest<'a> {
     /// The Workload, with its admission.
     pub workload: &'a Workload,
     /// Our check.

@@ -190,7 +190,7 @@ mod tests {
     use crate::names;
     use crate::plan::fixtures::{self, Fixture, offer, pod_set, pool};
     use crate::plan::market::Market;
-    use crate::plan::{Cluster, OptionSelection, Outcome, Plan, Request, Slot, catalogue};
+    use crate::plan::{Cluster, OptionSelection, Outcome, Plan, PlanRequest, Slot, catalogue};
     use serde_json::{Value, json};
     use std::sync::Arc;
 
@@ -206,7 +206,7 @@ mod tests {
 
     fn planned(world: &Fixture, market: &Market, selection: OptionSelection<'_>) -> Option<Plan> {
         let cluster = Cluster { market: Some(market), ..world.cluster() };
-        match crate::plan::plan(&cluster, &Request { selection, ..world.request() }) {
+        match crate::plan::plan(&cluster, &PlanRequest { selection, ..world.request() }) {
             Outcome::Provision(plan) => Some(plan),
             _ => None,
         }

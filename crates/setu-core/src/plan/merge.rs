@@ -4,7 +4,7 @@
 //! never reach it.
 
 use super::demand::flavors;
-use super::{Obstacle, ObstacleReason, Request};
+use super::{Obstacle, ObstacleReason, PlanRequest};
 use crate::api::ResourceFlavor;
 use crate::api::workload::PodSetUpdate;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// Checks that template, flavors, other checks' updates and ours can be merged for every pod set.
 pub fn check(
     all_flavors: &[Arc<ResourceFlavor>],
-    request: &Request<'_>,
+    request: &PlanRequest<'_>,
     ours: &[PodSetUpdate],
 ) -> Result<(), Obstacle> {
     for pod_set in &request.workload.spec.pod_sets {

@@ -54,10 +54,10 @@ use crate::api::workload::PodSetUpdate;
 use crate::names;
 use crate::planted::planted;
 use demand::PodSetDemand;
-pub use input::{Cluster, Edited, OptionSelection, Request};
+pub use input::{Cluster, Edited, OptionSelection, PlanRequest};
 use k8s_openapi::api::core::v1::Toleration;
 pub use kinds::PlanObjects;
-pub use obstacle::{Obstacle, ObstacleReason};
+pub use obstacle::{ClaimChange, Obstacle, ObstacleReason};
 pub use outcome::{Most, Outcome, Plan, PodShare, Slot};
 use passed_over::PassedOver;
 pub use reserved::PoolReservation;
@@ -99,7 +99,7 @@ struct Needs<'a> {
 }
 
 impl<'a> Needs<'a> {
-    fn of(cluster: &Cluster<'a>, request: &Request<'a>) -> Result<Self, Outcome> {
+    fn of(cluster: &Cluster<'a>, request: &PlanRequest<'a>) -> Result<Self, Outcome> {
         let demand = demand::demand(cluster, request)?;
         let topology = Topology::of(cluster, request, &demand).map_err(Outcome::Refuse)?;
         Ok(Self { demand, topology })
@@ -110,13 +110,13 @@ impl<'a> Needs<'a> {
         self.demand.iter().any(|wanted| !wanted.reach.is_empty())
     }
 
-    fn options(&self, cluster: &Cluster<'_>, request: &Request<'_>) -> Vec<ProvisioningOption> {
+    fn options(&self, cluster: &Cluster<'_>, request: &PlanRequest<'_>) -> Vec<ProvisioningOption> {
         tiers::options(cluster, request, &self.demand, &self.topology)
     }
 }
 
 /// Plans the nodes of a gang.
-pub fn plan(cluster: &Cluster<'_>, request: &Request<'_>) -> Outcome {
+pub fn plan(cluster: &Cluster<'_>, request: &PlanRequest<'_>) -> Outcome {
     let needs = match Needs::of(cluster, request) {
         Ok(needs) => needs,
         Err(stop) => return stop,
@@ -166,7 +166,7 @@ pub fn plan(cluster: &Cluster<'_>, request: &Request<'_>) -> Outcome {
 }
 
 /// Whether no later option is tried.
-fn is_taken(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> bool {
+fn is_taken(cluster: &Cluster<'_>, request: &PlanRequest<'_>, plan: &Plan) -> bool {
     match request.selection {
         OptionSelection::Like(claims) => plan.has_like(claims),
         OptionSelection::From(_) | OptionSelection::Accepted { .. } => !plan.is_exhausted(cluster.exhausted),
@@ -197,7 +197,10 @@ pub struct OptionReport {
 ///
 /// # Errors
 /// The outcome of planning, if it ends before there are options.
-pub fn option_reports(cluster: &Cluster<'_>, request: &Request<'_>) -> Result<Vec<OptionReport>, Outcome> {
+pub fn option_reports(
+    cluster: &Cluster<'_>,
+    request: &PlanRequest<'_>,
+) -> Result<Vec<OptionReport>, Outcome> {
     let needs = Needs::of(cluster, request)?;
     let option_report = |option: ProvisioningOption| {
         let plan = nodes(cluster, request, &needs, &option).map(|plan| priced(cluster, request, plan));
@@ -212,7 +215,7 @@ pub fn option_reports(cluster: &Cluster<'_>, request: &Request<'_>) -> Result<Ve
 /// The plan of one option, if every gate lets it pass.
 fn gated(
     cluster: &Cluster<'_>,
-    request: &Request<'_>,
+    request: &PlanRequest<'_>,
     needs: &Needs<'_>,
     option: &ProvisioningOption,
 ) -> Result<Plan, Obstacle> {
@@ -226,14 +229,14 @@ fn gated(
 }
 
 /// The plan with what its nodes cost.
-fn priced(cluster: &Cluster<'_>, request: &Request<'_>, plan: Plan) -> Plan {
+fn priced(cluster: &Cluster<'_>, request: &PlanRequest<'_>, plan: Plan) -> Plan {
     Plan { cost: Arc::new(cluster.prices(request.policy).of_nodes(plan.claims())), ..plan }
 }
 
 /// The plan of one option, whatever the gates say.
 fn nodes(
     cluster: &Cluster<'_>,
-    request: &Request<'_>,
+    request: &PlanRequest<'_>,
     needs: &Needs<'_>,
     option: &ProvisioningOption,
 ) -> Result<Plan, Obstacle> {

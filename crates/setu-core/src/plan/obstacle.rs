@@ -95,7 +95,7 @@ pub enum ObstacleReason {
     BudgetExceeded,
     PlacementForbidden,
     QuotaExceeded,
-    Guarded,
+    Decoded,
     NotAllowed,
     NoPolicy,
     OtherChecks,
@@ -105,6 +105,30 @@ pub enum ObstacleReason {
 impl fmt::Display for ObstacleReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self, f)
+    }
+}
+
+/// A change of a NodeClaim that may clear obstacles of other gangs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClaimChange {
+    /// Its node came up.
+    Initialized,
+    /// It is being deleted.
+    Leaving,
+    /// It is gone, or Setu no longer holds it.
+    Left,
+}
+
+impl ClaimChange {
+    /// The obstacles that it may clear. Gangs that wait for one of these are planned again.
+    pub const fn clears(self) -> &'static [ObstacleReason] {
+        match self {
+            Self::Initialized => &[ObstacleReason::Decoded],
+            Self::Leaving => &[ObstacleReason::Decoded, ObstacleReason::LimitExceeded],
+            Self::Left => {
+                &[ObstacleReason::Decoded, ObstacleReason::LimitExceeded, ObstacleReason::ReservationFull]
+            }
+        }
     }
 }
 
@@ -136,7 +160,7 @@ impl ObstacleReason {
             | Self::CapacityShort
             | Self::OthersFirst
             | Self::QuotaExceeded
-            | Self::Guarded
+            | Self::Decoded
             | Self::NotAllowed => Stay::Deadline,
             Self::OtherChecks | Self::DryRun => Stay::Unbounded,
             Self::NoPolicy | Self::NodePoolEdited => Stay::PlanHidden,

@@ -1,8 +1,8 @@
 //! The outcome of planning: the slots of a gang, or what blocks it.
 
 use super::cost::Cost;
-use super::gates::GateReport;
 use super::gates::inflight::HeldNodes;
+use super::gates::{Gate, GateAnswer, GateReport, GateResult};
 use super::obstacle::{Obstacle, ObstacleReason};
 use super::offering::{Offering, is_exhausted};
 use super::passed_over::PassedOver;
@@ -42,6 +42,36 @@ impl Outcome {
     /// The plan, if nodes are to be created.
     pub fn plan(&self) -> Option<&Plan> {
         if let Self::Provision(plan) = self { Some(plan) } else { None }
+    }
+
+    /// Whether this policy and Workload get no nodes, unless something changes.
+    pub fn is_refused(&self) -> bool {
+        matches!(self, Self::Refuse(_))
+    }
+
+    /// What keeps the gang waiting; `None` if it need not wait, or if no wait helps.
+    pub fn awaited(&self) -> Option<&Obstacle> {
+        if let Self::Wait(obstacle) | Self::Refuse(obstacle) = self { Some(obstacle) } else { None }
+    }
+
+    /// What each gate that was asked answered, and about what. `queue` is the ClusterQueue of the gang.
+    pub fn gate_results<'o>(&'o self, queue: &'o str) -> Vec<(Gate, &'o str, GateResult)> {
+        let closed = if self.is_refused() { GateResult::Refused } else { GateResult::Waiting };
+        match (self, self.awaited()) {
+            (Self::Provision(plan), _) => {
+                let result = |answer| match answer {
+                    GateAnswer::Warn => GateResult::Warned,
+                    GateAnswer::Unknown => GateResult::Unknown,
+                    _ => GateResult::Passed,
+                };
+                plan.reports.iter().map(|r| (r.gate, r.subject.as_str(), result(r.answer))).collect()
+            }
+            (_, Some(Obstacle { gate: Some((gate, subject)), .. })) => vec![(*gate, subject, closed)],
+            (_, Some(Obstacle { reason: ObstacleReason::QueueUnknown, .. })) => {
+                vec![(Gate::Quota, queue, GateResult::Unknown)]
+            }
+            _ => Vec::new(),
+        }
     }
 
     /// Whether a gang waits for something that has no deadline.

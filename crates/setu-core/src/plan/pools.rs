@@ -8,7 +8,7 @@ use super::demand::PodSetDemand;
 use super::gates::readiness;
 use super::passed_over::PassedOver;
 use super::slots::fit::{self, Suits};
-use super::{Cluster, Obstacle, ObstacleReason, Request, devices};
+use super::{Cluster, Obstacle, ObstacleReason, PlanRequest, devices};
 use crate::api::NodePool;
 use crate::api::parameters::{NodeDevices, PackingMode, Tier};
 use crate::policy::Policy;
@@ -47,7 +47,7 @@ pub struct Candidates {
 /// What is wrong with the nearest of them, if none fits.
 pub fn candidates(
     cluster: &Cluster<'_>,
-    request: &Request<'_>,
+    request: &PlanRequest<'_>,
     tier: &Tier,
     wanted: &PodSetDemand<'_>,
 ) -> Result<Candidates, Obstacle> {
@@ -114,7 +114,7 @@ struct Ranked {
 impl Ranked {
     fn of(
         cluster: &Cluster<'_>,
-        request: &Request<'_>,
+        request: &PlanRequest<'_>,
         pool: &NodePool,
         mut draft: Draft,
         wanted: &PodSetDemand<'_>,
@@ -163,7 +163,7 @@ fn none_fits(wanted: &PodSetDemand<'_>, reasons: &[Obstacle]) -> Obstacle {
 fn draft(
     cluster: &Cluster<'_>,
     pool: &Arc<NodePool>,
-    request: &Request<'_>,
+    request: &PlanRequest<'_>,
     tier: &Tier,
     wanted: &PodSetDemand<'_>,
 ) -> Result<Draft, Obstacle> {
@@ -189,7 +189,7 @@ fn draft(
 fn with_devices(
     cluster: &Cluster<'_>,
     pool: &Arc<NodePool>,
-    request: &Request<'_>,
+    request: &PlanRequest<'_>,
     tier: &Tier,
     wanted: &PodSetDemand<'_>,
 ) -> Result<Draft, Obstacle> {
@@ -213,7 +213,7 @@ fn with_devices(
 }
 
 /// The NodePool with the missing parts of its nodeClassRef filled in.
-fn completed(pool: &Arc<NodePool>, request: &Request<'_>, wanted: &PodSetDemand<'_>) -> Arc<NodePool> {
+fn completed(pool: &Arc<NodePool>, request: &PlanRequest<'_>, wanted: &PodSetDemand<'_>) -> Arc<NodePool> {
     let own = &pool.spec.template.spec.node_class_ref;
     if ![&own.group, &own.kind, &own.name].iter().any(|part| part.is_empty()) {
         return Arc::clone(pool);
@@ -442,7 +442,7 @@ mod tests {
         let again = |world: &Fixture| {
             let selection =
                 crate::plan::OptionSelection::Accepted { option_index: 0, plan: Some(&hash), begun: &[] };
-            crate::plan::plan(&world.cluster(), &Request { selection, ..world.request() })
+            crate::plan::plan(&world.cluster(), &PlanRequest { selection, ..world.request() })
         };
         let unseen = edited(&[("Ready", "True", 1)]);
         for weight in [9, 0] {

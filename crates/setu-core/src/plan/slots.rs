@@ -18,7 +18,8 @@ use super::packing::{Batch, Filled, Misfit, NodeKind, pack};
 use super::shape::Shape;
 use super::shapes::{KnownTypes, Sources, devices_per_node, known};
 use super::{
-    Cluster, Obstacle, ObstacleReason, Plan, PodShare, Request, Slot, daemons, devices, lifetime, resources,
+    Cluster, Obstacle, ObstacleReason, Plan, PlanRequest, PodShare, Slot, daemons, devices, lifetime,
+    resources,
 };
 use crate::api::parameters::NodeDevices;
 use crate::api::pod::ResourceList;
@@ -36,7 +37,7 @@ use std::sync::Arc;
 /// Plans the slots of all pod sets. `drafts` has one draft for each pod set.
 pub fn plan(
     cluster: &Cluster<'_>,
-    request: &Request<'_>,
+    request: &PlanRequest<'_>,
     demand: &[PodSetDemand<'_>],
     drafts: &[Draft],
 ) -> Result<Plan, Obstacle> {
@@ -85,7 +86,7 @@ struct Family<'a> {
 
 fn families<'a>(
     cluster: &Cluster<'_>,
-    request: &Request<'_>,
+    request: &PlanRequest<'_>,
     demand: &'a [PodSetDemand<'a>],
     drafts: &'a [Draft],
 ) -> Vec<Family<'a>> {
@@ -105,7 +106,12 @@ fn families<'a>(
 }
 
 /// What is known of the types that nodes of a draft may be of. `asks_devices` says whether pods ask for devices.
-fn of_draft(cluster: &Cluster<'_>, request: &Request<'_>, draft: &Draft, asks_devices: bool) -> KnownTypes {
+fn of_draft(
+    cluster: &Cluster<'_>,
+    request: &PlanRequest<'_>,
+    draft: &Draft,
+    asks_devices: bool,
+) -> KnownTypes {
     let (stated, learnt, market) = (request.policy.shapes.as_slice(), cluster.shapes, cluster.market);
     let from = Sources { stated, learnt, group: draft.node_class_group(), market, asks_devices };
     let mut known = known(from, &draft.requirements, &draft.node_pool);
@@ -119,7 +125,7 @@ fn of_draft(cluster: &Cluster<'_>, request: &Request<'_>, draft: &Draft, asks_de
 /// Everything that the nodes of one family are planned from.
 struct Site<'a> {
     cluster: &'a Cluster<'a>,
-    request: &'a Request<'a>,
+    request: &'a PlanRequest<'a>,
     family: &'a Family<'a>,
     taints: Vec<Taint>,
     daemons: ResourceList,

@@ -1,11 +1,11 @@
 //! When a plan may be executed: at once, after all other checks, or never.
 
-use super::{Obstacle, ObstacleReason, Outcome, Request};
+use super::{Obstacle, ObstacleReason, Outcome, PlanRequest};
 use crate::api::parameters::StrategyType;
 use crate::api::workload::Verdict;
 
 /// The outcome after the strategy is applied.
-pub fn timed(outcome: Outcome, request: &Request<'_>) -> Outcome {
+pub fn timed(outcome: Outcome, request: &PlanRequest<'_>) -> Outcome {
     let Outcome::Provision(plan) = outcome else { return outcome };
     match request.policy.strategy {
         StrategyType::Proactive => Outcome::Provision(plan),
@@ -26,7 +26,7 @@ pub fn timed(outcome: Outcome, request: &Request<'_>) -> Outcome {
 }
 
 /// Checks of other controllers that are not Ready.
-fn others<'w>(request: &Request<'w>) -> Vec<&'w str> {
+fn others<'w>(request: &PlanRequest<'w>) -> Vec<&'w str> {
     let checks = request.workload.checks().iter();
     let open = checks.filter(|c| !request.our_checks.contains(&c.name) && c.state != Verdict::Ready);
     open.map(|c| c.name.as_str()).collect()

@@ -9,7 +9,7 @@ use super::demand::PodSetDemand;
 use super::passed_over::{self, PassedOver};
 use super::pools::{self, Candidates};
 use super::topology::{Portion, Topology};
-use super::{Cluster, Obstacle, ObstacleReason, Request};
+use super::{Cluster, Obstacle, ObstacleReason, PlanRequest};
 use crate::api::parameters::{CapacityType, ColocationMode, Tier};
 use crate::names;
 use crate::policy::{Policy, SharedLabel};
@@ -46,7 +46,7 @@ pub fn of_policy(policy: &Policy) -> Vec<Tier> {
 /// All options, the preferred first. Never empty.
 pub fn options(
     cluster: &Cluster<'_>,
-    request: &Request<'_>,
+    request: &PlanRequest<'_>,
     demand: &[PodSetDemand<'_>],
     topology: &Topology,
 ) -> Vec<ProvisioningOption> {
@@ -57,7 +57,7 @@ pub fn options(
 /// What the options of one tier are made from.
 struct TierOptions<'a> {
     cluster: &'a Cluster<'a>,
-    request: &'a Request<'a>,
+    request: &'a PlanRequest<'a>,
     demand: &'a [PodSetDemand<'a>],
     topology: &'a Topology,
     index: u32,
@@ -445,7 +445,8 @@ mod tests {
         assert_eq!(world.provisioned().tier, 0);
         let world = two_tiers();
         let begun = [(*on_demand.slots[0].template).clone()];
-        let request = crate::plan::Request { selection: OptionSelection::Like(&begun), ..world.request() };
+        let request =
+            crate::plan::PlanRequest { selection: OptionSelection::Like(&begun), ..world.request() };
         let Outcome::Provision(plan) = crate::plan::plan(&world.cluster(), &request) else {
             panic!("no plan")
         };
@@ -509,7 +510,7 @@ mod tests {
             let found = |world: &Fixture| {
                 let selection =
                     OptionSelection::Accepted { option_index: was.0, plan: Some(&hash), begun: &[] };
-                let request = crate::plan::Request { selection, ..world.request() };
+                let request = crate::plan::PlanRequest { selection, ..world.request() };
                 match crate::plan::plan(&world.cluster(), &request) {
                     Outcome::Provision(plan) => plan,
                     other => panic!("no plan: {other:?}"),

@@ -11,7 +11,7 @@ mod constraints;
 use self::constraints::ConstraintReader;
 use super::claim::Draft;
 use super::demand::PodSetDemand;
-use super::{Cluster, Obstacle, ObstacleReason, Plan, Request};
+use super::{Cluster, Obstacle, ObstacleReason, Plan, PlanRequest};
 use crate::api::NodeClaim;
 use crate::api::requirements::{Values, normalized};
 use crate::names;
@@ -80,7 +80,7 @@ impl Topology {
     /// The constraint that cannot be guaranteed with any nodes.
     pub fn of(
         cluster: &Cluster<'_>,
-        request: &Request<'_>,
+        request: &PlanRequest<'_>,
         demand: &[PodSetDemand<'_>],
     ) -> Result<Self, Obstacle> {
         let reader = ConstraintReader { cluster, request, demand };
@@ -327,7 +327,7 @@ impl Arrangement<'_> {
 }
 
 /// Whether the policy's colocation holds all nodes of the gang to one value of the key.
-fn is_colocated(request: &Request<'_>, constraint: &Constraint) -> bool {
+fn is_colocated(request: &PlanRequest<'_>, constraint: &Constraint) -> bool {
     let key = request.policy.colocation.as_ref().map(|colocation| colocation.topology_key.as_str());
     constraint.rule == DomainRule::Together && key == Some(constraint.key.as_str())
 }

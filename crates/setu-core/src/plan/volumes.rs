@@ -591,8 +591,10 @@ mod tests {
         let anywhere = json!({"provisioner": "ebs.csi.aws.com", "volumeBindingMode": "WaitForFirstConsumer"});
         let begun = [(*unbound(anywhere).provisioned().slots[0].template).clone()];
         let now = bound(&json!([term(EBS, &["b"])]));
-        let request =
-            super::super::Request { selection: super::super::OptionSelection::Like(&begun), ..now.request() };
+        let request = super::super::PlanRequest {
+            selection: super::super::OptionSelection::Like(&begun),
+            ..now.request()
+        };
         let Outcome::Provision(plan) = super::super::plan(&now.cluster(), &request) else {
             panic!("no plan")
         };

@@ -114,10 +114,12 @@ impl Terms {
 }
 
 /// The policy of an attempt with unknown terms: no phase times out.
+pub fn judged_unread(policy: Policy) -> Policy {
+    if planted!(JudgedUnread) { policy } else { unlimited(policy) }
+}
+
+/// A policy under which no phase times out.
 pub fn unlimited(policy: Policy) -> Policy {
-    if planted!(JudgedUnread) {
-        return policy;
-    }
     let deadlines = PhaseLimits {
         launch: UNLIMITED,
         register: UNLIMITED,

@@ -8,9 +8,10 @@ mod context;
 mod nodes;
 
 use super::event::Reason;
-use super::journal::{Journal, Transition};
+use super::journal::Journal;
 use super::reservation::Ending;
 use super::state::StateName;
+use super::transition::Transition;
 use crate::api::Workload;
 use crate::names;
 pub use context::TraceContext;

@@ -4,8 +4,9 @@
 
 use super::{AttributeValue, SpanStatus, Subject, TraceSpan, base, number, text};
 use crate::api::NodeClaim;
-use crate::gang::journal::{Journal, Transition};
+use crate::gang::journal::Journal;
 use crate::gang::state::StateName;
+use crate::gang::transition::Transition;
 use crate::names;
 use jiff::Timestamp;
 

@@ -10,7 +10,7 @@ use crate::api::quantity::{Amount, ONE};
 use crate::api::resource_claim_template::{DeviceRequest, ExactDeviceRequest, ResourceClaimTemplate};
 use crate::api::workload::PodSet;
 use crate::plan::volumes::Found;
-use crate::plan::{Cluster, Obstacle, ObstacleReason, Outcome, Request, resources};
+use crate::plan::{Cluster, Obstacle, ObstacleReason, Outcome, PlanRequest, resources};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 /// The most devices that a ResourceClaim can be given: `AllocationResultsMaxSize` of resource.k8s.io/v1.
@@ -35,7 +35,7 @@ pub fn templates_of(spec: &PodSpec) -> impl Iterator<Item = &String> {
 /// The claim that no plan can serve, or that needs something first.
 pub fn with_devices(
     cluster: &Cluster<'_>,
-    request: &Request<'_>,
+    request: &PlanRequest<'_>,
     pod_set: &PodSet,
     each: ResourceList,
 ) -> Result<ResourceList, Outcome> {
@@ -63,7 +63,11 @@ pub fn with_devices(
 }
 
 /// The resource that stands for a DeviceClass, if one serves this resource; `None` if nodes report it themselves.
-fn served(cluster: &Cluster<'_>, request: &Request<'_>, resource: &str) -> Result<Option<String>, String> {
+fn served(
+    cluster: &Cluster<'_>,
+    request: &PlanRequest<'_>,
+    resource: &str,
+) -> Result<Option<String>, String> {
     let entries = &request.policy.devices;
     if let Some(class) = class_of(resource) {
         let is_stated = entries.iter().any(|entry| entry.device_class == class);
@@ -109,7 +113,7 @@ fn unstated(class: &str, with: &str, remedy: &str) -> String {
 }
 
 /// Whether a device plugin serves a resource on nodes that the policy allows: a shape of them has it.
-fn has_plugin(cluster: &Cluster<'_>, request: &Request<'_>, resource: &str) -> bool {
+fn has_plugin(cluster: &Cluster<'_>, request: &PlanRequest<'_>, resource: &str) -> bool {
     let has = |list: &ResourceList| list.get(resource).is_some_and(resources::is_positive);
     let stated = request.policy.shapes.iter().any(|shape| has(&shape.allocatable));
     let mut shown =
@@ -118,7 +122,7 @@ fn has_plugin(cluster: &Cluster<'_>, request: &Request<'_>, resource: &str) -> b
 }
 
 /// Whether the policy lets nodes come from this NodePool.
-fn may_be_of(request: &Request<'_>, node_pool: &str) -> bool {
+fn may_be_of(request: &PlanRequest<'_>, node_pool: &str) -> bool {
     let policy = request.policy;
     let of_tiers =
         policy.tiers.iter().map(|tier| tier.node_pool_name.as_deref().or(policy.node_pool.as_deref()));
@@ -129,7 +133,7 @@ fn may_be_of(request: &Request<'_>, node_pool: &str) -> bool {
 /// A pod set that asks for devices by claims.
 struct Asker<'a> {
     cluster: &'a Cluster<'a>,
-    request: &'a Request<'a>,
+    request: &'a PlanRequest<'a>,
     pod_set: &'a str,
 }
 

@@ -12,7 +12,7 @@ use crate::names;
 use crate::plan::resources::{amount, first_insufficient, is_device, max, minus, shown, sum, times};
 use crate::plan::shape::Shape;
 use crate::plan::shapes::{KnownTypes, Sources, known};
-use crate::plan::{Cluster, ObstacleReason, Plan, PoolReservation, Request, Slot, warm};
+use crate::plan::{Cluster, ObstacleReason, Plan, PlanRequest, PoolReservation, Slot, warm};
 use crate::policy::Policy;
 use crate::words::counted;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -23,7 +23,7 @@ use std::sync::Arc;
 const NODES: &str = "nodes";
 
 /// One report for each NodePool of the plan.
-pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<GateReport> {
+pub fn ask(cluster: &Cluster<'_>, request: &PlanRequest<'_>, plan: &Plan) -> Vec<GateReport> {
     let taken_over = warm::of_plan(plan, cluster.warm);
     let taken_over: BTreeSet<&str> =
         taken_over.values().filter_map(|claim| claim.metadata.name.as_deref()).collect();
@@ -97,7 +97,7 @@ fn over_limit(
     taken_over: &BTreeSet<&str>,
     pool: &NodePool,
     wanted: &PoolReservation,
-    (request, plan): (&Request<'_>, &Plan),
+    (request, plan): (&PlanRequest<'_>, &Plan),
 ) -> Option<Over> {
     let limits = pool.spec.limits.as_ref().filter(|l| !l.is_empty())?;
     let used = in_use(cluster, taken_over, pool, wanted, request);
@@ -132,7 +132,7 @@ fn in_use(
     taken_over: &BTreeSet<&str>,
     pool: &NodePool,
     wanted: &PoolReservation,
-    request: &Request<'_>,
+    request: &PlanRequest<'_>,
 ) -> ResourceList {
     let uid = request.workload.metadata.uid.as_deref().unwrap_or_default();
     let add = |all: ResourceList, more: &ResourceList, nodes| sum(&all, &with_nodes(more, nodes));

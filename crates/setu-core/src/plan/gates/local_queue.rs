@@ -11,11 +11,11 @@ use crate::api::amount::{Money, Price};
 use crate::api::pod::ResourceList;
 use crate::plan::cost::Prices;
 use crate::plan::resources::{self, shown, sum};
-use crate::plan::{Cluster, ObstacleReason, Plan, Request, warm};
+use crate::plan::{Cluster, ObstacleReason, Plan, PlanRequest, warm};
 use jiff::Timestamp;
 
 /// The held nodes, where one that has not launched counts with its largest possible type.
-fn with_most(held: &HeldNodes, cluster: &Cluster<'_>, request: &Request<'_>) -> HeldNodes {
+fn with_most(held: &HeldNodes, cluster: &Cluster<'_>, request: &PlanRequest<'_>) -> HeldNodes {
     let most = resources::times(&most_of(&held.claim, cluster, request.policy), held.nodes);
     HeldNodes { resources: resources::max(&held.resources, &most), ..held.clone() }
 }
@@ -29,7 +29,7 @@ struct QueueUse<'a> {
 }
 
 /// One report for each bound that is stated.
-pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<GateReport> {
+pub fn ask(cluster: &Cluster<'_>, request: &PlanRequest<'_>, plan: &Plan) -> Vec<GateReport> {
     let (Some(guards), Some(inflight)) = (cluster.guards, cluster.inflight) else {
         return Vec::new();
     };
@@ -78,7 +78,7 @@ impl QueueBound {
     /// Allows what fits beside the others, makes what fits alone wait, and refuses the rest.
     fn report(self, fits: bool, fits_alone: bool, until: Option<Timestamp>) -> GateReport {
         let Self { key, what, used, more, most, refusal } = self;
-        let report = GateReport::of(Gate::Guards, "").because(ObstacleReason::Guarded).until(until);
+        let report = GateReport::of(Gate::Guards, "").because(ObstacleReason::Decoded).until(until);
         if fits {
             return report.allow(format!("{used} {what} and {more} more, of {most}"));
         }
@@ -159,7 +159,7 @@ impl QueueUse<'_> {
         let (own, used) = (cost(&mut self.own.iter()), cost(&mut self.others.iter()));
         for (cost, whose, answer, reason) in [
             (&own, "the gang's", GateAnswer::Refuse, ObstacleReason::BudgetExceeded),
-            (&used, "its other gangs'", GateAnswer::Wait, ObstacleReason::Guarded),
+            (&used, "its other gangs'", GateAnswer::Wait, ObstacleReason::Decoded),
         ] {
             if cost.not_known() > 0 {
                 let message = format!(
@@ -262,7 +262,7 @@ mod tests {
             "guards.perLocalQueue.maxResources allows 3 nvidia.com/gpu held for LocalQueue lq: 2 so far, and 2 more \
              for the gang"
         );
-        assert_eq!((obstacle.reason, obstacle.until), (ObstacleReason::Guarded, Some(Timestamp::UNIX_EPOCH)));
+        assert_eq!((obstacle.reason, obstacle.until), (ObstacleReason::Decoded, Some(Timestamp::UNIX_EPOCH)));
         let whole = vec![held("a", &json!({"status": {"allocatable": {"nvidia.com/gpu": "8"}}}))];
         assert!(waits(outcome(&world(), &gpus("9"), whole)).message.contains("8 so far"));
     }

@@ -18,12 +18,12 @@ pub mod reservations;
 mod unknown;
 
 pub use super::obstacle::Gate;
-use super::{Cluster, Obstacle, Plan, Request};
+use super::{Cluster, Obstacle, Plan, PlanRequest};
 use crate::api::parameters::GateMode;
-pub use report::{GateAnswer, GateReport};
+pub use report::{GateAnswer, GateReport, GateResult};
 
 /// The answers of all gates that the policy has not switched off.
-pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<GateReport> {
+pub fn ask(cluster: &Cluster<'_>, request: &PlanRequest<'_>, plan: &Plan) -> Vec<GateReport> {
     let policy = request.policy;
     let mut reports = placement::ask(cluster, request);
     reports.extend(readiness::ask(cluster, policy, plan));
@@ -42,13 +42,13 @@ pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Gat
 }
 
 /// Returns a plan that was accepted before, if Karpenter can still create nodes from its NodePools.
-pub fn stands(cluster: &Cluster<'_>, request: &Request<'_>, plan: Plan) -> Result<Plan, Obstacle> {
+pub fn stands(cluster: &Cluster<'_>, request: &PlanRequest<'_>, plan: Plan) -> Result<Plan, Obstacle> {
     let reports = readiness::ask(cluster, request.policy, &plan);
     reports.iter().find(|r| r.is_closed()).map_or(Ok(plan), |closed| Err(closed.obstacle()))
 }
 
 /// Returns the plan with the gates' reports if every gate lets it pass. Warnings become notes.
-pub fn pass(cluster: &Cluster<'_>, request: &Request<'_>, mut plan: Plan) -> Result<Plan, Obstacle> {
+pub fn pass(cluster: &Cluster<'_>, request: &PlanRequest<'_>, mut plan: Plan) -> Result<Plan, Obstacle> {
     let reports = ask(cluster, request, &plan);
     // Report refusals before gates that may open later.
     let refused = reports.iter().find(|r| r.answer == GateAnswer::Refuse);

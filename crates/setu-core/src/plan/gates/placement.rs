@@ -1,12 +1,12 @@
 //! Where gangs may run: namespaces and flavors. Zones are not checked here; they are a requirement of every claim.
 
 use super::{Gate, GateAnswer, GateReport};
-use crate::plan::{Cluster, ObstacleReason, Request};
+use crate::plan::{Cluster, ObstacleReason, PlanRequest};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// One report for each rule that the policy states.
-pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>) -> Vec<GateReport> {
+pub fn ask(cluster: &Cluster<'_>, request: &PlanRequest<'_>) -> Vec<GateReport> {
     let placement = &request.policy.placement;
     let report = || GateReport::of(Gate::Placement, "").because(ObstacleReason::PlacementForbidden);
     let namespace = request.workload.metadata.namespace.as_deref().unwrap_or_default();

@@ -10,11 +10,11 @@ use crate::api::quantity::Amount;
 use crate::api::queue::{ResourceQuota, quota_of};
 use crate::names;
 use crate::plan::resources::shown;
-use crate::plan::{Cluster, ObstacleReason, Request};
+use crate::plan::{Cluster, ObstacleReason, PlanRequest};
 use std::collections::BTreeSet;
 
 /// One report for the LocalQueue, and one for each resource of each flavor of the gang's admission.
-pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>) -> Vec<GateReport> {
+pub fn ask(cluster: &Cluster<'_>, request: &PlanRequest<'_>) -> Vec<GateReport> {
     let Some(queue) = cluster.cluster_queue else {
         return Vec::new();
     };
@@ -39,7 +39,7 @@ pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>) -> Vec<GateReport> {
 
 fn of_local_queue(
     cluster: &Cluster<'_>,
-    request: &Request<'_>,
+    request: &PlanRequest<'_>,
     queue: &str,
     report: GateReport,
 ) -> GateReport {

@@ -35,6 +35,34 @@ impl fmt::Display for GateAnswer {
     }
 }
 
+/// What a gate's answer meant for a gang: the label `result` of the metric of gates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GateResult {
+    /// There is room.
+    Passed,
+    /// There is no room, and the policy only warns.
+    Warned,
+    /// There is no room now.
+    Waiting,
+    /// There will never be room.
+    Refused,
+    /// There was nothing to compare with.
+    Unknown,
+}
+
+impl GateResult {
+    /// Its name, as a label.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Passed => "passed",
+            Self::Warned => "warned",
+            Self::Waiting => "waiting",
+            Self::Refused => "refused",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
 /// One gate's answer about one subject.
 #[derive(Serialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]

@@ -5,14 +5,14 @@ use crate::api::NodeClaim;
 use crate::api::parameters::{CapacityReservation, Tier};
 use crate::names;
 use crate::plan::reservations::{Room, ids};
-use crate::plan::{Cluster, ObstacleReason, Plan, Request, lifetime, tiers, warm};
+use crate::plan::{Cluster, ObstacleReason, Plan, PlanRequest, lifetime, tiers, warm};
 use crate::words::{counted, few, to_the_second};
 use jiff::Timestamp;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// One report on their times and one on their room, if the tier has any.
-pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<GateReport> {
+pub fn ask(cluster: &Cluster<'_>, request: &PlanRequest<'_>, plan: &Plan) -> Vec<GateReport> {
     let tiers = tiers::of_policy(request.policy);
     let mut tiers = tiers.iter().skip(usize::try_from(plan.tier).unwrap_or(usize::MAX));
     let Some(tier) = tiers.next().filter(|tier| !tier.reservations.is_empty()) else { return Vec::new() };
@@ -32,7 +32,7 @@ enum Next {
 }
 
 /// Whether all reservations are open and stay open until the gang has ended.
-fn time(report: GateReport, cluster: &Cluster<'_>, request: &Request<'_>, tier: &Tier) -> GateReport {
+fn time(report: GateReport, cluster: &Cluster<'_>, request: &PlanRequest<'_>, tier: &Tier) -> GateReport {
     let (now, limit) = (cluster.now, request.policy.deadlines.gang);
     let times = |time: fn(&CapacityReservation) -> Option<Timestamp>| {
         tier.reservations.iter().filter_map(move |one| Some((one, time(one)?)))
@@ -75,7 +75,7 @@ fn time(report: GateReport, cluster: &Cluster<'_>, request: &Request<'_>, tier: 
 }
 
 /// Why the time between these is too short for the gang, if it is.
-fn too_short(request: &Request<'_>, begins: Timestamp, ends: Timestamp) -> Option<String> {
+fn too_short(request: &PlanRequest<'_>, begins: Timestamp, ends: Timestamp) -> Option<String> {
     let limit = request.policy.deadlines.gang;
     let runs = lifetime::of_job(request.workload);
     let needed = limit.signed().saturating_add(runs.unwrap_or_default().signed());
@@ -88,7 +88,7 @@ fn too_short(request: &Request<'_>, begins: Timestamp, ends: Timestamp) -> Optio
 /// Whether the reservations have room for all nodes that draw on them.
 fn room(
     report: GateReport,
-    (cluster, request): (&Cluster<'_>, &Request<'_>),
+    (cluster, request): (&Cluster<'_>, &PlanRequest<'_>),
     plan: &Plan,
     (tier, next): (&Tier, Next),
 ) -> GateReport {
@@ -132,7 +132,7 @@ fn room(
 /// Claims that are neither the gang's nor taken over by it. A claim that is being deleted keeps its instance until it is gone.
 fn others<'c>(
     cluster: &Cluster<'c>,
-    request: &Request<'_>,
+    request: &PlanRequest<'_>,
     plan: &Plan,
 ) -> impl Iterator<Item = &'c Arc<NodeClaim>> {
     let uid = request.workload.metadata.uid.clone().unwrap_or_default();

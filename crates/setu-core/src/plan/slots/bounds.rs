@@ -12,7 +12,7 @@ use crate::api::pod::ResourceList;
 use crate::names;
 use crate::plan::gates::capacity::limit;
 use crate::plan::resources::{amount, shown};
-use crate::plan::{Cluster, Request, Slot};
+use crate::plan::{Cluster, PlanRequest, Slot};
 use crate::words::few;
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
@@ -185,7 +185,7 @@ impl NodeGroup<'_> {
 }
 
 /// The lowest bound on what a gang may cost an hour, if there is any.
-pub(super) fn most_money(cluster: &Cluster<'_>, request: &Request<'_>) -> Option<Price> {
+pub(super) fn most_money(cluster: &Cluster<'_>, request: &PlanRequest<'_>) -> Option<Price> {
     let of_queue = cluster.guards.and_then(|guards| guards.per_local_queue.max_hourly_cost);
     request.policy.budget.max_hourly_cost.into_iter().chain(of_queue).min()
 }

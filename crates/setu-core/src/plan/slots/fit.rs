@@ -10,7 +10,7 @@ use crate::plan::claim::Draft;
 use crate::plan::demand::PodSetDemand;
 use crate::plan::shape::is_of_machine;
 use crate::plan::shapes::{KnownTypes, Sources, known};
-use crate::plan::{Cluster, Obstacle, ObstacleReason, Request, Slot};
+use crate::plan::{Cluster, Obstacle, ObstacleReason, PlanRequest, Slot};
 use crate::policy::Policy;
 use crate::words::few;
 
@@ -52,7 +52,7 @@ pub enum Suits {
 /// What none of the types has, if all are known.
 pub fn suits(
     cluster: &Cluster<'_>,
-    request: &Request<'_>,
+    request: &PlanRequest<'_>,
     draft: &Draft,
     wanted: &PodSetDemand<'_>,
 ) -> Result<Suits, Obstacle> {
@@ -89,7 +89,7 @@ pub fn suits(
 /// If no other type is listed.
 pub fn of_known_types(
     cluster: &Cluster<'_>,
-    request: &Request<'_>,
+    request: &PlanRequest<'_>,
     draft: Draft,
     wanted: &PodSetDemand<'_>,
 ) -> Result<Draft, Obstacle> {
@@ -201,12 +201,12 @@ fn why_not<'s>(
 }
 
 /// Whether the policy leaves open if pods share nodes, except on kwok nodes, which cost nothing.
-fn is_open(request: &Request<'_>, family: &Family<'_>) -> bool {
+fn is_open(request: &PlanRequest<'_>, family: &Family<'_>) -> bool {
     request.policy.packing == PackingMode::Auto && !family.draft.node_class().is_kwok()
 }
 
 /// A fact that pods share nodes, if some do and the policy leaves it open.
-pub(super) fn shared(request: &Request<'_>, family: &Family<'_>, made: &[Slot]) -> Option<String> {
+pub(super) fn shared(request: &PlanRequest<'_>, family: &Family<'_>, made: &[Slot]) -> Option<String> {
     let pool = &family.draft.node_pool;
     let share = made.iter().any(Slot::is_shared);
     (share && is_open(request, family) && family.fills)
@@ -214,7 +214,7 @@ pub(super) fn shared(request: &Request<'_>, family: &Family<'_>, made: &[Slot]) 
 }
 
 /// A note why each pod gets its own node, if the policy leaves it open.
-pub(super) fn note(request: &Request<'_>, family: &Family<'_>) -> Option<String> {
+pub(super) fn note(request: &PlanRequest<'_>, family: &Family<'_>) -> Option<String> {
     let pool = &family.draft.node_pool;
     (is_open(request, family) && !family.fills).then(|| match why_not(request.policy, family.draft, family.sets.iter().copied()) {
         Some(why) => format!("each pod gets a node of its own: {why}"),

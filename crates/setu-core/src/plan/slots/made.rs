@@ -5,7 +5,7 @@ use super::{Family, Site, daemons, fit};
 use crate::api::parameters::{GateMode, PackingMode, Pinning};
 use crate::plan::cost::Cost;
 use crate::plan::gates::capacity;
-use crate::plan::{Cluster, Obstacle, Request, Slot};
+use crate::plan::{Cluster, Obstacle, PlanRequest, Slot};
 use crate::words::counted;
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ const PACKINGS: usize = 16;
 /// Packs the pods of a gang, and keeps the last result of each family.
 struct GangPacker<'p> {
     cluster: &'p Cluster<'p>,
-    request: &'p Request<'p>,
+    request: &'p PlanRequest<'p>,
     pinning: Pinning,
     /// Slots and notes of each family, until something of the family changes.
     last: Vec<Option<(Vec<Slot>, Vec<String>)>>,
@@ -43,7 +43,7 @@ impl Made {
     /// What no node holds.
     pub fn of(
         cluster: &Cluster<'_>,
-        request: &Request<'_>,
+        request: &PlanRequest<'_>,
         families: &mut [Family<'_>],
         pinning: Pinning,
     ) -> Result<Self, Obstacle> {
@@ -67,7 +67,7 @@ impl Made {
     }
 
     /// The same, with a note why its nodes are not as large as they could be.
-    fn because(mut self, why: &str, cluster: &Cluster<'_>, request: &Request<'_>) -> Self {
+    fn because(mut self, why: &str, cluster: &Cluster<'_>, request: &PlanRequest<'_>) -> Self {
         let share = self.slots.iter().any(Slot::is_shared);
         let have = if share { "the pods share smaller nodes" } else { "each pod gets a node of its own" };
         let cost = self.cost(cluster, request).clause();
@@ -76,7 +76,12 @@ impl Made {
     }
 
     /// Whether there are more nodes than a bound allows.
-    fn are_too_many(&self, cluster: &Cluster<'_>, request: &Request<'_>, families: &[Family<'_>]) -> bool {
+    fn are_too_many(
+        &self,
+        cluster: &Cluster<'_>,
+        request: &PlanRequest<'_>,
+        families: &[Family<'_>],
+    ) -> bool {
         let policy = request.policy;
         let of_queue = cluster.guards.and_then(|guards| guards.per_local_queue.nodes);
         let most = policy.budget.max_nodes.into_iter().chain(of_queue).fold(policy.gang_nodes, u32::min);
@@ -93,7 +98,7 @@ impl Made {
     }
 
     /// The number of nodes and their cost, in words.
-    fn words(&self, cluster: &Cluster<'_>, request: &Request<'_>) -> String {
+    fn words(&self, cluster: &Cluster<'_>, request: &PlanRequest<'_>) -> String {
         let cost = self.cost(cluster, request);
         let cost = match cost.known() {
             Some(most) if cost.at_least < most => {
@@ -104,7 +109,7 @@ impl Made {
         format!("{}{cost}", counted(self.nodes(), "node"))
     }
 
-    fn cost(&self, cluster: &Cluster<'_>, request: &Request<'_>) -> Cost {
+    fn cost(&self, cluster: &Cluster<'_>, request: &PlanRequest<'_>) -> Cost {
         let groups = self.slots.chunk_by(|a, b| Arc::ptr_eq(&a.template, &b.template));
         let nodes = groups.filter_map(|group| Some((&*group.first()?.template, saturated(group.len()))));
         cluster.prices(request.policy).of_nodes(nodes)

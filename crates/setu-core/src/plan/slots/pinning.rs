@@ -4,13 +4,13 @@ use crate::api::parameters::Pinning;
 use crate::names;
 use crate::plan::claim::Draft;
 use crate::plan::demand::PodSetDemand;
-use crate::plan::{Cluster, Request, daemons, taints};
+use crate::plan::{Cluster, PlanRequest, daemons, taints};
 use k8s_openapi::api::core::v1::Toleration;
 
 /// The pinning of a plan. Its drawbacks are added to `notes`.
 pub fn of(
     cluster: &Cluster<'_>,
-    request: &Request<'_>,
+    request: &PlanRequest<'_>,
     demand: &[PodSetDemand<'_>],
     drafts: &[Draft],
     notes: &mut Vec<String>,

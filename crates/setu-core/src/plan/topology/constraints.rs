@@ -12,7 +12,7 @@ use crate::names;
 use crate::plan::apart::{may_select, surely_selects};
 use crate::plan::demand::PodSetDemand;
 use crate::plan::volumes::claims_of_set;
-use crate::plan::{Cluster, Obstacle, Request};
+use crate::plan::{Cluster, Obstacle, PlanRequest};
 use k8s_openapi::api::core::v1::{PodAffinityTerm, TopologySpreadConstraint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The input for reading constraints.
 pub(super) struct ConstraintReader<'a> {
     pub(super) cluster: &'a Cluster<'a>,
-    pub(super) request: &'a Request<'a>,
+    pub(super) request: &'a PlanRequest<'a>,
     pub(super) demand: &'a [PodSetDemand<'a>],
 }
 

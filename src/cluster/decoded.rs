@@ -13,7 +13,7 @@ use std::borrow::Cow;
 
 /// An object as the API server sent it, or its readable part with the error. Read from JSON text only.
 #[derive(Clone, Debug)]
-pub struct Guarded<K>(pub Result<K, InvalidObject>);
+pub struct Decoded<K>(pub Result<K, InvalidObject>);
 
 /// The minimum that an object must have to be reported.
 #[derive(Deserialize)]
@@ -47,7 +47,7 @@ fn unmanaged(text: &str) -> Cow<'_, str> {
     cut.map_or(Cow::Borrowed(text), Cow::Owned)
 }
 
-impl<'de, K: DeserializeOwned> Deserialize<'de> for Guarded<K> {
+impl<'de, K: DeserializeOwned> Deserialize<'de> for Decoded<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = unmanaged(<&RawValue>::deserialize(deserializer)?.get());
         let error = match serde_json::from_str(&text) {
@@ -59,7 +59,7 @@ impl<'de, K: DeserializeOwned> Deserialize<'de> for Guarded<K> {
     }
 }
 
-impl<K: Resource> Resource for Guarded<K> {
+impl<K: Resource> Resource for Decoded<K> {
     type DynamicType = K::DynamicType;
     type Scope = K::Scope;
 
@@ -101,7 +101,7 @@ mod tests {
             {"metadata": {"name": "bad"}, "spec": {"limits": "none"}},
             {"metadata": {"name": "good"}, "spec": {"template": {"spec": {"nodeClassRef": {"group": "", "kind": "", "name": ""}}}}}
         ]}"#;
-        let list: ObjectList<Guarded<NodePool>> = serde_json::from_str(text).unwrap();
+        let list: ObjectList<Decoded<NodePool>> = serde_json::from_str(text).unwrap();
         let names: Vec<String> = list.items.iter().map(ResourceExt::name_any).collect();
         assert_eq!(names, ["bad", "good"]);
         let bad = list.items[0].0.as_ref().unwrap_err();
@@ -123,14 +123,14 @@ mod tests {
         for other in ["[]", "{}", r#"{"metadata": 7}"#, "nonsense"] {
             assert_eq!(unmanaged(other), other);
         }
-        let read: Guarded<NodePool> = serde_json::from_str(&text(managed)).unwrap();
+        let read: Decoded<NodePool> = serde_json::from_str(&text(managed)).unwrap();
         assert_eq!((read.name_any(), read.meta().managed_fields.is_none()), ("n".to_owned(), true));
     }
 
     #[test]
     fn an_event_of_a_watch_is_read_as_the_api_server_writes_it() {
         let text = r#"{"type": "MODIFIED", "object": {"metadata": {"name": "bad"}, "spec": 1}}"#;
-        let event: WatchEvent<Guarded<NodePool>> = serde_json::from_str(text).unwrap();
+        let event: WatchEvent<Decoded<NodePool>> = serde_json::from_str(text).unwrap();
         let WatchEvent::Modified(object) = event else { panic!("{event:?}") };
         assert_eq!(object.name_any(), "bad");
         assert!(object.0.is_err());
