@@ -38,8 +38,9 @@ use watch::{Observer, Times};
 use world::World;
 
 /// The systems to compare, by LocalQueue.
-pub const SYSTEMS: [(&str, &str); 3] = [
+pub const SYSTEMS: [(&str, &str); 4] = [
     ("queue", "Setu"),
+    ("requests", "Kueue's check with Setu behind it"),
     ("kueue", "Kueue's ProvisioningRequest check"),
     ("poller", "15 s poller (imitation)"),
 ];

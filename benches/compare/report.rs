@@ -315,7 +315,7 @@ pub fn write(found: &Found) -> Result<()> {
     Ok(())
 }
 
-const COLOURS: [&str; 3] = ["#2a78d6", "#008300", "#e87ba4"];
+const COLOURS: [&str; 4] = ["#2a78d6", "#eb6834", "#008300", "#e87ba4"];
 
 /// Median and p99 before and after the cloud's time for each cell, on a logarithmic scale.
 fn plot(cells: &[Cell]) -> String {
@@ -335,7 +335,7 @@ fn plot(cells: &[Cell]) -> String {
         top + height + 46.0
     );
     for (i, name) in systems.iter().enumerate() {
-        let x = left + i as f64 * 260.0;
+        let x = left + i as f64 * 240.0;
         let _ = writeln!(
             svg,
             "<circle cx=\"{x}\" cy=\"16\" r=\"5\" fill=\"{}\"/><text x=\"{}\" y=\"20\">{name}</text>",
@@ -378,7 +378,7 @@ fn plot(cells: &[Cell]) -> String {
                     continue;
                 };
                 let (x, mid, high) = (
-                    middle + (i as f64 - 1.0) * 14.0,
+                    middle + (i as f64 - 1.5) * 11.0,
                     y(percentile(values, 0.5)),
                     y(percentile(values, 0.99)),
                 );

@@ -14,13 +14,14 @@ use std::time::Duration;
 /// The polling interval of the imitation.
 const POLL: Duration = Duration::from_secs(15);
 
-/// Grants every ProvisioningRequest as soon as it appears.
+/// Grants every ProvisioningRequest that is not of Setu's class as soon as it appears.
 pub async fn grant_everything(client: Client) {
     let granting = client.clone();
     watch::each(client, "ProvisioningRequest", move |request| {
         let client = granting.clone();
         async move {
-            if request.data["status"]["conditions"].as_array().is_some_and(|c| c.iter().any(|c| c["type"] == "Provisioned")) {
+            if request.data["spec"]["provisioningClassName"] == names::REQUEST_CLASS
+                || request.data["status"]["conditions"].as_array().is_some_and(|c| c.iter().any(|c| c["type"] == "Provisioned")) {
                 return;
             }
             let namespace = request.namespace().unwrap_or_default();

@@ -19,7 +19,7 @@ pub struct Times {
     pub reserved: Option<Instant>,
     /// Kueue asked: the Workload lists the check. Kueue writes that after the reservation.
     pub asked: Option<Instant>,
-    /// The first NodeClaim or ProvisioningRequest.
+    /// The first NodeClaim, or the ProvisioningRequest if no system makes nodes for it.
     pub created: Option<Instant>,
     pub creations: usize,
     /// The last node was ready, or the request was granted.
@@ -121,9 +121,17 @@ impl Observed {
                 }
             }
             _ => {
+                // Setu makes nodes for it, and they count.
+                if value["spec"]["provisioningClassName"] == names::REQUEST_CLASS {
+                    return;
+                }
                 let owner = object.owner_references().first().map(|o| o.uid.clone());
-                let workload =
-                    object.labels().get(names::WORKLOAD_UID).cloned().or(owner).unwrap_or_default();
+                let of_request = object
+                    .annotations()
+                    .get(names::OWNER)
+                    .and_then(|owner| Some(owner.rsplit_once('/')?.1.to_owned()));
+                let workload = of_request.or(object.labels().get(names::WORKLOAD_UID).cloned()).or(owner);
+                let workload = workload.unwrap_or_default();
                 let Some(job) = self.by_uid.get(&workload).cloned() else { return };
                 let ready = is(&value, "Initialized") || is(&value, "Provisioned");
                 let new = self.seen.insert(uid.clone());

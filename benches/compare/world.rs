@@ -58,8 +58,9 @@ impl World {
         let client = stack.client()?;
         let crd = serde_json::to_value(::setu::api::ProvisioningParameters::crd())?;
         apply::all(&client, vec![crd]).await?;
-        apply::path(&client, &Path::new(env!("CARGO_MANIFEST_DIR")).join("../../manifests/rbac.yaml"))
-            .await?;
+        for file in ["manifests/rbac.yaml", "examples/rbac/setu-provisioning-requests.yaml"] {
+            apply::path(&client, &Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(file)).await?;
+        }
         let mut objects = ::setu::sim::scenario::objects(ID, 100_000)?;
         for object in &mut objects {
             if object["kind"] == "ClusterQueue" {
@@ -75,11 +76,14 @@ impl World {
             "metadata": {"name": "compare-nowhere"}, "spec": {"nodeLabels": {"pool": "nowhere"}},
         }));
         objects.extend(requests::check("compare-kueue", "stand-in.example.com", None));
+        let selector = Some((names::GANG, "gang"));
+        objects.extend(requests::check("compare-requests", names::REQUEST_CLASS, selector));
         objects.push(json!({
             "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck",
             "metadata": {"name": "compare-poller"}, "spec": {"controllerName": "e2e.poller/compare"},
         }));
         objects.extend(queue("kueue", "compare-nowhere", Some("compare-kueue")));
+        objects.extend(queue("requests", ID, Some("compare-requests")));
         objects.extend(queue("poller", ID, Some("compare-poller")));
         objects.extend(queue("plain", ID, None));
         apply::all(&client, objects).await?;
@@ -92,7 +96,8 @@ impl World {
             .await?;
         let kubeconfig = stack.kubeconfig_of(KUEUE_NAMESPACE, "setu").await?;
         let folder = stack.folder().join("compare");
-        let mut setu = Setu::new(&kubeconfig, "e2e.setu/compare", POLICY, &folder)?;
+        let setu = Setu::new(&kubeconfig, "e2e.setu/compare", POLICY, &folder)?;
+        let mut setu = setu.with(&["--provisioning-requests"]);
         setu.start(None)?;
         tokio::time::sleep(Duration::from_secs(10)).await;
         if let Some(status) = setu.ended()? {

@@ -147,7 +147,7 @@ const READY: [(&str, i64); 3] = [("Launched", 20), ("Registered", 48), ("Initial
 fn gated() -> impl Iterator<Item = Gang> {
     [
         ("gated", "LimitExceeded: NodePool gpu would hold 12 nodes, and its limit is 8 nodes. Continues automatically once this is fixed; stops waiting at 2026-11-21T10:15:02Z"),
-        ("lasting", "OtherChecks: 2 NodeClaims; they wait until check budget is Ready. Continues automatically once this is fixed"),
+        ("lasting", "OtherChecks: 2 NodeClaims; they are created once check budget is Ready. Continues automatically once this is fixed"),
         ("rehearsed", "DryRun: 2 NodeClaims; they would be created; strategy DryRun creates nothing"),
         ("scarce", "CapacityShort: no tier is left to try. Continues automatically once this is fixed; stops waiting at 2026-11-21T10:15:02Z"),
         ("second", "OthersFirst: p5.48xlarge in any zone, on-demand ran out of capacity lately, and another gang tries there first. Continues automatically once this is fixed; stops waiting at 2026-11-21T10:15:02Z"),

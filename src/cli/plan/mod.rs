@@ -176,8 +176,7 @@ fn outdated(pools: &[Arc<NodePool>], now: Timestamp) -> BTreeSet<String> {
 /// A plan that cannot be carried out is a failure of the command, with the sentence that helps where it was not shown.
 fn ending(outcome: Outcome, prints_claims: bool) -> Result<(), CliError> {
     let failed = |o: Obstacle| {
-        let why =
-            if prints_claims { &o.message } else { "no node would be created, for the reason that is shown" };
+        let why = if prints_claims { &o.message } else { "no node would be created; the reason is above" };
         Err(CliError::Failed(format!("{}: {why}", o.reason)))
     };
     match outcome {

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use crate::identity::Identity;
 use crate::ports::Ports;
 use crate::process::{Program, ProgramCommand};
-use crate::{HarnessLayout, StackProvider};
+use crate::{HarnessLayout, StackProvider, versions};
 
 pub(crate) fn kwok(
     layout: &HarnessLayout,
@@ -36,14 +36,16 @@ pub(crate) fn kwok(
     Ok(ProgramCommand::new(Program::Kwok, arguments))
 }
 
-pub(crate) fn karpenter(layout: &HarnessLayout, identity: &Identity, ports: Ports) -> ProgramCommand {
+pub(crate) fn karpenter(layout: &HarnessLayout, identity: &Identity, ports: Ports) -> Result<ProgramCommand> {
+    let ignores_devices = !versions::of(layout)?.handles_devices;
     let mut launch = any_karpenter(identity, ports);
     launch.environment.extend([
         ("KUBE_CLIENT_QPS", "500".to_owned()),
         ("KUBE_CLIENT_BURST", "1000".to_owned()),
         ("INSTANCE_TYPES_FILE_PATH", layout.instance_types().display().to_string()),
+        ("IGNORE_DRA_REQUESTS", ignores_devices.to_string()),
     ]);
-    launch
+    Ok(launch)
 }
 
 /// The settings of Karpenter that do not depend on its provider.

@@ -111,7 +111,7 @@ impl Stack {
             kubernetes::scheduler(&identity, ports),
             nodes::kwok(&layout, folder.path(), &identity, ports)?,
             match provider {
-                StackProvider::Kwok => nodes::karpenter(&layout, &identity, ports),
+                StackProvider::Kwok => nodes::karpenter(&layout, &identity, ports)?,
                 StackProvider::Aws => aws::karpenter(&identity, ports),
             },
             aws::launch_moto(ports),
@@ -369,7 +369,7 @@ impl Stack {
                 let path = nodes::karpenter_manifests(to, self.provider);
                 let text =
                     fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-                (nodes::karpenter(to, &self.identity, self.ports), apply::documents(&text)?)
+                (nodes::karpenter(to, &self.identity, self.ports)?, apply::documents(&text)?)
             }
             other => bail!("{} cannot be upgraded", other.name()),
         };

@@ -19,14 +19,16 @@ pub struct StackVersions {
     pub name: &'static str,
     /// Go's build tags: what our cloud provider needs of this Karpenter.
     pub(crate) tags: &'static str,
+    /// Whether Karpenter handles dynamic resource allocation. By its default it does not.
+    pub(crate) handles_devices: bool,
 }
 
 /// The usual set first, then from the oldest to the newest.
 pub const ALL: [StackVersions; 4] = [
-    StackVersions { name: "", tags: "" },
-    StackVersions { name: "oldest", tags: "karpenter_1_6,no_devices" },
-    StackVersions { name: "between", tags: "no_devices" },
-    StackVersions { name: "newest", tags: "karpenter_1_15" },
+    StackVersions { name: "", tags: "", handles_devices: false },
+    StackVersions { name: "oldest", tags: "karpenter_1_6,no_devices", handles_devices: false },
+    StackVersions { name: "between", tags: "no_devices", handles_devices: false },
+    StackVersions { name: "newest", tags: "karpenter_1_15", handles_devices: true },
 ];
 
 /// What the sets differ in: its name, its folder in `programs/` and its Go module.

@@ -14,7 +14,8 @@ mod stage;
 use ::setu::names;
 use beyond::{
     a_lost_node_is_replaced_in_its_zone, a_preempted_gang_gives_its_nodes_back,
-    another_capacity_type_is_tried_within_the_request, warm_nodes_are_taken_over,
+    a_queue_moves_from_cluster_autoscaler, another_capacity_type_is_tried_within_the_request,
+    warm_nodes_are_taken_over,
 };
 use serde_json::{Value, json};
 use stage::{Queue, QueueObjects, Stage, condition, is, name};
@@ -257,8 +258,9 @@ async fn setu_serves_the_requests_of_kueues_own_check() {
         another_capacity_type_is_tried_within_the_request(&stage),
         a_preempted_gang_gives_its_nodes_back(&stage),
         warm_nodes_are_taken_over(&stage),
+        a_queue_moves_from_cluster_autoscaler(&stage, FOREIGN_CLASSES[1].1),
     );
-    log("gangs got no capacity, failed, evicted, placed by topology, preempted, and on warm nodes");
+    log("gangs got no capacity, failed, evicted, placed by topology, preempted, on warm nodes and moved");
 
     for queue in foreign {
         let seen = queue.list_all().await;

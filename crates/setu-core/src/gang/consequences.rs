@@ -17,7 +17,7 @@ use jiff::Timestamp;
 pub struct Consequences<'m> {
     /// The journal after the step.
     pub journal: &'m Journal,
-    /// Set if the gang's option is to be recorded: the one it has reached, or none once it is over.
+    /// What to record as the gang's option: `None` changes nothing, `Some(None)` forgets it because the gang is over.
     pub option: Option<Option<OptionPosition>>,
     /// Whether the attempt goes on with another option. The plan accepted for the previous one does not apply to it.
     pub is_elsewhere: bool,

@@ -80,7 +80,7 @@ enum ShortageEvidence {
     None,
     /// These nodes are not available now; another tier may have some.
     OfTheseNodes,
-    /// The same, and what was requested is assumed to be short from now on, although nothing says so.
+    /// The same. The requested types count as short too, as a guess.
     Suspected,
     /// What was requested is known to be short.
     Named,

@@ -6,8 +6,9 @@
 use super::failure::{Failure, FailureClass};
 use super::phase::{ClaimPhase, detail};
 use super::waits::{NodeProblem, WaitsFor};
+use crate::api::node_claim::RequestedDevices;
 use crate::api::parameters::{Allocatable, NodeConditionWanted};
-use crate::api::{Node, NodeClaim};
+use crate::api::{Node, NodeClaim, condition};
 use crate::names;
 use crate::plan::resources;
 use crate::policy::{NodeReadiness, Policy};
@@ -16,6 +17,9 @@ use jiff::{SignedDuration, Timestamp};
 /// How long a launch error may last, from when it was first seen, before it counts: Karpenter retries the call after about
 /// 1, 3, 7 and 15 seconds.
 const LAUNCH_ERROR_GRACE: SignedDuration = SignedDuration::from_secs(20);
+
+/// Karpenter's reason for a Node that is not initialized because a driver has not published its devices.
+const UNPUBLISHED: &str = "DRADriverPoolsNotPublished";
 
 /// The health of a claim.
 #[derive(Clone, Debug, PartialEq)]
@@ -94,13 +98,13 @@ fn before_initialized(
     launch_error: Option<Timestamp>,
 ) -> Option<Health> {
     let (phase, limits) = (ClaimPhase::of(claim), &policy.deadlines);
-    let (condition, limit, waits_for, timeout): (_, _, fn(String) -> WaitsFor, _) = match phase {
-        ClaimPhase::Launching => ("Launched", limits.launch, WaitsFor::Launch, FailureClass::LaunchTimeout),
+    let (condition, limit, verb, timeout) = match phase {
+        ClaimPhase::Launching => ("Launched", limits.launch, "launch", FailureClass::LaunchTimeout),
         ClaimPhase::Registering => {
-            ("Registered", limits.register, WaitsFor::Registration, FailureClass::RegistrationTimeout)
+            ("Registered", limits.register, "register", FailureClass::RegistrationTimeout)
         }
         ClaimPhase::Initializing if !claim.is_rebooting() => {
-            ("Initialized", limits.initialize, WaitsFor::Initialization, FailureClass::InitializationTimeout)
+            ("Initialized", limits.initialize, "initialize", FailureClass::InitializationTimeout)
         }
         ClaimPhase::Initializing | ClaimPhase::Initialized => return None,
     };
@@ -120,11 +124,29 @@ fn before_initialized(
         return Some(Health::Coming { waits_for: WaitsFor::Launch(why), until: Some(until) });
     }
     if until > now {
-        return Some(Health::Coming { waits_for: waits_for(why), until: Some(until) });
+        let waits_for = match phase {
+            ClaimPhase::Launching => WaitsFor::Launch(why),
+            ClaimPhase::Registering => WaitsFor::Registration(why),
+            _ => unpublished(claim).unwrap_or(WaitsFor::Initialization(why)),
+        };
+        return Some(Health::Coming { waits_for, until: Some(until) });
     }
-    let verb = waits_for(String::new());
     let message = format!("slot {slot} did not {verb} within {limit}{}", dotted(&why));
     Some(Health::Failed(Failure::new(timeout, message)))
+}
+
+/// The wait for the driver that Karpenter names as the one that has not published its devices. Karpenter does so where it handles
+/// dynamic resource allocation.
+fn unpublished(claim: &NodeClaim) -> Option<WaitsFor> {
+    let condition = condition::find(claim.conditions(), "Initialized")?;
+    let is_named = |devices: &RequestedDevices| condition.message.contains(&format!("{:?}", devices.driver));
+    let devices = claim.devices().into_iter().filter(|_| condition.reason == UNPUBLISHED);
+    let driver = devices.into_iter().find(is_named)?.driver;
+    let node = claim.node_name().unwrap_or_default().to_owned();
+    Some(WaitsFor::ResourceSlices {
+        lack: format!("driver {driver} to publish its ResourceSlices, on node {node}"),
+        node,
+    })
 }
 
 /// The slot of a claim, for messages; empty if it has none.
@@ -192,4 +214,33 @@ fn too_small(claim: &NodeClaim, node: &Node, resource: &str) -> Failure {
         slot_of(claim)
     );
     Failure::new(FailureClass::NodeTooSmall, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_claim_waits_for_the_driver_that_karpenter_names() {
+        let devices = json!([
+            {"deviceClass": "nic", "driver": "nic.example.com", "count": 1},
+            {"deviceClass": "gpu", "driver": "gpu.example.com", "count": 2},
+        ]);
+        let condition = |kind: &str, status: &str, reason: &str, message: &str| json!({"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        let message = "DRA driver \"gpu.example.com\" has not published a complete resource pool";
+        let claim: NodeClaim = serde_json::from_value(json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+            "metadata": {"name": "c", "annotations": {names::DEVICES: devices.to_string()}},
+            "spec": {"nodeClassRef": {"group": "", "kind": "", "name": ""}},
+            "status": {"nodeName": "n", "conditions": [
+                condition("Launched", "True", "Launched", ""), condition("Registered", "True", "Registered", ""),
+                condition("Initialized", "Unknown", UNPUBLISHED, message),
+            ]},
+        }))
+        .unwrap();
+        let health = Health::of(&claim, None, &Policy::default(), Timestamp::UNIX_EPOCH, None);
+        let Health::Coming { waits_for, .. } = health else { panic!("{health:?}") };
+        assert_eq!(waits_for.to_string(), "driver gpu.example.com to publish its ResourceSlices, on node n");
+    }
 }

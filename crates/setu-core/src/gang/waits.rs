@@ -88,8 +88,8 @@ impl fmt::Display for WaitsFor {
         };
         match self {
             Self::Launch(why) => phase(f, "launch", why),
-            Self::Registration(why) => phase(f, "register", why),
-            Self::Initialization(why) => phase(f, "initialize", why),
+            Self::Registration(why) => phase(f, "registration", why),
+            Self::Initialization(why) => phase(f, "initialization", why),
             Self::Reboot(node) => write!(f, "node {node} to come up after a reboot"),
             Self::Node => f.write_str("its Node to appear"),
             Self::Readiness { node, lack } => match lack {
@@ -144,7 +144,7 @@ mod tests {
     fn the_text_has_the_reason() {
         let in_words = |waits: &WaitsFor| waits.to_string();
         assert_eq!(in_words(&WaitsFor::Launch("LaunchFailed".to_owned())), "launch (LaunchFailed)");
-        assert_eq!(in_words(&WaitsFor::Registration(String::new())), "register");
+        assert_eq!(in_words(&WaitsFor::Registration(String::new())), "registration");
         let label = |value: &str| WaitsFor::Readiness {
             node: "n".to_owned(),
             lack: NodeProblem::Label("a".to_owned(), value.to_owned()),

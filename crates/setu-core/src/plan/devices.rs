@@ -416,6 +416,22 @@ mod tests {
     }
 
     #[test]
+    fn of_several_device_classes_that_serve_an_extended_resource_the_newest_counts() {
+        let mut world = world();
+        let class = |name: &str, created: &str| {
+            let metadata = json!({"name": name, "creationTimestamp": created});
+            Arc::new(object(
+                json!({"metadata": metadata, "spec": {"extendedResourceName": "nvidia.com/gpu"}}),
+            ))
+        };
+        let (old, new) = ("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z");
+        world.objects.device_classes =
+            vec![class("a", old), class("c", new), class("b", new), class("d", old)];
+        let (_, message) = world.obstacle();
+        assert!(message.contains("which DeviceClass b serves"), "{message}");
+    }
+
+    #[test]
     fn an_extended_resource_that_only_the_policy_gives_to_the_class_is_refused() {
         let mut world = world();
         world.objects.device_classes.clear();

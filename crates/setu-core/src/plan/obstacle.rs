@@ -95,7 +95,7 @@ pub enum ObstacleReason {
     BudgetExceeded,
     PlacementForbidden,
     QuotaExceeded,
-    Decoded,
+    Guarded,
     NotAllowed,
     NoPolicy,
     OtherChecks,
@@ -123,10 +123,10 @@ impl ClaimChange {
     /// The obstacles that it may clear. Gangs that wait for one of these are planned again.
     pub const fn clears(self) -> &'static [ObstacleReason] {
         match self {
-            Self::Initialized => &[ObstacleReason::Decoded],
-            Self::Leaving => &[ObstacleReason::Decoded, ObstacleReason::LimitExceeded],
+            Self::Initialized => &[ObstacleReason::Guarded],
+            Self::Leaving => &[ObstacleReason::Guarded, ObstacleReason::LimitExceeded],
             Self::Left => {
-                &[ObstacleReason::Decoded, ObstacleReason::LimitExceeded, ObstacleReason::ReservationFull]
+                &[ObstacleReason::Guarded, ObstacleReason::LimitExceeded, ObstacleReason::ReservationFull]
             }
         }
     }
@@ -160,7 +160,7 @@ impl ObstacleReason {
             | Self::CapacityShort
             | Self::OthersFirst
             | Self::QuotaExceeded
-            | Self::Decoded
+            | Self::Guarded
             | Self::NotAllowed => Stay::Deadline,
             Self::OtherChecks | Self::DryRun => Stay::Unbounded,
             Self::NoPolicy | Self::NodePoolEdited => Stay::PlanHidden,

@@ -13,7 +13,7 @@ pub fn timed(outcome: Outcome, request: &PlanRequest<'_>) -> Outcome {
             [] => Outcome::Provision(plan),
             others => {
                 let message =
-                    format!("{}; they wait until check {} is Ready", plan.summary(), others.join(", "));
+                    format!("{}; they are created once check {} is Ready", plan.summary(), others.join(", "));
                 Outcome::Wait(Obstacle::new(ObstacleReason::OtherChecks, message))
             }
         },
@@ -57,7 +57,7 @@ mod tests {
         assert_eq!(waits(outcome(StrategyType::LastCheck, "Ready")), None);
         let (reason, message) = waits(outcome(StrategyType::LastCheck, "Pending")).unwrap();
         assert_eq!(reason, ObstacleReason::OtherChecks);
-        assert_eq!(message, "2 nodes: 2 from NodePool gpu; they wait until check other is Ready");
+        assert_eq!(message, "2 nodes: 2 from NodePool gpu; they are created once check other is Ready");
         let (reason, message) = waits(outcome(StrategyType::DryRun, "Ready")).unwrap();
         assert_eq!(reason, ObstacleReason::DryRun);
         assert!(message.starts_with("2 nodes: 2 from NodePool gpu; they would be created"), "{message}");

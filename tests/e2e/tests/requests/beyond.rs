@@ -76,6 +76,25 @@ pub async fn warm_nodes_are_taken_over(stage: &Stage) {
     stage.until(&queue, ("the nodes are given up", 240), is_empty).await;
 }
 
+/// A queue moves from Cluster Autoscaler to Setu by the class name of its configuration, as the documents say.
+pub async fn a_queue_moves_from_cluster_autoscaler(stage: &Stage, class: &str) {
+    let queue = stage.queue("moved", class).await;
+    queue.submit(vec![queue.job("train", 2, None)]).await;
+    stage.until(&queue, ("the other autoscaler is asked", 60), |s| s.requests.len() == 1).await;
+    let stop = async |policy: &str| {
+        queue.patch("ClusterQueue", queue.id, &json!({"spec": {"stopPolicy": policy}})).await;
+    };
+    stop("Hold").await;
+    stage.until(&queue, ("nothing is asked any more", 60), |s| s.requests.is_empty()).await;
+    let ours = json!({"spec": {"provisioningClassName": names::REQUEST_CLASS}});
+    queue.patch("ProvisioningRequestConfig", queue.id, &ours).await;
+    stop("None").await;
+    let runs = |s: &QueueObjects| s.all_are(1, "Admitted") && s.runs(2);
+    let seen = stage.until(&queue, ("it runs on Setu's nodes", 90), runs).await;
+    assert_eq!((seen.claims.len(), seen.nodes.len()), (2, 2));
+    stage.clear(&queue).await;
+}
+
 /// A node of a gang that is placed by topology is lost. The new node is in the same zone, and the gang stays admitted.
 pub async fn a_lost_node_is_replaced_in_its_zone(stage: &Stage, queue: &Queue, pods: usize) {
     let before = queue.list_all().await;

@@ -21,7 +21,7 @@ pub struct Retry {
     /// What happens once both are used up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_exhausted: Option<OnExhausted>,
-    /// Retry as another controller did, instead of `inCheck`, `yield`, `onExhausted` and `deadlines`.
+    /// Retry like the earlier controller named here, instead of `inCheck`, `yield`, `onExhausted` and `deadlines`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compat: Option<Compat>,
 }

@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn a_reason_holds_up_gangs_until_the_last_one_has_another_answer() {
-        let (limit, guard) = (ObstacleReason::LimitExceeded, ObstacleReason::Decoded);
+        let (limit, guard) = (ObstacleReason::LimitExceeded, ObstacleReason::Guarded);
         let mut answers = Answers::default();
         assert!(answers.note("a", Some(limit)) && answers.note("b", Some(limit)));
         assert!(!answers.note("a", Some(limit)), "it is not new");

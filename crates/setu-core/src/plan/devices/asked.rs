@@ -5,6 +5,7 @@
 //! requests them never initializes.
 
 use super::{class_of, resource_of};
+use crate::api::DeviceClass;
 use crate::api::pod::{PodSpec, ResourceClaim, ResourceList};
 use crate::api::quantity::{Amount, ONE};
 use crate::api::resource_claim_template::{DeviceRequest, ExactDeviceRequest, ResourceClaimTemplate};
@@ -12,6 +13,7 @@ use crate::api::workload::PodSet;
 use crate::plan::volumes::Found;
 use crate::plan::{Cluster, Obstacle, ObstacleReason, Outcome, PlanRequest, resources};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use std::cmp::Reverse;
 
 /// The most devices that a ResourceClaim can be given: `AllocationResultsMaxSize` of resource.k8s.io/v1.
 const MOST_OF_A_CLAIM: i128 = 32;
@@ -79,9 +81,14 @@ fn served(
             )
         });
     }
-    let mut classes = cluster.objects.device_classes.iter();
-    let serving = classes.find(|class| class.spec.extended_resource_name.as_deref() == Some(resource));
-    let serving = serving.map(|class| class.metadata.name.as_deref().unwrap_or_default());
+    let classes = cluster.objects.device_classes.iter().map(|class| &**class);
+    let serving = classes.filter(|class| class.spec.extended_resource_name.as_deref() == Some(resource));
+    // Of several, the scheduler takes the newest one, and of these the first by name.
+    let rank = |class: &&DeviceClass| {
+        let meta = &class.metadata;
+        (meta.creation_timestamp.as_ref().map(|time| time.0), Reverse(meta.name.clone()))
+    };
+    let serving = serving.max_by_key(rank).map(|class| class.metadata.name.as_deref().unwrap_or_default());
     let mut stated = entries.iter().filter(|entry| entry.extended_resource.as_deref() == Some(resource));
     match (serving, stated.clone().next()) {
         (Some(class), Some(_)) if stated.any(|entry| entry.device_class == class) => {

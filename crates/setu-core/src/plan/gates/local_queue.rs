@@ -78,7 +78,7 @@ impl QueueBound {
     /// Allows what fits beside the others, makes what fits alone wait, and refuses the rest.
     fn report(self, fits: bool, fits_alone: bool, until: Option<Timestamp>) -> GateReport {
         let Self { key, what, used, more, most, refusal } = self;
-        let report = GateReport::of(Gate::Guards, "").because(ObstacleReason::Decoded).until(until);
+        let report = GateReport::of(Gate::Guards, "").because(ObstacleReason::Guarded).until(until);
         if fits {
             return report.allow(format!("{used} {what} and {more} more, of {most}"));
         }
@@ -159,7 +159,7 @@ impl QueueUse<'_> {
         let (own, used) = (cost(&mut self.own.iter()), cost(&mut self.others.iter()));
         for (cost, whose, answer, reason) in [
             (&own, "the gang's", GateAnswer::Refuse, ObstacleReason::BudgetExceeded),
-            (&used, "its other gangs'", GateAnswer::Wait, ObstacleReason::Decoded),
+            (&used, "its other gangs'", GateAnswer::Wait, ObstacleReason::Guarded),
         ] {
             if cost.not_known() > 0 {
                 let message = format!(
@@ -262,7 +262,7 @@ mod tests {
             "guards.perLocalQueue.maxResources allows 3 nvidia.com/gpu held for LocalQueue lq: 2 so far, and 2 more \
              for the gang"
         );
-        assert_eq!((obstacle.reason, obstacle.until), (ObstacleReason::Decoded, Some(Timestamp::UNIX_EPOCH)));
+        assert_eq!((obstacle.reason, obstacle.until), (ObstacleReason::Guarded, Some(Timestamp::UNIX_EPOCH)));
         let whole = vec![held("a", &json!({"status": {"allocatable": {"nvidia.com/gpu": "8"}}}))];
         assert!(waits(outcome(&world(), &gpus("9"), whole)).message.contains("8 so far"));
     }
