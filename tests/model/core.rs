@@ -139,7 +139,7 @@ pub struct ModelJournal {
     /// Whether it is ever written.
     pub is_stored: bool,
     /// What its write requires, if only its last transition is new.
-    guard: Precondition,
+    precondition: Precondition,
 }
 
 impl ModelJournal {
@@ -168,7 +168,7 @@ impl ModelJournal {
             planned: memory.plan.is_some(),
             begun: journal.seq > 0,
             is_stored: journal.is_stored(),
-            guard: journal.guard(journal.seq),
+            precondition: journal.precondition(journal.seq),
         }
     }
 
@@ -196,7 +196,7 @@ impl ModelJournal {
         journal.memory.not_before = self.waits.then_some(soon);
         journal.memory.plan = self.planned.then(|| PLAN.hash());
         journal.memory.pinning = Pinning::Selector;
-        if self.guard == Precondition::Workload && !journal.state.is_over() {
+        if self.precondition == Precondition::Workload && !journal.state.is_over() {
             journal.history.push(end_of_approval(journal.seq));
         }
         // Encode and decode it, because every replica reads it from the annotation.
@@ -232,14 +232,14 @@ fn end_of_approval(seq: u64) -> Transition {
 }
 
 /// What a write of this journal over the stored one requires.
-pub fn guard(journal: ModelJournal, stored: Option<ModelJournal>) -> Precondition {
+pub fn precondition(journal: ModelJournal, stored: Option<ModelJournal>) -> Precondition {
     let was_approved = stored.is_some_and(|stored| matches!(stored.place, ModelState::Approved(_)));
     if !was_approved {
-        return journal.guard;
+        return journal.precondition;
     }
     let mut journal = journal.journal();
     journal.history.insert(0, end_of_approval(1));
-    journal.guard(0)
+    journal.precondition(0)
 }
 
 /// All inputs of one step.

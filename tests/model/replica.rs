@@ -230,11 +230,11 @@ impl OngoingReconcile {
 
     /// Whether the API server accepts the journal.
     fn is_accepted(&self, work: &Work) -> bool {
-        let is_guarded = match core::guard(self.seen.journal, self.stored) {
+        let is_permitted = match core::precondition(self.seen.journal, self.stored) {
             Precondition::Journal => true,
             Precondition::Workload => *work == self.seen.work,
         };
-        work.phase != KueuePhase::Deleted && work.journal == self.stored && is_guarded
+        work.phase != KueuePhase::Deleted && work.journal == self.stored && is_permitted
     }
 
     /// Writes the journal.
