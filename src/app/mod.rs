@@ -49,8 +49,12 @@ pub struct Config {
     pub metrics: SocketAddr,
     /// Address of the probes.
     pub health: SocketAddr,
+    /// A unique name of this process.
+    pub instance: String,
     /// How traces are exported, if at all; or which setting is wrong.
-    pub traces: Result<Option<traces::TraceSettings>, traces::BadSetting>,
+    pub traces: TraceConfig,
+    /// The export of traces of Setu's own work, if that is on.
+    pub own_traces: Option<Exporting>,
     /// Karpenter's own metrics page, if it is to be read.
     pub karpenter_metrics: Option<Page>,
     /// Whether a gang's Events are published on its Job too.
@@ -58,6 +62,9 @@ pub struct Config {
     /// Whether the board is served on the probes' address.
     pub board: bool,
 }
+
+/// How traces are exported, if at all; or which setting is wrong.
+pub type TraceConfig = Result<Option<traces::TraceSettings>, traces::BadSetting>;
 
 /// Why the controller did not run.
 #[derive(Debug, thiserror::Error)]
@@ -88,7 +95,7 @@ pub async fn run(config: Config) -> Result<(), AppError> {
         controller_name: config.controller_name.clone(),
         options: config.options,
         policy,
-        telemetry: Telemetry { instance: instance(), traces, events_on_job: config.events_on_job },
+        telemetry: Telemetry { instance: config.instance, traces, events_on_job: config.events_on_job },
         election: config.election,
     });
     let context = replica.context();
@@ -112,7 +119,7 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     replica.work(&stop).await;
     // It ends with the work. It fails only if it has panicked, and then there is no lease to give up.
     let _ = elections.await;
-    if let Some(exporting) = exporting {
+    for exporting in exporting.into_iter().chain(config.own_traces) {
         exporting.finish().await;
     }
     signals.abort();
@@ -149,9 +156,7 @@ async fn follow(
 }
 
 /// Starts the export of traces, if a collector is configured. A failure costs only the traces.
-fn export(
-    settings: &Result<Option<traces::TraceSettings>, traces::BadSetting>,
-) -> (Traces, Option<Exporting>) {
+fn export(settings: &TraceConfig) -> (Traces, Option<Exporting>) {
     let started = match settings {
         Ok(None) => {
             tracing::info!("no trace collector is named, so no traces are exported");
@@ -173,7 +178,7 @@ fn export(
 }
 
 /// A unique name for this process, from the pod's name and the start time.
-fn instance() -> String {
+pub fn instance() -> String {
     let host = ["POD_NAME", "HOSTNAME"].iter().find_map(|name| std::env::var(name).ok());
     let started = [jiff::Timestamp::now().to_string(), std::process::id().to_string()];
     let start = crate::digest::digest(&[&started[0], &started[1]], 6);

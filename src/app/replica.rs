@@ -9,12 +9,16 @@ use crate::controllers::context::ContextParts;
 use crate::controllers::queue::{self, Action, QueueKey, QueueLimits};
 use crate::controllers::{Context, admission_check, claims, orphan_nodes, parameters, workload};
 use crate::telemetry::metrics;
+use crate::telemetry::traces::own;
 use futures::FutureExt;
 use futures::future::join_all;
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
+use tracing::field::Empty;
 
 /// Objects of one kind that are reconciled at the same time.
 const AT_ONCE: QueueLimits = QueueLimits { all: 512, flow: 32, first: 512 };
@@ -144,7 +148,7 @@ async fn reconcile_workload(key: QueueKey, context: &Arc<Context>) -> Action {
     let reconcile = workload::reconcile(Arc::clone(&workload), Arc::clone(context)).boxed();
     let queue = workload.local_queue();
     let reconcile = context.writes.within(&queue, reconcile);
-    let action = match measured("workload", reconcile).await {
+    let action = match measured(("workload", &key), reconcile).await {
         Ok(action) => action,
         Err(error) => workload::on_error(&workload, &error, context),
     };
@@ -157,13 +161,13 @@ async fn reconcile_check(key: QueueKey, context: &Arc<Context>) -> Action {
         return Action::await_change();
     };
     let reconcile = Box::pin(admission_check::reconcile(check, Arc::clone(context)));
-    let result = measured("admissioncheck", reconcile).await;
+    let result = measured(("admissioncheck", &key), reconcile).await;
     result.unwrap_or_else(|error| retry(context, ("AdmissionCheck", &key), &error))
 }
 
 async fn reconcile_claim(key: QueueKey, sweeper: &Arc<Sweeper>) -> Action {
     let reconcile = Box::pin(claims::reconcile(key.object(), Arc::clone(sweeper)));
-    let result = measured("nodeclaim", sweeper.context.writes.within(SWEEP, reconcile)).await;
+    let result = measured(("nodeclaim", &key), sweeper.context.writes.within(SWEEP, reconcile)).await;
     result.unwrap_or_else(|error| retry(&sweeper.context, ("NodeClaim", &key), &error))
 }
 
@@ -171,17 +175,26 @@ async fn reconcile_parameters(key: QueueKey, context: &Arc<Context>) -> Action {
     let Some(object) = context.stores.parameters.get(&key.object()) else {
         return Action::await_change();
     };
-    let result = measured("provisioningparameters", parameters::reconcile(object, Arc::clone(context))).await;
+    let result =
+        measured(("provisioningparameters", &key), parameters::reconcile(object, Arc::clone(context))).await;
     result.unwrap_or_else(|error| retry(context, ("ProvisioningParameters", &key), &error))
 }
 
-/// Measures a reconcile of this controller.
-async fn measured<E>(
-    controller: &'static str,
+/// Measures a reconcile of this controller, and traces it.
+async fn measured<E: Display>(
+    (controller, key): (&'static str, &QueueKey),
     reconcile: impl Future<Output = Result<Action, E>>,
 ) -> Result<Action, E> {
     let began = Instant::now();
-    let result = reconcile.await;
+    let span = tracing::info_span!(
+        target: own::TARGET, parent: None, "reconcile",
+        setu.controller = controller, setu.namespace = key.namespace, setu.name = key.name, trace_id = Empty,
+    );
+    own::identify(&span);
+    let result = reconcile.instrument(span.clone()).await;
+    if let Err(error) = &result {
+        own::failed(&span, error);
+    }
     metrics::reconciled(controller, result.is_ok(), began.elapsed());
     result
 }

@@ -46,7 +46,7 @@ struct Repair {
 impl Args {
     /// Prints what would be done, or does it.
     pub async fn run(self) -> Result<(), CliError> {
-        logs::init(logs::Format::default(), "warn").map_err(|e| CliError::Invalid(e.to_string()))?;
+        logs::init(logs::Format::default(), "warn", None).map_err(|e| CliError::Invalid(e.to_string()))?;
         let cluster = self.connection.connect(false).await?;
         let objects = find::read(&cluster, &self.workload).await?;
         if objects.claims.is_none() {

@@ -3,9 +3,10 @@
 use super::karpenter_metrics::KarpenterMetrics;
 use super::policy_flags::PolicyFlags;
 use super::{CliError, election};
-use crate::app::{self, Config};
+use crate::app::{self, Config, TraceConfig};
 use crate::controllers::context::Options;
 use crate::names;
+use crate::telemetry::traces::own::{self, OwnTraces};
 use crate::telemetry::{logs, traces};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
@@ -32,6 +33,9 @@ pub struct Args {
     /// without either no traces are exported. The other OTEL_… variables hold as well.
     #[arg(long, env = "SETU_OTLP_ENDPOINT")]
     otlp_endpoint: Option<String>,
+    /// Traces of Setu's own work to send to the same collector: reconciles, API calls, plans and waits.
+    #[arg(long, env = "SETU_TRACE_OWN", value_enum, default_value_t)]
+    trace_own: OwnTraces,
     /// Tell the steps of a gang by Events on the Job too, not only on its Workload.
     #[arg(long, env = "SETU_EVENTS_ON_JOB", num_args = 0..=1, require_equals = true, value_name = "BOOL", default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set)]
     events_on_job: bool,
@@ -81,19 +85,30 @@ impl OnRequest {
 impl Args {
     /// Runs until a signal stops it.
     pub async fn run(self) -> Result<(), CliError> {
-        logs::init(self.log_format, &self.log_level).map_err(|e| CliError::Invalid(e.to_string()))?;
-        Ok(app::run(self.config()?).await?)
+        let (instance, traces) = (app::instance(), self.traces()?);
+        // A setting that cannot work is logged where the gangs' traces are exported.
+        let settings = traces.as_ref().ok().and_then(Option::as_ref);
+        let own = own::start(self.trace_own, settings, &instance).ok().flatten();
+        let (layer, exporting) = own.unzip();
+        logs::init(self.log_format, &self.log_level, layer).map_err(|e| CliError::Invalid(e.to_string()))?;
+        Ok(app::run(self.config(instance, (traces, exporting))?).await?)
     }
 
-    fn config(&self) -> Result<Config, CliError> {
+    fn config(
+        &self,
+        instance: String,
+        (traces, own_traces): (TraceConfig, Option<traces::Exporting>),
+    ) -> Result<Config, CliError> {
         Ok(Config {
+            instance,
             policy: self.policy.settings()?,
             policy_file: self.policy.file().cloned(),
             controller_name: self.controller_name.clone(),
             election: self.election.settings()?,
             metrics: address("--metrics-bind-address", &self.metrics_bind_address)?,
             health: address("--health-probe-bind-address", &self.health_probe_bind_address)?,
-            traces: self.traces()?,
+            traces,
+            own_traces,
             options: self.on_request.options(),
             karpenter_metrics: self.karpenter.page()?,
             events_on_job: self.events_on_job,
@@ -102,7 +117,7 @@ impl Args {
     }
 
     /// An invalid flag is an error. An invalid environment variable only disables traces.
-    fn traces(&self) -> Result<Result<Option<traces::TraceSettings>, traces::BadSetting>, CliError> {
+    fn traces(&self) -> Result<TraceConfig, CliError> {
         let read =
             traces::TraceSettings::read(self.otlp_endpoint.as_deref(), |name| std::env::var(name).ok());
         match read {

@@ -51,7 +51,7 @@ fn deployment(text: &str) -> Result<(String, String), String> {
 impl Args {
     /// Prints what would be done, or does it.
     pub async fn run(self) -> Result<(), CliError> {
-        logs::init(logs::Format::default(), "warn").map_err(|e| CliError::Invalid(e.to_string()))?;
+        logs::init(logs::Format::default(), "warn", None).map_err(|e| CliError::Invalid(e.to_string()))?;
         let (client, _) = self.access.connect().await?;
         let nodes = if self.delete_nodeclaims { RunningNodes::Delete } else { RunningNodes::HandBack };
         if self.yes

@@ -22,6 +22,7 @@ use crate::cluster::decoded::Decoded;
 use crate::cluster::write_limiter;
 use crate::error::Error;
 use crate::names;
+use crate::telemetry::traces::own;
 use futures::{StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
 use kube::api::{ListParams, ObjectMeta, Patch, PatchParams};
@@ -30,6 +31,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::fmt::Debug;
 use std::time::Duration;
+use tracing::Instrument as _;
 
 /// How long one call may take.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
@@ -42,7 +44,8 @@ pub async fn write<T>(
     object: &str,
     request: impl Future<Output = Result<T, kube::Error>>,
 ) -> Result<T, Error> {
-    let _permit = write_limiter::permit().await;
+    let waits = tracing::info_span!(target: own::TARGET, "wait for a permit");
+    let _permit = write_limiter::permit().instrument(waits).await;
     call(action, object, request).await
 }
 
@@ -52,10 +55,16 @@ pub async fn call<T>(
     object: &str,
     request: impl Future<Output = Result<T, kube::Error>>,
 ) -> Result<T, Error> {
-    match tokio::time::timeout(CALL_LIMIT, request).await {
+    let span =
+        tracing::info_span!(target: own::TARGET, "call", otel.name = action, otel.kind = "client", object);
+    let answer = match tokio::time::timeout(CALL_LIMIT, request).instrument(span.clone()).await {
         Ok(answer) => answer.map_err(|e| Error::api(action, object, e)),
         Err(_) => Err(Error::Timeout { action, object: object.to_owned(), limit: CALL_LIMIT }),
+    };
+    if let Err(error) = &answer {
+        own::failed(&span, error);
     }
+    answer
 }
 
 /// The objects of a kind on these Nodes, by one list for each Node.

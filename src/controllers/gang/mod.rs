@@ -34,6 +34,7 @@ use crate::gang::refused::Causes;
 use crate::gang::stored::StoredJournal;
 use crate::gang::{Commit, Journal, Judgement, Refusal, Step, message, step};
 use crate::plan::{Outcome, Plan};
+use crate::telemetry::traces::own;
 use inputs::PlanInputs;
 pub use reconciled::{LeftAlone, Reconciled};
 use scope::GangScope;
@@ -104,6 +105,7 @@ impl<'a> Gang<'a> {
 
     /// Drives the gang as far as it can go, and returns what to report to Kueue.
     pub async fn reconcile(mut self, workload: &mut Workload) -> Result<Reconciled, Error> {
+        own::link(&self.scope.id, &self.journal().trace_context());
         let before = self.replay_reports(workload);
         // A failure to mark Nodes must not hold up the gang's deadlines. Such Nodes count as not ready.
         let marked = warm::mark_nodes(&self.scope, &self.stored.opened.journal, &mut self.observed).await;
@@ -145,12 +147,14 @@ impl<'a> Gang<'a> {
     /// Plans, takes one step and updates the ledger, all under the ledger's lock.
     fn step(&mut self, workload: &Workload, refused_by: Option<Causes>) -> Step {
         self.judgement = self.judge(workload);
-        let mut ledger = self.scope.context.of_gangs.ledger();
+        let mut ledger = tracing::info_span!(target: own::TARGET, "wait for the ledger")
+            .in_scope(|| self.scope.context.of_gangs.ledger());
         // Only here, where the journal is stored: if the write that ends the wait failed, the wait would start over.
         if !self.journal().state.awaits_next_try() {
             ledger.capacity_returns.forget(&self.scope.id);
         }
-        self.planned = self.plan(workload, refused_by, &mut ledger);
+        self.planned = tracing::info_span!(target: own::TARGET, "plan")
+            .in_scope(|| self.plan(workload, refused_by, &mut ledger));
         let parts = self.parts(workload);
         let snapshot = self.snapshot(&parts, workload);
         let taken = step(self.journal(), &snapshot);

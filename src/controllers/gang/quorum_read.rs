@@ -9,12 +9,18 @@ use crate::gang::Freshness;
 use crate::gang::observed::OtherPods;
 use crate::gang::pod_list::PodListing;
 use crate::names;
+use crate::telemetry::traces::own;
+use tracing::Instrument as _;
 
 /// The most claims that are read one by one.
 const BY_NAME: usize = 16;
 
 impl Gang<'_> {
     pub(super) async fn read_quorum(&mut self, workload: &Workload) -> Result<(), Error> {
+        self.read_all(workload).instrument(tracing::info_span!(target: own::TARGET, "quorum read")).await
+    }
+
+    async fn read_all(&mut self, workload: &Workload) -> Result<(), Error> {
         // The caches usually know the nodes by now, so their pods can be listed at the same time.
         let known = self.nodes_to_list_pods_of(workload);
         let client = self.scope.client;

@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
-use tokio::sync::mpsc::Receiver;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -56,8 +56,23 @@ pub fn start(settings: &TraceSettings) -> Result<(Traces, Exporting), BadSetting
     let (traces, queue) = Traces::channel(settings.sampler.clone(), settings.queue);
     let stop = CancellationToken::new();
     let courier = Courier { exporter, settings: settings.clone(), failing: false };
-    let task = tokio::spawn(courier.work(queue, stop.clone()));
+    let task = tokio::spawn(courier.work(queue, stop.clone(), of_gang));
     Ok((traces, Exporting { task, stop }))
+}
+
+/// The same for the spans of this replica's own work.
+pub(super) fn start_own(
+    settings: &TraceSettings,
+    replica: &str,
+) -> Result<(Sender<SpanData>, Exporting), BadSetting> {
+    let exporter = exporter(settings)?;
+    let (sender, queue) = channel(settings.queue.max(1));
+    let stop = CancellationToken::new();
+    let courier = Courier { exporter, settings: settings.clone(), failing: false };
+    let replica = replica.to_owned();
+    let convert = move |span| (replica.clone(), span);
+    let task = tokio::spawn(courier.work(queue, stop.clone(), convert));
+    Ok((sender, Exporting { task, stop }))
 }
 
 fn exporter(settings: &TraceSettings) -> Result<Otlp, BadSetting> {
@@ -155,8 +170,14 @@ struct Courier<E> {
 }
 
 impl<E: SpanExporter> Courier<E> {
-    /// Works until it is stopped, then sends what still waits.
-    async fn work(mut self, mut queue: Receiver<TraceSpan>, stop: CancellationToken) {
+    /// Works until it is stopped, then sends what still waits. `convert` gives the replica of a span, and the span for the
+    /// exporter.
+    async fn work<S>(
+        mut self,
+        mut queue: Receiver<S>,
+        stop: CancellationToken,
+        convert: impl Fn(S) -> (String, SpanData),
+    ) {
         let mut batch = Vec::new();
         loop {
             let stopped = tokio::select! {
@@ -173,7 +194,8 @@ impl<E: SpanExporter> Courier<E> {
             let ended = stopped || (batch.is_empty() && queue.is_closed());
             while !batch.is_empty() {
                 let rest = batch.split_off(self.settings.batch.min(batch.len()));
-                self.deliver(std::mem::replace(&mut batch, rest)).await;
+                let batch = std::mem::replace(&mut batch, rest);
+                self.deliver(batch.into_iter().map(&convert)).await;
             }
             if ended {
                 return;
@@ -181,10 +203,10 @@ impl<E: SpanExporter> Courier<E> {
         }
     }
 
-    async fn deliver(&mut self, spans: Vec<TraceSpan>) {
+    async fn deliver(&mut self, spans: impl Iterator<Item = (String, SpanData)>) {
         let mut by_replica: BTreeMap<String, Vec<SpanData>> = BTreeMap::new();
-        for span in spans {
-            by_replica.entry(span.by.clone()).or_default().push(convert(span));
+        for (replica, span) in spans {
+            by_replica.entry(replica).or_default().push(span);
         }
         for (replica, spans) in by_replica {
             let count = spans.len();
@@ -221,7 +243,7 @@ impl<E: SpanExporter> Courier<E> {
 }
 
 /// Waits for a span, and then a little for others to join it.
-async fn gather(queue: &mut Receiver<TraceSpan>, batch: &mut Vec<TraceSpan>, settings: &TraceSettings) {
+async fn gather<S>(queue: &mut Receiver<S>, batch: &mut Vec<S>, settings: &TraceSettings) {
     if queue.recv_many(batch, settings.batch).await == 0 {
         return;
     }
@@ -253,7 +275,11 @@ fn resource(replica: &str) -> Resource {
     }
 }
 
-/// Converts a span for the exporter.
+/// The replica of a gang's span, and the span for the exporter.
+fn of_gang(span: TraceSpan) -> (String, SpanData) {
+    (span.by.clone(), convert(span))
+}
+
 fn convert(span: TraceSpan) -> SpanData {
     let context = |trace, id| {
         let (trace, id) = (TraceId::from_bytes(trace), SpanId::from_bytes(id));
@@ -338,7 +364,7 @@ mod tests {
         let (traces, queue) = Traces::channel(Sampler::AlwaysOn, settings().queue);
         let stop = CancellationToken::new();
         let courier = Courier { exporter: collector.clone(), settings: settings(), failing: false };
-        let task = tokio::spawn(courier.work(queue, stop.clone()));
+        let task = tokio::spawn(courier.work(queue, stop.clone(), of_gang));
         (traces, Exporting { task, stop })
     }
 

@@ -4,6 +4,7 @@
 //! dropped and counted, and a collector that is down, slow or wrong costs one log line.
 
 mod export;
+pub mod own;
 mod settings;
 
 pub use export::{Exporting, start};

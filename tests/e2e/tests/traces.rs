@@ -189,6 +189,7 @@ async fn a_trace_has_every_state_once_and_no_gap_after_two_kills() {
     until(&mut world, "train", "waiting", is_in(StateName::WaitingReady)).await;
     world.theatre.setu.kill();
 
+    world.theatre.setu.environment.push(("SETU_TRACE_OWN", "all".into()));
     world.theatre.setu.start(None).unwrap();
     let (_, journal) = until(&mut world, "train", "released", is_in(StateName::Released)).await;
     let context: TraceContext = journal.trace_context();
@@ -196,7 +197,11 @@ async fn a_trace_has_every_state_once_and_no_gap_after_two_kills() {
     let id = journal.traceparent.split('-').nth(1).unwrap();
     let all = trace(&stack, id).await;
     check(&all, &journal);
+    check_own(&own_of(&stack, id).await, id);
 
+    world.theatre.setu.kill();
+    world.theatre.setu.environment.pop();
+    world.theatre.setu.start(None).unwrap();
     without_collector(&stack, &mut world).await;
     drop(world);
     Arc::into_inner(stack).unwrap().stop();
@@ -251,6 +256,42 @@ fn check(all: &[Shown], journal: &Journal) {
         }
     }
     assert_eq!(all.len(), 1 + 6 + 4 + 12);
+}
+
+/// The reconciles of a gang that Jaeger finds by the id of the gang's trace, once one of them made the verdict.
+async fn own_of(stack: &Stack, gang: &str) -> Vec<Vec<Shown>> {
+    let [_, _, query] = stack.jaeger();
+    let client = kube::Client::try_from(kube::Config::new(query.parse().unwrap())).unwrap();
+    let tags = format!("%7B%22setu.gang.trace_id%22%3A%22{gang}%22%7D");
+    let path = format!("/api/traces?service=setu&operation=reconcile&limit=100&tags={tags}");
+    let deadline = Instant::now() + TIMEOUT;
+    loop {
+        let answer = client.request_text(http::Request::get(&path).body(Vec::new()).unwrap()).await;
+        let all: Value = serde_json::from_str(answer.as_deref().unwrap_or("{}")).unwrap();
+        let reconciles: Vec<_> = all["data"].as_array().into_iter().flatten().map(shown).collect();
+        if reconciles.iter().any(|spans| !named(spans, "writing the verdict of Workload").is_empty()) {
+            return reconciles;
+        }
+        assert!(Instant::now() < deadline, "no reconcile with a verdict among {reconciles:#?}");
+        tokio::time::sleep(Duration::from_millis(250)).await;
+    }
+}
+
+fn check_own(reconciles: &[Vec<Shown>], gang: &str) {
+    for spans in reconciles {
+        let root = named(spans, "reconcile")[0];
+        assert_eq!((root.parent.as_ref(), &root.tags["setu.controller"]), (None, &json!("workload")));
+        assert_eq!(root.links, [gang]);
+        let ids: BTreeSet<&String> = spans.iter().map(|span| &span.id).collect();
+        for span in spans.iter().filter(|span| span.id != root.id) {
+            assert!(span.parent.as_ref().is_some_and(|parent| ids.contains(parent)), "{span:?}");
+            assert!(span.start >= root.start && span.end <= root.end + 2, "{span:?} is not within {root:?}");
+        }
+    }
+    let all: BTreeSet<&str> = reconciles.iter().flatten().map(|span| span.name.as_str()).collect();
+    for name in ["quorum read", "plan", "wait for a permit", "wait for the ledger"] {
+        assert!(all.contains(name), "{name} is not among {all:?}");
+    }
 }
 
 /// Without the collector a gang runs as before; one log line and a metric report it.

@@ -81,14 +81,8 @@ pub async fn a_queue_moves_from_cluster_autoscaler(stage: &Stage, class: &str) {
     let queue = stage.queue("moved", class).await;
     queue.submit(vec![queue.job("train", 2, None)]).await;
     stage.until(&queue, ("the other autoscaler is asked", 60), |s| s.requests.len() == 1).await;
-    let stop = async |policy: &str| {
-        queue.patch("ClusterQueue", queue.id, &json!({"spec": {"stopPolicy": policy}})).await;
-    };
-    stop("Hold").await;
-    stage.until(&queue, ("nothing is asked any more", 60), |s| s.requests.is_empty()).await;
     let ours = json!({"spec": {"provisioningClassName": names::REQUEST_CLASS}});
     queue.patch("ProvisioningRequestConfig", queue.id, &ours).await;
-    stop("None").await;
     let runs = |s: &QueueObjects| s.all_are(1, "Admitted") && s.runs(2);
     let seen = stage.until(&queue, ("it runs on Setu's nodes", 90), runs).await;
     assert_eq!((seen.claims.len(), seen.nodes.len()), (2, 2));
