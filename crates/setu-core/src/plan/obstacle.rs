@@ -96,7 +96,6 @@ pub enum ObstacleReason {
     PlacementForbidden,
     QuotaExceeded,
     Guarded,
-    NotAllowed,
     NoPolicy,
     OtherChecks,
     DryRun,
@@ -160,8 +159,7 @@ impl ObstacleReason {
             | Self::CapacityShort
             | Self::OthersFirst
             | Self::QuotaExceeded
-            | Self::Guarded
-            | Self::NotAllowed => Stay::Deadline,
+            | Self::Guarded => Stay::Deadline,
             Self::OtherChecks | Self::DryRun => Stay::Unbounded,
             Self::NoPolicy | Self::NodePoolEdited => Stay::PlanHidden,
             Self::NodePoolMissing

@@ -12,7 +12,7 @@ use crate::words::counted;
 /// Checks the gang's node count against the controller's limit.
 pub fn size(policy: &Policy, plan: &Plan) -> GateReport {
     let nodes = plan.nodes();
-    let report = GateReport::of(Gate::Size, "").because(ObstacleReason::TooManyNodes);
+    let report = GateReport::of(Gate::Size, "", ObstacleReason::TooManyNodes);
     if nodes <= policy.gang_nodes {
         return report.allow(format!(
             "{} of {} that a gang may have",
@@ -41,7 +41,7 @@ pub fn ask(policy: &Policy, plan: &Plan) -> Vec<GateReport> {
 
 /// Allows what fits and refuses the rest. The refusal includes `cost`, a clause that starts with a comma.
 fn within(fits: bool, asked: &str, cost: &str, most: &str) -> GateReport {
-    let report = GateReport::of(Gate::Budget, "").because(ObstacleReason::BudgetExceeded);
+    let report = GateReport::of(Gate::Budget, "", ObstacleReason::BudgetExceeded);
     if fits {
         return report.allow(format!("{asked} of {most} in the budget"));
     }
@@ -60,7 +60,7 @@ fn of_resources(policy: &Policy, plan: &Plan, most: &ResourceList) -> GateReport
     let insufficient = first_insufficient(&bounded, most);
     let Some(key) = insufficient.or_else(|| bounded.keys().next().map(String::as_str)) else {
         let words = "the gang requests nothing that gates.budget.maxResources limits";
-        let report = GateReport::of(Gate::Budget, "").allow(words);
+        let report = GateReport::of(Gate::Budget, "", ObstacleReason::BudgetExceeded).allow(words);
         return UnknownAmounts::of(&all, most, |_| false).qualify(report, plan.is_of_kwok(), policy.unknown);
     };
     let asked = format!("{} {key}", shown(&bounded, key));
@@ -72,7 +72,7 @@ fn of_money(plan: &Plan, most: Price) -> GateReport {
     let cost = &plan.cost;
     let most = Money { price: most, currency: cost.currency };
     if cost.not_known() > 0 {
-        let report = GateReport::of(Gate::Budget, "").because(ObstacleReason::BudgetExceeded);
+        let report = GateReport::of(Gate::Budget, "", ObstacleReason::BudgetExceeded);
         let (lack, least) = (cost.lack(), Money { price: cost.at_least, currency: cost.currency });
         let message = if least.price > most.price {
             format!(

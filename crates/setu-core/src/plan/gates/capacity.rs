@@ -32,7 +32,7 @@ pub fn ask(cluster: &Cluster<'_>, request: &PlanRequest<'_>, plan: &Plan) -> Vec
     plan.reservations(request.gang)
         .iter()
         .filter_map(|wanted| {
-            let report = GateReport::of(Gate::Capacity, &wanted.node_pool);
+            let report = GateReport::of(Gate::Capacity, &wanted.node_pool, ObstacleReason::LimitExceeded);
             let pool = pool(&wanted.node_pool)?;
             Some(match over_limit(cluster, &taken_over, pool, wanted, (request, plan)) {
                 Some(Over { figures, whose: whose @ (Whose::Gang | Whose::Types) }) => {
@@ -52,7 +52,7 @@ pub fn ask(cluster: &Cluster<'_>, request: &PlanRequest<'_>, plan: &Plan) -> Vec
                         "raise spec.limits or wait until nodes go"
                     };
                     let message = format!("{figures}; {remedy}");
-                    report.answer(GateAnswer::Wait, message).because(ObstacleReason::LimitExceeded)
+                    report.answer(GateAnswer::Wait, message)
                 }
                 None => allowed(report, pool, wanted, request.policy),
             })

@@ -11,7 +11,7 @@ pub fn ask(cluster: &Cluster<'_>, plan: &Plan) -> Vec<GateReport> {
     };
     let nodes = plan.to_create();
     let guard = |key: &str, used: u32, most: u32, what: &str, until: Option<Timestamp>| {
-        let report = GateReport::of(Gate::Guards, "").because(ObstacleReason::Guarded).until(until);
+        let report = GateReport::of(Gate::Guards, "", ObstacleReason::Guarded).until(until);
         if used.saturating_add(nodes) <= most {
             return report.allow(format!("{used} NodeClaims {what} and {nodes} more, of {most}"));
         }

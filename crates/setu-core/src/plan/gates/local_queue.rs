@@ -78,7 +78,7 @@ impl QueueBound {
     /// Allows what fits beside the others, makes what fits alone wait, and refuses the rest.
     fn report(self, fits: bool, fits_alone: bool, until: Option<Timestamp>) -> GateReport {
         let Self { key, what, used, more, most, refusal } = self;
-        let report = GateReport::of(Gate::Guards, "").because(ObstacleReason::Guarded).until(until);
+        let report = GateReport::of(Gate::Guards, "", ObstacleReason::Guarded).until(until);
         if fits {
             return report.allow(format!("{used} {what} and {more} more, of {most}"));
         }
@@ -136,7 +136,7 @@ impl QueueUse<'_> {
         let both = sum(&used, &own);
         let insufficient = resources::first_insufficient(&both, most);
         let Some(key) = insufficient.or_else(|| own.keys().next().map(String::as_str)) else {
-            return GateReport::of(Gate::Guards, "")
+            return GateReport::of(Gate::Guards, "", ObstacleReason::BudgetExceeded)
                 .allow("the gang takes nothing that guards.perLocalQueue.maxResources bounds");
         };
         let bound = QueueBound {
@@ -169,8 +169,8 @@ impl QueueUse<'_> {
                     self.queue,
                     cost.remedy()
                 );
-                let report = GateReport::of(Gate::Guards, "").until(self.recheck_at);
-                return report.because(reason).answer(answer, message);
+                let report = GateReport::of(Gate::Guards, "", reason).until(self.recheck_at);
+                return report.answer(answer, message);
             }
         }
         let bound = QueueBound {

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// One report for each rule that the policy states.
 pub fn ask(cluster: &Cluster<'_>, request: &PlanRequest<'_>) -> Vec<GateReport> {
     let placement = &request.policy.placement;
-    let report = || GateReport::of(Gate::Placement, "").because(ObstacleReason::PlacementForbidden);
+    let report = || GateReport::of(Gate::Placement, "", ObstacleReason::PlacementForbidden);
     let namespace = request.workload.metadata.namespace.as_deref().unwrap_or_default();
     let of_namespace = placement.namespaces.as_ref().filter(|s| !is_empty(s)).map(|selector| {
         match cluster.namespace_labels {

@@ -19,7 +19,7 @@ pub fn ask(cluster: &Cluster<'_>, request: &PlanRequest<'_>) -> Vec<GateReport> 
         return Vec::new();
     };
     let name = queue.metadata.name.as_deref().unwrap_or_default();
-    let report = || GateReport::of(Gate::Quota, name).because(ObstacleReason::QuotaExceeded);
+    let report = || GateReport::of(Gate::Quota, name, ObstacleReason::QuotaExceeded);
     let assignments = request.workload.admission().into_iter().flat_map(|a| &a.pod_set_assignments);
     let granted: BTreeSet<(&String, &String)> =
         assignments.flat_map(|psa| &psa.flavors).map(|(resource, flavor)| (flavor, resource)).collect();

@@ -32,7 +32,7 @@ pub fn is_open(pool: &NodePool, policy: &Policy, edited: Edited) -> bool {
 
 fn of_pool(pool: &NodePool, class: &NodeClassRef, force: GateMode) -> Option<GateReport> {
     let name = pool.metadata.name.as_deref().unwrap_or_default();
-    let report = GateReport::of(Gate::Readiness, name).because(ObstacleReason::NodePoolNotReady);
+    let report = GateReport::of(Gate::Readiness, name, ObstacleReason::NodePoolNotReady);
     if pool.is_assumed_ready() {
         let words = format!("NodePool {name} has no status here, so it is taken for ready");
         return Some(report.answer(GateAnswer::Unknown, words));

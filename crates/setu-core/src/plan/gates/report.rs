@@ -88,13 +88,14 @@ pub struct GateReport {
 }
 
 impl GateReport {
-    pub(super) fn of(gate: Gate, subject: impl Into<String>) -> Self {
+    /// A report that allows. `reason` counts if it becomes closed.
+    pub(super) fn of(gate: Gate, subject: impl Into<String>, reason: ObstacleReason) -> Self {
         Self {
             gate,
             subject: subject.into(),
             answer: GateAnswer::Allow,
             message: String::new(),
-            reason: ObstacleReason::NotAllowed,
+            reason,
             until: None,
             is_awaited: false,
             tells_of_place: false,

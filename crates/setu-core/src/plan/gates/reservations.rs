@@ -17,7 +17,7 @@ pub fn ask(cluster: &Cluster<'_>, request: &PlanRequest<'_>, plan: &Plan) -> Vec
     let mut tiers = tiers.iter().skip(usize::try_from(plan.tier).unwrap_or(usize::MAX));
     let Some(tier) = tiers.next().filter(|tier| !tier.reservations.is_empty()) else { return Vec::new() };
     let falls_on = request.policy.mixed_tiers && tiers.next().is_some();
-    let report = || GateReport::of(Gate::Reservations, &tier.name);
+    let report = || GateReport::of(Gate::Reservations, &tier.name, ObstacleReason::ReservationNotOpen);
     let next = if falls_on { Next::Tier } else { Next::None };
     vec![time(report(), cluster, request, tier), room(report(), (cluster, request), plan, (tier, next))]
 }
