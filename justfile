@@ -25,7 +25,7 @@ e2e-aws title='':
     bash tests/e2e/setu.sh
     SETU_SLOW="${SETU_SLOW:-3}" cargo test -p setu-e2e --test aws -- --include-ignored {{ quote(title) }}
 
-# The examples of frameworks with their own operators on the real control plane; needs Go
+# The examples of frameworks with their own operators on the real control plane; needs Go, Python and Java
 e2e-frameworks:
     bash tests/e2e/setu.sh
     SETU_SLOW="${SETU_SLOW:-3}" cargo test -p setu-e2e --test examples -- --ignored

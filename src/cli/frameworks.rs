@@ -29,6 +29,8 @@ pub enum PodsIn {
     Components,
     /// In the training runtime that `spec.runtimeRef` names.
     Runtime,
+    /// In fields of its `spec.driver` and `spec.executor`, without a template.
+    Application,
 }
 
 impl PodsIn {
@@ -36,7 +38,7 @@ impl PodsIn {
     pub const fn places(self) -> &'static [PodsAt] {
         match self {
             Self::Manifest(places) => places,
-            Self::Components | Self::Runtime => &[],
+            Self::Components | Self::Runtime | Self::Application => &[],
         }
     }
 }
@@ -148,6 +150,8 @@ const SUBMITTER_POD: &str =
     concat!(r#"{"spec": {"restartPolicy": "Never", "containers": ["#, submitter!(), "]}}");
 const NOT_AUTOSCALED: &str =
     "its autoscaler changes how many pods there are, so a plan for them cannot be made; set it to false";
+const NOT_DYNAMIC: &str =
+    "Spark then changes how many executors there are, so a plan for them cannot be made; set it to false";
 
 const fn ray_head(at: &'static str) -> PodsAt {
     PodsAt { at, name: PodSetName::Is("head"), ..POD_SET }
@@ -295,6 +299,14 @@ const FRAMEWORKS: &[Framework] = &[
     kubeflow("JAXJob", "/spec/jaxReplicaSpecs", &[role("/spec/jaxReplicaSpecs/Worker", "worker")]),
     Framework { group: "trainer.kubeflow.org", kind: "TrainJob", pods: PodsIn::Runtime, ..FRAMEWORK },
     Framework { group: "workload.codeflare.dev", kind: "AppWrapper", pods: PodsIn::Components, ..FRAMEWORK },
+    Framework {
+        group: "sparkoperator.k8s.io",
+        kind: "SparkApplication",
+        short: &["sparkapp"],
+        pods: PodsIn::Application,
+        refused: &[("/spec/dynamicAllocation/enabled", NOT_DYNAMIC)],
+        ..FRAMEWORK
+    },
 ];
 
 const LEADER: &str = "/spec/leaderWorkerTemplate/leaderTemplate";

@@ -572,6 +572,7 @@ fn what_is_copied_into_a_document_is_up_to_date() {
         ("MPI operator", "mpi-operator", "github.com/kubeflow/mpi-operator"),
         ("trainer", "trainer", "github.com/kubeflow/trainer/v2"),
         ("AppWrapper", "appwrapper", "github.com/project-codeflare/appwrapper"),
+        ("Spark operator", "spark-operator", "github.com/kubeflow/spark-operator/v2"),
         ("Karpenter", "karpenter", "sigs.k8s.io/karpenter"),
         ("Kubernetes", "k8s", "k8s.io/kubernetes"),
         ("kwok", "kwok", "sigs.k8s.io/kwok"),

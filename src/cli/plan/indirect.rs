@@ -147,7 +147,7 @@ fn as_trained(replicated: &mut Value, policy: Option<&Value>, job: &Value) -> Re
 }
 
 /// The list there; empty if there is none.
-fn list<'v>(value: &'v Value, at: &str) -> &'v [Value] {
+pub fn list<'v>(value: &'v Value, at: &str) -> &'v [Value] {
     value.pointer(at).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 

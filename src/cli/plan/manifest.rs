@@ -2,6 +2,7 @@
 
 use super::indirect;
 use super::pod_sets::{framework, listed, text};
+use super::spark;
 use crate::api::Workload;
 use crate::cli::frameworks::{Framework, PodsIn, WorkloadOf};
 use crate::names;
@@ -83,6 +84,7 @@ fn pod_sets(framework: &Framework, manifest: &Value, runtimes: &[Value]) -> Resu
         PodsIn::Manifest(places) => listed(framework, places, manifest),
         PodsIn::Components => indirect::of_components(manifest),
         PodsIn::Runtime => indirect::of_runtime(manifest, runtimes),
+        PodsIn::Application => spark::of_application(framework, manifest),
     }
 }
 
@@ -144,6 +146,7 @@ mod tests {
             ("mpi-job", "1×launcher 2×worker"),
             ("train-job", "2×node"),
             ("app-wrapper", "2×app-wrapper-0"),
+            ("spark-application", "1×driver 2×executor"),
             ("stateful-set", "3×main"),
             ("deployment", "1×main"),
         ] {

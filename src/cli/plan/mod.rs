@@ -9,6 +9,7 @@ mod node_class;
 mod objects;
 mod pod_sets;
 mod show;
+mod spark;
 
 use super::cluster::Connection;
 use super::karpenter_metrics::KarpenterMetrics;

@@ -21,11 +21,7 @@ pub fn path(pointer: &str) -> String {
 /// The pod sets at these places of a manifest.
 pub fn listed(framework: &Framework, places: &[PodsAt], manifest: &Value) -> Result<Vec<Value>, String> {
     let kind = framework.kind;
-    for (at, why) in framework.refused {
-        if manifest.pointer(at).and_then(Value::as_bool) == Some(true) {
-            return Err(format!("the {kind} has {}: true; {why}", path(at)));
-        }
-    }
+    refuse(framework, manifest)?;
     known_roles(framework, manifest)?;
     let mut made = Vec::new();
     for pods in places.iter().filter(|pods| pods.when.holds(manifest)) {
@@ -51,6 +47,15 @@ pub fn listed(framework: &Framework, places: &[PodsAt], manifest: &Value) -> Res
         return Err(format!("the {kind} has no pods; it needs {}", needed.join(" or ")));
     }
     Ok(made)
+}
+
+/// Refuses a switch that must be off, if it is on.
+pub fn refuse(framework: &Framework, manifest: &Value) -> Result<(), String> {
+    let on = |at: &str| manifest.pointer(at).and_then(Value::as_bool) == Some(true);
+    match framework.refused.iter().find(|(at, _)| on(at)) {
+        None => Ok(()),
+        Some((at, why)) => Err(format!("the {} has {}: true; {why}", framework.kind, path(at))),
+    }
 }
 
 /// Refuses a role that the kind does not have, which its operator would ignore or refuse.

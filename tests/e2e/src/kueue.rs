@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::identity::Identity;
 use crate::ports::Ports;
 use crate::process::{Program, ProgramCommand};
-use crate::{HarnessLayout, KUEUE_NAMESPACE, apply, probe};
+use crate::{HarnessLayout, KUEUE_NAMESPACE, apply, operators, probe};
 
 const WEBHOOK_SERVICE: &str = "kueue-webhook-service";
 const CERTIFICATE_SECRET: &str = "kueue-webhook-server-cert";
@@ -54,11 +54,15 @@ pub(crate) fn launch(
     let path = folder.join("kueue-config.yaml");
     let text = serde_yaml::to_string(&config).context("writing Kueue's configuration as YAML")?;
     fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
+    // It is a separate extension API server, which nothing here could reach.
+    let mut gates = vec!["VisibilityOnDemand=false"];
+    if !integrations.is_empty() {
+        gates.push(operators::GATE);
+    }
     let arguments = [
         format!("--config={}", path.display()),
         format!("--kubeconfig={}", identity.kueue.display()),
-        // It is a separate extension API server, which nothing here could reach.
-        "--feature-gates=VisibilityOnDemand=false".to_owned(),
+        format!("--feature-gates={}", gates.join(",")),
     ];
     Ok(ProgramCommand::new(Program::Kueue, arguments))
 }

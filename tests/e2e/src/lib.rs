@@ -28,6 +28,7 @@ mod process;
 pub mod programs;
 mod ready;
 pub mod requests;
+mod spark;
 mod stack;
 pub mod titles;
 pub mod versions;

@@ -1,5 +1,5 @@
-//! Starts the operators of frameworks outside the cluster: KubeRay, the training operator, the MPI operator, the trainer and the
-//! AppWrapper controller. The one rule: each runs as it is, with the definitions in its own module.
+//! Starts the operators of frameworks outside the cluster: KubeRay, the training operator, the MPI operator, the trainer, the
+//! AppWrapper controller and the Spark operator. The one rule: each runs as it is, with the definitions in its own module.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -17,10 +17,10 @@ use tokio::task::JoinHandle;
 use crate::identity::Identity;
 use crate::ports::Ports;
 use crate::process::{Program, ProgramCommand};
-use crate::{HarnessLayout, apply, jobs, probe};
+use crate::{HarnessLayout, apply, jobs, probe, spark};
 
 /// Each operator with its Go module and the files and folders of its definitions.
-pub(crate) const OPERATORS: [(Program, &str, &[&str]); 5] = [
+pub(crate) const OPERATORS: [(Program, &str, &[&str]); 6] = [
     (Program::KubeRay, "github.com/ray-project/kuberay/ray-operator", &["config/crd/bases"]),
     (
         Program::TrainingOperator,
@@ -46,10 +46,15 @@ pub(crate) const OPERATORS: [(Program, &str, &[&str]); 5] = [
         ],
     ),
     (Program::AppWrapper, "github.com/project-codeflare/appwrapper", &["config/crd/bases"]),
+    (
+        Program::SparkOperator,
+        "github.com/kubeflow/spark-operator/v2",
+        &["config/crd/bases", "config/webhook/manifests.yaml"],
+    ),
 ];
 
 /// Kueue's integrations for the kinds that need these operators, and for Deployments and StatefulSets.
-pub(crate) const INTEGRATIONS: [&str; 12] = [
+pub(crate) const INTEGRATIONS: [&str; 13] = [
     "deployment",
     "statefulset",
     "ray.io/rayjob",
@@ -62,7 +67,11 @@ pub(crate) const INTEGRATIONS: [&str; 12] = [
     "kubeflow.org/mpijob",
     "trainer.kubeflow.org/trainjob",
     "workload.codeflare.dev/appwrapper",
+    "sparkoperator.k8s.io/sparkapplication",
 ];
+
+/// The feature gate of Kueue without which it does not take one of these.
+pub(crate) const GATE: &str = "SparkApplicationIntegration=true";
 
 /// The kinds of the training operator. The MPI operator has MPIJobs.
 const TRAINING_KINDS: [&str; 5] = ["jaxjob", "paddlejob", "pytorchjob", "tfjob", "xgboostjob"];
@@ -77,7 +86,12 @@ const TRAINING_WEBHOOKS: &str = "validator.training-operator.kubeflow.org";
 const APP_WRAPPER_NAMESPACE: &str = "appwrapper-system";
 
 /// The commands of all operators. The stack's folder gets their files.
-pub(crate) fn launches(folder: &Path, identity: &Identity, ports: Ports) -> Result<[ProgramCommand; 5]> {
+pub(crate) fn launches(
+    layout: &HarnessLayout,
+    folder: &Path,
+    identity: &Identity,
+    ports: Ports,
+) -> Result<[ProgramCommand; 7]> {
     let kubeconfig = identity.kubeconfig.display();
     let [health, dashboards] = ports.kuberay;
     let mut kuberay = ProgramCommand::new(
@@ -107,7 +121,9 @@ pub(crate) fn launches(folder: &Path, identity: &Identity, ports: Ports) -> Resu
     );
     let mut app_wrapper = ProgramCommand::new(Program::AppWrapper, [format!("--kubeconfig={kubeconfig}")]);
     app_wrapper.environment.push(("NAMESPACE", APP_WRAPPER_NAMESPACE.to_owned()));
-    Ok([kuberay, training, mpi, trainer(folder, identity, ports)?, app_wrapper])
+    let trainer = trainer(folder, identity, ports)?;
+    let [spark, spark_webhook] = spark::launches(layout, folder, identity, ports);
+    Ok([kuberay, training, mpi, trainer, app_wrapper, spark, spark_webhook])
 }
 
 /// The trainer, whose webhooks use the API server's certificate.
@@ -169,13 +185,16 @@ pub(crate) fn manifests(layout: &HarnessLayout, identity: &Identity, ports: Port
             "spec": {"type": "ExternalName", "externalName": "localhost"},
         }),
     ];
+    objects.extend(spark::surroundings());
     let [_, webhook] = ports.training_operator;
+    let [_, _, spark_webhook] = ports.spark_operator;
     for (program, _, _) in OPERATORS {
         let path = layout.upstream().join(format!("{}.yaml", program.name()));
         let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
         for mut object in apply::documents(&text)? {
             match program {
                 Program::Trainer => jobs::point_at(&mut object, ports.trainer[1], &authority),
+                Program::SparkOperator => spark::as_deployed(&mut object, spark_webhook),
                 Program::TrainingOperator
                     if object.get("kind").is_some_and(|kind| kind == "ValidatingWebhookConfiguration") =>
                 {

@@ -38,6 +38,8 @@ pub(crate) struct Ports {
     pub trainer: [u16; 2],
     /// The port of its probes.
     pub app_wrapper: u16,
+    /// The ports of the probes of the Spark operator and of its webhooks, and of the webhooks themselves.
+    pub spark_operator: [u16; 3],
     pub karpenter_health: u16,
     pub karpenter_metrics: u16,
     pub jaeger: [u16; 7],
@@ -76,6 +78,7 @@ impl Ports {
             training_operator: [next()?, next()?],
             trainer: [next()?, next()?],
             app_wrapper: next()?,
+            spark_operator: [next()?, next()?, next()?],
             karpenter_health: next()?,
             karpenter_metrics: next()?,
             jaeger: [next()?, next()?, next()?, next()?, next()?, next()?, next()?],
@@ -99,6 +102,8 @@ impl Ports {
             Program::MpiOperator => vec![operators::MPI_HEALTH],
             Program::Trainer => self.trainer.to_vec(),
             Program::AppWrapper => vec![self.app_wrapper],
+            Program::SparkOperator => self.spark_operator.into_iter().take(1).collect(),
+            Program::SparkWebhook => self.spark_operator.into_iter().skip(1).collect(),
             Program::Moto => self.cloud.into_iter().take(1).collect(),
             Program::Karpenter => vec![self.karpenter_health, self.karpenter_metrics],
             Program::Jaeger => self.jaeger.to_vec(),

@@ -40,6 +40,10 @@ pub enum Program {
     Trainer,
     /// The AppWrapper controller.
     AppWrapper,
+    /// The Spark operator, which runs `spark-submit`.
+    SparkOperator,
+    /// The webhooks of the Spark operator.
+    SparkWebhook,
     /// moto, the AWS mock.
     Moto,
     /// Karpenter, with the stack's provider.
@@ -67,6 +71,8 @@ impl Program {
             Self::MpiOperator => "mpi-operator",
             Self::Trainer => "trainer",
             Self::AppWrapper => "appwrapper",
+            Self::SparkOperator => "spark-operator",
+            Self::SparkWebhook => "spark-webhook",
             Self::Moto => "moto",
             Self::Karpenter => "karpenter",
             Self::Jaeger => "jaeger",

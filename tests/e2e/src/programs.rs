@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 
 use crate::versions::StackVersions;
-use crate::{HarnessLayout, StackProvider, StackScope, operators, versions};
+use crate::{HarnessLayout, StackProvider, StackScope, operators, spark, versions};
 
 /// One Go module under `programs/` and its binaries.
 struct Module {
@@ -54,7 +54,7 @@ const MODULES: [Module; 5] = [
 ];
 
 /// The operators of frameworks, each with the versions of libraries that it was released with.
-const OPERATORS: [Module; 5] = [
+const OPERATORS: [Module; 6] = [
     Module { name: "kuberay", binaries: &[("kuberay", "github.com/ray-project/kuberay/ray-operator")] },
     Module {
         name: "training-operator",
@@ -69,6 +69,10 @@ const OPERATORS: [Module; 5] = [
         binaries: &[("trainer", "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager")],
     },
     Module { name: "appwrapper", binaries: &[("appwrapper", "github.com/project-codeflare/appwrapper/cmd")] },
+    Module {
+        name: "spark-operator",
+        binaries: &[("spark-operator", "github.com/kubeflow/spark-operator/v2/cmd/operator")],
+    },
 ];
 
 /// What a real node runs.
@@ -226,7 +230,7 @@ fn take_manifests(layout: &HarnessLayout, module: &str, versions: &StackVersions
         for place in places.iter().map(|place| folder.join(place)) {
             files.extend(if place.is_dir() { yaml_files(&place)? } else { vec![place] });
         }
-        return write(&layout.upstream().join(format!("{module}.yaml")), &concatenated(&files)?);
+        write(&layout.upstream().join(format!("{module}.yaml")), &concatenated(&files)?)?;
     }
     match module {
         "kueue" => {
@@ -256,6 +260,7 @@ fn take_manifests(layout: &HarnessLayout, module: &str, versions: &StackVersions
             write(&layout.upstream().join("karpenter-aws.yaml"), &concatenated(&files)?)?;
             install_moto(layout)
         }
+        "spark-operator" => spark::install(layout),
         "kubelet" => {
             // The container that holds a pod's namespaces.
             let source = module_folder("k8s.io/kubernetes")?.join("build/pause/linux/pause.c");
@@ -365,7 +370,7 @@ fn newer_toolchain(modules: &Path) -> Option<String> {
     is_older.then(|| format!("go{needed}"))
 }
 
-fn run(command: &mut Command) -> Result<()> {
+pub(crate) fn run(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("starting {command:?}"))?;
     if !status.success() {
         bail!("{command:?} ended with {status}");

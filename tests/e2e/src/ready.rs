@@ -6,7 +6,7 @@ use kube::{Api, Client};
 
 use crate::ports::Ports;
 use crate::process::Program;
-use crate::{jaeger, jobs, kueue, node, operators, probe};
+use crate::{jaeger, jobs, kueue, node, operators, probe, spark};
 
 /// Fails unless the program answers. Before the API server does, there is no client.
 pub(crate) async fn ready(program: Program, ports: Ports, client: Option<&Client>) -> Result<()> {
@@ -28,6 +28,8 @@ pub(crate) async fn ready(program: Program, ports: Ports, client: Option<&Client
         Program::Trainer => probe::answers(&http(ports.trainer[0]), "/readyz").await,
         // Its `/readyz` waits for webhooks, which the stack does without.
         Program::AppWrapper => probe::answers(&http(ports.app_wrapper), "/healthz").await,
+        Program::SparkOperator => probe::answers(&http(ports.spark_operator[0]), "/readyz").await,
+        Program::SparkWebhook => spark::taken(&client()?).await,
         Program::JobSet | Program::LeaderWorkerSet => jobs::taken(program, &client()?).await,
         Program::ControllerManager => {
             probe::answers(&https(ports.controller_manager), "/healthz").await?;

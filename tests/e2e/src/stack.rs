@@ -19,7 +19,7 @@ use crate::ports::Ports;
 use crate::process::{Logs, Process, Program, ProgramCommand, Watchdog};
 use crate::{
     HarnessLayout, StackJobKinds, StackOptions, StackProvider, StackScope, apply, aws, jaeger, jobs,
-    kubernetes, kueue, node, nodes, operators, probe, programs, ready, requests, versions,
+    kubernetes, kueue, node, nodes, operators, probe, programs, ready, requests, spark, versions,
 };
 
 const START_LIMIT: Duration = Duration::from_secs(90);
@@ -38,8 +38,8 @@ pub struct Stack {
     cloud: Option<aws::Cloud>,
     /// The task that forwards a real node's connections to the API server.
     forwarder: Option<JoinHandle<()>>,
-    /// The task that stands in for the dashboards of Ray's head pods.
-    dashboards: Option<JoinHandle<()>>,
+    /// The tasks that stand in for containers: the dashboards of Ray's head pods, and Spark's drivers.
+    stand_ins: Vec<JoinHandle<()>>,
     /// Deleted when the stack is dropped; on failure the logs are saved first.
     folder: TempDir,
     outcome: StackOutcome,
@@ -122,7 +122,7 @@ impl Stack {
         ] {
             launches.insert(launch.program, launch);
         }
-        for launch in operators::launches(folder.path(), &identity, ports)? {
+        for launch in operators::launches(&layout, folder.path(), &identity, ports)? {
             launches.insert(launch.program, launch);
         }
         if scope == StackScope::RealNode {
@@ -144,7 +144,7 @@ impl Stack {
             provider,
             cloud: None,
             forwarder: None,
-            dashboards: None,
+            stand_ins: Vec::new(),
             folder,
             outcome: StackOutcome::Open,
         })
@@ -172,7 +172,11 @@ impl Stack {
         }
         if options.job_kinds == StackJobKinds::Frameworks {
             objects.extend(operators::manifests(&self.layout, &self.identity, self.ports)?);
-            self.dashboards = Some(operators::serve_dashboards(self.ports).await?);
+            self.stand_ins.push(operators::serve_dashboards(self.ports).await?);
+            let folder = self.folder.path();
+            let drivers =
+                spark::serve_drivers(&self.layout, folder, &self.identity, client.clone(), self.ports);
+            self.stand_ins.push(drivers);
         }
         let definitions = async {
             apply::one(&client, identity::rights()).await?;
@@ -207,7 +211,9 @@ impl Stack {
                     self.start_program(Program::TrainingOperator),
                     self.start_program(Program::MpiOperator),
                     self.start_program(Program::Trainer),
-                    self.start_program(Program::AppWrapper)
+                    self.start_program(Program::AppWrapper),
+                    self.start_program(Program::SparkOperator),
+                    self.start_program(Program::SparkWebhook)
                 )?;
             }
             Ok(())
@@ -401,7 +407,7 @@ impl Drop for Stack {
     fn drop(&mut self) {
         // Before the mock stops, or it logs errors.
         self.cloud = None;
-        for task in [self.forwarder.take(), self.dashboards.take()].into_iter().flatten() {
+        for task in self.forwarder.take().into_iter().chain(self.stand_ins.drain(..)) {
             task.abort();
         }
         let running = self.running.get_mut();

@@ -42,7 +42,7 @@ const EXAMPLES: [Example; 10] = [
 ];
 
 /// Examples of kinds that other operators serve, and of kinds of Kubernetes that Kueue treats as pods.
-const FRAMEWORKS: [Example; 12] = [
+const FRAMEWORKS: [Example; 13] = [
     ("frameworks/ray-job.yaml", 4, true, ""),
     ("frameworks/ray-cluster.yaml", 3, false, ""),
     ("frameworks/pytorch-job.yaml", 3, true, ""),
@@ -53,6 +53,7 @@ const FRAMEWORKS: [Example; 12] = [
     ("frameworks/mpi-job.yaml", 3, true, ""),
     ("frameworks/train-job.yaml", 2, true, ""),
     ("frameworks/app-wrapper.yaml", 2, true, ""),
+    ("frameworks/spark-application.yaml", 3, true, ""),
     ("frameworks/stateful-set.yaml", 3, false, ""),
     ("frameworks/deployment.yaml", 2, false, ""),
 ];
