@@ -117,7 +117,7 @@ mod tests {
     use super::*;
     use crate::cli::plan::manifest::workload;
 
-    fn made(spec: Value) -> Result<Value, String> {
+    fn made(spec: &Value) -> Result<Value, String> {
         let app =
             json!({"apiVersion": "sparkoperator.k8s.io/v1beta2", "kind": "SparkApplication", "spec": spec});
         workload(app, &[]).map(|made| json!(made.spec.pod_sets))
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn the_driver_and_the_executors_request_what_kueue_counts() {
-        let sets = made(json!({
+        let sets = made(&json!({
             "driver": {"coreRequest": "1", "memory": "4g", "memoryOverhead": "1g", "labels": {"a": "b"}},
             "executor": {
                 "instances": 3, "cores": 4, "coreLimit": "5", "memory": "16384mb", "memoryLimit": "20g",
@@ -153,7 +153,7 @@ mod tests {
     fn the_operator_sets_one_executor_and_a_gibibyte_where_neither_the_roles_nor_sparks_configuration_say_another()
      {
         let count_and_memory = |conf: Value| {
-            let sets = made(json!({"sparkConf": conf, "driver": {}, "executor": {}})).unwrap();
+            let sets = made(&json!({"sparkConf": conf, "driver": {}, "executor": {}})).unwrap();
             let asked = &sets[1]["template"]["spec"]["containers"][0]["resources"]["requests"];
             (sets[1]["count"].clone(), asked["memory"].clone())
         };
@@ -168,7 +168,7 @@ mod tests {
             ["data", "spark-local-dir-1", "other"].map(|name| json!({"name": name, "emptyDir": {}}));
         let mounts = ["data", "spark-local-dir-1"].map(|name| json!({"name": name, "mountPath": "/"}));
         let sets =
-            made(json!({"volumes": volumes, "driver": {}, "executor": {"volumeMounts": mounts}})).unwrap();
+            made(&json!({"volumes": volumes, "driver": {}, "executor": {"volumeMounts": mounts}})).unwrap();
         let names = |set: usize| {
             let all = sets[set]["template"]["spec"]["volumes"].as_array().cloned().unwrap_or_default();
             all.into_iter().map(|volume| volume["name"].clone()).collect::<Vec<_>>()
@@ -181,15 +181,15 @@ mod tests {
         let with = |role: &str, field: &str, value: Value| {
             let mut spec = json!({"driver": {}, "executor": {}});
             spec[role][field] = value;
-            made(spec).unwrap_err()
+            made(&spec).unwrap_err()
         };
-        assert_eq!(made(json!({"driver": {}})).unwrap_err(), "the SparkApplication has no spec.executor");
+        assert_eq!(made(&json!({"driver": {}})).unwrap_err(), "the SparkApplication has no spec.executor");
         assert_eq!(
-            made(json!({"mode": "client"})).unwrap_err(),
+            made(&json!({"mode": "client"})).unwrap_err(),
             "the SparkApplication has spec.mode: client; Kueue takes only cluster"
         );
         assert_eq!(
-            made(json!({"dynamicAllocation": {"enabled": true}})).unwrap_err(),
+            made(&json!({"dynamicAllocation": {"enabled": true}})).unwrap_err(),
             "the SparkApplication has spec.dynamicAllocation.enabled: true; Spark then changes how many executors there are, so a \
              plan for them cannot be made; set it to false"
         );
