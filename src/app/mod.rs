@@ -108,6 +108,8 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     tokio::spawn(server::serve(metrics_server, server::metrics(handle.clone()), stop.clone()));
     let mut health = server::health(Arc::clone(&context), stop.clone());
     if config.board {
+        let address = health_server.local_addr().map(|a| a.to_string()).unwrap_or_default();
+        tracing::info!(address, "the board is served as /board");
         health = health.merge(board::router(Arc::clone(&context)));
     }
     tokio::spawn(server::serve(health_server, health, stop.clone()));

@@ -23,6 +23,8 @@ const SUGGESTIONS: usize = 3;
 /// Workloads with that name, or whose owner has that name. `kind/name` selects owners of the kind.
 pub fn matches<'w>(workloads: &'w [Workload], wanted: &str) -> Vec<&'w Workload> {
     let (kind, name) = wanted.split_once('/').unwrap_or(("", wanted));
+    // `kubectl get -o name` appends the group.
+    let kind = kind.split('.').next().unwrap_or_default();
     let by_name = |w: &&Workload| {
         ["", "workload", "workloads", "wl"].contains(&kind.to_lowercase().as_str()) && w.name_any() == name
     };

@@ -13,7 +13,7 @@ use kube::api::TypeMeta;
 use serde::Deserialize;
 use std::path::PathBuf;
 
-/// Checks policy files, prints their schema, and shows what a check is run by.
+/// Checks policy files, prints their schema, and shows the policy in force for a check.
 ///
 /// Example: setu policy check policy.yaml
 #[derive(clap::Args, Debug)]

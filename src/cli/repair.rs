@@ -13,7 +13,7 @@ use crate::telemetry::logs;
 use crate::words::counted;
 use kube::Client;
 
-/// Makes the journal of a gang anew from the labels of its NodeClaims and the state of its Workload.
+/// Rebuilds the journal of a gang from the labels of its NodeClaims and the state of its Workload.
 ///
 /// For a journal that was written by another release, or by somebody else. The controller takes the gang
 /// from there; nothing but the annotation is written, and only if nobody writes it meanwhile. Where the

@@ -23,6 +23,7 @@ use crate::gang::{Explanation, Journal, State, StateName, UnboundPods};
 use crate::names;
 use crate::words::counted;
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 use serde::Serialize;
 
@@ -300,7 +301,7 @@ fn why(objects: &ClusterObjects, report: &GangReport) -> String {
         (WorkloadPhase::Deactivated, None) => note("deactivated, spec.active is false"),
         (WorkloadPhase::Queued, None) => {
             let held = queued::in_words(&report.cluster_queue, &report.quota_held_by);
-            let parts = [Some(note("quota is not reserved")), held];
+            let parts = [Some(note("quota is not reserved")), held, unserved(objects, &report.check)];
             parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
         }
         (WorkloadPhase::Admitted, Some(gang)) if gang.state == StateName::Approved && gang.wants_nodes() => {
@@ -327,15 +328,30 @@ fn why(objects: &ClusterObjects, report: &GangReport) -> String {
     }
 }
 
+/// Why a check is not active, or that no controller has seen it; `None` if it is active, or not known.
+fn unserved(objects: &ClusterObjects, check: &str) -> Option<String> {
+    let known = objects.checks.iter().flatten().find(|known| known.name_any() == check)?;
+    condition::find(known.conditions(), "Active").map_or_else(
+        || {
+            let remedy = "is `setu run` running with this --controller-name?";
+            Some(format!("no controller has seen AdmissionCheck {check}; {remedy}"))
+        },
+        |active| inactive(check, active),
+    )
+}
+
+fn inactive(check: &str, active: &Condition) -> Option<String> {
+    let is_inactive = active.status != "True";
+    is_inactive.then(|| format!("AdmissionCheck {check} is not active: {} {}", active.reason, active.message))
+}
+
 /// Quota is reserved, but Setu has not started. After a few seconds, the controller or the check is at fault.
 fn unanswered(objects: &ClusterObjects, report: &GangReport) -> String {
     let check = report.check.as_str();
     let known = objects.checks.iter().flatten().find(|c| c.name_any() == check);
-    let active = known.and_then(|c| condition::find(c.conditions(), "Active"));
-    match active {
-        Some(active) if active.status != "True" => {
-            format!("AdmissionCheck {check} is not active: {} {}", active.reason, active.message)
-        }
+    let active = known.and_then(|known| condition::find(known.conditions(), "Active"));
+    match active.and_then(|active| inactive(check, active)) {
+        Some(why) => why,
         _ if objects.is_by_request(check) && report.check_message.is_empty() => format!(
             "quota is reserved, and Kueue has not made the ProvisioningRequest for check {check} yet; Setu serves it if its class is {}",
             names::REQUEST_CLASS

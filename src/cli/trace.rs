@@ -9,7 +9,7 @@ const WIDTH: usize = 140;
 /// Placeholder for the trace id in an address.
 const PLACE: &str = "{traceId}";
 
-/// Shows when a gang was in which state and when each of its nodes came how far.
+/// Shows when a gang was in which state, and how far each of its nodes came, and when.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Example:
   setu trace job/train -n team-a --trace-url 'http://localhost:16686/trace/{traceId}'")]

@@ -133,7 +133,9 @@ impl Args {
         let shown = async {
             play.play(|spectator| screen.draw(spectator)).await;
             if keeps_open {
-                screen.print_above("the play is over; the cluster stays until Ctrl-C");
+                screen.print_above(
+                    "the demo's own gangs are over; apply yours now. The cluster runs until Ctrl-C",
+                );
                 play.go_on(|spectator| screen.draw(spectator)).await;
             }
         };

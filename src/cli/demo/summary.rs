@@ -42,8 +42,24 @@ pub fn text(gangs: &[ShownGang], columns: Option<usize>) -> String {
             let _ = writeln!(text, "{:width$}  {:5}  {:19}  {:10}  {:wide$}  {line}", "", "", "", "", "");
         }
     }
-    text.push_str(LEGEND);
+    text.push('\n');
+    text.push_str(&filled(LEGEND, columns.unwrap_or(WIDTH)));
     text
+}
+
+/// The words of a text in lines of at most this many columns.
+fn filled(text: &str, columns: usize) -> String {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.is_empty() => line.push_str(word),
+            Some(line) if line.len() + word.len() < columns => {
+                let _ = write!(line, " {word}");
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines.join("\n") + "\n"
 }
 
 /// What the columns mean.
@@ -73,8 +89,8 @@ fn wrapped(steps: impl Iterator<Item = String>, width: usize) -> Vec<String> {
 pub const DEEPER: &str = "
 Look deeper, with `cargo run --release --` in the place of `setu` while it is not installed:
   setu demo --serve 127.0.0.1:8080  # the same with a port for kubectl; it stays until Ctrl-C
-  setu demo --scenario shortage     # one of the scenarios that the tests play; `list` shows them all
-  setu demo --speed 0 --seed 2      # other chances, as fast as the machine can
+  setu demo --scenario shortage     # one of the scenarios that the tests run; `list` shows them all
+  setu demo --speed 0 --seed 2      # another random seed, as fast as the machine can
   setu statechart                   # every state and what leads from one to another
 ";
 

@@ -86,7 +86,7 @@ pub fn waterfall(report: &GangReport, now: Timestamp, layout: Layout<'_>) -> Str
         return text;
     }
     let _ =
-        writeln!(text, "\n{}", paint(DIM, "nodes: ░ launch  ▒ register  ▓ initialize  █ there   ▶ goes on"));
+        writeln!(text, "\n{}", paint(DIM, "nodes: ░ launch  ▒ register  ▓ initialize  █ ready   ▶ goes on"));
     text
 }
 

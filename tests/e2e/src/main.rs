@@ -104,7 +104,9 @@ async fn cluster(options: StackOptions) -> Result<()> {
         println!("export OTEL_EXPORTER_OTLP_ENDPOINT={grpc} OTEL_EXPORTER_OTLP_PROTOCOL=grpc");
         eprintln!("traces are shown on {query}");
     }
-    eprintln!("ready; Ctrl-C ends it");
+    eprintln!(
+        "Ready. In another terminal set KUBECONFIG as above and start `setu run`. Ctrl-C ends the cluster."
+    );
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}

@@ -203,11 +203,20 @@ fn next(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
     }
     match (&journal.state, snapshot.plan) {
         (State::Validating, Some(Outcome::Wait(_))) => WHEN_THAT_CHANGES.to_owned(),
+        (State::WaitingReady, _) if is_complete(journal, snapshot) => {
+            "Setu reports this to Kueue at once; if it lasts, see that Setu runs".to_owned()
+        }
         (State::Yielded, _) if snapshot.refusal.is_some() => {
             "it waits for quota again as soon as that changes".to_owned()
         }
         _ => next_after(journal),
     }
+}
+
+/// Whether every node of the gang is ready.
+fn is_complete(journal: &Journal, snapshot: &Snapshot<'_>) -> bool {
+    let slots = journal.memory.slots;
+    slots > 0 && Attempt::of(journal, snapshot).ready() == slots
 }
 
 /// The next step if there is no obstacle.
