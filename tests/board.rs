@@ -94,8 +94,8 @@ impl Fake {
         };
         let detail = match phase {
             SlotPhase::Launching => "launch".to_owned(),
-            SlotPhase::Registering => "register".to_owned(),
-            SlotPhase::Initializing => "initialize (ResourceNotRegistered nvidia.com/gpu)".to_owned(),
+            SlotPhase::Registering => "registration".to_owned(),
+            SlotPhase::Initializing => "initialization (ResourceNotRegistered nvidia.com/gpu)".to_owned(),
             _ => String::new(),
         };
         Some(SlotView {
