@@ -8,4 +8,4 @@ if ! command -v promtool >/dev/null; then
 fi
 promtool check rules charts/setu/rules/setu.yaml
 (cd charts/setu/rules && promtool test rules setu.test.yaml)
-exec cargo test --locked --test metrics -- --include-ignored promtool
+exec cargo test --locked --workspace --exclude setu-e2e --test metrics -- --include-ignored promtool
