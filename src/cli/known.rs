@@ -135,7 +135,7 @@ impl ClusterObjects {
     }
 
     fn parameters_of(&self, check: &str) -> Option<&ProvisioningParametersSpec> {
-        let named = self.checks.iter().flatten().find(|c| c.name_any() == check)?.spec.parameters.as_ref()?;
+        let named = self.check(check)?.spec.parameters.as_ref()?;
         self.parameters.iter().find(|p| p.name_any() == named.name).map(|p| &p.spec)
     }
 }

@@ -147,11 +147,7 @@ pub fn gangs_of(objects: &ClusterObjects, workload: &Workload) -> Vec<GangReport
 
 /// Whether a check is known to be Setu's; false if checks may not be read.
 fn is_ours(objects: &ClusterObjects, check: &str) -> bool {
-    objects
-        .checks
-        .iter()
-        .flatten()
-        .any(|known| known.name_any() == check && known.spec.controller_name == objects.controller_name)
+    objects.check(check).is_some_and(|known| known.spec.controller_name == objects.controller_name)
 }
 
 /// The report of a Workload under one check. The check is empty for a Workload that has none yet.
@@ -330,8 +326,7 @@ fn why(objects: &ClusterObjects, report: &GangReport) -> String {
 
 /// Why a check is not active, or that no controller has seen it; `None` if it is active, or not known.
 fn unserved(objects: &ClusterObjects, check: &str) -> Option<String> {
-    let known = objects.checks.iter().flatten().find(|known| known.name_any() == check)?;
-    condition::find(known.conditions(), "Active").map_or_else(
+    condition::find(objects.check(check)?.conditions(), "Active").map_or_else(
         || {
             let remedy = "is `setu run` running with this --controller-name?";
             Some(format!("no controller has seen AdmissionCheck {check}; {remedy}"))
@@ -348,8 +343,7 @@ fn inactive(check: &str, active: &Condition) -> Option<String> {
 /// Quota is reserved, but Setu has not started. After a few seconds, the controller or the check is at fault.
 fn unanswered(objects: &ClusterObjects, report: &GangReport) -> String {
     let check = report.check.as_str();
-    let known = objects.checks.iter().flatten().find(|c| c.name_any() == check);
-    let active = known.and_then(|known| condition::find(known.conditions(), "Active"));
+    let active = objects.check(check).and_then(|known| condition::find(known.conditions(), "Active"));
     match active.and_then(|active| inactive(check, active)) {
         Some(why) => why,
         _ if objects.is_by_request(check) && report.check_message.is_empty() => format!(

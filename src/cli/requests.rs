@@ -47,7 +47,8 @@ impl ClusterObjects {
         self.check(check).is_none_or(AdmissionCheck::is_by_request)
     }
 
-    fn check(&self, name: &str) -> Option<&AdmissionCheck> {
+    /// The check of this name; `None` if there is none, or if checks may not be read.
+    pub fn check(&self, name: &str) -> Option<&AdmissionCheck> {
         self.checks.iter().flatten().find(|check| check.metadata.name.as_deref() == Some(name))
     }
 

@@ -146,8 +146,8 @@ async fn end(sweeper: &Sweeper, claim: &NodeClaim, now: Timestamp) -> Result<(),
     let Some(current) = current.filter(|c| c.metadata.uid == claim.metadata.uid && stays(c)) else {
         return Ok(());
     };
-    let Some(reason) = orphaned_now(sweeper, &current, now).await? else { return Ok(()) };
-    if release(context, &current, reason, now).await? {
+    let Some(Orphan { reason, owner }) = orphaned_now(sweeper, &current, now).await? else { return Ok(()) };
+    if release(context, &current, owner.as_ref(), now).await? {
         return Ok(());
     }
     tracing::info!(
@@ -162,12 +162,12 @@ async fn end(sweeper: &Sweeper, claim: &NodeClaim, now: Timestamp) -> Result<(),
     Ok(())
 }
 
-/// Hands back or keeps an orphaned claim that is not to be deleted. Returns false if it is to be deleted, or if Setu may not
-/// change it.
+/// Hands back or keeps an orphaned claim that is not to be deleted. `owner` is that of its request, if only that is gone. Returns
+/// false if the claim is to be deleted, or if Setu may not change it.
 async fn release(
     context: &Context,
     claim: &NodeClaim,
-    reason: OrphanReason,
+    owner: Option<&Workload>,
     now: Timestamp,
 ) -> Result<bool, Error> {
     let client = context.client_of(claim.label(names::WORKLOAD_UID));
@@ -176,15 +176,14 @@ async fn release(
         // Other pods may be on its Node.
         handover::hand_back_all(client, claims).await
     } else {
-        let owner = request_owner(context, claim).await?;
-        let Some(owner) = owner.filter(|_| reason == OrphanReason::WorkloadGone) else { return Ok(false) };
+        let Some(owner) = owner else { return Ok(false) };
         let check = claim.annotation(names::CHECK);
-        let (policy, _) = plans::policy(context, &owner, check);
-        match disposition_without_request(claim, &owner, policy.release) {
+        let (policy, _) = plans::policy(context, owner, check);
+        match disposition_without_request(claim, owner, policy.release) {
             Disposition::Delete => return Ok(false),
             Disposition::HandBack => handover::hand_back_all(client, claims).await,
             Disposition::KeepWarm => {
-                warm::keep_all(client, claims, &KeptFor::of(&owner, check, &policy, now)).await
+                warm::keep_all(client, claims, &KeptFor::of(owner, check, &policy, now)).await
             }
         }
     };
@@ -208,23 +207,27 @@ fn requeue_after(claim: &NodeClaim, now: Timestamp) -> Action {
     due.filter(|due| *due < SWEEP).map_or(Action::await_change(), |due| Action::requeue(due.max(SECOND_READ)))
 }
 
+/// A claim that is no longer wanted.
+struct Orphan {
+    reason: OrphanReason,
+    /// The Workload that owns its ProvisioningRequest, if only the request is gone.
+    owner: Option<Workload>,
+}
+
 /// Why a claim is no longer wanted. A claim that names no Workload has no owner.
-async fn orphaned_now(
-    sweeper: &Sweeper,
-    claim: &NodeClaim,
-    now: Timestamp,
-) -> Result<Option<OrphanReason>, Error> {
+async fn orphaned_now(sweeper: &Sweeper, claim: &NodeClaim, now: Timestamp) -> Result<Option<Orphan>, Error> {
     let context = &*sweeper.context;
+    let without_owner = |judged: Option<OrphanReason>| judged.map(|reason| Orphan { reason, owner: None });
     let alone = |workload, check_missing| OwnerStatus { workload, slice_lives: false, check_missing };
     let Some(object) = workload_of(claim).filter(|_| !claim.is_warm()) else {
-        return Ok(orphan_reason(claim, alone(None, None), now));
+        return Ok(without_owner(orphan_reason(claim, alone(None, None), now)));
     };
     let missing = sweeper.missing_checks.since(claim.annotation(names::CHECK), context);
     let is_meant = |w: &Workload| w.metadata.uid.as_deref() == Some(claim.label(names::WORKLOAD_UID));
     let cached = context.stores.workloads.get(&object).filter(|w| is_meant(w));
     let judged = orphan_reason(claim, alone(cached.as_deref(), missing), now);
     if judged.is_none() || planted!(SweepBeforeStores) {
-        return Ok(judged);
+        return Ok(without_owner(judged));
     }
     let namespace = object.namespace.as_deref().unwrap_or_default();
     let found = match context.read_workload(&object).await? {
@@ -233,29 +236,27 @@ async fn orphaned_now(
         Some(Decoded(Ok(found))) => Some(found).filter(is_meant),
         None => None,
     };
-    if found.is_none() && owner_runs(context, claim).await? {
+    let owner = if found.is_none() { request_owner(context, claim).await? } else { None };
+    // It keeps its nodes even if the request was deleted.
+    if owner.as_ref().is_some_and(Workload::runs) {
         return Ok(None);
     }
-    let owner = alone(found.as_ref(), missing);
-    match orphan_reason(claim, owner, now) {
+    let status = alone(found.as_ref(), missing);
+    let judged = match orphan_reason(claim, status, now) {
         Some(OrphanReason::WorkloadGone | OrphanReason::SlicesOver) if shares_its_pin(claim) => {
-            let owner = OwnerStatus { slice_lives: slice_lives(context, namespace, claim).await?, ..owner };
-            Ok(orphan_reason(claim, owner, now))
+            let status = OwnerStatus { slice_lives: slice_lives(context, namespace, claim).await?, ..status };
+            orphan_reason(claim, status, now)
         }
-        Some(OrphanReason::CheckGone) if check_exists(context, claim).await? => Ok(None),
-        judged => Ok(judged),
-    }
+        Some(OrphanReason::CheckGone) if check_exists(context, claim).await? => None,
+        judged => judged,
+    };
+    Ok(judged.map(|reason| Orphan { reason, owner }))
 }
 
 /// The Workload that owns the ProvisioningRequest of the claim, if the claim was made for a request.
 async fn request_owner(context: &Context, claim: &NodeClaim) -> Result<Option<Workload>, Error> {
     let Some((namespace, name, uid)) = owner_of(claim) else { return Ok(None) };
     context.read_owner(namespace, name, uid).await
-}
-
-/// Whether the Workload that owns the claim's ProvisioningRequest runs. It keeps its nodes even if the request was deleted.
-async fn owner_runs(context: &Context, claim: &NodeClaim) -> Result<bool, Error> {
-    Ok(request_owner(context, claim).await?.is_some_and(|owner| owner.runs()))
 }
 
 /// Whether the check that a claim was made for exists, read past the cache.

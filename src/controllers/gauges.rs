@@ -61,11 +61,13 @@ impl Context {
         let known = self.stores.claims.entries();
         let undeletable = self.claim_records.undeletable(now);
         for claim in known.iter().filter(|c| self.acts_for(&c.workload_uid)) {
-            let gang = gangs.get(&claim.gang).map(|(state, workload)| {
-                let is_admitted = self.stores.workloads.entry(workload).is_some_and(|w| w.is_admitted);
-                (*state, is_admitted)
-            });
-            let held_for = HeldFor::of(claim.is_deleting(), claim.is_warm, gang);
+            let gang = gangs.get(&claim.gang);
+            let is_admitted = || {
+                let workload = gang.and_then(|(_, workload)| self.stores.workloads.entry(workload));
+                workload.is_some_and(|known| known.is_admitted)
+            };
+            let state = gang.map(|(state, _)| *state);
+            let held_for = HeldFor::of(claim.is_deleting(), claim.is_warm, state, is_admitted);
             if claim.phase == ClaimPhase::Initialized && !claim.is_deleting() {
                 *held.entry((claim.node_pool.clone(), held_for.name())).or_default() += 1;
             }

@@ -1,6 +1,7 @@
 //! The user examples: every file parses, and each is applied to the embedded cluster unchanged and driven to its
 //! end. `tests/e2e/tests/examples.rs` covers kinds that the embedded cluster does not serve.
 
+use crate::world::in_virtual_time;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 use setu::names;
@@ -221,10 +222,8 @@ fn every_example_ends_as_expected_in_the_embedded_cluster() {
     ];
     let mut played = BTreeSet::new();
     for (files, weather, gangs) in plays {
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         played.extend(files.iter().copied());
-        runtime.block_on(play(&Play { files, weather, gangs }));
+        in_virtual_time(play(&Play { files, weather, gangs }));
     }
     let elsewhere = include_str!("../e2e/tests/examples.rs");
     for path in std::fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path()) {

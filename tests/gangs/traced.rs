@@ -2,6 +2,7 @@
 //! missing, and spans that are sent twice are identical.
 
 use crate::train;
+use crate::world::in_virtual_time;
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -51,9 +52,7 @@ fn play_with(
     election: Option<Election>,
     heir: Heir,
 ) -> (Vec<TraceSpan>, usize) {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    runtime.block_on(async {
+    in_virtual_time(async {
         let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse::<Timestamp>().unwrap());
         let policy = json!({
             "apiVersion": "setu.kueue.x-k8s.io/v1alpha1", "kind": "Policy",
@@ -226,11 +225,9 @@ fn a_trace_is_complete_whichever_reply_is_lost() {
 
 #[test]
 fn a_workload_deleted_during_a_rollback_leaves_no_gang_on_the_board_or_in_metrics() {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     let recorder = metrics::recorder().unwrap();
     let sent = ::metrics::with_local_recorder(&recorder, || {
-        runtime.block_on(async {
+        in_virtual_time(async {
             let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse::<Timestamp>().unwrap());
             let policy = json!({"apiVersion": "setu.kueue.x-k8s.io/v1alpha1", "kind": "Policy"});
             let policy = serde_json::from_value(policy).unwrap();

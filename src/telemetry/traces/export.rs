@@ -52,12 +52,8 @@ impl Exporting {
 /// # Errors
 /// A setting that can never work, such as an invalid certificate.
 pub fn start(settings: &TraceSettings) -> Result<(Traces, Exporting), BadSetting> {
-    let exporter = exporter(settings)?;
     let (traces, queue) = Traces::channel(settings.sampler.clone(), settings.queue);
-    let stop = CancellationToken::new();
-    let courier = Courier { exporter, settings: settings.clone(), failing: false };
-    let task = tokio::spawn(courier.work(queue, stop.clone(), of_gang));
-    Ok((traces, Exporting { task, stop }))
+    Ok((traces, export(settings, queue, of_gang)?))
 }
 
 /// The same for the spans of this replica's own work.
@@ -65,14 +61,22 @@ pub(super) fn start_own(
     settings: &TraceSettings,
     replica: &str,
 ) -> Result<(Sender<SpanData>, Exporting), BadSetting> {
-    let exporter = exporter(settings)?;
     let (sender, queue) = channel(settings.queue.max(1));
+    let replica = replica.to_owned();
+    Ok((sender, export(settings, queue, move |span| (replica.clone(), span))?))
+}
+
+/// Exports what is queued. `convert` gives the replica of a span, and the span for the exporter.
+fn export<S: Send + 'static>(
+    settings: &TraceSettings,
+    queue: Receiver<S>,
+    convert: impl Fn(S) -> (String, SpanData) + Send + Sync + 'static,
+) -> Result<Exporting, BadSetting> {
+    let exporter = exporter(settings)?;
     let stop = CancellationToken::new();
     let courier = Courier { exporter, settings: settings.clone(), failing: false };
-    let replica = replica.to_owned();
-    let convert = move |span| (replica.clone(), span);
     let task = tokio::spawn(courier.work(queue, stop.clone(), convert));
-    Ok((sender, Exporting { task, stop }))
+    Ok(Exporting { task, stop })
 }
 
 fn exporter(settings: &TraceSettings) -> Result<Otlp, BadSetting> {
@@ -170,8 +174,7 @@ struct Courier<E> {
 }
 
 impl<E: SpanExporter> Courier<E> {
-    /// Works until it is stopped, then sends what still waits. `convert` gives the replica of a span, and the span for the
-    /// exporter.
+    /// Works until it is stopped, then sends what still waits.
     async fn work<S>(
         mut self,
         mut queue: Receiver<S>,

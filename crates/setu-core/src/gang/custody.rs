@@ -104,7 +104,7 @@ pub fn orphan_reason(claim: &NodeClaim, owner: OwnerStatus<'_>, now: Timestamp) 
 }
 
 /// What a node is held for: the label `state` of `setu_held_nodes`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeldFor {
     /// The rest of its gang.
     RestOfGang,
@@ -123,14 +123,20 @@ pub enum HeldFor {
 }
 
 impl HeldFor {
-    /// What a claim is held for. `gang` is the state of its gang, and whether its Workload is admitted.
-    pub fn of(is_deleting: bool, is_warm: bool, gang: Option<(StateName, bool)>) -> Self {
+    /// What a claim is held for. `gang` is the state of its gang. `is_admitted` is asked only where it counts: the claims may be
+    /// thousands.
+    pub fn of(
+        is_deleting: bool,
+        is_warm: bool,
+        gang: Option<StateName>,
+        is_admitted: impl FnOnce() -> bool,
+    ) -> Self {
         match gang {
             _ if is_deleting => Self::Leaving,
             _ if is_warm => Self::NextGang,
-            Some((StateName::Approved, true)) => Self::AdmittedGang,
-            Some((StateName::Approved, false)) => Self::ReadyGang,
-            Some((StateName::Provisioning | StateName::WaitingReady, _)) => Self::RestOfGang,
+            Some(StateName::Approved) if is_admitted() => Self::AdmittedGang,
+            Some(StateName::Approved) => Self::ReadyGang,
+            Some(StateName::Provisioning | StateName::WaitingReady) => Self::RestOfGang,
             Some(_) => Self::Leaving,
             None => Self::Unknown,
         }
@@ -161,6 +167,17 @@ pub enum Disposition {
     KeepWarm,
 }
 
+impl Disposition {
+    /// What the policy says of a node. It speaks only of nodes that a finished gang has `used`.
+    fn of(release: Release, used: bool) -> Self {
+        match release {
+            Release::HandBack if used => Self::HandBack,
+            Release::Warm if used => Self::KeepWarm,
+            _ => Self::Delete,
+        }
+    }
+}
+
 /// How a gang gives up this claim, which it no longer wants.
 ///
 /// Only nodes that a gang finished on are handed back or kept. Nodes of a failed or unused attempt are deleted.
@@ -174,22 +191,14 @@ pub fn disposition(
     let over = matches!(journal.state, State::RollingBack { then: Then::Released });
     let used = over && finished && journal.revokes() && claim.is_some_and(ClaimView::is_ready);
     let current = claim.is_some_and(|c| c.attempt == journal.memory.attempt);
-    match policy.release {
-        Release::HandBack if used && current => Disposition::HandBack,
-        Release::Warm if used && current => Disposition::KeepWarm,
-        _ => Disposition::Delete,
-    }
+    Disposition::of(policy.release, used && current)
 }
 
 /// How a claim is given up whose ProvisioningRequest is gone, and whose owner does not run. Kueue deletes the request, and the
 /// journal with it, as soon as its owner finishes.
 pub fn disposition_without_request(claim: &NodeClaim, owner: &Workload, release: Release) -> Disposition {
     let used = owner.is("Admitted") && owner.is("Finished") && claim.is("Initialized");
-    match release {
-        Release::HandBack if used => Disposition::HandBack,
-        Release::Warm if used => Disposition::KeepWarm,
-        _ => Disposition::Delete,
-    }
+    Disposition::of(release, used)
 }
 
 /// Claims that a gang lets go, by what becomes of them.

@@ -154,7 +154,7 @@ impl Explanation {
             created: attempt.existing(),
             ready: attempt.ready(),
             sentence: sentence(&attempt),
-            next: next(journal, snapshot),
+            next: next(&attempt),
             next_at: match &journal.state {
                 State::BackingOff { until } => Some(*until),
                 State::Yielded => memory.not_before,
@@ -194,8 +194,10 @@ fn sentence(attempt: &Attempt<'_>) -> String {
     }
 }
 
-fn next(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
+fn next(attempt: &Attempt<'_>) -> String {
     use AdmissionPhase::{Admitted, AdmittedPods, Running};
+    let Attempt { journal, snapshot, .. } = attempt;
+    let slots = journal.memory.slots;
     if journal.state.is_approved()
         && let Reservation::Held { phase: Admitted | AdmittedPods | Running, .. } = snapshot.reservation
     {
@@ -203,7 +205,7 @@ fn next(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
     }
     match (&journal.state, snapshot.plan) {
         (State::Validating, Some(Outcome::Wait(_))) => WHEN_THAT_CHANGES.to_owned(),
-        (State::WaitingReady, _) if is_complete(journal, snapshot) => {
+        (State::WaitingReady, _) if slots > 0 && attempt.ready() == slots => {
             "Setu reports this to Kueue at once; if it lasts, see that Setu runs".to_owned()
         }
         (State::Yielded, _) if snapshot.refusal.is_some() => {
@@ -211,12 +213,6 @@ fn next(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
         }
         _ => next_after(journal),
     }
-}
-
-/// Whether every node of the gang is ready.
-fn is_complete(journal: &Journal, snapshot: &Snapshot<'_>) -> bool {
-    let slots = journal.memory.slots;
-    slots > 0 && Attempt::of(journal, snapshot).ready() == slots
 }
 
 /// The next step if there is no obstacle.
