@@ -186,7 +186,7 @@ impl Fake {
         );
         workload.metadata = ObjectMeta { namespace: Some(namespace.into()), ..workload.metadata };
         let mut entry =
-            BoardEntry::new(self.workload, &workload, "karpenter-provision", (&journal, false), explanation);
+            BoardEntry::new(self.workload, &workload, "karpenter-provision", &journal, explanation);
         self.owner.clone_into(&mut entry.owner);
         let Some(nodes) = Some(self.slots).filter(|slots| wants && *slots > 0) else { return entry };
         let price = times("98.320001".parse().unwrap(), nodes);

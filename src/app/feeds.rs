@@ -13,27 +13,33 @@ use crate::controllers::stores::{Optional, Stores};
 use crate::controllers::summary::{ClaimSummary, WorkloadSummary};
 use crate::controllers::workloads::{self, Requests, Workloads};
 use crate::names;
+use crate::plan::PlanChange;
 use futures::stream::{self, BoxStream, StreamExt};
 use k8s_openapi::api::core::v1::Event;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Config;
 use kube::{Api, Client};
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-use tokio::sync::watch;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-/// The shortest time between two wakes of all Workloads that wait for a plan: the inputs of plans change whenever a gang moves.
+/// The shortest time between two wakes of the Workloads that wait for a plan: the inputs of plans change whenever a gang moves.
 const PACE: Duration = Duration::from_millis(100);
 
 /// How NodeClaims are kept.
 const CLAIMS: Keeping<NodeClaim, ClaimSummary> = Keeping {
     summary: ClaimSummary::of,
-    index: ClaimSummary::workload_uid,
+    indexes: ClaimSummary::indexes,
     packed: true,
     is_heartbeat: Some(differ_in_version),
 };
+
+/// How objects are kept whose changes count only where Setu reads them.
+fn without_heartbeats<K: Object + PartialEq>() -> Keeping<K, ()> {
+    Keeping { is_heartbeat: Some(differ_in_version), ..Keeping::default() }
+}
 
 /// Objects to reconcile, one after the other.
 type Wakes = BoxStream<'static, Wake>;
@@ -54,13 +60,14 @@ impl Feeds {
     /// Starts every watch.
     pub fn start(parts: ContextParts, shards: Shards, outage: Outage) -> (Self, Arc<Context>) {
         let (client, options, lists) = (parts.client.clone(), parts.options, FirstLists::default());
-        let plans = Plans::default();
+        let (sender, of_plans) = unbounded_channel();
+        let plans = Plans(sender);
         let mut watches = Watches { client, lists: lists.clone(), reactions: Vec::new() };
         let (stores, changes) = watches.start(options, &plans);
         let (wake, woken) = wakers();
         let context = Arc::new(Context::new(parts, shards, stores, (lists, wake, outage)));
-        let of_plans = Arc::clone(&context);
-        tokio::spawn(at_most_every(PACE, plans.0.subscribe(), move || of_plans.wake_waiting()));
+        let waking = Arc::clone(&context);
+        tokio::spawn(at_most_every(PACE, of_plans, move |change| waking.wake_waiting(change)));
         watches.reactions.into_iter().for_each(|start| start(&context));
         let feeds = Self {
             workloads: wakes(changes.workloads, woken.workloads, &context, Context::workload_touched),
@@ -157,24 +164,26 @@ impl Watches {
     }
 
     /// Watches a kind that must be listed before anything is reconciled.
-    fn required<K: Object + Debug + Send + Sync + 'static>(
+    fn required<K: Object + PartialEq + Debug + Send + Sync + 'static>(
         &mut self,
         kind: &'static str,
         config: Config,
         act: impl FnMut(&Context, &K) + Send + 'static,
     ) -> Store<K> {
-        let watched = watch(kind, Api::all(self.client.clone()), config, Some(&self.lists));
+        let lists = Some(&self.lists);
+        let watched = watch_keeping(kind, Api::all(self.client.clone()), config, lists, without_heartbeats());
         self.react(watched.touched, act);
         watched.store
     }
 
     /// Watches a kind that the controller can do without.
-    fn optional<K: Object + Debug + Send + Sync + 'static>(
+    fn optional<K: Object + PartialEq + Debug + Send + Sync + 'static>(
         &mut self,
         kind: &'static str,
         act: impl FnMut(&Context, &K) + Send + 'static,
     ) -> Optional<K> {
-        let watched = watch(kind, Api::all(self.client.clone()), Config::default(), None);
+        let (api, all) = (Api::all(self.client.clone()), Config::default());
+        let watched = watch_keeping(kind, api, all, None, without_heartbeats());
         self.react(watched.touched, act);
         Optional { store: watched.store, listed: watched.listed }
     }
@@ -194,7 +203,7 @@ impl Watches {
 
     /// Watches the Nodes of gangs.
     fn nodes(&mut self) -> Store<Node> {
-        let keeping = Keeping { packed: true, is_heartbeat: Some(differ_in_version), ..Keeping::default() };
+        let keeping = Keeping { packed: true, ..without_heartbeats() };
         let of_gangs = Config::default().labels(names::GANG);
         let (api, lists) = (Api::all(self.client.clone()), Some(&self.lists));
         let watched = watch_keeping("nodes", api, of_gangs, lists, keeping);
@@ -249,19 +258,20 @@ fn spawn<K: Object + Send + Sync + 'static, G: Send + Sync + 'static>(
     });
 }
 
-/// Signals that an input of plans changed: every Workload that waits for a plan is reconciled again.
-#[derive(Clone, Default)]
-struct Plans(watch::Sender<()>);
+/// Signals changes of what plans are made from. Workloads that may get a plan by them are reconciled again.
+#[derive(Clone)]
+struct Plans(UnboundedSender<PlanChange>);
 
 impl Plans {
-    fn may_change(&self) {
-        self.0.send_replace(());
+    fn may_change(&self, change: PlanChange) {
+        // Fails only while the process ends.
+        let _ = self.0.send(change);
     }
 
     /// Signals for every object.
     fn on_change<K>(&self) -> impl FnMut(&Context, &K) + Send + use<K> {
         let plans = self.clone();
-        move |_, _| plans.may_change()
+        move |_, _| plans.may_change(PlanChange::Other)
     }
 }
 
@@ -274,22 +284,34 @@ struct PlanReactions<'w> {
 impl OnPlanChange for PlanReactions<'_> {
     fn on_change<K: Object + Send + Sync + 'static>(
         &mut self,
-        changes: Touched<K>,
-        mut matters: impl FnMut(&K) -> bool + Send + 'static,
+        touched: Touched<K>,
+        mut change: impl FnMut(&K) -> Option<PlanChange> + Send + 'static,
     ) {
         let plans = self.plans.clone();
-        self.watches.react(changes, move |_, object| {
-            if matters(object) {
-                plans.may_change();
+        self.watches.react(touched, move |_, object| {
+            if let Some(change) = change(object) {
+                plans.may_change(change);
             }
         });
     }
 }
 
-/// Acts on a change, and once for all changes within a period after that, until no sender is left.
-async fn at_most_every(period: Duration, mut changes: watch::Receiver<()>, act: impl Fn()) {
-    while changes.changed().await.is_ok() {
-        act();
+/// Acts on a change, and once for all equal changes within a period after that, until no sender is left.
+async fn at_most_every(
+    period: Duration,
+    mut changes: UnboundedReceiver<PlanChange>,
+    act: impl Fn(PlanChange),
+) {
+    while let Some(first) = changes.recv().await {
+        let mut all = BTreeSet::from([first]);
+        while let Ok(another) = changes.try_recv() {
+            all.insert(another);
+        }
+        // It wakes those that the rest would wake.
+        match all.take(&PlanChange::Other) {
+            Some(other) => act(other),
+            None => all.into_iter().for_each(&act),
+        }
         tokio::time::sleep(period).await;
     }
 }
@@ -321,20 +343,39 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_first_change_acts_at_once_and_later_ones_together() {
-        let (plans, start) = (Plans::default(), Instant::now());
-        let seen = RefCell::new(Vec::new());
-        let acts =
-            at_most_every(PACE, plans.0.subscribe(), || seen.borrow_mut().push(start.elapsed().as_millis()));
+        let ((sender, receiver), start) = (unbounded_channel(), Instant::now());
+        let (plans, seen) = (Plans(sender), RefCell::new(Vec::new()));
+        let acts = at_most_every(PACE, receiver, |change| {
+            seen.borrow_mut().push((change, start.elapsed().as_millis()));
+        });
         let changes = async move {
             for _ in 0..15 {
-                plans.may_change();
+                plans.may_change(PlanChange::QuotaUsage);
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
             tokio::time::sleep(PACE * 5).await;
-            plans.may_change();
+            plans.may_change(PlanChange::QuotaUsage);
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            for change in [PlanChange::QuotaUsage, PlanChange::NodePoolUsage] {
+                plans.may_change(change);
+            }
+            tokio::time::sleep(PACE).await;
+            for change in [PlanChange::QuotaUsage, PlanChange::Other] {
+                plans.may_change(change);
+            }
             tokio::time::sleep(PACE).await;
         };
         tokio::join!(acts, changes);
-        assert_eq!(*seen.borrow(), [0, 100, 200, 650]);
+        let (pool, queue) = (PlanChange::NodePoolUsage, PlanChange::QuotaUsage);
+        let all = [
+            (queue, 0),
+            (queue, 100),
+            (queue, 200),
+            (queue, 650),
+            (pool, 750),
+            (queue, 750),
+            (PlanChange::Other, 850),
+        ];
+        assert_eq!(*seen.borrow(), all);
     }
 }

@@ -76,7 +76,8 @@ pub struct ClusterReader {
     pub client: Client,
     /// The namespaces to read.
     pub scope: Scope,
-    controller_name: String,
+    /// `spec.controllerName` of the checks that are Setu's.
+    pub controller_name: String,
 }
 
 /// The objects that were read at one instant.

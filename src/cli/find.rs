@@ -20,7 +20,11 @@ const SIMILAR: f64 = 0.7;
 /// Maximum number of suggested names.
 const SUGGESTIONS: usize = 3;
 
-/// Workloads with that name, or whose owner has that name. `kind/name` selects owners of the kind.
+/// Letters and digits of the names that Kubernetes makes up.
+const MADE_UP: &str = "bcdfghjklmnpqrstvwxz2456789";
+
+/// Workloads with that name, or whose owner has that name. `kind/name` selects owners of the kind. The pods of a Deployment own
+/// the Workloads that Kueue makes of it.
 pub fn matches<'w>(workloads: &'w [Workload], wanted: &str) -> Vec<&'w Workload> {
     let (kind, name) = wanted.split_once('/').unwrap_or(("", wanted));
     // `kubectl get -o name` appends the group.
@@ -37,10 +41,21 @@ pub fn matches<'w>(workloads: &'w [Workload], wanted: &str) -> Vec<&'w Workload>
         return with_requests(workloads, found);
     }
     let of_kind = |owner: &str| kind.is_empty() || is_meant(owner, kind);
+    let of_deployment = is_meant("Deployment", kind);
     let by_owner = |w: &&Workload| {
-        w.metadata.owner_references.iter().flatten().any(|o| o.name == name && of_kind(&o.kind))
+        w.metadata.owner_references.iter().flatten().any(|o| {
+            o.name == name && of_kind(&o.kind)
+                || of_deployment && o.kind == "Pod" && is_pod_of_deployment(&o.name, name)
+        })
     };
     with_requests(workloads, workloads.iter().filter(by_owner).collect())
+}
+
+/// Whether a pod has such a name as Kubernetes gives to those of a Deployment: `DEPLOYMENT-HASH-END`.
+fn is_pod_of_deployment(pod: &str, deployment: &str) -> bool {
+    let rest = pod.strip_prefix(deployment).and_then(|rest| rest.strip_prefix('-')?.split_once('-'));
+    let is_made_up = |part: &str| !part.is_empty() && part.chars().all(|c| MADE_UP.contains(c));
+    rest.is_some_and(|(hash, end)| is_made_up(hash) && is_made_up(end))
 }
 
 /// The same Workloads with the ProvisioningRequests that they own.

@@ -30,8 +30,8 @@ type Key = (String, String);
 pub struct Keeping<K, G> {
     /// The summary of each object, for passes over all of them.
     pub summary: fn(&K) -> G,
-    /// The index by which objects are found besides their names; empty values are not indexed.
-    pub index: fn(&G) -> &str,
+    /// The values by which an object is found besides its name, one for each index; empty values are not indexed.
+    pub indexes: fn(&G) -> Vec<&str>,
     /// Whether objects are packed, for a kind that comes in thousands. Reading one unpacks it, except for recently
     /// changed ones.
     pub packed: bool,
@@ -51,7 +51,7 @@ pub fn differ_in_version<K: Object + PartialEq>(before: &K, after: &mut K) -> bo
 
 impl<K> Default for Keeping<K, ()> {
     fn default() -> Self {
-        Self { summary: |_| (), index: |()| "", packed: false, is_heartbeat: None }
+        Self { summary: |_| (), indexes: |()| Vec::new(), packed: false, is_heartbeat: None }
     }
 }
 
@@ -101,37 +101,48 @@ pub struct Store<K, G = ()>(Arc<RwLock<Shelf<K, G>>>);
 struct Shelf<K, G> {
     keeping: Keeping<K, G>,
     objects: BTreeMap<Key, StoreEntry<K, G>>,
-    found: BTreeMap<String, BTreeSet<Key>>,
+    /// The objects by their values, for each index.
+    found: Vec<BTreeMap<String, BTreeSet<Key>>>,
 }
 
 impl<K, G> Shelf<K, G> {
     /// Inserts an entry, and returns the one before.
-    fn insert(&mut self, key: Key, object: StoreEntry<K, G>) -> Option<StoreEntry<K, G>> {
-        let index = self.keeping.index;
-        let value = index(&object).to_owned();
+    fn insert(&mut self, key: &Key, object: StoreEntry<K, G>) -> Option<StoreEntry<K, G>> {
+        let summary = Arc::clone(&object.summary);
         let old = self.objects.insert(key.clone(), object);
-        if let Some(old) = old.as_ref().filter(|old| index(old) != value) {
-            self.lose(index(old), &key);
+        if let Some(old) = &old {
+            self.lose(old, key);
         }
-        if !value.is_empty() {
-            self.found.entry(value).or_default().insert(key);
+        let values = (self.keeping.indexes)(&summary);
+        self.found.resize_with(values.len(), BTreeMap::new);
+        for (found, value) in self.found.iter_mut().zip(values) {
+            if !value.is_empty() {
+                found.entry(value.to_owned()).or_default().insert(key.clone());
+            }
         }
         old
     }
 
     fn remove(&mut self, key: &Key) {
         if let Some(old) = self.objects.remove(key) {
-            self.lose((self.keeping.index)(&old), key);
+            self.lose(&old, key);
         }
     }
 
-    fn lose(&mut self, value: &str, key: &Key) {
-        if let Some(keys) = self.found.get_mut(value) {
-            keys.remove(key);
-            if keys.is_empty() {
-                self.found.remove(value);
+    fn lose(&mut self, old: &G, key: &Key) {
+        for (found, value) in self.found.iter_mut().zip((self.keeping.indexes)(old)) {
+            if let Some(keys) = found.get_mut(value) {
+                keys.remove(key);
+                if keys.is_empty() {
+                    found.remove(value);
+                }
             }
         }
+    }
+
+    /// The objects with this value in this index, by namespace and name.
+    fn found(&self, index: usize, value: &str) -> impl Iterator<Item = &Key> {
+        self.found.get(index).and_then(|found| found.get(value)).into_iter().flatten()
     }
 }
 
@@ -149,7 +160,7 @@ impl<K> Default for Store<K> {
 
 impl<K, G> Store<K, G> {
     fn new(keeping: Keeping<K, G>) -> Self {
-        Self(Arc::new(RwLock::new(Shelf { keeping, objects: BTreeMap::new(), found: BTreeMap::new() })))
+        Self(Arc::new(RwLock::new(Shelf { keeping, objects: BTreeMap::new(), found: Vec::new() })))
     }
 
     /// An object's entry.
@@ -175,17 +186,23 @@ impl<K, G> Store<K, G> {
         open.objects.iter().filter(|(_, known)| is_wanted(known)).map(|(key, _)| reference(key)).collect()
     }
 
-    /// References to the objects with this index value, by namespace and name.
-    pub fn those_of(&self, value: &str) -> Vec<ObjectRef<K>>
+    /// References to the objects with this value in the index of this number, by namespace and name.
+    pub fn those_of(&self, index: usize, value: &str) -> Vec<ObjectRef<K>>
     where
         K: Resource<DynamicType = ()>,
     {
-        self.shelf().found.get(value).into_iter().flatten().map(reference).collect()
+        self.shelf().found(index, value).map(reference).collect()
     }
 
-    /// How many objects have this index value.
-    pub fn count_of(&self, value: &str) -> usize {
-        self.shelf().found.get(value).map_or(0, BTreeSet::len)
+    /// The entries with this value in the index of this number.
+    pub fn entries_of(&self, index: usize, value: &str) -> Vec<StoreEntry<K, G>> {
+        let open = self.shelf();
+        open.found(index, value).filter_map(|key| open.objects.get(key).cloned()).collect()
+    }
+
+    /// How many objects have this value in the index of this number.
+    pub fn count_of(&self, index: usize, value: &str) -> usize {
+        self.shelf().found(index, value).count()
     }
 
     fn shelf(&self) -> RwLockReadGuard<'_, Shelf<K, G>> {
@@ -214,13 +231,9 @@ impl<K: Object, G> Store<K, G> {
         self.each().collect()
     }
 
-    /// The objects with this index value.
-    pub fn of(&self, value: &str) -> Vec<Arc<K>> {
-        let open = self.shelf();
-        let keys = open.found.get(value).into_iter().flatten();
-        let found: Vec<_> = keys.filter_map(|key| open.objects.get(key).cloned()).collect();
-        drop(open);
-        found.into_iter().filter_map(|kept| kept.object()).collect()
+    /// The objects with this value in the index of this number.
+    pub fn of(&self, index: usize, value: &str) -> Vec<Arc<K>> {
+        self.entries_of(index, value).into_iter().filter_map(|kept| kept.object()).collect()
     }
 
     /// The objects whose names, without namespaces, are wanted.
@@ -287,7 +300,7 @@ impl<K: Object, G> Writer<K, G> {
                 let object = Arc::new(object);
                 let summary = Arc::new((self.summary)(&object));
                 let shown = StoreEntry::new(summary, Kept::Whole(Arc::clone(&object)));
-                self.store.change(|shelf| shelf.insert(key.clone(), shown));
+                self.store.change(|shelf| shelf.insert(&key, shown));
                 self.pack_another(key);
                 vec![StoreChange::Moved(object)]
             }
@@ -340,11 +353,11 @@ impl<K: Object, G> Writer<K, G> {
         let shown: Vec<StoreChange<K>> =
             listed.keys().map(|key| StoreChange::Listed(reference(key))).collect();
         let gone = self.store.change(|shelf| {
-            shelf.found.clear();
+            shelf.found.iter_mut().for_each(BTreeMap::clear);
             let mut before = std::mem::take(&mut shelf.objects);
             before.retain(|key, _| !listed.contains_key(key));
             for (key, object) in listed {
-                shelf.insert(key, object);
+                shelf.insert(&key, object);
             }
             before
         });
@@ -376,6 +389,10 @@ mod tests {
 
     fn names(nodes: &[Arc<Node>]) -> Vec<String> {
         nodes.iter().map(|n| n.name_any()).collect()
+    }
+
+    fn first_letter(zone: &str) -> &str {
+        zone.get(..1).unwrap_or_default()
     }
 
     fn described(changes: &[StoreChange<Node>]) -> Vec<String> {
@@ -410,8 +427,12 @@ mod tests {
         };
         for packed in [false, true] {
             let zone = |n: &Node| n.metadata.generate_name.clone().unwrap_or_default();
-            let (store, mut writer) =
-                Writer::new(Keeping { summary: zone, index: String::as_str, packed, is_heartbeat: None });
+            let (store, mut writer) = Writer::new(Keeping {
+                summary: zone,
+                indexes: |zone| vec![zone, first_letter(zone)],
+                packed,
+                is_heartbeat: None,
+            });
             for event in [
                 Event::Init,
                 Event::InitApply(node("a", "x")),
@@ -421,12 +442,13 @@ mod tests {
             ] {
                 writer.take(event);
             }
-            let found = |zone| names(&store.of(zone));
+            let found = |zone| names(&store.of(0, zone));
             assert_eq!((found("x"), found("y")), (vec!["a".into(), "c".into()], vec!["b".into()]));
-            let those: Vec<String> = store.those_of("x").into_iter().map(|object| object.name).collect();
+            let those: Vec<String> = store.those_of(0, "x").into_iter().map(|object| object.name).collect();
             assert_eq!(those, found("x"));
-            assert_eq!((store.count_of("x"), store.count_of("z")), (2, 0));
+            assert_eq!((store.count_of(0, "x"), store.count_of(0, "z")), (2, 0));
             assert_eq!(names(&store.named(|name| name > "a")), ["b", "c"]);
+            assert_eq!((store.count_of(1, "x"), store.count_of(2, "x")), (2, 0), "there is no third index");
             let entries = store.entries();
             assert_eq!(entries.iter().map(|g| g.as_str()).collect::<Vec<_>>(), ["x", "y", "x"]);
             writer.take(Event::Apply(node("a", "y")));
@@ -435,13 +457,13 @@ mod tests {
             for event in [Event::Init, Event::InitApply(node("b", "z")), Event::InitDone] {
                 writer.take(event);
             }
-            assert_eq!((store.of("y").len(), found("z")), (0, vec!["b".to_owned()]));
+            assert_eq!((store.of(0, "y").len(), found("z")), (0, vec!["b".to_owned()]));
         }
     }
 
     #[test]
     fn recently_changed_objects_of_a_packed_kind_are_not_packed() {
-        let keeping = Keeping { index: |()| "all", packed: true, ..Keeping::default() };
+        let keeping = Keeping { indexes: |()| vec!["all"], packed: true, ..Keeping::default() };
         let (store, mut writer) = Writer::new(keeping);
         for event in [Event::Init, Event::InitApply(node("listed")), Event::InitDone] {
             writer.take(event);
@@ -460,7 +482,7 @@ mod tests {
         };
         let packed: Vec<_> = store.each().map(|n| n.name_any()).filter(|name| is_packed(name)).collect();
         assert_eq!(packed, ["listed", &names[0], &names[1], &names[3]]);
-        assert_eq!(store.of("all").len(), names.len() + 2);
+        assert_eq!(store.of(0, "all").len(), names.len() + 2);
         writer.take(Event::Delete(node("another")));
         writer.take(Event::Apply(node("one more")));
         assert!(!is_packed(&names[4]), "what is gone has made room");

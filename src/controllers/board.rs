@@ -10,6 +10,7 @@ use crate::gang::ledger::shortage::ShortageEntry;
 use crate::gang::transition::Transition;
 use crate::gang::{Explanation, Journal, PodCheck, StateName};
 use crate::plan::cost::Cost;
+use crate::plan::{ObstacleReason, PlanChange};
 use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
 use serde::Serialize;
@@ -53,7 +54,7 @@ pub struct BoardEntry {
     #[serde(skip)]
     object: ObjectRef<Workload>,
     #[serde(skip)]
-    waits: bool,
+    waits_for: BTreeSet<ObstacleReason>,
     #[serde(skip)]
     pods: Option<PodCheck>,
     #[serde(skip)]
@@ -61,12 +62,12 @@ pub struct BoardEntry {
 }
 
 impl BoardEntry {
-    /// The entry of a gang. `waits` says that it has no plan, and may get one when others move.
+    /// The entry of a gang.
     pub fn new(
         gang: &str,
         workload: &Workload,
         check: &str,
-        (journal, waits): (&Journal, bool),
+        journal: &Journal,
         explanation: Explanation,
     ) -> Self {
         Self {
@@ -85,10 +86,16 @@ impl BoardEntry {
             history: journal.history.clone(),
             trace_id: journal.trace_id().unwrap_or_default().to_owned(),
             object: ObjectRef::from_obj(workload),
-            waits,
+            waits_for: BTreeSet::new(),
             pods: None,
             pods_listed: None,
         }
+    }
+
+    /// The same for a gang that may get a plan if one of these obstacles clears.
+    #[must_use]
+    pub fn waiting_for(self, waits_for: BTreeSet<ObstacleReason>) -> Self {
+        Self { waits_for, ..self }
     }
 
     /// The same with the cost of its nodes.
@@ -220,6 +227,31 @@ struct Pages {
     revision: u64,
     /// Shared with readers, and copied only if it changes meanwhile.
     gangs: Arc<BTreeMap<String, Noted>>,
+    /// The gangs that wait, by what they wait for.
+    waiting: BTreeMap<ObstacleReason, BTreeSet<String>>,
+}
+
+impl Pages {
+    /// Replaces or removes a gang's entry.
+    fn set(&mut self, gang: &str, entry: Option<&Arc<BoardEntry>>) {
+        self.revision += 1;
+        let gangs = Arc::make_mut(&mut self.gangs);
+        let before = match entry {
+            Some(entry) => {
+                let noted = Noted { revision: self.revision, entry: Arc::clone(entry) };
+                gangs.insert(gang.to_owned(), noted)
+            }
+            None => gangs.remove(gang),
+        };
+        for reason in before.iter().flat_map(|noted| &noted.entry.waits_for) {
+            if let Some(gangs) = self.waiting.get_mut(reason) {
+                gangs.remove(gang);
+            }
+        }
+        for reason in entry.into_iter().flat_map(|entry| &entry.waits_for) {
+            self.waiting.entry(*reason).or_default().insert(gang.to_owned());
+        }
+    }
 }
 
 impl Board {
@@ -234,27 +266,23 @@ impl Board {
         if !is_there() || pages.gangs.get(&entry.gang).is_some_and(|noted| *noted.entry == entry) {
             return;
         }
-        pages.revision += 1;
-        let noted = Noted { revision: pages.revision, entry: Arc::new(entry) };
-        Arc::make_mut(&mut pages.gangs).insert(noted.entry.gang.clone(), noted);
+        let entry = Arc::new(entry);
+        pages.set(&entry.gang, Some(&entry));
     }
 
     /// Forgets these gangs.
     pub fn forget(&self, gangs: &BTreeSet<String>) {
         let mut pages = self.pages();
-        if gangs.iter().all(|gang| !pages.gangs.contains_key(gang)) {
-            return;
-        }
-        pages.revision += 1;
-        let all = Arc::make_mut(&mut pages.gangs);
         for gang in gangs {
-            all.remove(gang);
+            if pages.gangs.contains_key(gang) {
+                pages.set(gang, None);
+            }
         }
     }
 
-    /// Whether a gang is known to wait for a plan.
-    pub fn waits(&self, gang: &str) -> bool {
-        self.pages().gangs.get(gang).is_some_and(|noted| noted.entry.waits)
+    /// What a gang is known to wait for.
+    pub fn waits_for(&self, gang: &str) -> BTreeSet<ObstacleReason> {
+        self.pages().gangs.get(gang).map(|noted| noted.entry.waits_for.clone()).unwrap_or_default()
     }
 
     /// The last check of a gang's pods.
@@ -272,11 +300,12 @@ impl Board {
         self.pages().gangs.values().filter(|noted| noted.entry.explanation.unbound_pods.is_some()).count()
     }
 
-    /// Workloads of the gangs that wait for a plan.
-    pub fn waiting(&self) -> Vec<ObjectRef<Workload>> {
+    /// Workloads of the gangs that wait for something that this change may clear. The cost does not depend on other gangs.
+    pub fn waiting_for(&self, change: PlanChange) -> Vec<ObjectRef<Workload>> {
         let pages = self.pages();
-        let found = pages.gangs.values().filter(|noted| noted.entry.waits);
-        found.map(|noted| noted.entry.object.clone()).collect()
+        let meant = pages.waiting.iter().filter(|(reason, _)| change.may_clear(**reason));
+        let gangs: BTreeSet<&String> = meant.flat_map(|(_, gangs)| gangs).collect();
+        gangs.into_iter().filter_map(|gang| Some(pages.gangs.get(gang)?.entry.object.clone())).collect()
     }
 
     /// All gangs.
@@ -315,6 +344,10 @@ mod tests {
     use crate::policy::Policy;
 
     fn entry(name: &str, seconds: i64) -> BoardEntry {
+        entry_of(name, seconds, [ObstacleReason::Guarded].into())
+    }
+
+    fn entry_of(name: &str, seconds: i64, waits_for: BTreeSet<ObstacleReason>) -> BoardEntry {
         let mut workload = Workload::new(name, WorkloadSpec::default());
         workload.metadata.namespace = Some("team".into());
         let now = Timestamp::from_second(seconds).unwrap();
@@ -322,7 +355,28 @@ mod tests {
         let reservation = Reservation::Gone(crate::gang::reservation::Ending::Evicted);
         let policy = Policy::default();
         let snapshot = Snapshot::of(now, &reservation, &policy);
-        BoardEntry::new(name, &workload, "check", (&journal, true), Explanation::of(&journal, &snapshot, &[]))
+        BoardEntry::new(name, &workload, "check", &journal, Explanation::of(&journal, &snapshot, &[]))
+            .waiting_for(waits_for)
+    }
+
+    #[test]
+    fn a_waiting_gang_is_found_by_each_of_its_reasons_until_it_waits_for_something_else() {
+        use ObstacleReason::{Guarded, LimitExceeded};
+        use PlanChange::{ClaimInitialized, NodePoolUsage, Other};
+        let board = Board::default();
+        let found = |change| -> Vec<String> {
+            board.waiting_for(change).into_iter().map(|object| object.name).collect()
+        };
+        board.note(entry_of("a", 1, [Guarded, LimitExceeded].into()), || true);
+        board.note(entry_of("b", 1, [Guarded].into()), || true);
+        assert_eq!(
+            (found(NodePoolUsage), found(ClaimInitialized)),
+            (vec!["a".into()], vec!["a".into(), "b".into()])
+        );
+        board.note(entry_of("a", 2, [LimitExceeded].into()), || true);
+        assert_eq!((found(ClaimInitialized), found(Other).len()), (vec!["b".into()], 2));
+        board.note(entry_of("b", 2, BTreeSet::new()), || true);
+        assert!(found(ClaimInitialized).is_empty());
     }
 
     #[test]
@@ -346,6 +400,6 @@ mod tests {
         board.note(entry("b", 1), || true);
         board.forget(&BTreeSet::from(["a".to_owned(), "unknown".to_owned()]));
         assert_eq!(board.by_state(), [(StateName::Validating, 1)].into());
-        assert_eq!(board.waiting().len(), 1);
+        assert_eq!(board.waiting_for(PlanChange::Other).len(), 1);
     }
 }

@@ -21,7 +21,9 @@ use crate::effects::events::Publisher;
 use crate::error::Error;
 use crate::gang::ledger::shortage::Remembered;
 use crate::names;
+use crate::plan::PlanChange;
 use crate::plan::market::Market;
+use crate::plan::pool_claims::PoolClaims;
 use crate::policy::Settings;
 use crate::telemetry::Telemetry;
 use jiff::Timestamp;
@@ -29,7 +31,6 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Client, ResourceExt};
 use setu_clock::Clock;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::mpsc::UnboundedSender;
@@ -107,7 +108,7 @@ pub struct Context {
     /// Logs, metrics and traces.
     pub telemetry: Telemetry,
     /// Reads of live claims by NodePools. Gangs that are woken together need the same ones.
-    pub(super) pool_claims: Joined<Vec<String>, [Arc<NodeClaim>], Error>,
+    pub(super) pool_claims: Joined<Vec<String>, PoolClaims, Error>,
     /// Reads of what plans are made from. Gangs that are woken together need the same ones.
     pub(super) grounds: grounds::Reads,
     /// Reads of parameters by check, one after the other, so that none undoes what a later one found.
@@ -284,7 +285,7 @@ impl Context {
             self.count_better_offer();
         }
         if change.eased {
-            self.wake_waiting();
+            self.wake_waiting(PlanChange::Other);
         } else if change.is_better {
             self.wake_refused();
         }
@@ -300,23 +301,15 @@ impl Context {
         self.better_offers.load(Ordering::SeqCst)
     }
 
-    /// Wakes the gangs that wait for another's turn, or for anything else that plans are made from.
-    pub fn wake_waiting(&self) {
-        self.wake_waiting_where(|_| true);
-        self.wake_refused();
-    }
-
-    /// Wakes those of the waiting gangs that `is_meant` accepts.
-    pub(super) fn wake_waiting_where(&self, is_meant: impl Fn(&ObjectRef<Workload>) -> bool) {
-        self.count_change();
-        for workload in self.of_gangs.board.waiting().into_iter().filter(is_meant) {
+    /// Wakes the gangs that wait for something that this change may clear.
+    pub fn wake_waiting(&self, change: PlanChange) {
+        self.changes.fetch_add(1, Ordering::SeqCst);
+        for workload in self.of_gangs.board.waiting_for(change) {
             self.wake_workload(workload);
         }
-    }
-
-    /// Counts a change that a gang may wait for before it is known to wait.
-    pub(super) fn count_change(&self) {
-        self.changes.fetch_add(1, Ordering::SeqCst);
+        if change == PlanChange::Other {
+            self.wake_refused();
+        }
     }
 
     /// How often something changed that gangs wait for. A gang that found no plan compares this count after its reconcile: it

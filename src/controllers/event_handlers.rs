@@ -3,11 +3,12 @@
 use super::context::Context;
 use super::memory::workload_of;
 use super::queue::QueueKey;
-use super::summary::ClaimSummary;
+use super::summary::{BY_WORKLOAD, ClaimSummary};
 use crate::api::{Node, NodeClaim, Workload};
 use crate::gang::expectation::ClaimEvent;
 use crate::gang::identity::{gang_label, gang_of};
 use crate::names;
+use crate::plan::PlanChange;
 use crate::plan::shape::Shape;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
@@ -83,7 +84,7 @@ impl Context {
         let is_more = self.of_gangs.ledger().observed_shapes().note(shape, self.now());
         if is_more {
             self.count_better_offer();
-            self.wake_waiting();
+            self.wake_waiting(PlanChange::Other);
         }
     }
 
@@ -122,7 +123,7 @@ impl Context {
             return;
         }
         self.forget_deleted(workload);
-        for claim in self.stores.claims.those_of(&uid) {
+        for claim in self.stores.claims.those_of(BY_WORKLOAD, &uid) {
             let _ = self.wake.claim.send(claim);
         }
     }
@@ -148,6 +149,6 @@ impl Context {
         for check in self.stores.checks.state() {
             let _ = self.wake.check.send(ObjectRef::from_obj(&*check));
         }
-        self.wake_waiting();
+        self.wake_waiting(PlanChange::Other);
     }
 }

@@ -7,11 +7,13 @@
 use super::context::Context;
 use super::registry::Cause;
 use super::remembered::Forgotten;
+use super::summary::BY_WORKLOAD;
 use crate::api::{NodeClaim, Workload};
 use crate::gang::Journal;
 use crate::gang::identity::{gang_id, gang_of};
 use crate::gang::reservation::Ending;
 use crate::gang::trace::{Claims, CutOff, Subject, cut_off};
+use crate::plan::PlanChange;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,7 +29,7 @@ impl Context {
             self.trace_cut_off(gang, journal, subject);
         }
         if forgotten.freed {
-            self.wake_waiting();
+            self.wake_waiting(PlanChange::Other);
         }
     }
 
@@ -38,7 +40,7 @@ impl Context {
             freed |= self.forget(&uid, Cause::TermOver).freed;
         }
         if freed {
-            self.wake_waiting();
+            self.wake_waiting(PlanChange::Other);
         }
         self.of_gangs.registry.forget_orphaned_where(fits);
         if !self.shards.any_led() || self.shards.count() == 1 {
@@ -61,7 +63,7 @@ impl Context {
     fn forget(&self, uid: &str, cause: Cause) -> Forgotten {
         let claims = match cause {
             Cause::Deleted { .. } => {
-                self.stores.claims.those_of(uid).into_iter().map(|claim| claim.name).collect()
+                self.stores.claims.those_of(BY_WORKLOAD, uid).into_iter().map(|claim| claim.name).collect()
             }
             Cause::TermOver => BTreeSet::new(),
         };
@@ -78,7 +80,7 @@ impl Context {
         if !self.telemetry.traces.is_on() {
             return;
         }
-        let all = self.stores.claims.of(&journal.workload_uid).into_iter();
+        let all = self.stores.claims.of(BY_WORKLOAD, &journal.workload_uid).into_iter();
         let claims: Vec<NodeClaim> =
             all.filter(|claim| gang_of(claim) == gang).map(Arc::unwrap_or_clone).collect();
         let end = CutOff { at: self.now(), why: Ending::Deleted, by: &self.telemetry.instance };

@@ -3,6 +3,7 @@
 //! Rule: a request is mirrored again whenever it or the Workload that owns it changes.
 
 use super::context::Context;
+use super::summary::BY_OWNER;
 use crate::api::{ProvisioningRequest, Workload};
 use crate::cluster::decoded::Decoded;
 use crate::cluster::store::StoreChange;
@@ -28,7 +29,7 @@ impl Context {
     /// A ProvisioningRequest was touched: it and the others for the same Workload are mirrored again.
     pub fn request_touched(&self, request: &ProvisioningRequest) {
         self.mirror(&ObjectRef::from_obj(request));
-        let others = request.workload().map(|(_, owner)| self.stores.requests.objects.of(owner));
+        let others = request.workload().map(|(_, owner)| self.stores.requests.objects.of(0, owner));
         for other in others.into_iter().flatten().filter(|other| other.metadata.uid != request.metadata.uid) {
             self.mirror(&ObjectRef::from_obj(&*other));
         }
@@ -43,7 +44,7 @@ impl Context {
 
     /// A Workload of Kueue's was touched: its requests are mirrored again.
     pub(super) fn mirror_requests_of(&self, owner: &str) {
-        for request in self.stores.requests.objects.of(owner) {
+        for request in self.stores.requests.objects.of(0, owner) {
             self.mirror(&ObjectRef::from_obj(&*request));
         }
     }
@@ -53,7 +54,7 @@ impl Context {
         if !self.options.provisioning_requests {
             return;
         }
-        for claim in self.stores.claims.those(|claim| claim.owner == owner) {
+        for claim in self.stores.claims.those_of(BY_OWNER, owner) {
             // Fails only while the process ends.
             let _ = self.wake.claim.send(claim);
         }
@@ -84,7 +85,8 @@ impl Context {
     }
 
     fn served_for<'w>(&self, request: &ProvisioningRequest, owner: &'w Workload) -> Option<&'w str> {
-        let all = self.stores.requests.objects.of(owner.metadata.uid.as_deref().unwrap_or_default());
+        let uid = owner.metadata.uid.as_deref().unwrap_or_default();
+        let all = self.stores.requests.objects.of(0, uid);
         served_for(request, owner, &all, |check| self.is_answered_by_requests(check))
     }
 

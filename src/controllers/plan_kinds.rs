@@ -1,14 +1,14 @@
-//! Watches of the kinds that plans are made from, reads of them past the caches, and which of their changes count. The kinds are
+//! Watches of the kinds that plans are made from, reads of them past the caches, and what their changes may clear. The kinds are
 //! listed in `plan/kinds` of the core.
 
 use super::digests::{by_generation, by_version, uncounted};
-use crate::api::NodePool;
+use crate::api::{ClusterQueue, NodePool};
 use crate::cluster::decoded::Decoded;
 use crate::cluster::store::{Object, Store};
 use crate::cluster::watch::{FirstLists, Touched, watch};
 use crate::effects::call;
 use crate::error::Error;
-use crate::plan::PlanObjects;
+use crate::plan::{PlanChange, PlanObjects};
 use kube::api::ListParams;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Config;
@@ -21,16 +21,16 @@ use std::sync::Arc;
 
 /// Acts on changes of what plans are made from.
 pub trait OnPlanChange {
-    /// Acts on those changes of a kind that matter.
+    /// Acts on those changes of a kind that matter: `change` says what they may clear.
     fn on_change<K: Object + Send + Sync + 'static>(
         &mut self,
-        changes: Touched<K>,
-        matters: impl FnMut(&K) -> bool + Send + 'static,
+        touched: Touched<K>,
+        change: impl FnMut(&K) -> Option<PlanChange> + Send + 'static,
     );
 }
 
 macro_rules! plan_stores {
-    ($($field:ident: $kind:ty, $resource:literal, $plural:literal, $limitation:expr, $matters:ident, $counted:ident;)+) => {
+    ($($field:ident: $kind:ty, $resource:literal, $plural:literal, $limitation:expr, $change:ident, $counted:ident;)+) => {
         /// The objects that their watches show.
         #[derive(Clone)]
         pub struct PlanStores {
@@ -43,7 +43,7 @@ macro_rules! plan_stores {
                 let all = Config::default;
                 $(
                     let $field = watch::<$kind>($resource, Api::all(client.clone()), all(), Some(lists));
-                    act.on_change($field.touched, $matters($field.store.clone()));
+                    act.on_change($field.touched, $change($field.store.clone()));
                 )+
                 Self { $($field: $field.store),+ }
             }
@@ -79,24 +79,73 @@ macro_rules! plan_stores {
 // Queues and flavors do not count in `hash_into`: they end a refusal through the digest `reserved_by` in `causes`.
 setu_core::for_each_plan_kind!(plan_stores);
 
+/// A part of each object, as it was after its last change.
+struct Parts<T>(BTreeMap<(Option<String>, String), T>);
+
+impl<T: PartialEq> Parts<T> {
+    /// Whether this part of the object has changed, or the object is gone.
+    fn changed(&mut self, object: &impl ResourceExt, part: Option<T>) -> bool {
+        let key = (object.namespace(), object.name_any());
+        let Some(part) = part else {
+            self.0.remove(&key);
+            return true;
+        };
+        let is_same = self.0.get(&key) == Some(&part);
+        if !is_same {
+            self.0.insert(key, part);
+        }
+        !is_same
+    }
+}
+
+fn without_version<K: Object>(object: Arc<K>) -> K {
+    let mut object = Arc::unwrap_or_clone(object);
+    object.meta_mut().resource_version = None;
+    object
+}
+
 /// Every change matters.
-fn always<K>(_: Store<K>) -> impl FnMut(&K) -> bool {
-    |_| true
+fn of_any<K>(_: Store<K>) -> impl FnMut(&K) -> Option<PlanChange> {
+    |_| Some(PlanChange::Other)
 }
 
 /// Every NodePool, except one that was edited and that Karpenter has not reconciled yet: nothing can be planned from it, and
 /// Karpenter's update comes as another change.
-fn once_seen(pools: Store<NodePool>) -> impl FnMut(&NodePool) -> bool {
-    move |pool| pools.get(&ObjectRef::from_obj(pool)).is_none_or(|pool| !pool.is_unseen())
+fn of_node_pool(pools: Store<NodePool>) -> impl FnMut(&NodePool) -> Option<PlanChange> {
+    let mut others = Parts(BTreeMap::new());
+    move |pool| {
+        let known = pools.get(&ObjectRef::from_obj(pool));
+        if known.as_ref().is_some_and(|pool| pool.is_unseen()) {
+            return None;
+        }
+        let without_usage = known.map(|pool| {
+            let mut pool = without_version(pool);
+            pool.status.iter_mut().for_each(|status| status.resources.clear());
+            pool
+        });
+        let changed = others.changed(pool, without_usage);
+        Some(if changed { PlanChange::Other } else { PlanChange::NodePoolUsage })
+    }
+}
+
+/// Every ClusterQueue. Only its usage is read of its status.
+fn of_cluster_queue(queues: Store<ClusterQueue>) -> impl FnMut(&ClusterQueue) -> Option<PlanChange> {
+    let mut others = Parts(BTreeMap::new());
+    move |queue| {
+        let known = queues.get(&ObjectRef::from_obj(queue));
+        let without_usage = known.map(|queue| ClusterQueue { status: None, ..without_version(queue) });
+        let changed = others.changed(queue, without_usage);
+        Some(if changed { PlanChange::Other } else { PlanChange::QuotaUsage })
+    }
 }
 
 /// Every object whose generation has changed: the status of a DaemonSet changes with every node, and that does not matter.
-fn once_a_generation<K: Object>(store: Store<K>) -> impl FnMut(&K) -> bool {
-    let mut generations = BTreeMap::new();
+fn of_generation<K: Object>(store: Store<K>) -> impl FnMut(&K) -> Option<PlanChange> {
+    let mut generations = Parts(BTreeMap::new());
     move |object| {
-        let exists = store.get(&ObjectRef::from_obj(object)).is_some();
-        let generation = exists.then_some(object.meta().generation);
-        generations.insert((object.namespace(), object.name_any()), generation) != Some(generation)
+        let known = store.get(&ObjectRef::from_obj(object));
+        let changed = generations.changed(object, known.map(|known| known.meta().generation));
+        changed.then_some(PlanChange::Other)
     }
 }
 

@@ -8,12 +8,13 @@ use crate::api::pod::ResourceList;
 use crate::api::workload::PodSetUpdate;
 use crate::api::{AdmissionCheck, ClusterQueue, Cohort, LocalQueue, NodeClaim, NodePool, Workload};
 use crate::effects::events::Moment;
+use crate::gang::ledger::Ledger;
 use crate::gang::ledger::basis::Basis;
-use crate::gang::ledger::{Ledger, not_entered};
 use crate::gang::notice::Notice;
 use crate::plan::catalogue;
 use crate::plan::gates::inflight::InflightNodes;
 use crate::plan::offering::Offering;
+use crate::plan::pool_claims::PoolClaims;
 use crate::plan::resources::Defaults;
 use crate::plan::shape::Shape;
 use crate::plan::volumes::Storage;
@@ -73,7 +74,7 @@ pub fn topology_levels(context: &Context, workload: &Workload) -> Vec<String> {
 #[derive(Clone, Copy, Debug)]
 pub struct ReadInputs<'a> {
     /// Claims of the NodePools whose live claims must all be known.
-    pub claims: &'a [Arc<NodeClaim>],
+    pub claims: &'a PoolClaims,
     /// Claims that the gang may take over.
     pub warm: &'a [NodeClaim],
     /// Claims that the gang keeps while other options supply the rest of its nodes.
@@ -96,7 +97,6 @@ pub fn outcome(
     ledger: &mut Ledger,
     read: ReadInputs<'_>,
 ) -> Outcome {
-    learn(context, read.claims, ledger);
     let inputs = OwnInputs::of(context, request, gang, ledger, read);
     let outcome = plan::plan(&inputs.cluster(request.workload, read), request);
     warn_if_outdated(&inputs.grounds.cluster.node_pools, inputs.now);
@@ -104,8 +104,8 @@ pub fn outcome(
 }
 
 /// Records the shapes that these claims show.
-fn learn(context: &Context, claims: &[Arc<NodeClaim>], ledger: &mut Ledger) {
-    let now = context.now();
+pub fn learn(context: &Context, claims: &[Arc<NodeClaim>]) {
+    let (now, mut ledger) = (context.now(), context.of_gangs.ledger());
     // A claim that was read before its deletion would be kept forever.
     let is_there =
         |claim: &&Arc<NodeClaim>| context.stores.claims.entry(&ObjectRef::from_obj(&***claim)).is_some();
@@ -127,8 +127,6 @@ struct OwnInputs {
     settings: Arc<Settings>,
     predecessors: Vec<Arc<Workload>>,
     settled: Option<String>,
-    /// Live claims, except of gangs in the ledger: those count with their planned nodes.
-    pool_claims: Vec<Arc<NodeClaim>>,
     reserved: Vec<PoolReservation>,
     basis: Basis,
     exhausted: BTreeSet<Offering>,
@@ -156,7 +154,6 @@ impl OwnInputs {
             settings: context.policies.settings(),
             predecessors: predecessors(context, workload),
             settled: accepted.map_or_else(|| settled(context, request), |accepted| accepted.settled),
-            pool_claims: not_entered(read.claims, &reserved),
             reserved,
             basis: Basis { shapes: read.shapes.map_or(basis.shapes, Arc::from), ..basis },
             exhausted: ledger.exhausted(now),
@@ -178,7 +175,7 @@ impl OwnInputs {
             objects,
             limit_ranges: &self.grounds.limit_ranges,
             storage: read.storage,
-            pool_claims: &self.pool_claims,
+            pool_claims: read.claims,
             warm: read.warm,
             staying: read.staying,
             reserved: &self.reserved,

@@ -60,6 +60,15 @@ impl WorkloadSummary {
     }
 }
 
+/// The index of NodeClaims by the UIDs of their Workloads.
+pub const BY_WORKLOAD: usize = 0;
+/// The index of NodeClaims by the UIDs of the Workloads that own their requests.
+pub const BY_OWNER: usize = 1;
+/// The index of NodeClaims whose nodes are to come: they have the value [`IN_FLIGHT`].
+pub const BY_FLIGHT: usize = 2;
+/// See [`BY_FLIGHT`].
+pub const IN_FLIGHT: &str = "in flight";
+
 /// What guards, gauges and the sweep need of a NodeClaim.
 #[derive(Debug)]
 pub struct ClaimSummary {
@@ -138,8 +147,9 @@ impl ClaimSummary {
         self.deleting_since.is_some()
     }
 
-    /// UID of its Workload, by which it is found.
-    pub fn workload_uid(&self) -> &str {
-        &self.workload_uid
+    /// What it is found by, in the order of the indexes.
+    pub fn indexes(&self) -> Vec<&str> {
+        let flight = if self.is_initialized || self.is_deleting() { "" } else { IN_FLIGHT };
+        vec![&self.workload_uid, &self.owner, flight]
     }
 }

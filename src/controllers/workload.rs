@@ -7,6 +7,7 @@ use super::gang::{Gang, LeftAlone, Reconciled};
 use super::memory::CacheLag;
 use super::mirrors::refuse_without_owner;
 use super::queue::{Action, QueueKey};
+use super::summary::BY_WORKLOAD;
 use crate::api::workload::{CheckState, Verdict};
 use crate::api::{FrontEnd, Workload, condition};
 use crate::effects::{request, requeued, verdict};
@@ -254,7 +255,7 @@ fn requeue_after(context: &Context, results: &[Reconciled], later: Option<Timest
 
 /// The pause of a Workload after a reconcile.
 fn pause_of(workload: &Workload, context: &Context) -> Duration {
-    pause(context.stores.claims.count_of(workload.metadata.uid.as_deref().unwrap_or_default()))
+    pause(context.stores.claims.count_of(BY_WORKLOAD, workload.metadata.uid.as_deref().unwrap_or_default()))
 }
 
 /// The pause of a Workload with this many NodeClaims.

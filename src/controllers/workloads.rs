@@ -66,18 +66,18 @@ impl RequestSummary {
         let owner = request.workload().filter(|_| request.is_of_setus_class());
         Self { owner: owner.map_or_else(String::new, |(_, uid)| uid.to_owned()) }
     }
-
-    fn owner(&self) -> &str {
-        &self.owner
-    }
 }
 
 /// How the Workloads of both front-ends are kept.
 pub const WORKLOADS: Keeping<Workload, WorkloadSummary> =
-    Keeping { summary: WorkloadSummary::of, index: |_| "", packed: true, is_heartbeat: None };
+    Keeping { summary: WorkloadSummary::of, indexes: |_| Vec::new(), packed: true, is_heartbeat: None };
 /// How ProvisioningRequests are kept.
-const REQUESTS: Keeping<ProvisioningRequest, RequestSummary> =
-    Keeping { summary: RequestSummary::of, index: RequestSummary::owner, packed: true, is_heartbeat: None };
+const REQUESTS: Keeping<ProvisioningRequest, RequestSummary> = Keeping {
+    summary: RequestSummary::of,
+    indexes: |request| vec![&request.owner],
+    packed: true,
+    is_heartbeat: None,
+};
 
 /// Every request.
 type RequestStore = Store<ProvisioningRequest, RequestSummary>;

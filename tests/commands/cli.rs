@@ -87,6 +87,27 @@ fn several_policy_files_are_checked_at_once() {
 }
 
 #[test]
+fn a_check_of_a_policy_with_devices_says_which_of_them_kueue_admits() {
+    let noted = |name: &str, body: &str| {
+        let file = File::policy(name, body);
+        let output = setu(&["policy", "check", file.path()]);
+        assert_eq!(output.status.code(), Some(0));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let devices = "devices: [{deviceClass: gpu.nvidia.com, driver: gpu.nvidia.com, perNode: 8}]";
+    for body in [format!("defaults: {{{devices}}}\n"), format!("checks: {{gpu: {{{devices}}}}}\n")] {
+        let note = noted("devices", &body);
+        let limits = [
+            "only by ResourceClaimTemplates with exact counts",
+            "only for the classes in its deviceClassMappings",
+            "not with topology-aware scheduling (note)",
+        ];
+        assert!(limits.iter().all(|words| note.contains(words)), "{note}");
+    }
+    assert!(!noted("no-devices", "defaults: {devices: []}\n").contains("Kueue admits"));
+}
+
+#[test]
 fn flags_override_the_environment_which_overrides_the_file() {
     let file = File::policy(
         "precedence",

@@ -423,11 +423,66 @@ fn the_first_of_our_checks_by_name_provides_nodes_as_in_the_controller() {
 
 /// Plans an example of a framework with the queues and NodePools of all examples.
 fn framework(file: &str) -> Output {
-    let [manifest, pools, queues] =
-        [&format!("frameworks/{file}.yaml"), "setup/nodepools.yaml", "setup/queues.yaml"]
-            .map(|name| format!("{}/examples/{name}", env!("CARGO_MANIFEST_DIR")));
-    let files = ["plan", "-f", &manifest, "-f", &pools, "-f", &queues];
+    on_setup(&format!("{}/examples/frameworks/{file}.yaml", env!("CARGO_MANIFEST_DIR")))
+}
+
+/// Plans this file on the NodePools and queues of `examples/setup`.
+fn on_setup(manifest: &str) -> Output {
+    let [pools, queues] = ["nodepools", "queues"]
+        .map(|name| format!("{}/examples/setup/{name}.yaml", env!("CARGO_MANIFEST_DIR")));
+    let files = ["plan", "-f", manifest, "-f", &pools, "-f", &queues];
     Command::new(env!("CARGO_BIN_EXE_setu")).args(files).output().unwrap()
+}
+
+#[test]
+fn a_pod_group_is_planned_as_one_workload_and_what_is_wrong_with_it_is_reported() {
+    let path = format!("{}/examples/pod-group.yaml", env!("CARGO_MANIFEST_DIR"));
+    let plan = printed(&on_setup(&path));
+    for words in [
+        "default/ray,",
+        "Outcome   4 nodes: 1 from NodePool cpu, 3 from NodePool gpu",
+        "1×role-1",
+        "1×role-2",
+    ] {
+        assert!(plan.contains(words), "{words}\n{plan}");
+    }
+    let all = std::fs::read_to_string(path).unwrap();
+    let (three, _) = all.rsplit_once("---").unwrap();
+    let two = format!("{all}\n---\n{}", all.replace("group-name: ray", "group-name: another"));
+    for (name, text, words) in [
+        (
+            "missing",
+            three,
+            "document 1: pod group ray lacks 1 pod: the files have 3, and its total count is 4",
+        ),
+        ("two", two.as_str(), "more than one Workload to plan for, another and ray; plan them one by one"),
+    ] {
+        let output = on_setup(Scratch::new(name, text).path());
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{message}");
+        assert!(message.contains(words), "{message}");
+    }
+}
+
+#[test]
+fn a_job_that_allows_it_is_planned_with_fewer_pods_where_quota_is_short() {
+    let queues = std::fs::read_to_string(example("flavors.yaml")).unwrap();
+    let short = Scratch::new(
+        "short",
+        &queues.replace("nvidia.com/gpu, nominalQuota: 64", "nvidia.com/gpu, nominalQuota: 3"),
+    );
+    let job = std::fs::read_to_string(example("job.yaml")).unwrap();
+    let named = "  name: four-gpus\n";
+    let annotation = format!("{named}  annotations: {{{}: \"2\"}}\n", setu::names::MIN_PARALLELISM);
+    let job = Scratch::new("fewer", &job.replacen(named, &annotation, 1));
+    let output = Command::new(env!("CARGO_BIN_EXE_setu"))
+        .args(["plan", "-f", &example("nodepools.yaml"), "-f", short.path(), "-f", job.path()])
+        .args(["--config", &example("per-pod.yaml")])
+        .output()
+        .unwrap();
+    let plan = printed(&output);
+    assert!(plan.contains("Outcome   3 nodes: 3 from NodePool gpu-nodepool"), "{plan}");
+    assert!(plan.contains("Note: Kueue would admit 3 of the 4 pods of pod set main"), "{plan}");
 }
 
 #[test]
@@ -473,5 +528,21 @@ fn a_workload_is_found_by_the_kind_of_its_owner_its_plural_and_its_short_name() 
         let found: Vec<String> =
             matches(&all, wanted).into_iter().filter_map(|w| w.metadata.uid.clone()).collect();
         assert_eq!(found, kinds, "{wanted}");
+    }
+}
+
+#[test]
+fn the_workloads_of_a_deployments_pods_are_found_by_its_name() {
+    let owned = |pod: &str| -> Workload {
+        let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": pod});
+        let metadata = json!({"name": format!("pod-{pod}"), "uid": pod, "ownerReferences": [owner]});
+        serde_json::from_value(json!({"metadata": metadata, "spec": {"podSets": [], "queueName": "q"}}))
+            .unwrap()
+    };
+    let pods =
+        ["web-6d5f9c7b8-x2k4p", "web-6d5f9c7b8-9zzqt", "web-api-6d5f9c7b8-x2k4p", "web-0", "web-api-x2k4p"];
+    let all = pods.map(owned);
+    for (wanted, count) in [("deploy/web", 2), ("Deployment/web-api", 1), ("web", 0), ("sts/web", 0)] {
+        assert_eq!(matches(&all, wanted).len(), count, "{wanted}");
     }
 }

@@ -129,6 +129,14 @@ impl Stage {
     }
 }
 
+/// The status of a NodeClass that is ready, or not.
+fn class_ready(status: &str) -> Value {
+    let ready = json!({
+        "type": "Ready", "status": status, "reason": "Test", "message": "", "lastTransitionTime": world::START,
+    });
+    json!({"status": {"conditions": [ready]}})
+}
+
 /// Plays in virtual time. Returns the `/metrics` page afterwards.
 fn played(policy: &str, play: impl AsyncFnOnce(&mut Stage)) -> String {
     let recorder = metrics::recorder().unwrap();
@@ -260,6 +268,34 @@ fn raising_the_limit_of_a_later_tier_wakes_a_gang_that_waits_for_it() {
         tokio::time::sleep(Duration::from_secs(20)).await;
         let raised = json!({"spec": {"limits": {"nodes": "3"}}});
         stage.admin.merge(&kinds::NODE_POOL, "", "second", &raised).unwrap();
+        stage.until_woken().await;
+        stage.until("it runs", |s| s.is_admitted("train")).await;
+    });
+}
+
+#[test]
+fn a_gang_whose_first_tier_is_not_ready_is_woken_when_a_node_leaves_the_full_pool_of_its_second() {
+    let policy = "defaults: {managedResources: [nvidia.com/gpu], \
+                  tiers: [{name: first, nodePoolName: gates}, {name: second, nodePoolName: second}]}";
+    played(policy, async |stage| {
+        let mut class = (*stage.admin.list(&kinds::KWOK_NODE_CLASS)[0]).clone();
+        class["metadata"] = json!({"name": "second"});
+        stage.admin.create(&kinds::KWOK_NODE_CLASS, class).unwrap();
+        let mut second = (*stage.admin.list(&kinds::NODE_POOL)[0]).clone();
+        second["metadata"] = json!({"name": "second"});
+        second["spec"]["limits"] = json!({"nodes": "2"});
+        second["spec"]["template"]["spec"]["nodeClassRef"]["name"] = json!("second");
+        stage.admin.create(&kinds::NODE_POOL, second).unwrap();
+        stage.occupy("second");
+        let is_ready = |s: &Stage| world::is(&s.admin.list(&kinds::NODE_CLAIM)[0], "Initialized");
+        stage.until("the other node is ready", is_ready).await;
+        stage.admin.merge_status(&kinds::KWOK_NODE_CLASS, "", ID, &class_ready("False")).unwrap();
+        let _setu = stage.start();
+        stage.submit("train", 2, "2s");
+        stage.until_message("train", "NodePool second has a limit of 2 nodes").await;
+        assert!(stage.message("train").contains("NodeClassReady"), "{}", stage.message("train"));
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        stage.admin.delete(&kinds::NODE_CLAIM, "", "another", Preconditions::default()).unwrap();
         stage.until_woken().await;
         stage.until("it runs", |s| s.is_admitted("train")).await;
     });
@@ -934,19 +970,13 @@ fn a_gang_queued_behind_a_refused_one_starts_within_a_second() {
 #[test]
 fn a_deadline_does_not_end_a_gang_whose_node_pool_became_ready_behind_a_silent_watch() {
     played("defaults: {deadlines: {gang: 2m}}", async |stage| {
-        let class = |status: &str| {
-            let ready = json!({
-                "type": "Ready", "status": status, "reason": "Test", "message": "", "lastTransitionTime": world::START,
-            });
-            json!({"status": {"conditions": [ready]}})
-        };
         tokio::time::sleep(Duration::from_secs(1)).await;
-        stage.admin.merge_status(&kinds::KWOK_NODE_CLASS, "", ID, &class("False")).unwrap();
+        stage.admin.merge_status(&kinds::KWOK_NODE_CLASS, "", ID, &class_ready("False")).unwrap();
         let _setu = stage.start();
         stage.submit("train", 2, "1h");
         stage.until_message("train", "NodeClassReady").await;
         stage.cluster.server.freeze(0);
-        stage.admin.merge_status(&kinds::KWOK_NODE_CLASS, "", ID, &class("True")).unwrap();
+        stage.admin.merge_status(&kinds::KWOK_NODE_CLASS, "", ID, &class_ready("True")).unwrap();
         tokio::time::sleep(Duration::from_secs(150)).await;
         let journal = stage.workload("train").unwrap()["metadata"]["annotations"].to_string();
         assert!(!journal.contains("NotPlannable"), "{journal}");

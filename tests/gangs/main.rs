@@ -28,6 +28,7 @@ mod swaps;
 mod traced;
 mod train;
 mod uninstall;
+mod unserved;
 mod upgrade;
 mod waits;
 mod world;

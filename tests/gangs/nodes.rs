@@ -3,7 +3,11 @@
 
 use crate::world;
 use serde_json::{Value, json};
+use setu::cli::cluster::{ClusterObjects, ClusterReader, Scope};
+use setu::cli::find;
+use setu::cli::render::explanation;
 use setu::sim::cluster::{Setu, SimCluster, Start};
+use setu::sim::scenario;
 use setu::telemetry::metrics;
 use setu_sim::api::{Preconditions, User, kinds};
 use std::sync::Arc;
@@ -12,7 +16,7 @@ use std::time::Duration;
 const ID: &str = "nodes";
 
 struct Stage {
-    _cluster: SimCluster,
+    cluster: SimCluster,
     admin: User,
     setu: Setu,
 }
@@ -23,7 +27,7 @@ impl Stage {
         let defaults = format!("defaults: {{strategy: {{bufferTime: 1m}}{policy}}}");
         let (mut cluster, admin) = world::cluster(ID, world::policy(&defaults));
         let setu = cluster.start_setu(&Start::default());
-        Self { _cluster: cluster, admin, setu }
+        Self { cluster, admin, setu }
     }
 
     /// Submits a gang of two pods with these tolerations, and waits until its nodes are up.
@@ -41,6 +45,19 @@ impl Stage {
 
     fn message(&self) -> String {
         self.admin.list(&kinds::WORKLOAD)[0]["status"]["admissionChecks"][0]["message"].to_string()
+    }
+
+    /// What `setu explain` prints of the gang.
+    async fn explained(&self) -> String {
+        let reader = ClusterReader {
+            client: self.cluster.client("admin"),
+            scope: Scope::Namespace(ID.to_owned()),
+            controller_name: scenario::controller_name_of(ID),
+        };
+        let read = find::read(&reader, "gang").await.unwrap();
+        let objects = ClusterObjects { now: self.cluster.clock.now(), ..read };
+        let gangs = find::gangs(&reader, &objects, "gang").await.unwrap();
+        anstream::adapter::strip_str(&explanation::explain(&gangs[0], objects.now)).to_string()
     }
 
     fn is_admitted(&self) -> bool {
@@ -190,27 +207,37 @@ async fn each_recreated_pod_that_stays_unbound_after_admission_is_reported() {
     assert!(page.lines().any(|line| line == "setu_gangs_with_unbound_pods 1"), "{page}");
 }
 
-/// A gang of two pods with two devices each by a ResourceClaimTemplate, on nodes with this weather.
-async fn gang_with_devices(policy: &str, rules: &Value) -> Stage {
+/// A gang of two pods with two devices each by a ResourceClaimTemplate that does not exist yet, on nodes with this weather.
+fn gang_without_template(policy: &str, rules: &Value) -> Stage {
     let entry = "{deviceClass: gpu.example.com, driver: gpu.example.com, perNode: 2}";
     let stage = Stage::new(&format!(", devices: [{entry}]{policy}"));
     world::weather(&stage.admin, rules);
-    let exactly = json!({"deviceClassName": "gpu.example.com", "allocationMode": "ExactCount", "count": 2});
     let class = json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "gpu.example.com"}, "spec": {},
     });
     stage.admin.create(&kinds::DEVICE_CLASS, class).unwrap();
-    let template = json!({
-        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
-        "metadata": {"namespace": ID, "name": "two"},
-        "spec": {"spec": {"devices": {"requests": [{"name": "gpus", "exactly": exactly}]}}},
-    });
-    stage.admin.create(&kinds::RESOURCE_CLAIM_TEMPLATE, template).unwrap();
     let mut job = world::job(ID, "gang", 2, Some("20m"));
     let spec = &mut job["spec"]["template"]["spec"];
     spec["resourceClaims"] = json!([{"name": "gpus", "resourceClaimTemplateName": "two"}]);
     spec["containers"][0]["resources"] = json!({"requests": {"cpu": "1"}, "claims": [{"name": "gpus"}]});
     stage.admin.create(&kinds::JOB, job).unwrap();
+    stage
+}
+
+/// Its template.
+fn template() -> Value {
+    let exactly = json!({"deviceClassName": "gpu.example.com", "allocationMode": "ExactCount", "count": 2});
+    json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
+        "metadata": {"namespace": ID, "name": "two"},
+        "spec": {"spec": {"devices": {"requests": [{"name": "gpus", "exactly": exactly}]}}},
+    })
+}
+
+/// The same gang with its template, once its nodes are up.
+async fn gang_with_devices(policy: &str, rules: &Value) -> Stage {
+    let stage = gang_without_template(policy, rules);
+    stage.admin.create(&kinds::RESOURCE_CLAIM_TEMPLATE, template()).unwrap();
     let up = |s: &Stage| s.claims().iter().filter(|claim| world::is(claim, "Initialized")).count() == 2;
     stage.until("its nodes are up", up).await;
     stage
@@ -229,12 +256,32 @@ async fn gang_with_device_claims_is_admitted_once_drivers_have_published_the_dev
         |s: &Stage| s.message().contains("driver gpu.example.com to publish its ResourceSlices, on node");
     stage.until("it waits for the driver", waits).await;
     assert!(stage.admin.list(&kinds::RESOURCE_SLICE).is_empty() && !stage.is_admitted());
+    let explained = stage.explained().await;
+    for slot in 0..2 {
+        let waits = format!(
+            "slot {slot:<3} waits for driver gpu.example.com to publish its ResourceSlices, on node setu-"
+        );
+        assert!(explained.contains(&waits), "{explained}");
+    }
     stage.until("its pods run", |s| s.running() == 2).await;
     assert_eq!(stage.admin.list(&kinds::RESOURCE_SLICE).len(), 2);
 
     stage.admin.delete(&kinds::JOB, ID, "gang", Preconditions::default()).unwrap();
     let gone = |s: &Stage| s.claims().is_empty() && s.admin.list(&kinds::RESOURCE_SLICE).is_empty();
     stage.until("its nodes are gone", gone).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn gang_gets_its_nodes_within_a_minute_after_a_missing_template_is_created() {
+    let stage = gang_without_template("", &json!([{"devices": {"gpu.example.com": 2}}]));
+    tokio::time::sleep(Duration::from_mins(3)).await;
+    let missing = "uses ResourceClaimTemplate two, which does not exist; create it";
+    assert!(stage.message().contains(missing) && stage.claims().is_empty(), "{}", stage.message());
+    stage.admin.create(&kinds::RESOURCE_CLAIM_TEMPLATE, template()).unwrap();
+    // Kueue needs a moment to reserve quota again.
+    tokio::time::sleep(Duration::from_secs(75)).await;
+    assert_eq!(stage.claims().len(), 2, "{}", stage.message());
+    stage.until("its pods run", |s| s.is_admitted() && s.running() == 2).await;
 }
 
 #[tokio::test(start_paused = true)]

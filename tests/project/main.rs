@@ -4,6 +4,7 @@
 
 mod charts;
 mod docs;
+mod frameworks;
 mod generated;
 mod image;
 mod k9s;

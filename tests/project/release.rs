@@ -1,5 +1,5 @@
 //! What a release attaches: archives, SBOMs, checksums and the krew manifest fit each other, and the workflow makes
-//! what the script packs.
+//! what the script packs. And what its documents say: the script that names the owner satisfies the workflow.
 
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -155,4 +155,97 @@ fn the_workflow_builds_every_platform_that_is_packed() {
         let vendor = if system == "linux" { "unknown-linux-musl" } else { "apple-darwin" };
         assert_eq!(target, format!("{processor}-{vendor}"), "{platform}");
     }
+}
+
+/// A copy of the scripts and of the files that name the owner.
+fn copied(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).unwrap();
+    let copy = "tar -cf - .ci .github/CODEOWNERS README.md charts docs examples | tar -xf - -C \"$0\"";
+    let mut bash = Command::new("bash");
+    bash.current_dir(root()).args(["-eo", "pipefail", "-c", copy]).arg(&folder);
+    assert!(bash.status().unwrap().success(), "{copy}");
+    folder
+}
+
+/// Runs a script of a copy. Returns whether it succeeded, and what it printed.
+fn run(folder: &Path, script: &str, arguments: &[&str]) -> (bool, String) {
+    let output = Command::new(folder.join(script)).args(arguments).output().unwrap();
+    let text = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap()).concat();
+    (output.status.success(), text)
+}
+
+#[test]
+fn a_published_copy_of_the_documents_satisfies_the_workflow() {
+    let workflow = yaml(&fs::read_to_string(root().join(".github/workflows/release.yml")).unwrap());
+    let steps = workflow["jobs"]["tested"]["steps"].as_array().unwrap();
+    assert!(steps.iter().any(|step| step["run"] == "bash .ci/published"), "{steps:?}");
+    let folder = copied("published");
+    let read = |file: &str| fs::read_to_string(folder.join(file)).unwrap();
+    // A later release, or a repository that has moved, publishes once more.
+    for (owner, version) in [("example", "1.2.3"), ("an-other", "2.0.10")] {
+        let (succeeded, text) = run(&folder, ".ci/publish", &[owner, version]);
+        assert!(succeeded, "{text}");
+        let (succeeded, text) = run(&folder, ".ci/published", &[]);
+        assert!(succeeded, "{text}");
+        let chart = format!("oci://ghcr.io/{owner}/setu/charts");
+        let install =
+            format!("helm install setu {chart}/setu --version {version} --namespace kueue-system\n");
+        let readme = format!("\n```sh\n{install}kubectl wait admissioncheck/");
+        let image = format!("ghcr.io/{owner}/setu:{version} ");
+        for (file, words) in [
+            ("README.md", &readme),
+            ("docs/install.md", &install),
+            ("docs/supply-chain.md", &image),
+            ("docs/gitops.md", &format!("{chart}/setu\n    targetRevision: {version}\n")),
+            ("examples/terraform/setu.tf", &chart),
+            (".github/CODEOWNERS", &format!("* @{owner}\n")),
+        ] {
+            assert!(read(file).contains(words), "{file} does not say {words}");
+        }
+    }
+    let documents = ["README.md", "docs/install.md", "docs/supply-chain.md", "docs/eks.md"];
+    let mut prose = Command::new("python3");
+    prose.current_dir(&folder).arg(".ci/prose").args(documents);
+    assert!(prose.status().unwrap().success(), "a published document breaks the house style");
+}
+
+#[test]
+fn a_document_from_before_the_first_release_is_found() {
+    let folder = copied("unpublished");
+    assert!(run(&folder, ".ci/publish", &["example", "1.2.3"]).0);
+    for (file, line) in [
+        ("README.md", "No image is published yet."),
+        ("docs/faq.md", "Replace `OWNER`."),
+        ("charts/setu/README.md", "oci://ghcr.io/OWNER/setu"),
+        ("examples/terraform/setu.tf", "# ghcr.io/OWNER/setu"),
+        (".github/CODEOWNERS", "* @OWNER"),
+    ] {
+        let path = folder.join(file);
+        let published = fs::read_to_string(&path).unwrap();
+        fs::write(&path, format!("{published}{line}\n")).unwrap();
+        let (succeeded, text) = run(&folder, ".ci/published", &[]);
+        assert!(!succeeded && text.contains(file) && text.contains(line), "{file}: {text}");
+        fs::write(&path, published).unwrap();
+    }
+    fs::remove_file(folder.join("README.md")).unwrap();
+    assert!(!run(&folder, ".ci/published", &[]).0, "a file that is missing is not missed");
+}
+
+#[test]
+fn a_wrong_owner_or_version_changes_no_document() {
+    let folder = copied("refused");
+    let before = fs::read(folder.join("README.md")).unwrap();
+    for (arguments, words) in [
+        (&["example"][..], "it takes an owner and a version"),
+        (&["Example", "1.2.3"][..], "Example is no owner"),
+        (&["a/b", "1.2.3"][..], "a/b is no owner"),
+        (&["example", "v1.2.3"][..], "v1.2.3 is no version such as 1.2.3"),
+        (&["example", "1.2"][..], "1.2 is no version such as 1.2.3"),
+    ] {
+        let (succeeded, text) = run(&folder, ".ci/publish", arguments);
+        assert!(!succeeded && text.contains(words), "{arguments:?}: {text}");
+    }
+    assert_eq!(fs::read(folder.join("README.md")).unwrap(), before);
 }

@@ -69,6 +69,22 @@ fn jobs_that_compile_third_party_code_have_no_write_permission() {
     assert!(compiling > 4, "{compiling} jobs compile");
 }
 
+#[test]
+fn chart_testing_takes_its_charts_from_one_place() {
+    let config: Value =
+        serde_yaml::from_str(&fs::read_to_string(root().join(".github/ct.yaml")).unwrap()).unwrap();
+    let mut lints = 0;
+    for (name, job) in jobs() {
+        let runs = steps(&job).iter().filter_map(|step| step["run"].as_str());
+        for run in runs.filter(|run| run.contains("ct lint ")) {
+            // It refuses both together.
+            assert!(run.contains("--all") != config["charts"].is_array(), "{name}: {run}");
+            lints += 1;
+        }
+    }
+    assert!(lints > 0, "no workflow lints the chart");
+}
+
 /// A folder with the inspecting script, a Dockerfile, and programs that come first in the PATH.
 fn prepared(name: &str, dockerfile: &str, programs: &[(&str, &str)]) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -195,4 +211,16 @@ fn a_chart_is_released_only_with_the_images_name_and_digest() {
         images[1],
         serde_json::json!({"name": "setu", "image": "registry.example/owner/setu:1.2.3@sha256:0f"})
     );
+}
+
+#[test]
+fn every_set_of_versions_is_run_nightly() {
+    let jobs = jobs();
+    let (_, job) = jobs.iter().find(|(name, _)| name == "nightly.yml: versions").unwrap();
+    let script = "bash tests/e2e/versions.sh ";
+    let run = steps(job).iter().find_map(|step| step["run"].as_str()?.strip_prefix(script)).unwrap();
+    let sets = fs::read_to_string(root().join("tests/e2e/src/versions.rs")).unwrap();
+    let sets = sets.split("    StackVersions { name: \"").skip(1).filter_map(|rest| rest.split('"').next());
+    let others: Vec<&str> = sets.filter(|set| !set.is_empty()).collect();
+    assert_eq!(run.split(' ').collect::<Vec<_>>(), others, "the usual set is run on each change");
 }

@@ -35,6 +35,18 @@ pub const DEFAULT_CHECK: &str = "karpenter-provision";
 pub const QUEUE: &str = "kueue.x-k8s.io/queue-name";
 /// Kueue: label of a Job that limits, in seconds, how long its Workload runs.
 pub const MAX_EXECUTION: &str = "kueue.x-k8s.io/max-exec-time-seconds";
+/// Kueue: annotation of a Job with the least number of its pods that Kueue may admit instead of all.
+pub const MIN_PARALLELISM: &str = "kueue.x-k8s.io/job-min-parallelism";
+/// Kueue: annotation or label of a pod that names its group. The group's Workload has the same name.
+pub const POD_GROUP: &str = "kueue.x-k8s.io/pod-group-name";
+/// Kueue: annotation of such a pod with the number of pods in its group.
+pub const POD_GROUP_TOTAL: &str = "kueue.x-k8s.io/pod-group-total-count";
+/// Kueue: annotation of such a pod. With `"true"`, Kueue takes all pods of the group to be like the first.
+pub const POD_GROUP_FAST: &str = "kueue.x-k8s.io/pod-group-fast-admission";
+/// Kueue: annotation of such a pod with the name of its pod set.
+pub const POD_ROLE: &str = "kueue.x-k8s.io/role-hash";
+/// KubeRay: annotation of a RayCluster or RayJob. With `"true"`, Redis keeps the state of the head.
+pub const RAY_FAULT_TOLERANCE: &str = "ray.io/ft-enabled";
 /// Kueue: `spec.controllerName` of the checks that send a Workload's pods to another cluster.
 pub const MULTIKUEUE: &str = "kueue.x-k8s.io/multikueue";
 /// Kueue: annotation of every Workload that it creates for a Job which may grow and shrink while it runs.

@@ -34,6 +34,8 @@ pub enum Denial {
     Events,
     /// Reads of DeviceClasses.
     DeviceClasses,
+    /// Reads of DeviceClasses, because they are not served.
+    NoDeviceClasses,
 }
 
 impl Denial {
@@ -54,7 +56,9 @@ impl Denial {
             Self::NodePatches => *method == Method::PATCH && of(kinds::NODE.plural),
             Self::Journals => *method == Method::PATCH && of(kinds::WORKLOAD.plural) && !status,
             Self::Verdicts => *method == Method::PATCH && of(kinds::WORKLOAD.plural) && status,
-            Self::DeviceClasses => *method == Method::GET && of(kinds::DEVICE_CLASS.plural),
+            Self::DeviceClasses | Self::NoDeviceClasses => {
+                *method == Method::GET && of(kinds::DEVICE_CLASS.plural)
+            }
             Self::Events => *method != Method::GET && of(kinds::EVENT.plural),
         }
     }
@@ -63,6 +67,7 @@ impl Denial {
     const fn code(self) -> StatusCode {
         match self {
             Self::Webhook => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::NoDeviceClasses => StatusCode::NOT_FOUND,
             _ => StatusCode::FORBIDDEN,
         }
     }
@@ -137,6 +142,7 @@ mod tests {
             (Denial::NodePatches, vec![8]),
             (Denial::NodeDeletes, vec![9]),
             (Denial::DeviceClasses, vec![10]),
+            (Denial::NoDeviceClasses, vec![10]),
         ] {
             let denials = Denials::default();
             denials.begin(denial);

@@ -1,7 +1,7 @@
 //! The admission that a plan starts from: Kueue's own, or the one that Kueue would probably make.
 //!
 //! Rule: the output states what is assumed. The first flavor of a queue that fits the labels and quota of the
-//! pods is assigned, as Kueue does in an empty queue.
+//! pods is assigned, as Kueue does in an empty queue. If none has quota for all pods, it may be for fewer of them.
 
 use super::objects::Objects;
 use crate::api::pod::ResourceList;
@@ -11,6 +11,7 @@ use crate::api::workload::{Admission, PodSet, PodSetAssignment, WorkloadStatus};
 use crate::api::{ClusterQueue, ResourceFlavor, Workload};
 use crate::cli::CliError;
 use crate::names;
+use crate::plan::demand;
 use crate::plan::resources::{self, Defaults};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -28,6 +29,23 @@ pub struct Admitted {
     pub queue_is_made_up: bool,
     /// Whether the flavors are a guess, because Kueue has not reserved quota.
     pub is_guess: bool,
+}
+
+impl Admitted {
+    /// Notes on the pod sets of which Kueue would not admit all pods.
+    pub fn fewer(&self) -> Vec<String> {
+        let note = |set: &PodSet| {
+            let granted = demand::granted(&self.workload, set);
+            (granted < set.count).then(|| {
+                format!(
+                    "Kueue would admit {granted} of the {} pods of pod set {}, as no flavor has quota for all of them",
+                    set.count, set.name
+                )
+            })
+        };
+        let guessed = self.workload.spec.pod_sets.iter().filter(|_| self.is_guess);
+        guessed.filter_map(note).collect()
+    }
 }
 
 /// Admits the Workload, unless Kueue has. Checks with this `spec.controllerName` are Setu's.
@@ -144,19 +162,31 @@ struct FlavorChoice<'a> {
 }
 
 impl FlavorChoice<'_> {
-    /// Assigns flavors to every pod set.
+    /// Assigns flavors to every pod set: for all of its pods, or where quota is short, for the most that Kueue would admit.
     fn assign_all(&self, objects: &Objects, workload: &Workload) -> Result<Vec<PodSetAssignment>, CliError> {
         let limit_ranges =
             &objects.limit_ranges_of(workload.metadata.namespace.as_deref().unwrap_or_default());
         let defaults = Defaults { limit_ranges, runtime_classes: &objects.plan.runtime_classes };
-        let assignment = |set: &PodSet| {
+        let mut sets = Vec::new();
+        for set in &workload.spec.pod_sets {
             let each = resources::of_pod(&set.template.spec, defaults)
                 .map_err(|e| CliError::Invalid(format!("pod set {}: {e}", set.name)))?;
-            let total = resources::times(&each, u32::try_from(set.count).unwrap_or(0));
-            let flavors = self.assign(set, &total)?;
-            Ok(PodSetAssignment { name: set.name.clone(), flavors, ..PodSetAssignment::default() })
+            sets.push((set, each));
+        }
+        // Kueue takes pods away step by step, from each pod set in proportion to what it can spare.
+        let steps: i64 = sets.iter().map(|(set, _)| spare(set)).sum();
+        let after = |step: i64| -> Result<Vec<PodSetAssignment>, CliError> {
+            let assignment = |(set, each): &(&PodSet, ResourceList)| {
+                let fewer = spare(set).saturating_mul(step).checked_div(steps).unwrap_or(0);
+                let count = set.count.saturating_sub(i32::try_from(fewer).unwrap_or(0));
+                let total = resources::times(each, u32::try_from(count).unwrap_or(0));
+                let flavors = self.assign(set, &total)?;
+                let count = (count < set.count).then_some(count);
+                Ok(PodSetAssignment { name: set.name.clone(), flavors, count, ..PodSetAssignment::default() })
+            };
+            sets.iter().map(assignment).collect()
         };
-        workload.spec.pod_sets.iter().map(assignment).collect()
+        after(0).or_else(|full| (1..=steps).find_map(|step| after(step).ok()).ok_or(full))
     }
 
     /// Assigns a flavor to each resource that the pods request in total.
@@ -229,6 +259,12 @@ impl FlavorChoice<'_> {
     }
 }
 
+/// How many of its pods a pod set can do without.
+fn spare(set: &PodSet) -> i64 {
+    let least = set.min_count.unwrap_or(set.count);
+    i64::from(set.count.saturating_sub(least).max(0))
+}
+
 /// Whether a group has quota of a resource.
 fn covers(group: &ResourceGroup, key: &str) -> bool {
     group.flavors.iter().flat_map(|f| &f.resources).any(|q| q.name == key)
@@ -242,4 +278,57 @@ fn has_quota(flavor: &FlavorQuotas, total: &ResourceList) -> bool {
 
 fn first(flavors: &[Arc<ResourceFlavor>]) -> Option<&str> {
     flavors.first().and_then(|f| f.metadata.name.as_deref())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::plan::manifest;
+    use serde_json::Value;
+
+    /// The admission of a Job with four pods of two CPUs each, in a queue with this quota of CPU.
+    fn admitted(quota: u32, annotations: &Value) -> Result<Admitted, CliError> {
+        let containers = json!([{"name": "main", "resources": {"requests": {"cpu": "2"}}}]);
+        let job = json!({
+            "kind": "Job", "metadata": {"name": "train", "annotations": annotations},
+            "spec": {"parallelism": 4, "template": {"spec": {"containers": containers}}},
+        });
+        let resources = json!([{"name": "cpu", "nominalQuota": quota.to_string()}]);
+        let queue = json!({"resourceGroups": [{"flavors": [{"name": "any", "resources": resources}]}]});
+        let queue = ClusterQueue::new("training", serde_json::from_value(queue).unwrap());
+        let mut objects = Objects::default();
+        objects.plan.cluster_queues.push(Arc::new(queue));
+        objects.workload = Some(manifest::workload(job, &[]).unwrap());
+        admit(&objects, None, None, names::CONTROLLER_NAME)
+    }
+
+    #[test]
+    fn where_quota_is_short_the_most_pods_are_planned_that_kueue_would_admit() {
+        let two_are_enough = json!({(names::MIN_PARALLELISM): "2"});
+        for (quota, granted) in [(8, None), (7, Some(3)), (4, Some(2))] {
+            let admitted = admitted(quota, &two_are_enough).unwrap();
+            assert_eq!(
+                admitted.workload.admission().unwrap().pod_set_assignments[0].count,
+                granted,
+                "{quota}"
+            );
+            let words = |granted: i32| {
+                format!(
+                    "Kueue would admit {granted} of the 4 pods of pod set main, as no flavor has quota for all of them"
+                )
+            };
+            assert_eq!(admitted.fewer(), granted.map(words).into_iter().collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn without_quota_for_the_fewest_pods_that_the_job_allows_there_is_no_plan() {
+        for (quota, annotations) in [(3, json!({(names::MIN_PARALLELISM): "2"})), (7, json!({}))] {
+            let refused = admitted(quota, &annotations).err().unwrap().to_string();
+            assert!(
+                refused.contains(&format!("any has a nominal quota of {quota} cpu and it requests 8")),
+                "{refused}"
+            );
+        }
+    }
 }

@@ -2,10 +2,12 @@
 
 use super::admission::Admitted;
 use super::objects::Objects;
-use crate::api::{NodeClaim, Workload};
+use crate::api::Workload;
+use crate::gang::identity::gang_of;
 use crate::plan::gates::inflight::InflightNodes;
 use crate::plan::market::Market;
 use crate::plan::offering::Offering;
+use crate::plan::pool_claims::PoolClaims;
 use crate::plan::shape::Shape;
 use crate::plan::volumes::Storage;
 use crate::plan::{Cluster, Edited, PlanObjects, PlanRequest};
@@ -21,7 +23,7 @@ pub struct Inputs {
     namespace_labels: BTreeMap<String, String>,
     limit_ranges: Vec<Arc<LimitRange>>,
     storage: Storage,
-    pool_claims: Vec<Arc<NodeClaim>>,
+    pool_claims: PoolClaims,
     shapes: Vec<Shape>,
     inflight: InflightNodes,
     predecessors: Vec<Arc<Workload>>,
@@ -45,7 +47,7 @@ impl Inputs {
             namespace_labels: objects.labels_of(namespace),
             limit_ranges: objects.limit_ranges_of(namespace),
             storage: objects.storage_of(namespace),
-            pool_claims: objects.node_claims.clone(),
+            pool_claims: PoolClaims::of(objects.node_claims.iter().cloned(), gang_of),
             shapes: objects.shapes(),
             inflight: objects.inflight(workload),
             predecessors: objects.predecessors(workload),

@@ -1,12 +1,18 @@
 //! Builds the Workload that Kueue would create for a Job, a RayJob or any other kind that Kueue makes Workloads of.
 
 use super::indirect;
-use super::pod_sets::{framework, listed, text};
+use super::pod_sets::{annotation, framework, label, listed, text};
 use super::spark;
 use crate::api::Workload;
+use crate::api::pod::ResourceList;
 use crate::cli::frameworks::{Framework, PodsIn, WorkloadOf};
 use crate::names;
+use crate::plan::resources;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::{Value, json};
+
+/// What KubeRay's Job requests that removes the state of a RayCluster from Redis.
+const REDIS_CLEANUP: [(&str, &str); 2] = [("cpu", "200m"), ("memory", "256Mi")];
 
 /// Whether this is a Workload, or an object that Kueue would make one of. Kueue leaves a Deployment or a StatefulSet alone that
 /// names no queue.
@@ -19,28 +25,38 @@ pub fn is_workload(manifest: &Value) -> bool {
 /// Reads a Workload, or builds the one that Kueue would create. The runtimes are those that a TrainJob may name.
 pub fn workload(manifest: Value, runtimes: &[Value]) -> Result<Workload, String> {
     let kind = text(&manifest, "/kind").to_owned();
-    let read =
-        |value: Value| serde_json::from_value(value).map_err(|e| format!("{kind} cannot be read: {e}"));
     if kind == "Workload" {
-        return read(manifest).and_then(checked);
+        return read(&kind, manifest);
     }
     let framework = framework(&manifest)
         .ok_or_else(|| format!("Kueue makes no Workload of kind {kind}; see docs/frameworks.md"))?;
-    let metadata = |key: &str| manifest.pointer(&format!("/metadata/{key}")).cloned();
-    let seconds = label(&manifest, names::MAX_EXECUTION).and_then(|text| text.as_str()?.parse::<u32>().ok());
-    let made = read(json!({
+    let name = manifest.pointer("/metadata/name").cloned().unwrap_or_else(|| json!("unnamed"));
+    let mut made = with_pod_sets(&manifest, &name, &pod_sets(framework, &manifest, runtimes)?)?;
+    match framework.kind {
+        "Job" => allow_fewer(&mut made, &manifest)?,
+        "RayCluster" | "RayJob" => count_cleanup(&mut made, &manifest),
+        _ => {}
+    }
+    Ok(made)
+}
+
+/// The Workload of this name that Kueue would create for an object, with these pod sets.
+pub fn with_pod_sets(manifest: &Value, name: &Value, pod_sets: &[Value]) -> Result<Workload, String> {
+    let namespace = manifest.pointer("/metadata/namespace").cloned();
+    let seconds = label(manifest, names::MAX_EXECUTION).and_then(|text| text.as_str()?.parse::<u32>().ok());
+    let made = json!({
         "metadata": {
-            "name": metadata("name").unwrap_or_else(|| json!("unnamed")),
-            "namespace": metadata("namespace").unwrap_or_else(|| json!("default")),
-            "annotations": copied(&manifest),
+            "name": name,
+            "namespace": namespace.unwrap_or_else(|| json!("default")),
+            "annotations": copied(manifest),
         },
         "spec": {
-            "podSets": pod_sets(framework, &manifest, runtimes)?,
-            "queueName": label(&manifest, names::QUEUE).cloned().unwrap_or_else(|| json!("")),
+            "podSets": pod_sets,
+            "queueName": label(manifest, names::QUEUE).cloned().unwrap_or_else(|| json!("")),
             "maximumExecutionTimeSeconds": seconds,
         },
-    }))?;
-    checked(made)
+    });
+    read(text(manifest, "/kind"), made)
 }
 
 /// A note that Kueue would make more Workloads like the planned one; `None` if it would not.
@@ -57,8 +73,10 @@ pub fn alike(manifest: &Value) -> Option<String> {
     })
 }
 
-/// Sets the default namespace, and refuses negative pod counts.
-fn checked(mut workload: Workload) -> Result<Workload, String> {
+/// Reads a Workload that was made of this kind. Sets the default namespace, and refuses negative pod counts.
+fn read(kind: &str, value: Value) -> Result<Workload, String> {
+    let read = serde_json::from_value::<Workload>(value);
+    let mut workload = read.map_err(|e| format!("{kind} cannot be read: {e}"))?;
     workload.metadata.namespace.get_or_insert_with(|| "default".to_owned());
     match workload.spec.pod_sets.iter().find(|set| set.count < 0) {
         None => Ok(workload),
@@ -66,8 +84,36 @@ fn checked(mut workload: Workload) -> Result<Workload, String> {
     }
 }
 
-fn label<'v>(manifest: &'v Value, key: &str) -> Option<&'v Value> {
-    manifest.pointer("/metadata/labels")?.get(key)
+/// Lets Kueue admit fewer pods of a Job than all, if the Job allows that.
+fn allow_fewer(made: &mut Workload, job: &Value) -> Result<(), String> {
+    let stated = annotation(job, names::MIN_PARALLELISM);
+    for set in made.spec.pod_sets.iter_mut().filter(|_| !stated.is_empty()) {
+        let least = stated.parse::<i32>().ok().filter(|least| (1..set.count).contains(least));
+        set.min_count = Some(least.ok_or_else(|| {
+            format!(
+                "the Job has the annotation {}: {stated:?}; Kueue takes a whole number of 1 or more, below the Job's {} pods",
+                names::MIN_PARALLELISM,
+                set.count
+            )
+        })?);
+    }
+    Ok(())
+}
+
+/// Raises what the head of a RayCluster requests to what the removal of its state from Redis takes, if Redis keeps its state.
+fn count_cleanup(made: &mut Workload, manifest: &Value) {
+    let options = ["/spec/gcsFaultToleranceOptions", "/spec/rayClusterSpec/gcsFaultToleranceOptions"];
+    let has_options = options.iter().filter_map(|at| manifest.pointer(at)).any(|options| !options.is_null());
+    if !has_options && !annotation(manifest, names::RAY_FAULT_TOLERANCE).eq_ignore_ascii_case("true") {
+        return;
+    }
+    let head = made.spec.pod_sets.first_mut().and_then(|head| head.template.spec.containers.first_mut());
+    if let Some(ray) = head {
+        let cleanup: ResourceList =
+            REDIS_CLEANUP.map(|(name, amount)| (name.to_owned(), Quantity(amount.to_owned()))).into();
+        let requests = ray.resources.get_or_insert_default().requests.get_or_insert_default();
+        *requests = resources::max(requests, &cleanup);
+    }
 }
 
 /// The annotations that Kueue copies from a Job to its Workload and that Setu reads.
@@ -185,6 +231,48 @@ mod tests {
         assert_eq!(counts(job(json!("HTTPMode"))).len(), 2);
         let beside = workload(job(json!("SidecarMode"))).unwrap().spec.pod_sets;
         assert_eq!((beside.len(), beside[0].template.spec.containers.len()), (2, 2));
+    }
+
+    #[test]
+    fn the_head_of_a_ray_cluster_requests_what_the_cleanup_of_redis_takes() {
+        let head = |annotations: Value, options: Value, requests: Value| {
+            let pods =
+                json!({"spec": {"containers": [{"name": "head", "resources": {"requests": requests}}]}});
+            let spec = json!({"headGroupSpec": {"template": pods}, "gcsFaultToleranceOptions": options});
+            let made = workload(
+                json!({"kind": "RayCluster", "metadata": {"annotations": annotations}, "spec": spec}),
+            );
+            let requests = made.unwrap().spec.pod_sets[0].template.spec.containers[0].resources.clone();
+            json!(requests.unwrap().requests)
+        };
+        let (small, large) = (json!({"cpu": "100m"}), json!({"cpu": "4", "memory": "8Gi"}));
+        let cleanup = json!({"cpu": "200m", "memory": "268435456"});
+        let on = json!({(names::RAY_FAULT_TOLERANCE): "True"});
+        assert_eq!(head(json!({}), Value::Null, small.clone()), small);
+        assert_eq!(head(on, Value::Null, small.clone()), cleanup);
+        assert_eq!(head(json!({}), json!({"redisAddress": "r"}), small), cleanup);
+        let most = head(json!({}), json!({}), large);
+        assert_eq!((&most["cpu"], &most["memory"]), (&json!("4"), &json!("8589934592")));
+    }
+
+    #[test]
+    fn a_job_may_state_how_few_of_its_pods_kueue_may_admit() {
+        let job = |least: Value| {
+            let template = json!({"spec": {"containers": []}});
+            let metadata = json!({"annotations": {(names::MIN_PARALLELISM): least}});
+            workload(
+                json!({"kind": "Job", "metadata": metadata, "spec": {"parallelism": 4, "template": template}}),
+            )
+        };
+        let least = |least: Value| job(least).unwrap().spec.pod_sets[0].min_count;
+        assert_eq!((least(json!("3")), least(Value::Null)), (Some(3), None));
+        for wrong in ["0", "4", "all"] {
+            let words = format!(
+                "the Job has the annotation kueue.x-k8s.io/job-min-parallelism: {wrong:?}; Kueue takes a whole number of 1 or \
+                 more, below the Job's 4 pods"
+            );
+            assert_eq!(job(json!(wrong)).unwrap_err(), words);
+        }
     }
 
     #[test]

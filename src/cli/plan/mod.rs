@@ -1,12 +1,14 @@
 //! `setu plan`: what Setu would create for a Workload, and why; in the cluster's terms or from files alone.
 
 mod admission;
+mod documents;
 mod from_cluster;
 mod indirect;
 mod inputs;
 pub mod manifest;
 mod node_class;
 mod objects;
+pub mod pod_group;
 mod pod_sets;
 mod show;
 mod spark;
@@ -95,6 +97,7 @@ impl Args {
         } else {
             let options = plan::option_reports(&cluster, &request).unwrap_or_default();
             let mut view = show::View::new(&admitted, cluster.prices(&policy), &outcome, &options);
+            view.add_notes(admitted.fewer());
             view.add_notes(otherwise(&cluster, &request, &outcome));
             view.add_notes(oversized(&policy.shapes).iter().map(ToString::to_string));
             view.add_notes(absurd_money(&policy.budget));

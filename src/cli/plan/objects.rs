@@ -3,10 +3,10 @@
 //! Rule: an object that cannot be read is an error that names its file and document. Kinds that no plan depends on are
 //! left out.
 
-use super::manifest;
+use super::documents::{self, Document};
 use super::node_class::NodeClass;
 use super::pod_sets::text;
-use crate::api::node_pool::ASSUMED;
+use super::{manifest, pod_group};
 use crate::api::parameters::ProvisioningParametersSpec;
 use crate::api::{
     AdmissionCheck, Cohort, LocalQueue, Namespace, Node, NodeClaim, RawParameters, ResourceClaimTemplate,
@@ -24,9 +24,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{LimitRange, PersistentVolumeClaim};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -65,23 +64,22 @@ pub struct Objects {
 impl Objects {
     /// Reads YAML files.
     pub fn read(files: &[PathBuf]) -> Result<Self, CliError> {
-        let mut read = Vec::new();
-        for path in files {
-            let text = std::fs::read_to_string(path)
-                .map_err(|e| CliError::Invalid(format!("reading {}: {e}", path.display())))?;
-            for (n, document) in (1..).zip(serde_yaml::Deserializer::from_str(&text)) {
-                let place = format!("{}, document {n}", path.display());
-                let value =
-                    Value::deserialize(document).map_err(|e| CliError::Invalid(format!("{place}: {e}")))?;
-                read.extend(items(value).into_iter().map(|item| (item, path, place.clone())));
+        let mut objects = Self::default();
+        // A TrainJob may come before its runtime, and the pods of a group may stand apart.
+        let (runtimes, others): (Vec<_>, Vec<_>) =
+            documents::read(files)?.into_iter().partition(|document| is_runtime(&document.object));
+        objects.runtimes = runtimes.into_iter().map(|document| document.object).collect();
+        let mut groups: BTreeMap<String, (String, Vec<Value>)> = BTreeMap::new();
+        for Document { object, path, place } in others {
+            if let Some(group) = pod_group::name(&object) {
+                groups.entry(group.to_owned()).or_insert((place, Vec::new())).1.push(object);
+            } else {
+                objects.take(object, path).map_err(|e| CliError::Invalid(format!("{place}: {e}")))?;
             }
         }
-        let mut objects = Self::default();
-        // A TrainJob may come before its runtime.
-        let (runtimes, others): (Vec<_>, Vec<_>) = read.into_iter().partition(|(v, ..)| is_runtime(v));
-        objects.runtimes = runtimes.into_iter().map(|(runtime, ..)| runtime).collect();
-        for (value, path, place) in others {
-            objects.take(value, path).map_err(|e| CliError::Invalid(format!("{place}: {e}")))?;
+        for (place, pods) in groups.into_values() {
+            let made = pod_group::workload(&pods).and_then(|made| objects.plan_for(made));
+            made.map_err(|e| CliError::Invalid(format!("{place}: {e}")))?;
         }
         Ok(objects)
     }
@@ -108,7 +106,7 @@ impl Objects {
             "" if value.is_null() => Ok(()),
             "" => Err("it has no kind".to_owned()),
             other => {
-                let value = completed(other, value);
+                let value = documents::completed(other, value);
                 let Some(added) = self.plan.add(other, &value) else {
                     self.take_other(other, value, path);
                     return Ok(());
@@ -120,15 +118,21 @@ impl Objects {
 
     /// Takes what is to be planned for.
     fn take_workload(&mut self, value: Value) -> Result<(), String> {
+        self.remarks.extend(manifest::alike(&value));
+        self.plan_for(manifest::workload(value, &self.runtimes)?)
+    }
+
+    /// Takes the Workload to plan for, of which there is one.
+    fn plan_for(&mut self, workload: Workload) -> Result<(), String> {
+        let name = |w: &Workload| w.metadata.name.clone().unwrap_or_default();
         if let Some(first) = &self.workload {
-            let first = first.metadata.name.as_deref().unwrap_or_default();
-            let second = text(&value, "/metadata/name");
             return Err(format!(
-                "there is more than one Workload to plan for, {first} and {second}; plan them one by one"
+                "there is more than one Workload to plan for, {} and {}; plan them one by one",
+                name(first),
+                name(&workload)
             ));
         }
-        self.remarks.extend(manifest::alike(&value));
-        self.workload = Some(manifest::workload(value, &self.runtimes)?);
+        self.workload = Some(workload);
         Ok(())
     }
 
@@ -248,17 +252,6 @@ pub fn meant(workloads: &[Arc<Workload>], name: &str, namespace: &str) -> Result
     })
 }
 
-/// The objects of a document: those of a list, or the one that it is.
-fn items(mut document: Value) -> Vec<Value> {
-    if text(&document, "/kind") != "List" {
-        return vec![document];
-    }
-    match document.get_mut("items").map(Value::take) {
-        Some(Value::Array(items)) => items.into_iter().flat_map(self::items).collect(),
-        _ => Vec::new(),
-    }
-}
-
 fn is_runtime(object: &Value) -> bool {
     matches!(text(object, "/kind"), "TrainingRuntime" | "ClusterTrainingRuntime")
 }
@@ -292,37 +285,10 @@ fn note<K: DeserializeOwned>(all: &mut BTreeMap<String, Found<K>>, value: Value)
     Ok(())
 }
 
-/// An object of a file with what a cluster would add.
-fn completed(kind: &str, object: Value) -> Value {
-    match kind {
-        "NodePool" => assumed_ready(object),
-        "ResourceFlavor" => with_spec(object),
-        _ => object,
-    }
-}
-
-/// A ResourceFlavor may be written without a spec, which Kueue adds.
-fn with_spec(mut flavor: Value) -> Value {
-    if let Some(fields) = flavor.as_object_mut() {
-        fields.entry("spec").or_insert_with(|| json!({}));
-    }
-    flavor
-}
-
-/// A NodePool that was never in a cluster has no status; it is taken for usable.
-fn assumed_ready(mut pool: Value) -> Value {
-    if pool.get("status").is_none()
-        && let Some(fields) = pool.as_object_mut()
-    {
-        let ready = json!({"type": "Ready", "status": "True", "reason": ASSUMED, "message": "", "lastTransitionTime": "1970-01-01T00:00:00Z"});
-        fields.insert("status".to_owned(), json!({"conditions": [ready]}));
-    }
-    pool
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     fn workload(name: &str, job: &str, created: &str, replaces: Option<&str>) -> Arc<Workload> {
         let mut workload = json!({
@@ -353,6 +319,14 @@ mod tests {
         });
         objects.take(flavor, Path::new("flavor.yaml")).unwrap();
         assert_eq!(objects.plan.flavors.len(), 1);
+    }
+
+    #[test]
+    fn the_pods_of_a_group_are_one_workload() {
+        let example = format!("{}/examples/pod-group.yaml", env!("CARGO_MANIFEST_DIR"));
+        let made = Objects::read(&[PathBuf::from(example)]).unwrap().workload.unwrap();
+        let counts: Vec<i32> = made.spec.pod_sets.iter().map(|set| set.count).collect();
+        assert_eq!((made.full_name().as_str(), counts), ("default/ray", vec![1, 3]));
     }
 
     #[test]

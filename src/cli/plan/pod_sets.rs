@@ -13,6 +13,17 @@ pub fn text<'v>(value: &'v Value, at: &str) -> &'v str {
     value.pointer(at).and_then(Value::as_str).unwrap_or_default()
 }
 
+/// A label of an object, if it has it.
+pub fn label<'v>(object: &'v Value, key: &str) -> Option<&'v Value> {
+    object.pointer("/metadata/labels")?.get(key)
+}
+
+/// An annotation of an object; empty if it does not have it.
+pub fn annotation<'v>(object: &'v Value, key: &str) -> &'v str {
+    let all = object.pointer("/metadata/annotations");
+    all.and_then(|all| all.get(key)?.as_str()).unwrap_or_default()
+}
+
 /// A JSON pointer as users write it.
 pub fn path(pointer: &str) -> String {
     pointer.trim_start_matches('/').replace('/', ".")

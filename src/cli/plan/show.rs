@@ -113,7 +113,7 @@ impl View {
             outcome: in_words(outcome, |obstacle| &obstacle.message),
             // The table of options shows the obstacle of each option.
             short_outcome: in_words(outcome, |obstacle| {
-                if options.len() > 1 && obstacle.is_of_several { NO_TIER } else { &obstacle.message }
+                if options.len() > 1 && !obstacle.of_options.is_empty() { NO_TIER } else { &obstacle.message }
             }),
             obstacle: match outcome {
                 Outcome::Wait(o) | Outcome::Refuse(o) | Outcome::Never(o) => Some(o.message.clone()),

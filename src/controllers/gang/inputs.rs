@@ -5,12 +5,14 @@ use super::scope::GangScope;
 use crate::api::parameters::Release;
 use crate::api::{NodeClaim, Workload};
 use crate::controllers::grounds::Grounds;
-use crate::controllers::{admission_check, inflight, storage};
+use crate::controllers::{admission_check, inflight, plans, storage};
 use crate::effects::{claims, warm};
 use crate::error::Error;
+use crate::gang::identity::gang_of;
 use crate::gang::refused::Causes;
 use crate::gang::{Freshness, State};
 use crate::plan::lifetime;
+use crate::plan::pool_claims::PoolClaims;
 use crate::plan::pools::needs_all_claims;
 use crate::plan::volumes::Storage;
 use crate::plan::warm::key;
@@ -22,7 +24,7 @@ use std::sync::Arc;
 #[derive(Default)]
 pub(super) struct PlanInputs {
     /// The claims of the NodePools whose claims must all be known.
-    pub pool_claims: Option<Arc<[Arc<NodeClaim>]>>,
+    pub pool_claims: Option<Arc<PoolClaims>>,
     /// What the volumes of its pods depend on.
     pub storage: Option<Storage>,
     /// The objects that plans are made from, read past the caches.
@@ -60,7 +62,9 @@ impl PlanInputs {
         } else {
             let read = async {
                 let claims = claims::of_pools(scope.client, &pools).await?;
-                Ok(claims.into_iter().map(Arc::new).collect())
+                let claims: Vec<_> = claims.into_iter().map(Arc::new).collect();
+                plans::learn(context, &claims);
+                Ok(Arc::new(PoolClaims::of(claims, gang_of)))
             };
             self.pool_claims = Some(context.pool_claims.read(pools.clone(), read).await?);
         }

@@ -33,7 +33,7 @@ use crate::gang::reconcile::{Next, STEPS};
 use crate::gang::refused::Causes;
 use crate::gang::stored::StoredJournal;
 use crate::gang::{Commit, Journal, Judgement, Refusal, Step, message, step};
-use crate::plan::{Outcome, Plan};
+use crate::plan::{Outcome, Plan, PlanChange};
 use crate::telemetry::traces::own;
 use inputs::PlanInputs;
 pub use reconciled::{LeftAlone, Reconciled};
@@ -169,7 +169,7 @@ impl<'a> Gang<'a> {
         let freed = self.enter(workload, &mut ledger);
         drop(ledger);
         if freed {
-            self.scope.context.wake_waiting();
+            self.scope.context.wake_waiting(PlanChange::Other);
         }
         taken
     }

@@ -9,6 +9,7 @@ use crate::gang::planning::{Planning, in_turn};
 use crate::gang::refused::Causes;
 use crate::gang::{Failure, Refusal, State};
 use crate::plan::offering::Offering;
+use crate::plan::pool_claims::NO_CLAIMS;
 use crate::plan::{Outcome, PlanRequest, strategy};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -60,7 +61,7 @@ impl Gang<'_> {
         let selection = planning.selection(accepted, &kinds);
         let request = PlanRequest { selection, ..self.request(workload) };
         let read = plans::ReadInputs {
-            claims: self.inputs.pool_claims.as_deref().unwrap_or_default(),
+            claims: self.inputs.pool_claims.as_deref().unwrap_or(&NO_CLAIMS),
             warm: self.inputs.warm.as_deref().unwrap_or_default(),
             staying: &staying,
             shapes: None,

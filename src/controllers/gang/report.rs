@@ -80,15 +80,16 @@ impl Gang<'_> {
     fn note_on_board(&self, workload: &Workload, snapshot: &Snapshot<'_>) {
         let (context, scope) = (self.scope.context, &self.scope);
         let explanation = Explanation::of(self.journal(), snapshot, &self.observed.claims);
-        let waits = self.planned.outcome.as_ref().is_some_and(|outcome| outcome.awaited().is_some());
-        let journal = (self.journal(), waits);
-        let entry = BoardEntry::new(&scope.id, workload, &scope.identity.check, journal, explanation)
+        let waits_for = self.planned.outcome.as_ref().map(Outcome::reasons).unwrap_or_default();
+        let known = context.board().waits_for(&scope.id);
+        let is_new = !waits_for.is_subset(&known);
+        let entry = BoardEntry::new(&scope.id, workload, &scope.identity.check, self.journal(), explanation)
+            .waiting_for(waits_for)
             .costing(&self.cost_of(&self.observed.claims))
             .checked(self.observed.pod_check.clone(), self.observed.pods_listed);
-        let is_known_to_wait = context.board().waits(&scope.id);
         context.board().note(entry, || scope.is_there(workload));
-        if waits && !is_known_to_wait && context.changes() != scope.changes {
-            // No one could know yet that this gang has to be woken.
+        if is_new && context.changes() != scope.changes {
+            // No one could know yet what this gang waits for.
             context.wake_workload(ObjectRef::from_obj(workload));
         }
     }

@@ -5,6 +5,7 @@ use super::scope::GangScope;
 use crate::api::{Node, NodeClaim, Workload};
 use crate::controllers::Context;
 use crate::controllers::plans;
+use crate::controllers::summary::BY_WORKLOAD;
 use crate::gang::elastic_job::needs_more_nodes;
 use crate::gang::loss::{ClaimRecords, GoneClaim, pool_fault};
 use crate::gang::{ClaimView, Failure, Forecast, Snapshot, SnapshotParts, State};
@@ -126,7 +127,7 @@ impl ClaimRecords for Records<'_> {
 /// A gang's claims from the cache. Those that this replica deleted count as being deleted.
 pub(super) fn claims_of(scope: &GangScope<'_>) -> Vec<NodeClaim> {
     let (context, now) = (scope.context, scope.now());
-    let all = context.stores.claims.of(&scope.identity.uid);
+    let all = context.stores.claims.of(BY_WORKLOAD, &scope.identity.uid);
     let own = all.iter().filter(|c| scope.identity.made(c));
     own.map(|claim| {
         let mut claim = (**claim).clone();

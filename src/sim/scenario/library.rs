@@ -27,6 +27,7 @@ const FILES: &[(&str, &str)] = &files![
     "crowded-by-tolerant",
     "device-class",
     "devices",
+    "devices-by-template",
     "do-not-repair",
     "dry-run",
     "given-back",

@@ -48,6 +48,9 @@ pub struct PodSet {
     /// Number of pods.
     #[serde(default)]
     pub count: i32,
+    /// The least number of pods that Kueue may admit instead of all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_count: Option<i32>,
     /// What each pod looks like.
     #[serde(default)]
     pub template: PodTemplate,

@@ -4,23 +4,20 @@
 //! any time. Then a gang starts again from its first tier, and gangs that already create claims are entered again before
 //! others are planned.
 
-mod answers;
 pub mod basis;
 pub mod capacity_returns;
 mod inflight;
 pub mod shortage;
 
-use super::identity::gang_of;
 use super::option_position::OptionPosition;
 use super::refused::Refused;
-use crate::api::{NodeClaim, Workload};
-use crate::plan::gates::inflight::{HOUR, HeldNodes};
+use crate::api::Workload;
+use crate::plan::gates::inflight::{HOUR, HeldNodes, MINUTE};
 use crate::plan::market::Market;
 use crate::plan::observed_shapes::ObservedShapes;
 use crate::plan::offering::{Offering, REMEMBERED};
 use crate::plan::shape::Shape;
 use crate::plan::{ObstacleReason, OptionSelection, Plan, PoolReservation};
-use answers::Answers;
 use basis::{Bases, Basis};
 use capacity_returns::CapacityReturns;
 use jiff::{SignedDuration, Timestamp};
@@ -66,8 +63,8 @@ pub struct Ledger {
     pub capacity_returns: CapacityReturns,
     /// Refused gangs.
     pub refused: Refused,
-    /// The gates' last answer about each gang since it moved, as counted.
-    answers: Answers,
+    /// The gates' last answer about each gang since it moved, as counted; `None` if they let it pass.
+    answers: BTreeMap<String, Option<ObstacleReason>>,
     /// Gangs whose claims an earlier leader began to create and that are not entered again yet.
     awaited: BTreeSet<String>,
     /// Until when they are awaited.
@@ -169,20 +166,20 @@ impl Ledger {
         self.entries.contains_key(gang)
     }
 
+    /// Whether claims that were created within the last minute may not be in this ledger.
+    pub fn may_lack_creates(&self, now: Timestamp) -> bool {
+        self.since.is_none_or(|since| since + MINUTE > now)
+    }
+
     /// Whether claims created at this time are not in this ledger.
     pub fn is_older(&self, created: Timestamp) -> bool {
         // Creation times of objects are in whole seconds.
         self.since.is_none_or(|since| created.as_second() < since.as_second())
     }
 
-    /// Whether an obstacle with this reason holds up any gang.
-    pub fn is_waited_for(&self, reason: ObstacleReason) -> bool {
-        self.answers.hold_up_any(reason)
-    }
-
     /// Records what a gang waits for, or that it waits for nothing. Returns whether that is new.
     pub fn note_answer(&mut self, gang: &str, obstacle: Option<ObstacleReason>) -> bool {
-        self.answers.note(gang, obstacle)
+        self.answers.insert(gang.to_owned(), obstacle) != Some(obstacle)
     }
 
     /// What the entered plan of a gang was made from.
@@ -240,7 +237,7 @@ impl Ledger {
             ("entries", entries.len()),
             ("options", options.len()),
             ("bases", bases.count()),
-            ("answers", answers.count()),
+            ("answers", answers.len()),
             ("awaited", awaited.len()),
             ("given back", capacity_returns.count()),
             ("refused", refused.count()),
@@ -255,7 +252,7 @@ impl Ledger {
 
     /// Records the option that a gang has reached, or that it is over.
     pub fn note_option(&mut self, gang: &str, option: Option<OptionPosition>) {
-        self.answers.forget(gang);
+        self.answers.remove(gang);
         if let Some(option) = option {
             self.options.insert(gang.to_owned(), option);
         } else {
@@ -367,19 +364,13 @@ impl Ledger {
     }
 }
 
-/// These claims without those of gangs whose planned nodes are reserved: such a gang counts with all nodes of its plan.
-pub fn not_entered(claims: &[Arc<NodeClaim>], reserved: &[PoolReservation]) -> Vec<Arc<NodeClaim>> {
-    let gangs: BTreeSet<&str> = reserved.iter().map(|r| r.gang.as_str()).collect();
-    claims.iter().filter(|claim| !gangs.contains(gang_of(claim).as_str())).cloned().collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::NodeClaim;
     use crate::api::parameters::Pinning;
     use crate::plan::Slot;
     use crate::plan::fixtures::offer;
-    use kube_core::ResourceExt as _;
     use serde_json::json;
 
     /// A plan of one node of this type.
@@ -572,31 +563,5 @@ mod tests {
         assert_eq!((ledger.option("a"), ledger.option("b")), (Some(option), None));
         ledger.note_option("a", None);
         assert_eq!(ledger.option("a"), None);
-    }
-
-    #[test]
-    fn a_gang_in_flight_counts_once_though_its_label_is_that_of_its_whole_line() {
-        let claim = |uid: &str| -> Arc<NodeClaim> {
-            let claim = json!({
-                "metadata": {
-                    "name": uid, "annotations": {(crate::names::CHECK): "prov"},
-                    "labels": {(crate::names::GANG): "the-elastic-job", (crate::names::WORKLOAD_UID): uid},
-                },
-                "spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}},
-            });
-            serde_json::from_value(claim).unwrap()
-        };
-        let reserved = PoolReservation {
-            gang: crate::gang::identity::gang_id("later", "prov"),
-            node_pool: "gpu".into(),
-            nodes: 1,
-            most: crate::api::pod::ResourceList::new(),
-            or_more: 0,
-            counted: BTreeSet::new(),
-            unknown: BTreeSet::new(),
-            drawn: BTreeMap::new(),
-        };
-        let counted = not_entered(&[claim("earlier"), claim("later")], &[reserved]);
-        assert_eq!(counted.iter().map(|claim| claim.name_any()).collect::<Vec<_>>(), ["earlier"]);
     }
 }

@@ -5,6 +5,7 @@
 use super::demand::{self, PodSetDemand};
 use super::market::Market;
 use super::offering::Offering;
+use super::pool_claims::PoolClaims;
 use super::shape::Shape;
 use super::volumes::Storage;
 use super::{Cluster, OptionSelection, Outcome, PlanObjects, PlanRequest, PoolReservation};
@@ -12,6 +13,7 @@ use crate::api::{
     AdmissionCheck, ClusterQueue, Cohort, DaemonSet, LocalQueue, NodeClaim, NodePool, ResourceFlavor,
     Workload,
 };
+use crate::gang::identity::gang_of;
 use crate::names;
 use crate::policy::Policy;
 use jiff::Timestamp;
@@ -153,7 +155,8 @@ impl Fixture {
     pub fn cluster(&self) -> Cluster<'_> {
         Cluster {
             checks: &self.all_checks,
-            pool_claims: &self.claims,
+            // It is borrowed like the rest, and a test is over soon.
+            pool_claims: Box::leak(Box::new(PoolClaims::of(self.claims.iter().cloned(), gang_of))),
             reserved: &self.reserved,
             shapes: &self.shapes,
             exhausted: Some(&self.exhausted),

@@ -5,6 +5,7 @@ use super::gates::inflight::InflightNodes;
 use super::kinds::PlanObjects;
 use super::market::Market;
 use super::offering::Offering;
+use super::pool_claims::{NO_CLAIMS, PoolClaims};
 use super::reserved::PoolReservation;
 use super::shape::Shape;
 use super::volumes::Storage;
@@ -32,8 +33,8 @@ pub struct Cluster<'a> {
     /// The storage objects that the pods' volumes depend on. `None` if they were not read: then volumes restrict
     /// nothing.
     pub storage: Option<&'a Storage>,
-    /// Live claims of the NodePools that have limits, without those of the gangs in `reserved`.
-    pub pool_claims: &'a [Arc<NodeClaim>],
+    /// Live claims of the NodePools that have limits.
+    pub pool_claims: &'a PoolClaims,
     /// Warm claims of the gang's LocalQueue, which it may take over.
     pub warm: &'a [NodeClaim],
     /// What other gangs are about to create.
@@ -75,7 +76,7 @@ impl<'a> Cluster<'a> {
             objects,
             limit_ranges: &[],
             storage: None,
-            pool_claims: &[],
+            pool_claims: &NO_CLAIMS,
             warm: &[],
             reserved: &[],
             shapes: &[],

@@ -9,25 +9,25 @@ use std::sync::Arc;
 
 /// Passes the list of kinds to a macro. Each entry has the field in [`PlanObjects`], the type, the resource, the plural for people,
 /// what is not done in a cluster that need not serve the kind and does not, and two functions that `controllers/plan_kinds` calls:
-/// which changes wake gangs that wait for a plan, and which part of the objects ends a refusal when it changes.
+/// what a change may clear for gangs that wait for a plan, and which part of the objects ends a refusal when it changes.
 #[macro_export]
 macro_rules! for_each_plan_kind {
     ($then:ident) => {
         $then! {
-            node_pools: $crate::api::NodePool, "nodepools", "NodePools", None, once_seen, by_generation;
-            cluster_queues: $crate::api::ClusterQueue, "clusterqueues", "ClusterQueues", None, always, uncounted;
-            flavors: $crate::api::ResourceFlavor, "resourceflavors", "ResourceFlavors", None, always, uncounted;
-            runtime_classes: k8s_openapi::api::node::v1::RuntimeClass, "runtimeclasses", "RuntimeClasses", None, always, by_version;
+            node_pools: $crate::api::NodePool, "nodepools", "NodePools", None, of_node_pool, by_generation;
+            cluster_queues: $crate::api::ClusterQueue, "clusterqueues", "ClusterQueues", None, of_cluster_queue, uncounted;
+            flavors: $crate::api::ResourceFlavor, "resourceflavors", "ResourceFlavors", None, of_any, uncounted;
+            runtime_classes: k8s_openapi::api::node::v1::RuntimeClass, "runtimeclasses", "RuntimeClasses", None, of_any, by_version;
             device_classes: $crate::api::DeviceClass, "deviceclasses", "DeviceClasses",
                 Some("pods with ResourceClaims are refused, because the API server does not serve resource.k8s.io/v1, which Kubernetes has since 1.34"),
-                always, by_version;
-            daemon_sets: $crate::api::DaemonSet, "daemonsets", "DaemonSets", None, once_a_generation, by_generation;
+                of_any, by_version;
+            daemon_sets: $crate::api::DaemonSet, "daemonsets", "DaemonSets", None, of_generation, by_generation;
         }
     };
 }
 
 macro_rules! plan_objects {
-    ($($field:ident: $kind:ty, $resource:literal, $plural:literal, $limitation:expr, $matters:ident, $counted:ident;)+) => {
+    ($($field:ident: $kind:ty, $resource:literal, $plural:literal, $limitation:expr, $change:ident, $counted:ident;)+) => {
         /// All objects of these kinds at one instant.
         #[derive(Clone, Debug, Default)]
         pub struct PlanObjects {

@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fmt;
 
 /// Something that blocks a plan.
@@ -15,8 +16,8 @@ pub struct Obstacle {
     pub until: Option<Timestamp>,
     /// The closed gate and its subject, if a gate blocks.
     pub gate: Option<(Gate, String)>,
-    /// Whether the message covers several options.
-    pub is_of_several: bool,
+    /// The reason of each option, if the message covers several options.
+    pub of_options: BTreeSet<ObstacleReason>,
 }
 
 /// The gates, each a condition that must hold before anything is bought.
@@ -107,26 +108,34 @@ impl fmt::Display for ObstacleReason {
     }
 }
 
-/// A change of a NodeClaim that may clear obstacles of other gangs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClaimChange {
-    /// Its node came up.
-    Initialized,
-    /// It is being deleted.
-    Leaving,
-    /// It is gone, or Setu no longer holds it.
-    Left,
+/// A change that may clear obstacles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PlanChange {
+    /// The node of a NodeClaim came up.
+    ClaimInitialized,
+    /// A NodeClaim is being deleted.
+    ClaimLeaving,
+    /// A NodeClaim is gone, or Setu no longer holds it.
+    ClaimLeft,
+    /// The status of a NodePool counts more or less of its limits as used.
+    NodePoolUsage,
+    /// The status of a ClusterQueue counts more or less of its quota as reserved.
+    QuotaUsage,
+    /// Anything else that plans are made from.
+    Other,
 }
 
-impl ClaimChange {
-    /// The obstacles that it may clear. Gangs that wait for one of these are planned again.
-    pub const fn clears(self) -> &'static [ObstacleReason] {
+impl PlanChange {
+    /// Whether it may clear such an obstacle. Gangs that wait for that are planned again.
+    pub const fn may_clear(self, reason: ObstacleReason) -> bool {
+        use ObstacleReason::{Guarded, LimitExceeded, QueueUnknown, QuotaExceeded, ReservationFull};
         match self {
-            Self::Initialized => &[ObstacleReason::Guarded],
-            Self::Leaving => &[ObstacleReason::Guarded, ObstacleReason::LimitExceeded],
-            Self::Left => {
-                &[ObstacleReason::Guarded, ObstacleReason::LimitExceeded, ObstacleReason::ReservationFull]
-            }
+            Self::ClaimInitialized => matches!(reason, Guarded),
+            Self::ClaimLeaving => matches!(reason, Guarded | LimitExceeded),
+            Self::ClaimLeft => matches!(reason, Guarded | LimitExceeded | ReservationFull),
+            Self::NodePoolUsage => matches!(reason, LimitExceeded),
+            Self::QuotaUsage => matches!(reason, QuotaExceeded | QueueUnknown),
+            Self::Other => true,
         }
     }
 }
@@ -214,6 +223,11 @@ impl ObstacleReason {
 impl Obstacle {
     /// An obstacle of this kind.
     pub fn new(reason: ObstacleReason, message: impl Into<String>) -> Self {
-        Self { reason, message: message.into(), until: None, gate: None, is_of_several: false }
+        Self { reason, message: message.into(), until: None, gate: None, of_options: BTreeSet::new() }
+    }
+
+    /// The reasons of all options. If one of them clears, the gang may have a plan.
+    pub fn reasons(&self) -> BTreeSet<ObstacleReason> {
+        self.of_options.iter().copied().chain([self.reason]).collect()
     }
 }

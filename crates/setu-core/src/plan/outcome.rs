@@ -54,6 +54,11 @@ impl Outcome {
         if let Self::Wait(obstacle) | Self::Refuse(obstacle) = self { Some(obstacle) } else { None }
     }
 
+    /// The reasons why the gang waits or is refused. If one of them clears, it may have a plan.
+    pub fn reasons(&self) -> BTreeSet<ObstacleReason> {
+        self.awaited().map(Obstacle::reasons).unwrap_or_default()
+    }
+
     /// What each gate that was asked answered, and about what. `queue` is the ClusterQueue of the gang.
     pub fn gate_results<'o>(&'o self, queue: &'o str) -> Vec<(Gate, &'o str, GateResult)> {
         let closed = if self.is_refused() { GateResult::Refused } else { GateResult::Waiting };
@@ -108,7 +113,7 @@ pub fn closed(options: &[(&str, Obstacle)]) -> Outcome {
             options.iter().take(SHOWN).map(|(name, o)| format!("{name}: {}", o.message)).collect();
         let more = options.len().saturating_sub(SHOWN);
         let more = if more == 0 { String::new() } else { format!("; and {more} more") };
-        obstacle.is_of_several = true;
+        obstacle.of_options = options.iter().flat_map(|(_, o)| o.reasons()).collect();
         obstacle.message = format!("{NO_TIER}: {}{more}", shown.join("; "));
     }
     if refused { Outcome::Refuse(obstacle) } else { Outcome::Wait(obstacle) }

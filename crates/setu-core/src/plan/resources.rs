@@ -53,6 +53,16 @@ pub fn sum(a: &ResourceList, b: &ResourceList) -> ResourceList {
     merged(a, b, Amount::plus)
 }
 
+/// The key under which a NodePool limits the number of its nodes.
+pub const NODES: &str = "nodes";
+
+/// The list with this number of nodes.
+pub fn with_nodes(list: &ResourceList, nodes: u32) -> ResourceList {
+    let mut list = list.clone();
+    list.insert(NODES.to_owned(), Quantity(nodes.to_string()));
+    list
+}
+
 /// The larger of both, for each resource.
 pub fn max(a: &ResourceList, b: &ResourceList) -> ResourceList {
     merged(a, b, Ord::max)

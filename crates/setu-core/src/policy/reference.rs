@@ -14,7 +14,7 @@ const INTRODUCTION: &str = "\
 
 A policy decides how the nodes of gangs are provisioned. It is written in the policy file, which
 `setu run --config FILE` reads, and in objects of the kind ProvisioningParameters, which AdmissionChecks name.
-Layers are put over each other field by field, and the later wins:
+Later layers override earlier ones, field by field:
 
 1. the defaults below,
 2. `defaults` of the file,
@@ -22,11 +22,11 @@ Layers are put over each other field by field, and the later wins:
 4. the command line: a flag, or else its environment variable,
 5. the ProvisioningParameters that the check names.
 
-Lists and maps are replaced as a whole. `setu policy show --check NAME --config FILE` prints what comes of it,
-with the origin of each value; `setu policy check FILE` reports all that is wrong with a file at once.
+Lists and maps are replaced as a whole. `setu policy show --check NAME --config FILE` prints the result
+and where each value comes from; `setu policy check FILE` reports all that is wrong with a file at once.
 
 Spans of time are written as `90s`, `15m` or `1h30m`; amounts as Kubernetes quantities; money as a decimal in
-quotes. The file is YAML 1.2, in which `Off` is a word. kubectl reads YAML 1.1, in which it is not: write
+quotes. The policy file is YAML 1.2, where `Off` is text. kubectl reads YAML 1.1, where it means false: write
 `\"Off\"` in ProvisioningParameters.
 
 Changes apply to new attempts. A running attempt keeps its policy; after a failover it keeps its deadlines, readiness, retry and
@@ -125,16 +125,16 @@ once by the Event `JobOverrideIgnored` on the Workload. Nothing else on a Worklo
 | key | counts from | what follows |
 |---|---|---|
 | `deadlines.launch`, `register`, `initialize` | each from the creation of the NodeClaim, not from the phase before | the attempt fails; with `tiers` the next tier is tried after a launch that took too long |
-| `deadlines.gang` | the reservation of quota, and again the end of a wait, an accepted plan, a replacement and a fall to the next tier | an attempt fails; a gang that waits for a gate gives its quota back |
+| `deadlines.gang` | the reservation of quota; restarts after a wait, an accepted plan, a replacement or a change of tier | an attempt fails; a gang that waits for a gate gives its quota back |
 | `deadlines.admit` | Ready | nodes and quota are given back |
 
 An initialized Node may still miss something, such as a label, a condition or a device. That wait has no deadline of its own:
 `deadlines.gang` ends it. A deadline of a phase or tier that is longer than the gang's has no effect, and `setu policy check` warns of it. If the
 provider reports for 20 seconds why it cannot launch a machine, the wait for it ends.
 
-While Karpenter reboots a node, neither `deadlines.gang` nor `deadlines.admit` ends the attempt. The same goes for the time of
-`deadlines.initialize` and `bufferTime` after the reboot. Then the time of `deadlines.admit` starts again. `custody.holdLimit` runs on: it bounds what held nodes
-cost.
+While Karpenter reboots a node, neither `deadlines.gang` nor `deadlines.admit` ends the attempt. The same applies after the reboot until the
+node is ready again, for at most `deadlines.initialize` plus `bufferTime`. `admit` restarts at the end of the reboot; `gang` does not
+restart. `custody.holdLimit` runs on: it bounds what held nodes cost.
 
 ## Rejected is a one-way door
 
@@ -152,9 +152,9 @@ Some gangs need another policy or another Job. Such a gang leaves Kueue's queue 
 
 ## A wait may end early
 
-A gang that ran short of capacity may retry before its wait is over. It does once other gangs have given back as many nodes of the same
-NodePools as it needs, because they ended or failed. If several gangs wait, the one that has held quota for longest goes first. Others may have
-taken those nodes meanwhile, and it counts as a try. With `retry.compat: Setu` no wait ends early.
+A gang that ran short of capacity may retry before its wait is over. It retries early once other gangs release as many nodes in its
+NodePools as it needs. The gang that has held quota longest goes first. The retry counts as a try, even if others take the nodes
+first. With `retry.compat: Setu` no wait ends early.
 ";
 
 /// The reference as Markdown.

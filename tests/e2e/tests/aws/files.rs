@@ -127,6 +127,7 @@ const NOT_PLAYED: &[(&str, Why)] = &[
     ("claim-stays", Why::Long),
     ("cpu-job", Why::SharedMachines),
     ("devices", Why::NoDriver),
+    ("devices-by-template", Why::NoDriver),
     ("given-back", Why::Remembered),
     ("killed", Why::Killed),
     ("killed-in-shortage", Why::Remembered),

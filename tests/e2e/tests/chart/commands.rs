@@ -65,6 +65,7 @@ fn saved<'t>(name: &str, text: &'t str, behind: &'t str) -> Option<&'t str> {
 /// The command that renders this chart with the same values. Files that it needs are written to `folder`.
 fn rendering(typed: &str, text: &str, behind: &str, folder: &Path) -> String {
     let typed = typed.replace("{{ .Release.Name }} …", "setu charts/setu");
+    let typed = typed.replace("{{ .Release.Namespace }}", "kueue-system");
     let mut line = String::from("helm template");
     for word in typed.split_whitespace().skip(2) {
         let name = word.rsplit('=').next().unwrap();

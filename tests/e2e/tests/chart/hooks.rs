@@ -1,11 +1,11 @@
 //! The chart's hooks: helm creates their pods, and the test acts as their kubelet.
 
-use crate::helm::said;
+use crate::helm::{chart, said};
 use crate::install::Install;
 use crate::setu::Setu;
 use crate::surroundings::NAMESPACE;
-use k8s_openapi::api::core::v1::{Container, Pod, Service};
-use k8s_openapi::api::networking::v1::NetworkPolicy;
+use k8s_openapi::api::core::v1::{Container, ContainerPort, Pod, Service};
+use k8s_openapi::api::networking::v1::{NetworkPolicy, NetworkPolicyPort, NetworkPolicySpec};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt as _};
@@ -51,12 +51,12 @@ pub async fn uninstall(install: &Install, setu: &Setu, lines: &[&str]) {
     has_succeeded(install, &pod).await;
 }
 
-/// Runs `helm test` against the running process.
-pub async fn test(install: &Install, setu: &Setu) {
+/// Runs `helm test` against the running process. `limits_egress` says whether the values limit egress.
+pub async fn test(install: &Install, setu: &Setu, limits_egress: bool) {
     let mut helm = install.helm(&["test", "setu", "--timeout", "2m"]);
     let tested = tokio::task::spawn_blocking(move || helm.output().unwrap());
     let pod = pod_of(install, "setu-test").await;
-    is_let_through(install, &pod).await;
+    is_let_through(install, &pod, limits_egress).await;
     let container = pod.spec.clone().unwrap().containers.remove(0);
     let output = run(&container, &setu.address("metrics").unwrap(), &[]).await;
     assert!(output.status.success(), "{}", said(&output));
@@ -78,9 +78,39 @@ async fn run(container: &Container, address: &str, more: &[&str]) -> Output {
     tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
 }
 
+/// The ports that the chart's README names for a value of the NetworkPolicy.
+fn documented(value: &str) -> Vec<(String, IntOrString)> {
+    let text = std::fs::read_to_string(chart().join("README.md")).unwrap();
+    let start = format!("| networkPolicy.egress.{value} |");
+    let row = text.lines().find(|line| line.starts_with(&start)).unwrap();
+    let ports = row.split('`').nth(1).unwrap().trim_matches(['[', ']']).split(',');
+    ports.map(|port| ("TCP".to_owned(), IntOrString::Int(port.parse().unwrap()))).collect()
+}
+
+/// The ports of a rule, which would cover every port without them.
+fn of_rule(ports: Option<Vec<NetworkPolicyPort>>) -> Vec<(String, IntOrString)> {
+    ports.unwrap().into_iter().map(|port| (port.protocol.unwrap(), port.port.unwrap())).collect()
+}
+
+/// Checks that the policy opens only the replicas' own ports, and for egress those in the chart's README.
+fn has_documented_ports(policy: NetworkPolicySpec, own: &[ContainerPort], limits_egress: bool) {
+    let own: Vec<_> = own.iter().map(|port| IntOrString::String(port.name.clone().unwrap())).collect();
+    for (protocol, port) in policy.ingress.unwrap().into_iter().flat_map(|rule| of_rule(rule.ports)) {
+        assert!(protocol == "TCP" && own.contains(&port), "{protocol} {port:?} is none of {own:?}");
+    }
+    assert_eq!(policy.policy_types.unwrap().contains(&"Egress".to_owned()), limits_egress);
+    let rules = policy.egress.unwrap_or_default().into_iter();
+    let let_out: Vec<_> = rules.flat_map(|rule| of_rule(rule.ports)).collect();
+    let dns = ["UDP", "TCP"].map(|protocol| (protocol.to_owned(), IntOrString::Int(53))).to_vec();
+    let [server, karpenter, collector] =
+        ["apiServerPorts", "karpenterMetricsPort", "collectorPorts"].map(documented);
+    let expected = if limits_egress { [server, dns, karpenter, collector].concat() } else { Vec::new() };
+    assert_eq!(let_out, expected);
+}
+
 /// Checks that the pod's URL belongs to the Service, that the Service selects the Deployment's pods, and that
 /// the NetworkPolicy admits this pod.
-async fn is_let_through(install: &Install, pod: &Pod) {
+async fn is_let_through(install: &Install, pod: &Pod, limits_egress: bool) {
     let client = install.stack.client().unwrap();
     let service: Service = Api::namespaced(client.clone(), NAMESPACE).get("setu").await.unwrap();
     let service = service.spec.unwrap();
@@ -104,6 +134,7 @@ async fn is_let_through(install: &Install, pod: &Pod) {
     assert!(!selects(&selector, pod.labels()), "the test's pod would be taken for a replica");
     let policy: NetworkPolicy = Api::namespaced(client, NAMESPACE).get("setu").await.unwrap();
     let policy = policy.spec.unwrap();
+    has_documented_ports(policy.clone(), &ports, limits_egress);
     let bound = policy.pod_selector.unwrap_or_default().match_labels.unwrap();
     assert!(!selects(&bound, pod.labels()), "the policy would keep the test's pod from going out");
     let peers = policy.ingress.unwrap().remove(0).from.unwrap_or_default();

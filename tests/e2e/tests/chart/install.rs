@@ -171,7 +171,7 @@ async fn from_install_to_uninstall_setu_does_its_work_with_its_own_rights_and_le
             install.step(json!({"submit": {"name": "stays", "pods": 1, "gpus": 1}})).await;
             install.step(json!({"until": {"job": "stays", "admitted": true, "runningOnOwnNodes": 1}})).await;
         } else {
-            hooks::test(&install, &setu).await;
+            hooks::test(&install, &setu, file == EVERYTHING).await;
         }
         if name == "everything" {
             admission::hold(&mut install).await;
@@ -204,7 +204,7 @@ async fn from_install_to_uninstall_setu_does_its_work_with_its_own_rights_and_le
     let setu = install.run("default-again").await;
     install.lead_a_gang("default-again", &setu).await;
     Install::misses_no_right(&setu);
-    hooks::test(&install, &setu).await;
+    hooks::test(&install, &setu, false).await;
     install.step(json!({"until": {"allClaims": 0}})).await;
 
     let lines = ["close AdmissionCheck", "give back the quota", "hand NodeClaim", "delete NodeClaim"];

@@ -212,7 +212,8 @@ fn wrong_values_are_refused_with_path_and_reason() {
 fn notes(set: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let mut helm = command(folder.path());
-    helm.args(["install", "setu"]).arg(chart()).args(values(None)).args(["--dry-run=client", "--set", set]);
+    helm.args(["install", "setu", "--namespace", "kueue-system"]).arg(chart()).args(values(None));
+    helm.args(["--dry-run=client", "--set", set]);
     let output = succeed(&mut helm);
     output.split_once("\nNOTES:\n").unwrap().1.to_owned()
 }
@@ -255,6 +256,9 @@ fn the_notes_show_how_to_set_break_glass_groups_until_one_is_set() {
     ] {
         let notes = notes(set);
         assert_eq!(notes.contains(line), shown, "{set}:\n{notes}");
+        for upgrade in notes.lines().filter(|line| line.contains("helm upgrade")) {
+            assert!(upgrade.contains(" -n kueue-system "), "{upgrade}");
+        }
     }
 }
 

@@ -17,7 +17,7 @@ use setu::Setu;
 use setu_e2e::{HarnessLayout, KUEUE_NAMESPACE, Stack, StackJobKinds, StackOptions, apply, programs};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use typed::{FIRST_GANG, INSTALL, SECTIONS, lines, shown};
+use typed::{FIRST_GANG, INSTALL, SECTIONS, lines, section, shown};
 
 const POLICY: &str = "{apiVersion: setu.kueue.x-k8s.io/v1alpha1, kind: Policy}";
 
@@ -104,6 +104,19 @@ impl Terminal {
     }
 }
 
+/// The README's lines that install Setu and wait for it. This chart stands in for a released one.
+fn install_lines() -> [String; 2] {
+    let here = |line: String| match line.split_once("oci://") {
+        Some((before, released)) => {
+            let (_, after) = released.split_once(' ').unwrap();
+            format!("{before}charts/setu --set image.repository=setu {after}")
+        }
+        None => line,
+    };
+    let lines = section(INSTALL).into_iter().filter(|line| !line.starts_with("docker "));
+    lines.map(here).collect::<Vec<_>>().try_into().unwrap()
+}
+
 /// Runs the README's install line with helm over objects that kubectl applied, without changing anything. Helm refuses
 /// objects it does not own, and accepts the values that the quickstart names for this case.
 async fn helm_over_what_kubectl_applied(terminal: &mut Terminal, install: &str) {
@@ -124,7 +137,7 @@ async fn helm_over_what_kubectl_applied(terminal: &mut Terminal, install: &str) 
 async fn the_documented_commands_work_for_a_new_user() {
     let mut terminal = Terminal::open().await;
     let client = terminal.stack.client().unwrap();
-    let [install, wait] = lines(INSTALL).try_into().unwrap();
+    let [install, wait] = install_lines();
     helm_over_what_kubectl_applied(&mut terminal, &install).await;
     terminal.types(&install).await;
     // No kubelet starts containers here, so the Deployment must not cause nodes, and the test starts Setu itself.

@@ -109,12 +109,16 @@ pub fn shown(text: &str) -> Vec<String> {
     [of("sh", ""), of("console", "$ ")].concat()
 }
 
-/// The command lines of a section that run here.
-pub fn lines((document, heading): (&str, &str)) -> Vec<String> {
+/// The command lines of a section.
+pub fn section((document, heading): (&str, &str)) -> Vec<String> {
     let text = format!("\n{}", std::fs::read_to_string(root().join(document)).unwrap());
     let (_, rest) = text.split_once(&format!("\n{heading}\n")).unwrap();
-    let section = rest.split("\n## ").next().unwrap();
-    let lines: Vec<String> = shown(section).into_iter().filter(|line| !is_elsewhere(line)).collect();
-    assert!(!lines.is_empty(), "{document} shows no command under {heading}");
+    shown(rest.split("\n## ").next().unwrap())
+}
+
+/// The command lines of a section that run here.
+pub fn lines(place: (&str, &str)) -> Vec<String> {
+    let lines: Vec<String> = section(place).into_iter().filter(|line| !is_elsewhere(line)).collect();
+    assert!(!lines.is_empty(), "{} shows no command under {}", place.0, place.1);
     lines
 }

@@ -63,8 +63,8 @@ pub struct Custody {
     /// How pods find their nodes and other pods are kept off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pinning: Option<Pinning>,
-    /// What happens when a node that was there goes away before the gang is admitted. Afterwards only
-    /// `Replace` acts, and all else is left to the Job.
+    /// What happens when a node that was there goes away before the gang is admitted. After admission only `Replace` has an
+    /// effect; otherwise recovery is left to the Job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_node_lost: Option<OnNodeLost>,
     /// What becomes of the nodes once the gang is over.
@@ -76,7 +76,7 @@ pub struct Custody {
     /// How long a hold on a node lasts at most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold_limit: Option<Span>,
-    /// Whether Karpenter, from 1.15, may neither reboot nor replace a node that it finds unhealthy while the gang has it.
+    /// If true, Karpenter 1.15 or later neither reboots nor replaces unhealthy nodes while the gang holds them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub do_not_repair: Option<bool>,
 }

@@ -14,8 +14,8 @@ pub type PriceTable = BTreeMap<String, BTreeMap<String, Price>>;
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Gates {
-    /// NodePool limits, which Karpenter does not check for claims it did not make, with what other gangs
-    /// are about to create counted.
+    /// Checks NodePool limits, because Karpenter does not check them for Setu's NodeClaims. Counts other gangs' planned nodes
+    /// too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<GateMode>,
     /// What Setu does if a NodePool limit or a bound of the budget counts a resource whose amount on the nodes is unknown. This
@@ -41,10 +41,10 @@ pub struct Gates {
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[serde(rename = "Gate")]
 pub enum GateMode {
-    /// Wait until it opens.
+    /// Buy nothing until the check passes.
     #[default]
     Enforce,
-    /// Say so and go on.
+    /// Report a failed check and go on.
     Warn,
     /// Skip this check.
     Off,
@@ -53,10 +53,10 @@ pub enum GateMode {
 /// What is done where an amount is not known.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unknown {
-    /// Buy nothing until it is.
+    /// Buy nothing until it is known.
     #[default]
     Wait,
-    /// Say so and go on, with no more counted than the nodes are asked for.
+    /// Report it, and count only what the NodeClaims request.
     Warn,
 }
 

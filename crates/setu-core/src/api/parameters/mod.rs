@@ -61,8 +61,8 @@ use serde::{Deserialize, Serialize};
 }]))]
 #[allow(clippy::duplicated_attributes, reason = "every printcolumn has a type")]
 pub struct ProvisioningParametersSpec {
-    /// NodePool of the gang's nodes; short for one tier. Without it and without `tiers`, every ready
-    /// NodePool that fits the flavor, by weight; pod sets that may use the same NodePools take the same one.
+    /// NodePool of the gang's nodes: shorthand for one tier. With neither this nor `tiers`, Setu tries all ready NodePools that
+    /// fit the flavor, the highest weight first. Pod sets that may use the same NodePools take the same one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_pool_name: Option<String>,
     /// Requirements added to every NodeClaim, on top of the NodePool's own.
@@ -104,8 +104,8 @@ pub struct ProvisioningParametersSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packing: Option<Packing>,
     /// Devices of dynamic resource allocation that nodes have, by DeviceClass. No object says how many devices of a class a
-    /// node will have before it exists. Of several entries for a class, the first counts that has enough for a pod and that
-    /// the NodePool can meet.
+    /// node will have before it exists. If several entries name a class, Setu uses the first that has enough devices for a pod
+    /// and fits the NodePool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub devices: Option<Vec<NodeDevices>>,

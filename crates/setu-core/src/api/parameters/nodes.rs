@@ -15,8 +15,8 @@ pub struct Tier {
     /// Name in messages and metrics; unique among the tiers.
     #[schemars(length(min = 1, max = 63))]
     pub name: String,
-    /// NodePool of the tier. Without it, every ready NodePool that fits the flavor, by weight; pod sets that may use the
-    /// same NodePools take the same one.
+    /// NodePool of the tier. Without it, Setu tries all ready NodePools that fit the flavor, the highest weight first. Pod sets
+    /// that may use the same NodePools take the same one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_pool_name: Option<String>,
     /// Requirements added to the NodeClaims of this tier, on top of `nodeSelectorRequirements`.
@@ -146,6 +146,6 @@ pub enum ColocationMode {
     Required,
     /// Tried first, and given up where it cannot be had.
     Preferred,
-    /// It does not matter; undoes what an earlier layer asked for.
+    /// No constraint; overrides an earlier layer.
     None,
 }

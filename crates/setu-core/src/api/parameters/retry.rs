@@ -18,7 +18,7 @@ pub struct Retry {
     /// With the quota given back.
     #[serde(default, rename = "yield", skip_serializing_if = "Option::is_none")]
     pub yielding: Option<Backoff>,
-    /// What happens once both are used up.
+    /// What happens once `inCheck` and `yield` are used up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_exhausted: Option<OnExhausted>,
     /// Retry like the earlier controller named here, instead of `inCheck`, `yield`, `onExhausted` and `deadlines`.
@@ -48,7 +48,7 @@ pub enum OnExhausted {
     /// Keep giving the quota back, with the longest wait.
     #[default]
     Yield,
-    /// Reject: Kueue deactivates the Workload, and only deleting it helps.
+    /// Kueue deactivates the Workload. It must be deleted and created again.
     Reject,
 }
 

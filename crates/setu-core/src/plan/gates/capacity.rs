@@ -9,18 +9,16 @@ use crate::api::quantity::Amount;
 use crate::api::requirements::Requirements;
 use crate::api::{NodeClaim, NodePool};
 use crate::names;
-use crate::plan::resources::{amount, first_insufficient, is_device, max, minus, shown, sum, times};
+use crate::plan::resources::{
+    NODES, amount, first_insufficient, is_device, max, minus, shown, sum, times, with_nodes,
+};
 use crate::plan::shape::Shape;
 use crate::plan::shapes::{KnownTypes, Sources, known};
 use crate::plan::{Cluster, ObstacleReason, Plan, PlanRequest, PoolReservation, Slot, warm};
 use crate::policy::Policy;
 use crate::words::counted;
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-
-/// The key under which a NodePool limits the number of its nodes.
-const NODES: &str = "nodes";
 
 /// One report for each NodePool of the plan.
 pub fn ask(cluster: &Cluster<'_>, request: &PlanRequest<'_>, plan: &Plan) -> Vec<GateReport> {
@@ -136,17 +134,18 @@ fn in_use(
 ) -> ResourceList {
     let uid = request.workload.metadata.uid.as_deref().unwrap_or_default();
     let add = |all: ResourceList, more: &ResourceList, nodes| sum(&all, &with_nodes(more, nodes));
+    let claims = cluster.pool_claims.beside(&wanted.node_pool, (&wanted.gang, uid), cluster.reserved);
     let is_taken_over =
         |c: &NodeClaim| c.metadata.name.as_deref().is_some_and(|name| taken_over.contains(name));
-    let of_pool = cluster.pool_claims.iter().filter(|c| c.label(names::NODEPOOL) == wanted.node_pool);
-    let (claims, rest): (Vec<_>, Vec<_>) = of_pool.partition(|c| counts(c, wanted, uid) && !is_taken_over(c));
-    let used = claims
-        .into_iter()
-        .fold(ResourceList::new(), |all, c| add(all, &most_of(c, cluster, request.policy), 1));
+    let stays = |c: &&Arc<NodeClaim>| c.metadata.deletion_timestamp.is_none() && !is_taken_over(c);
+    let (staying, going): (Vec<_>, Vec<_>) = claims.unsettled.into_iter().partition(stays);
+    let used =
+        staying.into_iter().fold(claims.settled, |all, c| add(all, &most_of(c, cluster, request.policy), 1));
     let gangs = cluster.reserved.iter().filter(|r| r.node_pool == wanted.node_pool && r.gang != wanted.gang);
     let used = gangs.fold(used, |all, other| add(all, &other.most, other.nodes));
     let Some(status) = pool.status.as_ref() else { return used };
-    let rest = rest.into_iter().fold(ResourceList::new(), |all, c| add(all, c.counts_with(), 1));
+    let rest = going.into_iter().chain(claims.own);
+    let rest = rest.fold(ResourceList::new(), |all, c| add(all, c.counts_with(), 1));
     max(&used, &minus(&status.resources, &rest))
 }
 
@@ -250,12 +249,6 @@ pub(super) fn most_of(claim: &NodeClaim, cluster: &Cluster<'_>, policy: &Policy)
     holding.fold(counted.clone(), |most, shape| max(&most, &shape.counts_with()))
 }
 
-/// Whether a claim stays and belongs to another Workload. Slices share a gang's label.
-fn counts(claim: &NodeClaim, wanted: &PoolReservation, uid: &str) -> bool {
-    claim.metadata.deletion_timestamp.is_none()
-        && (claim.label(names::GANG) != wanted.gang || claim.label(names::WORKLOAD_UID) != uid)
-}
-
 /// A limit with its resource, for messages.
 pub fn limit(limits: &ResourceList, key: &str) -> String {
     match (key, shown(limits, key).as_str()) {
@@ -268,12 +261,6 @@ pub fn limit(limits: &ResourceList, key: &str) -> String {
 pub fn are_too_many(nodes: u32, limits: &ResourceList) -> bool {
     limits.contains_key(NODES)
         && amount(&with_nodes(&ResourceList::new(), nodes), NODES) > amount(limits, NODES)
-}
-
-fn with_nodes(list: &ResourceList, nodes: u32) -> ResourceList {
-    let mut list = list.clone();
-    list.insert(NODES.to_owned(), Quantity(nodes.to_string()));
-    list
 }
 
 #[cfg(test)]

@@ -139,7 +139,7 @@ fn others<'c>(
     let gang = request.gang.to_owned();
     let taken = warm::of_plan(plan, cluster.warm);
     let taken: BTreeSet<String> = taken.values().filter_map(|claim| claim.metadata.name.clone()).collect();
-    cluster.pool_claims.iter().filter(move |claim| {
+    cluster.pool_claims.each_other(cluster.reserved).filter(move |claim| {
         let is_own = claim.label(names::GANG) == gang && claim.label(names::WORKLOAD_UID) == uid;
         !is_own && !claim.metadata.name.as_ref().is_some_and(|name| taken.contains(name))
     })
