@@ -13,7 +13,6 @@ use crate::api::{
     AdmissionCheck, ClusterQueue, Cohort, DaemonSet, LocalQueue, NodeClaim, NodePool, ResourceFlavor,
     Workload,
 };
-use crate::gang::identity::gang_of;
 use crate::names;
 use crate::policy::Policy;
 use jiff::Timestamp;
@@ -152,11 +151,16 @@ impl Fixture {
         self.workload(&json!({"spec": {"podSets": [set]}}))
     }
 
+    /// Borrowed for ever, because a test is over soon.
+    fn pool_claims(&self) -> &'static PoolClaims {
+        let gang_of = |claim: &NodeClaim| claim.label(names::WORKLOAD_UID).to_owned();
+        Box::leak(Box::new(PoolClaims::of(self.claims.iter().cloned(), gang_of)))
+    }
+
     pub fn cluster(&self) -> Cluster<'_> {
         Cluster {
             checks: &self.all_checks,
-            // It is borrowed like the rest, and a test is over soon.
-            pool_claims: Box::leak(Box::new(PoolClaims::of(self.claims.iter().cloned(), gang_of))),
+            pool_claims: self.pool_claims(),
             reserved: &self.reserved,
             shapes: &self.shapes,
             exhausted: Some(&self.exhausted),
