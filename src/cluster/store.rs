@@ -106,16 +106,20 @@ struct Shelf<K, G> {
 }
 
 impl<K, G> Shelf<K, G> {
-    /// Inserts an entry, and returns the one before.
+    /// Inserts an entry, and returns the one before. An index changes only where its value does: most changes leave all as they are.
     fn insert(&mut self, key: &Key, object: StoreEntry<K, G>) -> Option<StoreEntry<K, G>> {
+        let indexes = self.keeping.indexes;
         let summary = Arc::clone(&object.summary);
         let old = self.objects.insert(key.clone(), object);
-        if let Some(old) = &old {
-            self.lose(old, key);
-        }
-        let values = (self.keeping.indexes)(&summary);
+        let mut before = old.as_ref().map(|old| indexes(old)).unwrap_or_default().into_iter();
+        let values = indexes(&summary);
         self.found.resize_with(values.len(), BTreeMap::new);
         for (found, value) in self.found.iter_mut().zip(values) {
+            let last = before.next().unwrap_or_default();
+            if last == value {
+                continue;
+            }
+            lose(found, last, key);
             if !value.is_empty() {
                 found.entry(value.to_owned()).or_default().insert(key.clone());
             }
@@ -124,25 +128,24 @@ impl<K, G> Shelf<K, G> {
     }
 
     fn remove(&mut self, key: &Key) {
-        if let Some(old) = self.objects.remove(key) {
-            self.lose(&old, key);
-        }
-    }
-
-    fn lose(&mut self, old: &G, key: &Key) {
-        for (found, value) in self.found.iter_mut().zip((self.keeping.indexes)(old)) {
-            if let Some(keys) = found.get_mut(value) {
-                keys.remove(key);
-                if keys.is_empty() {
-                    found.remove(value);
-                }
-            }
+        let Some(old) = self.objects.remove(key) else { return };
+        for (found, value) in self.found.iter_mut().zip((self.keeping.indexes)(&old)) {
+            lose(found, value, key);
         }
     }
 
     /// The objects with this value in this index, by namespace and name.
-    fn found(&self, index: usize, value: &str) -> impl Iterator<Item = &Key> {
-        self.found.get(index).and_then(|found| found.get(value)).into_iter().flatten()
+    fn found(&self, index: usize, value: &str) -> Option<&BTreeSet<Key>> {
+        self.found.get(index)?.get(value)
+    }
+}
+
+fn lose(found: &mut BTreeMap<String, BTreeSet<Key>>, value: &str, key: &Key) {
+    if let Some(keys) = found.get_mut(value) {
+        keys.remove(key);
+        if keys.is_empty() {
+            found.remove(value);
+        }
     }
 }
 
@@ -191,18 +194,19 @@ impl<K, G> Store<K, G> {
     where
         K: Resource<DynamicType = ()>,
     {
-        self.shelf().found(index, value).map(reference).collect()
+        self.shelf().found(index, value).into_iter().flatten().map(reference).collect()
     }
 
     /// The entries with this value in the index of this number.
     pub fn entries_of(&self, index: usize, value: &str) -> Vec<StoreEntry<K, G>> {
         let open = self.shelf();
-        open.found(index, value).filter_map(|key| open.objects.get(key).cloned()).collect()
+        let keys = open.found(index, value).into_iter().flatten();
+        keys.filter_map(|key| open.objects.get(key).cloned()).collect()
     }
 
     /// How many objects have this value in the index of this number.
     pub fn count_of(&self, index: usize, value: &str) -> usize {
-        self.shelf().found(index, value).count()
+        self.shelf().found(index, value).map_or(0, BTreeSet::len)
     }
 
     fn shelf(&self) -> RwLockReadGuard<'_, Shelf<K, G>> {

@@ -4,6 +4,7 @@
 
 use super::context::Context;
 use super::summary::BY_OWNER;
+use super::workloads::REQUESTS_BY_OWNER;
 use crate::api::{ProvisioningRequest, Workload};
 use crate::cluster::decoded::Decoded;
 use crate::cluster::store::StoreChange;
@@ -29,7 +30,8 @@ impl Context {
     /// A ProvisioningRequest was touched: it and the others for the same Workload are mirrored again.
     pub fn request_touched(&self, request: &ProvisioningRequest) {
         self.mirror(&ObjectRef::from_obj(request));
-        let others = request.workload().map(|(_, owner)| self.stores.requests.objects.of(0, owner));
+        let others =
+            request.workload().map(|(_, owner)| self.stores.requests.objects.of(REQUESTS_BY_OWNER, owner));
         for other in others.into_iter().flatten().filter(|other| other.metadata.uid != request.metadata.uid) {
             self.mirror(&ObjectRef::from_obj(&*other));
         }
@@ -44,7 +46,7 @@ impl Context {
 
     /// A Workload of Kueue's was touched: its requests are mirrored again.
     pub(super) fn mirror_requests_of(&self, owner: &str) {
-        for request in self.stores.requests.objects.of(0, owner) {
+        for request in self.stores.requests.objects.of(REQUESTS_BY_OWNER, owner) {
             self.mirror(&ObjectRef::from_obj(&*request));
         }
     }
@@ -86,7 +88,7 @@ impl Context {
 
     fn served_for<'w>(&self, request: &ProvisioningRequest, owner: &'w Workload) -> Option<&'w str> {
         let uid = owner.metadata.uid.as_deref().unwrap_or_default();
-        let all = self.stores.requests.objects.of(0, uid);
+        let all = self.stores.requests.objects.of(REQUESTS_BY_OWNER, uid);
         served_for(request, owner, &all, |check| self.is_answered_by_requests(check))
     }
 

@@ -71,6 +71,8 @@ impl RequestSummary {
 /// How the Workloads of both front-ends are kept.
 pub const WORKLOADS: Keeping<Workload, WorkloadSummary> =
     Keeping { summary: WorkloadSummary::of, indexes: |_| Vec::new(), packed: true, is_heartbeat: None };
+/// The index of ProvisioningRequests by the UIDs of the Workloads that own them.
+pub(super) const REQUESTS_BY_OWNER: usize = 0;
 /// How ProvisioningRequests are kept.
 const REQUESTS: Keeping<ProvisioningRequest, RequestSummary> = Keeping {
     summary: RequestSummary::of,

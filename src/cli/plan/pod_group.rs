@@ -116,7 +116,7 @@ impl<'v> Role<'v> {
         let mut spec = PodSpec::deserialize(pod.get("spec").unwrap_or(&Value::Null))
             .map_err(|e| format!("pod {} cannot be read: {e}", text(pod, "/metadata/name")))?;
         for container in spec.containers.iter_mut().chain(&mut spec.init_containers) {
-            let resources = requested(container.resources.take().unwrap_or_default());
+            let resources = requested(&container.resources.take().unwrap_or_default());
             let ports = std::mem::take(&mut container.ports);
             *container = Container { resources: Some(resources), ports, ..Container::default() };
         }
@@ -124,7 +124,7 @@ impl<'v> Role<'v> {
             host_network: false,
             active_deadline_seconds: None,
             volumes: Vec::new(),
-            resources: spec.resources.map(requested),
+            resources: spec.resources.as_ref().map(requested),
             ..spec
         };
         let priority = pod.pointer("/spec/priority").unwrap_or(&Value::Null);
@@ -140,11 +140,10 @@ impl<'v> Role<'v> {
     }
 }
 
-/// The requests alone, in one notation. Without a request, the limit counts.
-fn requested(resources: ResourceRequirements) -> ResourceRequirements {
-    let mut all = resources.limits.unwrap_or_default();
-    all.extend(resources.requests.unwrap_or_default());
-    ResourceRequirements { requests: Some(resources::times(&all, 1)), ..ResourceRequirements::default() }
+/// The requests alone, in one notation.
+fn requested(stated: &ResourceRequirements) -> ResourceRequirements {
+    let requests = resources::times(&resources::effective(stated), 1);
+    ResourceRequirements { requests: Some(requests), ..ResourceRequirements::default() }
 }
 
 #[cfg(test)]

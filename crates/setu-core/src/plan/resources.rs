@@ -209,7 +209,7 @@ fn overhead(spec: &PodSpec, runtime_classes: &[Arc<RuntimeClass>]) -> ResourceLi
 }
 
 /// The requests; a limit without a request counts as one.
-fn effective(requirements: &ResourceRequirements) -> ResourceList {
+pub fn effective(requirements: &ResourceRequirements) -> ResourceList {
     let mut requests = requirements.limits.clone().unwrap_or_default();
     requests.extend(requirements.requests.clone().unwrap_or_default());
     requests
