@@ -4,7 +4,7 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use setu::api::quantity::Amount;
-use setu::gang::journal::{JournalError, WRITE_LIMIT};
+use setu::gang::statechart::journal::{JournalError, WRITE_LIMIT};
 use setu::gang::{GangIdentity, Journal};
 use setu::policy::{PolicyFile, Settings};
 

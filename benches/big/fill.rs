@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use setu::api::Workload;
 use setu::gang::Journal;
 use setu::gang::identity::gang_id;
-use setu::gang::reservation::AdmissionId;
+use setu::gang::statechart::reservation::AdmissionId;
 use setu::names;
 use setu::sim::scenario;
 use setu_e2e::apply;

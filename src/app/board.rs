@@ -6,7 +6,7 @@
 use crate::api::amount::{Money, Sums};
 use crate::controllers::Context;
 use crate::controllers::board::{Around, BoardEntry, BoardSnapshot};
-use crate::gang::{StateName, diagram};
+use crate::gang::{StateName, statechart::diagram};
 use axum::Router;
 use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderName, StatusCode};

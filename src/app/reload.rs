@@ -6,7 +6,7 @@
 use super::AppError;
 use crate::controllers::Context;
 use crate::effects::events::Moment;
-use crate::gang::notice::Notice;
+use crate::gang::report::notice::Notice;
 use crate::policy::read::FileError;
 use crate::policy::{PolicyFile, Settings};
 use crate::telemetry::metrics::{self, Reload};

@@ -5,12 +5,12 @@
 use super::cluster::ClusterObjects;
 use crate::api::workload::Verdict;
 use crate::api::{Node, NodeClaim, Pod, Workload};
-use crate::gang::journal::JournalError;
-use crate::gang::opening::stored_journal;
-use crate::gang::repair::rebuild_journal;
-use crate::gang::reservation::Ending;
-use crate::gang::resource_slices::wait_for_devices;
-use crate::gang::verdict::is_kept_out;
+use crate::gang::report::verdict::is_kept_out;
+use crate::gang::snapshot::resource_slices::wait_for_devices;
+use crate::gang::statechart::journal::JournalError;
+use crate::gang::statechart::reservation::Ending;
+use crate::gang::workload::opening::stored_journal;
+use crate::gang::workload::repair::rebuild_journal;
 use crate::gang::{
     AdmittedPods, ClaimView, Explanation, Forecast, GangIdentity, Journal, Judgement, Nodes, Refusal,
     Reservation, Snapshot, SnapshotParts, UnboundPods,

@@ -6,7 +6,7 @@ use super::cluster::ClusterObjects;
 use super::gang_objects::GangObjects;
 use crate::api::provisioning_request::{ProvisioningRequestSpec, ProvisioningRequestStatus};
 use crate::api::{AdmissionCheck, FrontEnd, NodeClaim, ProvisioningRequest, Workload, condition};
-use crate::gang::request::{NO_OWNER, as_workload, check_of, owner, owner_of};
+use crate::gang::workload::request::{NO_OWNER, as_workload, check_of, owner, owner_of};
 use crate::names;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, OwnerReference, Time};
 use kube::ResourceExt;

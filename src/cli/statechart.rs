@@ -1,7 +1,7 @@
 //! `setu statechart`: prints the statechart, generated from the code.
 
 use super::CliError;
-use crate::gang::diagram;
+use crate::gang::statechart::diagram;
 use clap::ValueEnum;
 
 /// Prints the statechart of a gang.

@@ -4,7 +4,7 @@ use super::CliError;
 use super::cluster::Access;
 use crate::api::{NodeClaim, Workload};
 use crate::app::uninstall;
-use crate::gang::uninstall::{RunningNodes, UninstallPlan};
+use crate::gang::release::uninstall::{RunningNodes, UninstallPlan};
 use crate::names;
 use crate::telemetry::logs;
 use kube::ResourceExt;

@@ -1,7 +1,7 @@
 //! How far Kueue has got with a Workload.
 
 use crate::api::{Workload, condition};
-use crate::gang::request::is_unowned;
+use crate::gang::workload::request::is_unowned;
 use serde::Serialize;
 
 /// How far Kueue has got with a Workload.

@@ -7,7 +7,7 @@ use super::memory::lock;
 use crate::api::amount::{Currency, Price};
 use crate::api::{Workload, condition};
 use crate::gang::ledger::shortage::ShortageEntry;
-use crate::gang::transition::Transition;
+use crate::gang::statechart::transition::Transition;
 use crate::gang::{Explanation, Journal, PodCheck, StateName};
 use crate::plan::cost::Cost;
 use crate::plan::{ObstacleReason, PlanChange};
@@ -338,8 +338,8 @@ pub(super) fn uid_of(object: &ObjectRef<Workload>) -> &str {
 mod tests {
     use super::*;
     use crate::api::workload::WorkloadSpec;
-    use crate::gang::explain::Explanation;
-    use crate::gang::reservation::AdmissionId;
+    use crate::gang::report::explain::Explanation;
+    use crate::gang::statechart::reservation::AdmissionId;
     use crate::gang::{Reservation, Snapshot};
     use crate::policy::Policy;
 
@@ -352,7 +352,7 @@ mod tests {
         workload.metadata.namespace = Some("team".into());
         let now = Timestamp::from_second(seconds).unwrap();
         let journal = Journal::new("uid", AdmissionId("1-0-a".into()), now, None);
-        let reservation = Reservation::Gone(crate::gang::reservation::Ending::Evicted);
+        let reservation = Reservation::Gone(crate::gang::statechart::reservation::Ending::Evicted);
         let policy = Policy::default();
         let snapshot = Snapshot::of(now, &reservation, &policy);
         BoardEntry::new(name, &workload, "check", &journal, Explanation::of(&journal, &snapshot, &[]))

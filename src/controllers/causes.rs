@@ -3,7 +3,7 @@
 use super::context::Context;
 use super::digests::{by_generation, by_version};
 use crate::api::{ClusterQueue, Workload};
-use crate::gang::refused::Causes;
+use crate::gang::ledger::refused::Causes;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -14,11 +14,11 @@ use crate::cluster::decoded::Decoded;
 use crate::effects::warm::{self, KeptFor};
 use crate::effects::{call, claims, handover};
 use crate::error::Error;
-use crate::gang::custody::{
+use crate::gang::identity::{gang_label, gang_of};
+use crate::gang::release::custody::{
     Disposition, OrphanReason, OwnerStatus, disposition_without_request, orphan_reason,
 };
-use crate::gang::identity::{gang_label, gang_of};
-use crate::gang::request::owner_of;
+use crate::gang::workload::request::owner_of;
 use crate::names;
 use crate::planted::planted;
 use crate::telemetry::metrics::{self, WarmResult};

@@ -1,12 +1,12 @@
-//! Writes the finalizer that `--workload-finalizer` puts on Workloads, as `gang/finalizer` says.
+//! Writes the finalizer that `--workload-finalizer` puts on Workloads, as `gang/workload/finalizer` says.
 
 use super::context::Context;
 use super::gang::Reconciled;
 use crate::api::Workload;
 use crate::effects::handover::{Annotations, add_finalizer, release_workload};
 use crate::error::Error;
-use crate::gang::finalizer::{is_held, is_missing, is_needed, is_overdue, release_at};
-use crate::gang::others::Others;
+use crate::gang::workload::finalizer::{is_held, is_missing, is_needed, is_overdue, release_at};
+use crate::gang::workload::others::Others;
 use jiff::Timestamp;
 use kube::Client;
 

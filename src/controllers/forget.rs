@@ -11,7 +11,7 @@ use super::summary::BY_WORKLOAD;
 use crate::api::{NodeClaim, Workload};
 use crate::gang::Journal;
 use crate::gang::identity::{gang_id, gang_of};
-use crate::gang::reservation::Ending;
+use crate::gang::statechart::reservation::Ending;
 use crate::gang::trace::{Claims, CutOff, Subject, cut_off};
 use crate::plan::PlanChange;
 use kube::ResourceExt;

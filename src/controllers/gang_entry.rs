@@ -5,7 +5,7 @@
 use super::board::uid_of;
 use crate::api::{NodeClaim, Workload};
 use crate::gang::Journal;
-use crate::gang::event::Reason;
+use crate::gang::statechart::event::Reason;
 use crate::gang::trace::Subject;
 use crate::plan::Outcome;
 use jiff::Timestamp;

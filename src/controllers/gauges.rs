@@ -5,8 +5,8 @@
 use super::context::Context;
 use super::money::Launched;
 use crate::api::{Node, NodeClaim};
-use crate::gang::custody::HeldFor;
-use crate::gang::phase::ClaimPhase;
+use crate::gang::release::custody::HeldFor;
+use crate::gang::snapshot::phase::ClaimPhase;
 use crate::names;
 use crate::telemetry::metrics;
 use kube::ResourceExt;

@@ -7,7 +7,7 @@ use super::summary::WorkloadSummary;
 use crate::api::Workload;
 use crate::cluster::lease::shard_of;
 use crate::gang::identity::gang_id;
-use crate::gang::opening;
+use crate::gang::workload::opening;
 use jiff::Timestamp;
 use kube::Client;
 use kube::runtime::reflector::ObjectRef;

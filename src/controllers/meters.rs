@@ -4,7 +4,7 @@
 
 use super::memory::lock;
 use crate::api::NodeClaim;
-use crate::gang::observed::allowed;
+use crate::gang::snapshot::observed::allowed;
 use crate::names;
 use crate::telemetry::metrics;
 use jiff::{SignedDuration, Timestamp};

@@ -10,7 +10,9 @@ use crate::cluster::decoded::Decoded;
 use crate::cluster::store::StoreChange;
 use crate::effects::{call, request};
 use crate::error::Error;
-use crate::gang::request::{Details, as_workload, name_as_workload, refusal_without_owner, served_for};
+use crate::gang::workload::request::{
+    Details, as_workload, name_as_workload, refusal_without_owner, served_for,
+};
 use crate::names;
 use kube::Api;
 use kube::runtime::reflector::ObjectRef;

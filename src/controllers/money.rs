@@ -7,7 +7,7 @@ use super::summary::ClaimSummary;
 use crate::api::NodeClaim;
 use crate::api::parameters::Budget;
 use crate::cluster::store::StoreEntry;
-use crate::gang::observed::capacity_type;
+use crate::gang::snapshot::observed::capacity_type;
 use crate::names;
 use crate::plan::cost::{Cost, Prices, times};
 use crate::telemetry::metrics::{self, NodeCosts};

@@ -10,7 +10,7 @@ use crate::api::{AdmissionCheck, ClusterQueue, Cohort, LocalQueue, NodeClaim, No
 use crate::effects::events::Moment;
 use crate::gang::ledger::Ledger;
 use crate::gang::ledger::basis::Basis;
-use crate::gang::notice::Notice;
+use crate::gang::report::notice::Notice;
 use crate::plan::catalogue;
 use crate::plan::gates::inflight::InflightNodes;
 use crate::plan::offering::Offering;
@@ -89,7 +89,7 @@ pub struct ReadInputs<'a> {
     pub grounds: Option<&'a Grounds>,
 }
 
-/// Plans for the gang of this id, as if it were its turn: `gang::planning::in_turn` decides that.
+/// Plans for the gang of this id, as if it were its turn: `gang::step::planning::in_turn` decides that.
 pub fn outcome(
     context: &Context,
     request: &PlanRequest<'_>,

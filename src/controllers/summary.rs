@@ -3,10 +3,10 @@
 
 use super::memory::workload_of;
 use crate::api::{NodeClaim, Workload};
-use crate::gang::claims::is_stuck;
 use crate::gang::identity::gang_of;
-use crate::gang::phase::ClaimPhase;
-use crate::gang::request::owner_of;
+use crate::gang::snapshot::claims::is_stuck;
+use crate::gang::snapshot::phase::ClaimPhase;
+use crate::gang::workload::request::owner_of;
 use crate::names;
 use crate::plan::cost::priced_as;
 use jiff::Timestamp;

@@ -9,7 +9,7 @@ use crate::effects::{call, write};
 use crate::error::{Class, Error};
 use crate::gang::GangIdentity;
 use crate::gang::identity::are_of_one_slot;
-use crate::gang::observed::capacity_type;
+use crate::gang::snapshot::observed::capacity_type;
 use crate::names;
 use crate::planted::planted;
 use crate::telemetry::metrics;

@@ -9,7 +9,7 @@ use crate::cluster::lock;
 use crate::cluster::write_limiter::WriteLimiter;
 use crate::digest::digest;
 use crate::effects::write;
-use crate::gang::notice::Notice;
+use crate::gang::report::notice::Notice;
 use crate::names;
 use crate::telemetry::Telemetry;
 use crate::telemetry::metrics::{self, Unpublished};

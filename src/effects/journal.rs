@@ -146,7 +146,7 @@ fn patch(workload: &Workload, entry: &Entry<'_>) -> JsonPatch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gang::request::name_as_workload;
+    use crate::gang::workload::request::name_as_workload;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 

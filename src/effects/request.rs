@@ -6,7 +6,7 @@ use crate::cluster::decoded::Decoded;
 use crate::effects::{call, patch_params, status_of, whole_seconds, write};
 use crate::error::Error;
 use crate::gang::Failure;
-use crate::gang::request::{
+use crate::gang::workload::request::{
     Details, after_write, conditions, conditions_after_uninstall, owner, stands_as_mirrored,
 };
 use crate::names;

@@ -9,7 +9,7 @@
 use crate::api::Workload;
 use crate::effects::{status_of, whole_seconds, write};
 use crate::error::Error;
-use crate::gang::queueing::Queueing;
+use crate::gang::workload::queueing::Queueing;
 use crate::names;
 use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};

@@ -5,7 +5,7 @@
 
 use crate::effects;
 use crate::error::Error;
-use crate::gang::resource_slices::NodeResourceSlices;
+use crate::gang::snapshot::resource_slices::NodeResourceSlices;
 use kube::Client;
 
 /// The ResourceSlices of these Nodes, or that they cannot be had.

@@ -3,12 +3,12 @@
 use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 use setu::api::parameters::{OnExhausted, Pinning};
-use setu::gang::event::{Effect, Event};
-use setu::gang::reservation::{AdmissionId, Ending};
-use setu::gang::state::Then;
+use setu::gang::statechart::event::{Effect, Event};
+use setu::gang::statechart::reservation::{AdmissionId, Ending};
+use setu::gang::statechart::state::Then;
 use setu::gang::{
     AdmissionPhase, Failure, FailureClass, Journal, Nodes, OptionPosition, Rules, State, StateName, decide,
-    diagram,
+    statechart::diagram,
 };
 use setu::plan::{Obstacle, ObstacleReason};
 use setu::policy::Policy;

@@ -5,13 +5,13 @@ use crate::plans::plan;
 use jiff::{SignedDuration, Timestamp};
 use setu::api::parameters::{OnNodeLost, Pinning};
 use setu::api::workload::{CheckState, Verdict};
-use setu::gang::approved::failure_before_admission;
-use setu::gang::event::{Effect, Event};
-use setu::gang::loss::Loss;
-use setu::gang::message::check_message;
-use setu::gang::reservation::{AdmissionId, Ending};
-use setu::gang::verdict::desired;
-use setu::gang::waits::NodeProblem;
+use setu::gang::report::message::check_message;
+use setu::gang::report::verdict::desired;
+use setu::gang::snapshot::loss::Loss;
+use setu::gang::snapshot::waits::NodeProblem;
+use setu::gang::statechart::event::{Effect, Event};
+use setu::gang::statechart::reservation::{AdmissionId, Ending};
+use setu::gang::step::approved::failure_before_admission;
 use setu::gang::wake_at;
 use setu::gang::{
     AdmissionPhase, Attempt, ClaimView, Failure, FailureClass, Freshness, Health, Journal, Nodes,

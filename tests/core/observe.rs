@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 use setu::api::parameters::Compat;
 use setu::api::workload::{CheckState, PodSetUpdate, Verdict};
 use setu::api::{Node, NodeClaim};
-use setu::gang::event::Event;
-use setu::gang::loss::{GoneClaim, Loss};
-use setu::gang::message::check_message;
-use setu::gang::reservation::{AdmissionId, Ending};
-use setu::gang::verdict::desired;
+use setu::gang::report::message::check_message;
+use setu::gang::report::verdict::desired;
+use setu::gang::snapshot::loss::{GoneClaim, Loss};
+use setu::gang::statechart::event::Event;
+use setu::gang::statechart::reservation::{AdmissionId, Ending};
 use setu::gang::{
     AdmissionPhase, ClaimView, Explanation, Failure, FailureClass, Forecast, Freshness, Health, Journal,
     Nodes, Observation, Refusal, Reservation, Rules, Snapshot, State, Step, WaitsFor, decide, observe, step,

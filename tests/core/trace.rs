@@ -5,12 +5,10 @@
 use jiff::{SignedDuration, Timestamp};
 use setu::api::parameters::{OnNodeLost, Pinning};
 use setu::api::{NodeClaim, Workload};
-use setu::gang::event::Event;
-use setu::gang::reservation::{AdmissionId, Ending};
-use setu::gang::trace::{
-    AttributeValue, Claims, CutOff, SpanStatus, Subject, TraceContext, TraceSpan, cut_off, spans,
-};
-use setu::gang::{AdmissionPhase, Failure, FailureClass, Journal, Rules, decide};
+use setu::gang::statechart::event::Event;
+use setu::gang::statechart::reservation::{AdmissionId, Ending};
+use setu::gang::trace::{AttributeValue, Claims, CutOff, SpanStatus, Subject, TraceSpan, cut_off, spans};
+use setu::gang::{AdmissionPhase, Failure, FailureClass, Journal, Rules, TraceContext, decide};
 use setu::policy::Policy;
 use std::collections::BTreeSet;
 

@@ -5,10 +5,10 @@ use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 use setu::api::parameters::{OnExhausted, Pinning};
 use setu::api::workload::Verdict;
-use setu::gang::event::{Effect, Event};
-use setu::gang::journal::WRITE_LIMIT;
-use setu::gang::loss::Loss;
-use setu::gang::reservation::{AdmissionId, Ending};
+use setu::gang::snapshot::loss::Loss;
+use setu::gang::statechart::event::{Effect, Event};
+use setu::gang::statechart::journal::WRITE_LIMIT;
+use setu::gang::statechart::reservation::{AdmissionId, Ending};
 use setu::gang::{
     AdmissionPhase, ClaimView, Failure, FailureClass, Freshness, Health, Journal, Nodes, Observation,
     Refusal, Reservation, Rules, Snapshot, State, WaitsFor, decide, observe,

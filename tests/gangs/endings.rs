@@ -5,8 +5,8 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use setu::api::Workload;
 use setu::api::workload::Verdict;
-use setu::gang::event::Effect;
-use setu::gang::verdict::desired;
+use setu::gang::report::verdict::desired;
+use setu::gang::statechart::event::Effect;
 use setu::gang::{
     ClaimView, Eviction, Freshness, Health, Journal, Nodes, Observation, Reservation, Rules, Snapshot, State,
     StateName, decide, observe,

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use setu::app::uninstall;
-use setu::gang::uninstall::RunningNodes;
+use setu::gang::release::uninstall::RunningNodes;
 use setu::policy::PolicyFile;
 use setu::sim::cluster::{SimCluster, Start};
 use setu::sim::scenario;

@@ -3,7 +3,7 @@
 
 use crate::world;
 use serde_json::{Value, json};
-use setu::gang::journal::VERSION;
+use setu::gang::statechart::journal::VERSION;
 use setu::gang::{FailureClass, Journal, Nodes, State, StateName};
 use setu::names;
 use setu::policy::PolicyFile;

@@ -6,7 +6,7 @@
 use crate::core::{self, ModelJournal, ModelState, StepInput, Write};
 use crate::world::{Broken, CachedView, Claim, KueuePhase, ModelPlan, ModelWorld, Work};
 use setu_core::api::workload::Verdict;
-use setu_core::gang::reconcile::{Next, Permitted, STEPS};
+use setu_core::gang::step::reconcile::{Next, Permitted, STEPS};
 use setu_core::gang::{Commit, Freshness, Precondition, Then};
 use setu_core::planted::{Planted, is_planted};
 

@@ -1,6 +1,6 @@
 //! The published statecharts match the code.
 
-use setu::gang::diagram;
+use setu::gang::statechart::diagram;
 use std::path::Path;
 
 fn compare(file: &str, drawn: &str) {

@@ -372,3 +372,18 @@ fn files_form_no_circle() {
     let files: BTreeSet<&str> = circles.keys().map(String::as_str).collect();
     assert_eq!(files, excepted, "the left are in a circle, the right are excepted: {circles:#?}");
 }
+
+#[test]
+fn folders_of_the_gang_form_no_circle() {
+    let modules = Modules::of("crates/setu-core/src");
+    let folder =
+        |file: &str| file.strip_prefix("gang::").map(|rest| rest.split("::").next().unwrap().to_owned());
+    let mut uses: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for file in modules.0.keys() {
+        let Some(own) = folder(file) else { continue };
+        let others: Vec<String> = modules.used_by(file).iter().filter_map(|used| folder(used)).collect();
+        uses.entry(own.clone()).or_default().extend(others.into_iter().filter(|other| *other != own));
+    }
+    let circle: Vec<_> = uses.keys().filter(|folder| is_in_circle(folder, &uses)).collect();
+    assert_eq!(circle, Vec::<&String>::new(), "{uses:#?}");
+}

@@ -5,7 +5,7 @@ use super::{BOLD, DIM, clean, moment, paint, span};
 use crate::cli::report::GangReport;
 use crate::cli::workload_phase::WorkloadPhase;
 use crate::gang::StateName;
-use crate::gang::explain::{Explanation, SlotPhase, SlotView};
+use crate::gang::report::explain::{Explanation, SlotPhase, SlotView};
 use jiff::Timestamp;
 use std::fmt::Write as _;
 

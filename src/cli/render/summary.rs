@@ -8,7 +8,7 @@ use crate::cli::cluster::ClusterObjects;
 use crate::cli::known::{PricedBy, PricesOfCheck};
 use crate::cli::report::GangReport;
 use crate::cli::workload_phase::WorkloadPhase;
-use crate::gang::explain::{SlotPhase, SlotView};
+use crate::gang::report::explain::{SlotPhase, SlotView};
 use crate::names;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;

@@ -9,7 +9,7 @@ use crate::controllers::{admission_check, inflight, plans, storage};
 use crate::effects::{claims, warm};
 use crate::error::Error;
 use crate::gang::identity::gang_of;
-use crate::gang::refused::Causes;
+use crate::gang::ledger::refused::Causes;
 use crate::gang::{Freshness, State};
 use crate::plan::lifetime;
 use crate::plan::pool_claims::PoolClaims;

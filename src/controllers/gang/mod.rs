@@ -1,4 +1,4 @@
-//! Drives one gang until nothing moves: read → plan → step → commit → act → report. `gang::reconcile` of the core decides the order.
+//! Drives one gang until nothing moves: read → plan → step → commit → act → report. `gang::step::reconcile` of the core decides the order.
 //!
 //! Each part of [`Gang`] is one value. A step reads all of them and returns what changes, or changes one of them.
 //!
@@ -25,14 +25,14 @@ use super::plans;
 use crate::api::Workload;
 use crate::effects::journal::{self as journal_write, Entry};
 use crate::error::Error;
-use crate::gang::consequences::{Consequences, LedgerChange};
 use crate::gang::ledger::Ledger;
-use crate::gang::loss::Loss;
-use crate::gang::observed::Observed;
-use crate::gang::reconcile::{Next, STEPS};
-use crate::gang::refused::Causes;
-use crate::gang::stored::StoredJournal;
-use crate::gang::{Commit, Journal, Judgement, Refusal, Step, message, step};
+use crate::gang::ledger::refused::Causes;
+use crate::gang::snapshot::loss::Loss;
+use crate::gang::snapshot::observed::Observed;
+use crate::gang::step::consequences::{Consequences, LedgerChange};
+use crate::gang::step::reconcile::{Next, STEPS};
+use crate::gang::workload::stored::StoredJournal;
+use crate::gang::{Commit, Journal, Judgement, Refusal, Step, report::message, step};
 use crate::plan::{Outcome, Plan, PlanChange};
 use crate::telemetry::traces::own;
 use inputs::PlanInputs;

@@ -3,9 +3,9 @@
 use super::reconciled::LeftAlone;
 use super::scope::GangScope;
 use crate::api::{NodeClaim, Workload};
-use crate::gang::journal::JournalError;
-use crate::gang::notice::Notice;
-use crate::gang::stored::StoredJournal;
+use crate::gang::report::notice::Notice;
+use crate::gang::statechart::journal::JournalError;
+use crate::gang::workload::stored::StoredJournal;
 use kube::ResourceExt;
 
 /// The journal of a gang with these claims; `None` if there is nothing to do.

@@ -3,10 +3,10 @@
 use super::{Gang, Planned};
 use crate::api::{NodeClaim, Workload};
 use crate::controllers::plans;
+use crate::gang::ledger::refused::Causes;
 use crate::gang::ledger::{Ledger, shortage};
-use crate::gang::loss::{Loss, last_known};
-use crate::gang::planning::{Planning, in_turn};
-use crate::gang::refused::Causes;
+use crate::gang::snapshot::loss::{Loss, last_known};
+use crate::gang::step::planning::{Planning, in_turn};
 use crate::gang::{Failure, Refusal, State};
 use crate::plan::offering::Offering;
 use crate::plan::pool_claims::NO_CLAIMS;

@@ -2,8 +2,8 @@
 
 use crate::api::workload::CheckState;
 use crate::gang::Failure;
-use crate::gang::queueing::Queueing;
-use crate::gang::request::Details;
+use crate::gang::workload::queueing::Queueing;
+use crate::gang::workload::request::Details;
 use jiff::Timestamp;
 use std::time::Duration;
 

@@ -7,9 +7,9 @@ use super::Gang;
 use super::transitions::Transitions;
 use crate::api::Workload;
 use crate::controllers::gang_entry::Unanswered;
+use crate::gang::statechart::transition::Transition;
 use crate::gang::trace::{Claims, spans};
-use crate::gang::transition::Transition;
-use crate::gang::{Journal, StateName, message, notice};
+use crate::gang::{Journal, StateName, report::message, report::notice};
 use jiff::{SignedDuration, Timestamp};
 
 /// How far back transitions are reported again when a replica first sees a gang, or after a time without a leader: the

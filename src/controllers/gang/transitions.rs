@@ -3,11 +3,11 @@
 use super::Gang;
 use crate::api::{NodeClaim, Workload};
 use crate::controllers::gang_entry::GangEntry;
-use crate::gang::notice::Notice;
-use crate::gang::reservation::Ending;
+use crate::gang::report::notice::Notice;
+use crate::gang::statechart::reservation::Ending;
+use crate::gang::statechart::transition::Transition;
 use crate::gang::trace::{Claims, CutOff, cut_off, spans};
-use crate::gang::transition::Transition;
-use crate::gang::{Journal, StateName, notice};
+use crate::gang::{Journal, StateName, report::notice};
 use crate::names;
 use crate::plan::Outcome;
 use crate::plan::cost::Cost;

@@ -6,7 +6,7 @@ use crate::effects::handover::LetGo;
 use crate::effects::warm::{self as effects, KeptFor};
 use crate::error::Error;
 use crate::gang::Journal;
-use crate::gang::observed::Observed;
+use crate::gang::snapshot::observed::Observed;
 use crate::names;
 use crate::plan::warm::matches;
 use crate::policy::Policy;

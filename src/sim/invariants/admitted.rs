@@ -4,7 +4,7 @@ use super::{Committed, read_journal};
 use crate::api::Workload;
 use crate::api::workload::Verdict;
 use crate::gang::Reservation;
-use crate::gang::reservation::AdmissionId;
+use crate::gang::statechart::reservation::AdmissionId;
 use crate::names;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;

@@ -2,8 +2,8 @@
 
 use super::Committed;
 use crate::api::Workload;
-use crate::gang::claims::is_stuck;
-use crate::gang::reservation::AdmissionId;
+use crate::gang::snapshot::claims::is_stuck;
+use crate::gang::statechart::reservation::AdmissionId;
 use crate::gang::{Journal, StateName};
 use crate::names;
 use jiff::{SignedDuration, Timestamp};

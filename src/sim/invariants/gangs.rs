@@ -3,9 +3,9 @@
 use super::{Committed, admitted, attempts, decode, read_journal, verdicts};
 use crate::api::Workload;
 use crate::api::workload::{CheckState, PodSetUpdate, Verdict};
-use crate::gang::journal::WRITE_LIMIT;
-use crate::gang::reservation::AdmissionId;
-use crate::gang::{GangIdentity, Journal, Reservation, StateName, diagram};
+use crate::gang::statechart::journal::WRITE_LIMIT;
+use crate::gang::statechart::reservation::AdmissionId;
+use crate::gang::{GangIdentity, Journal, Reservation, StateName, statechart::diagram};
 use crate::names;
 use jiff::SignedDuration;
 use kube::ResourceExt;

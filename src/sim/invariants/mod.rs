@@ -319,7 +319,7 @@ fn line(change: &Change) -> String {
 mod tests {
     use super::*;
     use crate::gang::State;
-    use crate::gang::reservation::AdmissionId;
+    use crate::gang::statechart::reservation::AdmissionId;
     use serde_json::json;
     use setu_sim::api::kinds;
 

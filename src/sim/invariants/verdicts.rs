@@ -6,7 +6,7 @@
 use super::{Committed, attempts};
 use crate::api::Workload;
 use crate::api::workload::{CheckState, Verdict};
-use crate::gang::reservation::Ending;
+use crate::gang::statechart::reservation::Ending;
 use crate::gang::{Journal, Reservation, StateName};
 use kube::ResourceExt;
 
@@ -72,7 +72,7 @@ fn given_up(
 
 #[cfg(test)]
 mod tests {
-    use crate::gang::state::Then;
+    use crate::gang::statechart::state::Then;
     use crate::gang::{Journal, Nodes, State};
     use crate::names;
     use crate::sim::invariants::InvariantChecker;
@@ -104,7 +104,7 @@ mod tests {
             }],
         });
         let decoded = crate::sim::invariants::decode(&workload).unwrap();
-        let admission = crate::gang::reservation::AdmissionId::of(&decoded, "c");
+        let admission = crate::gang::statechart::reservation::AdmissionId::of(&decoded, "c");
         let with_epoch = with_journal(|journal| {
             make(journal);
             journal.memory.admission = admission;

@@ -4,7 +4,7 @@ use super::expect::{lacks, nodes};
 use super::file::{Expect, ListedOffering, Power, ScenarioStep};
 use super::runs::Run;
 use super::{ScenarioWorld, Theatre};
-use crate::gang::diagram;
+use crate::gang::statechart::diagram;
 use crate::names;
 use anyhow::{Context as _, Result, bail, ensure};
 use k8s_openapi::api::core::v1::Pod;
@@ -159,7 +159,7 @@ pub async fn nothing_is_left<T: Theatre>(world: &mut ScenarioWorld<T>) -> Result
 pub fn paths_are_lawful<T: Theatre>(world: &ScenarioWorld<T>) -> Result<()> {
     let edges = diagram::edges();
     for journal in world.journals.values() {
-        let mut last: Option<&crate::gang::transition::Transition> = None;
+        let mut last: Option<&crate::gang::statechart::transition::Transition> = None;
         for step in &journal.history {
             ensure!(
                 edges.contains_key(&(step.from, step.to)),

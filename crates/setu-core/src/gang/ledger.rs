@@ -7,11 +7,11 @@
 pub mod basis;
 pub mod capacity_returns;
 mod inflight;
+pub mod refused;
 pub mod shortage;
 
-use super::option_position::OptionPosition;
-use super::refused::Refused;
 use crate::api::Workload;
+use crate::gang::statechart::option_position::OptionPosition;
 use crate::plan::gates::inflight::{HOUR, HeldNodes, MINUTE};
 use crate::plan::market::Market;
 use crate::plan::observed_shapes::ObservedShapes;
@@ -21,6 +21,7 @@ use crate::plan::{ObstacleReason, OptionSelection, Plan, PoolReservation};
 use basis::{Bases, Basis};
 use capacity_returns::CapacityReturns;
 use jiff::{SignedDuration, Timestamp};
+use refused::Refused;
 use shortage::{Remembered, ShortageEntry, ShortageSource};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

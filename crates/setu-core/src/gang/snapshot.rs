@@ -1,21 +1,35 @@
 //! Everything that a gang's next step depends on, at one instant.
 //!
-//! Rule: data only; [`observe`](fn@super::observe) interprets it.
+//! Rule: data only; [`observe`](fn@crate::gang::step::observe) interprets it.
 
-use super::claims::ClaimView;
-use super::identity::GangIdentity;
-use super::journal::Journal;
-use super::loss::{ClaimRecords, Loss, losses};
-use super::reservation::Reservation;
-use super::rules::Eviction;
-use super::terms::JudgedBy;
-use super::unbound::UnboundPods;
+pub mod claims;
+pub mod expectation;
+pub mod foreign_pods;
+pub mod health;
+pub mod loss;
+pub mod observed;
+pub mod phase;
+pub mod pod_list;
+pub(in crate::gang) mod reboot;
+pub mod resource_slices;
+pub mod slot;
+pub mod unbound;
+pub mod waits;
+
 use crate::api::Workload;
 use crate::api::workload::Verdict;
+use crate::gang::identity::GangIdentity;
+use crate::gang::statechart::journal::Journal;
+use crate::gang::statechart::reservation::Reservation;
+use crate::gang::statechart::rules::Eviction;
+use crate::gang::statechart::terms::JudgedBy;
 use crate::plan::Outcome;
 use crate::policy::Policy;
+use claims::ClaimView;
 use jiff::Timestamp;
+use loss::{ClaimRecords, Loss, losses};
 use std::collections::BTreeMap;
+use unbound::UnboundPods;
 
 /// Everything that a gang's next step depends on, at one instant.
 #[derive(Clone, Copy, Debug)]

@@ -3,16 +3,33 @@
 //! Rule: only [`step`] moves a gang: in the controller, in `setu repair`, and in the model checker. A step changes the state
 //! at most once, so that each change is written before the next one.
 
-use super::decide::decide;
-use super::event::{Effect, Event};
-use super::journal::Journal;
-use super::observation::Observation;
-use super::observe::observe;
-use super::rules::Rules;
-use super::snapshot::Snapshot;
-use super::state::State;
-use super::terms::{JudgedBy, is_independent_of_terms, record_terms};
+mod adoption;
+pub mod approved;
+mod attempting;
+pub mod begun_with;
+pub mod commit;
+pub mod consequences;
+pub mod new_claims;
+pub mod observation;
+pub mod observe;
+pub(in crate::gang) mod option_retry;
+pub mod planning;
+pub mod reconcile;
+pub(in crate::gang) mod replacement;
+mod ungated_pods;
+mod validating;
+pub mod wake;
+
+use crate::gang::snapshot::Snapshot;
+use crate::gang::statechart::decide::decide;
+use crate::gang::statechart::event::{Effect, Event};
+use crate::gang::statechart::journal::Journal;
+use crate::gang::statechart::rules::Rules;
+use crate::gang::statechart::state::State;
+use crate::gang::statechart::terms::{JudgedBy, is_independent_of_terms, record_terms};
 use crate::plan::Outcome;
+use observation::Observation;
+use observe::observe;
 
 /// The result of one step.
 #[derive(Clone, Debug, PartialEq)]
@@ -100,7 +117,7 @@ fn name_tier(journal: &mut Journal, before: &Journal, by: JudgedBy<'_>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gang::reservation::{AdmissionId, AdmissionPhase, Reservation};
+    use crate::gang::statechart::reservation::{AdmissionId, AdmissionPhase, Reservation};
     use crate::plan::{Obstacle, ObstacleReason};
     use crate::policy::Policy;
     use jiff::Timestamp;

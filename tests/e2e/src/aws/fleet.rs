@@ -28,6 +28,13 @@ struct FleetOverride {
     form: Form,
 }
 
+impl FleetOverride {
+    /// The capacity type in the call.
+    fn terms(&self) -> &str {
+        self.form.get(TERMS).map(String::as_str).unwrap_or_default()
+    }
+}
+
 /// Launches instances, and returns the XML answer of CreateFleet.
 pub(super) async fn create(shared: &Arc<ProxyShared>, form: &Form) -> Result<String> {
     let token = form.get("ClientToken").cloned().unwrap_or_default();
@@ -35,8 +42,6 @@ pub(super) async fn create(shared: &Arc<ProxyShared>, form: &Form) -> Result<Str
         return Ok(known);
     }
     let text = |key: &str| form.get(key).map(String::as_str).unwrap_or_default();
-    let spot = text(TERMS) == Ec2Market::Spot.name();
-    let market = if spot { Ec2Market::Spot } else { Ec2Market::OnDemand };
     let mut wanted: usize =
         text("TargetCapacitySpecification.TotalTargetCapacity").parse().context("reading the capacity")?;
     let (mut bought, mut errors) = (String::new(), String::new());
@@ -44,14 +49,8 @@ pub(super) async fn create(shared: &Arc<ProxyShared>, form: &Form) -> Result<Str
         if wanted == 0 {
             break;
         }
-        let (given, refusal) = match shared.reservation(&offer.template) {
-            _ if !shared.has_profile(&offer.template).await? => (0, Some(FleetRefusal::NoInstanceProfile)),
-            Some(id) => {
-                let given = wanted.min(shared.room(&id, text(TERMS) == "capacity-block").await?);
-                (given, (given < wanted).then_some(FleetRefusal::ReservationCapacityExceeded))
-            }
-            None => shared.grant((&offer.instance_type, &offer.zone, market), wanted).await?,
-        };
+        let market = market(shared, &offer);
+        let (given, refusal) = granted(shared, &offer, market, wanted).await?;
         if given > 0 {
             let ids = buy(shared, &offer, market, given).await?;
             wanted -= given;
@@ -68,6 +67,37 @@ pub(super) async fn create(shared: &Arc<ProxyShared>, form: &Form) -> Result<Str
     );
     shared.answer(token, answer.clone());
     Ok(answer)
+}
+
+/// The market that an offer is bought on.
+fn market(shared: &ProxyShared, offer: &FleetOverride) -> Ec2Market {
+    if shared.reservation(&offer.template).is_some() {
+        Ec2Market::Reserved
+    } else if offer.terms() == Ec2Market::Spot.in_fleet() {
+        Ec2Market::Spot
+    } else {
+        Ec2Market::OnDemand
+    }
+}
+
+/// How many instances of an offer are launched, and why not all. The rules apply to as many as its reservation has room
+/// for.
+async fn granted(
+    shared: &Arc<ProxyShared>,
+    offer: &FleetOverride,
+    market: Ec2Market,
+    wanted: usize,
+) -> Result<(usize, Option<FleetRefusal>)> {
+    if !shared.has_profile(&offer.template).await? {
+        return Ok((0, Some(FleetRefusal::NoInstanceProfile)));
+    }
+    let room = match shared.reservation(&offer.template) {
+        Some(id) => wanted.min(shared.room(&id, offer.terms() == "capacity-block").await?),
+        None => wanted,
+    };
+    let (given, refusal) = shared.grant((&offer.instance_type, &offer.zone, market), room).await?;
+    let full = (room < wanted).then_some(FleetRefusal::ReservationCapacityExceeded);
+    Ok((given, refusal.or(full)))
 }
 
 /// The offers of a call, the cheapest first.
@@ -121,7 +151,7 @@ async fn buy(
 ) -> Result<Vec<String>> {
     let mut form = offer.form.clone();
     // moto does not support Capacity Blocks.
-    form.insert(TERMS.to_owned(), market.name().to_owned());
+    form.insert(TERMS.to_owned(), market.in_fleet().to_owned());
     form.insert("TargetCapacitySpecification.TotalTargetCapacity".to_owned(), number.to_string());
     let fields: Vec<(&str, &str)> = form
         .iter()
@@ -152,7 +182,7 @@ fn instances(offer: &FleetOverride, market: Ec2Market, ids: &[String]) -> String
     format!(
         "<item>{}<lifecycle>{}</lifecycle><instanceIds>{members}</instanceIds><instanceType>{}</instanceType></item>",
         place(offer),
-        market.name(),
+        market.in_fleet(),
         offer.instance_type
     )
 }
@@ -161,7 +191,7 @@ fn error(offer: &FleetOverride, market: Ec2Market, refusal: FleetRefusal) -> Str
     format!(
         "<item>{}<lifecycle>{}</lifecycle><errorCode>{}</errorCode><errorMessage>{}</errorMessage></item>",
         place(offer),
-        market.name(),
+        market.in_fleet(),
         refusal.code(),
         refusal.message()
     )

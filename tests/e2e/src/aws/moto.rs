@@ -8,6 +8,7 @@ use http_body_util::{BodyExt, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use roxmltree::Node;
 use serde_json::{Value, json};
 
 use super::xml::{child, items, parsed, within};
@@ -56,6 +57,10 @@ pub(super) struct MachineResources {
     pub cpus: u64,
     pub memory_mib: u64,
     pub gpus: u64,
+    /// Neuron devices.
+    pub neurons: u64,
+    /// The cores of all Neuron devices.
+    pub neuron_cores: u64,
 }
 
 /// A client for moto.
@@ -200,15 +205,25 @@ impl Moto {
                 .parse()
                 .context("reading a number")
         };
-        let gpus = items(&document, "gpus", |gpu| child(gpu, "count").parse::<u64>().unwrap_or_default());
+        let gpus = items(&document, "gpus", count);
+        let neurons = items(&document, "neuronDevices", |device| {
+            (count(device), count(device) * within(device, "coreInfo").map_or(0, count))
+        });
         let arm = items(&document, "supportedArchitectures", |arch| arch.text() == Some("arm64"));
         Ok(MachineResources {
             arch: if arm.contains(&true) { "arm64" } else { "amd64" },
             cpus: number("defaultVCpus")?,
             memory_mib: number("sizeInMiB")?,
             gpus: gpus.into_iter().sum(),
+            neurons: neurons.iter().map(|(devices, _)| devices).sum(),
+            neuron_cores: neurons.iter().map(|(_, cores)| cores).sum(),
         })
     }
+}
+
+/// The `count` in an element; 0 if there is none.
+fn count(of: Node) -> u64 {
+    child(of, "count").parse().unwrap_or_default()
 }
 
 /// The API version of a service.

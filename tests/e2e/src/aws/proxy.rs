@@ -21,7 +21,7 @@ use super::moto::{Instance, Moto};
 use super::registrar::MachineBehaviour;
 use super::reservations::{self, ACTIVE, Ec2Reservation};
 use super::rules::{self, Ec2Market, Ec2Offering, Ec2Rule, FleetRefusal, Treatment};
-use super::wire::{Form, action, error, form, is_dry_run, list, service, xml};
+use super::wire::{Form, action, efas, error, form, is_dry_run, list, service, xml};
 use super::xml::retain;
 
 /// The families that are sold by default. Karpenter checks each type for every NodeClaim. On a shared machine, the 900
@@ -63,6 +63,8 @@ pub(super) struct InstanceLaunch {
     pub market: Ec2Market,
     /// The ID of its capacity reservation.
     pub reservation: Option<String>,
+    /// The number of its EFA interfaces.
+    pub efas: u64,
     pub at: Instant,
 }
 
@@ -160,8 +162,9 @@ impl ProxyShared {
 
     pub(super) fn launched(&self, ids: &[String], template: &str, market: Ec2Market) {
         let reservation = self.reservation(template);
-        let launch =
-            InstanceLaunch { template: template.to_owned(), market, reservation, at: Instant::now() };
+        let efas = self.made(template).map_or(0, |form| efas(&form));
+        let (template, at) = (template.to_owned(), Instant::now());
+        let launch = InstanceLaunch { template, market, reservation, efas, at };
         self.state().launches.extend(ids.iter().map(|id| (id.clone(), launch.clone())));
     }
 
@@ -200,12 +203,17 @@ impl ProxyShared {
 
     /// A parameter of a launch template, from the call that created it.
     fn template_data(&self, template: &str, key: &str) -> Option<String> {
+        self.made(template)?.remove(&format!("LaunchTemplateData.{key}"))
+    }
+
+    /// The parameters of the call that created a launch template.
+    fn made(&self, template: &str) -> Option<Form> {
         let state = self.state();
         let made = state.calls.iter().rev().find(|call| {
             call.action == "ec2:CreateLaunchTemplate"
                 && call.form.get("LaunchTemplateName").is_some_and(|name| name == template)
         });
-        made?.form.get(&format!("LaunchTemplateData.{key}")).cloned()
+        made.map(|call| call.form.clone())
     }
 
     /// Records a call, and returns its index and its faults.

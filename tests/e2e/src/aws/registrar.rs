@@ -44,7 +44,7 @@ impl Comes {
 pub struct MachineBehaviour {
     /// When the kubelet registers its Node.
     pub node: Comes,
-    /// When the device plugin offers the GPUs.
+    /// When the device plugins offer the devices.
     pub devices: Comes,
 }
 
@@ -96,7 +96,9 @@ impl Registrar {
                     let data = data.with_context(|| format!("{} has no user data", launch.template))?;
                     self.register(instance, &user_data::read(&data)?).await?;
                 }
-                Some(node) if machines.devices.due(age) => self.offer_devices(instance, node).await?,
+                Some(node) if machines.devices.due(age) => {
+                    self.offer_devices(instance, node, launch.efas).await?;
+                }
                 _ => {}
             }
         }
@@ -122,13 +124,12 @@ impl Registrar {
         made.map(drop).with_context(|| format!("registering Node {}", instance.name))
     }
 
-    async fn offer_devices(&mut self, instance: &Instance, node: &Node) -> Result<()> {
-        let machine = self.machine(&instance.instance_type).await?;
+    async fn offer_devices(&mut self, instance: &Instance, node: &Node, efas: u64) -> Result<()> {
+        let devices = devices(&self.machine(&instance.instance_type).await?, efas);
         let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
-        if machine.gpus == 0 || allocatable.is_some_and(|offered| offered.contains_key(GPU)) {
+        if devices.keys().all(|name| allocatable.is_some_and(|offered| offered.contains_key(*name))) {
             return Ok(());
         }
-        let devices = json!({GPU: machine.gpus.to_string()});
         let patch = Patch::Merge(json!({"status": {"capacity": devices, "allocatable": devices}}));
         let patched = self.nodes.patch_status(&instance.name, &PatchParams::default(), &patch).await;
         patched.map(drop).with_context(|| format!("offering devices of Node {}", instance.name))
@@ -142,6 +143,18 @@ impl Registrar {
         self.types.insert(instance_type.to_owned(), machine.clone());
         Ok(machine)
     }
+}
+
+/// The devices that the plugins of a machine offer: those of its type, and the EFA interfaces that it was launched with.
+fn devices(machine: &MachineResources, efas: u64) -> BTreeMap<&'static str, String> {
+    let counts = [
+        (GPU, machine.gpus),
+        ("aws.amazon.com/neuron", machine.neurons),
+        ("aws.amazon.com/neuroncore", machine.neuron_cores),
+        ("vpc.amazonaws.com/efa", efas),
+    ];
+    let offered = counts.into_iter().filter(|(_, count)| *count > 0);
+    offered.map(|(name, count)| (name, count.to_string())).collect()
 }
 
 /// The Node as its kubelet registers it, without devices.
@@ -203,10 +216,28 @@ fn kept_cpu(cpus: u64) -> u64 {
 mod tests {
     use super::*;
 
+    const MACHINE: MachineResources =
+        MachineResources { arch: "amd64", cpus: 4, memory_mib: 16384, gpus: 0, neurons: 0, neuron_cores: 0 };
+
+    #[test]
+    fn a_machine_offers_the_devices_of_its_type_and_its_efa_interfaces() {
+        let is = |machine: &MachineResources, efas, expected: &[(&str, &str)]| {
+            let offered = devices(machine, efas);
+            let offered: Vec<(&str, &str)> =
+                offered.iter().map(|(name, count)| (*name, count.as_str())).collect();
+            assert_eq!(offered, expected);
+        };
+        is(&MACHINE, 0, &[]);
+        let with_gpu = MachineResources { gpus: 1, ..MACHINE };
+        is(&with_gpu, 2, &[("nvidia.com/gpu", "1"), ("vpc.amazonaws.com/efa", "2")]);
+        let with_neuron = MachineResources { neurons: 16, neuron_cores: 32, ..MACHINE };
+        is(&with_neuron, 0, &[("aws.amazon.com/neuron", "16"), ("aws.amazon.com/neuroncore", "32")]);
+    }
+
     #[test]
     fn a_machine_reserves_what_nodeadm_reserves() {
         assert_eq!([1, 2, 4, 16].map(kept_cpu), [60, 70, 80, 110]);
-        let amounts = amounts(&MachineResources { arch: "amd64", cpus: 4, memory_mib: 16384, gpus: 1 }, 58);
+        let amounts = amounts(&MACHINE, 58);
         assert_eq!(amounts["allocatable"]["cpu"], "3920m");
         assert_eq!(amounts["capacity"]["memory"], "15564Mi");
         assert_eq!(amounts["allocatable"]["memory"], "14571Mi");

@@ -9,13 +9,24 @@ pub enum Ec2Market {
     OnDemand,
     /// At the current spot price, until EC2 reclaims it.
     Spot,
+    /// In a capacity reservation, which may be a Capacity Block.
+    Reserved,
 }
 
 impl Ec2Market {
-    /// The name in CreateFleet and in Karpenter's capacity type label.
+    /// The name in Karpenter's capacity type label.
     pub const fn name(self) -> &'static str {
         match self {
             Self::OnDemand => "on-demand",
+            Self::Spot => "spot",
+            Self::Reserved => "reserved",
+        }
+    }
+
+    /// The name in CreateFleet. Launches into a reservation are on demand there.
+    pub(super) const fn in_fleet(self) -> &'static str {
+        match self {
+            Self::OnDemand | Self::Reserved => "on-demand",
             Self::Spot => "spot",
         }
     }
@@ -233,6 +244,20 @@ mod tests {
         assert_eq!(ask(&[one; 4], Ec2Market::Spot), (0, short));
         assert_eq!(ask(&[one; 4], Ec2Market::OnDemand), (2, None));
         assert_eq!(ask(&[], Ec2Market::Spot), (2, None));
+    }
+
+    #[test]
+    fn a_rule_about_on_demand_does_not_apply_to_a_reservation() {
+        let mut rules = [
+            Ec2Rule::Refuse(Offerings::default().on(Ec2Market::OnDemand), FleetRefusal::VcpuLimitExceeded),
+            Ec2Rule::Room(Offerings::of("g5.xlarge").on(Ec2Market::Reserved), 1),
+            Ec2Rule::Room(Offerings::of("m5.large"), 1),
+        ];
+        let mut ask = |instance_type, market| grant(&mut rules, &[], (instance_type, "a", market), 2);
+        let short = Some(FleetRefusal::InsufficientInstanceCapacity);
+        assert_eq!(ask("g5.xlarge", Ec2Market::OnDemand), (0, Some(FleetRefusal::VcpuLimitExceeded)));
+        assert_eq!(ask("g5.xlarge", Ec2Market::Reserved), (1, short));
+        assert_eq!(ask("m5.large", Ec2Market::Reserved), (1, short));
     }
 
     #[test]

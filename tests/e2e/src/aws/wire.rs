@@ -57,3 +57,26 @@ pub(super) fn error(status: StatusCode, code: &str, message: &str) -> Result<Res
 pub(super) fn is_dry_run(form: &Form) -> bool {
     form.get("DryRun").is_some_and(|dry| dry == "true")
 }
+
+/// The number of EFA interfaces of each instance, from the parameters of CreateLaunchTemplate.
+pub(super) fn efas(form: &Form) -> u64 {
+    let is_efa = |(key, value): (&String, &String)| {
+        key.ends_with(".InterfaceType") && matches!(value.as_str(), "efa" | "efa-only")
+    };
+    form.iter().map(|parameter| u64::from(is_efa(parameter))).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn efa_interfaces_of_a_launch_template_are_counted() {
+        let form = |types: &[&str]| -> Form {
+            let key = |n| format!("LaunchTemplateData.NetworkInterface.{n}.InterfaceType");
+            (1..).map(key).zip(types.iter().map(|kind| (*kind).to_owned())).collect()
+        };
+        let lists: [&[&str]; 4] = [&[], &["interface"], &["efa"], &["interface", "efa-only", "efa"]];
+        assert_eq!(lists.map(|types| efas(&form(types))), [0, 0, 1, 2]);
+    }
+}

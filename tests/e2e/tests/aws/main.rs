@@ -7,6 +7,7 @@
 
 mod attempts;
 mod catalogue;
+mod devices;
 mod faults;
 mod files;
 mod kills;
@@ -58,7 +59,7 @@ const SPOT_FIRST: [Ec2Market; 2] = [Ec2Market::Spot, Ec2Market::OnDemand];
 const ON_DEMAND_FIRST: [Ec2Market; 2] = [Ec2Market::OnDemand, Ec2Market::Spot];
 
 /// No scenario requests what ran out in an earlier one; see [`play::Play::start`].
-const SCENARIOS: [(&str, Form, Act); 48] = [
+const SCENARIOS: [(&str, Form, Act); 54] = [
     ("8 machines: one launch template, few fleets", Form::Short, |s| {
         launches::few_calls(s, 8, "g5.xlarge").boxed_local()
     }),
@@ -102,7 +103,10 @@ const SCENARIOS: [(&str, Form, Act); 48] = [
     ("room for 63 of 64 in a zone: the same few calls in another", Form::Long, |s| {
         shortages::zone_out(s, 64, "g4dn.8xlarge").boxed_local()
     }),
-    ("room for 7 of 8 in a zone: the same few calls in another", Form::Long, |s| {
+    ("room for 31 of 32 in a zone: the same few calls in another", Form::Long, |s| {
+        shortages::zone_out(s, 32, "g5.8xlarge").boxed_local()
+    }),
+    ("room for 7 of 8 in a zone: the same few calls in another", Form::Short, |s| {
         shortages::zone_out(s, 8, "g4dn.16xlarge").boxed_local()
     }),
     ("an EC2NodeClass without a subnet", Form::Long, |s| {
@@ -122,6 +126,16 @@ const SCENARIOS: [(&str, Form, Act); 48] = [
     }),
     ("a capacity reservation with less room than the policy says", Form::Long, |s| {
         reservations::less_than_said(s, "g6e.16xlarge").boxed_local()
+    }),
+    ("a capacity reservation that EC2 refuses: the gang is bought on demand", Form::Long, |s| {
+        reservations::refused(s, FleetRefusal::InsufficientInstanceCapacity, "g6e.16xlarge").boxed_local()
+    }),
+    ("the only capacity reservation, which EC2 refuses: the gang waits for it", Form::Long, |s| {
+        let why = FleetRefusal::ReservationCapacityExceeded;
+        reservations::refused_and_waited_for(s, why, "g6e.16xlarge").boxed_local()
+    }),
+    ("a capacity reservation that another gang gives back", Form::Long, |s| {
+        reservations::given_back(s, "g6e.16xlarge").boxed_local()
     }),
     ("a Capacity Block that has not begun", Form::Long, |s| {
         reservations::block_opens(s, Quota::Held, "g6e.16xlarge").boxed_local()
@@ -167,6 +181,8 @@ const SCENARIOS: [(&str, Form, Act); 48] = [
         faults::interrupted_early(s, "g6e.2xlarge").boxed_local()
     }),
     ("a GPU that never comes", Form::Long, |s| faults::no_gpu(s, "g6e.2xlarge").boxed_local()),
+    ("pods with a GPU and an EFA interface", Form::Long, |s| devices::efa(s, "g6.8xlarge").boxed_local()),
+    ("pods with Neuron devices", Form::Long, |s| devices::neuron(s, "inf2", "inf2.xlarge").boxed_local()),
     ("256 machines, measured", Form::Measure, |s| launches::measured(s, 256, "g5.xlarge").boxed_local()),
     ("beside plain Karpenter, measured", Form::Measure, |s| {
         plain::compare(s, &[(8, "g5.xlarge"), (32, "g5.2xlarge"), (64, "g5.4xlarge")]).boxed_local()

@@ -2,10 +2,12 @@
 
 use crate::attempts::{Attempt, TEMPLATE};
 use crate::play::{Play, Stage};
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use setu_e2e::aws::{Ec2Reservation, Instance, ProviderCall};
+use setu_e2e::aws::{
+    CallFault, Ec2Market, Ec2Reservation, Ec2Rule, FleetRefusal, Instance, Offerings, ProviderCall,
+};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -31,6 +33,24 @@ fn tiers(reservation: &Value) -> Value {
         {"name": "reserved", "nodePoolName": "${id}", "reservations": [reservation]},
         {"name": "bought", "nodePoolName": "${id}", "requirements": on_demand},
     ])
+}
+
+/// A policy whose only tier uses this reservation for four nodes. It has many retries, because Karpenter takes a refused
+/// reservation for full until its next check, which it makes once a minute.
+fn only(id: &str) -> Value {
+    let tier = json!({"name": "reserved", "nodePoolName": "${id}", "reservations": [{"id": id, "nodes": 4}]});
+    json!({"tiers": [tier], "retry": {"inCheck": {"limit": 20, "base": "20s", "max": "20s"}}})
+}
+
+/// Makes EC2 refuse all launches into reservations, whatever room these have.
+fn refuse(play: &Play<'_>, why: FleetRefusal) {
+    let reserved = Offerings::of(play.instance_type).on(Ec2Market::Reserved);
+    play.cloud.rules(vec![Ec2Rule::Refuse(reserved, why)]);
+}
+
+/// Whether EC2 refused all of these calls.
+fn are_refused(fleets: &[ProviderCall]) -> bool {
+    fleets.iter().all(|call| call.fault == Some(CallFault::Refused))
 }
 
 /// Makes the NodePool and its EC2NodeClass use this reservation.
@@ -107,6 +127,95 @@ pub async fn less_than_said(stage: &Stage, instance_type: &'static str) -> Resul
     ensure!(are_in(&play, ID).await? == 0, "some is in the reservation still");
     play.steps(json!([{"until": {"job": "train", "finished": true, "claims": 0}}])).await?;
     play.audit(0).await?;
+    play.end().await
+}
+
+/// EC2 refuses a reservation that has room: the whole gang is launched on demand in its second attempt.
+pub async fn refused(stage: &Stage, why: FleetRefusal, instance_type: &'static str) -> Result<()> {
+    const ID: &str = "cr-refused";
+    let tier = json!({"id": ID, "nodes": 4});
+    let policy =
+        json!({"tiers": tiers(&tier), "retry": {"inCheck": {"limit": 4, "base": "1s", "max": "1s"}}});
+    let mut play = Play::start(stage, "reservation-refused", instance_type, policy).await?;
+    use_it(&mut play, reservation(ID, instance_type, 4)).await?;
+    until_found(&play, ID).await?;
+    refuse(&play, why);
+    play.submit("train", 4, None).await?;
+    play.steps(json!([
+        {"until": {"job": "train", "failure": "InsufficientCapacity", "wentThrough": ["RollingBack", "BackingOff"]}},
+        {"until": {"job": "train", "admitted": true, "runningOnOwnNodes": 4, "attempt": 2, "capacityTypes": {"on-demand": 4}}},
+    ]))
+    .await?;
+    let attempts = Attempt::all(&play, 4)?;
+    let [first, second] = &attempts[..] else { bail!("there were {} attempts", attempts.len()) };
+    // Once EC2 has refused one launch, Karpenter does not ask for the others, so these fleets may be for fewer than four.
+    first.has_one_template()?;
+    ensure!(are_refused(&first.fleets), "the first attempt was not refused: {:?}", first.fleets);
+    second.is_cheap(&play)?;
+    play.audit(4).await?;
+    ensure!(are_in(&play, ID).await? == 0, "some is in the reservation");
+    let market = |instance: &Instance| play.cloud.market_of(&instance.id);
+    let instances = play.instances().await?;
+    ensure!(instances.iter().all(|i| market(i) == Some(Ec2Market::OnDemand)), "some is not on demand");
+    play.end().await
+}
+
+/// EC2 refuses the only reservation of the policy: the gang waits without machines. Once EC2 accepts launches into it, the whole
+/// gang runs there.
+pub async fn refused_and_waited_for(
+    stage: &Stage,
+    why: FleetRefusal,
+    instance_type: &'static str,
+) -> Result<()> {
+    const ID: &str = "cr-waited-for";
+    let mut play = Play::start(stage, "reservation-waited-for", instance_type, only(ID)).await?;
+    use_it(&mut play, reservation(ID, instance_type, 4)).await?;
+    until_found(&play, ID).await?;
+    refuse(&play, why);
+    play.submit("train", 4, None).await?;
+    play.steps(json!([{"until": {"job": "train", "state": "BackingOff", "failure": "InsufficientCapacity", "wentThrough": ["RollingBack"], "claims": 0}}]))
+        .await?;
+    play.audit(0).await?;
+    let fleets = play.calls("CreateFleet");
+    ensure!(!fleets.is_empty() && are_refused(&fleets), "not all was refused: {fleets:?}");
+    play.cloud.rules(Vec::new());
+    play.steps(json!([{"until": {"job": "train", "admitted": true, "runningOnOwnNodes": 4, "capacityTypes": {"reserved": 4}, "within": 180}}]))
+        .await?;
+    play.audit(4).await?;
+    ensure!(are_in(&play, ID).await? == 4, "some is not in the reservation");
+    play.end().await
+}
+
+/// A gang waits while another uses the whole reservation, and is launched into it in its first attempt after the other ends.
+pub async fn given_back(stage: &Stage, instance_type: &'static str) -> Result<()> {
+    const ID: &str = "cr-given-back";
+    let mut play = Play::start(stage, "reservation-given-back", instance_type, only(ID)).await?;
+    use_it(&mut play, reservation(ID, instance_type, 4)).await?;
+    until_found(&play, ID).await?;
+    let whole = json!({"admitted": true, "runningOnOwnNodes": 4, "attempt": 1, "capacityTypes": {"reserved": 4}, "within": 180});
+    let uses_it = |job: &str| {
+        let mut expected = whole.clone();
+        expected["job"] = job.into();
+        json!({"until": expected})
+    };
+    play.submit("first", 4, None).await?;
+    play.steps(json!([uses_it("first")])).await?;
+    play.audit(4).await?;
+    let before = play.instances().await?;
+    ensure!(are_in(&play, ID).await? == 4, "some is not in the reservation");
+    play.submit("second", 4, None).await?;
+    let full = format!("ReservationFull: reservation {ID} has room for 0 of 4 nodes, as 4 of 4 are in use");
+    play.steps(json!([
+        {"until": {"job": "second", "state": "Validating", "message": full, "claims": 0}},
+        {"delete": {"kind": "Job", "name": "first"}},
+        uses_it("second"),
+    ]))
+    .await?;
+    play.audit(4).await?;
+    let kept = play.instances().await?.into_iter().filter(|instance| before.contains(instance)).count();
+    ensure!(kept == 0, "{kept} machines of the first gang still run");
+    ensure!(are_in(&play, ID).await? == 4, "some is not in the reservation again");
+    ensure!(play.calls("CreateFleet").iter().all(|call| call.fault.is_none()), "EC2 refused a launch");
     play.end().await
 }
 

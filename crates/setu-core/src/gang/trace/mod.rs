@@ -4,17 +4,16 @@
 //! up is one span per NodeClaim. No span is kept open: it is made after it has ended, from the times in the journal and
 //! in the claims' conditions. So a replica that takes over makes the same spans as its predecessor.
 
-mod context;
 mod nodes;
 
-use super::event::Reason;
-use super::journal::Journal;
-use super::reservation::Ending;
-use super::state::StateName;
-use super::transition::Transition;
 use crate::api::Workload;
+use crate::gang::statechart::event::Reason;
+use crate::gang::statechart::journal::Journal;
+use crate::gang::statechart::reservation::Ending;
+use crate::gang::statechart::state::StateName;
+use crate::gang::statechart::trace_context::TraceContext;
+use crate::gang::statechart::transition::Transition;
 use crate::names;
-pub use context::TraceContext;
 use jiff::Timestamp;
 pub use nodes::Claims;
 

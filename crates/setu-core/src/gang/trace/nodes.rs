@@ -4,9 +4,9 @@
 
 use super::{AttributeValue, SpanStatus, Subject, TraceSpan, base, number, text};
 use crate::api::NodeClaim;
-use crate::gang::journal::Journal;
-use crate::gang::state::StateName;
-use crate::gang::transition::Transition;
+use crate::gang::statechart::journal::Journal;
+use crate::gang::statechart::state::StateName;
+use crate::gang::statechart::transition::Transition;
 use crate::names;
 use jiff::Timestamp;
 

@@ -1,0 +1,6 @@
+//! How nodes are given up: when their gang ends, when they are orphaned, and when Setu is uninstalled.
+
+pub mod custody;
+pub mod orphan_node;
+pub mod undeletable;
+pub mod uninstall;

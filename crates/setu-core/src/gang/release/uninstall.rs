@@ -1,0 +1,451 @@
+//! What is cleaned up when Setu is uninstalled.
+//!
+//! Rule: Kueue answers the check of a ProvisioningRequest. Setu answers only the request.
+
+use crate::api::workload::{CheckState, Verdict};
+use crate::api::{AdmissionCheck, NodeClaim, ProvisioningRequest, Workload};
+use crate::gang::workload::queueing::Queueing;
+use crate::gang::workload::request::{as_workload, has_ended, owner_of};
+use crate::names;
+use kube_core::ResourceExt;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What to do with nodes on which admitted gangs run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunningNodes {
+    /// They become Karpenter's, which removes them once their pods are done.
+    HandBack,
+    /// They are deleted like all others, with the pods on them.
+    Delete,
+}
+
+/// What there is in the cluster.
+#[derive(Clone, Debug, Default)]
+pub struct UninstallObjects {
+    /// All checks.
+    pub checks: Vec<AdmissionCheck>,
+    /// The claims with Setu's label.
+    pub claims: Vec<NodeClaim>,
+    /// All Workloads. Without them it is unknown what runs; then claims are handed back, because Karpenter checks for pods before
+    /// it removes a node.
+    pub workloads: Option<Vec<Workload>>,
+    /// All ProvisioningRequests; `None` if the cluster serves none, or this installation does not.
+    pub requests: Option<Vec<ProvisioningRequest>>,
+}
+
+/// What was found, and what is done with it.
+#[derive(Debug, Default)]
+pub struct UninstallPlan {
+    /// Checks that no controller will answer any more.
+    pub checks: Vec<AdmissionCheck>,
+    /// Claims to delete.
+    pub delete: Vec<NodeClaim>,
+    /// Claims of running gangs, which are handed back to Karpenter.
+    pub hand_back: Vec<NodeClaim>,
+    /// Workloads that hold quota while they wait for us; they release it.
+    pub waiting: Vec<Workload>,
+    /// Workloads that Setu keeps out of Kueue's queue; they return to it.
+    pub kept_out: Vec<Workload>,
+    /// Workloads with a finalizer of ours or, if everything is removed, a journal.
+    pub marked: Vec<Workload>,
+    /// Mirrors of the requests that wait for us; they fail.
+    pub open_requests: Vec<Workload>,
+    /// Mirrors of other requests with a journal whose nodes do not stay.
+    pub marked_requests: Vec<Workload>,
+}
+
+impl UninstallPlan {
+    /// Whether nothing is left but checks, which stay inactive.
+    pub fn is_done(&self) -> bool {
+        let claims = self.delete.is_empty() && self.hand_back.is_empty();
+        let workloads = self.waiting.is_empty() && self.kept_out.is_empty() && self.marked.is_empty();
+        claims && workloads && self.open_requests.is_empty() && self.marked_requests.is_empty()
+    }
+
+    /// What to do with these objects. `controller_name` is that of the checks to abandon.
+    pub fn of(controller_name: &str, nodes: RunningNodes, found: UninstallObjects) -> Self {
+        let UninstallObjects { checks, claims, workloads, requests } = found;
+        let is_own = |check: &AdmissionCheck| check.spec.controller_name == controller_name;
+        let others = checks.iter().filter(|check| !is_own(check) && !check.is_by_request());
+        let others: BTreeSet<String> = others.map(ResourceExt::name_any).collect();
+        // Where requests are served, Kueue answers its own checks.
+        let compat = if requests.is_none() { served_without_request(&claims) } else { BTreeSet::new() };
+        let is_ours = |check: &AdmissionCheck| {
+            is_own(check) || (check.is_by_request() && compat.contains(&check.name_any()))
+        };
+        let checks = checks.into_iter().filter(is_ours).collect();
+        let running = workloads.as_deref().map(running);
+        let stays = |uid: &str| {
+            nodes == RunningNodes::HandBack && running.as_ref().is_none_or(|running| running.contains(uid))
+        };
+        let mut requests = requests.unwrap_or_default();
+        requests.retain(ProvisioningRequest::is_of_setus_class);
+        let owners: BTreeMap<&str, &str> = requests.iter().filter_map(with_owner).collect();
+        // A claim made for another controller's check belongs to another installation.
+        let claims = claims.into_iter().filter(|c| !others.contains(c.annotation(names::CHECK)));
+        // Other pods may be on the Node of a claim whose hand-back has begun.
+        let (hand_back, delete) = claims.partition(|c| c.is_handing_back() || stays(workload_of(c, &owners)));
+        let workloads = workloads.unwrap_or_default();
+        Self { checks, delete, hand_back, ..Self::default() }
+            .with_requests(&requests, &workloads, stays)
+            .with_workloads(workloads, nodes)
+    }
+
+    /// Adds what is done with requests. `stays` is whether the Workload with this UID keeps its nodes.
+    fn with_requests(
+        mut self,
+        requests: &[ProvisioningRequest],
+        workloads: &[Workload],
+        stays: impl Fn(&str) -> bool,
+    ) -> Self {
+        let by_uid: BTreeMap<&str, &Workload> =
+            workloads.iter().filter_map(|w| Some((w.metadata.uid.as_deref()?, w))).collect();
+        for request in requests {
+            let uid = request.workload().map(|(_, uid)| uid);
+            let owner = uid.and_then(|uid| by_uid.get(uid).copied());
+            let mirror = as_workload(request, owner.map(|owner| (owner, None)));
+            // Where the owner is named but unknown, its pods may run.
+            let waits = owner.map_or(uid.is_none(), may_be_stopped);
+            if waits && !has_ended(request) {
+                self.open_requests.push(mirror);
+            } else if is_journalled(&mirror) && !uid.is_some_and(&stays) {
+                self.marked_requests.push(mirror);
+            }
+        }
+        self
+    }
+
+    /// Adds what is done with Workloads.
+    fn with_workloads(mut self, workloads: Vec<Workload>, nodes: RunningNodes) -> Self {
+        let names: BTreeSet<String> = self.checks.iter().map(ResourceExt::name_any).collect();
+        // A Workload whose check says Retry waits only for Kueue.
+        let asks = |c: &CheckState| names.contains(&c.name) && c.state != Verdict::Retry;
+        let waits = |w: &&Workload| w.is("QuotaReserved") && may_be_stopped(w) && w.checks().iter().any(asks);
+        self.waiting = workloads.iter().filter(waits).cloned().collect();
+        let has_ours = |w: &Workload| w.checks().iter().any(|c| names.contains(&c.name));
+        let is_kept_out = |w: &&Workload| Queueing::of(w) == Queueing::KeptOut && has_ours(w);
+        self.kept_out = workloads.iter().filter(is_kept_out).cloned().collect();
+        let all_goes = nodes == RunningNodes::Delete;
+        let is_held = |w: &Workload| w.finalizers().iter().any(|f| f == names::FINALIZER);
+        let is_marked = |w: &Workload| is_held(w) || (all_goes && is_journalled(w));
+        self.marked = workloads.into_iter().filter(is_marked).collect();
+        self
+    }
+}
+
+/// Names of the checks that have claims which were made for no request: those that `setu run --tas-compat` answered.
+fn served_without_request(claims: &[NodeClaim]) -> BTreeSet<String> {
+    let without = claims.iter().filter(|claim| owner_of(claim).is_none());
+    without.map(|claim| claim.annotation(names::CHECK).to_owned()).collect()
+}
+
+/// UID of a request, and of the Workload that controls it.
+fn with_owner(request: &ProvisioningRequest) -> Option<(&str, &str)> {
+    Some((request.metadata.uid.as_deref()?, request.workload()?.1))
+}
+
+/// UID of the Workload whose pods a claim is for. `owners` has it by the UID of its request.
+fn workload_of<'c>(claim: &'c NodeClaim, owners: &BTreeMap<&'c str, &'c str>) -> &'c str {
+    let uid = claim.label(names::WORKLOAD_UID);
+    // A kept claim still names the owner of its last request.
+    let by_claim = || owner_of(claim).filter(|_| !claim.is_warm()).map(|(_, _, owner)| owner);
+    owners.get(uid).copied().or_else(by_claim).unwrap_or(uid)
+}
+
+/// Whether a Workload loses nothing that runs if it does not get its nodes.
+fn may_be_stopped(workload: &Workload) -> bool {
+    // An answer for a slice that is to replace a running one would make Kueue stop the whole Job.
+    !workload.is("Admitted") && workload.replaces().is_none()
+}
+
+fn is_journalled(workload: &Workload) -> bool {
+    workload.annotations().keys().any(|key| key.starts_with(names::JOURNAL_PREFIX))
+}
+
+/// The UIDs of the Workloads whose pods may run.
+fn running(workloads: &[Workload]) -> BTreeSet<String> {
+    let runs = |w: &&Workload| w.runs();
+    let elastic_jobs: BTreeSet<String> = workloads.iter().filter(runs).map(Workload::elastic_job).collect();
+    // The pods of a replaced slice run on with those of the slice that took its place.
+    let runs_on = |w: &&Workload| {
+        runs(w) || (w.is("Admitted") && w.is_replaced() && elastic_jobs.contains(&w.elastic_job()))
+    };
+    workloads.iter().filter(runs_on).filter_map(ResourceExt::uid).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::admission_check::AdmissionCheckSpec;
+    use crate::api::node_claim::NodeClaimSpec;
+    use serde_json::{Value, json};
+
+    fn check(name: &str, controller: &str) -> AdmissionCheck {
+        let spec = AdmissionCheckSpec { controller_name: controller.into(), ..Default::default() };
+        AdmissionCheck::new(name, spec)
+    }
+
+    fn claim(name: &str, check: &str, workload: &str) -> NodeClaim {
+        let mut claim = NodeClaim::new(name, NodeClaimSpec::default());
+        claim.metadata.annotations = Some([(names::CHECK.to_owned(), check.to_owned())].into());
+        claim.metadata.labels = Some([(names::WORKLOAD_UID.to_owned(), workload.to_owned())].into());
+        claim
+    }
+
+    fn all_true(conditions: &[&str]) -> Vec<Value> {
+        let condition = |kind: &&str| -> Value {
+            json!({"type": kind, "status": "True", "reason": "r", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"})
+        };
+        conditions.iter().map(condition).collect()
+    }
+
+    /// The only check is Setu's.
+    fn of_ours(claims: Vec<NodeClaim>, workloads: Vec<Workload>) -> UninstallObjects {
+        let checks = vec![check("ours", "setu")];
+        UninstallObjects { checks, claims, workloads: Some(workloads), ..UninstallObjects::default() }
+    }
+
+    fn workload(uid: &str, conditions: &[&str]) -> Workload {
+        let conditions = all_true(conditions);
+        let journal = names::journal_key("ours");
+        serde_json::from_value(json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",
+            "metadata": {"name": uid, "uid": uid, "annotations": {journal: "{}"}},
+            "spec": {}, "status": {"conditions": conditions, "admissionChecks": [{"name": "ours"}]},
+        }))
+        .unwrap()
+    }
+
+    fn names_of<K: ResourceExt>(objects: &[K]) -> Vec<String> {
+        objects.iter().map(ResourceExt::name_any).collect()
+    }
+
+    fn found(nodes: RunningNodes) -> UninstallPlan {
+        let checks = vec![check("ours", "setu"), check("theirs", "another")];
+        let claims = vec![
+            claim("runs", "ours", "admitted"),
+            claim("waits", "ours", "reserved"),
+            claim("ended", "ours", "finished"),
+            claim("orphan", "gone", "nobody"),
+            claim("foreign", "theirs", "admitted"),
+        ];
+        let workloads = vec![
+            workload("admitted", &["QuotaReserved", "Admitted"]),
+            workload("reserved", &["QuotaReserved"]),
+            workload("finished", &["QuotaReserved", "Admitted", "Finished"]),
+            workload("queued", &[]),
+        ];
+        UninstallPlan::of(
+            "setu",
+            nodes,
+            UninstallObjects { checks, claims, workloads: Some(workloads), ..UninstallObjects::default() },
+        )
+    }
+
+    #[test]
+    fn running_gangs_keep_their_nodes_and_all_others_lose_them() {
+        let plan = found(RunningNodes::HandBack);
+        assert_eq!(names_of(&plan.hand_back), ["runs"]);
+        assert_eq!(names_of(&plan.delete), ["waits", "ended", "orphan"]);
+        assert_eq!(names_of(&plan.waiting), ["reserved"]);
+        assert_eq!(names_of(&plan.checks), ["ours"]);
+        assert!(plan.marked.is_empty());
+    }
+
+    #[test]
+    fn a_claim_whose_hand_back_has_begun_is_never_deleted() {
+        let mut claim = claim("ended", "ours", "finished");
+        claim.annotations_mut().insert(names::HANDING_BACK.to_owned(), "true".to_owned());
+        for nodes in [RunningNodes::HandBack, RunningNodes::Delete] {
+            let plan = UninstallPlan::of("setu", nodes, of_ours(vec![claim.clone()], vec![]));
+            assert_eq!((names_of(&plan.hand_back), plan.delete.len()), (vec!["ended".to_owned()], 0));
+        }
+    }
+
+    /// A slice of the elastic Job with this UID.
+    fn slice(uid: &str, conditions: &[&str], replaces: Option<&str>) -> Workload {
+        let mut slice = workload(uid, conditions);
+        slice.metadata.namespace = Some("team".to_owned());
+        let owner =
+            json!({"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "job", "controller": true});
+        slice.metadata.owner_references = Some(vec![serde_json::from_value(owner).unwrap()]);
+        let annotations = slice.metadata.annotations.get_or_insert_default();
+        annotations.insert(names::ELASTIC_JOB.to_owned(), "true".to_owned());
+        if let Some(name) = replaces {
+            annotations.insert(names::SLICE_REPLACES.to_owned(), format!("team/{name}"));
+        }
+        for finished in slice.status.iter_mut().flat_map(|s| &mut s.conditions) {
+            finished.reason = "WorkloadSliceReplaced".to_owned();
+        }
+        slice
+    }
+
+    #[test]
+    fn nodes_of_a_replaced_slice_stay_and_a_waiting_slice_is_not_answered() {
+        let all = ["QuotaReserved", "Admitted", "Finished"];
+        let workloads = vec![
+            slice("first", &all, None),
+            slice("second", &all[..2], Some("first")),
+            slice("third", &all[..1], Some("second")),
+        ];
+        let claims = vec![claim("old", "ours", "first"), claim("new", "ours", "second")];
+        let plan = UninstallPlan::of("setu", RunningNodes::HandBack, of_ours(claims, workloads));
+        assert_eq!(names_of(&plan.hand_back), ["old", "new"]);
+        assert!(plan.delete.is_empty() && plan.waiting.is_empty());
+    }
+
+    #[test]
+    fn a_check_of_kueues_provisioning_is_cleaned_up_if_it_has_nodes_of_ours() {
+        let checks =
+            ["served", "requested", "kueues"].map(|name| check(name, names::PROVISIONING_REQUEST)).to_vec();
+        let claims = vec![claim("a", "served", "gone"), for_request(claim("b", "requested", "gone"), "gone")];
+        let found =
+            UninstallObjects { checks, claims, workloads: Some(vec![]), ..UninstallObjects::default() };
+        let plan_with = |requests| {
+            UninstallPlan::of("setu", RunningNodes::HandBack, UninstallObjects { requests, ..found.clone() })
+        };
+        for (requests, closed) in [(None, vec!["served"]), (Some(vec![]), vec![])] {
+            let plan = plan_with(requests);
+            assert_eq!(names_of(&plan.checks), closed);
+            assert_eq!(names_of(&plan.delete), ["a", "b"], "nobody else takes them away");
+        }
+    }
+
+    /// The claim, made for a request of the Workload with this UID.
+    fn for_request(mut claim: NodeClaim, owner: &str) -> NodeClaim {
+        claim.annotations_mut().insert(names::OWNER.to_owned(), format!("team/{owner}/{owner}"));
+        claim
+    }
+
+    /// A request with a journal and these conditions, controlled by the Workload with this UID, if any.
+    fn request(name: &str, class: &str, conditions: &[&str], owner: Option<&str>) -> ProvisioningRequest {
+        let reference = |uid: &str| json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "name": uid, "uid": uid, "controller": true});
+        let owners: Vec<Value> = owner.into_iter().map(reference).collect();
+        serde_json::from_value(json!({
+            "apiVersion": "autoscaling.x-k8s.io/v1", "kind": "ProvisioningRequest",
+            "metadata": {
+                "namespace": "team", "name": name, "uid": format!("of-{name}"), "ownerReferences": owners,
+                "annotations": {names::journal_key("kueues"): "{}"},
+            },
+            "spec": {"provisioningClassName": class},
+            "status": {"conditions": all_true(conditions)},
+        }))
+        .unwrap()
+    }
+
+    /// Two gangs of requests run, one without its request. One waits, one has failed, and one has finished.
+    fn with_requests() -> UninstallObjects {
+        let ours = names::REQUEST_CLASS;
+        let claims = ["runs", "waits", "finished"]
+            .map(|name| for_request(claim(name, "kueues", &format!("of-{name}")), name))
+            .into_iter()
+            .chain([
+                for_request(claim("alone", "kueues", "of-deleted"), "alone"),
+                for_request(claim("taken", "kueues", "of-runs"), "finished"),
+                warm(for_request(claim("kept", "kueues", ""), "runs")),
+            ]);
+        let admitted = ["QuotaReserved", "Admitted"].as_slice();
+        UninstallObjects {
+            checks: vec![check("kueues", names::PROVISIONING_REQUEST)],
+            claims: claims.collect(),
+            workloads: Some(vec![
+                workload("runs", admitted),
+                workload("alone", admitted),
+                workload("waits", &["QuotaReserved"]),
+                workload("failed", &[]),
+                workload("finished", &["QuotaReserved", "Admitted", "Finished"]),
+            ]),
+            requests: Some(vec![
+                request("runs", ours, &["Accepted", "Provisioned"], Some("runs")),
+                request("waits", ours, &["Accepted", "Provisioned"], Some("waits")),
+                request("failed", ours, &["Accepted", "Failed"], Some("failed")),
+                request("expired", ours, &["Accepted", "BookingExpired"], Some("waits")),
+                request("finished", ours, &["Accepted", "Provisioned"], Some("finished")),
+                request("ownerless", ours, &[], None),
+                request("dangling", ours, &[], Some("gone")),
+                request("foreign", "check-capacity.autoscaling.x-k8s.io", &[], Some("waits")),
+            ]),
+        }
+    }
+
+    fn warm(mut claim: NodeClaim) -> NodeClaim {
+        claim.metadata.labels = Some([(names::WARM.to_owned(), "key".to_owned())].into());
+        claim
+    }
+
+    /// The names of the requests that these Workloads mirror.
+    fn requests_of(mirrors: &[Workload]) -> Vec<&str> {
+        mirrors.iter().filter_map(Workload::request_name).collect()
+    }
+
+    #[test]
+    fn nodes_of_running_requests_stay_and_open_requests_fail() {
+        let plan = UninstallPlan::of("setu", RunningNodes::HandBack, with_requests());
+        assert_eq!(names_of(&plan.hand_back), ["runs", "alone", "taken"]);
+        assert_eq!(names_of(&plan.delete), ["waits", "finished", "kept"]);
+        assert_eq!(requests_of(&plan.open_requests), ["waits", "ownerless"]);
+        assert_eq!(requests_of(&plan.marked_requests), ["failed", "expired", "finished", "dangling"]);
+        assert!(plan.checks.is_empty() && plan.waiting.is_empty(), "Kueue answers its own check");
+    }
+
+    #[test]
+    fn full_removal_takes_nodes_and_journals_of_running_requests_too_but_fails_none_of_them() {
+        let plan = UninstallPlan::of("setu", RunningNodes::Delete, with_requests());
+        assert_eq!((plan.hand_back.len(), plan.delete.len()), (0, 6));
+        assert_eq!(requests_of(&plan.open_requests), ["waits", "ownerless"]);
+        assert_eq!(requests_of(&plan.marked_requests), ["runs", "failed", "expired", "finished", "dangling"]);
+        assert!(plan.checks.is_empty() && !plan.is_done());
+    }
+
+    #[test]
+    fn running_requests_keep_their_nodes_also_where_requests_cannot_be_read() {
+        let found = UninstallObjects { requests: None, ..with_requests() };
+        let plan = UninstallPlan::of("setu", RunningNodes::HandBack, found);
+        assert_eq!(names_of(&plan.hand_back), ["runs", "alone"]);
+        assert!(plan.checks.is_empty() && plan.open_requests.is_empty() && plan.marked_requests.is_empty());
+    }
+
+    #[test]
+    fn a_request_of_a_slice_that_replaces_a_running_one_is_not_answered() {
+        let slices = vec![
+            slice("first", &["QuotaReserved", "Admitted"], None),
+            slice("second", &["QuotaReserved"], Some("first")),
+        ];
+        let requests = ["first", "second"].map(|uid| request(uid, names::REQUEST_CLASS, &[], Some(uid)));
+        let found = UninstallObjects {
+            workloads: Some(slices),
+            requests: Some(requests.to_vec()),
+            ..UninstallObjects::default()
+        };
+        let plan = UninstallPlan::of("setu", RunningNodes::HandBack, found);
+        assert!(plan.open_requests.is_empty());
+    }
+
+    #[test]
+    fn requests_are_left_alone_if_it_is_unknown_what_runs() {
+        let found = UninstallObjects { workloads: None, ..with_requests() };
+        let plan = UninstallPlan::of("setu", RunningNodes::HandBack, found);
+        assert_eq!((plan.hand_back.len(), plan.delete.len()), (6, 0));
+        assert_eq!(requests_of(&plan.open_requests), ["ownerless"]);
+        assert!(plan.marked_requests.is_empty());
+    }
+
+    #[test]
+    fn full_removal_also_deletes_nodes_of_running_gangs_and_journals() {
+        let plan = found(RunningNodes::Delete);
+        assert_eq!(names_of(&plan.delete), ["runs", "waits", "ended", "orphan"]);
+        assert!(plan.hand_back.is_empty());
+        assert_eq!(plan.marked.len(), 4);
+    }
+
+    #[test]
+    fn nodes_are_handed_back_if_it_is_unknown_what_runs() {
+        let found =
+            UninstallObjects { claims: vec![claim("orphan", "ours", "gone")], ..UninstallObjects::default() };
+        let plan = |nodes| UninstallPlan::of("setu", nodes, found.clone());
+        let kept = plan(RunningNodes::HandBack);
+        assert_eq!((names_of(&kept.hand_back), kept.delete.len()), (vec!["orphan".to_owned()], 0));
+        let all = plan(RunningNodes::Delete);
+        assert_eq!((names_of(&all.delete), all.hand_back.len()), (vec!["orphan".to_owned()], 0));
+    }
+}

@@ -1,0 +1,6 @@
+//! What a gang's state looks like to others: the verdict that Kueue gets, the check's message, Events, and explanations.
+
+pub mod explain;
+pub mod message;
+pub mod notice;
+pub mod verdict;

@@ -1,0 +1,263 @@
+//! What the chart's handlers read and change: the gang's memory, the effects and the rules.
+
+use super::event::Effect;
+use super::failure::{Failure, FailureClass};
+use super::journal::{Journal, Memory};
+use super::option_position::OptionPosition;
+use super::reservation::{AdmissionId, AdmissionPhase, ShapeMatch};
+use super::rules::{Eviction, Rules, is_too_far, later};
+use super::state::{Nodes, State, Then};
+use crate::api::parameters::{Compat, OnExhausted, OnNodeLost, Pinning};
+use crate::policy::RetryStrategy;
+use jiff::Timestamp;
+
+/// The data that the chart's handlers work on.
+pub struct StepContext {
+    pub(super) memory: Memory,
+    pub(super) effects: Vec<Effect>,
+    pub(super) now: Timestamp,
+    rules: Rules,
+}
+
+impl StepContext {
+    /// The start of a step.
+    pub(super) fn new(journal: &Journal, rules: &Rules) -> Self {
+        Self { memory: journal.memory.clone(), effects: Vec::new(), now: rules.now, rules: *rules }
+    }
+
+    /// Starts a new attempt under a number that was never used.
+    pub(super) fn begin_attempt(&mut self, slots: u32, plan: &str, pinning: Pinning, option: OptionPosition) {
+        self.memory.attempt = self.memory.attempt.saturating_add(1);
+        self.memory.waits = 0;
+        self.memory.shape_match = ShapeMatch::Same;
+        self.memory.generation = 0;
+        self.memory.slots = slots;
+        self.memory.plan = Some(plan.to_owned());
+        self.memory.pinning = pinning;
+        self.memory.option = option;
+    }
+
+    /// Takes over an attempt whose claims exist but whose journal is lost.
+    pub(super) fn adopt(&mut self, attempt: u32, generation: u32, slots: u32) {
+        self.memory.attempt = attempt;
+        self.memory.shape_match = ShapeMatch::Same;
+        self.memory.generation = generation;
+        self.memory.slots = slots;
+        self.memory.plan = None;
+        self.memory.pinning = Pinning::Auto;
+    }
+
+    /// Restarts the deadline.
+    pub(super) fn restart_deadline(&mut self) {
+        self.memory.deadline = later(self.now, self.rules.gang_deadline);
+    }
+
+    /// Records why the gang cannot run.
+    pub(super) fn record_failure(&mut self, failure: &Failure) {
+        self.memory.last_failure = Some(failure.clone());
+    }
+
+    /// The state in which a new admission starts.
+    pub(super) fn begin_admission(&mut self, admission: &AdmissionId, phase: AdmissionPhase) -> State {
+        self.memory.admission = admission.clone();
+        self.memory.shape_match = ShapeMatch::Same;
+        self.memory.tries = 0;
+        self.memory.option = OptionPosition::default();
+        self.memory.slots = 0;
+        self.memory.plan = None;
+        if phase == AdmissionPhase::Running {
+            return State::Approved { nodes: Nodes::Unneeded };
+        }
+        if phase == AdmissionPhase::Admitted {
+            // Admitted on a Ready of an earlier admission: nothing was provisioned for this one.
+            return Then::Yielded.state(self);
+        }
+        match self.memory.not_before {
+            Some(until) if until > self.now && !self.is_too_far(until) => State::BackingOff { until },
+            _ => State::Validating,
+        }
+    }
+
+    /// Continues under this admission with the existing nodes, because pods may run on them.
+    pub(super) fn continue_under(&mut self, admission: &AdmissionId) {
+        let before = std::mem::replace(&mut self.memory.admission, admission.clone());
+        if !before.same_shape(admission) {
+            let shape_match =
+                if before.same_reservation(admission) { ShapeMatch::Changed } else { ShapeMatch::Stale };
+            self.memory.shape_match = self.memory.shape_match.max(shape_match);
+        }
+    }
+
+    /// Whether the existing nodes match this admission.
+    pub(super) fn matches_nodes(&self, admission: &AdmissionId) -> bool {
+        self.memory.shape_match.is_same() && self.memory.admission.same_shape(admission)
+    }
+
+    /// Whether a time is later than any wait allows: only a wrong clock can have written it.
+    pub(in crate::gang) fn is_too_far(&self, until: Timestamp) -> bool {
+        is_too_far(until, self.now, self.rules.wait_bound)
+    }
+
+    /// Records a failed attempt and returns where its rollback leads.
+    pub(super) fn fail_attempt(&mut self, failure: &Failure) -> Then {
+        self.memory.last_failure = Some(failure.clone());
+        let next = self.memory.option.index.saturating_add(1);
+        if failure.reason.is_shortage() && next < self.memory.option.count {
+            // The next tier is not another try: the quota is still held, and no wait is needed.
+            self.memory.option.index = next;
+            return Then::BackingOff;
+        }
+        self.memory.option.index = 0;
+        self.memory.tries = self.memory.tries.saturating_add(1);
+        let may_evict = self.rules.eviction == Eviction::Harmless;
+        if self.rules.compat == Compat::Setu && failure.reason == FailureClass::GangTimeout && may_evict {
+            return Then::Rejected;
+        }
+        let may_try_here = failure.reason != FailureClass::NotAdmitted;
+        if may_try_here && self.memory.tries <= self.rules.in_check.limit {
+            Then::BackingOff
+        } else {
+            self.give_up()
+        }
+    }
+
+    /// The next state of a gang that lost a node before it was admitted; `None` if it stays.
+    pub(super) fn handle_loss(&mut self, failure: &Failure) -> Option<State> {
+        if self.move_lost_slots(failure) {
+            return Some(State::Provisioning);
+        }
+        let then = match self.rules.on_node_lost {
+            OnNodeLost::Ignore => return None,
+            OnNodeLost::Replace => {
+                if self.begin_delayed_replacement(failure) {
+                    self.restart_deadline();
+                    return Some(State::Provisioning);
+                }
+                self.fail_attempt(failure)
+            }
+            // Both evict the Workload, which would stop the slice that it replaces.
+            OnNodeLost::Yield | OnNodeLost::Reject if self.rules.eviction == Eviction::StopsOthers => {
+                self.fail_attempt(failure)
+            }
+            OnNodeLost::Yield => Then::Yielded,
+            OnNodeLost::Reject => Then::Rejected,
+        };
+        self.memory.last_failure = Some(failure.clone());
+        Some(State::RollingBack { then })
+    }
+
+    /// Moves the slots that ran out of capacity to an option that may have some, if tiers may be mixed. The other slots stay
+    /// as they are. Returns whether it did.
+    pub(super) fn move_lost_slots(&mut self, failure: &Failure) -> bool {
+        self.move_to_option(self.memory.option.next_for_lost(failure.reason), failure)
+    }
+
+    /// Replaces a lost claim of an earlier option with one of the current option, if tiers may be mixed.
+    pub(super) fn replace_superseded(&mut self, failure: &Failure) -> bool {
+        self.move_to_option(self.memory.option.current_for_lost(failure.reason), failure)
+    }
+
+    fn move_to_option(&mut self, next: Option<u32>, failure: &Failure) -> bool {
+        let Some(next) = next.filter(|_| self.rules.mixed_tiers) else { return false };
+        if next > self.memory.option.index {
+            self.restart_deadline();
+        }
+        self.memory.option.index = next;
+        self.memory.generation = self.memory.generation.saturating_add(1);
+        // Nodes of several options have no single plan.
+        self.memory.plan = None;
+        self.memory.last_failure = Some(failure.clone());
+        true
+    }
+
+    /// Continues with another option. A later option gets the full time of an attempt.
+    pub(super) fn advance_option(&mut self, option: OptionPosition) {
+        if option.index > self.memory.option.index {
+            self.restart_deadline();
+        }
+        self.memory.option = option;
+    }
+
+    /// The next state of a gang that lost a node after it was admitted, when its pods may run on the others; `None` if
+    /// nothing is done.
+    pub(super) fn replace_lost(&mut self, failure: &Failure) -> Option<State> {
+        let replaces =
+            self.rules.on_node_lost == OnNodeLost::Replace && self.begin_delayed_replacement(failure);
+        replaces.then_some(State::Approved { nodes: Nodes::Replacing })
+    }
+
+    /// The next state of an admitted gang that lost a node while others still come up. Pods may run on the others, so only
+    /// the lost node is created again, without a limit.
+    pub(super) fn recreate_lost(&mut self, failure: &Failure) -> State {
+        self.begin_replacement(failure);
+        self.restart_deadline();
+        State::Provisioning
+    }
+
+    /// Begins a replacement with a new generation, if a try is left.
+    fn begin_delayed_replacement(&mut self, failure: &Failure) -> bool {
+        if self.memory.tries >= self.rules.in_check.limit {
+            return false;
+        }
+        self.begin_replacement(failure);
+        true
+    }
+
+    fn begin_replacement(&mut self, failure: &Failure) {
+        self.memory.tries = self.memory.tries.saturating_add(1);
+        self.memory.generation = self.memory.generation.saturating_add(1);
+        self.memory.last_failure = Some(failure.clone());
+    }
+
+    /// The next state of a gang after its last try under this admission.
+    pub(super) fn give_up(&mut self) -> Then {
+        if self.rules.eviction == Eviction::StopsOthers {
+            return Then::BackingOff;
+        }
+        let exhausted = self.memory.yields >= self.rules.yielding.limit;
+        match self.rules.on_exhausted {
+            OnExhausted::Reject if exhausted => Then::Rejected,
+            OnExhausted::Reject | OnExhausted::Yield => Then::Yielded,
+        }
+    }
+
+    /// The next state of a refused gang. It sets no wait, because that would hold the quota of the next reservation. A missing
+    /// object that may appear never leads to a rejection, and waiting for it is not a retry.
+    pub(super) fn refuse(&mut self, failure: &Failure) -> State {
+        let state = if failure.may_appear() && self.rules.eviction == Eviction::Harmless {
+            self.memory.waits = self.memory.waits.saturating_add(1);
+            State::Yielded
+        } else {
+            self.give_up().state(self)
+        };
+        if state == State::Yielded {
+            self.memory.not_before = None;
+        }
+        state
+    }
+
+    fn wait(&self, strategy: RetryStrategy, nth: u32) -> Timestamp {
+        let base = strategy.wait(nth).signed();
+        let spread = base.mul_f64(self.rules.jitter / 2.0);
+        later(self.now, base.saturating_add(spread)).unwrap_or(self.now)
+    }
+}
+
+impl Then {
+    /// The state that a rollback ends in, with its wait set.
+    pub(in crate::gang) fn state(self, context: &mut StepContext) -> State {
+        match self {
+            Self::BackingOff if context.memory.option.index > 0 => State::BackingOff { until: context.now },
+            Self::BackingOff => {
+                State::BackingOff { until: context.wait(context.rules.in_check, context.memory.tries) }
+            }
+            Self::Yielded => {
+                context.memory.yields = context.memory.yields.saturating_add(1);
+                context.memory.not_before = Some(context.wait(context.rules.yielding, context.memory.yields));
+                State::Yielded
+            }
+            Self::Rejected => State::Rejected,
+            Self::Released => State::Released,
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! What the write of a journal requires, and what it permits.
+//!
+//! Rule: the journal is durable before its effects run. A delete does not wait for it once the reservation is gone, unless
+//! someone else has changed the Workload.
+
+use crate::gang::statechart::journal::Journal;
+use crate::gang::statechart::reservation::Reservation;
+use crate::gang::statechart::state::{State, StateName};
+use crate::gang::statechart::transition::Transition;
+use crate::planted::planted;
+
+/// What a journal write requires besides the journal that was read. For a request, the Workload is the one that controls it, read
+/// before the write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Precondition {
+    /// Nothing: other writes to the Workload do not matter.
+    Journal,
+    /// That nothing was written to the Workload since it was read.
+    Workload,
+}
+
+/// How the write of a step's journal ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Commit {
+    /// The Workload had this journal already.
+    Unneeded,
+    /// It was written.
+    Written,
+    /// Someone else has changed the Workload.
+    Conflict,
+    /// It is not known whether it was written.
+    Unanswered,
+}
+
+/// Which effects of a step may run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Permission {
+    /// All.
+    All,
+    /// Deletions.
+    Deletions,
+    /// None.
+    Nothing,
+}
+
+impl Journal {
+    /// What a write of this journal requires. `stored` is the number of the last transition that is stored. A write that takes
+    /// an approval back or gives the gang up requires that the Workload was not admitted or changed meanwhile. One write may
+    /// store several transitions.
+    pub fn precondition(&self, stored: u64) -> Precondition {
+        let is_back = matches!(self.state, State::RollingBack { .. } | State::Provisioning);
+        let leaves_approval = |t: &Transition| t.seq > stored && t.from == StateName::Approved;
+        let revokes = self.revokes() || is_back && self.history.iter().any(leaves_approval);
+        let gives_up = matches!(self.state, State::Yielded | State::Rejected);
+        if revokes || gives_up { Precondition::Workload } else { Precondition::Journal }
+    }
+
+    /// Whether it is written. The journal of a gang that never held anything is not.
+    pub fn is_stored(&self) -> bool {
+        self.seq > 0 || self.state == State::Validating
+    }
+}
+
+impl Commit {
+    /// Which effects may run after it.
+    pub(super) fn permits(self, reservation: &Reservation) -> Permission {
+        match self {
+            Self::Unneeded | Self::Written => Permission::All,
+            Self::Conflict if planted!(ActOnConflict) => Permission::Deletions,
+            // The decision is out of date.
+            Self::Conflict => Permission::Nothing,
+            // Until the journal is durable, another replica may decide otherwise and report Ready to Kueue.
+            Self::Unanswered if matches!(reservation, Reservation::Held { .. }) => Permission::Nothing,
+            Self::Unanswered => Permission::Deletions,
+        }
+    }
+
+    /// Whether the journal is to be confirmed before effects run: only a write proves that it is current.
+    pub(super) fn needs_confirmation(self) -> bool {
+        let skips = planted!(ActOnStaleJournal) || planted!(CreateWithoutJournal) || planted!(ActOnConflict);
+        self != Self::Written && !skips
+    }
+}
+
+impl Permission {
+    /// Whether an effect may run, given whether it is a deletion.
+    pub(super) fn allows(self, is_deletion: bool) -> bool {
+        match self {
+            Self::All => true,
+            Self::Deletions => is_deletion,
+            Self::Nothing => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gang::statechart::event::{ProgressReason, Reason};
+    use crate::gang::statechart::reservation::AdmissionId;
+    use crate::gang::statechart::state::{Nodes, Then};
+    use jiff::Timestamp;
+
+    #[test]
+    fn a_journal_that_revokes_an_approval_or_gives_up_requires_an_unchanged_workload() {
+        let guard = |from: State, to: State| {
+            let mut journal = Journal::new("u", AdmissionId("1-0-a".into()), Timestamp::UNIX_EPOCH, None);
+            journal.state = from;
+            journal.record(to, Reason::Progress(ProgressReason::ClaimsGone), Timestamp::UNIX_EPOCH);
+            journal.precondition(0)
+        };
+        let (approved, back) =
+            (State::Approved { nodes: Nodes::Held }, State::RollingBack { then: Then::BackingOff });
+        assert_eq!(guard(approved.clone(), back.clone()), Precondition::Workload);
+        assert_eq!(guard(approved.clone(), State::Provisioning), Precondition::Workload);
+        assert_eq!(guard(back.clone(), State::Yielded), Precondition::Workload);
+        assert_eq!(guard(back, State::Rejected), Precondition::Workload);
+        assert_eq!(
+            guard(State::Provisioning, State::RollingBack { then: Then::BackingOff }),
+            Precondition::Journal
+        );
+        assert_eq!(guard(approved, State::Released), Precondition::Journal);
+    }
+
+    #[test]
+    fn an_approval_revoked_by_an_earlier_transition_of_the_same_write_requires_an_unchanged_workload() {
+        let now = Timestamp::UNIX_EPOCH;
+        let mut journal = Journal::new("u", AdmissionId("1-0-a".into()), now, None);
+        journal.state = State::Approved { nodes: Nodes::Held };
+        let reason = Reason::Progress(ProgressReason::Reserved);
+        journal.record(State::Provisioning, reason, now);
+        let provisioning = journal.seq;
+        journal.record(State::RollingBack { then: Then::Yielded }, reason, now);
+        assert_eq!(journal.precondition(0), Precondition::Workload);
+        assert_eq!(
+            journal.precondition(provisioning),
+            Precondition::Journal,
+            "the approval was taken back before"
+        );
+    }
+}

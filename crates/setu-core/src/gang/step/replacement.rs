@@ -1,0 +1,124 @@
+//! What happens to slots that lost their node: each gets another claim, the attempt ends, or nothing happens.
+//!
+//! Used by `observe`.
+
+use super::observation::Observation;
+use crate::api::parameters::OnNodeLost;
+use crate::gang::snapshot::Freshness;
+use crate::gang::snapshot::loss::Loss;
+use crate::gang::snapshot::slot::Attempt;
+use crate::gang::statechart::event::Event;
+use crate::gang::statechart::failure::Failure;
+use crate::gang::statechart::reservation::{AdmissionPhase, Ending, Reservation};
+use crate::plan::Outcome;
+use jiff::Timestamp;
+
+/// What a reservation event means for the gang's existing nodes. If lost nodes are not replaced, the next admission starts
+/// with new nodes instead of an incomplete set. It also does if the hold on them ended: the hold would end the next attempt
+/// at once, and the sweep would delete the nodes.
+pub(super) fn carry_nodes_over(attempt: &Attempt<'_>, event: Event) -> Observation {
+    let anew = matches!(event, Event::Reserved { phase: AdmissionPhase::Reserved, .. });
+    let carries = anew && attempt.journal.state.is_approved();
+    let ends = Event::Gone(Ending::Superseded);
+    if carries && attempt.hold_is_over() {
+        return Observation::of(ends);
+    }
+    let kept = carries && attempt.snapshot.policy.on_node_lost != OnNodeLost::Replace;
+    if kept && !attempt.is_filled() {
+        return Observation::confirmed(attempt.snapshot, ends);
+    }
+    Observation::of(event)
+}
+
+/// Whether only the slots that hit this shortage move to another tier.
+pub(super) fn moves_lost_slots(attempt: &Attempt<'_>, failure: &Failure) -> bool {
+    attempt.snapshot.policy.mixed_tiers
+        && attempt.journal.memory.option.next_for_lost(failure.reason).is_some()
+        && attempt.first_loss() == Some(failure)
+}
+
+/// Whether this is the loss of a claim of an earlier option, in a gang of several tiers, and nothing says what is short.
+/// The current option was not tried for that slot, so it is tried now, even if it is the last one.
+fn is_superseded(attempt: &Attempt<'_>, failure: &Failure) -> bool {
+    let is_earlier = |loss: &Loss| matches!(loss, Loss::Superseded(of) if of == failure);
+    attempt.journal.is_mixed(attempt.snapshot.policy)
+        && !failure.reason.names_what_is_short()
+        && attempt.journal.memory.option.current_for_lost(failure.reason).is_some()
+        && attempt.first_loss() == Some(failure)
+        && attempt.slots().filter_map(|(_, slot)| slot.loss()).any(is_earlier)
+}
+
+/// The event for a failure of a gang that waits for its nodes: a loss that is replaced, or the end of the attempt.
+pub(super) fn lost_or_failed(attempt: &Attempt<'_>, failure: &Failure) -> Event {
+    let is_lost = || failure.reason.is_node_loss() || moves_lost_slots(attempt, failure);
+    let superseded = is_superseded(attempt, failure);
+    let failure = failure.clone();
+    if superseded {
+        return Event::Superseded(failure);
+    }
+    if is_lost() { Event::Lost { failure, phase: AdmissionPhase::Reserved } } else { Event::Failed(failure) }
+}
+
+/// Replaces lost nodes of an admitted gang. Only Setu can, because the pods select the gang's own label. The pods of a
+/// replaced slice keep running, and its nodes still belong to it.
+pub(super) fn replace_lost(attempt: &Attempt<'_>) -> Option<Observation> {
+    let Attempt { journal, snapshot, .. } = attempt;
+    let phase = match snapshot.reservation {
+        Reservation::Held { phase, .. } => phase,
+        Reservation::Leaving(Ending::Replaced) => &AdmissionPhase::AdmittedPods,
+        Reservation::Leaving(_) | Reservation::Gone(_) => return None,
+    };
+    if !phase.lets_pods_start()
+        || !journal.state.holds_nodes()
+        || snapshot.policy.on_node_lost != OnNodeLost::Replace
+    {
+        return None;
+    }
+    let event = |event| Some(Observation::of(event));
+    let is_replacing = journal.state.creates_claims();
+    if attempt.is_filled() {
+        let is_whole_again = journal.memory.tries > 0 && attempt.is_ready();
+        return match (is_replacing, is_whole_again) {
+            (true, _) => event(Event::ClaimsExist),
+            (false, true) => event(Event::NodesReady),
+            (false, false) => None,
+        };
+    }
+    let rests = next_replacement(attempt).is_none_or(|at| at > snapshot.now);
+    if !is_replacing && rests {
+        return None;
+    }
+    if snapshot.freshness == Freshness::Cached {
+        return Some(Observation::NeedsQuorumRead);
+    }
+    let missing = attempt.missing();
+    match snapshot.plan {
+        _ if !is_replacing || missing.is_empty() => {}
+        Some(Outcome::Provision(plan)) if journal.is_begun_with_but_for_types(plan) => {
+            return event(Event::ClaimsMissing(missing));
+        }
+        // The nodes that it had are no longer available like that; what happens next depends on its pods.
+        _ => return None,
+    }
+    if rests {
+        return None;
+    }
+    event(Event::Lost { failure: attempt.first_loss()?.clone(), phase: *phase })
+}
+
+/// When the next replacement for an admitted gang may start: the first at once, later ones after the waits of tries. `None` if
+/// none is due or no try is left.
+pub(super) fn next_replacement(attempt: &Attempt<'_>) -> Option<Timestamp> {
+    let (journal, strategy) = (attempt.journal, attempt.snapshot.policy.in_check);
+    match journal.memory.tries {
+        _ if attempt.is_filled() => None,
+        tries if tries >= strategy.limit => None,
+        0 => Some(journal.entered_at),
+        tries => journal.entered_at.checked_add(strategy.wait(tries).signed()).ok(),
+    }
+}
+
+/// Whether a gang that may run has lost a node that is not replaced yet.
+pub(in crate::gang) fn lacks_nodes(attempt: &Attempt<'_>) -> bool {
+    attempt.journal.state.creates_claims() || attempt.has_losses()
+}

@@ -1,0 +1,79 @@
+//! When to reconcile a gang even if nothing else changes, because time alone may cause its next event.
+
+use super::option_retry;
+use super::replacement::next_replacement;
+use super::ungated_pods;
+use crate::api::{NodeClaim, Workload};
+use crate::gang::snapshot::Snapshot;
+use crate::gang::snapshot::health::Health;
+use crate::gang::snapshot::loss::Loss;
+use crate::gang::snapshot::slot::Attempt;
+use crate::gang::statechart::journal::Journal;
+use crate::gang::statechart::state::State;
+use crate::plan::Outcome;
+use jiff::Timestamp;
+
+/// When time alone may cause the next event.
+pub fn wake_at(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Timestamp> {
+    let attempt = &Attempt::of(journal, snapshot);
+    let claims = attempt.claims().filter_map(|c| match &c.health {
+        Health::Coming { until, .. } => *until,
+        Health::Ready { .. } | Health::Failed(_) => None,
+    });
+    let losses = snapshot.losses.values().filter_map(|l| match l {
+        Loss::Unclear(until) => Some(*until),
+        Loss::Failed(_) | Loss::Superseded(_) => None,
+    });
+    match &journal.state {
+        State::Validating => {
+            if let (Some(Outcome::Refuse(_)), Some(refusal)) = (snapshot.plan, snapshot.refusal) {
+                return Some(refusal.again_at);
+            }
+            let Some(Outcome::Wait(obstacle)) = snapshot.plan else { return journal.memory.deadline };
+            let deadline = journal.memory.deadline.filter(|_| !obstacle.reason.has_no_deadline());
+            let round = option_retry::next_round(journal, snapshot).filter(|t| *t > snapshot.now);
+            deadline.into_iter().chain(obstacle.until).chain(round).min()
+        }
+        State::BackingOff { until } => Some(*until),
+        State::Provisioning | State::WaitingReady => {
+            let hold = attempt.hold_ends();
+            let ends = journal.memory.deadline.into_iter().chain(hold).chain(claims);
+            if attempt.reboots() || attempt.pods_may_run() {
+                let next = ungated_pods::next_try(attempt).into_iter().chain(attempt.restarted_by());
+                return ends.chain(next).filter(|t| *t > snapshot.now).chain(losses).min();
+            }
+            ends.chain(losses).min()
+        }
+        State::Approved { .. } => {
+            let admit = attempt.admit_ends();
+            let hold = attempt.hold_ends();
+            let replacement = next_replacement(attempt);
+            let claims = claims.filter(|_| attempt.awaits_admission());
+            admit
+                .into_iter()
+                .chain(hold)
+                .chain(replacement)
+                .chain(claims)
+                .chain(attempt.restarted_by())
+                .filter(|t| *t > snapshot.now)
+                .chain(losses)
+                .min()
+        }
+        State::Yielded => snapshot.refusal.map(|refusal| refusal.until),
+        State::RollingBack { .. } | State::Rejected | State::Released => None,
+    }
+}
+
+/// Whether a gang has claims, or may still get some.
+pub fn holds_claims(journal: &Journal, claims: &[NodeClaim]) -> bool {
+    !journal.state.is_over() || !claims.is_empty()
+}
+
+/// Whether a gang does not change by itself: it was admitted, or it is over without nodes. A replaced slice may change: its
+/// nodes may be needed again when the Job grows.
+pub fn rests(journal: &Journal, workload: &Workload, claims: &[NodeClaim]) -> bool {
+    if journal.state.is_approved() {
+        return workload.is("Admitted") && !workload.is_replaced();
+    }
+    !holds_claims(journal, claims)
+}

@@ -1,0 +1,112 @@
+//! Whether Setu lets a Workload into Kueue's queue: not while a gang of it is refused.
+//!
+//! Called by the controller, which writes the condition. Rule: a condition of another installation of Setu is not taken back.
+
+use super::others::Others;
+use crate::api::workload::CheckState;
+use crate::api::{Workload, condition};
+use crate::gang::report::verdict;
+use crate::gang::snapshot::Snapshot;
+use crate::gang::statechart::journal::Journal;
+use crate::names;
+
+/// Whether Setu lets a Workload into Kueue's queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queueing {
+    /// It may be queued.
+    Allowed,
+    /// It is kept out.
+    KeptOut,
+}
+
+impl Queueing {
+    /// Reads it from the Workload's conditions.
+    pub fn of(workload: &Workload) -> Self {
+        let found = condition::find(workload.conditions(), names::REQUEUED);
+        let is_kept_out = found.is_some_and(|c| c.status == "False" && c.reason == names::REFUSED);
+        if is_kept_out { Self::KeptOut } else { Self::Allowed }
+    }
+
+    /// Whether a gang that may come back is not kept out yet: the replica that reported Retry ended before it wrote the
+    /// condition. The condition must keep it out before the check changes: only a change of the condition brings it back.
+    pub fn is_behind(
+        self,
+        journal: &Journal,
+        snapshot: &Snapshot<'_>,
+        reported: Option<&CheckState>,
+    ) -> bool {
+        self == Self::Allowed && reported.is_some_and(|entry| verdict::comes_back(journal, snapshot, entry))
+    }
+
+    /// What one gang requires. `is_behind` is from [`Self::is_behind`].
+    pub fn of_gang(journal: &Journal, snapshot: &Snapshot<'_>, is_behind: bool) -> Self {
+        let is_kept_out = is_behind || verdict::keeps_out(journal, snapshot);
+        if is_kept_out { Self::KeptOut } else { Self::Allowed }
+    }
+
+    /// What to write, given what each gang of ours requires; `None` if nothing is to change.
+    pub fn change(
+        workload: &Workload,
+        of_gangs: impl IntoIterator<Item = Self>,
+        others: Others,
+    ) -> Option<Self> {
+        let is_kept_out = of_gangs.into_iter().any(|of_gang| of_gang == Self::KeptOut);
+        let wanted = if is_kept_out { Self::KeptOut } else { Self::Allowed };
+        // Another Setu that keeps it out also puts it back.
+        let may_write = is_kept_out || !others.may_refuse;
+        (workload.front_end().holds_quota() && may_write && wanted != Self::of(workload)).then_some(wanted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Queueing::{Allowed, KeptOut};
+    use super::*;
+    use serde_json::json;
+
+    fn workload(status: &str, reason: &str) -> Workload {
+        let condition = json!({
+            "type": "Requeued", "status": status, "reason": reason, "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        });
+        serde_json::from_value(
+            json!({"metadata": {"name": "w"}, "spec": {}, "status": {"conditions": [condition]}}),
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn a_workload_is_kept_out_only_by_setus_own_condition() {
+        let never: Workload = serde_json::from_value(json!({"metadata": {"name": "w"}, "spec": {}})).unwrap();
+        assert_eq!(Queueing::of(&never), Allowed);
+        for (status, reason, of) in [
+            ("False", names::REFUSED, KeptOut),
+            ("True", names::REFUSED, Allowed),
+            ("False", "Deactivated", Allowed),
+            ("False", "ClusterQueueStopped", Allowed),
+        ] {
+            assert_eq!(Queueing::of(&workload(status, reason)), of, "{status} {reason}");
+        }
+    }
+
+    #[test]
+    fn one_refused_gang_keeps_a_workload_out_and_another_setu_puts_back_what_it_keeps_out() {
+        let (out, queued) = (workload("False", names::REFUSED), workload("True", names::ALLOWED));
+        let alone = Others { may_refuse: false, may_have_nodes: false };
+        let others = Others { may_refuse: true, ..alone };
+        for (workload, of_gangs, others, change) in [
+            (&queued, vec![Allowed, KeptOut], alone, Some(KeptOut)),
+            (&queued, vec![KeptOut], others, Some(KeptOut)),
+            (&queued, vec![Allowed], alone, None),
+            (&out, vec![KeptOut], alone, None),
+            (&out, vec![Allowed], alone, Some(Allowed)),
+            (&out, vec![], alone, Some(Allowed)),
+            (&out, vec![Allowed], others, None),
+        ] {
+            assert_eq!(Queueing::change(workload, of_gangs.clone(), others), change, "{of_gangs:?}");
+        }
+        let mut request = queued.clone();
+        request.metadata.name = Some(format!("{}r", names::REQUEST_PREFIX));
+        assert_eq!(Queueing::change(&request, [KeptOut], alone), None);
+    }
+}
