@@ -7,7 +7,7 @@ use crate::gang::identity::gang_of;
 use crate::gang::ledger::Ledger;
 use crate::names;
 use crate::plan::PlanChange;
-use crate::plan::gates::inflight::{HeldNodes, InflightNodes};
+use crate::plan::gates::inflight::InflightNodes;
 use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
 
@@ -25,7 +25,7 @@ pub fn of(
     let is_other = |claim: &ClaimSummary| claim.gang != gang && !ledger.is_entered(&claim.gang);
     for claim in context.stores.claims.entries_of(BY_FLIGHT, IN_FLIGHT) {
         if is_other(&claim) {
-            inflight.add_claim(false, None);
+            inflight.add_in_flight();
         }
     }
     if queue.is_none() && context.shards.count() == 1 && !ledger.may_lack_creates(now) {
@@ -34,8 +34,12 @@ pub fn of(
     for claim in context.stores.claims.entries() {
         // Looked up only if needed: there may be thousands of claims.
         let is_of_queue = queue.is_some() && queue_of(context, &claim) == queue;
-        if is_of_queue && is_other(&claim) && !claim.is_deleting() {
-            inflight.queue.extend(claim.object().map(HeldNodes::of_claim));
+        if is_of_queue
+            && is_other(&claim)
+            && !claim.is_deleting()
+            && let Some(object) = claim.object()
+        {
+            inflight.add_held(object);
         }
         let made = claim.created.unwrap_or(now);
         // Created by another replica or before a restart, and so not in this ledger.

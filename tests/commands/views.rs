@@ -255,7 +255,7 @@ fn situations() -> Vec<Gang> {
         Gang::reserved("short", "")
             .journal(&json!({"state": "BackingOff", "until": at(110).to_string(), "lastFailure": failure}), 1, 4, &off),
         Gang::reserved("named", "")
-            .journal(&json!({"state": "Provisioning", "tier": 1, "tierName": "on-demand"}), 1, 2, &start[..1]),
+            .journal(&json!({"state": "Provisioning", "tier": 1, "tierName": "on-demand", "lastFailure": failure}), 1, 2, &start[..1]),
         Gang::reserved("numbered", "")
             .journal(&json!({"state": "Provisioning", "tier": 1}), 1, 2, &start[..1]),
         Gang::reserved("running", "")
@@ -364,6 +364,59 @@ fn the_explanation_shows_what_is_missing_and_what_comes_next_and_when() {
     let texts: Vec<String> =
         report::gangs(&snapshot).iter().map(|gang| explanation::explain(gang, snapshot.now)).collect();
     compare("explain.txt", &texts.join(SPLIT));
+}
+
+#[test]
+fn the_cause_of_a_failure_is_shown_once() {
+    let snapshot = snapshot(&situations());
+    let gangs = report::gangs(&snapshot);
+    for name in ["rejected", "yielded", "short", "retreating", "named"] {
+        let text = explanation::explain(of(&gangs, name), snapshot.now);
+        assert_eq!(text.matches("no capacity for slot 3").count(), 1, "{text}");
+    }
+}
+
+#[test]
+fn a_running_gang_shows_why_earlier_attempts_of_its_admission_failed() {
+    let steps = [
+        ("Provisioning", "RollingBack", "Interrupted", 1, 0),
+        ("RollingBack", "Yielded", "ClaimsGone", 1, 0),
+        ("Yielded", "Validating", "Reserved", 1, 0),
+        ("Validating", "Provisioning", "PlanAccepted", 2, 0),
+        ("Provisioning", "RollingBack", "LaunchTimeout", 2, 0),
+        ("RollingBack", "BackingOff", "ClaimsGone", 2, 0),
+        ("BackingOff", "Validating", "WaitOver", 2, 0),
+        ("Validating", "Provisioning", "PlanAccepted", 3, 1),
+        ("Provisioning", "RollingBack", "InsufficientCapacity", 3, 1),
+        ("RollingBack", "BackingOff", "ClaimsGone", 3, 1),
+        ("BackingOff", "Validating", "WaitOver", 3, 1),
+        ("Validating", "Provisioning", "PlanAccepted", 4, 2),
+        ("Provisioning", "WaitingReady", "AllCreated", 4, 2),
+        ("WaitingReady", "Approved", "AllReady", 4, 2),
+    ];
+    let history: Vec<Value> = (1..)
+        .zip(steps)
+        .map(|(seq, (from, to, reason, attempt, tier))| {
+            json!({
+                "seq": seq, "from": from, "to": to, "at": at(seq).to_string(), "reason": reason,
+                "attempt": attempt, "tier": tier,
+            })
+        })
+        .collect();
+    let failure = json!({"reason": "InsufficientCapacity", "message": "none left"});
+    let journal =
+        json!({"state": "Approved", "tier": 2, "seq": 14, "history": history, "lastFailure": failure});
+    let gang = Gang::reserved("moved", "").journal(&journal, 4, 1, &[]).edit(|gang| {
+        gang.workload["status"]["admissionChecks"][0]["state"] = json!("Ready");
+        let admitted = condition("Admitted", "True", 65, "");
+        gang.workload["status"]["conditions"].as_array_mut().unwrap().push(admitted);
+    });
+    let snapshot = snapshot(&[gang]);
+    let text = explanation::explain(&report::gangs(&snapshot)[0], snapshot.now);
+    let text = anstream::adapter::strip_str(&text).to_string();
+    let expected = "Attempts that failed before\n  attempt 2: LaunchTimeout\n  \
+                    attempt 3, tier 1: InsufficientCapacity: none left\n";
+    assert!(text.ends_with(expected), "{text}");
 }
 
 #[test]

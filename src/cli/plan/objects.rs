@@ -15,7 +15,7 @@ use crate::api::{
 use crate::cli::{CliError, find};
 use crate::controllers::parameters;
 use crate::names;
-use crate::plan::gates::inflight::{HeldNodes, InflightNodes};
+use crate::plan::gates::inflight::InflightNodes;
 use crate::plan::observed_shapes::ObservedShapes;
 use crate::plan::shape::Shape;
 use crate::plan::volumes::{Found, Storage};
@@ -201,8 +201,12 @@ impl Objects {
         };
         let mut inflight = InflightNodes::default();
         for claim in self.node_claims.iter().filter(of_others) {
-            let held = is_of_queue(claim).then(|| HeldNodes::of_claim(Arc::clone(claim)));
-            inflight.add_claim(claim.is("Initialized"), held);
+            if !claim.is("Initialized") {
+                inflight.add_in_flight();
+            }
+            if is_of_queue(claim) {
+                inflight.add_held(Arc::clone(claim));
+            }
         }
         inflight
     }
@@ -348,6 +352,35 @@ mod tests {
             why,
             "no Workload or Job trian in namespace ns; did you mean train or job-train-1 or job-train-2?"
         );
+    }
+
+    #[test]
+    fn a_claim_counts_as_in_flight_until_its_node_is_ready_and_as_held_in_its_own_queue() {
+        let time = "2026-01-01T00:00:00Z";
+        let claim = |of: &str, initialized: &str| {
+            let claim = json!({
+                "metadata": {
+                    "name": of, "labels": {(names::MANAGED_BY): names::SETU},
+                    "annotations": {(names::WORKLOAD): format!("ns/{of}")},
+                },
+                "spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}},
+                "status": {"conditions": [{
+                    "type": "Initialized", "status": initialized, "reason": "", "message": "",
+                    "lastTransitionTime": time,
+                }]},
+            });
+            Arc::new(serde_json::from_value::<NodeClaim>(claim).unwrap())
+        };
+        let own = workload("own", "own", time, None);
+        let ready = claim("same-queue", "True");
+        let objects = Objects {
+            workloads: vec![workload("same-queue", "other", time, None)],
+            node_claims: vec![Arc::clone(&ready), claim("unknown", "False"), claim("own", "False")],
+            ..Objects::default()
+        };
+        let inflight = objects.inflight(&own);
+        let held: Vec<&NodeClaim> = inflight.queue.iter().map(|nodes| &*nodes.claim).collect();
+        assert_eq!((inflight.in_flight, held), (1, vec![&*ready]));
     }
 
     #[test]

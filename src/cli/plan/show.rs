@@ -196,8 +196,8 @@ fn in_words<'o>(outcome: &'o Outcome, message: impl Fn(&'o Obstacle) -> &'o str)
 
 /// What a plan says of itself, and where its prices come from.
 fn notes(plan: &Plan) -> Vec<String> {
-    let lack = (plan.cost.not_known() > 0).then(|| plan.cost.lack());
-    let mut notes: Vec<String> = plan.facts.iter().chain(&plan.notes).cloned().chain(lack).collect();
+    let facts = plan.facts.iter().chain(&plan.notes).cloned();
+    let mut notes: Vec<String> = facts.chain(plan.cost.note()).collect();
     // A gate that compared these prices says so itself.
     let is_shown = plan.reports.iter().any(|report| report.tells_of_place);
     notes.extend(plan.cost.unplaced().filter(|_| !is_shown));

@@ -1,11 +1,14 @@
 //! `setu explain`: what a gang waits for, what happens next and when, and its last failure.
 
 use super::table::painted_state;
+use super::waterfall::this_admission;
 use super::{BOLD, DIM, clean, moment, paint, span};
 use crate::cli::report::GangReport;
 use crate::cli::workload_phase::WorkloadPhase;
 use crate::gang::StateName;
 use crate::gang::report::explain::{Explanation, SlotPhase, SlotView};
+use crate::gang::statechart::event::Reason;
+use crate::gang::statechart::transition::Transition;
 use jiff::Timestamp;
 use std::fmt::Write as _;
 
@@ -23,6 +26,7 @@ pub fn explain(report: &GangReport, now: Timestamp) -> String {
     waits(&mut text, report);
     if let Some(gang) = &report.gang {
         nodes(&mut text, gang, now);
+        failed_attempts(&mut text, report, gang);
         what_next(&mut text, report, gang, now);
     }
     text
@@ -146,9 +150,33 @@ fn nodes(text: &mut String, gang: &Explanation, now: Timestamp) {
     }
 }
 
+/// Whether Kueue has admitted the gang on its nodes.
+fn is_running(report: &GangReport, gang: &Explanation) -> bool {
+    report.workload_phase == WorkloadPhase::Admitted && gang.state == StateName::Approved
+}
+
+/// Why earlier attempts of this admission gave a running gang no nodes.
+fn failed_attempts(text: &mut String, report: &GangReport, gang: &Explanation) {
+    let is_failure = |step: &&Transition| matches!(step.reason, Reason::Failed(_));
+    let steps = this_admission(&report.history).iter().filter(is_failure);
+    let failed: Vec<&Transition> = steps.filter(|step| step.fails_attempt()).collect();
+    if failed.is_empty() || !is_running(report, gang) {
+        return;
+    }
+    heading(text, "Attempts that failed before");
+    let last = report.history.iter().rfind(is_failure);
+    for step in failed {
+        // The journal has the message of the last failure only, and of the others the class.
+        let is_last = |class| last == Some(step) && step.reason == Reason::Failed(class);
+        let in_words = gang.last_failure.as_ref().filter(|failure| is_last(failure.reason));
+        let why = in_words.map_or_else(|| step.reason.to_string(), ToString::to_string);
+        let tier = if step.tier == 0 { String::new() } else { format!(", tier {}", step.tier) };
+        let _ = writeln!(text, "  attempt {}{tier}: {}", step.attempt, clean(&why));
+    }
+}
+
 fn what_next(text: &mut String, report: &GangReport, gang: &Explanation, now: Timestamp) {
-    let running = report.workload_phase == WorkloadPhase::Admitted && gang.state == StateName::Approved;
-    if running || report.workload_phase == WorkloadPhase::Finished {
+    if is_running(report, gang) || report.workload_phase == WorkloadPhase::Finished {
         return;
     }
     heading(text, "What comes next");
@@ -158,8 +186,9 @@ fn what_next(text: &mut String, report: &GangReport, gang: &Explanation, now: Ti
     if let Some(otherwise) = &gang.otherwise {
         let _ = writeln!(text, "  if not by {}: {}", moment(otherwise.at, now), clean(&otherwise.what));
     }
-    if let Some(failure) = &gang.last_failure {
+    let failure = gang.last_failure.as_ref().map(ToString::to_string);
+    if let Some(failure) = failure.filter(|failure| !report.why.contains(failure)) {
         heading(text, "What went wrong last time");
-        let _ = writeln!(text, "  {}: {}", failure.reason, clean(&failure.message));
+        let _ = writeln!(text, "  {}", clean(&failure));
     }
 }

@@ -111,7 +111,7 @@ fn head(report: &GangReport, now: Timestamp, trace_url: Option<&str>) -> String 
 }
 
 /// The transitions since this admission began.
-fn this_admission(history: &[Transition]) -> &[Transition] {
+pub(super) fn this_admission(history: &[Transition]) -> &[Transition] {
     let over =
         |state: StateName| matches!(state, StateName::Yielded | StateName::Rejected | StateName::Released);
     // The last step out of a state that holds no nodes.

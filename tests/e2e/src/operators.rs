@@ -45,7 +45,11 @@ pub(crate) const OPERATORS: [(Program, &str, &[&str]); 6] = [
             "manifests/base/webhook/manifests.yaml",
         ],
     ),
-    (Program::AppWrapper, "github.com/project-codeflare/appwrapper", &["config/crd/bases"]),
+    (
+        Program::AppWrapper,
+        "github.com/project-codeflare/appwrapper",
+        &["config/crd/bases", "config/webhook/manifests.yaml"],
+    ),
     (
         Program::SparkOperator,
         "github.com/kubeflow/spark-operator/v2",
@@ -83,7 +87,16 @@ const TRAINING_NAMESPACE: &str = "kubeflow";
 const TRAINING_SECRET: &str = "training-operator-webhook-cert";
 const TRAINING_SERVICE: &str = "training-operator";
 const TRAINING_WEBHOOKS: &str = "validator.training-operator.kubeflow.org";
+/// The port of the AppWrapper controller's webhooks. It cannot be changed.
+pub(crate) const APP_WRAPPER_WEBHOOK: u16 = 9443;
+/// The AppWrapper controller's folder for temporary files, below which it reads its certificate. The training operator has another.
+const APP_WRAPPER_TEMPORARY: &str = "/tmp/appwrapper";
+const APP_WRAPPER_CERTIFICATES: &str = "/tmp/appwrapper/k8s-webhook-server/serving-certs";
 const APP_WRAPPER_NAMESPACE: &str = "appwrapper-system";
+/// What its kustomization puts before each name.
+const APP_WRAPPER_PREFIX: &str = "appwrapper";
+const APP_WRAPPER_SECRET: &str = "appwrapper-webhook-server-cert";
+const APP_WRAPPER_SERVICE: &str = "appwrapper-webhook-service";
 
 /// The commands of all operators. The stack's folder gets their files.
 pub(crate) fn launches(
@@ -121,6 +134,7 @@ pub(crate) fn launches(
     );
     let mut app_wrapper = ProgramCommand::new(Program::AppWrapper, [format!("--kubeconfig={kubeconfig}")]);
     app_wrapper.environment.push(("NAMESPACE", APP_WRAPPER_NAMESPACE.to_owned()));
+    app_wrapper.environment.push(("TMPDIR", APP_WRAPPER_TEMPORARY.to_owned()));
     let trainer = trainer(folder, identity, ports)?;
     let [spark, spark_webhook] = spark::launches(layout, folder, identity, ports);
     Ok([kuberay, training, mpi, trainer, app_wrapper, spark, spark_webhook])
@@ -151,11 +165,11 @@ fn trainer(folder: &Path, identity: &Identity, ports: Ports) -> Result<ProgramCo
     Ok(trainer)
 }
 
-/// What the AppWrapper controller reads at its start. Its webhooks, which need a certificate of their own, check who may create what
-/// an AppWrapper contains; Kueue's webhook suspends it.
+/// What the AppWrapper controller reads at its start. Its webhooks check who may create what an AppWrapper contains; Kueue's webhook
+/// suspends it.
 fn app_wrapper_config(ports: Ports) -> Value {
     let config = json!({
-        "webhooksEnabled": false,
+        "certManagement": {"certificateDir": APP_WRAPPER_CERTIFICATES},
         "controllerManager": {
             "health": {"bindAddress": format!("127.0.0.1:{}", ports.app_wrapper)},
             "metrics": {"bindAddress": "0"},
@@ -175,16 +189,9 @@ pub(crate) fn manifests(layout: &HarnessLayout, identity: &Identity, ports: Port
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": APP_WRAPPER_NAMESPACE}}),
         app_wrapper_config(ports),
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": TRAINING_NAMESPACE}}),
-        json!({
-            "apiVersion": "v1", "kind": "Secret",
-            "metadata": {"name": TRAINING_SECRET, "namespace": TRAINING_NAMESPACE},
-        }),
-        json!({
-            "apiVersion": "v1", "kind": "Service",
-            "metadata": {"name": TRAINING_SERVICE, "namespace": TRAINING_NAMESPACE},
-            "spec": {"type": "ExternalName", "externalName": "localhost"},
-        }),
     ];
+    objects.extend(surroundings(TRAINING_NAMESPACE, TRAINING_SECRET, TRAINING_SERVICE));
+    objects.extend(surroundings(APP_WRAPPER_NAMESPACE, APP_WRAPPER_SECRET, APP_WRAPPER_SERVICE));
     objects.extend(spark::surroundings());
     let [_, webhook] = ports.training_operator;
     let [_, _, spark_webhook] = ports.spark_operator;
@@ -195,10 +202,13 @@ pub(crate) fn manifests(layout: &HarnessLayout, identity: &Identity, ports: Port
             match program {
                 Program::Trainer => jobs::point_at(&mut object, ports.trainer[1], &authority),
                 Program::SparkOperator => spark::as_deployed(&mut object, spark_webhook),
-                Program::TrainingOperator
-                    if object.get("kind").is_some_and(|kind| kind == "ValidatingWebhookConfiguration") =>
-                {
-                    named_as_deployed(&mut object, webhook);
+                Program::TrainingOperator => {
+                    let service = (TRAINING_NAMESPACE, TRAINING_SERVICE, webhook);
+                    as_deployed(&mut object, |_| TRAINING_WEBHOOKS.to_owned(), service);
+                }
+                Program::AppWrapper => {
+                    let service = (APP_WRAPPER_NAMESPACE, APP_WRAPPER_SERVICE, APP_WRAPPER_WEBHOOK);
+                    as_deployed(&mut object, |name| format!("{APP_WRAPPER_PREFIX}-{name}"), service);
                 }
                 _ => {}
             }
@@ -208,33 +218,56 @@ pub(crate) fn manifests(layout: &HarnessLayout, identity: &Identity, ports: Port
     Ok(objects)
 }
 
-/// Does what the operator's kustomization does, and sets the port.
-fn named_as_deployed(object: &mut Value, port: u16) {
-    let name = json!(TRAINING_WEBHOOKS);
-    object.pointer_mut("/metadata/name").into_iter().for_each(|found| *found = name.clone());
-    let webhooks = object.get_mut("webhooks").and_then(Value::as_array_mut);
-    for service in
-        webhooks.into_iter().flatten().filter_map(|w| w.pointer_mut("/clientConfig/service")?.as_object_mut())
+/// The Secret in which an operator puts the certificate that it makes, still empty, and the Service of its webhooks, on loopback.
+fn surroundings(namespace: &str, secret: &str, service: &str) -> [Value; 2] {
+    [
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": secret, "namespace": namespace}}),
+        json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": {"name": service, "namespace": namespace},
+            "spec": {"type": "ExternalName", "externalName": "localhost"},
+        }),
+    ]
+}
+
+/// Does what an operator's kustomization does to its webhooks, and sets the port. Other objects stay as they are.
+fn as_deployed(
+    object: &mut Value,
+    named: impl Fn(&str) -> String,
+    (namespace, service, port): (&str, &str, u16),
+) {
+    let Some(webhooks) = object.get_mut("webhooks").and_then(Value::as_array_mut) else { return };
+    for reference in
+        webhooks.iter_mut().filter_map(|w| w.pointer_mut("/clientConfig/service")?.as_object_mut())
     {
-        service.insert("name".to_owned(), json!(TRAINING_SERVICE));
-        service.insert("namespace".to_owned(), json!(TRAINING_NAMESPACE));
-        service.insert("port".to_owned(), json!(port));
+        reference.insert("name".to_owned(), json!(service));
+        reference.insert("namespace".to_owned(), json!(namespace));
+        reference.insert("port".to_owned(), json!(port));
+    }
+    if let Some(name) = object.pointer_mut("/metadata/name") {
+        *name = json!(named(name.as_str().unwrap_or_default()));
     }
 }
 
-/// Mounts the certificate that the training operator makes, as a kubelet would. The operator waits for it.
+/// Mounts the certificates that the training operator and the AppWrapper controller make. Both operators are started at the same
+/// time, and wait for them.
 pub(crate) async fn mount_certificate(client: &Client) -> Result<()> {
-    let secrets: Api<Secret> = Api::namespaced(client.clone(), TRAINING_NAMESPACE);
-    let what = "the training operator has made its certificate";
-    let files = probe::until(what, Duration::from_mins(1), async || {
-        let secret = secrets.get(TRAINING_SECRET).await?;
+    mount(client, (TRAINING_NAMESPACE, TRAINING_SECRET), TRAINING_CERTIFICATES).await?;
+    mount(client, (APP_WRAPPER_NAMESPACE, APP_WRAPPER_SECRET), APP_WRAPPER_CERTIFICATES).await
+}
+
+/// Writes a Secret with a certificate into this folder, as a kubelet would.
+async fn mount(client: &Client, (namespace, name): (&str, &str), folder: &str) -> Result<()> {
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
+    let what = format!("{namespace}/{name} has a certificate");
+    let files = probe::until(&what, Duration::from_mins(1), async || {
+        let secret = secrets.get(name).await?;
         secret.data.filter(|data| data.contains_key("tls.crt")).context("the Secret is still empty")
     })
     .await?;
-    let folder = Path::new(TRAINING_CERTIFICATES);
+    let folder = Path::new(folder);
     fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
-    for (name, content) in files {
-        let path = folder.join(name);
+    for (file, content) in files {
+        let path = folder.join(file);
         fs::write(&path, content.0).with_context(|| format!("writing {}", path.display()))?;
     }
     Ok(())

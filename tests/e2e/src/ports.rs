@@ -101,7 +101,7 @@ impl Ports {
             Program::TrainingOperator => self.training_operator.to_vec(),
             Program::MpiOperator => vec![operators::MPI_HEALTH],
             Program::Trainer => self.trainer.to_vec(),
-            Program::AppWrapper => vec![self.app_wrapper],
+            Program::AppWrapper => vec![self.app_wrapper, operators::APP_WRAPPER_WEBHOOK],
             Program::SparkOperator => self.spark_operator.into_iter().take(1).collect(),
             Program::SparkWebhook => self.spark_operator.into_iter().skip(1).collect(),
             Program::Moto => self.cloud.into_iter().take(1).collect(),

@@ -26,8 +26,7 @@ pub(crate) async fn ready(program: Program, ports: Ports, client: Option<&Client
         Program::TrainingOperator => probe::answers(&http(ports.training_operator[0]), "/readyz").await,
         Program::MpiOperator => probe::answers(&http(operators::MPI_HEALTH), "/healthz").await,
         Program::Trainer => probe::answers(&http(ports.trainer[0]), "/readyz").await,
-        // Its `/readyz` waits for webhooks, which the stack does without.
-        Program::AppWrapper => probe::answers(&http(ports.app_wrapper), "/healthz").await,
+        Program::AppWrapper => probe::answers(&http(ports.app_wrapper), "/readyz").await,
         Program::SparkOperator => probe::answers(&http(ports.spark_operator[0]), "/readyz").await,
         Program::SparkWebhook => spark::taken(&client()?).await,
         Program::JobSet | Program::LeaderWorkerSet => jobs::taken(program, &client()?).await,

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
     use setu::sim::scenario::{self, KarpenterProvider};
 
-    /// The table of the sets, with how many scenarios run on each, and what needs more than the oldest.
+    /// The table of the sets, with how many scenarios each can run, and what needs more than the oldest.
     fn table(layout: &HarnessLayout, root: &Path) -> String {
         let folders = ["examples/scenarios", "tests/e2e/scenarios"];
         let runs = folders.into_iter().flat_map(|folder| scenario::read(&root.join(folder)).unwrap());
@@ -105,7 +105,8 @@ mod tests {
             runs.map(|run| (run.scenario.title, run.scenario.since)).collect();
         let [usual, oldest, between, newest] = &ALL;
         let mut lines = vec![
-            "| set | Kubernetes | Karpenter | Kueue | JobSet | LeaderWorkerSet | scenarios |".to_owned(),
+            "| set | Kubernetes | Karpenter | Kueue | JobSet | LeaderWorkerSet | scenarios that it can run |"
+                .to_owned(),
             "|---|---|---|---|---|---|---|".to_owned(),
         ];
         for set in [oldest, between, usual, newest] {

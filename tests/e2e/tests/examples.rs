@@ -17,7 +17,7 @@ use kube::api::{Api, DeleteParams, ListParams};
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 use setu::Setu;
-use setu_e2e::{KUEUE_NAMESPACE, Stack, StackJobKinds, StackOptions, apply};
+use setu_e2e::{HarnessLayout, KUEUE_NAMESPACE, Stack, StackJobKinds, StackOptions, apply};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -28,7 +28,7 @@ const POLICY: &str = "{apiVersion: setu.kueue.x-k8s.io/v1alpha1, kind: Policy}";
 /// File, number of running pods, whether they end by themselves, and the message for a gang that gets no node.
 type Example = (&'static str, usize, bool, &'static str);
 
-const EXAMPLES: [Example; 11] = [
+const EXAMPLES: [Example; 12] = [
     ("gang-of-four.yaml", 4, true, ""),
     ("jobset.yaml", 5, true, ""),
     ("leader-worker-set.yaml", 4, false, ""),
@@ -40,6 +40,7 @@ const EXAMPLES: [Example; 11] = [
     ("budget-gate.yaml", 2, true, "the gang takes 6.50 USD an hour, and gates.budget allows 5 USD"),
     ("compliance-gate.yaml", 2, true, "does not have the labels that gates.placement.namespaces asks for"),
     ("jupyterhub.yaml", 1, true, ""),
+    (DEVICES, 2, true, ""),
 ];
 
 /// Examples of kinds that other operators serve, and of kinds of Kubernetes that Kueue treats as pods.
@@ -59,8 +60,11 @@ const FRAMEWORKS: [Example; 13] = [
     ("frameworks/deployment.yaml", 2, false, ""),
 ];
 
-/// One example has to fall back to on-demand with this.
-const WEATHER: &str = "{rules: [{nodePool: spot-first, capacityType: spot, capacity: 1}]}";
+/// One example has to fall back to on-demand with this, and the Nodes of another get their devices.
+const WEATHER: &str = "{rules: [{nodePool: spot-first, capacityType: spot, capacity: 1}, \
+    {nodePool: devices, devices: {gpu.example.com: 2}}]}";
+/// The example with a part of Kueue's configuration in a comment.
+const DEVICES: &str = "devices/gang.yaml";
 
 struct Play {
     client: Client,
@@ -201,6 +205,18 @@ fn without_names(mut sets: Vec<ComparedSet>) -> Vec<ComparedSet> {
     }
     sets.sort_by_key(|set| format!("{set:?}"));
     sets
+}
+
+#[test]
+fn the_test_clusters_kueue_maps_device_classes_as_the_example_says() {
+    let read = |path: PathBuf| std::fs::read_to_string(path).unwrap();
+    let example = read(root().join("examples").join(DEVICES));
+    let block: Vec<&str> = example.lines().filter_map(|line| line.strip_prefix("#   ")).collect();
+    let shown: Value = serde_yaml::from_str(&block.join("\n")).unwrap();
+    let config = read(HarnessLayout::default().manifest("kueue-config.yaml"));
+    let config: Value = serde_yaml::from_str(&config).unwrap();
+    assert_eq!(shown["resources"], config["resources"]);
+    assert!(shown["resources"].is_object(), "{shown}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

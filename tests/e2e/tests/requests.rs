@@ -18,8 +18,10 @@ use beyond::{
     warm_nodes_are_taken_over,
 };
 use serde_json::{Value, json};
+use setu_e2e::{HarnessLayout, versions};
 use stage::{Queue, QueueObjects, Stage, condition, is, name};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 /// Cluster Autoscaler's classes.
@@ -28,6 +30,12 @@ const FOREIGN_CLASSES: [(&str, &str); 2] = [
     ("foreign-atomic", "best-effort-atomic-scale-up.autoscaling.x-k8s.io"),
 ];
 const MANY: usize = 200;
+/// Whether this Kueue deletes the requests of Workloads that have finished or are evicted (kubernetes-sigs/kueue#12522).
+static DELETES_ENDED_REQUESTS: LazyLock<bool> = LazyLock::new(|| {
+    let layout = HarnessLayout::default();
+    let since = BTreeMap::from([("kueue".to_owned(), "0.19".to_owned())]);
+    versions::of(&layout).unwrap().reach(&layout, &since).unwrap()
+});
 
 /// Weather in which nodes do not come up until it is calm again.
 fn late() -> Value {
@@ -36,6 +44,12 @@ fn late() -> Value {
 
 fn calm() -> Value {
     json!([])
+}
+
+/// Whether this many Workloads have finished and have no nodes any more, and no requests if this Kueue deletes those.
+fn are_over(seen: &QueueObjects, workloads: usize) -> bool {
+    let are_requests_gone = seen.requests.is_empty() || !*DELETES_ENDED_REQUESTS;
+    seen.all_are(workloads, "Finished") && seen.claims.is_empty() && are_requests_gone
 }
 
 /// Checks that these pods run on the nodes of their gang, one on each, and that the request names it.
@@ -153,8 +167,7 @@ async fn a_killed_setu_goes_on_with_the_same_claims(stage: &mut Stage) {
     let after = stage.until(&queue, ("it is admitted", 90), admitted).await;
     assert_eq!(after.claim_uids(), before.claim_uids());
     assert_eq!(after.requests[0]["metadata"]["uid"], before.requests[0]["metadata"]["uid"]);
-    let over = |s: &QueueObjects| s.all_are(1, "Finished") && s.claims.is_empty() && s.requests.is_empty();
-    stage.until(&queue, ("its nodes go when it has finished", 60), over).await;
+    stage.until(&queue, ("its nodes go when it has finished", 60), |s| are_over(s, 1)).await;
     stage.clear(&queue).await;
 }
 
@@ -164,8 +177,7 @@ async fn many_jobs_at_once_all_run(stage: &Stage) {
     queue.submit((0..MANY).map(|i| queue.job(&format!("job-{i}"), 1, Some("1s"))).collect()).await;
     stage.until(&queue, ("all are admitted", 600), |s| s.all_are(MANY, "Admitted")).await;
     println!("{MANY} Jobs: all admitted after {:?}", submitted.elapsed());
-    let over = |s: &QueueObjects| s.all_are(MANY, "Finished") && s.claims.is_empty() && s.requests.is_empty();
-    stage.until(&queue, ("all have finished and nothing is left", 300), over).await;
+    stage.until(&queue, ("all have finished and nothing is left", 300), |s| are_over(s, MANY)).await;
     println!("{MANY} Jobs: nothing left after {:?}", submitted.elapsed());
     stage.clear(&queue).await;
 }
@@ -231,6 +243,21 @@ async fn pods_are_placed_by_topology_from_zero_nodes(stage: &Stage) {
     stage.clear(&queue).await;
 }
 
+/// What needs a Kueue that deletes the requests of Workloads that have finished or are evicted.
+async fn nodes_go_with_their_request(stage: &Stage) {
+    if !*DELETES_ENDED_REQUESTS {
+        println!(
+            "LEFT OUT: eviction, preemption and warm nodes. This Kueue keeps the requests of Workloads that have finished or are evicted."
+        );
+        return;
+    }
+    tokio::join!(
+        an_evicted_workload_gives_its_nodes_back(stage),
+        a_preempted_gang_gives_its_nodes_back(stage),
+        warm_nodes_are_taken_over(stage),
+    );
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn setu_serves_the_requests_of_kueues_own_check() {
     let began = Instant::now();
@@ -253,14 +280,12 @@ async fn setu_serves_the_requests_of_kueues_own_check() {
     tokio::join!(
         a_shortage_is_retried_within_the_request(&stage),
         kueue_asks_again_when_a_request_fails(&stage),
-        an_evicted_workload_gives_its_nodes_back(&stage),
         pods_are_placed_by_topology_from_zero_nodes(&stage),
         another_capacity_type_is_tried_within_the_request(&stage),
-        a_preempted_gang_gives_its_nodes_back(&stage),
-        warm_nodes_are_taken_over(&stage),
+        nodes_go_with_their_request(&stage),
         a_queue_moves_from_cluster_autoscaler(&stage, FOREIGN_CLASSES[1].1),
     );
-    log("gangs got no capacity, failed, evicted, placed by topology, preempted, on warm nodes and moved");
+    log("gangs ran short, failed, were placed by topology and moved, and ended with their requests");
 
     for queue in foreign {
         let seen = queue.list_all().await;
@@ -277,12 +302,11 @@ async fn comes_and_goes_despite_a_kill_after(write: u64, stage: &mut Stage, queu
     stage.setu.kill();
     stage.setu.start(Some(write)).unwrap();
     queue.submit(vec![queue.job("train", 2, Some("2s"))]).await;
-    let is_over = |s: &QueueObjects| s.all_are(1, "Finished") && s.claims.is_empty() && s.requests.is_empty();
     let deadline = Instant::now() + Duration::from_mins(2);
     let mut was_killed = false;
     loop {
         let seen = queue.list_all().await;
-        if is_over(&seen) {
+        if are_over(&seen, 1) {
             break;
         }
         let log = || stage.setu.log_tail(25);

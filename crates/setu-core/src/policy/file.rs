@@ -66,7 +66,7 @@ pub struct Guards {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub creates_per_minute: Option<u32>,
     /// Bounds of each LocalQueue.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "QueueGuards::is_unbounded")]
     pub per_local_queue: QueueGuards,
 }
 
@@ -93,7 +93,11 @@ pub struct QueueGuards {
 impl QueueGuards {
     /// Whether any bound is set for LocalQueues.
     pub fn is_bounded(&self) -> bool {
-        *self != Self::default()
+        !self.is_unbounded()
+    }
+
+    fn is_unbounded(&self) -> bool {
+        *self == Self::default()
     }
 }
 

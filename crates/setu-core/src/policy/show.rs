@@ -4,7 +4,7 @@ use super::resolve::ATOMIC;
 use super::settings::{Origin, Settings};
 use crate::api::parameters::{Compat, OnExhausted, ProvisioningParametersSpec};
 use serde::Serialize;
-use serde_yaml::Value;
+use serde_yaml::{Mapping, Value};
 use std::fmt::Write as _;
 
 /// Column at which origins are written.
@@ -100,11 +100,12 @@ impl PolicyPage {
         let guards = value(&settings.file.guards.filled());
         self.fields(1, &guards, &mut Vec::new(), &|path| origin(&layers, path));
         let overrides = value(&settings.file.job_overrides);
-        let is_closed = overrides.as_mapping().is_none_or(serde_yaml::Mapping::is_empty);
-        let origin = if is_closed { Origin::Default } else { Origin::File("jobOverrides") };
-        self.line(0, "jobOverrides", &overrides, Some(&origin));
+        if !is_empty(&overrides) {
+            self.line(0, "jobOverrides", &overrides, Some(&Origin::File("jobOverrides")));
+        }
     }
 
+    /// The fields of a mapping, without empty lists and maps that no layer states.
     fn fields(
         &mut self,
         depth: usize,
@@ -115,12 +116,15 @@ impl PolicyPage {
         for (key, value) in of.as_mapping().into_iter().flatten() {
             let Some(key) = key.as_str() else { continue };
             path.push(key.to_owned());
-            let is_filled = value.as_mapping().is_some_and(|mapping| !mapping.is_empty());
+            let is_filled = value.is_mapping() && !is_empty(value);
             if is_filled && !ATOMIC.contains(&path.join(".").as_str()) {
                 let _ = writeln!(self.text, "{:1$}{key}:", "", depth * 2);
                 self.fields(depth + 1, value, path, origin);
             } else {
-                self.line(depth, key, value, Some(&origin(path)));
+                let from = origin(path);
+                if from != Origin::Default || !is_empty(value) {
+                    self.line(depth, key, value, Some(&from));
+                }
             }
             path.pop();
         }
@@ -133,6 +137,11 @@ impl PolicyPage {
             None => writeln!(self.text, "{line}"),
         };
     }
+}
+
+/// Whether a value is an empty list or map.
+fn is_empty(value: &Value) -> bool {
+    value.as_mapping().is_some_and(Mapping::is_empty) || value.as_sequence().is_some_and(Vec::is_empty)
 }
 
 /// A value on one line, valid in YAML 1.1 and 1.2.
@@ -191,6 +200,17 @@ mod tests {
             assert!(lines.iter().any(|l| l == expected), "{expected} is not in\n{page}");
         }
         assert!(!page.contains("one-way door"));
+    }
+
+    #[test]
+    fn empty_lists_and_maps_are_shown_only_if_a_layer_states_them() {
+        let settings = settings(
+            "guards: {gangNodes: 8}\ndefaults: {capacityTypes: [spot]}\nchecks: {c: {capacityTypes: []}}",
+        );
+        let page = show(&settings, "c", None);
+        let is_empty = |line: &String| line.contains("{}") || line.contains("[]");
+        let empty: Vec<String> = lines(&page).into_iter().filter(is_empty).collect();
+        assert_eq!(empty, ["capacityTypes: [] # file: checks.c"], "{page}");
     }
 
     #[test]

@@ -167,7 +167,7 @@ pub async fn refused_and_waited_for(
     why: FleetRefusal,
     instance_type: &'static str,
 ) -> Result<()> {
-    const ID: &str = "cr-waited-for";
+    const ID: &str = "cr-waitedfor";
     let mut play = Play::start(stage, "reservation-waited-for", instance_type, only(ID)).await?;
     use_it(&mut play, reservation(ID, instance_type, 4)).await?;
     until_found(&play, ID).await?;
@@ -188,7 +188,7 @@ pub async fn refused_and_waited_for(
 
 /// A gang waits while another uses the whole reservation, and is launched into it in its first attempt after the other ends.
 pub async fn given_back(stage: &Stage, instance_type: &'static str) -> Result<()> {
-    const ID: &str = "cr-given-back";
+    const ID: &str = "cr-givenback";
     let mut play = Play::start(stage, "reservation-given-back", instance_type, only(ID)).await?;
     use_it(&mut play, reservation(ID, instance_type, 4)).await?;
     until_found(&play, ID).await?;

@@ -1,5 +1,6 @@
 //! What has no known price, and how it is reported.
 
+use super::Cost;
 use crate::words::few;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -39,4 +40,37 @@ pub fn in_words(missing: &BTreeSet<Unpriced>) -> (String, Vec<String>) {
     let any_of = |values: BTreeSet<&str>| values.into_iter().collect::<Vec<_>>().join(" or ");
     let common = [any_of(kinds), any_of(regions)];
     (few(names.into_iter()), common.into_iter().filter(|words| !words.is_empty()).collect())
+}
+
+impl Cost {
+    /// What the missing prices mean for the reader of a plan. `None` if every price is known.
+    pub fn note(&self) -> Option<String> {
+        match self.unpaid() {
+            Some(lack) => Some(format!("{lack}, so the total cost is unknown: {}", self.remedy())),
+            None if self.simulated > 0 => Some("nodes of kwok are simulated and cost nothing".to_owned()),
+            None => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_says_how_to_state_a_missing_price_and_that_simulated_nodes_cost_nothing() {
+        let missing = BTreeSet::from([Unpriced::Type("p5".into(), "spot".into(), None)]);
+        let unpriced = Cost { unpriced: 2, missing, ..Cost::default() };
+        assert_eq!(
+            unpriced.note().as_deref(),
+            Some(
+                "no price for p5, spot (2 nodes), so the total cost is unknown: let Setu read Karpenter's metrics \
+                 (--karpenter-metrics), or state prices under gates.budget.prices"
+            )
+        );
+        let simulated = Cost { simulated: 2, ..unpriced };
+        assert_eq!(simulated.note().as_deref(), Some("nodes of kwok are simulated and cost nothing"));
+        let priced = Cost { priced: 2, ..Cost::default() };
+        assert_eq!(priced.note(), None);
+    }
 }

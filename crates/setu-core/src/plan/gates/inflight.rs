@@ -28,10 +28,14 @@ pub struct InflightNodes {
 }
 
 impl InflightNodes {
-    /// Adds a claim of another gang that is not being deleted. `held` is its node if that is held for the same LocalQueue.
-    pub fn add_claim(&mut self, is_initialized: bool, held: Option<HeldNodes>) {
-        self.in_flight = self.in_flight.saturating_add(u32::from(!is_initialized));
-        self.queue.extend(held);
+    /// Adds a claim of another gang whose node is not ready.
+    pub fn add_in_flight(&mut self) {
+        self.in_flight = self.in_flight.saturating_add(1);
+    }
+
+    /// Adds the node of a claim that is held for the same LocalQueue.
+    pub fn add_held(&mut self, claim: Arc<NodeClaim>) {
+        self.queue.push(HeldNodes::of_claim(claim));
     }
 
     /// Adds the creation of a claim at this time.
