@@ -10,6 +10,7 @@ default:
 check:
     cargo fmt --all --check
     cargo clippy --workspace --all-targets -- -D warnings
+    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items
     cargo test --workspace --exclude setu-e2e
 
 # All that CI runs before a change lands; needs Go, a C compiler, Python and npm, and installs promtool and chromium

@@ -13,9 +13,9 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::json;
 use setu::api::pod::ResourceList;
-use setu::gang::statechart::event::Event;
-use setu::gang::statechart::reservation::{AdmissionId, Ending};
-use setu::gang::{AdmissionPhase, Failure, FailureClass, Journal, OptionPosition, Rules, decide};
+use setu::gang::{
+    AdmissionId, AdmissionPhase, Ending, Event, Failure, FailureClass, Journal, OptionPosition, Rules, decide,
+};
 use setu::plan::Outcome;
 use setu::plan::packing::{Batch, NodeKind, pack};
 use setu::policy::Policy;

@@ -7,7 +7,7 @@
 //! The modules, in reading order and in the order of the data:
 //!
 //! - `setu-core`: keys and slim types of the objects that are read ([`names`], [`api`]), and the pure decisions
-//!   ([`gang`], [`plan`], [`policy`]); [`planted`] holds the bugs that tests may switch on;
+//!   ([`gang`], [`plan`], [`policy`]); [`planted`](mod@planted) holds the bugs that tests may switch on;
 //! - `setu-clock`: the only source of time;
 //! - the only error type: [`error`];
 //! - logs, metrics and traces: [`telemetry`];

@@ -10,13 +10,10 @@ mod world;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 use setu::api::parameters::Pinning;
-use setu::gang::snapshot::claims::ClaimView;
 use setu::gang::snapshot::expectation::{ClaimEvent, Expectation};
-use setu::gang::statechart::event::Event;
-use setu::gang::statechart::reservation::AdmissionId;
 use setu::gang::{
-    AdmissionPhase, Failure, FailureClass, Health, Journal, OptionPosition, Reservation, Rules, Snapshot,
-    State, Step, WaitsFor, decide, step,
+    AdmissionId, AdmissionPhase, ClaimView, Event, Failure, FailureClass, Health, Journal, OptionPosition,
+    Reservation, Rules, Snapshot, State, Step, WaitsFor, decide, step,
 };
 use setu::plan::Outcome;
 use setu::policy::Policy;

@@ -8,11 +8,10 @@ use crate::api::{Node, NodeClaim, Pod, Workload};
 use crate::gang::report::verdict::is_kept_out;
 use crate::gang::snapshot::resource_slices::wait_for_devices;
 use crate::gang::statechart::journal::JournalError;
-use crate::gang::statechart::reservation::Ending;
 use crate::gang::workload::opening::stored_journal;
 use crate::gang::workload::repair::rebuild_journal;
 use crate::gang::{
-    AdmittedPods, ClaimView, Explanation, Forecast, GangIdentity, Journal, Judgement, Nodes, Refusal,
+    AdmittedPods, ClaimView, Ending, Explanation, Forecast, GangIdentity, Journal, Judgement, Nodes, Refusal,
     Reservation, Snapshot, SnapshotParts, UnboundPods,
 };
 use crate::names;

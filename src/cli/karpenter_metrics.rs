@@ -8,6 +8,7 @@ use jiff::Timestamp;
 
 /// Where Karpenter says what its offerings cost, and which are out of capacity.
 #[derive(clap::Args, Debug)]
+#[allow(rustdoc::bare_urls, reason = "the text is also the flag's help")]
 pub struct KarpenterMetrics {
     /// Karpenter's metrics page, such as http://karpenter.kube-system:8080/metrics: Setu uses its prices, and does not
     /// request what it reports as unavailable.

@@ -338,9 +338,7 @@ pub(super) fn uid_of(object: &ObjectRef<Workload>) -> &str {
 mod tests {
     use super::*;
     use crate::api::workload::WorkloadSpec;
-    use crate::gang::report::explain::Explanation;
-    use crate::gang::statechart::reservation::AdmissionId;
-    use crate::gang::{Reservation, Snapshot};
+    use crate::gang::{AdmissionId, Ending, Reservation, Snapshot};
     use crate::policy::Policy;
 
     fn entry(name: &str, seconds: i64) -> BoardEntry {
@@ -352,7 +350,7 @@ mod tests {
         workload.metadata.namespace = Some("team".into());
         let now = Timestamp::from_second(seconds).unwrap();
         let journal = Journal::new("uid", AdmissionId("1-0-a".into()), now, None);
-        let reservation = Reservation::Gone(crate::gang::statechart::reservation::Ending::Evicted);
+        let reservation = Reservation::Gone(Ending::Evicted);
         let policy = Policy::default();
         let snapshot = Snapshot::of(now, &reservation, &policy);
         BoardEntry::new(name, &workload, "check", &journal, Explanation::of(&journal, &snapshot, &[]))

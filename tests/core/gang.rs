@@ -3,12 +3,9 @@
 use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 use setu::api::parameters::{OnExhausted, Pinning};
-use setu::gang::statechart::event::{Effect, Event};
-use setu::gang::statechart::reservation::{AdmissionId, Ending};
-use setu::gang::statechart::state::Then;
 use setu::gang::{
-    AdmissionPhase, Failure, FailureClass, Journal, Nodes, OptionPosition, Rules, State, StateName, decide,
-    statechart::diagram,
+    AdmissionId, AdmissionPhase, Effect, Ending, Event, Failure, FailureClass, Journal, Nodes,
+    OptionPosition, Rules, State, StateName, Then, decide, statechart::diagram,
 };
 use setu::plan::{Obstacle, ObstacleReason};
 use setu::policy::Policy;

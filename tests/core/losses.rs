@@ -9,14 +9,11 @@ use setu::gang::report::message::check_message;
 use setu::gang::report::verdict::desired;
 use setu::gang::snapshot::loss::Loss;
 use setu::gang::snapshot::waits::NodeProblem;
-use setu::gang::statechart::event::{Effect, Event};
-use setu::gang::statechart::reservation::{AdmissionId, Ending};
 use setu::gang::step::approved::failure_before_admission;
-use setu::gang::wake_at;
 use setu::gang::{
-    AdmissionPhase, Attempt, ClaimView, Failure, FailureClass, Freshness, Health, Journal, Nodes,
-    Observation, OptionPosition, Reservation, Rules, Snapshot, State, StateName, Then, WaitsFor, decide,
-    observe,
+    AdmissionId, AdmissionPhase, Attempt, ClaimView, Effect, Ending, Event, Failure, FailureClass, Freshness,
+    Health, Journal, Nodes, Observation, OptionPosition, Reservation, Rules, Snapshot, State, StateName,
+    Then, WaitsFor, decide, observe, wake_at,
 };
 use setu::plan::{Obstacle, ObstacleReason, Outcome, Plan};
 use setu::policy::Policy;

@@ -9,12 +9,10 @@ use setu::api::{Node, NodeClaim};
 use setu::gang::report::message::check_message;
 use setu::gang::report::verdict::desired;
 use setu::gang::snapshot::loss::{GoneClaim, Loss};
-use setu::gang::statechart::event::Event;
-use setu::gang::statechart::reservation::{AdmissionId, Ending};
 use setu::gang::{
-    AdmissionPhase, ClaimView, Explanation, Failure, FailureClass, Forecast, Freshness, Health, Journal,
-    Nodes, Observation, Refusal, Reservation, Rules, Snapshot, State, Step, WaitsFor, decide, observe, step,
-    wake_at,
+    AdmissionId, AdmissionPhase, ClaimView, Ending, Event, Explanation, Failure, FailureClass, Forecast,
+    Freshness, Health, Journal, Nodes, Observation, Refusal, Reservation, Rules, Snapshot, State, Step,
+    WaitsFor, decide, observe, step, wake_at,
 };
 use setu::plan::gates::Gate;
 use setu::plan::{Obstacle, ObstacleReason, Outcome};

@@ -5,10 +5,10 @@
 use jiff::{SignedDuration, Timestamp};
 use setu::api::parameters::{OnNodeLost, Pinning};
 use setu::api::{NodeClaim, Workload};
-use setu::gang::statechart::event::Event;
-use setu::gang::statechart::reservation::{AdmissionId, Ending};
 use setu::gang::trace::{AttributeValue, Claims, CutOff, SpanStatus, Subject, TraceSpan, cut_off, spans};
-use setu::gang::{AdmissionPhase, Failure, FailureClass, Journal, Rules, TraceContext, decide};
+use setu::gang::{
+    AdmissionId, AdmissionPhase, Ending, Event, Failure, FailureClass, Journal, Rules, TraceContext, decide,
+};
 use setu::policy::Policy;
 use std::collections::BTreeSet;
 

@@ -6,12 +6,10 @@ use proptest::prelude::*;
 use setu::api::parameters::{OnExhausted, Pinning};
 use setu::api::workload::Verdict;
 use setu::gang::snapshot::loss::Loss;
-use setu::gang::statechart::event::{Effect, Event};
 use setu::gang::statechart::journal::WRITE_LIMIT;
-use setu::gang::statechart::reservation::{AdmissionId, Ending};
 use setu::gang::{
-    AdmissionPhase, ClaimView, Failure, FailureClass, Freshness, Health, Journal, Nodes, Observation,
-    Refusal, Reservation, Rules, Snapshot, State, WaitsFor, decide, observe,
+    AdmissionId, AdmissionPhase, ClaimView, Effect, Ending, Event, Failure, FailureClass, Freshness, Health,
+    Journal, Nodes, Observation, Refusal, Reservation, Rules, Snapshot, State, WaitsFor, decide, observe,
 };
 use setu::plan::{Obstacle, ObstacleReason, Outcome, Plan};
 use setu::policy::Policy;

@@ -5,11 +5,9 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use setu::api::parameters::{Pinning, ProvisioningParametersSpec};
 use setu::api::{Node, NodeClaim};
-use setu::gang::statechart::event::Event;
-use setu::gang::statechart::reservation::AdmissionId;
 use setu::gang::{
-    AdmissionPhase, ClaimView, Failure, FailureClass, Freshness, Health, Journal, Nodes, Observation,
-    Reservation, Rules, Snapshot, State, StateName, decide, observe,
+    AdmissionId, AdmissionPhase, ClaimView, Event, Failure, FailureClass, Freshness, Health, Journal, Nodes,
+    Observation, Reservation, Rules, Snapshot, State, StateName, decide, observe,
 };
 use setu::policy::Policy;
 

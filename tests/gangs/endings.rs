@@ -6,10 +6,9 @@ use serde_json::{Value, json};
 use setu::api::Workload;
 use setu::api::workload::Verdict;
 use setu::gang::report::verdict::desired;
-use setu::gang::statechart::event::Effect;
 use setu::gang::{
-    ClaimView, Eviction, Freshness, Health, Journal, Nodes, Observation, Reservation, Rules, Snapshot, State,
-    StateName, decide, observe,
+    ClaimView, Effect, Eviction, Freshness, Health, Journal, Nodes, Observation, Reservation, Rules,
+    Snapshot, State, StateName, decide, observe,
 };
 use setu::policy::Policy;
 

@@ -11,15 +11,14 @@ use setu_core::api::workload::{CheckState, PodSetUpdate, Verdict};
 use setu_core::api::{NodeClaim, Workload};
 use setu_core::gang::snapshot::loss::{ClaimRecords, GoneClaim};
 use setu_core::gang::statechart::diagram;
-use setu_core::gang::statechart::event::{Effect, Event, ProgressReason, Reason};
-use setu_core::gang::statechart::reservation::AdmissionId;
+use setu_core::gang::statechart::event::{ProgressReason, Reason};
 use setu_core::gang::statechart::transition::Transition;
 use setu_core::gang::step::reconcile::{IsDeletion, Next};
 use setu_core::gang::workload::opening::{self, OpenedGang};
 use setu_core::gang::{
-    ClaimView, Failure, FailureClass, Freshness, GangIdentity, Health, Journal, Judgement, Moved, Nodes,
-    Precondition, Reservation, Snapshot, SnapshotParts, State, StateName, Step, Then, WaitsFor,
-    report::verdict, step,
+    AdmissionId, ClaimView, Effect, Event, Failure, FailureClass, Freshness, GangIdentity, Health, Journal,
+    Judgement, Moved, Nodes, Precondition, Reservation, Snapshot, SnapshotParts, State, StateName, Step,
+    Then, WaitsFor, report::verdict, step,
 };
 use setu_core::names;
 use setu_core::plan::{Obstacle, ObstacleReason, Outcome, Plan, PodShare, Slot};

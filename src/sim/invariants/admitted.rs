@@ -3,8 +3,7 @@
 use super::{Committed, read_journal};
 use crate::api::Workload;
 use crate::api::workload::Verdict;
-use crate::gang::Reservation;
-use crate::gang::statechart::reservation::AdmissionId;
+use crate::gang::{AdmissionId, Reservation};
 use crate::names;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;

@@ -3,8 +3,7 @@
 use super::Committed;
 use crate::api::Workload;
 use crate::gang::snapshot::claims::is_stuck;
-use crate::gang::statechart::reservation::AdmissionId;
-use crate::gang::{Journal, StateName};
+use crate::gang::{AdmissionId, Journal, StateName};
 use crate::names;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;

@@ -318,8 +318,7 @@ fn line(change: &Change) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gang::State;
-    use crate::gang::statechart::reservation::AdmissionId;
+    use crate::gang::{AdmissionId, State};
     use serde_json::json;
     use setu_sim::api::kinds;
 

@@ -6,8 +6,7 @@
 use super::{Committed, attempts};
 use crate::api::Workload;
 use crate::api::workload::{CheckState, Verdict};
-use crate::gang::statechart::reservation::Ending;
-use crate::gang::{Journal, Reservation, StateName};
+use crate::gang::{Ending, Journal, Reservation, StateName};
 use kube::ResourceExt;
 
 /// Setu has written the check entry.
@@ -72,8 +71,7 @@ fn given_up(
 
 #[cfg(test)]
 mod tests {
-    use crate::gang::statechart::state::Then;
-    use crate::gang::{Journal, Nodes, State};
+    use crate::gang::{AdmissionId, Journal, Nodes, State, Then};
     use crate::names;
     use crate::sim::invariants::InvariantChecker;
     use crate::sim::invariants::tests::with_journal;
@@ -104,7 +102,7 @@ mod tests {
             }],
         });
         let decoded = crate::sim::invariants::decode(&workload).unwrap();
-        let admission = crate::gang::statechart::reservation::AdmissionId::of(&decoded, "c");
+        let admission = AdmissionId::of(&decoded, "c");
         let with_epoch = with_journal(|journal| {
             make(journal);
             journal.memory.admission = admission;

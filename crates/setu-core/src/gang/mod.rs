@@ -2,7 +2,8 @@
 //!
 //! `snapshot` is what is known of the gang and its nodes at one instant. `step` turns it into events, and the `statechart`
 //! handles each: the result is the next journal and its effects. `report` is what Kueue and users see of it, `workload` is
-//! where the gang comes from, and `release` is how its nodes are given up. `ledger` is what gangs share.
+//! where the gang comes from, and `release` is how its nodes are given up. `identity` names the gang, `trace` has its spans, and
+//! `ledger` is what gangs share.
 //!
 //! Rule: nothing here uses a client, a clock, a runtime or a log. Time is an argument.
 

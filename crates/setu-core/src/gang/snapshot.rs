@@ -1,6 +1,6 @@
 //! Everything that a gang's next step depends on, at one instant.
 //!
-//! Rule: data only; [`observe`](fn@crate::gang::step::observe) interprets it.
+//! Rule: data only; [`observe`](crate::gang::observe) interprets it.
 
 pub mod claims;
 pub mod expectation;
@@ -10,7 +10,7 @@ pub mod loss;
 pub mod observed;
 pub mod phase;
 pub mod pod_list;
-pub(in crate::gang) mod reboot;
+mod reboot;
 pub mod resource_slices;
 pub mod slot;
 pub mod unbound;
@@ -55,7 +55,7 @@ pub struct Snapshot<'a> {
     pub grounds: Freshness,
     /// Whether the plan passes over a NodePool whose last edit Karpenter has not seen.
     pub passes_over_edited: bool,
-    /// Whether, since the gang ran out of capacity, others have given back as many nodes as it needs, if that is known.
+    /// Whether others have given back as many nodes as the gang needs since it ran out of capacity; false if that is unknown.
     pub capacity_back: bool,
     /// Why the API server refused a NodeClaim of the attempt, if it did.
     pub create_refused: Option<&'a str>,

@@ -12,10 +12,10 @@ pub mod consequences;
 pub mod new_claims;
 pub mod observation;
 pub mod observe;
-pub(in crate::gang) mod option_retry;
+pub(super) mod option_retry;
 pub mod planning;
 pub mod reconcile;
-pub(in crate::gang) mod replacement;
+pub(super) mod replacement;
 mod ungated_pods;
 mod validating;
 pub mod wake;
@@ -104,7 +104,7 @@ fn bound_deadline(journal: &mut Journal, snapshot: &Snapshot<'_>) {
     }
 }
 
-/// Records the policy's name for the tier, with a transition or another tier.
+/// Records the policy's name for the tier at a transition or a change of tier.
 fn name_tier(journal: &mut Journal, before: &Journal, by: JudgedBy<'_>) {
     let tier = journal.memory.option.tier;
     if let JudgedBy::Policy(policy) = by

@@ -127,7 +127,7 @@ pub struct PlanRequest<'a> {
     pub selection: OptionSelection<'a>,
 }
 
-/// Which provisioning options are allowed, by their index in [`tiers::options`].
+/// Which provisioning options are allowed, by their index in [`options`](super::tiers::options).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum OptionSelection<'a> {
     /// The first option from this index on whose gates are open. An exhausted one only if all are exhausted.

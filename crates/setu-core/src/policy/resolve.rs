@@ -1,7 +1,7 @@
 //! Merges the layers of a policy, and states a policy as one layer.
 //!
 //! Rule: layers merge field by field, and the later layer wins; lists and maps are replaced as a whole. A layer that states
-//! `tiers` cancels an earlier `nodePoolName`, and vice versa. A new field is one row of [`fields!`]; a deadline is
+//! `tiers` cancels an earlier `nodePoolName`, and vice versa. A new field is one row of `fields!`; a deadline is
 //! also set in `in_force`.
 
 use super::{PhaseLimits, Policy, RetryStrategy, SharedLabel};

@@ -83,8 +83,8 @@ impl Refused {
         Some(Arc::clone(&entry.workload))
     }
 
-    /// Records the new outcome for a refused gang under these causes. Any outcome except a refusal ends its refusal, unless the
-    /// outcome hides the plan: then the question stays open.
+    /// Records the new outcome for a refused gang under these causes. Any outcome except a refusal ends its refusal, unless it
+    /// hides whether there is a plan.
     pub fn replanned(&mut self, gang: &str, causes: Causes, outcome: &Outcome) {
         match outcome {
             Outcome::Refuse(_) => {
@@ -92,7 +92,7 @@ impl Refused {
                     entry.causes.planned = causes.planned;
                 }
             }
-            // That will be over, and may not help then.
+            // That passes, and there may still be no plan afterwards.
             Outcome::Wait(obstacle) if obstacle.reason.hides_plan() => {}
             Outcome::Provision(_) | Outcome::NothingNeeded(_) | Outcome::Wait(_) | Outcome::Never(_) => {
                 self.forget(gang);

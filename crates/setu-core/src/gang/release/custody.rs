@@ -123,8 +123,8 @@ pub enum HeldFor {
 }
 
 impl HeldFor {
-    /// What a claim is held for. `gang` is the state of its gang. `is_admitted` is asked only where it counts: the claims may be
-    /// thousands.
+    /// What a claim is held for. `gang` is the state of its gang. `is_admitted` is called only where it matters: there may
+    /// be thousands of claims.
     pub fn of(
         is_deleting: bool,
         is_warm: bool,
@@ -168,7 +168,7 @@ pub enum Disposition {
 }
 
 impl Disposition {
-    /// What the policy says of a node. It speaks only of nodes that a finished gang has `used`.
+    /// How the policy gives up a node. It applies only to nodes that a finished gang has `used`.
     fn of(release: Release, used: bool) -> Self {
         match release {
             Release::HandBack if used => Self::HandBack,
@@ -194,8 +194,8 @@ pub fn disposition(
     Disposition::of(policy.release, used && current)
 }
 
-/// How a claim is given up whose ProvisioningRequest is gone, and whose owner does not run. Kueue deletes the request, and the
-/// journal with it, as soon as its owner finishes.
+/// How a claim is given up if its ProvisioningRequest is gone and the request's owner does not run. Kueue deletes the request, and
+/// the journal with it, as soon as its owner finishes.
 pub fn disposition_without_request(claim: &NodeClaim, owner: &Workload, release: Release) -> Disposition {
     let used = owner.is("Admitted") && owner.is("Finished") && claim.is("Initialized");
     Disposition::of(release, used)

@@ -50,7 +50,7 @@ pub struct UninstallPlan {
     pub marked: Vec<Workload>,
     /// Mirrors of the requests that wait for us; they fail.
     pub open_requests: Vec<Workload>,
-    /// Mirrors of other requests with a journal whose nodes do not stay.
+    /// Mirrors of other requests that have a journal and whose nodes do not stay.
     pub marked_requests: Vec<Workload>,
 }
 
@@ -104,7 +104,7 @@ impl UninstallPlan {
             let uid = request.workload().map(|(_, uid)| uid);
             let owner = uid.and_then(|uid| by_uid.get(uid).copied());
             let mirror = as_workload(request, owner.map(|owner| (owner, None)));
-            // Where the owner is named but unknown, its pods may run.
+            // If the owner is named but was not found, its pods may run.
             let waits = owner.map_or(uid.is_none(), may_be_stopped);
             if waits && !has_ended(request) {
                 self.open_requests.push(mirror);

@@ -11,8 +11,8 @@ impl Attempt<'_> {
         self.journal.memory.deadline.filter(|_| !self.reboots())
     }
 
-    /// Whether a node of the attempt is rebooting, or still has time to become ready afterwards. The gang's deadline does not
-    /// end that: Karpenter limits the reboot.
+    /// Whether a node of the attempt is rebooting, or still has time to become ready afterwards. The gang's deadline is
+    /// suspended meanwhile: Karpenter limits the reboot.
     pub(in crate::gang) fn reboots(&self) -> bool {
         let is_down = |slot| matches!(slot, SlotStatus::Coming(_, WaitsFor::Reboot(_)));
         self.slots().any(|(_, slot)| is_down(slot)) || self.restarted_by().is_some()

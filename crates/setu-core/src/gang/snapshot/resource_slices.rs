@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 /// When ResourceSlices that lack something are read again.
 const NEXT_READ: SignedDuration = SignedDuration::from_secs(10);
 
-/// What reading the ResourceSlices of a gang's nodes gave.
+/// The result of reading the ResourceSlices of a gang's nodes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum NodeResourceSlices {
     /// Nobody has read them, or no claim needs any.

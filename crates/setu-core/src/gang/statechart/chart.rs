@@ -1,8 +1,8 @@
 //! The statechart. Each function is a state or a superstate; its arms are the edges.
 //!
-//! Only `decide` calls it. Rule: a handler reads the event and [`StepContext`], nothing else. The diagrams in `statecharts/`
-//! show every edge and are generated from this file. The code that statig's macro would generate is written by hand: the
-//! macro's output order changes with every build, so builds would not be reproducible.
+//! `decide` runs it, and `diagram` draws it. Rule: a handler reads the event and [`StepContext`], nothing else. The diagrams in
+//! `statecharts/` show every edge and are generated from this file. The code that statig's macro would generate is written by
+//! hand: the macro's output order changes with every build, so builds would not be reproducible.
 
 use super::event::{Effect, Event};
 use super::reservation::{AdmissionId, AdmissionPhase};

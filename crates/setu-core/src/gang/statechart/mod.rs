@@ -15,7 +15,7 @@ pub mod option_position;
 pub mod reservation;
 pub mod rules;
 pub mod state;
-pub(in crate::gang) mod step_context;
+mod step_context;
 pub mod terms;
 pub mod trace_context;
 pub mod transition;

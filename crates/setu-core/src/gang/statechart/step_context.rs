@@ -94,7 +94,7 @@ impl StepContext {
     }
 
     /// Whether a time is later than any wait allows: only a wrong clock can have written it.
-    pub(in crate::gang) fn is_too_far(&self, until: Timestamp) -> bool {
+    pub(super) fn is_too_far(&self, until: Timestamp) -> bool {
         is_too_far(until, self.now, self.rules.wait_bound)
     }
 
@@ -245,7 +245,7 @@ impl StepContext {
 
 impl Then {
     /// The state that a rollback ends in, with its wait set.
-    pub(in crate::gang) fn state(self, context: &mut StepContext) -> State {
+    pub(super) fn state(self, context: &mut StepContext) -> State {
         match self {
             Self::BackingOff if context.memory.option.index > 0 => State::BackingOff { until: context.now },
             Self::BackingOff => {

@@ -1,6 +1,6 @@
 //! A gang that may run: why it must not be admitted after all, and which of its nodes are lost.
 //!
-//! Used by `observe` and `verdict`, so that Ready is withdrawn for the same reason that ends the attempt.
+//! Used by `observe` and `report/verdict`, so that Ready is withdrawn for the same reason that ends the attempt.
 
 use super::observation::Observation;
 use super::replacement;

@@ -1,4 +1,4 @@
-//! What a gang's step means for what is kept about gangs besides their journals: options, plans, refusals, shortages.
+//! What follows from a gang's step for the records kept besides its journal: options, plans, refusals and shortages.
 
 use super::Moved;
 use crate::api::parameters::Compat;

@@ -1,4 +1,4 @@
-//! How a gang is planned for: which options it may take, how long it waits for what may come, and which outcomes end something.
+//! How a gang is planned: which options it may take, how long it waits for what may still appear, and what an outcome means for it.
 //!
 //! Rule: decisions only. `plan` computes the outcome, and the controller reads what it needs.
 
@@ -65,15 +65,15 @@ impl<'a> Planning<'a> {
         }
     }
 
-    /// Whether the missing nodes may only come from an option that has capacity now. A gang that already has nodes does not
-    /// ask in vain for the others: it would ask again and again without a pause.
+    /// Whether the missing nodes may come only from an option that has capacity now. Otherwise a gang that already has nodes would
+    /// ask for the others again and again, without a pause.
     pub fn needs_capacity_now(&self, selection: OptionSelection<'_>) -> bool {
         self.is_mixed()
             && self.journal.state == State::Provisioning
             && matches!(selection, OptionSelection::From(_))
     }
 
-    /// Until when a gang that has nothing yet waits for edited NodePools and for what may come; `None` once it has begun.
+    /// Until when a gang that has nothing yet waits for edited NodePools and for what may appear; `None` once it has begun.
     fn start_wait_until(&self) -> Option<Timestamp> {
         let begins = self.journal.state == State::Validating;
         self.journal.entered_at.checked_add(START_WAIT).ok().filter(|_| begins)
@@ -92,7 +92,7 @@ impl<'a> Planning<'a> {
             Outcome::Wait(obstacle) if obstacle.reason == ObstacleReason::NodePoolEdited => {
                 Outcome::Wait(Obstacle { until: until.or(obstacle.until), ..obstacle })
             }
-            // What a Job needs is often made together with it. That is waited for once.
+            // What a Job needs is often created together with it, so the gang waits for it once.
             Outcome::Refuse(obstacle)
                 if obstacle.reason.may_appear() && !self.was_refused_for(&obstacle) && until.is_some() =>
             {
@@ -146,7 +146,7 @@ impl<'a> Planning<'a> {
         if self.journal.memory.plan.is_none() || self.is_begun_with(&found) {
             return found;
         }
-        // Before another replica led it, the gang may have been planned when no shape was learnt yet.
+        // An earlier leader may have planned the gang before any shape was learnt.
         let mut before = [workload, &all].into_iter().map(|workload| plan(workload, Some(&[])));
         before.find(|plan| self.is_begun_with(plan)).unwrap_or(found)
     }

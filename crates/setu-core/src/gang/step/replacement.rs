@@ -14,8 +14,8 @@ use crate::plan::Outcome;
 use jiff::Timestamp;
 
 /// What a reservation event means for the gang's existing nodes. If lost nodes are not replaced, the next admission starts
-/// with new nodes instead of an incomplete set. It also does if the hold on them ended: the hold would end the next attempt
-/// at once, and the sweep would delete the nodes.
+/// with new nodes instead of an incomplete set. It also starts with new ones if the hold on the old ones has ended: that would end
+/// the next attempt at once, and the sweep would delete the nodes.
 pub(super) fn carry_nodes_over(attempt: &Attempt<'_>, event: Event) -> Observation {
     let anew = matches!(event, Event::Reserved { phase: AdmissionPhase::Reserved, .. });
     let carries = anew && attempt.journal.state.is_approved();
@@ -97,7 +97,7 @@ pub(super) fn replace_lost(attempt: &Attempt<'_>) -> Option<Observation> {
         Some(Outcome::Provision(plan)) if journal.is_begun_with_but_for_types(plan) => {
             return event(Event::ClaimsMissing(missing));
         }
-        // The nodes that it had are no longer available like that; what happens next depends on its pods.
+        // No plan gives the same nodes any more; what happens next depends on the gang's pods.
         _ => return None,
     }
     if rests {

@@ -46,7 +46,7 @@ pub(super) fn planned(plan: &Plan) -> Event {
     }
 }
 
-/// The failure of a gang that the remaining tiers refuse. The tiers before ran out of capacity, which is temporary. So the
+/// The failure of a gang that the remaining tiers refuse. The earlier tiers ran out of capacity, which is temporary. So the
 /// gang itself is not refused, and it does not wait for what the remaining tiers lack.
 fn of_last_tiers(journal: &Journal, obstacle: &Obstacle) -> Failure {
     let before = journal.memory.last_failure.as_ref().map(|last| format!("; the tiers before: {last}"));

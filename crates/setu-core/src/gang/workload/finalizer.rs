@@ -1,7 +1,7 @@
 //! When a Workload has the finalizer that `--workload-finalizer` puts on it: while its gangs may have nodes.
 //!
-//! Called by the controller, which writes it. Rule: it never stays longer than needed. With or without the flag it is removed where
-//! nothing is held, unless it may be another Setu's. A Workload that is being deleted is released after [`RELEASE_AFTER`] in any case,
+//! Called by the controller, which writes it. Rule: it never stays longer than needed. With or without the flag it is removed if
+//! nothing is held, unless it may be another Setu's. A Workload that is being deleted is released after `RELEASE_AFTER` in any case,
 //! because its nodes are swept without it.
 
 use super::others::Others;
@@ -13,7 +13,7 @@ use kube_core::ResourceExt;
 /// How long a Workload that is being deleted waits for its nodes.
 const RELEASE_AFTER: SignedDuration = SignedDuration::from_mins(5);
 
-/// Whether it is to be added. `is_on` is the flag.
+/// Whether the finalizer is to be added. `is_on` is the flag.
 pub fn is_missing(workload: &Workload, is_on: bool) -> bool {
     is_on && may_get_nodes(workload) && !is_held(workload)
 }

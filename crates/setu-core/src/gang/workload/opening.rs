@@ -1,6 +1,6 @@
 //! How a reconcile opens its gang: which stored journal it goes on from, and what takes the place of one that is not used.
 //!
-//! Called by the controller and the model checker; `repair` and `explain` read journals here.
+//! Called by the controller and the model checker. The command line reads stored journals here too.
 //! Rule: a tenant can write the journal. One that cannot be the gang's is ignored, and the gang starts over from its claims.
 
 use crate::api::{NodeClaim, Workload};

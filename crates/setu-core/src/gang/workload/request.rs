@@ -40,19 +40,19 @@ pub fn name_as_workload(request: &str) -> String {
     format!("{}{request}", names::REQUEST_PREFIX)
 }
 
-/// `namespace/name/UID` of the Workload that owns the request that is mirrored as this Workload.
+/// `namespace/name/UID` of the Workload that owns the mirrored request.
 pub fn owner_ref(mirror: &Workload) -> Option<String> {
     let (name, uid) = owner(mirror)?;
     Some(format!("{}/{name}/{uid}", mirror.metadata.namespace.as_deref().unwrap_or_default()))
 }
 
-/// Name and UID of the Workload that owns the request that is mirrored as this Workload.
+/// Name and UID of the Workload that owns the mirrored request.
 pub fn owner(mirror: &Workload) -> Option<(&str, &str)> {
     mirror.request_name()?;
     controlling_workload(&mirror.metadata)
 }
 
-/// Namespace, name and UID of the Workload that owns the ProvisioningRequest that a claim was made for, if it was made for one.
+/// Namespace, name and UID of the Workload whose ProvisioningRequest a claim was made for; `None` if it was made for none.
 pub fn owner_of(claim: &NodeClaim) -> Option<(&str, &str, &str)> {
     let mut parts = claim.annotation(names::OWNER).split('/');
     Some((parts.next()?, parts.next()?, parts.next()?))
@@ -206,7 +206,7 @@ pub fn after_write(mut mirror: Workload, request: &ProvisioningRequest) -> Workl
     mirror
 }
 
-/// A request's annotations but those by which a Job states overrides: a request has parameters for that.
+/// A request's annotations, except a Job's overrides: a request has parameters for that.
 fn own_annotations(request: &ProvisioningRequest) -> impl Iterator<Item = (String, String)> {
     let all = request.metadata.annotations.clone().unwrap_or_default().into_iter();
     all.filter(|(key, _)| !key.starts_with(names::JOB_OVERRIDE_PREFIX))
@@ -296,7 +296,7 @@ impl Details {
     }
 }
 
-/// The conditions that a request has, from which those that it is to have follow.
+/// The present conditions of a request, from which its next ones are made.
 struct Before<'a> {
     /// Those it has.
     conditions: &'a [Condition],

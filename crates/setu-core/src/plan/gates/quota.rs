@@ -1,6 +1,6 @@
 //! Checks that the quota that Kueue has reserved adds up. A diagnostic, because Kueue has already decided.
 //!
-//! Usage over the nominal quota is borrowed within a tree of cohorts ([`cohorts`]). The gate also reports a LocalQueue that is
+//! Usage over the nominal quota is borrowed within a tree of cohorts (`cohorts`). The gate also reports a LocalQueue that is
 //! deleted or points to another ClusterQueue.
 
 use super::cohorts::{self, CannotBorrow, QuotaItem, amount};

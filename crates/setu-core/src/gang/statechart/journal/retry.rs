@@ -28,7 +28,7 @@ impl RetryKind {
 }
 
 impl Journal {
-    /// The retry that this transition from `before` is, with its number; `None` if it is none.
+    /// Which retry this transition from `before` is, with its number; `None` if it is not a retry.
     pub fn retry(&self, transition: &Transition, before: &Self) -> Option<(RetryKind, u32)> {
         let option = self.memory.option.index;
         match (transition.from, transition.to) {
