@@ -189,7 +189,7 @@ impl FlavorChoice<'_> {
         after(0).or_else(|full| (1..=steps).find_map(|step| after(step).ok()).ok_or(full))
     }
 
-    /// Assigns a flavor to each resource that the pods request in total.
+    /// Assigns a flavor to each resource that the pods request in total, and to those that may count their devices.
     fn assign(&self, set: &PodSet, total: &ResourceList) -> Result<BTreeMap<String, String>, CliError> {
         let covered = |key: &str| self.groups.iter().any(|group| covers(group, key));
         let uncovered = total.keys().find(|key| *key != "pods" && !covered(key));
@@ -201,16 +201,18 @@ impl FlavorChoice<'_> {
             )));
         }
         let only = if self.groups.is_empty() { first(self.flavors) } else { None };
+        let takes = |key: &&String| total.contains_key(*key) || may_count_devices(set, key);
         if let Some(name) = self.named.or(only) {
-            let keys = total.keys().filter(|key| *key != "pods");
+            let counted =
+                self.groups.iter().flat_map(|g| &g.flavors).flat_map(|f| &f.resources).map(|q| &q.name);
+            let keys = total.keys().chain(counted.filter(takes)).filter(|key| *key != "pods");
             return Ok(keys.map(|key| (key.clone(), name.to_owned())).collect());
         }
         let mut assigned = BTreeMap::new();
         for group in self.groups {
             match group.flavors.iter().find(|flavor| self.suits(flavor, set) && has_quota(flavor, total)) {
                 Some(flavor) => {
-                    let keys =
-                        flavor.resources.iter().map(|q| &q.name).filter(|key| total.contains_key(*key));
+                    let keys = flavor.resources.iter().map(|q| &q.name).filter(takes);
                     assigned.extend(keys.map(|key| (key.clone(), flavor.name.clone())));
                 }
                 None if total.keys().any(|key| covers(group, key)) => {
@@ -263,6 +265,14 @@ impl FlavorChoice<'_> {
 fn spare(set: &PodSet) -> i64 {
     let least = set.min_count.unwrap_or(set.count);
     i64::from(set.count.saturating_sub(least).max(0))
+}
+
+/// Whether Kueue may count the devices that pods claim by templates as this resource. Its name is in Kueue's own configuration,
+/// which is not read.
+fn may_count_devices(set: &PodSet, resource: &str) -> bool {
+    let claims = &set.template.spec.resource_claims;
+    let is_standard = ["cpu", "memory", "ephemeral-storage", "pods"].contains(&resource);
+    !is_standard && claims.iter().any(|claim| claim.resource_claim_template_name.is_some())
 }
 
 /// Whether a group has quota of a resource.
@@ -319,6 +329,36 @@ mod tests {
             };
             assert_eq!(admitted.fewer(), granted.map(words).into_iter().collect::<Vec<_>>());
         }
+    }
+
+    #[test]
+    fn pods_that_request_nothing_but_devices_get_the_flavor_that_counts_devices() {
+        let mut pods = json!({
+            "containers": [{"name": "main", "resources": {"claims": [{"name": "gpu"}]}}],
+            "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}],
+        });
+        let quota = |name: &str| json!({"name": name, "nominalQuota": "8"});
+        let flavors = |pods: &Value| {
+            let groups = json!({"resourceGroups": [
+                {"flavors": [{"name": "cpus", "resources": [quota("cpu")]}]},
+                {"flavors": [{"name": "gpus", "resources": [quota("gpu.example.com")]}]},
+            ]});
+            let mut objects = Objects::default();
+            let queue = ClusterQueue::new("training", serde_json::from_value(groups).unwrap());
+            objects.plan.cluster_queues.push(Arc::new(queue));
+            for name in ["cpus", "gpus"] {
+                let spec = crate::api::flavor::ResourceFlavorSpec::default();
+                objects.plan.flavors.push(Arc::new(ResourceFlavor::new(name, spec)));
+            }
+            let job =
+                json!({"kind": "Job", "metadata": {"name": "train"}, "spec": {"template": {"spec": pods}}});
+            objects.workload = Some(manifest::workload(job, &[]).unwrap());
+            let admitted = admit(&objects, None, None, names::CONTROLLER_NAME).unwrap();
+            admitted.workload.admission().unwrap().pod_set_assignments[0].flavors.clone()
+        };
+        assert_eq!(flavors(&pods), BTreeMap::from([("gpu.example.com".to_owned(), "gpus".to_owned())]));
+        pods["resourceClaims"] = json!([]);
+        assert_eq!(flavors(&pods), BTreeMap::new(), "without devices nothing is counted");
     }
 
     #[test]

@@ -10,6 +10,9 @@ use setu_core::api::quantity::Amount;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+/// The resources as which devices are counted, by DeviceClass: `deviceClassMappings` of the real test cluster's Kueue.
+const DEVICE_CLASS_MAPPINGS: [(&str, &str); 1] = [("gpu.example.com", "gpus")];
+
 /// Amounts by flavor and resource.
 type Usage = BTreeMap<(String, String), Amount>;
 
@@ -173,13 +176,21 @@ fn assign(user: &User, workload: &Value, queue: &Value, taken: &Usage) -> Option
     let mut taken = taken.clone();
     list(workload, "/spec/podSets")
         .iter()
-        .map(|pod_set| assign_one(user, pod_set, queue, &mut taken))
+        .map(|pod_set| {
+            let total = total(user, text(workload, "/metadata/namespace"), pod_set);
+            assign_one(user, pod_set, &total, queue, &mut taken)
+        })
         .collect()
 }
 
-fn assign_one(user: &User, pod_set: &Value, queue: &Value, taken: &mut Usage) -> Option<Value> {
+fn assign_one(
+    user: &User,
+    pod_set: &Value,
+    total: &BTreeMap<String, Amount>,
+    queue: &Value,
+    taken: &mut Usage,
+) -> Option<Value> {
     let count = number(pod_set, "/count");
-    let total = total(pod_set, count);
     let mut flavors = BTreeMap::new();
     let mut usage = BTreeMap::new();
     for group in list(queue, "/spec/resourceGroups") {
@@ -212,17 +223,32 @@ fn assign_one(user: &User, pod_set: &Value, queue: &Value, taken: &mut Usage) ->
     Some(assigned)
 }
 
-/// Total requests of a pod set.
-fn total(pod_set: &Value, count: i64) -> BTreeMap<String, Amount> {
+/// Total requests of a pod set, with the devices that its pods claim by templates.
+fn total(user: &User, namespace: &str, pod_set: &Value) -> BTreeMap<String, Amount> {
     let mut sum = BTreeMap::<String, Amount>::new();
+    let mut add = |resource: &str, amount: Amount| {
+        for _ in 0..number(pod_set, "/count") {
+            let all = sum.entry(resource.to_owned()).or_default();
+            *all = all.plus(amount);
+        }
+    };
     for container in list(pod_set, "/template/spec/containers") {
         let mut requests = map(container, "/resources/limits");
         requests.extend(map(container, "/resources/requests"));
         for (resource, amount) in requests {
-            let amount = Amount::parse(&amount).unwrap_or_default();
-            for _ in 0..count {
-                let all = sum.entry(resource.clone()).or_default();
-                *all = all.plus(amount);
+            add(&resource, Amount::parse(&amount).unwrap_or_default());
+        }
+    }
+    for claim in list(pod_set, "/template/spec/resourceClaims") {
+        let template =
+            user.get(&kinds::RESOURCE_CLAIM_TEMPLATE, namespace, text(claim, "/resourceClaimTemplateName"));
+        let requests =
+            template.as_deref().map(|t| list(t, "/spec/spec/devices/requests")).unwrap_or_default();
+        for exactly in requests.iter().filter_map(|request| request.get("exactly")) {
+            let class = text(exactly, "/deviceClassName");
+            let count = exactly.get("count").and_then(Value::as_i64).unwrap_or(1);
+            for (_, resource) in DEVICE_CLASS_MAPPINGS.iter().filter(|(of, _)| *of == class) {
+                add(resource, Amount::parse(&count.to_string()).unwrap_or_default());
             }
         }
     }
