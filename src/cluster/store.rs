@@ -22,8 +22,8 @@ const UNPACKED: usize = 1_024;
 pub trait Object: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Clone {}
 impl<K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Clone> Object for K {}
 
-/// Namespace and name, in memory once for the object and all indexes that have it.
-type Key = Arc<(String, String)>;
+/// Namespace and name.
+type Key = (String, String);
 
 /// How the objects of a kind are kept.
 #[derive(Debug)]
@@ -110,9 +110,7 @@ impl<K, G> Shelf<K, G> {
     fn insert(&mut self, key: &Key, object: StoreEntry<K, G>) -> Option<StoreEntry<K, G>> {
         let indexes = self.keeping.indexes;
         let summary = Arc::clone(&object.summary);
-        let old = self.objects.insert(Arc::clone(key), object);
-        // The map keeps the key that it has had since the object was new.
-        let key = self.objects.get_key_value(key).map_or(key, |(key, _)| key);
+        let old = self.objects.insert(key.clone(), object);
         let mut before = old.as_ref().map(|old| indexes(old)).unwrap_or_default().into_iter();
         let values = indexes(&summary);
         self.found.resize_with(values.len(), BTreeMap::new);
@@ -123,7 +121,7 @@ impl<K, G> Shelf<K, G> {
             }
             lose(found, last, key);
             if !value.is_empty() {
-                found.entry(value.to_owned()).or_default().insert(Arc::clone(key));
+                found.entry(value.to_owned()).or_default().insert(key.clone());
             }
         }
         old
@@ -245,7 +243,7 @@ impl<K: Object, G> Store<K, G> {
     /// The objects whose names, without namespaces, are wanted.
     pub fn named(&self, is_wanted: impl Fn(&str) -> bool) -> Vec<Arc<K>> {
         let open = self.shelf();
-        let found = open.objects.iter().filter(|(key, _)| is_wanted(&key.1));
+        let found = open.objects.iter().filter(|((_, name), _)| is_wanted(name));
         let found: Vec<_> = found.map(|(_, kept)| kept.clone()).collect();
         drop(open);
         found.into_iter().filter_map(|kept| kept.object()).collect()
@@ -372,14 +370,13 @@ impl<K: Object, G> Writer<K, G> {
     }
 }
 
-fn reference<K: Resource<DynamicType = ()>>(key: &Key) -> ObjectRef<K> {
-    let (namespace, name) = &**key;
+fn reference<K: Resource<DynamicType = ()>>((namespace, name): &Key) -> ObjectRef<K> {
     let object = ObjectRef::new(name);
     if namespace.is_empty() { object } else { object.within(namespace) }
 }
 
 fn key<K: Resource<DynamicType = ()>>(object: &K) -> Key {
-    Arc::new((object.namespace().unwrap_or_default(), object.name_any()))
+    (object.namespace().unwrap_or_default(), object.name_any())
 }
 
 #[cfg(test)]

@@ -12,7 +12,9 @@ use crate::api::{ClusterQueue, ResourceFlavor, Workload};
 use crate::cli::CliError;
 use crate::names;
 use crate::plan::demand;
+use crate::plan::devices::asked::templates_of;
 use crate::plan::resources::{self, Defaults};
+use crate::plan::shape::OF_EVERY_NODE;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -270,9 +272,7 @@ fn spare(set: &PodSet) -> i64 {
 /// Whether Kueue may count the devices that pods claim by templates as this resource. Its name is in Kueue's own configuration,
 /// which is not read.
 fn may_count_devices(set: &PodSet, resource: &str) -> bool {
-    let claims = &set.template.spec.resource_claims;
-    let is_standard = ["cpu", "memory", "ephemeral-storage", "pods"].contains(&resource);
-    !is_standard && claims.iter().any(|claim| claim.resource_claim_template_name.is_some())
+    !OF_EVERY_NODE.contains(&resource) && templates_of(&set.template.spec).next().is_some()
 }
 
 /// Whether a group has quota of a resource.

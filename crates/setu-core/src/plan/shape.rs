@@ -23,7 +23,7 @@ const PODS: u32 = 110;
 /// The resource name of a node's disk.
 pub const DISK: &str = "ephemeral-storage";
 /// Resources that every node has, even if the shape does not list them.
-const OF_EVERY_NODE: [&str; 4] = ["cpu", "memory", DISK, "pods"];
+pub const OF_EVERY_NODE: [&str; 4] = ["cpu", "memory", DISK, "pods"];
 /// Stand-in for an unknown disk size, which the NodeClass sets and which is not read. Any pod fits; how many fit is unknown.
 const ANY_DISK: &str = "1Ei";
 /// Divisor of the memory that is left free if only the provider's estimate is known.

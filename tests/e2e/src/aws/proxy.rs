@@ -162,7 +162,7 @@ impl ProxyShared {
 
     pub(super) fn launched(&self, ids: &[String], template: &str, market: Ec2Market) {
         let reservation = self.reservation(template);
-        let efas = self.made(template).map_or(0, |form| efas(&form));
+        let efas = self.made(template, efas).unwrap_or_default();
         let (template, at) = (template.to_owned(), Instant::now());
         let launch = InstanceLaunch { template, market, reservation, efas, at };
         self.state().launches.extend(ids.iter().map(|id| (id.clone(), launch.clone())));
@@ -203,17 +203,17 @@ impl ProxyShared {
 
     /// A parameter of a launch template, from the call that created it.
     fn template_data(&self, template: &str, key: &str) -> Option<String> {
-        self.made(template)?.remove(&format!("LaunchTemplateData.{key}"))
+        self.made(template, |form| form.get(&format!("LaunchTemplateData.{key}")).cloned())?
     }
 
-    /// The parameters of the call that created a launch template.
-    fn made(&self, template: &str) -> Option<Form> {
+    /// What `read` takes from the parameters of the call that created a launch template.
+    fn made<T>(&self, template: &str, read: impl FnOnce(&Form) -> T) -> Option<T> {
         let state = self.state();
         let made = state.calls.iter().rev().find(|call| {
             call.action == "ec2:CreateLaunchTemplate"
                 && call.form.get("LaunchTemplateName").is_some_and(|name| name == template)
         });
-        made.map(|call| call.form.clone())
+        made.map(|call| read(&call.form))
     }
 
     /// Records a call, and returns its index and its faults.
