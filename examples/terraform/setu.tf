@@ -4,9 +4,11 @@ resource "helm_release" "setu" {
   # With a release: repository = "oci://ghcr.io/OWNER/setu/charts", chart = "setu", and its version.
   chart = "${path.module}/../../charts/setu"
   values = [templatefile("${path.module}/values/setu.yaml", {
-    image = var.setu_image
-    tag   = var.setu_tag
-    group = var.administrators_group
+    image  = var.setu_image
+    tag    = var.setu_tag
+    group  = var.administrators_group
+    # Text in JSON is text in YAML too.
+    policy = jsonencode(var.policy == "" ? "" : file(var.policy))
   })]
 
   # Setu's chart has an AdmissionCheck of Kueue, and on the way back `setu uninstall` needs both.

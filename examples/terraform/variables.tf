@@ -47,6 +47,12 @@ variable "setu_tag" {
   default     = ""
 }
 
+variable "policy" {
+  description = "File with Setu's policy, such as policy.yaml; Setu's defaults if empty."
+  type        = string
+  default     = ""
+}
+
 variable "karpenter_version" {
   description = "Version of Karpenter's chart."
   type        = string

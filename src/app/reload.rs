@@ -102,7 +102,10 @@ pub async fn take_over(context: &Context, read: Result<PolicyFile, FileError>) {
         Err(error) => {
             metrics::policy_reload(Reload::Refused);
             tracing::warn!(error = %error, "kept the last good policy: the file cannot be used");
-            let note = format!("the policy file cannot be used, and the last good one still holds: {error}");
+            // kubectl shows only the first line of a message.
+            let problems = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+            let note =
+                format!("the policy file cannot be used, and the last good one still holds: {problems}");
             ("PolicyInvalid", true, note)
         }
     };

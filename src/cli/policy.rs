@@ -11,7 +11,7 @@ use crate::policy::{PolicyFile, reference, schema, show};
 use clap::{Subcommand, ValueEnum};
 use kube::api::TypeMeta;
 use serde::Deserialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Checks policy files, prints their schema, and shows the policy in force for a check.
 ///
@@ -24,8 +24,8 @@ pub struct Args {
 
 #[derive(Subcommand, Debug)]
 enum Command {
-    /// Checks policy files: reports every error with line, column and key. Settings that are valid but probably not intended are
-    /// warnings.
+    /// Checks policy files and manifests of ProvisioningParameters: reports every error, in policy files with line, column and key.
+    /// Settings that are valid but probably not intended are warnings.
     ///
     /// Example: setu policy check policy.yaml
     Check {
@@ -94,6 +94,13 @@ impl Args {
 fn check(files: &[PathBuf]) -> Result<(), CliError> {
     let mut wrong = Vec::new();
     for path in files {
+        if is_parameters(path) {
+            match parameters(path) {
+                Ok(_) => super::print(&format!("{}: valid\n", path.display())),
+                Err(error) => wrong.push(error.to_string()),
+            }
+            continue;
+        }
         match PolicyFile::read(path) {
             Ok(file) => {
                 warn(path);
@@ -108,6 +115,12 @@ fn check(files: &[PathBuf]) -> Result<(), CliError> {
     if wrong.is_empty() { Ok(()) } else { Err(CliError::Invalid(wrong.join("\n"))) }
 }
 
+/// Whether a file is the manifest of ProvisioningParameters.
+fn is_parameters(path: &Path) -> bool {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    serde_yaml::from_str::<TypeMeta>(&text).is_ok_and(|types| types.kind == names::PARAMETERS_KIND)
+}
+
 /// What Kueue accepts of pods with devices, whatever the policy says.
 const DEVICES_IN_KUEUE: &str = "Kueue admits pods with device claims only by ResourceClaimTemplates with exact counts, only \
                                 for the classes in its deviceClassMappings, and not with topology-aware scheduling";
@@ -118,7 +131,7 @@ fn states_devices(file: &PolicyFile) -> bool {
 }
 
 /// Prints warnings to standard error about settings of a valid file that are probably not intended.
-fn warn(path: &std::path::Path) {
+fn warn(path: &Path) {
     // The file was read just now. If it has changed or gone since, that is not worth a warning.
     let text = std::fs::read_to_string(path).unwrap_or_default();
     for problem in policy_warnings::of_text(&text) {
@@ -129,7 +142,7 @@ fn warn(path: &std::path::Path) {
 impl Show {
     fn run(self) -> Result<(), CliError> {
         let settings = self.policy.settings()?;
-        let parameters = self.parameters.as_ref().map(parameters).transpose()?;
+        let parameters = self.parameters.as_deref().map(parameters).transpose()?;
         let named = parameters.as_ref().map(|(name, spec)| (name.as_str(), spec));
         let checks = &settings.file.checks;
         if !checks.is_empty() && !checks.contains_key(&self.check) {
@@ -146,7 +159,7 @@ impl Show {
 }
 
 /// Name and spec of the ProvisioningParameters in a file.
-fn parameters(path: &PathBuf) -> Result<(String, ProvisioningParametersSpec), CliError> {
+fn parameters(path: &Path) -> Result<(String, ProvisioningParametersSpec), CliError> {
     let invalid = |why: String| CliError::Invalid(format!("{}: {why}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|e| invalid(e.to_string()))?;
     let manifest: Manifest = serde_yaml::from_str(&text).map_err(|e| invalid(e.to_string()))?;

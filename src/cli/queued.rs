@@ -44,6 +44,14 @@ pub fn holders(objects: &ClusterObjects, cluster_queue: &str) -> Vec<Holder> {
     Holder::largest_first(by_name)
 }
 
+/// What to do if the queue never has enough quota.
+pub const NEEDS_MORE_QUOTA: &str = "it will not fit when others end: ask for less, or have the quota raised";
+
+/// Whether Kueue says that not even an empty queue has enough quota. The words are those of Kueue's flavor assigner.
+pub fn needs_more_quota(kueue_says: &str) -> bool {
+    kueue_says.contains("> maximum capacity") && !kueue_says.contains("insufficient unused quota")
+}
+
 /// A clause naming the holders; `None` if there are none.
 pub fn in_words(cluster_queue: &str, holders: &[Holder]) -> Option<String> {
     let (first, more) = holders.split_first()?;

@@ -295,8 +295,10 @@ fn why(objects: &ClusterObjects, report: &GangReport) -> String {
         (WorkloadPhase::Finished, None) => note("finished"),
         (WorkloadPhase::Deactivated, None) => note("deactivated, spec.active is false"),
         (WorkloadPhase::Queued, None) => {
-            let held = queued::in_words(&report.cluster_queue, &report.quota_held_by);
-            let parts = [Some(note("quota is not reserved")), held, unserved(objects, &report.check)];
+            let needs_more = report.kueue_says.as_deref().is_some_and(queued::needs_more_quota);
+            let held = queued::in_words(&report.cluster_queue, &report.quota_held_by).filter(|_| !needs_more);
+            let remedy = needs_more.then(|| queued::NEEDS_MORE_QUOTA.to_owned());
+            let parts = [Some(note("quota is not reserved")), remedy, held, unserved(objects, &report.check)];
             parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
         }
         (WorkloadPhase::Admitted, Some(gang)) if gang.state == StateName::Approved && gang.wants_nodes() => {

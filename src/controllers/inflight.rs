@@ -1,8 +1,9 @@
 //! The counts, beyond one gang, that the guards of the whole controller and of the gang's LocalQueue check.
 
 use super::context::Context;
-use super::summary::{BY_FLIGHT, ClaimSummary, IN_FLIGHT};
+use super::summary::{BY_FLIGHT, BY_KEPT_FOR, BY_WORKLOAD, ClaimSummary, IN_FLIGHT};
 use crate::api::{NodeClaim, Workload};
+use crate::cluster::store::StoreEntry;
 use crate::gang::identity::gang_of;
 use crate::gang::ledger::Ledger;
 use crate::names;
@@ -11,8 +12,8 @@ use crate::plan::gates::inflight::InflightNodes;
 use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
 
-/// The counts that the guards check when this gang is planned. All claims are gone through only if a guard bounds a LocalQueue, or
-/// if the ledger may lack recent creates: otherwise the cost depends only on the claims in flight.
+/// The counts that the guards check when this gang is planned. Their cost depends on the claims in flight and, if a guard bounds a
+/// LocalQueue, on what that queue holds. All claims are gone through only if the ledger may lack recent creates.
 pub fn of(
     context: &Context,
     workload: &Workload,
@@ -28,23 +29,24 @@ pub fn of(
             inflight.add_in_flight();
         }
     }
-    if queue.is_none() && context.shards.count() == 1 && !ledger.may_lack_creates(now) {
-        return inflight;
-    }
-    for claim in context.stores.claims.entries() {
-        // Looked up only if needed: there may be thousands of claims.
-        let is_of_queue = queue.is_some() && queue_of(context, &claim) == queue;
-        if is_of_queue
-            && is_other(&claim)
+    for claim in queue.iter().flat_map(|queue| held_for(context, queue)) {
+        if is_other(&claim)
             && !claim.is_deleting()
             && let Some(object) = claim.object()
         {
             inflight.add_held(object);
         }
+    }
+    if context.shards.count() == 1 && !ledger.may_lack_creates(now) {
+        return inflight;
+    }
+    for claim in context.stores.claims.entries() {
         let made = claim.created.unwrap_or(now);
         // Created by another replica or before a restart, and so not in this ledger.
         let earlier = !ledger.is_entered(&claim.gang) && ledger.is_older(made);
         if earlier || !context.acts_for(&claim.workload_uid) {
+            // Looked up only if needed: there may be thousands of claims.
+            let is_of_queue = queue.is_some() && queue_of(context, &claim) == queue;
             inflight.add_created(made, is_of_queue, now);
         }
     }
@@ -54,6 +56,16 @@ pub fn of(
 /// Whether any guard bounds a LocalQueue.
 pub fn counts_by_queue(context: &Context) -> bool {
     context.policies.settings().file.guards.per_local_queue.is_bounded()
+}
+
+/// The claims held for a LocalQueue: those of its Workloads, and those kept for it.
+fn held_for(context: &Context, queue: &str) -> Vec<StoreEntry<NodeClaim, ClaimSummary>> {
+    let claims = &context.stores.claims;
+    let of_workloads = context.stores.workloads.of_local_queue(queue).into_iter().flat_map(|workload| {
+        let made = claims.entries_of(BY_WORKLOAD, &workload.uid);
+        made.into_iter().filter(|claim| claim.kept_for.is_empty())
+    });
+    of_workloads.chain(claims.entries_of(BY_KEPT_FOR, queue)).collect()
 }
 
 /// `namespace/name` of the LocalQueue that a claim is held for, if its Workload is still known.

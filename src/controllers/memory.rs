@@ -10,7 +10,7 @@ use crate::gang::identity::gang_of;
 use crate::gang::snapshot::loss::GoneClaim;
 use crate::gang::snapshot::phase::has_launch_error;
 use crate::names;
-use crate::plan::offering::Offering;
+use crate::plan::offering::{Offering, asked};
 use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
@@ -258,8 +258,9 @@ impl ClaimRecordStore {
     pub fn missed(&self, claim: &str, now: Timestamp) -> (GoneClaim, String) {
         self.with(claim, |record| {
             record.gone_claim.noticed.get_or_insert(now);
-            let given_up = record.deleted.is_some();
-            (GoneClaim { given_up, ..record.gone_claim.clone() }, record.node_pool.clone())
+            let (given_up, asked) =
+                (record.deleted.is_some(), asked(&record.node_pool, &record.requirements));
+            (GoneClaim { asked, given_up, ..record.gone_claim.clone() }, record.node_pool.clone())
         })
     }
 

@@ -69,6 +69,9 @@ pub const BY_FLIGHT: usize = 2;
 /// See [`BY_FLIGHT`].
 pub const IN_FLIGHT: &str = "in flight";
 
+/// The index of NodeClaims by the LocalQueues that they are kept warm for.
+pub const BY_KEPT_FOR: usize = 3;
+
 /// What guards, gauges and the sweep need of a NodeClaim.
 #[derive(Debug)]
 pub struct ClaimSummary {
@@ -150,6 +153,6 @@ impl ClaimSummary {
     /// What it is found by, in the order of the indexes.
     pub fn indexes(&self) -> Vec<&str> {
         let flight = if self.is_initialized || self.is_deleting() { "" } else { IN_FLIGHT };
-        vec![&self.workload_uid, &self.owner, flight]
+        vec![&self.workload_uid, &self.owner, flight, &self.kept_for]
     }
 }

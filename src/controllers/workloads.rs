@@ -36,6 +36,12 @@ impl Workloads {
         self.store(object).entry(object)
     }
 
+    /// The Workloads of a LocalQueue, given as `namespace/name`.
+    pub fn of_local_queue(&self, queue: &str) -> Vec<StoreEntry<Workload, WorkloadSummary>> {
+        let stores = [&self.of_kueue, &self.of_requests];
+        stores.into_iter().flat_map(|store| store.entries_of(BY_LOCAL_QUEUE, queue)).collect()
+    }
+
     /// The Workloads whose summaries are wanted.
     pub fn those(&self, is_wanted: impl Fn(&WorkloadSummary) -> bool) -> Vec<ObjectRef<Workload>> {
         [&self.of_kueue, &self.of_requests].into_iter().flat_map(|store| store.those(&is_wanted)).collect()
@@ -68,9 +74,15 @@ impl RequestSummary {
     }
 }
 
+/// The index of Workloads by their LocalQueues.
+const BY_LOCAL_QUEUE: usize = 0;
 /// How the Workloads of both front-ends are kept.
-pub const WORKLOADS: Keeping<Workload, WorkloadSummary> =
-    Keeping { summary: WorkloadSummary::of, indexes: |_| Vec::new(), packed: true, is_heartbeat: None };
+pub const WORKLOADS: Keeping<Workload, WorkloadSummary> = Keeping {
+    summary: WorkloadSummary::of,
+    indexes: |workload| vec![&workload.local_queue],
+    packed: true,
+    is_heartbeat: None,
+};
 /// The index of ProvisioningRequests by the UIDs of the Workloads that own them.
 pub(super) const REQUESTS_BY_OWNER: usize = 0;
 /// How ProvisioningRequests are kept.

@@ -87,6 +87,18 @@ fn several_policy_files_are_checked_at_once() {
 }
 
 #[test]
+fn a_manifest_of_parameters_is_checked_too() {
+    let manifest = |name: &str, spec: &str| {
+        let types = "apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: ProvisioningParameters";
+        File::new(name, &format!("{types}\nmetadata: {{name: p}}\nspec: {spec}\n"))
+    };
+    let good = manifest("parameters", "{deadlines: {gang: 5m}}");
+    assert_eq!(setu(&["policy", "check", good.path()]).status.code(), Some(0));
+    let bad = manifest("bad-parameters", "{deadlines: {gang: soon}}");
+    refused(&["policy", "check", bad.path()], "soon");
+}
+
+#[test]
 fn a_check_of_a_policy_with_devices_says_which_of_them_kueue_admits() {
     let noted = |name: &str, body: &str| {
         let file = File::policy(name, body);

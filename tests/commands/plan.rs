@@ -175,6 +175,22 @@ fn a_node_class_file_that_gives_nodes_too_little_is_reported() {
 }
 
 #[test]
+fn reserved_capacity_from_a_node_class_that_selects_no_reservation_is_reported() {
+    let text = std::fs::read_to_string(example("nodepools.yaml")).unwrap();
+    let pools = Scratch::new("reserved-pools", &text.replace("[on-demand, spot]", "[reserved]"));
+    let with = |name: &str, spec: &str| {
+        let class = format!("kind: EC2NodeClass\nmetadata: {{name: gpu}}\nspec: {{{spec}}}\n");
+        let class = Scratch::new(name, &class);
+        let files = ["-f", &example("job.yaml"), "-f", pools.path(), "-f", class.path()];
+        printed(&planned(&format!("{name}-policy"), "defaults: {}", &files, &[]))
+    };
+    let note = "EC2NodeClass gpu selects no reservation: Karpenter launches nothing; state spec.capacityReservationSelectorTerms";
+    assert!(with("selects-none", "amiFamily: AL2023").contains(note));
+    let terms = "capacityReservationSelectorTerms: [{id: cr-1}]";
+    assert!(!with("selects-one", terms).contains(note));
+}
+
+#[test]
 fn printed_node_claims_are_valid_manifests() {
     let arguments = ["-f", &example("job.yaml"), "--config", &example("per-pod.yaml"), "--node-claims"];
     let text = printed(&plan(&arguments));

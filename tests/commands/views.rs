@@ -234,7 +234,12 @@ fn situations() -> Vec<Gang> {
         }),
         Gang::reserved("usual", "0/1 nodes ready, usually 70 s more; slot 0 waits for launch; attempt 1, tier on-demand; gives up at 2026-11-21T10:15:02Z")
             .journal(&json!({"state": "WaitingReady"}), 1, 1, &start)
-            .claim(0, &[]),
+            .claim(0, &[])
+            .edit(|gang| {
+                let mut launched = condition("Launched", "Unknown", 4, "");
+                launched["reason"] = json!("AwaitingReconciliation");
+                gang.claims[0]["status"]["conditions"] = json!([launched]);
+            }),
         Gang::new("yielded", &[condition("QuotaReserved", "False", 80, "the quota was given back")])
             .journal(&json!({"state": "Yielded", "lastFailure": failure, "notBefore": at(140).to_string()}), 3, 4, &yielded),
         Gang::new("rejected", &[condition("QuotaReserved", "False", 80, ""), condition("Evicted", "True", 80, "deactivated by a check")])
@@ -414,8 +419,8 @@ fn a_running_gang_shows_why_earlier_attempts_of_its_admission_failed() {
     let snapshot = snapshot(&[gang]);
     let text = explanation::explain(&report::gangs(&snapshot)[0], snapshot.now);
     let text = anstream::adapter::strip_str(&text).to_string();
-    let expected = "Attempts that failed before\n  attempt 2: LaunchTimeout\n  \
-                    attempt 3, tier 1: InsufficientCapacity: none left\n";
+    let expected = "Attempts that failed before\n  attempt 2, first tier: LaunchTimeout\n  \
+                    attempt 3, second tier: InsufficientCapacity: none left\n";
     assert!(text.ends_with(expected), "{text}");
 }
 
@@ -498,6 +503,13 @@ fn a_gang_that_waits_for_quota_shows_who_holds_it() {
          quota of ClusterQueue gpu is held by team-a/job-large-1a2b3 (8 pods) and 1 more"
     );
     assert!(of(&gangs, "small").quota_held_by.is_empty());
+
+    let too_large = "insufficient quota for cpu in flavor gpu, previously considered podsets requests (0) + current podset \
+                     request (40) > maximum capacity (32)";
+    let waits = Gang::new("waits", &[condition("QuotaReserved", "False", 1, too_large)]);
+    let gangs = report::gangs(&self::snapshot(&[reserved("small", 2), waits]));
+    let expected = "it will not fit when others end: ask for less, or have the quota raised";
+    assert_eq!(of(&gangs, "waits").why, format!("quota is not reserved: {too_large}; {expected}"));
 
     // Without the right to read queues, the holders are unknown, and so is whether a Workload without checks is ours.
     snapshot.local_queues.clear();

@@ -140,6 +140,9 @@ fn each_phase_has_its_own_deadline_and_reason() {
     let launched = [condition("Launched", "True", "Launched"), condition("Registered", "True", "Registered")];
     let initializing =
         claim(&[&launched[..], &[condition("Initialized", "Unknown", "ResourceNotRegistered")]].concat());
+    assert_eq!(waits_for(&health(&claim(&[]), None, 29)), "launch");
+    let untouched = "Karpenter, which has not touched its NodeClaim: check that it runs, and the chart's karpenter.namespace";
+    assert_eq!(waits_for(&health(&claim(&[]), None, 30)), untouched);
     assert_eq!(waits_for(&health(&launching, None, 239)), "launch");
     assert_eq!(failure(&health(&launching, None, 240)), FailureClass::LaunchTimeout);
     assert_eq!(waits_for(&health(&refused, None, 19)), "launch (Unauthorized with k n)");

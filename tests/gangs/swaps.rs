@@ -285,7 +285,7 @@ async fn a_broken_policy_file_keeps_the_last_good_one_with_an_event_on_every_che
     tokio::time::sleep(Duration::from_secs(5)).await;
     let context = &stage.setu.context;
     reload::take_over(context, Ok(file("{deadlines: {gang: 7m}}"))).await;
-    let problems = PolicyFile::parse("kind: Policy").unwrap_err();
+    let problems = PolicyFile::parse("kind: Policy\ndefault: {}").unwrap_err();
     reload::take_over(context, Err(FileError::Invalid { path: "policy.yaml".into(), problems })).await;
     let gang = |check: &str| context.policies.settings().policy(check, None).deadlines.gang.to_string();
     assert_eq!(gang(ID), "7m", "the last good one holds");
@@ -295,6 +295,10 @@ async fn a_broken_policy_file_keeps_the_last_good_one_with_an_event_on_every_che
         let matches = |e: &&Arc<Value>| e["reason"] == reason && e["regarding"]["kind"] == "AdmissionCheck";
         let event = events.iter().find(matches).unwrap_or_else(|| panic!("no {reason} in {events:#?}"));
         assert_eq!((&event["type"], &event["regarding"]["name"]), (&json!(kind), &json!(ID)));
+        assert!(
+            !event["note"].as_str().unwrap().contains('\n'),
+            "kubectl shows only the first line: {event}"
+        );
     }
     let exposed = recorder.handle().render();
     for result in ["applied", "refused"] {

@@ -146,6 +146,8 @@ pub const MIN_VALUES_RELAXED: &str = "karpenter.sh/nodeclaim-min-values-relaxed"
 pub const DRA_DRIVERS: &str = "karpenter.sh/requested-dra-drivers";
 /// Karpenter: spot, on-demand or reserved.
 pub const CAPACITY_TYPE: &str = "karpenter.sh/capacity-type";
+/// Karpenter: the capacity type of reservations.
+pub const RESERVED: &str = "reserved";
 /// Karpenter on AWS: label that names the capacity reservation a node is launched into.
 pub const RESERVATION_ID: &str = "karpenter.k8s.aws/capacity-reservation-id";
 /// Karpenter on AWS: label that shows whether that is a Capacity Block.

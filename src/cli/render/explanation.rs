@@ -65,16 +65,28 @@ fn facts(report: &GangReport, now: Timestamp) -> Vec<(&'static str, String)> {
 }
 
 fn attempt(gang: &Explanation) -> String {
-    let tier = match (&gang.tier_name, gang.tier) {
-        (Some(name), _) => format!(", tier {}", clean(name)),
-        (None, 0) => String::new(),
-        (None, number) => format!(", tier {number}"),
-    };
+    let tier = tier_of(gang, gang.tier);
     match (gang.state, gang.attempt) {
         (StateName::Validating, 0) => String::new(),
         (StateName::Validating, last) => format!(", after attempt {last}"),
         (_, current) => format!(", attempt {current}{tier}"),
     }
+}
+
+/// A tier of the gang's policy, with a comma before it. The name is known of the current tier alone. Empty where the gang never left
+/// the first tier and it has no name.
+fn tier_of(gang: &Explanation, tier: u32) -> String {
+    match &gang.tier_name {
+        Some(name) if tier == gang.tier => format!(", tier {}", clean(name)),
+        None if (tier, gang.tier) == (0, 0) => String::new(),
+        _ => format!(", {} tier", ordinal(tier)),
+    }
+}
+
+fn ordinal(index: u32) -> String {
+    let words = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth"];
+    let word = usize::try_from(index).ok().and_then(|index| words.get(index));
+    word.map_or_else(|| format!("{}th", index.saturating_add(1)), |word| (*word).to_owned())
 }
 
 fn nodes_and_cost(report: &GangReport, gang: &Explanation) -> String {
@@ -170,8 +182,7 @@ fn failed_attempts(text: &mut String, report: &GangReport, gang: &Explanation) {
         let is_last = |class| last == Some(step) && step.reason == Reason::Failed(class);
         let in_words = gang.last_failure.as_ref().filter(|failure| is_last(failure.reason));
         let why = in_words.map_or_else(|| step.reason.to_string(), ToString::to_string);
-        let tier = if step.tier == 0 { String::new() } else { format!(", tier {}", step.tier) };
-        let _ = writeln!(text, "  attempt {}{tier}: {}", step.attempt, clean(&why));
+        let _ = writeln!(text, "  attempt {}{}: {}", step.attempt, tier_of(gang, step.tier), clean(&why));
     }
 }
 

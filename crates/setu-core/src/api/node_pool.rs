@@ -152,9 +152,12 @@ impl NodePool {
             "NodeClassReady" => format!(" of {} {}", class.kind, class.name),
             _ => String::new(),
         };
-        // Karpenter writes no more than this into the NodePool.
-        let hint = match cause.reason.as_str() {
-            "NodeClassReadinessUnknown" => {
+        // The NodePool shows only a summary of its NodeClass.
+        let hint = match (cause.type_.as_str(), cause.reason.as_str()) {
+            ("NodeClassReady", "NodeClassNotFound") => {
+                "; create it, or name another one in the NodePool".to_owned()
+            }
+            ("NodeClassReady", _) => {
                 format!("; kubectl describe {} {} shows what it lacks", class.kind.to_lowercase(), class.name)
             }
             _ => String::new(),

@@ -6,6 +6,7 @@
 use super::offering::{ANY, Offering, What};
 use crate::api::amount::Price;
 use crate::api::pod::ResourceList;
+use crate::names;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,9 +23,6 @@ const BELIEVED_BYTES: RangeInclusive<f64> = 268_435_456.0..=70_368_744_177_664.0
 /// Highest plausible price per hour.
 const DEAREST: f64 = 100_000.0;
 const MICROS: f64 = 1_000_000.0;
-/// The capacity type of reservations, which cost the same whether they are used or not. The provider reports a ten-millionth of
-/// the on-demand price for them, so that they are used first.
-const RESERVED: &str = "reserved";
 
 /// All offerings on one page. A large region has ten thousand, so each zone with its capacity type is stored once.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -100,7 +98,9 @@ impl Market {
                     }
                 }
                 PRICE => {
-                    if let Some(offering) = offering().filter(|(_, _, kind)| *kind != RESERVED) {
+                    // Reservations cost the same whether they are used or not. The provider reports a ten-millionth of the
+                    // on-demand price for them, so that they are used first.
+                    if let Some(offering) = offering().filter(|(_, _, kind)| *kind != names::RESERVED) {
                         market.note_price(offering, value);
                     }
                 }

@@ -12,6 +12,7 @@ use crate::api::requirements::{Requirements, normalized};
 use crate::digest::hex_digest;
 use crate::names;
 use crate::policy::Policy;
+use crate::words::few;
 use jiff::SignedDuration;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -181,6 +182,25 @@ pub fn is_exhausted(claim: &NodeClaim, domain_keys: &[String], exhausted: &BTree
     !exhausted.is_empty() && Offering::of(claim, domain_keys).iter().all(|offering| offering.is_in(exhausted))
 }
 
+/// What a claim of this NodePool with these requirements asks for, for users: `on-demand g5.48xlarge in us-east-1a`. Empty if its
+/// NodePool is not known.
+pub fn asked(node_pool: &str, list: &[Requirement]) -> String {
+    if node_pool.is_empty() {
+        return String::new();
+    }
+    let mut requirements = Requirements::default();
+    // Requirements that cannot be read narrow nothing.
+    let _ = requirements.add_all(list);
+    let listed = |key: &str| {
+        let values = requirements.get(key)?.listed()?;
+        Some(few(values.iter().map(String::as_str)))
+    };
+    let capacity_types = listed(names::CAPACITY_TYPE).map_or_else(String::new, |types| format!("{types} "));
+    let types = listed(names::INSTANCE_TYPE).unwrap_or_else(|| format!("nodes of NodePool {node_pool}"));
+    let zones = listed(names::ZONE).map_or_else(String::new, |zones| format!(" in {zones}"));
+    format!("{capacity_types}{types}{zones}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -207,6 +227,17 @@ mod tests {
 
     fn is_exhausted_for(claim: &NodeClaim, exhausted: &BTreeSet<Offering>) -> bool {
         is_exhausted(claim, &[], exhausted)
+    }
+
+    #[test]
+    fn what_a_claim_asks_for_names_capacity_type_machine_and_zone() {
+        let on_demand: (&str, &[&str]) = (names::CAPACITY_TYPE, &["on-demand"]);
+        let types: (&str, &[&str]) = (names::INSTANCE_TYPE, &["a", "b", "c", "d", "e", "f"]);
+        let narrow = claim(&[on_demand, types, (names::ZONE, &["x"])]);
+        let in_words = |claim: &NodeClaim| asked("gpu", &claim.spec.requirements);
+        assert_eq!(in_words(&narrow), "on-demand a, b, c, d and 2 more in x");
+        assert_eq!(in_words(&claim(&[])), "nodes of NodePool gpu");
+        assert_eq!(asked("", &narrow.spec.requirements), "");
     }
 
     #[test]

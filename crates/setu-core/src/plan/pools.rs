@@ -375,7 +375,8 @@ mod tests {
         world.policy.node_class_gate = GateMode::Warn;
         assert_eq!(
             world.provisioned().notes,
-            ["NodePool gpu is not ready (NodeClassReady of KWOKNodeClass default: Because so it is)"]
+            ["NodePool gpu is not ready (NodeClassReady of KWOKNodeClass default: Because so it is; \
+              kubectl describe kwoknodeclass default shows what it lacks)"]
         );
     }
 

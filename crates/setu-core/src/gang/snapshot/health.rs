@@ -4,7 +4,7 @@
 //! the claim, the Node, its taints and its allocatable all say so.
 
 use super::phase::{ClaimPhase, detail};
-use super::waits::{NodeProblem, WaitsFor};
+use super::waits::{NodeProblem, UNTOUCHED, WaitsFor};
 use crate::api::node_claim::RequestedDevices;
 use crate::api::parameters::{Allocatable, NodeConditionWanted};
 use crate::api::{Node, NodeClaim, condition};
@@ -17,6 +17,9 @@ use jiff::{SignedDuration, Timestamp};
 /// How long a launch error may last, from when it was first seen, before it counts: Karpenter retries the call after about
 /// 1, 3, 7 and 15 seconds.
 const LAUNCH_ERROR_GRACE: SignedDuration = SignedDuration::from_secs(20);
+
+/// Karpenter writes the first conditions of a claim within this time, even when it is busy.
+const TAKEN_UP: SignedDuration = SignedDuration::from_secs(30);
 
 /// Karpenter's reason for a Node that is not initialized because a driver has not published its devices.
 const UNPUBLISHED: &str = "DRADriverPoolsNotPublished";
@@ -114,6 +117,7 @@ fn before_initialized(
     let begun =
         claim.rebooted().filter(|_| phase == ClaimPhase::Initializing).map_or(created, |t| t.max(created));
     let until = after(begun, limit.signed());
+    let is_untouched = claim.conditions().is_empty() && after(created, TAKEN_UP) <= now;
     let (slot, why) = (slot_of(claim), detail(claim, condition));
     if phase == ClaimPhase::Launching && !why.is_empty() {
         let until = until.min(after(launch_error.unwrap_or(now), LAUNCH_ERROR_GRACE));
@@ -125,12 +129,14 @@ fn before_initialized(
     }
     if until > now {
         let waits_for = match phase {
+            ClaimPhase::Launching if is_untouched => WaitsFor::Karpenter,
             ClaimPhase::Launching => WaitsFor::Launch(why),
             ClaimPhase::Registering => WaitsFor::Registration(why),
             _ => unpublished(claim).unwrap_or(WaitsFor::Initialization(why)),
         };
         return Some(Health::Coming { waits_for, until: Some(until) });
     }
+    let why = if is_untouched { format!("Karpenter {UNTOUCHED}") } else { why };
     let message = format!("slot {slot} did not {verb} within {limit}{}", dotted(&why));
     Some(Health::Failed(Failure::new(timeout, message)))
 }

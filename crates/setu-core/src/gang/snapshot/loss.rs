@@ -25,6 +25,8 @@ const REPLACEMENTS_SEARCHED: usize = 32;
 pub struct GoneClaim {
     /// Reason and message of the last Warning event on it.
     pub event: Option<(String, String)>,
+    /// What it asked for, for users; empty if that is not known.
+    pub asked: String,
     /// Whether it had been launched when last seen.
     pub launched: bool,
     /// Whether Setu has deleted it.
@@ -200,7 +202,9 @@ fn cause(
     if gone_claim.names_capacity() {
         // Karpenter publishes the same event if the NodeClass is missing; the NodePool shows the difference.
         let missing = pool_fault.filter(|fault| fault.reason == FailureClass::NodeClassMissing).cloned();
-        let message = || format!("the provider has no capacity for slot {slot} now");
+        let asked =
+            if gone_claim.asked.is_empty() { String::new() } else { format!(": {}", gone_claim.asked) };
+        let message = || format!("the provider has no capacity for slot {slot} now{asked}");
         return missing.or_else(|| failed(FailureClass::InsufficientCapacity, message()));
     }
     let has_reached = |phase: ClaimPhase| claim.is_some_and(|c| c.phase >= phase);

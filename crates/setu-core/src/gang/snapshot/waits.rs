@@ -2,9 +2,15 @@
 
 use std::fmt;
 
+/// What is wrong where Karpenter has not touched a claim, and what to check.
+pub const UNTOUCHED: &str =
+    "has not touched its NodeClaim: check that it runs, and the chart's karpenter.namespace";
+
 /// What is missing until a claim's node can run its pods. The text follows "waits for".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitsFor {
+    /// Karpenter, which has not touched the claim.
+    Karpenter,
     /// The provider to launch the instance; with the reason why it has not, if known.
     Launch(String),
     /// Its Node to register; with the reason why it has not, if known.
@@ -76,7 +82,7 @@ pub enum NodeProblem {
 impl WaitsFor {
     /// Whether the claim may have a Node by now.
     pub const fn may_have_node(&self) -> bool {
-        !matches!(self, Self::Launch(_) | Self::Registration(_))
+        !matches!(self, Self::Karpenter | Self::Launch(_) | Self::Registration(_))
     }
 }
 
@@ -87,6 +93,7 @@ impl fmt::Display for WaitsFor {
             why => write!(f, "{phase} ({why})"),
         };
         match self {
+            Self::Karpenter => write!(f, "Karpenter, which {UNTOUCHED}"),
             Self::Launch(why) => phase(f, "launch", why),
             Self::Registration(why) => phase(f, "registration", why),
             Self::Initialization(why) => phase(f, "initialization", why),

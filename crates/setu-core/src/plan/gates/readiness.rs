@@ -90,22 +90,28 @@ mod tests {
     }
 
     #[test]
-    fn a_node_class_of_which_karpenter_knows_no_more_is_described_by_kubectl() {
-        let mut class = condition("NodeClassReady", "False");
-        class["reason"] = json!("NodeClassReadinessUnknown");
-        class["message"] = json!("");
-        let (_, message) = in_words(&with(&[condition("Ready", "False"), class])).unwrap();
-        assert_eq!(
-            message,
-            "NodePool gpu is not ready (NodeClassReady of ExampleNodeClass gpu: NodeClassReadinessUnknown; \
-             kubectl describe examplenodeclass gpu shows what it lacks)"
-        );
+    fn a_missing_node_class_is_to_be_created_and_another_one_described() {
+        let describe = "kubectl describe examplenodeclass gpu shows what it lacks";
+        for (reason, hint) in [
+            ("NodeClassNotFound", "create it, or name another one in the NodePool"),
+            ("NodeClassReadinessUnknown", describe),
+            ("UnhealthyDependents", describe),
+        ] {
+            let mut class = condition("NodeClassReady", "False");
+            (class["reason"], class["message"]) = (json!(reason), json!(""));
+            let (_, message) = in_words(&with(&[condition("Ready", "False"), class])).unwrap();
+            let expected = format!(
+                "NodePool gpu is not ready (NodeClassReady of ExampleNodeClass gpu: {reason}; {hint})"
+            );
+            assert_eq!(message, expected);
+        }
     }
 
     #[test]
     fn a_node_class_that_is_not_ready_follows_the_policy_and_shows_its_condition() {
         let mut world = world(&[("Ready", "False"), ("NodeClassReady", "False")]);
-        let expected = "NodePool gpu is not ready (NodeClassReady of ExampleNodeClass gpu: Because so it is)";
+        let expected = "NodePool gpu is not ready (NodeClassReady of ExampleNodeClass gpu: Because so it is; \
+                        kubectl describe examplenodeclass gpu shows what it lacks)";
         for (gate, answer) in [(GateMode::Enforce, GateAnswer::Wait), (GateMode::Warn, GateAnswer::Warn)] {
             world.policy.node_class_gate = gate;
             assert_eq!(in_words(&world), Some((answer, expected.to_owned())));
