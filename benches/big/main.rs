@@ -1,6 +1,6 @@
 //! The cost of a large cluster: 10,000 Workloads with pod templates of 4 KiB, half of them running gangs of four
 //! nodes, so 20,000 NodeClaims and as many Nodes. `setu run` is a process of its own. Prints the time from a
-//! restart to the first decision, memory, and CPU when idle.
+//! restart to the first decision, memory, and CPU when idle, without and with the heartbeats of kubelets.
 //!
 //! `just bench-big [--real] [GANGS] [NODES] [WAITING]`: in the embedded API server, or in a real one. Linux only, because
 //! it reads /proc. With WAITING this many gangs wait for the NodePool's limits, and are woken repeatedly while the
@@ -16,6 +16,7 @@
 )]
 
 mod fill;
+mod heartbeats;
 mod model;
 mod process;
 mod server;
@@ -139,6 +140,10 @@ async fn measure(server: &Server, filler: &Filler, model: &Model) -> Result<Proc
         usage::mib(process.id(), "VmHWM:"),
         idle * 100.0,
     );
+    let before = cpu(&process);
+    let sent = heartbeats::send(filler, IDLE).await?;
+    let beating = (cpu(&process) - before) / IDLE.as_secs_f64();
+    println!("with {sent} heartbeats of kubelets in {IDLE:.0?}: {:.2} % of a core", beating * 100.0);
     Ok(process)
 }
 

@@ -425,6 +425,20 @@ fn a_running_gang_shows_why_earlier_attempts_of_its_admission_failed() {
 }
 
 #[test]
+fn a_message_about_an_earlier_state_is_not_shown() {
+    let shown = |message: &str| {
+        let gang = Gang::reserved("late", message)
+            .journal(&json!({"state": "WaitingReady"}), 1, 1, &[])
+            .claim(0, &[]);
+        let snapshot = snapshot(&[gang]);
+        let text = explanation::explain(&report::gangs(&snapshot)[0], snapshot.now);
+        text.contains("Reported to Kueue")
+    };
+    assert!(shown("0/1 nodes ready, usually 70 s more; attempt 1"));
+    assert!(!shown("rolling back attempt 1: 1 NodeClaim left, then tries the next tier"));
+}
+
+#[test]
 fn the_waterfall_shows_states_and_nodes_on_one_scale() {
     let snapshot = snapshot(&situations());
     let gangs = report::gangs(&snapshot);

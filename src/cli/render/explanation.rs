@@ -120,9 +120,10 @@ fn waits(text: &mut String, report: &GangReport) {
     if let Some(words) = report.kueue_says.as_ref().filter(|_| !report.why_quotes_kueue) {
         let _ = writeln!(text, "  Kueue: {}", clean(words));
     }
-    // The controller's message adds how long this usually takes.
+    // The controller's message adds how long this usually takes. An older one begins otherwise.
+    let count = report.why.split([',', ';']).next().filter(|count| !count.is_empty());
     if report.gang.as_ref().is_some_and(|gang| gang.state == StateName::WaitingReady)
-        && !report.check_message.is_empty()
+        && count.is_some_and(|count| report.check_message.starts_with(count))
         && report.check_message != report.why
     {
         let _ = writeln!(text, "  Reported to Kueue: {}", clean(&report.check_message));
