@@ -102,10 +102,7 @@ pub async fn take_over(context: &Context, read: Result<PolicyFile, FileError>) {
         Err(error) => {
             metrics::policy_reload(Reload::Refused);
             tracing::warn!(error = %error, "kept the last good policy: the file cannot be used");
-            // kubectl shows only the first line of a message.
-            let problems = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
-            let note =
-                format!("the policy file cannot be used, and the last good one still holds: {problems}");
+            let note = format!("the policy file cannot be used, and the last good one still holds: {error}");
             ("PolicyInvalid", true, note)
         }
     };

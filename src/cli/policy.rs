@@ -92,27 +92,25 @@ impl Args {
 }
 
 fn check(files: &[PathBuf]) -> Result<(), CliError> {
-    let mut wrong = Vec::new();
-    for path in files {
-        if is_parameters(path) {
-            match parameters(path) {
-                Ok(_) => super::print(&format!("{}: valid\n", path.display())),
-                Err(error) => wrong.push(error.to_string()),
-            }
-            continue;
-        }
-        match PolicyFile::read(path) {
-            Ok(file) => {
-                warn(path);
-                super::print(&format!("{}: valid\n", path.display()));
-                if states_devices(&file) {
-                    render::remark(&format!("{}: devices: {DEVICES_IN_KUEUE} (note)", path.display()));
-                }
-            }
-            Err(error) => wrong.push(error.to_string()),
-        }
-    }
+    let wrong: Vec<String> = files.iter().filter_map(|path| check_file(path).err()).collect();
     if wrong.is_empty() { Ok(()) } else { Err(CliError::Invalid(wrong.join("\n"))) }
+}
+
+/// Checks a policy file or a manifest of ProvisioningParameters. The error is all that is wrong with it, in words.
+fn check_file(path: &Path) -> Result<(), String> {
+    let valid = format!("{}: valid\n", path.display());
+    if is_parameters(path) {
+        parameters(path).map_err(|error| error.to_string())?;
+        super::print(&valid);
+        return Ok(());
+    }
+    let file = PolicyFile::read(path).map_err(|error| error.to_string())?;
+    warn(path);
+    super::print(&valid);
+    if states_devices(&file) {
+        render::remark(&format!("{}: devices: {DEVICES_IN_KUEUE} (note)", path.display()));
+    }
+    Ok(())
 }
 
 /// Whether a file is the manifest of ProvisioningParameters.

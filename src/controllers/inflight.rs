@@ -11,6 +11,7 @@ use crate::plan::PlanChange;
 use crate::plan::gates::inflight::InflightNodes;
 use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
+use std::collections::BTreeSet;
 
 /// The counts that the guards check when this gang is planned. Their cost depends on the claims in flight and, if a guard bounds a
 /// LocalQueue, on what that queue holds. All claims are gone through only if the ledger may lack recent creates.
@@ -29,25 +30,22 @@ pub fn of(
             inflight.add_in_flight();
         }
     }
-    for claim in queue.iter().flat_map(|queue| held_for(context, queue)) {
-        if is_other(&claim)
-            && !claim.is_deleting()
-            && let Some(object) = claim.object()
-        {
+    let of_queue = queue.map_or_else(Vec::new, |queue| held_for(context, &queue));
+    for claim in of_queue.iter().filter(|claim| is_other(claim) && !claim.is_deleting()) {
+        if let Some(object) = claim.object() {
             inflight.add_held(object);
         }
     }
     if context.shards.count() == 1 && !ledger.may_lack_creates(now) {
         return inflight;
     }
+    let of_queue: BTreeSet<&str> = of_queue.iter().map(|claim| claim.uid.as_str()).collect();
     for claim in context.stores.claims.entries() {
         let made = claim.created.unwrap_or(now);
         // Created by another replica or before a restart, and so not in this ledger.
         let earlier = !ledger.is_entered(&claim.gang) && ledger.is_older(made);
         if earlier || !context.acts_for(&claim.workload_uid) {
-            // Looked up only if needed: there may be thousands of claims.
-            let is_of_queue = queue.is_some() && queue_of(context, &claim) == queue;
-            inflight.add_created(made, is_of_queue, now);
+            inflight.add_created(made, of_queue.contains(claim.uid.as_str()), now);
         }
     }
     inflight
@@ -66,14 +64,6 @@ fn held_for(context: &Context, queue: &str) -> Vec<StoreEntry<NodeClaim, ClaimSu
         made.into_iter().filter(|claim| claim.kept_for.is_empty())
     });
     of_workloads.chain(claims.entries_of(BY_KEPT_FOR, queue)).collect()
-}
-
-/// `namespace/name` of the LocalQueue that a claim is held for, if its Workload is still known.
-fn queue_of(context: &Context, claim: &ClaimSummary) -> Option<String> {
-    if !claim.kept_for.is_empty() {
-        return Some(claim.kept_for.clone());
-    }
-    Some(context.stores.workloads.entry(claim.workload.as_ref()?)?.local_queue.clone())
 }
 
 impl Context {

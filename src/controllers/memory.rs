@@ -258,9 +258,11 @@ impl ClaimRecordStore {
     pub fn missed(&self, claim: &str, now: Timestamp) -> (GoneClaim, String) {
         self.with(claim, |record| {
             record.gone_claim.noticed.get_or_insert(now);
-            let (given_up, asked) =
-                (record.deleted.is_some(), asked(&record.node_pool, &record.requirements));
-            (GoneClaim { asked, given_up, ..record.gone_claim.clone() }, record.node_pool.clone())
+            let mut gone = GoneClaim { given_up: record.deleted.is_some(), ..record.gone_claim.clone() };
+            if gone.names_capacity() {
+                gone.asked = asked(&record.node_pool, &record.requirements);
+            }
+            (gone, record.node_pool.clone())
         })
     }
 

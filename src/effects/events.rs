@@ -221,7 +221,8 @@ fn event(object: ObjectReference, instance: &str, moment: Moment<'_>, notice: &N
         },
         action: Some("Provisioning".to_owned()),
         event_time: Some(MicroTime(moment.at)),
-        note: Some(cut(&notice.text, NOTE_LIMIT)),
+        // kubectl shows only the first line of a note.
+        note: Some(cut(&notice.text.replace('\n', " "), NOTE_LIMIT)),
         reason: Some(notice.reason.to_owned()),
         regarding: Some(object),
         reporting_controller: Some(names::CONTROLLER_NAME.to_owned()),

@@ -3,8 +3,9 @@
 //! Rule: the controller reads no NodeClass, so `setu plan` must not decide by one. It only adds notes to the plan.
 
 use crate::api::NodePool;
-use crate::api::node_claim::{NodeClassRef, Requirement};
+use crate::api::node_claim::NodeClassRef;
 use crate::api::quantity::Amount;
+use crate::gang::snapshot::observed::capacity_type;
 use crate::names;
 use crate::plan::resources::{amount, shown};
 use crate::plan::shape::DISK;
@@ -100,14 +101,11 @@ impl NodeClass {
 
     /// Says that a node of this slot can only come from a reservation, and this NodeClass selects none.
     fn lacks_reservations(&self, slot: &Slot) -> Option<String> {
-        let claim = &slot.template.spec;
-        let reference = &claim.node_class_ref;
+        let reference = &slot.template.spec.node_class_ref;
         let selected = self.0.pointer("/spec/capacityReservationSelectorTerms").and_then(Value::as_array);
-        let is_reserved =
-            |asked: &Requirement| asked.key == names::CAPACITY_TYPE && asked.values == [names::RESERVED];
         let lacks = reference.kind == EC2
             && selected.is_none_or(Vec::is_empty)
-            && claim.requirements.iter().any(is_reserved);
+            && capacity_type(&slot.template) == Some(names::RESERVED);
         lacks.then(|| {
             format!(
                 "nodes of NodePool {} are asked for with capacity type reserved, and {EC2} {} selects no reservation: Karpenter \

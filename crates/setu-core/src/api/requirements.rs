@@ -323,6 +323,13 @@ impl Requirements {
         Ok(())
     }
 
+    /// Requirements up to the first one that cannot be read: the rest narrows nothing.
+    pub fn readable(list: &[Requirement]) -> Self {
+        let mut readable = Self::default();
+        let _ = readable.add_all(list);
+        readable
+    }
+
     /// The first listed value that is not a valid label value, with its key.
     pub fn bad_value(&self) -> Option<(&str, &str)> {
         let all = self.0.iter().flat_map(|(key, v)| v.listed.iter().map(move |value| (key, value)));

@@ -230,9 +230,7 @@ impl Prices<'_> {
 
     /// The instance types that a claim lists, each with its lowest price, the cheapest first.
     pub fn by_price(&self, claim: &NodeClaim) -> Vec<(String, Option<Price>)> {
-        let mut requirements = Requirements::default();
-        // Requirements that cannot be read narrow nothing.
-        let _ = requirements.add_all(&claim.spec.requirements);
+        let requirements = Requirements::readable(&claim.spec.requirements);
         let group = &claim.spec.node_class_ref.group;
         let types = requirements.get(names::INSTANCE_TYPE).and_then(Values::listed).into_iter().flatten();
         let mut types: Vec<_> =

@@ -67,9 +67,7 @@ impl Offering {
     /// Every combination that a claim of this NodePool with these requirements may become, with domains distinguished by these
     /// labels.
     pub fn among(node_pool: &str, list: &[Requirement], domain_keys: &[String]) -> BTreeSet<Self> {
-        let mut requirements = Requirements::default();
-        // Requirements that cannot be read narrow nothing.
-        let _ = requirements.add_all(list);
+        let requirements = Requirements::readable(list);
         let listed = |key: &str| -> Option<Vec<String>> {
             let values = requirements.get(key)?.listed()?;
             Some(values.iter().cloned().collect())
@@ -188,9 +186,7 @@ pub fn asked(node_pool: &str, list: &[Requirement]) -> String {
     if node_pool.is_empty() {
         return String::new();
     }
-    let mut requirements = Requirements::default();
-    // Requirements that cannot be read narrow nothing.
-    let _ = requirements.add_all(list);
+    let requirements = Requirements::readable(list);
     let listed = |key: &str| {
         let values = requirements.get(key)?.listed()?;
         Some(few(values.iter().map(String::as_str)))

@@ -19,7 +19,7 @@ pub fn ids(claim: &NodeClaim) -> BTreeSet<String> {
     if claim.is("Launched") {
         return BTreeSet::new();
     }
-    let asked = asked(claim);
+    let asked = Requirements::readable(&claim.spec.requirements);
     let listed = asked.get(names::RESERVATION_ID).and_then(|values| values.listed());
     listed.cloned().unwrap_or_default()
 }
@@ -46,7 +46,7 @@ impl<'t> Room<'t> {
 
     /// Takes instances for nodes like this claim. Returns how many were free.
     pub fn give_like(&mut self, nodes: u32, claim: &NodeClaim) -> u32 {
-        let (ids, asked) = (ids(claim), asked(claim));
+        let (ids, asked) = (ids(claim), Requirements::readable(&claim.spec.requirements));
         let may_be = |key: &str, value: &Option<String>| {
             value.as_ref().is_none_or(|value| asked.get(key).is_none_or(|values| values.allows(value)))
         };
@@ -66,11 +66,4 @@ impl<'t> Room<'t> {
         }
         nodes.saturating_sub(without)
     }
-}
-
-fn asked(claim: &NodeClaim) -> Requirements {
-    let mut asked = Requirements::default();
-    // Requirements that cannot be read narrow nothing.
-    let _ = asked.add_all(&claim.spec.requirements);
-    asked
 }

@@ -65,9 +65,9 @@ impl Install {
         let output = succeed(&mut helm);
         assert!(output.contains("AdmissionCheck is Active"), "no notes in\n{output}");
         let acting = match file {
-            Some(file) if file.contains("everything") => "2 replicas, which share the gangs in 3 shards.",
-            Some(_) => "3 replicas, of which one acts.",
-            None => "2 replicas, of which one acts.",
+            Some(file) if file.contains("everything") => "as 2 replicas, which share the gangs in 3 shards.",
+            Some(_) => "as 3 replicas, of which one acts.",
+            None => "as 2 replicas, of which one acts.",
         };
         assert!(output.contains(acting), "no {acting:?} in\n{output}");
         // The example queues use a NodePool that this cluster does not have.

@@ -25,7 +25,7 @@ const REPLACEMENTS_SEARCHED: usize = 32;
 pub struct GoneClaim {
     /// Reason and message of the last Warning event on it.
     pub event: Option<(String, String)>,
-    /// What it asked for, for users; empty if that is not known.
+    /// What it asked for, for users, if the event names a lack of capacity; empty if that is not known.
     pub asked: String,
     /// Whether it had been launched when last seen.
     pub launched: bool,
@@ -172,7 +172,7 @@ pub fn last_known(
 
 impl GoneClaim {
     /// Whether Karpenter's event names a lack of capacity.
-    fn names_capacity(&self) -> bool {
+    pub fn names_capacity(&self) -> bool {
         self.event.as_ref().is_some_and(|(reason, _)| reason.starts_with("InsufficientCapacity"))
     }
 }
