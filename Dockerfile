@@ -6,11 +6,11 @@
 
 # Dependencies are compiled before the sources are copied, so that they stay cached until they change.
 FROM --platform=$BUILDPLATFORM rust:1.95-alpine@sha256:606fd313a0f49743ee2a7bd49a0914bab7deedb12791f3a846a34a4711db7ed2 AS build
-# Alpine keeps no package once there is a newer one, so a pinned version would soon be gone. clang compiles ring's C.
-# cargo-auditable writes into the binary which crates it is made of, where scanners and the image's SBOM find them.
-# Python writes the image's files.
+# Alpine keeps no package once there is a newer one, so a pinned version would soon be gone. Python installs the C compiler and
+# writes the image's files. cargo-auditable writes into the binary which crates it is made of, where scanners and the image's SBOM
+# find them.
 # hadolint ignore=DL3018
-RUN apk add --no-cache musl-dev clang python3 py3-pip && \
+RUN apk add --no-cache musl-dev python3 py3-pip && \
     cargo install cargo-auditable --locked --version 0.7.7
 ARG TARGETARCH
 # Seconds since 1970 of the commit; with it two builds of one commit are alike.
@@ -31,7 +31,11 @@ RUN case "$TARGETARCH" in \
     if ! rustc -vV | grep -qx "host: $(cat /target)"; then \
       printf '[target.%s]\nlinker = "rust-lld"\n' "$(cat /target)" > /usr/local/cargo/config.toml; \
     fi
-ENV CC=clang
+# Alpine's C compilers have the headers of their own architecture alone.
+COPY .ci/image .ci/shared.py .ci/certificates.txt .ci/zig.txt .ci/
+RUN python3 .ci/image --compiler "$TARGETARCH"
+ENV CC=/build/target/image/cc-${TARGETARCH} \
+    AR=/build/target/image/ar-${TARGETARCH}
 COPY Cargo.toml Cargo.lock ./
 COPY crates/setu-clock/Cargo.toml crates/setu-clock/
 COPY crates/setu-core/Cargo.toml crates/setu-core/
@@ -52,7 +56,6 @@ COPY src src
 RUN find crates src -name '*.rs' -exec touch {} + && \
     cargo auditable build --release --locked --no-default-features -p setu --bin setu --target "$(cat /target)" && \
     ls -l "target/$(cat /target)/release/setu"
-COPY .ci/image .ci/shared.py .ci/certificates.txt .ci/
 RUN python3 .ci/image --binary "$TARGETARCH=target/$(cat /target)/release/setu" --tree /image
 
 FROM scratch

@@ -91,7 +91,7 @@ static:
     rustup target add "$(uname -m)-unknown-linux-musl"
     cargo build --release --locked --no-default-features -p setu --bin setu --target "$(uname -m)-unknown-linux-musl"
 
-# The image's binary, built with the Dockerfile's flags and looked into; needs clang and cargo-auditable
+# The image's binary, built with the Dockerfile's flags and looked into; needs Python and cargo-auditable
 static-check:
     bash .ci/static
 

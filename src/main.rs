@@ -1,7 +1,11 @@
 //! The `setu` binary: parses the command line, runs it, and turns errors into exit codes.
 
+use mimalloc::MiMalloc;
 use setu::cli::{Cli, CliError};
 use std::process::ExitCode;
+
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
     match run(Cli::from_arguments(std::env::args_os())) {

@@ -205,7 +205,7 @@ async fn apply(
 ) -> Result<Workload, Error> {
     let client = context.client_of(workload.metadata.uid.as_deref().unwrap_or_default());
     match workload.front_end() {
-        FrontEnd::AdmissionCheck => {
+        FrontEnd::Workload => {
             let ours = workload.checks().iter().filter(|c| context.is_ours(&c.name));
             let latest = |old: &CheckState| {
                 changed.iter().find(|new| new.name == old.name).copied().unwrap_or(old).clone()

@@ -521,7 +521,8 @@ fn one_pod_of_a_deployment_is_planned_and_a_remark_says_so() {
     assert!(printed(&output).contains("Outcome   1 node: 1 from NodePool gpu\n"));
     let remark =
         "Deployment deployment has 2 replicas, and each is a Workload of its own; this is the plan for one\n";
-    assert_eq!(String::from_utf8_lossy(&output.stderr), remark);
+    let policy = "Planned with the default policy. Name the policy file that Setu runs with by --config.\n";
+    assert_eq!(String::from_utf8_lossy(&output.stderr), format!("{policy}{remark}"));
 }
 
 #[test]

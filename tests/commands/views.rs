@@ -419,8 +419,8 @@ fn a_running_gang_shows_why_earlier_attempts_of_its_admission_failed() {
     let snapshot = snapshot(&[gang]);
     let text = explanation::explain(&report::gangs(&snapshot)[0], snapshot.now);
     let text = anstream::adapter::strip_str(&text).to_string();
-    let expected = "Attempts that failed before\n  attempt 2, first tier: LaunchTimeout\n  \
-                    attempt 3, second tier: InsufficientCapacity: none left\n";
+    let expected = "Attempts that failed before\n  attempt 2, tier 1: LaunchTimeout\n  \
+                    attempt 3, tier 2: InsufficientCapacity: none left\n";
     assert!(text.ends_with(expected), "{text}");
 }
 

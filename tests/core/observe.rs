@@ -558,6 +558,22 @@ fn a_closed_gate_on_a_later_tier_is_waited_for_until_the_next_round() {
 }
 
 #[test]
+fn a_gang_that_creates_its_claims_wakes_when_a_gate_opens_that_closed_meanwhile() {
+    let woken = |until: Option<i64>| {
+        let journal = journal(State::Provisioning);
+        let plan = Outcome::Wait(Obstacle {
+            until: until.map(at),
+            ..Obstacle::new(ObstacleReason::Guarded, "too many creates a minute")
+        });
+        let (reserved, policy) = (held(AdmissionPhase::Reserved), Policy::default());
+        let snapshot = Snapshot { plan: Some(&plan), ..Snapshot::of(at(10), &reserved, &policy) };
+        wake_at(&journal, &snapshot)
+    };
+    assert_eq!(woken(Some(30)), Some(at(30)));
+    assert_eq!(woken(Some(10)), woken(None), "it is open, so there is nothing to wait for");
+}
+
+#[test]
 fn a_released_gang_that_still_has_its_reservation_starts_again() {
     let seen = |state, phase| read(&journal(state), &held(phase), &[], Freshness::Quorum, &BTreeMap::new());
     let again = |phase| Observation::Events(vec![Event::Reserved { admission: admission(), phase }]);

@@ -166,7 +166,7 @@ impl ModelJournal {
             waits: memory.not_before.is_some(),
             planned: memory.plan.is_some(),
             begun: journal.seq > 0,
-            is_stored: journal.is_stored(),
+            is_stored: journal.is_worth_storing(),
             precondition: journal.precondition(journal.seq),
         }
     }

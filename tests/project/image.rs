@@ -37,7 +37,7 @@ fn configuration(host: &str, architecture: &str) -> String {
     fs::create_dir_all(&folder).unwrap();
     let dockerfile = fs::read_to_string(root().join("Dockerfile")).unwrap();
     let from = dockerfile.find("RUN case").unwrap() + "RUN ".len();
-    let script = dockerfile[from..].split("\nENV ").next().unwrap().replace("\\\n", " ");
+    let script = dockerfile[from..].split("\n#").next().unwrap().replace("\\\n", " ");
     let here = |path: &str| folder.join(path).display().to_string();
     let script = script.replace("/usr/local/cargo/", &here("")).replace("/target)", &here("target)"));
     let script = script.replace("> /target", &format!("> {}", here("target")));

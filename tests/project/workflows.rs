@@ -114,7 +114,7 @@ fn inspect(folder: &Path, environment: &[(&str, &str)], arguments: &[&str]) -> (
 fn a_dockerfile_without_flags_stops_the_inspection_of_the_static_binary() {
     // Whatever the script does, nothing is downloaded or built.
     let nothing = [("rustup", "exit 3"), ("cargo", "exit 3")];
-    let folder = prepared("no-flags", "ENV CC=clang\n", &nothing);
+    let folder = prepared("no-flags", "FROM scratch\n", &nothing);
     let (succeeded, text) = inspect(&folder, &[], &[]);
     assert!(!succeeded && text.contains("does not say"), "{text}");
     let dockerfile = fs::read_to_string(root().join("Dockerfile")).unwrap();
@@ -143,8 +143,12 @@ chmod +x "$binary"
 #[test]
 fn the_inspection_of_the_static_binary_finds_folder_names_and_unreproducible_builds() {
     let dockerfile = fs::read_to_string(root().join("Dockerfile")).unwrap();
-    let programs =
-        [("rustup", "true"), ("cargo", COMPILER), ("readelf", "[ \"$1\" != --sections ] || echo .dep-v0")];
+    let programs = [
+        ("rustup", "true"),
+        ("python3", "true"),
+        ("cargo", COMPILER),
+        ("readelf", "[ \"$1\" != --sections ] || echo .dep-v0"),
+    ];
     let folder = prepared("folders", &dockerfile, &programs);
     for (names, arguments, end) in [
         ("nothing", &[][..], None),

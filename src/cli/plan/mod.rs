@@ -72,6 +72,11 @@ impl Args {
     /// Plans and prints.
     pub async fn run(self) -> Result<(), CliError> {
         let settings = self.policy.settings()?;
+        if self.policy.file().is_none() {
+            render::remark(
+                "Planned with the default policy. Name the policy file that Setu runs with by --config.",
+            );
+        }
         let objects = self.objects().await?;
         let (check, flavor) = (self.check.as_deref(), self.flavor.as_deref());
         let admitted = admission::admit(&objects, check, flavor, &self.connection.controller_name)?;

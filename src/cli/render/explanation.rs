@@ -73,20 +73,14 @@ fn attempt(gang: &Explanation) -> String {
     }
 }
 
-/// A tier of the gang's policy, with a comma before it. The name is known of the current tier alone. Empty where the gang never left
-/// the first tier and it has no name.
+/// A tier of the gang's policy, with a comma before it: its name, which is known of the current tier alone, or its number from 1. Empty
+/// where the gang never left the first tier and it has no name.
 fn tier_of(gang: &Explanation, tier: u32) -> String {
     match &gang.tier_name {
         Some(name) if tier == gang.tier => format!(", tier {}", clean(name)),
         None if (tier, gang.tier) == (0, 0) => String::new(),
-        _ => format!(", {} tier", ordinal(tier)),
+        _ => format!(", tier {}", tier.saturating_add(1)),
     }
-}
-
-fn ordinal(index: u32) -> String {
-    let words = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth"];
-    let word = usize::try_from(index).ok().and_then(|index| words.get(index));
-    word.map_or_else(|| format!("{}th", index.saturating_add(1)), |word| (*word).to_owned())
 }
 
 fn nodes_and_cost(report: &GangReport, gang: &Explanation) -> String {

@@ -48,7 +48,7 @@ fn row(report: &GangReport, now: Timestamp, layout: Columns) -> Vec<String> {
         gang.map_or_else(dash, |g| match (&g.tier_name, g.tier) {
             (Some(name), _) => clean(name),
             (None, 0) => dash(),
-            (None, number) => number.to_string(),
+            (None, index) => index.saturating_add(1).to_string(),
         }),
         span(now.duration_since(report.created)),
     ];

@@ -75,9 +75,9 @@ impl Gang<'_> {
         let history = &self.journal().history;
         let sent = history.iter().filter(|s| s.at < recent).map(|s| s.seq).max().unwrap_or_default();
         // Claims of a failed attempt may be half gone by now. Those of a successful one still exist.
-        let came_up = history.last().is_some_and(Transition::comes_up);
+        let approved = history.last().is_some_and(Transition::approves);
         let claims =
-            if came_up { Claims::Then(&self.observed.claims) } else { Claims::Left(&self.observed.claims) };
+            if approved { Claims::Then(&self.observed.claims) } else { Claims::Left(&self.observed.claims) };
         telemetry.traces.send(spans(self.journal(), claims, &self.scope.subject(workload), sent));
     }
 

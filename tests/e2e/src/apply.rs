@@ -96,7 +96,7 @@ pub(crate) async fn would_create(client: &Client, object: Value) -> Result<()> {
 fn passes(error: &anyhow::Error) -> bool {
     match error.downcast_ref::<kube::Error>() {
         Some(kube::Error::Api(status)) => {
-            status.is_not_found() || status.is_conflict() || matches!(status.code, 429 | 500 | 503)
+            status.is_conflict() || matches!(status.code, 404 | 429 | 500 | 503)
         }
         Some(_) => true,
         None => false,

@@ -7,7 +7,7 @@ use super::Workload;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrontEnd {
     /// A Workload of Kueue's, under a check of Setu's.
-    AdmissionCheck,
+    Workload,
     /// A ProvisioningRequest, mirrored as a Workload. Kueue's own check or a client made it.
     ProvisioningRequest,
 }
@@ -16,7 +16,7 @@ impl FrontEnd {
     /// Whether Kueue queues it and reserves quota for it. For a request, the Workload that owns it has the quota.
     pub const fn holds_quota(self) -> bool {
         match self {
-            Self::AdmissionCheck => true,
+            Self::Workload => true,
             Self::ProvisioningRequest => false,
         }
     }
@@ -24,7 +24,7 @@ impl FrontEnd {
     /// Whether it may own ProvisioningRequests. A request owns none, whatever a tenant writes.
     pub const fn may_own_requests(self) -> bool {
         match self {
-            Self::AdmissionCheck => true,
+            Self::Workload => true,
             Self::ProvisioningRequest => false,
         }
     }
@@ -33,7 +33,7 @@ impl FrontEnd {
     /// Kueue's, which answers it by what the request says.
     pub const fn has_own_checks(self) -> bool {
         match self {
-            Self::AdmissionCheck => true,
+            Self::Workload => true,
             Self::ProvisioningRequest => false,
         }
     }
@@ -41,7 +41,7 @@ impl FrontEnd {
     /// Whether Kueue adds tolerations to its pods when it admits them.
     pub const fn gets_tolerations(self) -> bool {
         match self {
-            Self::AdmissionCheck => true,
+            Self::Workload => true,
             Self::ProvisioningRequest => false,
         }
     }
@@ -49,7 +49,7 @@ impl FrontEnd {
     /// Whether Kueue waits for its nodes before it assigns a topology.
     pub const fn delays_topology(self) -> bool {
         match self {
-            Self::AdmissionCheck => false,
+            Self::Workload => false,
             Self::ProvisioningRequest => true,
         }
     }
@@ -59,7 +59,7 @@ impl Workload {
     /// What it stands for.
     pub fn front_end(&self) -> FrontEnd {
         match self.request_name() {
-            None => FrontEnd::AdmissionCheck,
+            None => FrontEnd::Workload,
             Some(_) => FrontEnd::ProvisioningRequest,
         }
     }

@@ -82,8 +82,8 @@ enum ShortageEvidence {
     OfTheseNodes,
     /// The same. The requested types count as short too, as a guess.
     Suspected,
-    /// What was requested is known to be short.
-    Named,
+    /// What was requested is known to be short: a loss shows it, or how late a launch is. `step::planning` reads which.
+    Certain,
 }
 
 /// What follows from a class.
@@ -111,10 +111,10 @@ impl ClassTraits {
 impl FailureClass {
     /// The one place that defines what follows from each class.
     const fn traits(self) -> ClassTraits {
-        use ShortageEvidence::{Named, OfTheseNodes, Suspected};
+        use ShortageEvidence::{Certain, OfTheseNodes, Suspected};
         match self {
-            Self::InsufficientCapacity => ClassTraits { shortage: Named, ..ClassTraits::NOTHING },
-            Self::LaunchTimeout => ClassTraits { shortage: Named, ..ClassTraits::WITHOUT_NODE },
+            Self::InsufficientCapacity => ClassTraits { shortage: Certain, ..ClassTraits::NOTHING },
+            Self::LaunchTimeout => ClassTraits { shortage: Certain, ..ClassTraits::WITHOUT_NODE },
             Self::Unknown => ClassTraits { shortage: Suspected, ..ClassTraits::NEEDS_QUORUM },
             Self::LaunchFailed => ClassTraits { shortage: OfTheseNodes, ..ClassTraits::WITHOUT_NODE },
             Self::NodeClassNotReady | Self::NodeClassMissing => {
@@ -155,9 +155,9 @@ impl FailureClass {
         self.traits().needs_quorum
     }
 
-    /// Whether it names what is short, so that every plan of the next minutes avoids it.
-    pub fn names_what_is_short(self) -> bool {
-        self.traits().shortage == ShortageEvidence::Named
+    /// Whether what was requested is known to be short, so that every plan of the next minutes avoids it.
+    pub fn is_certain_shortage(self) -> bool {
+        self.traits().shortage == ShortageEvidence::Certain
     }
 
     /// Whether what the lost claims requested counts as short from now on. For a claim that was deleted without an event, this

@@ -23,7 +23,7 @@ impl OptionPosition {
     /// A failure that names what is short keeps the current option: the plan avoids what is short, and the lost claim may
     /// belong to an earlier option. Any other failure would repeat with the same option.
     pub fn next_for_lost(self, failure: FailureClass) -> Option<u32> {
-        let next = if failure.names_what_is_short() { self.index } else { self.index.saturating_add(1) };
+        let next = if failure.is_certain_shortage() { self.index } else { self.index.saturating_add(1) };
         (failure.is_shortage() && self.count > 1 && next < self.count).then_some(next)
     }
 

@@ -35,8 +35,8 @@ impl Transition {
         (self.from, self.to) == (StateName::Validating, StateName::Provisioning)
     }
 
-    /// Whether every node came up with it.
-    pub fn comes_up(&self) -> bool {
+    /// Whether it approves the gang.
+    pub fn approves(&self) -> bool {
         self.from != StateName::Approved && self.to == StateName::Approved
     }
 

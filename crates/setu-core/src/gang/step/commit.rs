@@ -55,8 +55,8 @@ impl Journal {
         if revokes || gives_up { Precondition::Workload } else { Precondition::Journal }
     }
 
-    /// Whether it is written. The journal of a gang that never held anything is not.
-    pub fn is_stored(&self) -> bool {
+    /// Whether it is written at all. The journal of a gang that never held anything is not.
+    pub fn is_worth_storing(&self) -> bool {
         self.seq > 0 || self.state == State::Validating
     }
 }

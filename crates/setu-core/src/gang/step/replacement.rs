@@ -39,10 +39,10 @@ pub(super) fn moves_lost_slots(attempt: &Attempt<'_>, failure: &Failure) -> bool
 
 /// Whether this is the loss of a claim of an earlier option, in a gang of several tiers, and nothing says what is short.
 /// The current option was not tried for that slot, so it is tried now, even if it is the last one.
-fn is_superseded(attempt: &Attempt<'_>, failure: &Failure) -> bool {
+fn is_of_earlier_option(attempt: &Attempt<'_>, failure: &Failure) -> bool {
     let is_earlier = |loss: &Loss| matches!(loss, Loss::Superseded(of) if of == failure);
     attempt.journal.is_mixed(attempt.snapshot.policy)
-        && !failure.reason.names_what_is_short()
+        && !failure.reason.is_certain_shortage()
         && attempt.journal.memory.option.current_for_lost(failure.reason).is_some()
         && attempt.first_loss() == Some(failure)
         && attempt.slots().filter_map(|(_, slot)| slot.loss()).any(is_earlier)
@@ -51,7 +51,7 @@ fn is_superseded(attempt: &Attempt<'_>, failure: &Failure) -> bool {
 /// The event for a failure of a gang that waits for its nodes: a loss that is replaced, or the end of the attempt.
 pub(super) fn lost_or_failed(attempt: &Attempt<'_>, failure: &Failure) -> Event {
     let is_lost = || failure.reason.is_node_loss() || moves_lost_slots(attempt, failure);
-    let superseded = is_superseded(attempt, failure);
+    let superseded = is_of_earlier_option(attempt, failure);
     let failure = failure.clone();
     if superseded {
         return Event::Superseded(failure);

@@ -37,7 +37,8 @@ pub fn wake_at(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Timestamp> 
         State::BackingOff { until } => Some(*until),
         State::Provisioning | State::WaitingReady => {
             let hold = attempt.hold_ends();
-            let ends = journal.memory.deadline.into_iter().chain(hold).chain(claims);
+            let ends =
+                journal.memory.deadline.into_iter().chain(hold).chain(claims).chain(gate_opens(snapshot));
             if attempt.reboots() || attempt.pods_may_run() {
                 let next = ungated_pods::next_try(attempt).into_iter().chain(attempt.restarted_by());
                 return ends.chain(next).filter(|t| *t > snapshot.now).chain(losses).min();
@@ -62,6 +63,12 @@ pub fn wake_at(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Timestamp> 
         State::Yielded => snapshot.refusal.map(|refusal| refusal.until),
         State::RollingBack { .. } | State::Rejected | State::Released => None,
     }
+}
+
+/// When the gate that the plan waits for opens, if that is known and still to come.
+fn gate_opens(snapshot: &Snapshot<'_>) -> Option<Timestamp> {
+    let Some(Outcome::Wait(obstacle)) = snapshot.plan else { return None };
+    obstacle.until.filter(|until| *until > snapshot.now)
 }
 
 /// Whether a gang has claims, or may still get some.

@@ -112,7 +112,7 @@ impl StoredJournal {
     /// The journal's text, if it is to be written.
     pub fn unsaved(&self) -> Option<String> {
         let text = self.opened.journal.encode();
-        (self.opened.journal.is_stored() && !self.is_stored(&text)).then_some(text)
+        (self.opened.journal.is_worth_storing() && !self.is_stored(&text)).then_some(text)
     }
 
     /// Whether the Workload already has this journal, apart from the option index. Each replica uses its own index, so
