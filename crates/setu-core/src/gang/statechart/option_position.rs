@@ -20,7 +20,7 @@ pub struct OptionPosition {
 impl OptionPosition {
     /// The first option to try for the slots that failed this way, while the others stay; `None` if none is left.
     ///
-    /// A failure that names what is short keeps the current option: the plan avoids what is short, and the lost claim may
+    /// A certain shortage keeps the current option: the plan avoids what is short, and the lost claim may
     /// belong to an earlier option. Any other failure would repeat with the same option.
     pub fn next_for_lost(self, failure: FailureClass) -> Option<u32> {
         let next = if failure.is_certain_shortage() { self.index } else { self.index.saturating_add(1) };
