@@ -86,12 +86,11 @@ pictures:
     SETU_SCREENSHOTS="$PWD/target/board" cargo test --locked --test board -- --ignored a_browser_shows_a_gangs_progress
     cp target/board/board-{light,dark}.png docs/images/
 
-# A static binary for any Linux of this architecture; needs musl-gcc (apt install musl-tools)
+# The image's binary, for any Linux of this architecture; needs Python
 static:
-    rustup target add "$(uname -m)-unknown-linux-musl"
-    cargo build --release --locked --no-default-features -p setu --bin setu --target "$(uname -m)-unknown-linux-musl"
+    python3 .ci/image --only host --no-archive
 
-# The image's binary, built with the Dockerfile's flags and looked into; needs Python and cargo-auditable
+# The same, and the checks that it is static, runs, and names no folder of this machine; needs Python and cargo-auditable
 static-check:
     bash .ci/static
 
@@ -131,10 +130,8 @@ bench:
 
 # A large cluster in the embedded API server: start, memory, idle CPU of `setu run`; with `--real`, which needs Go, in a real one
 bench-big *flags:
-    cargo build --release -p setu
-    SETU_BIN="$PWD/target/release/setu" cargo bench -p setu-e2e --bench big -- {{ flags }}
+    SETU_BIN="$(python3 .ci/image --only host --no-archive | tail -n 1)" cargo bench -p setu-e2e --bench big -- {{ flags }}
 
 # Setu beside Kueue's own check, a poller and plain Karpenter on the real control plane; needs Go. `--full` takes longer, `--shortage` is that part alone
 bench-compare *flags:
-    cargo build --release -p setu
-    SETU_BIN="$PWD/target/release/setu" cargo bench -p setu-e2e --profile dev --bench compare -- {{ flags }}
+    SETU_BIN="$(python3 .ci/image --only host --no-archive | tail -n 1)" cargo bench -p setu-e2e --profile dev --bench compare -- {{ flags }}

@@ -11,12 +11,10 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts the release build, or the binary in `SETU_BIN`, on the cluster of a kubeconfig.
+    /// Starts the binary in `SETU_BIN` on the cluster of a kubeconfig.
     pub fn start(kubeconfig: &Path, id: &str) -> Self {
-        let binary = std::env::var_os("SETU_BIN").map_or_else(
-            || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../target/release/setu"),
-            PathBuf::from,
-        );
+        let binary = std::env::var_os("SETU_BIN").map(PathBuf::from);
+        let binary = binary.expect("SETU_BIN names no binary: run `just bench-big`");
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let metrics = free.local_addr().unwrap().port();
         drop(free);
@@ -30,8 +28,7 @@ impl Process {
             .stdout(log.try_clone().unwrap())
             .stderr(log)
             .spawn();
-        let child =
-            child.unwrap_or_else(|e| panic!("{}: {e}; run `cargo build --release`", binary.display()));
+        let child = child.unwrap_or_else(|e| panic!("{}: {e}", binary.display()));
         Self { child, metrics }
     }
 

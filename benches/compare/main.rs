@@ -1,7 +1,7 @@
 //! Compares Setu with its alternatives on one real control plane, one after the other in one run: what each adds
 //! before and after the cloud's own time, how long a Job waits for its pods, and what a shortage costs.
 //!
-//! `just bench-compare` runs it with the release build. `--full` adds the larger cells and writes
+//! `just bench-compare` runs it with the binary of the image. `--full` adds the larger cells and writes
 //! docs/performance/comparison.md and docs/images/comparison.svg. `--shortage` only prints how long Jobs wait and
 //! what a shortage costs, `--cell NODESxGANGS` the results of one cell, with `--queue NAME` for one system. With
 //! `--most-share PERCENT` it fails if Setu used a larger share than this of Karpenter's CPU time.

@@ -225,7 +225,7 @@ pub fn write(found: &Found) -> Result<()> {
     writeln!(out, "Measured {} on {}.", jiff::Timestamp::now().strftime("%F"), machine())?;
     writeln!(
         out,
-        "Setu {} (optimized build), Kubernetes {}, Kueue {}, Karpenter {} with its kwok provider, kwok {}; all on that machine.\n",
+        "Setu {} (the binary of the image), Kubernetes {}, Kueue {}, Karpenter {} with its kwok provider, kwok {}; all on that machine.\n",
         env!("CARGO_PKG_VERSION"),
         version("k8s", "k8s.io/kubernetes"),
         version("kueue", "sigs.k8s.io/kueue"),

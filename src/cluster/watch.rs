@@ -309,6 +309,9 @@ fn report(kind: &'static str, error: &watcher::Error, lists: Option<&FirstLists>
                 if code(error) == 403 { Unlisted::Forbidden(why) } else { Unlisted::Waits(why) },
             );
         }
+        None if code(error) == 403 => {
+            tracing::warn!(kind, error = words, advice, "cannot watch an optional kind");
+        }
         None => tracing::debug!(kind, error = words, advice, "cannot watch an optional kind"),
     }
 }

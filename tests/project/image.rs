@@ -125,6 +125,42 @@ fn the_image_has_labels_and_a_release_sets_their_arguments() {
     }
 }
 
+/// The flags that .ci/image compiles with, next to this Dockerfile. The error is what it prints.
+fn flags(name: &str, dockerfile: &str) -> Result<String, String> {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = fs::remove_dir_all(&folder);
+    for file in [".ci/image", ".ci/shared.py"] {
+        copy(&root().join(file), &folder.join(file));
+    }
+    fs::write(folder.join("Dockerfile"), dockerfile).unwrap();
+    let script = "import runpy; print(runpy.run_path('.ci/image')['flags']())";
+    let mut python = Command::new("python3");
+    python.args(["-c", script]).env("PYTHONPATH", ".ci").env("CARGO_HOME", "/home/of/crates");
+    let output = python.current_dir(folder).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
+}
+
+#[test]
+fn the_image_is_compiled_with_the_flags_of_the_dockerfile_and_without_folder_names_of_the_machine() {
+    let dockerfile = fs::read_to_string(root().join("Dockerfile")).unwrap();
+    let found = flags("flags", &dockerfile).unwrap();
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("flags");
+    for flag in [
+        "-C target-feature=+crt-static".to_owned(),
+        format!("--remap-path-prefix={}=.", folder.display()),
+        "--remap-path-prefix=/home/of/crates=cargo".to_owned(),
+    ] {
+        assert!(found.contains(&flag), "{flag}: {found}");
+    }
+    let error = flags("no-flags", "FROM scratch\n").unwrap_err();
+    assert!(error.contains("does not set RUSTFLAGS"), "{error}");
+    for folder in ["/build", "/usr/local/cargo"] {
+        let error = flags("no-remap", &dockerfile.replace(&format!("={folder}="), "=/other=")).unwrap_err();
+        assert!(error.contains(&format!("do not remap {folder}:")), "{error}");
+    }
+}
+
 /// The number of an architecture in an ELF header.
 const MACHINES: [(&str, u16); 2] = [("amd64", 62), ("arm64", 183)];
 

@@ -32,7 +32,7 @@ pub fn wake_at(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Timestamp> 
             let Some(Outcome::Wait(obstacle)) = snapshot.plan else { return journal.memory.deadline };
             let deadline = journal.memory.deadline.filter(|_| !obstacle.reason.has_no_deadline());
             let round = option_retry::next_round(journal, snapshot).filter(|t| *t > snapshot.now);
-            deadline.into_iter().chain(obstacle.until).chain(round).min()
+            deadline.into_iter().chain(gate_opens(snapshot)).chain(round).min()
         }
         State::BackingOff { until } => Some(*until),
         State::Provisioning | State::WaitingReady => {
