@@ -14,7 +14,7 @@ impl Process {
     /// Starts the binary in `SETU_BIN` on the cluster of a kubeconfig.
     pub fn start(kubeconfig: &Path, id: &str) -> Self {
         let binary = std::env::var_os("SETU_BIN").map(PathBuf::from);
-        let binary = binary.expect("SETU_BIN names no binary: run `just bench-big`");
+        let binary = binary.unwrap_or_else(|| panic!("SETU_BIN names no binary: run `just bench-big`"));
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let metrics = free.local_addr().unwrap().port();
         drop(free);

@@ -437,6 +437,42 @@ fn the_first_of_our_checks_by_name_provides_nodes_as_in_the_controller() {
     assert!(table.contains("check b,") && table.contains("from NodePool gpu-nodepool"), "{table}");
 }
 
+#[test]
+fn a_queue_with_kueues_own_check_is_planned_for_its_provisioning_request() {
+    let [pools, flavors, job] = ["nodepools.yaml", "flavors.yaml", "job.yaml"].map(example);
+    let listed = std::fs::read_to_string(&flavors).unwrap().replace("karpenter-provision", "provisioning");
+    let queue = Scratch::new("by-request", &listed);
+    let check = format!("{}/examples/provisioning-requests/check.yaml", env!("CARGO_MANIFEST_DIR"));
+    let files = |queue: &Scratch, check: &str, more: &[&str]| {
+        let files = ["-f", &pools, "-f", queue.path(), "-f", check, "-f", &job].map(str::to_owned);
+        let all: Vec<String> = files.into_iter().chain(more.iter().map(|word| (*word).to_owned())).collect();
+        let policy = "checks: {provisioning: {gates: {budget: {maxNodes: 7}}}}";
+        planned("by-request-policy", policy, &all.iter().map(String::as_str).collect::<Vec<_>>(), &[])
+    };
+    for named in [&[][..], &["--check", "provisioning"][..]] {
+        let table = printed(&files(&queue, &check, named));
+        for words in [
+            "Workload  default/four-gpus, check provisioning,",
+            "1 node of 7 in the budget",
+            "check provisioning is Kueue's own: its ProvisioningRequestConfig must name class atomic.setu.kueue.x-k8s.io",
+            "the nodes get no taint: their ResourceFlavors have no toleration for setu.kueue.x-k8s.io/gang",
+        ] {
+            assert!(table.contains(words), "{words}: {table}");
+        }
+    }
+    let toleration =
+        "spec:\n  tolerations: [{key: setu.kueue.x-k8s.io/gang, operator: Exists}]\n  nodeLabels:";
+    let tolerant = Scratch::new("tolerant", &listed.replace("spec:\n  nodeLabels:", toleration));
+    let table = printed(&files(&tolerant, &check, &[]));
+    assert!(!table.contains("get no taint"), "{table}");
+    let config = std::fs::read_to_string(&check).unwrap();
+    let another = "best-effort-atomic-scale-up.autoscaling.x-k8s.io";
+    let other = Scratch::new("class", &config.replace("atomic.setu.kueue.x-k8s.io", another));
+    let output = files(&queue, other.path(), &["--check", "provisioning"]);
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(message.contains(&format!("of class {another}, and Setu answers only")), "{message}");
+}
+
 /// Plans an example of a framework with the queues and NodePools of all examples.
 fn framework(file: &str) -> Output {
     on_setup(&format!("{}/examples/frameworks/{file}.yaml", env!("CARGO_MANIFEST_DIR")))

@@ -849,6 +849,38 @@ fn replacements_count_towards_the_guards() {
 }
 
 #[test]
+fn a_replacement_that_the_api_server_refuses_is_reported_and_created_again_after_a_wait() {
+    let text = played("defaults: {retry: {inCheck: {base: 30s}}}", async |stage| {
+        let _setu = stage.start();
+        stage.submit("train", 2, "1h");
+        stage.until("it runs", |s| s.is_admitted("train")).await;
+        tokio::time::sleep(Duration::from_mins(2)).await;
+        stage.cluster.denials.begin(Denial::Creates);
+        let lost = stage.admin.list(&kinds::NODE_CLAIM)[0]["metadata"]["name"].clone();
+        stage.admin.delete(&kinds::NODE_CLAIM, "", lost.as_str().unwrap(), Preconditions::default()).unwrap();
+        let note = |s: &Stage| {
+            let events = s.admin.list(&kinds::EVENT);
+            events.iter().find(|e| e["reason"] == "NodeClaimRefused").map(|e| e["note"].to_string())
+        };
+        stage.until("an Event", |s| note(s).is_some()).await;
+        let note = note(stage).unwrap();
+        assert!(note.contains("the API server refused a NodeClaim"), "{note}");
+        tokio::time::sleep(Duration::from_secs(100)).await;
+        assert_eq!(stage.admin.list(&kinds::NODE_CLAIM).len(), 1);
+        stage.cluster.denials.end();
+        let since = stage.cluster.clock.now();
+        stage.until("it is replaced", |s| s.admin.list(&kinds::NODE_CLAIM).len() == 2).await;
+        assert!(stage.cluster.clock.now().duration_since(since).as_secs() <= 31);
+    });
+    let creates: u64 = series(&text, "setu_api_requests_total")
+        .into_iter()
+        .filter(|(labels, _)| labels.contains("post") && labels.contains("nodeclaims"))
+        .map(|(_, count)| count)
+        .sum();
+    assert!((5..14).contains(&creates), "two at first, and one whenever it is reconciled: {creates}");
+}
+
+#[test]
 fn a_gang_over_the_cost_limit_of_its_local_queue_continues_as_soon_as_nodes_go() {
     let policy = "guards: {perLocalQueue: {maxHourlyCost: \"5\"}}\n\
                   defaults: {gates: {budget: {prices: {g5.4xlarge: {on-demand: \"2\"}}}}}";

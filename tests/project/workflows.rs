@@ -110,7 +110,7 @@ fn inspect(folder: &Path, environment: &[(&str, &str)], arguments: &[&str]) -> (
 }
 
 /// A fake of .ci/image. Its binary contains the value of `NAMES`.
-const BUILD: &str = r##"
+const BUILD: &str = r#"
 [ "$*" = ".ci/image --only host --no-archive" ] || exit 3
 binary=$PWD/target/of-some-machine/release/setu
 mkdir -p "$(dirname "$binary")"
@@ -120,7 +120,7 @@ mkdir -p "$(dirname "$binary")"
 } > "$binary"
 chmod +x "$binary"
 echo "$binary"
-"##;
+"#;
 
 #[test]
 fn the_inspection_of_the_static_binary_finds_folder_names_and_unreproducible_builds() {

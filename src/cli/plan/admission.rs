@@ -8,8 +8,9 @@ use crate::api::pod::ResourceList;
 use crate::api::quantity::Amount;
 use crate::api::queue::{FlavorQuotas, ResourceGroup, ResourceQuota};
 use crate::api::workload::{Admission, PodSet, PodSetAssignment, WorkloadStatus};
-use crate::api::{ClusterQueue, ResourceFlavor, Workload};
+use crate::api::{AdmissionCheck, ClusterQueue, FrontEnd, ResourceFlavor, Workload};
 use crate::cli::CliError;
+use crate::gang::workload::request::name_as_workload;
 use crate::names;
 use crate::plan::demand;
 use crate::plan::devices::asked::templates_of;
@@ -21,6 +22,9 @@ use std::sync::Arc;
 
 /// The admitted Workload to plan for.
 pub struct Admitted {
+    /// Its namespace and name.
+    pub title: String,
+    /// For a check that ProvisioningRequests answer, as the mirror of the first request.
     pub workload: Workload,
     pub check: String,
     /// All checks of the queue that are Setu's, and the check that is planned for; sorted.
@@ -34,6 +38,18 @@ pub struct Admitted {
 }
 
 impl Admitted {
+    /// A note if the nodes come by a ProvisioningRequest.
+    pub fn by_request(&self) -> Option<String> {
+        let is_request = self.workload.front_end() == FrontEnd::ProvisioningRequest;
+        is_request.then(|| {
+            format!(
+                "check {} is Kueue's own: its ProvisioningRequestConfig must name class {}",
+                self.check,
+                names::REQUEST_CLASS
+            )
+        })
+    }
+
     /// Notes on the pod sets of which Kueue would not admit all pods.
     pub fn fewer(&self) -> Vec<String> {
         let note = |set: &PodSet| {
@@ -82,11 +98,20 @@ pub fn admit(
         workload.status.get_or_insert_with(WorkloadStatus::default).admission = Some(admission);
     }
     let mut our_checks = our_checks(objects, &queue, check, controller_name);
-    let check = check.map_or_else(|| check_of(&our_checks, &queue, &workload), str::to_owned);
+    let metadata = &workload.metadata;
+    let name = metadata.name.clone().unwrap_or_default();
+    let title = format!("{}/{name}", metadata.namespace.as_deref().unwrap_or_default());
+    let by_request = by_request(objects, &queue, check, &our_checks)?;
+    if let Some(check) = &by_request {
+        workload.metadata.name = Some(name_as_workload(&format!("{name}-{check}-1")));
+    }
+    let check =
+        by_request.or(check.map(str::to_owned)).unwrap_or_else(|| check_of(&our_checks, &queue, &workload));
     our_checks.push(check.clone());
     our_checks.sort();
     our_checks.dedup();
-    Ok(Admitted { workload, check, our_checks, queue, flavors, queue_is_made_up: found.is_none(), is_guess })
+    let queue_is_made_up = found.is_none();
+    Ok(Admitted { title, workload, check, our_checks, queue, flavors, queue_is_made_up, is_guess })
 }
 
 /// The ClusterQueue of the admission or of the LocalQueue, or the only one.
@@ -137,6 +162,40 @@ fn our_checks(
     let mut ours = if known.is_empty() && named.is_none() { with(None) } else { known };
     ours.sort();
     ours
+}
+
+/// The check of Kueue's own that ProvisioningRequests answer, if it is named, or if the queue has none of Setu's.
+fn by_request(
+    objects: &Objects,
+    queue: &ClusterQueue,
+    named: Option<&str>,
+    our_checks: &[String],
+) -> Result<Option<String>, CliError> {
+    let rules = queue.spec.admission_checks_strategy.iter().flat_map(|s| &s.admission_checks);
+    let of_queue: Vec<&str> = rules.map(|rule| rule.name.as_str()).collect();
+    let is_meant = |check: &AdmissionCheck| match (check.metadata.name.as_deref(), named) {
+        (Some(name), Some(named)) => name == named,
+        (Some(name), None) => our_checks.is_empty() && of_queue.contains(&name),
+        (None, _) => false,
+    };
+    let mut found: Vec<&AdmissionCheck> = objects
+        .checks
+        .iter()
+        .map(|check| &**check)
+        .filter(|check| check.is_by_request() && is_meant(check))
+        .collect();
+    found.sort_by_key(|check| &check.metadata.name);
+    let class = |check: &AdmissionCheck| objects.request_class_of(check);
+    if let (Some(named), [check]) = (named, &*found)
+        && let Some(other) = class(check).filter(|class| *class != names::REQUEST_CLASS)
+    {
+        return Err(CliError::Invalid(format!(
+            "check {named} asks for ProvisioningRequests of class {other}, and Setu answers only {}",
+            names::REQUEST_CLASS
+        )));
+    }
+    let is_ours = |check: &&&AdmissionCheck| class(check).is_none_or(|class| class == names::REQUEST_CLASS);
+    Ok(found.iter().find(is_ours).and_then(|check| check.metadata.name.clone()))
 }
 
 /// The first of these checks, by name, that covers a flavor of the Workload.

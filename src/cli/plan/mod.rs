@@ -102,6 +102,7 @@ impl Args {
         } else {
             let options = plan::option_reports(&cluster, &request).unwrap_or_default();
             let mut view = show::View::new(&admitted, cluster.prices(&policy), &outcome, &options);
+            view.add_notes(admitted.by_request());
             view.add_notes(admitted.fewer());
             view.add_notes(otherwise(&cluster, &request, &outcome));
             view.add_notes(oversized(&policy.shapes).iter().map(ToString::to_string));
@@ -136,7 +137,8 @@ impl Args {
 
 /// The policy that counts for the Workload, with its own overrides.
 fn policy_of(admitted: &Admitted, objects: &Objects, settings: &Settings) -> Result<Policy, CliError> {
-    let parameters = objects.parameters_of(&admitted.check)?;
+    let has_own_checks = admitted.workload.front_end().has_own_checks();
+    let parameters = if has_own_checks { objects.parameters_of(&admitted.check)? } else { None };
     let policy = settings.policy(&admitted.check, parameters.as_ref());
     super::usable(&admitted.check, &policy)?;
     let annotations = admitted.workload.metadata.annotations.clone().unwrap_or_default();

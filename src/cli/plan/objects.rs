@@ -54,6 +54,8 @@ pub struct Objects {
     volume_claims: Vec<Arc<PersistentVolumeClaim>>,
     /// ResourceClaimTemplates of the files.
     claim_templates: Vec<Arc<ResourceClaimTemplate>>,
+    /// ProvisioningRequestConfigs of the files, which checks of Kueue's own name.
+    request_configs: Vec<Value>,
     /// Training runtimes of the files, which TrainJobs name.
     runtimes: Vec<Value>,
     /// Objects of the cluster that the Workload's pods depend on, and cluster-scoped objects of the files.
@@ -99,6 +101,10 @@ impl Objects {
             "LimitRange" => push(&mut self.limit_ranges, &value),
             "PersistentVolumeClaim" => push(&mut self.volume_claims, &value),
             "ResourceClaimTemplate" => push(&mut self.claim_templates, &value),
+            "ProvisioningRequestConfig" => {
+                self.request_configs.push(value);
+                Ok(())
+            }
             "PersistentVolume" => note(&mut self.storage.volumes, value),
             "StorageClass" => note(&mut self.storage.classes, value),
             "Namespace" => push(&mut self.namespaces, &value),
@@ -160,6 +166,13 @@ impl Objects {
         let object = object.ok_or_else(|| refused("which were not found; give them with -f".to_owned()))?;
         let read = parameters::read(object);
         read.map(Some).map_err(|fault| refused(format!("which cannot be used: {fault}")))
+    }
+
+    /// The class of the ProvisioningRequests that answer a check of Kueue's own, if its ProvisioningRequestConfig is in the files.
+    pub fn request_class_of(&self, check: &AdmissionCheck) -> Option<&str> {
+        let name = &check.spec.parameters.as_ref()?.name;
+        let config = self.request_configs.iter().find(|config| text(config, "/metadata/name") == name)?;
+        Some(text(config, "/spec/provisioningClassName"))
     }
 
     /// The LimitRanges of a namespace. One without a namespace counts for each.

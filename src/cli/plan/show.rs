@@ -97,15 +97,10 @@ impl View {
     /// Builds the view.
     pub fn new(admitted: &Admitted, prices: Prices<'_>, outcome: &Outcome, options: &[OptionReport]) -> Self {
         let plan = outcome.plan();
-        let metadata = &admitted.workload.metadata;
         let nearest = || options.iter().find(|w| w.plan.is_ok()).map_or(&[][..], |w| &w.reports);
         let is_chosen = |n: usize| plan.is_some_and(|p| usize::try_from(p.option_index) == Ok(n));
         Self {
-            workload: format!(
-                "{}/{}",
-                metadata.namespace.as_deref().unwrap_or_default(),
-                metadata.name.as_deref().unwrap_or_default()
-            ),
+            workload: admitted.title.clone(),
             check: admitted.check.clone(),
             cluster_queue: admitted.queue.metadata.name.clone().unwrap_or_default(),
             flavors: flavors(admitted),

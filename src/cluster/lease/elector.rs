@@ -145,9 +145,8 @@ impl Elector {
                 if self.write(now).await {
                     return timing.retry;
                 }
-                let until = self.term_ends();
                 let pause = self.spread(timing.retry / 2);
-                match until {
+                match self.term_ends() {
                     Some(until) if until <= Instant::now() => {
                         self.lose(Lost::Expired);
                         pause
@@ -323,11 +322,12 @@ impl Elector {
         self.term_ends().is_some_and(|until| Instant::now() < until)
     }
 
-    /// `before` is when the lease was last renewed. A term that continues keeps its `after`.
+    /// `before` is when the lease was last renewed. A lapsed term counts as won again: the controllers had stopped.
     fn lead_until(&self, until: Instant, before: Option<Timestamp>) {
         let won = self.term.send_if_modified(|term| {
-            let after = term.map_or(before, |term| term.after);
-            term.replace(Term { until, after }).is_none()
+            let current = term.filter(|term| Instant::now() < term.until);
+            *term = Some(Term { until, after: current.map_or(before, |term| term.after) });
+            current.is_none()
         });
         if won {
             tracing::info!(lease = self.name, identity = self.settings.identity, "became leader");

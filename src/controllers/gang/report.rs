@@ -99,7 +99,8 @@ impl Gang<'_> {
         let (journal, registry) = (self.journal(), &self.scope.context.of_gangs.registry);
         let text = message::check_message(journal, snapshot);
         let unbound = || snapshot.forecast.unbound.map(notice::of_unbound);
-        if let Some(notice) = notice::of_wait(journal, snapshot, &text).or_else(unbound)
+        let refused = notice::of_refused(journal, snapshot);
+        if let Some(notice) = refused.or_else(|| notice::of_wait(journal, snapshot, &text)).or_else(unbound)
             && registry.is_new_wait(&self.scope.id, journal.seq, &notice.topic)
         {
             self.scope.publish(workload, journal.seq, snapshot.now, &notice);

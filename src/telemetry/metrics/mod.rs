@@ -22,7 +22,7 @@ pub use replica::{
 };
 
 use catalog::MetricKind;
-use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
+use metrics::{describe_counter, describe_gauge, describe_histogram};
 use metrics_exporter_prometheus::{
     BuildError, Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
 };
@@ -56,9 +56,9 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
 pub fn describe() {
     for metric in catalog::ALL {
         match metric.kind {
-            MetricKind::Counter => describe_counter!(metric.name, Unit::Count, metric.help),
-            MetricKind::Gauge => describe_gauge!(metric.name, Unit::Count, metric.help),
-            MetricKind::Histogram(_) => describe_histogram!(metric.name, Unit::Seconds, metric.help),
+            MetricKind::Counter => describe_counter!(metric.name, metric.help),
+            MetricKind::Gauge => describe_gauge!(metric.name, metric.help),
+            MetricKind::Histogram(_) => describe_histogram!(metric.name, metric.help),
         }
     }
 }

@@ -6,13 +6,15 @@
 use crate::api::node_claim::Requirement;
 use crate::names;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// The values that one label key may have.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Values {
     /// Whether `listed` is excluded instead of allowed.
     complement: bool,
-    listed: BTreeSet<String>,
+    /// Shared, because a tenant can list any number, and each draft of a NodeClaim has a copy.
+    listed: Arc<BTreeSet<String>>,
     /// Greater than.
     above: Option<i64>,
     /// Less than.
@@ -139,12 +141,12 @@ pub fn is_label_value(value: &str) -> bool {
 impl Values {
     /// Exactly one value.
     pub fn one(value: &str) -> Self {
-        Self { listed: [value.to_owned()].into(), ..Self::default() }
+        Self { listed: Arc::new([value.to_owned()].into()), ..Self::default() }
     }
 
     /// One of these values.
     pub fn of(values: &[String]) -> Self {
-        Self { listed: values.iter().cloned().collect(), ..Self::default() }
+        Self { listed: Arc::new(values.iter().cloned().collect()), ..Self::default() }
     }
 
     /// Any value, but the label must exist.
@@ -154,12 +156,12 @@ impl Values {
 
     /// Any value, or no label.
     pub fn any_or_none() -> Self {
-        Self { listed: [NO_VALUE.to_owned()].into(), ..Self::any() }
+        Self { listed: Arc::new([NO_VALUE.to_owned()].into()), ..Self::any() }
     }
 
     /// Parses an operator and its values. `None` if the operator is unknown or its number is missing.
     pub fn read(operator: &str, values: &[String], min_values: Option<i32>) -> Option<Self> {
-        let set = || values.iter().cloned().collect::<BTreeSet<_>>();
+        let set = || Arc::new(values.iter().cloned().collect());
         let number = || values.first().and_then(|v| v.parse::<i64>().ok());
         let mut read = match operator {
             "In" => Self { listed: set(), ..Self::default() },
@@ -178,7 +180,7 @@ impl Values {
 
     /// The allowed values, if they are listed.
     pub fn listed(&self) -> Option<&BTreeSet<String>> {
-        (!self.complement).then_some(&self.listed)
+        (!self.complement).then(|| &*self.listed)
     }
 
     /// The minimum number of distinct values to choose from.
@@ -207,16 +209,16 @@ impl Values {
         };
         let at_least = self.at_least.max(other.at_least);
         let present = self.present || other.present;
-        let bounded = Self { complement: true, listed: BTreeSet::new(), above, below, at_least, present };
+        let bounded = Self { complement: true, listed: Arc::default(), above, below, at_least, present };
         if self.complement && other.complement {
-            return Self { listed: &self.listed | &other.listed, ..bounded };
+            return Self { listed: Arc::new(&*self.listed | &*other.listed), ..bounded };
         }
         let (named, rest) = if self.complement { (other, self) } else { (self, other) };
         let values: BTreeSet<String> =
             named.listed.iter().filter(|v| rest.allows(v) && bounded.allows(v)).cloned().collect();
         // A label that has one of the listed values exists.
         let present = present && values.is_empty();
-        Self { complement: false, listed: values, above: None, below: None, at_least, present }
+        Self { complement: false, listed: Arc::new(values), above: None, below: None, at_least, present }
     }
 
     /// Whether a node without the label satisfies it, as `NotIn` and `DoesNotExist` do.

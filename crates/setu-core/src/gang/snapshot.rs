@@ -3,6 +3,7 @@
 //! Rule: data only; [`observe`](crate::gang::observe) interprets it.
 
 pub mod claims;
+mod deadlines;
 pub mod expectation;
 pub mod foreign_pods;
 pub mod health;
@@ -10,7 +11,6 @@ pub mod loss;
 pub mod observed;
 pub mod phase;
 pub mod pod_list;
-mod reboot;
 pub mod resource_slices;
 pub mod slot;
 pub mod unbound;
@@ -20,9 +20,9 @@ use crate::api::Workload;
 use crate::api::workload::Verdict;
 use crate::gang::identity::GangIdentity;
 use crate::gang::statechart::journal::Journal;
+use crate::gang::statechart::judged_by::JudgedBy;
 use crate::gang::statechart::reservation::Reservation;
 use crate::gang::statechart::rules::Eviction;
-use crate::gang::statechart::terms::JudgedBy;
 use crate::plan::Outcome;
 use crate::policy::Policy;
 use claims::ClaimView;

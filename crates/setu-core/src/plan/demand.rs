@@ -186,7 +186,7 @@ pub fn pinned(queue: Option<&ClusterQueue>, request: &PlanRequest<'_>) -> Vec<St
 
 /// Pods of the whole Workload that need a place.
 pub fn pods_of(workload: &Workload) -> u32 {
-    workload.spec.pod_sets.iter().map(|pod_set| pods(workload, pod_set)).sum()
+    workload.spec.pod_sets.iter().map(|pod_set| pods(workload, pod_set)).fold(0, u32::saturating_add)
 }
 
 /// The Workload as it was when its quota was granted: before any of its pods finished, or an elastic Job gave any up.

@@ -205,7 +205,7 @@ pub fn option_reports(
     let needs = Needs::of(cluster, request)?;
     let option_report = |option: ProvisioningOption| {
         let plan = nodes(cluster, request, &needs, &option).map(|plan| priced(cluster, request, plan));
-        let reports = plan.as_ref().map(|plan| gates::ask(cluster, request, plan)).unwrap_or_default();
+        let reports = plan.as_ref().map(|plan| gates::reports_of(cluster, request, plan)).unwrap_or_default();
         let shortage = plan.as_ref().ok().and_then(|plan| tried::shortage(cluster, plan));
         let shortage = shortage.map(|shortage| shortage.words);
         OptionReport { name: option.name, plan, reports, passed_over: option.passed_over, shortage }
@@ -224,8 +224,10 @@ fn gated(
     needs.topology.allows_staying(&plan, cluster.staying)?;
     let plan = priced(cluster, request, plan.keeping(cluster.staying));
     match request.selection {
-        OptionSelection::Accepted { .. } | OptionSelection::Like(_) => gates::stands(cluster, request, plan),
-        OptionSelection::From(_) => gates::pass(cluster, request, plan),
+        OptionSelection::Accepted { .. } | OptionSelection::Like(_) => {
+            gates::require_ready_pools(cluster, request, plan)
+        }
+        OptionSelection::From(_) => gates::require_open(cluster, request, plan),
     }
 }
 
@@ -241,7 +243,8 @@ fn nodes(
     needs: &Needs<'_>,
     option: &ProvisioningOption,
 ) -> Result<Plan, Obstacle> {
-    let portions = option.portions.as_deref().map_err(Clone::clone)?;
+    let arrangement = option.arrangement.as_ref().map_err(Clone::clone)?;
+    let portions = needs.topology.portions(&needs.demand, arrangement)?;
     let (demand, drafts): (Vec<_>, Vec<_>) =
         portions.iter().filter_map(|portion| portion.of(&needs.demand)).unzip();
     let plan = slots::plan(cluster, request, &demand, &drafts).map_err(|o| option.with_passed_over(o))?;

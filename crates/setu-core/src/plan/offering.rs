@@ -73,7 +73,10 @@ impl Offering {
             Some(values.iter().cloned().collect())
         };
         let or_any = |key: &str| listed(key).unwrap_or_else(|| vec![ANY.to_owned()]);
-        let (zones, capacity_types) = (or_any(names::ZONE), or_any(names::CAPACITY_TYPE));
+        let (mut zones, mut capacity_types) = (or_any(names::ZONE), or_any(names::CAPACITY_TYPE));
+        // A tenant can name any number of values.
+        capacity_types.truncate(MOST);
+        zones.truncate((MOST / capacity_types.len().max(1)).max(1));
         let pool = || vec![(What::NodePool(node_pool.to_owned()), machine(&requirements))];
         let few = |types: &Vec<String>| types.len() * zones.len() * capacity_types.len() <= MOST;
         let types = listed(names::INSTANCE_TYPE).filter(few);

@@ -29,7 +29,7 @@ use bounds::Ceiling;
 use fit::Shortfall;
 use k8s_openapi::api::core::v1::Taint;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use made::Made;
+use made::{Made, require_possible};
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -154,7 +154,7 @@ impl Site<'_> {
             let types = if *others { Vec::new() } else { apart::fitting(&set.each, self.to_be_had(holding)) };
             let all_listed = listed && types.len() == shapes.len() && !self.asks_choice();
             let types = if all_listed { Vec::new() } else { types };
-            slots.extend(self.alike((pods, set.pods), &types, shape, notes)?);
+            self.add((pods, set.pods), &types, shape, &mut slots, notes)?;
         }
         Ok(slots)
     }
@@ -201,7 +201,7 @@ impl Site<'_> {
         for batch in alone {
             let pods = self.family.sets.get(batch).map_or(0, |set| set.pods);
             let shares = self.shares(|n| u32::from(n == batch));
-            slots.extend(self.alike((shares, pods), &[], None, notes)?);
+            self.add((shares, pods), &[], None, &mut slots, notes)?;
         }
         Ok(slots)
     }
@@ -229,7 +229,7 @@ impl Site<'_> {
             let holding = shapes.iter().zip(kinds).filter(|(_, kind)| holds(kind)).map(|(shape, _)| shape);
             let types = apart::fitting(&content, holding.collect());
             let pods = self.shares(|n| node.pods.get(n).copied().unwrap_or(0));
-            slots.extend(self.alike((pods, node.nodes), &types, shapes.get(node.kind), notes)?);
+            self.add((pods, node.nodes), &types, shapes.get(node.kind), &mut slots, notes)?;
         }
         Ok(slots)
     }
@@ -287,7 +287,7 @@ impl Site<'_> {
         let mut slots = Vec::new();
         for node in &filled {
             let pods = self.shares(|n| node.pods.get(n).copied().unwrap_or(0));
-            slots.extend(self.alike((pods, node.nodes), &[], None, notes)?);
+            self.add((pods, node.nodes), &[], None, &mut slots, notes)?;
         }
         Ok(slots)
     }
@@ -315,14 +315,16 @@ impl Site<'_> {
         NodeKind { room: shape.room(&self.daemons), price, has_accelerator: shape.has_accelerator() }
     }
 
-    /// `count` nodes with these pods on each, of one of these types if any are given.
-    fn alike(
+    /// Adds `count` nodes with these pods on each, of one of these types if any are given.
+    fn add(
         &self,
         (pods, count): (Vec<PodShare>, u32),
         types: &[String],
         shape: Option<&Arc<Shape>>,
+        slots: &mut Vec<Slot>,
         notes: &mut Vec<String>,
-    ) -> Result<Vec<Slot>, Obstacle> {
+    ) -> Result<(), Obstacle> {
+        require_possible(slots.len(), count)?;
         let mut requests = self.daemons.clone();
         for share in &pods {
             if let Some(set) = self.family.sets.iter().find(|set| set.pod_set.name == share.pod_set) {
@@ -347,7 +349,8 @@ impl Site<'_> {
             most: Arc::clone(&most),
             domain_keys: Arc::default(),
         };
-        Ok((0..count).map(slot).collect())
+        slots.extend((0..count).map(slot));
+        Ok(())
     }
 
     fn too_large_for_all(&self) -> Obstacle {
@@ -690,6 +693,26 @@ mod tests {
                 "each pod gets a node of its own: NodePool gpu lists no instance types, so it is not known whether the stated shapes are among them; list node.kubernetes.io/instance-type in NodePool or tier"
             ]
         );
+    }
+
+    #[test]
+    fn a_gang_of_more_nodes_than_any_can_have_is_refused_before_its_slots_take_memory() {
+        let shapes =
+            json!([{"instanceType": "big", "allocatable": {"cpu": 110, "nvidia.com/gpu": 110, "pods": 110}}]);
+        for mode in [PackingMode::PerPod, PackingMode::Fill, PackingMode::Auto] {
+            for sets in
+                [vec![pod_set("main", i32::MAX)], vec![pod_set("a", i32::MAX), pod_set("b", i32::MAX)]]
+            {
+                let mut world = filled(&sets, &["big"], &shapes);
+                world.policy.packing = mode;
+                let (reason, message) = world.obstacle();
+                assert_eq!(reason, ObstacleReason::TooManyNodes, "{mode:?}: {message}");
+                assert!(message.contains("more than the 16384 nodes that any gang can have"), "{message}");
+            }
+        }
+        let mut many = filled(&[pod_set("a", 9_000), pod_set("b", 9_000)], &["big"], &shapes);
+        many.policy.packing = PackingMode::PerPod;
+        assert_eq!(many.obstacle().0, ObstacleReason::TooManyNodes, "the sum of two pod sets counts");
     }
 
     #[test]

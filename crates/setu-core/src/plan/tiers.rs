@@ -8,7 +8,7 @@ use super::claim::Draft;
 use super::demand::PodSetDemand;
 use super::passed_over::{self, PassedOver};
 use super::pools::{self, Candidates};
-use super::topology::{Portion, Topology};
+use super::topology::{self, Arrangement, Topology};
 use super::{Cluster, Obstacle, ObstacleReason, PlanRequest};
 use crate::api::parameters::{CapacityType, ColocationMode, Tier};
 use crate::names;
@@ -25,8 +25,8 @@ pub struct ProvisioningOption {
     pub tier: u32,
     /// For display: tier, capacity type, NodePool and domain, each only if there is a choice.
     pub name: String,
-    /// The pods with the drafts of their nodes, or why the option is not possible.
-    pub portions: Result<Vec<Portion>, Obstacle>,
+    /// Where its pods go, or why the option is not possible.
+    pub arrangement: Result<Arrangement, Obstacle>,
     /// Its NodePools.
     pub pools: BTreeSet<String>,
     /// NodePools of the tier that are not eligible.
@@ -107,12 +107,12 @@ impl TierOptions<'_> {
             let shown = if several { joined(&pools) } else { String::new() };
             for (domain, drafts) in colocated(colocation, self.cluster.settled, drafts) {
                 let arranged = match drafts {
-                    Ok(drafts) => self.topology.arrange(self.demand, &drafts),
+                    Ok(drafts) => self.topology.arrangements(self.demand, drafts),
                     Err(obstacle) => vec![(String::new(), Err(obstacle))],
                 };
-                for (domains, portions) in arranged {
+                for (domains, arrangement) in arranged {
                     let name = [self.tier.name.as_str(), kind, &shown, &domain, &domains];
-                    let option = self.option(&name, pools.clone(), portions);
+                    let option = self.option(&name, pools.clone(), arrangement);
                     all.push(ProvisioningOption { has_spare, ..option });
                 }
             }
@@ -124,11 +124,11 @@ impl TierOptions<'_> {
         &self,
         name: &[&str],
         pools: BTreeSet<String>,
-        portions: Result<Vec<Portion>, Obstacle>,
+        arrangement: Result<Arrangement, Obstacle>,
     ) -> ProvisioningOption {
         let name = name.iter().copied().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ");
         let passed_over = Vec::new();
-        ProvisioningOption { tier: self.index, name, portions, pools, passed_over, has_spare: false }
+        ProvisioningOption { tier: self.index, name, arrangement, pools, passed_over, has_spare: false }
     }
 }
 
@@ -251,30 +251,36 @@ fn colocated(
     let open = |value: &&String| !required || settled.is_none_or(|settled| settled == *value);
     let mut values: Vec<&String> = common.iter().flatten().filter(open).collect();
     values.sort_by_key(|value| settled != Some(value.as_str()));
+    values.truncate(topology::MOST);
     let mut all: Vec<_> = values
         .into_iter()
         .map(|value| (value.clone(), drafts.iter().map(|d| d.held_to(key, value, "colocation")).collect()))
         .collect();
-    match (mode, common) {
-        (ColocationMode::Required, Some(_)) if !all.is_empty() => {}
-        (ColocationMode::Required, common) => {
-            let pools: BTreeSet<&str> = drafts.iter().map(|d| d.node_pool.as_str()).collect();
-            let pools = pools.into_iter().collect::<Vec<_>>().join(" and ");
-            let why = if let (Some(settled), Some(_)) = (settled, &common) {
-                format!("leave out {key} {settled}, where the nodes are that the gang has already")
-            } else if common.is_some() {
-                format!("have no value of {key} in common")
-            } else {
-                format!(
-                    "do not say which values of {key} their nodes can have; list them in spec.template.spec.requirements"
-                )
-            };
-            let message = format!(
-                "all nodes must share {key}, but what NodePool {pools} offers and the pods ask for {why}"
-            );
+    let why = if let (Some(settled), Some(_)) = (settled, &common) {
+        format!("leave out {key} {settled}, where the nodes are that the gang has already")
+    } else if common.is_some() {
+        format!("have no value of {key} in common")
+    } else {
+        format!(
+            "do not say which values of {key} their nodes can have; list them in spec.template.spec.requirements"
+        )
+    };
+    let pools: BTreeSet<String> = drafts.iter().map(|d| d.node_pool.clone()).collect();
+    let why = format!("what NodePool {} offers and the pods ask for {why}", joined(&pools));
+    match mode {
+        ColocationMode::Required if all.is_empty() => {
+            let message = format!("all nodes must share {key}, but {why}");
             all.push((String::new(), Err(Obstacle::new(ObstacleReason::RequirementsClash, message))));
         }
-        (ColocationMode::Preferred | ColocationMode::None, _) => all.push((String::new(), Ok(drafts))),
+        ColocationMode::Preferred if all.is_empty() => {
+            let mut drafts = drafts;
+            if let Some(draft) = drafts.first_mut() {
+                draft.notes.push(format!("the nodes may have different values of {key}: {why}"));
+            }
+            all.push((String::new(), Ok(drafts)));
+        }
+        ColocationMode::Required => {}
+        ColocationMode::Preferred | ColocationMode::None => all.push((String::new(), Ok(drafts))),
     }
     all
 }
@@ -782,6 +788,11 @@ mod tests {
         let (reason, message) = world.obstacle();
         assert_eq!(reason, ObstacleReason::RequirementsClash);
         assert!(message.contains("list them in spec.template.spec.requirements"), "{message}");
+        let mut preferred = together(ColocationMode::Preferred);
+        preferred.policy.colocation.as_mut().unwrap().topology_key = rack.into();
+        let notes = preferred.provisioned().notes;
+        let note = "the nodes may have different values of example.com/rack: what NodePool gpu offers";
+        assert!(notes.iter().any(|one| one.starts_with(note)), "{notes:?}");
         let racks = json!({"spec": {"template": {"spec": {"requirements":
             [{"key": rack, "operator": "In", "values": ["r1", "r2"]}]}}}});
         world.objects.node_pools = vec![pool("gpu", &racks)];

@@ -16,9 +16,12 @@ use crate::api::NodeClaim;
 use crate::api::requirements::{Values, normalized};
 use crate::names;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-/// Most domains that are tried one by one.
-const MOST: usize = 64;
+/// Most domains that are tried one by one, or that pods are spread over. A tenant can name any number of values.
+pub(super) const MOST: usize = 64;
+/// Most pods that each get a domain of their own.
+const MOST_APART: usize = 256;
 
 /// Some pods of a pod set, and what their nodes must be.
 #[derive(Clone, Debug)]
@@ -128,33 +131,51 @@ impl Topology {
 
     /// How the pod sets may use the domains that their drafts offer, the preferred first. Never empty. The text names the domains
     /// if there is a choice.
-    pub fn arrange(
+    pub fn arrangements(
         &self,
         demand: &[PodSetDemand<'_>],
-        drafts: &[Draft],
-    ) -> Vec<(String, Result<Vec<Portion>, Obstacle>)> {
-        let Some(first) = self.constraints.first() else {
-            let whole = |((set, demand), draft): ((usize, &PodSetDemand<'_>), &Draft)| Portion {
-                set,
-                pods: demand.pods,
-                draft: draft.clone(),
-            };
-            let portions = demand.iter().enumerate().zip(drafts).map(whole).collect();
-            return vec![(String::new(), Ok(portions))];
-        };
-        let members: BTreeSet<usize> = self.constraints.iter().flat_map(|c| c.members.clone()).collect();
-        let gang = Arrangement { first, demand, drafts, members };
-        let lists = match gang.lists() {
+        drafts: Vec<Draft>,
+    ) -> Vec<(String, Result<Arrangement, Obstacle>)> {
+        let lists = self.arranger(demand, &drafts).map_or_else(|| Ok(vec![Vec::new()]), |gang| gang.lists());
+        let lists = match lists {
             Ok(lists) => lists,
             Err(obstacle) => return vec![(String::new(), Err(obstacle))],
         };
         let several = lists.len() > 1;
+        let drafts: Arc<[Draft]> = drafts.into();
         let option = |domains: Vec<String>| {
             let name = if several { domains.join(" and ") } else { String::new() };
-            let portions = gang.portions(&domains).and_then(|portions| self.check(portions));
-            (name, portions)
+            (name, Ok(Arrangement { drafts: Arc::clone(&drafts), domains }))
         };
         lists.into_iter().map(option).collect()
+    }
+
+    /// All pods of the gang, with the drafts of their nodes.
+    ///
+    /// # Errors
+    /// The constraint that they would violate, or what the nodes cannot have.
+    pub fn portions(
+        &self,
+        demand: &[PodSetDemand<'_>],
+        arrangement: &Arrangement,
+    ) -> Result<Vec<Portion>, Obstacle> {
+        let Arrangement { drafts, domains } = arrangement;
+        if let Some(gang) = self.arranger(demand, drafts) {
+            return gang.portions(domains).and_then(|portions| self.check(portions));
+        }
+        let whole = |((set, demand), draft): ((usize, &PodSetDemand<'_>), &Draft)| Portion {
+            set,
+            pods: demand.pods,
+            draft: draft.clone(),
+        };
+        Ok(demand.iter().enumerate().zip(drafts.iter()).map(whole).collect())
+    }
+
+    /// What arranges the pods; `None` without a constraint.
+    fn arranger<'a>(&'a self, demand: &'a [PodSetDemand<'a>], drafts: &'a [Draft]) -> Option<Arranger<'a>> {
+        let first = self.constraints.first()?;
+        let members = self.constraints.iter().flat_map(|c| c.members.clone()).collect();
+        Some(Arranger { first, demand, drafts, members })
     }
 
     /// Checks the skew of these portions.
@@ -232,15 +253,24 @@ impl Topology {
     }
 }
 
-/// A gang whose pods are arranged by its first constraint. All constraints have the same key and rule.
-struct Arrangement<'a> {
+/// The domains that a gang's pods are arranged in, and the drafts of its pod sets. There may be many, so portions are made only for
+/// the one that is tried.
+#[derive(Clone, Debug)]
+pub struct Arrangement {
+    drafts: Arc<[Draft]>,
+    /// Empty without a constraint.
+    domains: Vec<String>,
+}
+
+/// Arranges the pods of a gang by its first constraint. All constraints have the same key and rule.
+struct Arranger<'a> {
     first: &'a Constraint,
     demand: &'a [PodSetDemand<'a>],
     drafts: &'a [Draft],
     members: BTreeSet<usize>,
 }
 
-impl Arrangement<'_> {
+impl Arranger<'_> {
     /// The domain lists to try.
     fn lists(&self) -> Result<Vec<Vec<String>>, Obstacle> {
         let Constraint { key, text, rule, .. } = self.first;
@@ -257,9 +287,17 @@ impl Arrangement<'_> {
             )));
         }
         let pods = usize::try_from(self.pods()).unwrap_or(usize::MAX);
-        let without = |n: usize| {
-            let others = domains.iter().enumerate().filter(move |(other, _)| *other != n);
-            others.map(|(_, domain)| domain.clone())
+        // The first domains, and lists in each of which one is left out, because it may be out of capacity.
+        let all_and_without_one = |pods: usize, left_out: usize| {
+            let without = |n: usize| {
+                let others = domains.iter().enumerate().filter(move |(other, _)| *other != n);
+                others.map(|(_, domain)| domain.clone()).take(pods).collect()
+            };
+            let mut lists: Vec<Vec<String>> = vec![domains.iter().take(pods).cloned().collect()];
+            lists.extend((0..left_out).map(without));
+            let mut seen = BTreeSet::new();
+            lists.retain(|list| seen.insert(list.clone()));
+            lists
         };
         Ok(match rule {
             DomainRule::Together => domains.iter().take(MOST).map(|domain| vec![domain.clone()]).collect(),
@@ -270,21 +308,18 @@ impl Arrangement<'_> {
                     domains.join(", ")
                 )));
             }
-            DomainRule::Apart => {
-                let dropped = if pods < domains.len() { pods } else { 0 };
-                let others = (0..dropped).take(MOST).map(|n| without(n).take(pods).collect());
-                std::iter::once(domains.iter().take(pods).cloned().collect()).chain(others).collect()
+            DomainRule::Apart if pods > MOST_APART => {
+                return Err(refused(format!(
+                    "{text}, so {pods} pods need as many values; Setu arranges at most {MOST_APART}"
+                )));
             }
-            DomainRule::Even => {
-                // A domain that is out of capacity may be left out if enough remain to spread over.
-                let dropped = if domains.len() > 2 { domains.len().min(MOST) } else { 0 };
-                let others = (0..dropped).map(|n| without(n).take(pods).collect());
-                let mut lists: Vec<Vec<String>> =
-                    std::iter::once(domains.iter().take(pods).cloned().collect()).chain(others).collect();
-                let mut seen = BTreeSet::new();
-                lists.retain(|list| seen.insert(list.clone()));
-                lists
+            DomainRule::Apart if pods < domains.len() && pods <= MOST => all_and_without_one(pods, pods),
+            DomainRule::Apart => all_and_without_one(pods, 0),
+            // Enough must remain to spread over.
+            DomainRule::Even if domains.len() > 2 => {
+                all_and_without_one(pods.min(MOST), domains.len().min(MOST))
             }
+            DomainRule::Even => all_and_without_one(pods.min(MOST), 0),
         })
     }
 
@@ -341,8 +376,7 @@ mod tests {
     use super::super::Outcome;
     use super::super::fixtures::{Fixture, object, patched, pod_set, pool};
     use super::*;
-    use crate::api::parameters::PackingMode;
-    use crate::api::parameters::Pinning;
+    use crate::api::parameters::{ColocationMode, PackingMode, Pinning};
     use serde_json::{Value, json};
 
     /// `count` pods of a Job with label `app: train` and this spec, on a NodePool of these zones.
@@ -411,6 +445,43 @@ mod tests {
         assert_eq!(zones(&world(2, &anyway, &["a", "b"])), ["a b", "a b"]);
         let old = spread(&json!({"topologyKey": "failure-domain.beta.kubernetes.io/zone"}));
         assert_eq!(zones(&world(2, &old, &["a", "b"])), ["a", "b"]);
+    }
+
+    /// A well-known key that no NodePool here restricts.
+    const OPEN: &str = "topology.k8s.aws/zone-id";
+
+    /// `count` pods that allow this many values of [`OPEN`], with these constraints.
+    fn of_open_values(count: i32, values: usize, constraints: &Value) -> Fixture {
+        let names: Vec<String> = (0..values).map(|n| format!("z{n:05}")).collect();
+        let term = json!({"matchExpressions": [{"key": OPEN, "operator": "In", "values": names}]});
+        let affinity = json!({"affinity": {"nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]},
+        }}});
+        world(count, &patched(affinity, constraints), &["a"])
+    }
+
+    #[test]
+    fn pods_that_allow_thousands_of_values_are_planned_in_no_time() {
+        let started = std::time::Instant::now();
+        let even = spread(&json!({"topologyKey": OPEN}));
+        let plan = of_open_values(200, 4_000, &even).provisioned();
+        let used: BTreeSet<String> = plan
+            .slots
+            .iter()
+            .filter_map(|slot| slot.template.spec.requirements.iter().find(|r| r.key == OPEN))
+            .map(|r| r.values.join(" "))
+            .collect();
+        assert_eq!((plan.slots.len(), used.len()), (200, MOST));
+        let apart = affinity("podAntiAffinity", OPEN, &own());
+        assert_eq!(of_open_values(200, 4_000, &apart).provisioned().slots.len(), 200);
+        let refusal = refusal(&of_open_values(300, 4_000, &apart));
+        assert!(refusal.ends_with("300 pods need as many values; Setu arranges at most 256"), "{refusal}");
+        let mut together = of_open_values(8, 4_000, &json!({}));
+        let shared = crate::policy::SharedLabel { topology_key: OPEN.into(), mode: ColocationMode::Required };
+        together.policy.colocation = Some(shared);
+        assert_eq!(usize::try_from(together.provisioned().option_count).unwrap(), MOST);
+        // An unoptimized build took a second; without bounds it takes minutes and gigabytes.
+        assert!(started.elapsed().as_secs() < 30, "{:?}", started.elapsed());
     }
 
     #[test]

@@ -2,13 +2,13 @@
 //!
 //! Every CEL rule of the CRD is here too, so that files and objects are checked the same way.
 
-use super::Policy;
 use super::decode::decode;
 use super::file::{Guards, JobOverrides, PolicyFile};
 use super::path::{Finding, Path};
 use super::reserved;
 use super::tree;
 use super::whole::{self, LEAST_WAIT};
+use super::{MOST_NODES, Policy};
 use crate::api::duration::Span;
 use crate::api::node_claim::Requirement;
 use crate::api::parameters::{
@@ -72,6 +72,12 @@ impl Findings {
 
     fn guards(&mut self, at: &Path, guards: &Guards) {
         self.some_node(&at.key("gangNodes"), guards.gang_nodes);
+        if guards.gang_nodes.is_some_and(|most| most > MOST_NODES) {
+            self.add(
+                &at.key("gangNodes"),
+                format!("is more than the {MOST_NODES} nodes that any gang can have"),
+            );
+        }
         self.some_node(&at.key("claimsInFlight"), guards.claims_in_flight);
         self.some_node(&at.key("createsPerMinute"), guards.creates_per_minute);
         let (at, queue) = (at.key("perLocalQueue"), &guards.per_local_queue);

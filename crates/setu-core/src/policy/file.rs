@@ -56,13 +56,13 @@ pub enum FileKind {
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Guards {
-    /// Most nodes one gang may have; 256 by default.
+    /// Maximum number of nodes of a gang.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gang_nodes: Option<u32>,
-    /// Most NodeClaims that have been created and are not ready yet; 1000 by default.
+    /// Maximum number of NodeClaims in flight: created and not ready yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claims_in_flight: Option<u32>,
-    /// Most NodeClaims created in a minute; 1200 by default.
+    /// Maximum number of NodeClaims created in a minute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub creates_per_minute: Option<u32>,
     /// Bounds of each LocalQueue.
@@ -74,17 +74,17 @@ pub struct Guards {
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct QueueGuards {
-    /// Most nodes held for its gangs at a time.
+    /// Maximum number of nodes held for its gangs at a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<u32>,
-    /// Most NodeClaims created for its gangs in an hour.
+    /// Maximum number of NodeClaims created for its gangs in an hour.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub creates_per_hour: Option<u32>,
-    /// Most of each resource, devices above all, on the nodes held for its gangs at a time.
+    /// Maximum amount of each resource, devices above all, on the nodes held for its gangs at a time.
     #[serde(default, deserialize_with = "amount::some_amounts", skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "amount::amounts_schema")]
     pub max_resources: Option<Amounts>,
-    /// Most money per hour for the nodes held for its gangs at a time, by the prices that
+    /// Maximum cost per hour of the nodes held for its gangs at a time, by the prices that
     /// the check's `gates.budget` counts by.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_hourly_cost: Option<Price>,
@@ -107,12 +107,12 @@ const CLAIMS_IN_FLIGHT: u32 = 1_000;
 const CREATES_PER_MINUTE: u32 = 1_200;
 
 impl Guards {
-    /// Most NodeClaims that have been created and are not ready yet.
+    /// Maximum number of NodeClaims that have been created and are not ready yet.
     pub fn claims_in_flight(&self) -> u32 {
         self.claims_in_flight.unwrap_or(CLAIMS_IN_FLIGHT)
     }
 
-    /// Most NodeClaims created in a minute.
+    /// Maximum number of NodeClaims created in a minute.
     pub fn creates_per_minute(&self) -> u32 {
         self.creates_per_minute.unwrap_or(CREATES_PER_MINUTE)
     }
@@ -148,7 +148,7 @@ pub struct JobOverrides {
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SpanBounds {
-    /// The longest that may be asked for.
+    /// The longest that a Job may ask for.
     pub max: Span,
 }
 
@@ -156,6 +156,6 @@ pub struct SpanBounds {
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ChoiceBounds {
-    /// The values that may be asked for.
+    /// The values that a Job may ask for.
     pub values: Vec<String>,
 }

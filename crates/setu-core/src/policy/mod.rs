@@ -36,6 +36,9 @@ pub use file::PolicyFile;
 pub use preset::NodeClassDefaults;
 pub use settings::Settings;
 
+/// Most nodes that any gang can have, whatever the policy: no journal has more slots.
+pub const MOST_NODES: u32 = 16 * 1024;
+
 /// Every value that decides how a gang is provisioned.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {

@@ -19,7 +19,7 @@ pub enum CloudProvider {
     Gcp,
     /// Microsoft Azure: `karpenter.azure.com` AKSNodeClass.
     Azure,
-    /// Karpenter's kwok provider, which makes nodes of nothing: `karpenter.kwok.sh` KWOKNodeClass.
+    /// Karpenter's kwok provider, which simulates nodes: `karpenter.kwok.sh` KWOKNodeClass.
     Kwok,
     /// No preset: every NodePool says it itself.
     #[default]

@@ -235,11 +235,12 @@ impl<'a> Rows<'a> {
 
     fn field(&mut self, path: &str, field: &'a Value, default: Option<&Value>) {
         let kind = self.resolved(field);
+        let meaning = meaning(field, kind);
         if is_struct(kind) {
+            let _ = writeln!(self.text, "| `{path}` | {} |  | {meaning} |", self.kind(kind));
             self.fields(path, kind, default);
             return;
         }
-        let meaning = meaning(field, kind);
         let _ = writeln!(
             self.text,
             "| `{path}` | {} | {} | {meaning} |",
@@ -254,7 +255,7 @@ impl<'a> Rows<'a> {
 
     fn kind(&self, schema: &'a Value) -> String {
         if schema["oneOf"].is_array() || schema["enum"].is_array() {
-            return "word".to_owned();
+            return "enum".to_owned();
         }
         let name = match &schema["type"] {
             Value::Array(several) => several.first().and_then(Value::as_str),
@@ -265,11 +266,11 @@ impl<'a> Rows<'a> {
             Some("array") => format!("list of {}", plural(&self.kind(self.resolved(&schema["items"])))),
             Some("object") => "map".to_owned(),
             Some("integer") => "number".to_owned(),
-            Some("boolean") => "true or false".to_owned(),
-            Some("string") if pattern.contains("hours") => "time".to_owned(),
-            Some("string") if schema["format"] == "date-time" => "point in time".to_owned(),
+            Some("boolean") => "boolean".to_owned(),
+            Some("string") if pattern.contains("hours") => "duration".to_owned(),
+            Some("string") if schema["format"] == "date-time" => "timestamp".to_owned(),
             Some("string") if pattern.contains("{1,6}") => "money".to_owned(),
-            Some("string") => "text".to_owned(),
+            Some("string") => "string".to_owned(),
             _ => "value".to_owned(),
         }
     }
@@ -299,8 +300,8 @@ fn is_struct(schema: &Value) -> bool {
 fn plural(kind: &str) -> &str {
     match kind {
         "map" => "maps",
-        "word" => "words",
-        "text" => "texts",
+        "enum" => "enums",
+        "string" => "strings",
         other => other,
     }
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::cluster::lease::Timing;
+use futures::FutureExt as _;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
@@ -171,18 +172,10 @@ struct Candidate {
 
 impl Candidate {
     fn enter(cluster: &Cluster, identity: &str) -> Self {
-        Self::enter_with(cluster, identity, 0.5)
+        Self::enter_with(cluster, settings(identity, 0.5))
     }
 
-    fn enter_with(cluster: &Cluster, identity: &str, jitter: f64) -> Self {
-        let settings = ElectionSettings {
-            namespace: "n".into(),
-            name: "setu".into(),
-            shards: 1,
-            identity: identity.into(),
-            timing: Timing::default(),
-            jitter: Box::new(move || jitter),
-        };
+    fn enter_with(cluster: &Cluster, settings: ElectionSettings) -> Self {
         let (electors, shards) = Elector::enter(&cluster.client(), settings, &Clock::wall());
         let stop = CancellationToken::new();
         let stopped = stop.clone();
@@ -190,15 +183,17 @@ impl Candidate {
         let task = tokio::spawn(async move { drop(run.await) });
         Self { leadership: shards.first().clone(), stop, task }
     }
-
-    /// Ends it like SIGKILL.
-    fn kill(&self) {
-        self.task.abort();
-    }
 }
 
-async fn pass(time: Duration) {
-    sleep(time).await;
+fn settings(identity: &str, jitter: f64) -> ElectionSettings {
+    ElectionSettings {
+        namespace: "n".into(),
+        name: "setu".into(),
+        shards: 1,
+        identity: identity.into(),
+        timing: Timing::default(),
+        jitter: Box::new(move || jitter),
+    }
 }
 
 fn seconds(n: u64) -> Duration {
@@ -219,7 +214,7 @@ async fn two(cluster: &Cluster) -> (Candidate, Candidate) {
     let mut a = Candidate::enter(cluster, "a");
     until_it_leads(&mut a).await;
     let b = Candidate::enter(cluster, "b");
-    pass(seconds(5)).await;
+    sleep(seconds(5)).await;
     assert!(a.leadership.leads() && !b.leadership.leads());
     (a, b)
 }
@@ -231,10 +226,21 @@ async fn the_first_leads_at_once_and_keeps_leading() {
     assert!(until_it_leads(&mut a).await < Duration::from_millis(100));
     let b = Candidate::enter(&cluster, "b");
     for _ in 0..600 {
-        pass(seconds(1)).await;
+        sleep(seconds(1)).await;
         assert!(a.leadership.leads() && !b.leadership.leads());
     }
     assert_eq!(cluster.holders(), ["a"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_term_that_lapsed_before_its_renewal_counts_as_won_again() {
+    let (electors, shards) = Elector::enter(&Cluster::default().client(), settings("a", 0.5), &Clock::wall());
+    let mut leadership = shards.first().clone();
+    for (after, is_won) in [(0, true), (5, false), (11, true)] {
+        sleep(seconds(after)).await;
+        electors[0].lead_until(Instant::now() + seconds(10), None);
+        assert_eq!(leadership.changed().now_or_never(), is_won.then_some(Some(true)), "after {after} s");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -242,7 +248,7 @@ async fn one_of_many_candidates_that_start_together_leads() {
     let cluster = Cluster::default();
     let all: Vec<Candidate> = ["a", "b", "c", "d"].map(|i| Candidate::enter(&cluster, i)).into();
     for _ in 0..60 {
-        pass(seconds(1)).await;
+        sleep(seconds(1)).await;
         assert_eq!(all.iter().filter(|c| c.leadership.leads()).count(), 1);
     }
     assert_eq!(cluster.holders().len(), 1);
@@ -275,9 +281,9 @@ async fn jitter_spreads_the_reads_of_candidates_without_a_watch() {
         cluster.weather(Weather::NoWatch);
         let mut a = Candidate::enter(&cluster, "a");
         until_it_leads(&mut a).await;
-        let mut b = Candidate::enter_with(&cluster, "b", jitter);
+        let mut b = Candidate::enter_with(&cluster, settings("b", jitter));
         // Between the reads of a candidate that reads every 2 seconds and one that reads every 4.
-        pass(seconds(5)).await;
+        sleep(seconds(5)).await;
         a.stop.cancel();
         took.push(until_it_leads(&mut b).await);
     }
@@ -289,7 +295,7 @@ async fn jitter_spreads_the_reads_of_candidates_without_a_watch() {
 async fn a_killed_leader_is_replaced_only_after_its_lease_has_lapsed() {
     let cluster = Cluster::default();
     let (a, mut b) = two(&cluster).await;
-    a.kill();
+    a.task.abort();
     let took = until_it_leads(&mut b).await;
     assert!(seconds(12) < took && took < seconds(17), "{took:?}");
 }
@@ -299,12 +305,12 @@ async fn a_leader_without_api_server_stops_before_another_may_start() {
     let cluster = Cluster::default();
     let (a, b) = two(&cluster).await;
     cluster.weather(Weather::Silent);
-    pass(seconds(10)).await;
+    sleep(seconds(10)).await;
     assert!(!a.leadership.leads());
-    pass(seconds(60)).await;
+    sleep(seconds(60)).await;
     assert!(!a.leadership.leads() && !b.leadership.leads());
     cluster.weather(Weather::Fine);
-    pass(seconds(12)).await;
+    sleep(seconds(12)).await;
     assert_eq!([a, b].iter().filter(|c| c.leadership.leads()).count(), 1);
 }
 
@@ -313,10 +319,10 @@ async fn a_lost_answer_to_a_renewal_does_not_end_the_term_if_the_next_is_answere
     let cluster = Cluster::default();
     let (a, b) = two(&cluster).await;
     cluster.weather(Weather::AnswersLost);
-    pass(seconds(4)).await;
+    sleep(seconds(4)).await;
     cluster.weather(Weather::Fine);
     for _ in 0..30 {
-        pass(seconds(1)).await;
+        sleep(seconds(1)).await;
         assert!(a.leadership.leads() && !b.leadership.leads());
     }
 }
@@ -326,11 +332,11 @@ async fn a_lease_given_to_a_stranger_by_hand_ends_the_term_and_lapses() {
     let cluster = Cluster::default();
     let (a, b) = two(&cluster).await;
     cluster.edit("somebody");
-    pass(Duration::from_millis(100)).await;
+    sleep(Duration::from_millis(100)).await;
     assert!(!a.leadership.leads());
-    pass(seconds(14)).await;
+    sleep(seconds(14)).await;
     assert_eq!(cluster.holder(), "somebody");
-    pass(seconds(3)).await;
+    sleep(seconds(3)).await;
     assert_eq!([a, b].iter().filter(|c| c.leadership.leads()).count(), 1);
 }
 
@@ -351,7 +357,7 @@ async fn a_lease_deleted_by_hand_is_recreated_with_one_leader() {
     let cluster = Cluster::default();
     let (a, b) = two(&cluster).await;
     cluster.delete();
-    pass(seconds(1)).await;
+    sleep(seconds(1)).await;
     assert_eq!([&a, &b].iter().filter(|c| c.leadership.leads()).count(), 1);
     assert_eq!(cluster.0.lock().unwrap().lease.as_ref().unwrap()["spec"]["leaseTransitions"], 0);
 }
@@ -360,7 +366,7 @@ async fn a_lease_deleted_by_hand_is_recreated_with_one_leader() {
 async fn each_change_of_leader_is_counted_in_the_lease() {
     let cluster = Cluster::default();
     let (a, mut b) = two(&cluster).await;
-    a.kill();
+    a.task.abort();
     until_it_leads(&mut b).await;
     let lease = cluster.0.lock().unwrap().lease.clone().unwrap();
     assert_eq!(lease["spec"]["leaseTransitions"], 1);
@@ -372,21 +378,21 @@ async fn a_lease_is_given_up_even_if_a_write_was_cancelled() {
     let cluster = Cluster::default();
     let (a, mut b) = two(&cluster).await;
     cluster.weather(Weather::AnswersLost);
-    pass(seconds(3)).await;
+    sleep(seconds(3)).await;
     cluster.weather(Weather::Fine);
     a.stop.cancel();
     assert!(until_it_leads(&mut b).await < Duration::from_millis(300), "a renewal");
     // One that has just taken it and has not got the answer.
     let c = Candidate::enter(&cluster, "c");
-    pass(seconds(5)).await;
+    sleep(seconds(5)).await;
     cluster.weather(Weather::AnswersLost);
     cluster.edit("");
     while cluster.holder() != "c" && cluster.holder() != "b" {
-        pass(Duration::from_millis(1)).await;
+        sleep(Duration::from_millis(1)).await;
     }
     cluster.weather(Weather::Fine);
     b.stop.cancel();
     c.stop.cancel();
-    pass(seconds(1)).await;
+    sleep(seconds(1)).await;
     assert_eq!(cluster.holder(), "-", "nobody is left");
 }

@@ -17,7 +17,7 @@ pub const SECTIONS: [(&str, &str); 7] = [
 ];
 
 /// The prefixes of lines that do not run here, each with the reason.
-pub const ELSEWHERE: [(&str, &str); 59] = [
+pub const ELSEWHERE: [(&str, &str); 56] = [
     ("cargo run --release -- demo", "tests/project/docs.rs runs it, and with --serve tests/kubectl"),
     ("cargo test", "it is what runs the tests"),
     ("SETU_SLOW=3 cargo test", "just e2e runs it"),
@@ -48,11 +48,6 @@ pub const ELSEWHERE: [(&str, &str); 59] = [
     ("tar -xzf setu-linux-amd64.tar.gz", "needs a release; tests/project/release.rs unpacks such an archive"),
     ("install -D setu ", "needs a release"),
     ("kubectl krew install", "needs a release"),
-    ("rustup target add", "a download"),
-    (
-        "cargo build --release --locked --no-default-features -p setu --bin setu --target",
-        "takes long; a workflow does it with the image's flags",
-    ),
     ("helm test", "tests/chart"),
     ("helm rollback", "tests/chart"),
     ("setu policy", "tests/project/docs.rs"),
@@ -85,7 +80,6 @@ pub const ELSEWHERE: [(&str, &str); 59] = [
     ("kubectl --server", "tests/kubectl types it"),
     ("holder=$(kubectl -n kueue-system get lease setu", "no pod leads; tests/leaders.rs has the Lease"),
     ("kubectl -n kueue-system port-forward", "no kubelet runs the pod"),
-    ("open http", "needs a browser"),
 ];
 
 pub fn is_elsewhere(line: &str) -> bool {

@@ -115,8 +115,8 @@ pub enum Release {
     /// They are deleted.
     #[default]
     Delete,
-    /// Those of a gang that has finished are Karpenter's from then on: it gives them to other pods or
-    /// consolidates them. All others are deleted.
+    /// Nodes of a finished gang go back to Karpenter, which uses them for other pods or consolidates them. All others are
+    /// deleted.
     HandBack,
     /// Those of a gang that has finished are kept for `warmFor`. The next gang of the same LocalQueue takes
     /// over those it would otherwise buy. All others are deleted.

@@ -64,11 +64,11 @@ pub enum Unknown {
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Budget {
-    /// Most nodes.
+    /// Maximum number of nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "int64"))]
     pub max_nodes: Option<u32>,
-    /// Most of each resource, over all nodes.
+    /// Maximum amount of each resource, over all nodes.
     #[serde(default, deserialize_with = "amount::some_amounts", skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "amount::amounts_schema")]
     pub max_resources: Option<Amounts>,
@@ -76,7 +76,7 @@ pub struct Budget {
     /// catalogue say is in US dollars: `multiplier` converts it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub currency: Option<Currency>,
-    /// Most money per hour, over all nodes, in `currency`.
+    /// Maximum cost per hour, over all nodes, in `currency`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_hourly_cost: Option<Price>,
     /// Price of a node per hour, by instance type and capacity type (on-demand, spot, reserved), in place of what Karpenter's

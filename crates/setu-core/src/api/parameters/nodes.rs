@@ -28,7 +28,7 @@ pub struct Tier {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launch_timeout: Option<Span>,
     /// Capacity reservations that all nodes of the tier are launched into. It is taken while all of them are open and have
-    /// room for the gang; those that open and close at other times belong into a tier of their own.
+    /// room for the gang; those that open and close at other times belong in a tier of their own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub reservations: Vec<CapacityReservation>,
@@ -141,7 +141,7 @@ pub struct Colocation {
 /// Whether nodes have to be near each other.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ColocationMode {
-    /// Or the gang gets no nodes.
+    /// All nodes share the value, or the gang gets none.
     #[default]
     Required,
     /// Tried first, and given up where it cannot be had.

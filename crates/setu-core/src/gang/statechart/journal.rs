@@ -1,45 +1,41 @@
 //! The journal: a gang's state as kept in an annotation of its Workload.
 //!
-//! Rule: it is a hint, not an authority. It counts only on the Workload whose UID it has, its size and depth are checked
-//! before it is read, and nothing in it names an object. A journal of an earlier release is read as this release would have
-//! written it. A journal of a newer release is left alone.
+//! Rule: it is a hint, not an authority, and nothing in it names an object. [`read`] checks and bounds what an annotation has.
+//!
+//! Some fields have other names in the annotation, as the first releases wrote them: `epoch` (the admission), `fit` (the shape
+//! match), `choice` and `choices` (the option), and `mending` (whether an approved gang is being repaired).
 
+mod read;
 mod retry;
-mod version;
 
 use super::event::Reason;
 use super::failure::{Failure, FailureClass};
 use super::option_position::OptionPosition;
 use super::reservation::{AdmissionId, Ending, ShapeMatch};
-use super::state::{Nodes, State, StateName};
+use super::state::{State, StateName};
 use super::trace_context::TraceContext;
 use super::transition::Transition;
 use crate::api::parameters::Pinning;
-use crate::planted::planted;
+use crate::policy::MOST_NODES;
 use crate::policy::terms::Terms;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use version::{FIRST_VERSION, malformed, version_of};
 
+pub use read::JournalError;
 pub use retry::RetryKind;
-pub use version::VERSION;
 
+/// The version that this code writes. Version 2 added `terms`.
+pub const VERSION: u32 = 2;
+/// The first version. It has no `terms` and is otherwise read like version 2.
+const FIRST_VERSION: u64 = 1;
 /// Largest journal that is written, in bytes, whatever the gang's size.
 pub const WRITE_LIMIT: usize = 8 * 1024;
-/// Largest annotation that is parsed, in bytes.
-const READ_LIMIT: usize = 2 * WRITE_LIMIT;
 /// Longest name of a replica or tier, in characters.
 const NAME_LIMIT: usize = 63;
-/// How much the clocks of two replicas may differ. A deadline that is further off counts as forged.
-const CLOCKS_APART: SignedDuration = SignedDuration::from_mins(5);
 /// The most slots that a journal may have. A tenant can write the number, and each slot costs a lookup.
-pub(in crate::gang) const SLOTS_LIMIT: u32 = 16 * 1024;
-/// The largest number of a transition that is accepted. No gang reaches it by itself.
-const SEQ_LIMIT: u64 = u64::MAX / 2;
+pub(in crate::gang) const SLOTS_LIMIT: u32 = MOST_NODES;
 /// Most history entries kept; the oldest go first.
 const HISTORY_LIMIT: usize = 32;
-/// Longest admission or plan hash that is accepted, in bytes.
-const WORD_LIMIT: usize = 128;
 
 /// A gang's durable state.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
@@ -152,23 +148,6 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-/// Why an annotation cannot be used as a journal.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum JournalError {
-    /// It is larger than any journal.
-    #[error("it has {0} bytes, more than the {READ_LIMIT} that are read")]
-    TooLarge(usize),
-    /// It was written by a newer release.
-    #[error("journal of a newer release (version {0}); this release leaves it alone")]
-    Newer(u64),
-    /// It is no journal.
-    #[error("it is not a journal: {0}")]
-    Malformed(String),
-    /// It was copied from another Workload.
-    #[error("it belongs to another Workload")]
-    Foreign,
-}
-
 impl Journal {
     /// The journal of a new gang.
     pub fn new(uid: &str, admission: AdmissionId, now: Timestamp, deadline: Option<Timestamp>) -> Self {
@@ -189,58 +168,6 @@ impl Journal {
     /// A substitute for the missing journal of a gang without a reservation.
     pub fn released(uid: &str, now: Timestamp) -> Self {
         Self { state: State::Released, ..Self::new(uid, AdmissionId::default(), now, None) }
-    }
-
-    /// Reads an annotation of the Workload with this UID, which was created at `created`.
-    pub fn decode(text: &str, uid: &str, created: Timestamp, now: Timestamp) -> Result<Self, JournalError> {
-        let version = version_of(text)?;
-        let mut journal: Self = serde_json::from_str(text).map_err(malformed)?;
-        journal.migrate(version);
-        if journal.workload_uid != uid && !planted!(JournalUnbound) {
-            return Err(JournalError::Foreign);
-        }
-        if journal.memory.slots > SLOTS_LIMIT {
-            return Err(JournalError::Malformed(format!("it names {} slots", journal.memory.slots)));
-        }
-        journal.bound_fields()?;
-        if journal.memory.slots == 0 && journal.state.is_approved() {
-            journal.state = State::Approved { nodes: Nodes::Unneeded };
-        }
-        if journal.seq > SEQ_LIMIT {
-            // The next number must exist and follow the last transition.
-            let transitions =
-                journal.history.iter().map(|transition| transition.seq).filter(|seq| *seq <= SEQ_LIMIT);
-            journal.seq = transitions.max().unwrap_or_default();
-        }
-        // A tenant can write times, so impossible ones are corrected.
-        let possible = |time: Timestamp| time.clamp(created.min(now), now);
-        journal.entered_at = possible(journal.entered_at);
-        if journal.trace == TraceStart::default() {
-            // A release that did not record it wrote the journal.
-            journal.trace.since =
-                journal.history.first().map_or(journal.entered_at, |transition| transition.at);
-        }
-        journal.trace.since = possible(journal.trace.since);
-        journal.trim();
-        Ok(journal)
-    }
-
-    /// Converts the fields of an earlier version. The version itself changes with the gang's next transition: a new release
-    /// that rewrote all journals at once would cause a burst of writes and could not be rolled back.
-    fn migrate(&mut self, version: u64) {
-        if version == FIRST_VERSION {
-            self.memory.terms = None;
-        }
-    }
-
-    /// Limits the deadline of a running attempt to what the policy gives from now on, because a tenant can write it.
-    pub fn bound_deadline(&mut self, now: Timestamp, limit: SignedDuration) {
-        let is_running = matches!(self.state, State::Validating | State::Provisioning | State::WaitingReady);
-        let Ok(bound) = now.checked_add(limit) else { return };
-        let is_far = |deadline: Timestamp| deadline.duration_since(bound) > CLOCKS_APART;
-        if is_running && self.memory.deadline.is_none_or(is_far) {
-            self.memory.deadline = Some(bound);
-        }
     }
 
     /// The text of the annotation, at most [`WRITE_LIMIT`] long. If necessary, the oldest history is dropped.
@@ -346,25 +273,6 @@ impl Journal {
             && self.history.last().is_some_and(|transition| transition.from == StateName::Approved)
     }
 
-    /// Cuts fields without a limit of their own to the length that this code writes.
-    fn bound_fields(&mut self) -> Result<(), JournalError> {
-        let memory = &mut self.memory;
-        let plan = memory.plan.as_ref().map_or(0, String::len);
-        if memory.admission.0.len().max(plan) > WORD_LIMIT {
-            return Err(JournalError::Malformed("its admission or its plan is no word of ours".to_owned()));
-        }
-        memory.terms = memory.terms.take().filter(Terms::is_small);
-        memory.last_failure = memory
-            .last_failure
-            .take()
-            .map(|f| Failure { obstacle: f.obstacle, ..Failure::new(f.reason, f.message) });
-        if let Some(name) = self.memory.tier_name.take() {
-            self.name_tier(Some(&name));
-        }
-        self.traceparent = self.trace_context().to_string();
-        Ok(())
-    }
-
     fn trim(&mut self) {
         let excess = self.history.len().saturating_sub(HISTORY_LIMIT);
         self.history.drain(..excess);
@@ -378,11 +286,11 @@ mod tests {
     use crate::policy::Policy;
     use crate::policy::terms::TERMS_LIMIT;
 
-    fn at(second: i64) -> Timestamp {
+    pub(super) fn at(second: i64) -> Timestamp {
         Timestamp::from_second(1_700_000_000 + second).unwrap()
     }
 
-    fn journal() -> Journal {
+    pub(super) fn journal() -> Journal {
         Journal::new("uid-1", AdmissionId("1-0-abc".into()), at(10), Some(at(99)))
     }
 
@@ -446,95 +354,6 @@ mod tests {
             (Some(largest), journal.memory.last_failure)
         );
         assert!(read.history.len() >= 8, "{}", read.history.len());
-    }
-
-    #[test]
-    fn an_annotation_that_is_no_journal_of_this_workload_is_rejected_with_the_reason() {
-        let good = journal().encode();
-        let decode = |text: &str, uid: &str| Journal::decode(text, uid, at(0), at(20));
-        assert_eq!(decode(&good, "uid-2"), Err(JournalError::Foreign));
-        assert_eq!(
-            decode(&good.replace("\"version\":2", "\"version\":7"), "uid-1"),
-            Err(JournalError::Newer(7))
-        );
-        let zero = decode(&good.replace("\"version\":2", "\"version\":0"), "uid-1");
-        assert!(matches!(zero, Err(JournalError::Malformed(_))), "{zero:?}");
-        assert!(matches!(decode(&"x".repeat(100_000), "uid-1"), Err(JournalError::TooLarge(100_000))));
-        for text in ["", "{}", "[[[[", "{\"version\":1}", "null", &"[".repeat(9_000), "{\"version\":-1}"] {
-            assert!(matches!(decode(text, "uid-1"), Err(JournalError::Malformed(_))), "{text:.20}");
-        }
-    }
-
-    #[test]
-    fn the_error_for_a_forged_journal_has_no_control_characters() {
-        let forged = journal().encode().replace("\"Validating\"", "\"\\u001b[2J\\nforged\"");
-        let Err(JournalError::Malformed(reported)) = Journal::decode(&forged, "uid-1", at(0), at(20)) else {
-            panic!("{forged}")
-        };
-        assert!(reported.contains("forged") && !reported.contains(char::is_control), "{reported:?}");
-    }
-
-    #[test]
-    fn a_journal_with_too_many_slots_is_rejected() {
-        let mut forged = journal();
-        forged.memory.slots = SLOTS_LIMIT;
-        assert!(Journal::decode(&forged.encode(), "uid-1", at(0), at(20)).is_ok());
-        forged.memory.slots = u32::MAX;
-        let refused = Journal::decode(&forged.encode(), "uid-1", at(0), at(20));
-        assert_eq!(refused, Err(JournalError::Malformed("it names 4294967295 slots".into())));
-    }
-
-    #[test]
-    fn a_forged_or_missing_deadline_becomes_that_of_the_policy() {
-        let minute = SignedDuration::from_mins(1);
-        let bound = |state: State, deadline| {
-            let mut forged = Journal { state, ..journal() };
-            forged.memory.deadline = deadline;
-            forged.bound_deadline(at(20), minute);
-            forged.memory.deadline
-        };
-        for far in [None, Some(at(9_999_999))] {
-            assert_eq!(bound(State::WaitingReady, far), Some(at(80)));
-            assert_eq!(bound(State::Released, far), far, "nothing runs there");
-        }
-        // Written by a replica whose clock is ahead.
-        assert_eq!(bound(State::WaitingReady, Some(at(110))), Some(at(110)));
-        assert_eq!(bound(State::WaitingReady, Some(at(30))), Some(at(30)));
-    }
-
-    #[test]
-    fn a_forged_journal_does_not_outgrow_its_limit() {
-        let decode = |journal: &Journal| Journal::decode(&journal.encode(), "uid-1", at(0), at(20));
-        let mut wordy = journal();
-        wordy.memory.admission = AdmissionId("e".repeat(9_000));
-        assert!(matches!(decode(&wordy), Err(JournalError::Malformed(_))));
-        let mut long = journal();
-        long.traceparent = "t".repeat(9_000);
-        long.memory.last_failure =
-            Some(Failure { message: "m".repeat(5_000), ..Failure::new(FailureClass::Unknown, "") });
-        let read = decode(&long).unwrap();
-        assert!(read.encode().len() < 1_000, "{}", read.encode());
-    }
-
-    #[test]
-    fn a_forged_time_of_entry_is_moved_into_the_lifetime_of_the_workload() {
-        let future = Journal { entered_at: at(9_999_999), ..journal() };
-        let read = Journal::decode(&future.encode(), "uid-1", at(0), at(20)).unwrap();
-        assert_eq!(read.entered_at, at(20));
-        let past = Journal { entered_at: at(-9_999_999), ..journal() };
-        let read = Journal::decode(&past.encode(), "uid-1", at(0), at(20)).unwrap();
-        assert_eq!(read.entered_at, at(0));
-    }
-
-    #[test]
-    fn a_journal_without_a_start_of_its_trace_takes_the_oldest_it_knows() {
-        let mut old = journal();
-        old.record(State::BackingOff { until: at(40) }, Reason::Progress(ProgressReason::ClaimsGone), at(12));
-        let text = old.encode();
-        let mut value: serde_json::Value = serde_json::from_str(&text).unwrap();
-        value.as_object_mut().unwrap().remove("trace");
-        let read = Journal::decode(&value.to_string(), "uid-1", at(0), at(20)).unwrap();
-        assert_eq!(read.trace, TraceStart { since: at(12), ..TraceStart::default() });
     }
 
     #[test]

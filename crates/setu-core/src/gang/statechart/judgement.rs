@@ -4,7 +4,7 @@
 //! depends on a policy is decided.
 
 use super::journal::Journal;
-use super::terms::{JudgedBy, confirmed_terms};
+use super::judged_by::{JudgedBy, confirmed_terms};
 use crate::api::NodeClaim;
 use crate::names;
 use crate::plan::Obstacle;

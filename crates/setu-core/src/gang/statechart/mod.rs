@@ -1,7 +1,7 @@
 //! The statechart of a gang: its states, what may happen to it, and what happens then.
 //!
 //! Read in this order: `state` → `event` (what was observed, and what to do about it) → `chart` (the edges) → `decide`
-//! (handles one event). `journal` is how a Workload stores its gang. `judgement` and `terms` pick the policy that a gang is
+//! (handles one event). `journal` is how a Workload stores its gang. `judgement` and `judged_by` pick the policy that a gang is
 //! judged by, and `diagram` draws the chart from the code.
 
 mod chart;
@@ -10,12 +10,12 @@ pub mod diagram;
 pub mod event;
 pub mod failure;
 pub mod journal;
+pub mod judged_by;
 pub mod judgement;
 pub mod option_position;
 pub mod reservation;
 pub mod rules;
 pub mod state;
 mod step_context;
-pub mod terms;
 pub mod trace_context;
 pub mod transition;

@@ -17,7 +17,7 @@ use crate::planted::planted;
 /// What a gang observes while its NodeClaims are being created.
 pub(super) fn provisioning(attempt: &Attempt<'_>) -> Option<Observation> {
     let Attempt { journal, snapshot, .. } = attempt;
-    // If pods may run on other nodes, a refused claim ends nothing.
+    // If pods may run on other nodes, a refused claim ends nothing and is created later.
     if let Some(reason) = snapshot.create_refused.filter(|_| !attempt.pods_may_run()) {
         let message = format!("the API server refused a NodeClaim: {reason}");
         return Some(Observation::failed(snapshot, Failure::new(FailureClass::Refused, message)));
@@ -46,6 +46,9 @@ pub(super) fn provisioning(attempt: &Attempt<'_>) -> Option<Observation> {
         let message =
             format!("{} of {} NodeClaims could not be created in time", missing.len(), journal.memory.slots);
         return Some(Observation::failed(snapshot, Failure::new(FailureClass::GangTimeout, message)));
+    }
+    if snapshot.create_refused.is_some() {
+        return None;
     }
     with_plan(attempt, snapshot.plan?, missing)
 }

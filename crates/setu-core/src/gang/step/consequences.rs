@@ -6,9 +6,9 @@ use crate::gang::snapshot::Snapshot;
 use crate::gang::statechart::event::Event;
 use crate::gang::statechart::failure::Failure;
 use crate::gang::statechart::journal::Journal;
+use crate::gang::statechart::judged_by::JudgedBy;
 use crate::gang::statechart::option_position::OptionPosition;
 use crate::gang::statechart::state::{Nodes, State};
-use crate::gang::statechart::terms::JudgedBy;
 use crate::plan::Plan;
 use jiff::Timestamp;
 

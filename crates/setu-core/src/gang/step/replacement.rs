@@ -94,10 +94,13 @@ pub(super) fn replace_lost(attempt: &Attempt<'_>) -> Option<Observation> {
     let missing = attempt.missing();
     match snapshot.plan {
         _ if !is_replacing || missing.is_empty() => {}
-        Some(Outcome::Provision(plan)) if journal.is_begun_with_but_for_types(plan) => {
+        Some(Outcome::Provision(plan))
+            if journal.is_begun_with_but_for_types(plan) && snapshot.create_refused.is_none() =>
+        {
             return event(Event::ClaimsMissing(missing));
         }
-        // No plan gives the same nodes any more; what happens next depends on the gang's pods.
+        // No plan gives the same nodes any more, or the API server refused them a moment ago. What happens next depends on the
+        // gang's pods and on the time.
         _ => return None,
     }
     if rests {

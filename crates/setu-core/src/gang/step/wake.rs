@@ -36,33 +36,31 @@ pub fn wake_at(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Timestamp> 
         }
         State::BackingOff { until } => Some(*until),
         State::Provisioning | State::WaitingReady => {
-            let hold = attempt.hold_ends();
-            let ends =
-                journal.memory.deadline.into_iter().chain(hold).chain(claims).chain(gate_opens(snapshot));
+            let ends = journal.memory.deadline.into_iter().chain(attempt.hold_ends());
+            let ends = ends.chain(claims).chain(gate_opens(snapshot));
             if attempt.reboots() || attempt.pods_may_run() {
                 let next = ungated_pods::next_try(attempt).into_iter().chain(attempt.restarted_by());
+                let next = next.chain(create_again(journal, snapshot));
                 return ends.chain(next).filter(|t| *t > snapshot.now).chain(losses).min();
             }
             ends.chain(losses).min()
         }
         State::Approved { .. } => {
-            let admit = attempt.admit_ends();
-            let hold = attempt.hold_ends();
-            let replacement = next_replacement(attempt);
-            let claims = claims.filter(|_| attempt.awaits_admission());
-            admit
-                .into_iter()
-                .chain(hold)
-                .chain(replacement)
-                .chain(claims)
-                .chain(attempt.restarted_by())
-                .filter(|t| *t > snapshot.now)
-                .chain(losses)
-                .min()
+            let ends = attempt.admit_ends().into_iter().chain(attempt.hold_ends());
+            let ends = ends.chain(claims.filter(|_| attempt.awaits_admission()));
+            let next = next_replacement(attempt).into_iter().chain(attempt.restarted_by());
+            let next = next.chain(create_again(journal, snapshot));
+            ends.chain(next).filter(|t| *t > snapshot.now).chain(losses).min()
         }
         State::Yielded => snapshot.refusal.map(|refusal| refusal.until),
         State::RollingBack { .. } | State::Rejected | State::Released => None,
     }
+}
+
+/// When a NodeClaim that the API server refused in this reconcile is created again, while the pods of the gang may run.
+fn create_again(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Timestamp> {
+    let wait = snapshot.policy.in_check.wait(journal.memory.tries.max(1));
+    snapshot.create_refused.and_then(|_| snapshot.now.checked_add(wait.signed()).ok())
 }
 
 /// When the gate that the plan waits for opens, if that is known and still to come.

@@ -29,7 +29,7 @@ pub fn size(policy: &Policy, plan: &Plan) -> GateReport {
 }
 
 /// One report for each bound that the budget states.
-pub fn ask(policy: &Policy, plan: &Plan) -> Vec<GateReport> {
+pub fn reports_of(policy: &Policy, plan: &Plan) -> Vec<GateReport> {
     let budget = &policy.budget;
     let cost = plan.cost.clause();
     let asked = counted(plan.nodes(), "node");

@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// One report for each NodePool of the plan.
-pub fn ask(cluster: &Cluster<'_>, request: &PlanRequest<'_>, plan: &Plan) -> Vec<GateReport> {
+pub fn reports_of(cluster: &Cluster<'_>, request: &PlanRequest<'_>, plan: &Plan) -> Vec<GateReport> {
     let taken_over = warm::of_plan(plan, cluster.warm);
     let taken_over: BTreeSet<&str> =
         taken_over.values().filter_map(|claim| claim.metadata.name.as_deref()).collect();

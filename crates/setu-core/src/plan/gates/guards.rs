@@ -5,7 +5,7 @@ use crate::plan::{Cluster, ObstacleReason, Plan};
 use jiff::Timestamp;
 
 /// One report for each guard.
-pub fn ask(cluster: &Cluster<'_>, plan: &Plan) -> Vec<GateReport> {
+pub fn reports_of(cluster: &Cluster<'_>, plan: &Plan) -> Vec<GateReport> {
     let (Some(guards), Some(inflight)) = (cluster.guards, cluster.inflight) else {
         return Vec::new();
     };

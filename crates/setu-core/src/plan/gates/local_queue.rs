@@ -29,7 +29,7 @@ struct QueueUse<'a> {
 }
 
 /// One report for each bound that is stated.
-pub fn ask(cluster: &Cluster<'_>, request: &PlanRequest<'_>, plan: &Plan) -> Vec<GateReport> {
+pub fn reports_of(cluster: &Cluster<'_>, request: &PlanRequest<'_>, plan: &Plan) -> Vec<GateReport> {
     let (Some(guards), Some(inflight)) = (cluster.guards, cluster.inflight) else {
         return Vec::new();
     };

@@ -3,6 +3,8 @@
 //! Rule: gates are pure. A gate that makes a plan wait names what has to change; a watch, or the time in `Obstacle::until`, wakes the
 //! gang. A gate that refuses names how the policy or the Workload would have to change. The first closed gate counts, so a gate whose
 //! wait has no deadline comes before the others.
+//!
+//! Each file is a gate, except `report` (what a gate answers) and what gates count with: `cohorts`, `inflight` and `unknown`.
 
 pub mod budget;
 pub mod capacity;
@@ -23,33 +25,43 @@ use crate::api::parameters::GateMode;
 pub use report::{GateAnswer, GateReport, GateResult};
 
 /// The answers of all gates that the policy has not switched off.
-pub fn ask(cluster: &Cluster<'_>, request: &PlanRequest<'_>, plan: &Plan) -> Vec<GateReport> {
+pub fn reports_of(cluster: &Cluster<'_>, request: &PlanRequest<'_>, plan: &Plan) -> Vec<GateReport> {
     let policy = request.policy;
-    let mut reports = placement::ask(cluster, request);
-    reports.extend(readiness::ask(cluster, policy, plan));
-    reports.extend(reservations::ask(cluster, request, plan));
+    let mut reports = placement::reports_of(cluster, request);
+    reports.extend(readiness::reports_of(cluster, policy, plan));
+    reports.extend(reservations::reports_of(cluster, request, plan));
     reports.push(budget::size(policy, plan));
-    reports.extend(budget::ask(policy, plan));
-    reports.extend(guards::ask(cluster, plan));
-    reports.extend(local_queue::ask(cluster, request, plan));
+    reports.extend(budget::reports_of(policy, plan));
+    reports.extend(guards::reports_of(cluster, plan));
+    reports.extend(local_queue::reports_of(cluster, request, plan));
     if policy.capacity_gate != GateMode::Off {
-        reports.extend(capacity::ask(cluster, request, plan));
+        reports.extend(capacity::reports_of(cluster, request, plan));
     }
     if policy.quota_gate != GateMode::Off {
-        reports.extend(quota::ask(cluster, request).into_iter().map(|r| r.with_force_of(policy.quota_gate)));
+        reports.extend(
+            quota::reports_of(cluster, request).into_iter().map(|r| r.with_force_of(policy.quota_gate)),
+        );
     }
     reports
 }
 
 /// Returns a plan that was accepted before, if Karpenter can still create nodes from its NodePools.
-pub fn stands(cluster: &Cluster<'_>, request: &PlanRequest<'_>, plan: Plan) -> Result<Plan, Obstacle> {
-    let reports = readiness::ask(cluster, request.policy, &plan);
+pub fn require_ready_pools(
+    cluster: &Cluster<'_>,
+    request: &PlanRequest<'_>,
+    plan: Plan,
+) -> Result<Plan, Obstacle> {
+    let reports = readiness::reports_of(cluster, request.policy, &plan);
     reports.iter().find(|r| r.is_closed()).map_or(Ok(plan), |closed| Err(closed.obstacle()))
 }
 
 /// Returns the plan with the gates' reports if every gate lets it pass. Warnings become notes.
-pub fn pass(cluster: &Cluster<'_>, request: &PlanRequest<'_>, mut plan: Plan) -> Result<Plan, Obstacle> {
-    let reports = ask(cluster, request, &plan);
+pub fn require_open(
+    cluster: &Cluster<'_>,
+    request: &PlanRequest<'_>,
+    mut plan: Plan,
+) -> Result<Plan, Obstacle> {
+    let reports = reports_of(cluster, request, &plan);
     // Report refusals before gates that may open later.
     let refused = reports.iter().find(|r| r.answer == GateAnswer::Refuse);
     if let Some(closed) = refused.or_else(|| reports.iter().find(|r| r.is_closed())) {

@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelecto
 use std::collections::{BTreeMap, BTreeSet};
 
 /// One report for each rule that the policy states.
-pub fn ask(cluster: &Cluster<'_>, request: &PlanRequest<'_>) -> Vec<GateReport> {
+pub fn reports_of(cluster: &Cluster<'_>, request: &PlanRequest<'_>) -> Vec<GateReport> {
     let placement = &request.policy.placement;
     let report = || GateReport::of(Gate::Placement, "", ObstacleReason::PlacementForbidden);
     let namespace = request.workload.metadata.namespace.as_deref().unwrap_or_default();
@@ -85,7 +85,7 @@ mod tests {
             ("DoesNotExist", vec![], false),
         ] {
             let rule = json!({"namespaces": {"matchExpressions": [{"key": "k", "operator": operator, "values": values}]}});
-            let reports = ask(&world(&rule, &[("k", "a")]).cluster(), &world(&rule, &[]).request());
+            let reports = reports_of(&world(&rule, &[("k", "a")]).cluster(), &world(&rule, &[]).request());
             assert_eq!(reports[0].answer == GateAnswer::Allow, allowed, "{operator}");
         }
     }

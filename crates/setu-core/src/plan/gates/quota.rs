@@ -14,7 +14,7 @@ use crate::plan::{Cluster, ObstacleReason, PlanRequest};
 use std::collections::BTreeSet;
 
 /// One report for the LocalQueue, and one for each resource of each flavor of the gang's admission.
-pub fn ask(cluster: &Cluster<'_>, request: &PlanRequest<'_>) -> Vec<GateReport> {
+pub fn reports_of(cluster: &Cluster<'_>, request: &PlanRequest<'_>) -> Vec<GateReport> {
     let Some(queue) = cluster.cluster_queue else {
         return Vec::new();
     };
@@ -173,7 +173,7 @@ pub(super) mod tests {
     }
 
     pub(in crate::plan::gates) fn gpus(world: &Fixture) -> GateReport {
-        let reports = ask(&world.cluster(), &world.request());
+        let reports = reports_of(&world.cluster(), &world.request());
         reports.into_iter().find(|r| r.message.contains("nvidia.com/gpu")).unwrap()
     }
 

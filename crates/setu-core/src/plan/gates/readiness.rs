@@ -13,7 +13,7 @@ use crate::policy::Policy;
 use std::collections::BTreeSet;
 
 /// One report for each NodePool that the plan still creates nodes from.
-pub fn ask(cluster: &Cluster<'_>, policy: &Policy, plan: &Plan) -> Vec<GateReport> {
+pub fn reports_of(cluster: &Cluster<'_>, policy: &Policy, plan: &Plan) -> Vec<GateReport> {
     let mut asked = BTreeSet::new();
     let pools = plan.wanted().filter_map(|slot| {
         let found =

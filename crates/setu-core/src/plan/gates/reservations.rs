@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// One report on their times and one on their room, if the tier has any.
-pub fn ask(cluster: &Cluster<'_>, request: &PlanRequest<'_>, plan: &Plan) -> Vec<GateReport> {
+pub fn reports_of(cluster: &Cluster<'_>, request: &PlanRequest<'_>, plan: &Plan) -> Vec<GateReport> {
     let tiers = tiers::of_policy(request.policy);
     let mut tiers = tiers.iter().skip(usize::try_from(plan.tier).unwrap_or(usize::MAX));
     let Some(tier) = tiers.next().filter(|tier| !tier.reservations.is_empty()) else { return Vec::new() };

@@ -5,7 +5,8 @@ use super::{Family, Site, daemons, fit};
 use crate::api::parameters::{GateMode, PackingMode, Pinning};
 use crate::plan::cost::Cost;
 use crate::plan::gates::capacity;
-use crate::plan::{Cluster, Obstacle, PlanRequest, Slot};
+use crate::plan::{Cluster, Obstacle, ObstacleReason, PlanRequest, Slot};
+use crate::policy::MOST_NODES;
 use crate::words::counted;
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -116,6 +117,18 @@ impl Made {
     }
 }
 
+/// Refuses more nodes than any gang can have, before they take memory: a tenant picks the number of pods.
+pub(super) fn require_possible(nodes: usize, more: u32) -> Result<(), Obstacle> {
+    let nodes = saturated(nodes).saturating_add(more);
+    if nodes <= MOST_NODES {
+        return Ok(());
+    }
+    let message = format!(
+        "the gang needs more than the {MOST_NODES} nodes that any gang can have; use fewer pods, or pods that share nodes"
+    );
+    Err(Obstacle::new(ObstacleReason::TooManyNodes, message))
+}
+
 fn saturated(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
@@ -187,6 +200,7 @@ impl GangPacker<'_> {
                 *last = Some((slots, notes));
             }
             let Some((slots, notes)) = last else { continue };
+            require_possible(all.iter().map(Vec::len).sum(), saturated(slots.len()))?;
             all.push(slots.clone());
             made.notes.extend_from_slice(notes);
         }

@@ -1,4 +1,4 @@
-//! How a reboot of a node changes a gang's deadlines.
+//! The deadlines of a gang, and how a reboot of a node changes them.
 
 use super::health::Health;
 use super::slot::{Attempt, SlotStatus};
