@@ -235,10 +235,10 @@ fn the_notes_name_the_check_only_if_the_chart_creates_it() {
 #[test]
 fn the_notes_list_who_may_change_nodeclaims() {
     for (set, who) in [
-        ("replicaCount=2", "changed by members of system:masters."),
-        ("admissionPolicies.keepers={a,b}", "changed by members of system:masters and a, b."),
-        ("admissionPolicies.breakGlassGroups=null,admissionPolicies.keepers={a}", "changed by a."),
-        ("admissionPolicies.breakGlassGroups=null", "changed by nobody."),
+        ("replicaCount=2", "Only it, Setu and members of system:masters may"),
+        ("admissionPolicies.keepers={a,b}", "Only it, Setu, a, b and members of system:masters may"),
+        ("admissionPolicies.breakGlassGroups=null,admissionPolicies.keepers={a}", "Only it, Setu and a may"),
+        ("admissionPolicies.breakGlassGroups=null", "Only it and Setu may"),
     ] {
         let notes = notes(set);
         assert!(notes.contains(who), "{set}: no {who:?} in\n{notes}");
