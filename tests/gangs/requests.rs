@@ -14,6 +14,7 @@ use setu::sim::scenario;
 use setu_sim::api::kinds;
 use setu_sim::api::{Preconditions, User};
 use setu_sim::faults::WriteFault;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -85,6 +86,18 @@ impl Stage {
 
     fn request(&self) -> Value {
         self.requests().first().map(|request| (**request).clone()).unwrap_or_default()
+    }
+
+    /// The texts of the Events with this reason, all of which are about a ProvisioningRequest.
+    fn events(&self, reason: &str) -> Vec<String> {
+        let events = self.admin.list(&kinds::EVENT);
+        let with_reason = events.iter().filter(|event| event["reason"] == reason);
+        with_reason
+            .map(|event| {
+                assert_eq!(event["regarding"]["kind"], "ProvisioningRequest");
+                event["note"].as_str().unwrap().to_owned()
+            })
+            .collect()
     }
 
     fn condition(&self, kind: &str) -> Value {
@@ -280,6 +293,68 @@ async fn a_request_that_cannot_be_met_fails_and_the_next_one_is_served() {
     stage.until("it is admitted", 600, |s| s.is("Admitted")).await;
     assert!(stage.request()["metadata"]["name"].as_str().unwrap().ends_with("-2"));
     assert_eq!((stage.requests().len(), stage.claims().len()), (1, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_fails_only_once_its_retries_are_used_up() {
+    let stage = Stage::new(names::REQUEST_CLASS, "{retry: {inCheck: {limit: 2, base: 5s, max: 5s}}}");
+    world::weather(&stage.admin, &json!([{"capacity": 1}]));
+    stage.job("gang");
+    let mut attempts = BTreeSet::new();
+    let attempt = |s: &Stage| {
+        let journal: Value = serde_json::from_str(&s.journal()).unwrap_or_default();
+        journal["attempt"].as_u64().filter(|_| s.requests().len() == 1)
+    };
+    stage
+        .until("the request fails", 600, |s| {
+            attempts.extend(attempt(s));
+            s.condition("Failed")["status"] == "True"
+        })
+        .await;
+    assert!(attempts.is_superset(&BTreeSet::from([1, 2, 3])), "{attempts:?}");
+    assert!(stage.request()["metadata"]["name"].as_str().unwrap().ends_with("-1"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_parameters_of_a_request_choose_only_what_the_policy_opens() {
+    let policy = "{}\njobOverrides: {zone: {values: [us-east-1b]}}";
+    for (zone, is_taken) in [("us-east-1b", true), ("us-east-1a", false)] {
+        let stage = Stage::new(names::REQUEST_CLASS, policy);
+        let parameters = json!({"spec": {"parameters": {"setu-zone": zone, "setu-budget": "1"}}});
+        stage.admin.merge(&kinds::PROVISIONING_REQUEST_CONFIG, "", "setu", &parameters).unwrap();
+        stage.job("gang");
+        stage.until("its claims exist", 60, |s| s.claims().len() == 2).await;
+        assert_eq!(stage.request()["spec"]["parameters"]["setu-zone"], zone);
+        for claim in stage.claims() {
+            let requirements = claim["spec"]["requirements"].as_array().unwrap();
+            let zones = requirements.iter().find(|r| r["key"] == names::ZONE).map(|r| &r["values"]);
+            assert_eq!(zones == Some(&json!([zone])), is_taken, "{zone}: {zones:?}");
+        }
+        let ignored = stage.events("JobOverrideIgnored").join("; ");
+        assert!(ignored.contains("setu-budget"), "{ignored}");
+        assert_eq!(!ignored.contains("setu-zone"), is_taken, "{ignored}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_of_a_request_have_the_taint_of_their_gang_only_if_the_flavor_tolerates_it() {
+    for tolerations in [json!([]), json!([{"key": names::GANG, "operator": "Exists"}])] {
+        let stage = Stage::new(names::REQUEST_CLASS, "{}");
+        let tolerates = tolerations != json!([]);
+        stage
+            .admin
+            .merge(&kinds::RESOURCE_FLAVOR, "", ID, &json!({"spec": {"tolerations": tolerations}}))
+            .unwrap();
+        stage.job("gang");
+        stage.until("it is admitted", 120, |s| s.is("Admitted")).await;
+        for claim in stage.claims() {
+            let taints = claim["spec"]["taints"].as_array().cloned().unwrap_or_default();
+            assert_eq!(taints.iter().any(|taint| taint["key"] == names::GANG), tolerates, "{taints:?}");
+        }
+        let drawbacks = stage.events("PlanHasDrawback").join("; ");
+        assert_eq!(drawbacks.contains("the nodes get no taint"), !tolerates, "{drawbacks}");
+        assert_eq!(stage.events("GangReady").len(), 1);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -54,8 +54,9 @@ pub(crate) fn launch(
     let path = folder.join("kueue-config.yaml");
     let text = serde_yaml::to_string(&config).context("writing Kueue's configuration as YAML")?;
     fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
-    // It is a separate extension API server, which nothing here could reach.
-    let mut gates = vec!["VisibilityOnDemand=false"];
+    // The first is a separate extension API server, which nothing here could reach. With the second, Kueue evicts a Workload that is
+    // placed on hosts as soon as one is lost, before Setu can replace it: docs/provisioning-requests.md says to switch it off.
+    let mut gates = vec!["VisibilityOnDemand=false", "TASFailedNodeReplacementFailFast=false"];
     if !integrations.is_empty() {
         gates.push(operators::GATE);
     }

@@ -13,7 +13,7 @@ mod stage;
 
 use ::setu::names;
 use beyond::{
-    a_lost_node_is_replaced_in_its_zone, a_preempted_gang_gives_its_nodes_back,
+    a_lost_node_is_replaced_in_its_domain, a_preempted_gang_gives_its_nodes_back,
     a_queue_moves_from_cluster_autoscaler, another_capacity_type_is_tried_within_the_request,
     warm_nodes_are_taken_over,
 };
@@ -30,6 +30,8 @@ const FOREIGN_CLASSES: [(&str, &str); 2] = [
     ("foreign-atomic", "best-effort-atomic-scale-up.autoscaling.x-k8s.io"),
 ];
 const MANY: usize = 200;
+/// A label that only the NodePools of the topologies state.
+const RACK: &str = "example.com/rack";
 /// Whether this Kueue deletes the requests of Workloads that have finished or are evicted (kubernetes-sigs/kueue#12522).
 static DELETES_ENDED_REQUESTS: LazyLock<bool> = LazyLock::new(|| {
     let layout = HarnessLayout::default();
@@ -182,12 +184,11 @@ async fn many_jobs_at_once_all_run(stage: &Stage) {
     stage.clear(&queue).await;
 }
 
-/// A flavor with a topology, and a NodePool in two zones.
-async fn with_topology(stage: &Stage) -> Queue {
-    let queue = stage.queue("topology", names::REQUEST_CLASS).await;
-    // No level for hosts: Kueue takes the host name for the Node's name, and evicts Workloads from Nodes that it does not find.
-    // With Karpenter's kwok provider, the host name is the NodeClaim's name.
-    let levels = json!([{"nodeLabel": names::ZONE}]);
+/// A flavor with a topology of these levels, and a NodePool with two zones and two racks.
+async fn with_topology(stage: &Stage, id: &'static str, levels: &[&str]) -> Queue {
+    let queue = stage.queue(id, names::REQUEST_CLASS).await;
+    let placed = format!("placed-{id}");
+    let levels: Vec<Value> = levels.iter().map(|level| json!({"nodeLabel": level})).collect();
     queue
         .apply(json!({
             "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Topology",
@@ -197,7 +198,7 @@ async fn with_topology(stage: &Stage) -> Queue {
     queue
         .apply(json!({
             "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor",
-            "metadata": {"name": "placed"},
+            "metadata": {"name": placed},
             "spec": {"nodeLabels": {"pool": queue.id}, "topologyName": queue.id},
         }))
         .await;
@@ -206,31 +207,33 @@ async fn with_topology(stage: &Stage) -> Queue {
             (names::INSTANCE_TYPE, &["g5.4xlarge"]),
             (names::CAPACITY_TYPE, &["on-demand"]),
             (names::ZONE, &["us-east-1a", "us-east-1b"]),
+            (RACK, &["r1", "r2"]),
         ])
         .await;
     let resource = |name: &str, quota: &str| json!({"name": name, "nominalQuota": quota});
     let resources = [resource("cpu", "100"), resource("memory", "1000Gi"), resource("nvidia.com/gpu", "100")];
     let group = json!({
         "coveredResources": ["cpu", "memory", "nvidia.com/gpu"],
-        "flavors": [{"name": "placed", "resources": resources}],
+        "flavors": [{"name": placed, "resources": resources}],
     });
     queue.patch("ClusterQueue", queue.id, &json!({"spec": {"resourceGroups": [group]}})).await;
     queue
 }
 
-async fn pods_are_placed_by_topology_from_zero_nodes(stage: &Stage) {
-    let queue = with_topology(stage).await;
+/// The gang's pods are placed in one domain of the first of these levels, which the policy's colocation names too.
+async fn pods_are_placed_by_topology_from_zero_nodes(stage: &Stage, id: &'static str, levels: &[&str]) {
+    let queue = with_topology(stage, id, levels).await;
     let mut job = queue.job("train", 3, None);
-    let required = json!({"kueue.x-k8s.io/podset-required-topology": names::ZONE});
+    let required = json!({"kueue.x-k8s.io/podset-required-topology": levels[0]});
     job["spec"]["template"]["metadata"]["annotations"] = required;
     assert!(queue.list_all().await.nodes.is_empty());
     queue.submit(vec![job]).await;
     let runs = |s: &QueueObjects| s.all_are(1, "Admitted") && s.runs(3);
     let seen = stage.until(&queue, ("it runs", 120), runs).await;
     run_on_their_own_nodes(&seen, &queue, 3);
-    let zones: BTreeSet<&str> =
-        seen.nodes.iter().filter_map(|n| n["metadata"]["labels"][names::ZONE].as_str()).collect();
-    assert_eq!(zones.len(), 1, "{zones:?}");
+    let domains: BTreeSet<&str> =
+        seen.nodes.iter().filter_map(|n| n["metadata"]["labels"][levels[0]].as_str()).collect();
+    assert_eq!(domains.len(), 1, "{domains:?}");
     let assigned = &seen.workloads[0]["status"]["admission"]["podSetAssignments"][0];
     assert_eq!(assigned["delayedTopologyRequest"], "Ready");
     assert!(assigned["topologyAssignment"].is_object(), "{assigned:#}");
@@ -239,7 +242,7 @@ async fn pods_are_placed_by_topology_from_zero_nodes(stage: &Stage) {
     let later = queue.list_all().await;
     assert!(runs(&later), "{later:#?}");
     assert_eq!(later.claim_uids(), seen.claim_uids());
-    a_lost_node_is_replaced_in_its_zone(stage, &queue, 3).await;
+    a_lost_node_is_replaced_in_its_domain(stage, &queue, levels[0], 3).await;
     stage.clear(&queue).await;
 }
 
@@ -280,7 +283,8 @@ async fn setu_serves_the_requests_of_kueues_own_check() {
     tokio::join!(
         a_shortage_is_retried_within_the_request(&stage),
         kueue_asks_again_when_a_request_fails(&stage),
-        pods_are_placed_by_topology_from_zero_nodes(&stage),
+        pods_are_placed_by_topology_from_zero_nodes(&stage, "topology", &[names::ZONE]),
+        pods_are_placed_by_topology_from_zero_nodes(&stage, "hosts", &[RACK, names::HOSTNAME]),
         another_capacity_type_is_tried_within_the_request(&stage),
         nodes_go_with_their_request(&stage),
         a_queue_moves_from_cluster_autoscaler(&stage, FOREIGN_CLASSES[1].1),

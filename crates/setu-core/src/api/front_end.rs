@@ -8,7 +8,7 @@ use super::Workload;
 pub enum FrontEnd {
     /// A Workload of Kueue's, under a check of Setu's.
     Workload,
-    /// A ProvisioningRequest, mirrored as a Workload. Kueue's own check or a client made it.
+    /// A ProvisioningRequest, mirrored as a Workload. Kueue's own check made it, for a Workload.
     ProvisioningRequest,
 }
 

@@ -170,6 +170,9 @@ func (c *cloud) launch(ctx context.Context, launched *instance) (*v1.NodeClaim, 
 	}
 	// The provider shares its maps with the Node that it is still creating.
 	created = created.DeepCopy()
+	// Real clouds leave this label to the kubelet: registration would copy the claim's name onto the Node.
+	delete(created.Labels, corev1.LabelHostname)
+	created.Status.ProviderID = providerPrefix + hostName(strings.TrimPrefix(created.Status.ProviderID, providerPrefix))
 	// Real clouds report the machine's resources, not the requested ones.
 	created.Status.Capacity = launched.instanceType.Capacity.DeepCopy()
 	created.Status.Allocatable = launched.instanceType.Allocatable().DeepCopy()

@@ -89,14 +89,16 @@ func (i *instance) isEnded() bool {
 	return i.ended
 }
 
-// shape makes the Node show the machine's resources, not the requested ones.
+// shape makes the Node show the machine's resources, not the requested ones, and its own name as the host name.
 func (i *instance) shape(node *corev1.Node, w weather) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	node.Name = hostName(node.Name)
 	if i.nodeName != "" {
 		node.Name = i.nodeName
-		node.Spec.ProviderID = providerPrefix + i.nodeName
 	}
+	node.Spec.ProviderID = providerPrefix + node.Name
+	node.Labels[corev1.LabelHostname] = node.Name
 	node.Status.Capacity = i.instanceType.Capacity.DeepCopy()
 	node.Status.Allocatable = i.instanceType.Allocatable().DeepCopy()
 	maps.Copy(node.Status.Capacity, w.shows(i.place))
@@ -108,6 +110,12 @@ func (i *instance) shape(node *corev1.Node, w weather) {
 	if i.neverReady {
 		delete(node.Annotations, v1alpha1.KwokLabelKey)
 	}
+}
+
+// hostName is the end of the name that the kwok provider gives a Node: its random part, and as much as a label holds.
+func hostName(name string) string {
+	const most = 63
+	return strings.TrimLeft(name[max(0, len(name)-most):], "-.")
 }
 
 // byClaimName returns the latest launch for a claim with that name, because names are reused.

@@ -89,11 +89,12 @@ pub async fn a_queue_moves_from_cluster_autoscaler(stage: &Stage, class: &str) {
     stage.clear(&queue).await;
 }
 
-/// A node of a gang that is placed by topology is lost. The new node is in the same zone, and the gang stays admitted.
-pub async fn a_lost_node_is_replaced_in_its_zone(stage: &Stage, queue: &Queue, pods: usize) {
+/// A node of a gang that is placed by topology is lost. The new node is in the same domain of this level, and the gang stays
+/// admitted.
+pub async fn a_lost_node_is_replaced_in_its_domain(stage: &Stage, queue: &Queue, level: &str, pods: usize) {
     let before = queue.list_all().await;
-    let zone = |s: &QueueObjects| -> BTreeSet<String> {
-        s.nodes.iter().map(|n| n["metadata"]["labels"][names::ZONE].to_string()).collect()
+    let domain = |s: &QueueObjects| -> BTreeSet<String> {
+        s.nodes.iter().map(|n| n["metadata"]["labels"][level].to_string()).collect()
     };
     let lost = name(&before.claims[0]).to_owned();
     queue.delete("NodeClaim", &lost).await;
@@ -102,6 +103,6 @@ pub async fn a_lost_node_is_replaced_in_its_zone(stage: &Stage, queue: &Queue, p
     };
     let after = stage.until(queue, ("it runs with another node", 180), replaced).await;
     assert!(after.all_are(1, "Admitted"), "{:#?}", after.workloads);
-    assert_eq!(zone(&after), zone(&before));
+    assert_eq!(domain(&after), domain(&before));
     assert_eq!(nodes(&after).intersection(&nodes(&before)).count(), pods - 1);
 }

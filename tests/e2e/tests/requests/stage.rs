@@ -19,11 +19,12 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 const POLL: Duration = Duration::from_millis(500);
-/// The nodes of a gang in the queue `topology` are in one zone, as its Jobs require. In the queue `failing` nothing is tried twice
+/// The nodes of a gang in the queue `topology` are in one zone, and in the queue `hosts` in one rack, as their Jobs require. In the queue `failing` nothing is tried twice
 /// within a request. The queue `warm` keeps nodes for its next gang.
 const POLICY: &str = "{apiVersion: setu.kueue.x-k8s.io/v1alpha1, kind: Policy, \
     defaults: {retry: {inCheck: {limit: 20, base: 3s, max: 3s}}}, \
     checks: {topology: {colocation: {topologyKey: topology.kubernetes.io/zone, mode: Required}}, \
+    hosts: {colocation: {topologyKey: example.com/rack, mode: Required}}, \
     failing: {retry: {inCheck: {limit: 0}}}, \
     capacity-types: {capacityTypes: [spot, on-demand]}, \
     warm: {custody: {release: Warm, warmFor: 60s}}}}";

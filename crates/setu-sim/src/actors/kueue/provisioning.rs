@@ -96,15 +96,14 @@ fn request(workload: &Value, request: &str, config: &Value) -> Value {
         let template = format!("ppt-{request}-{}", text(set, "/name"));
         json!({"podTemplateRef": {"name": template}, "count": number(set, "/count")})
     });
-    let parameters: Map<String, Value> = workload
-        .pointer("/metadata/annotations")
-        .and_then(Value::as_object)
-        .into_iter()
-        .flatten()
-        .filter_map(|(key, value)| {
-            Some((key.strip_prefix("provreq.kueue.x-k8s.io/")?.to_owned(), value.clone()))
-        })
-        .collect();
+    let of = |object: &Value, path: &str| object.pointer(path).and_then(Value::as_object).cloned();
+    let mut parameters: Map<String, Value> = of(config, "/spec/parameters").unwrap_or_default();
+    let annotations = of(workload, "/metadata/annotations").unwrap_or_default().into_iter();
+    parameters.extend(
+        annotations.filter_map(|(key, value)| {
+            Some((key.strip_prefix("provreq.kueue.x-k8s.io/")?.to_owned(), value))
+        }),
+    );
     json!({
         "apiVersion": kinds::PROVISIONING_REQUEST.api_version(),
         "kind": kinds::PROVISIONING_REQUEST.kind,
