@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 use setu::api::Workload;
 use setu::cli::find::matches;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
@@ -535,6 +536,39 @@ fn a_job_that_allows_it_is_planned_with_fewer_pods_where_quota_is_short() {
     let plan = printed(&output);
     assert!(plan.contains("Outcome   3 nodes: 3 from NodePool gpu-nodepool"), "{plan}");
     assert!(plan.contains("Note: Kueue would admit 3 of the 4 pods of pod set main"), "{plan}");
+}
+
+#[test]
+fn each_example_is_planned_from_its_manifest() {
+    let mut left: BTreeSet<String> =
+        std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/frameworks"))
+            .unwrap()
+            .map(|entry| format!("frameworks/{}", entry.unwrap().file_name().display()))
+            .collect();
+    for (file, nodes) in [
+        ("frameworks/app-wrapper", "2 nodes: 2 from NodePool gpu"),
+        ("frameworks/deployment", "1 node: 1 from NodePool gpu"),
+        ("frameworks/jax-job", "2 nodes: 2 from NodePool gpu"),
+        ("frameworks/mpi-job", "3 nodes: 1 from NodePool cpu, 2 from NodePool gpu"),
+        ("frameworks/paddle-job", "2 nodes: 2 from NodePool gpu"),
+        ("frameworks/pytorch-job", "3 nodes: 3 from NodePool gpu"),
+        ("frameworks/ray-cluster", "3 nodes: 1 from NodePool cpu, 2 from NodePool gpu"),
+        ("frameworks/ray-job", "4 nodes: 2 from NodePool cpu, 2 from NodePool gpu"),
+        ("frameworks/spark-application", "3 nodes: 1 from NodePool cpu, 2 from NodePool gpu"),
+        ("frameworks/stateful-set", "3 nodes: 3 from NodePool gpu"),
+        ("frameworks/tf-job", "4 nodes: 3 from NodePool gpu, 1 from NodePool cpu"),
+        ("frameworks/train-job", "2 nodes: 2 from NodePool gpu"),
+        ("frameworks/xgboost-job", "3 nodes: 3 from NodePool cpu"),
+        ("indexed-job", "2 nodes: 2 from NodePool gpu"),
+        ("jobset", "5 nodes: 1 from NodePool cpu, 4 from NodePool gpu"),
+        ("leader-worker-set", "4 nodes: 1 from NodePool cpu, 3 from NodePool gpu"),
+        ("pod-group", "4 nodes: 1 from NodePool cpu, 3 from NodePool gpu"),
+    ] {
+        let plan = printed(&on_setup(&format!("{}/examples/{file}.yaml", env!("CARGO_MANIFEST_DIR"))));
+        assert!(plan.lines().any(|line| line == format!("Outcome   {nodes}")), "{file}: {plan}");
+        left.remove(&format!("{file}.yaml"));
+    }
+    assert_eq!(left, BTreeSet::new(), "examples that are not planned here");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs Kueue's own integration specs of its provisioning check, unmodified, with Setu attached to their API server. Their requests are of
-# other classes, so Setu must not touch them. Arguments are ginkgo's, such as `--focus TEXT`.
+# Runs Kueue's own integration specs of its provisioning check, and those of topology-aware scheduling with ProvisioningRequests, unmodified,
+# with Setu attached to their API server. Their requests are of other classes, so Setu must not touch them. Arguments are ginkgo's, such as
+# `--dry-run`.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 bash tests/e2e/setu.sh
@@ -44,11 +45,19 @@ for _ in $(seq 60); do ready >/dev/null && break || sleep 1; done
 
 # envtest takes the API server of KUBECONFIG.
 cd "$folder/kueue"
-USE_EXISTING_CLUSTER=true PROJECT_DIR="$PWD/go.mod" GOFLAGS=-mod=mod GOWORK=off \
-  go test ./test/integration/singlecluster/controller/admissionchecks/provisioning/... -count 1 -timeout 30m -v -args "$@"
+specs() {
+  USE_EXISTING_CLUSTER=true PROJECT_DIR="$PWD/go.mod" GOFLAGS=-mod=mod GOWORK=off \
+    go test "./test/integration/singlecluster/$1/..." -count 1 -timeout 30m -v -args "${@:2}"
+}
+specs controller/admissionchecks/provisioning "$@"
+specs tas --focus "ProvisioningRequest is used" "$@"
 
 ready || { tail -20 "$folder/setu.log"; echo "Setu was not ready"; exit 1; }
 if grep -E 'ProvisioningRequests are not served|created a NodeClaim' "$folder/setu.log"; then
   echo "Setu did not serve ProvisioningRequests, or served one that is not its own"
+  exit 1
+fi
+if curl --silent http://127.0.0.1:18080/metrics | grep '^setu_api_requests_total{.*provisioningrequests' | grep -vE 'verb="(get|list|watch)"'; then
+  echo "Setu wrote to a ProvisioningRequest that is not its own"
   exit 1
 fi

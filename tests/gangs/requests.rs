@@ -337,6 +337,25 @@ async fn the_parameters_of_a_request_choose_only_what_the_policy_opens() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn budgets_and_guards_hold_for_a_request_as_for_a_check() {
+    for (policy, words) in [
+        ("{gates: {budget: {maxNodes: 1}}}", "gates.budget allows 1"),
+        ("{}\nguards: {gangNodes: 1}", "guards.gangNodes allows 1"),
+        ("{}\nguards: {perLocalQueue: {nodes: 1}}", "guards.perLocalQueue"),
+    ] {
+        let stage = Stage::new(names::REQUEST_CLASS, policy);
+        stage.job("gang");
+        let said = |s: &Stage| {
+            ["Provisioned", "Failed"]
+                .map(|kind| s.condition(kind)["message"].as_str().unwrap_or_default().to_owned())
+        };
+        stage.until(words, 120, |s| said(s).iter().any(|text| text.contains(words))).await;
+        tokio::time::sleep(Duration::from_mins(5)).await;
+        assert!(stage.claims().is_empty(), "{policy}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn nodes_of_a_request_have_the_taint_of_their_gang_only_if_the_flavor_tolerates_it() {
     for tolerations in [json!([]), json!([{"key": names::GANG, "operator": "Exists"}])] {
         let stage = Stage::new(names::REQUEST_CLASS, "{}");

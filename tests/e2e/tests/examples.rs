@@ -134,6 +134,8 @@ impl Play {
         explain.args(["explain", &named]).env("KUBECONFIG", &self.kubeconfig);
         let output = explain.output().unwrap();
         assert!(output.status.success(), "{named}: {}", String::from_utf8_lossy(&output.stderr));
+        let explained = String::from_utf8_lossy(&output.stdout);
+        assert!(explained.starts_with("Workload ") && explained.contains("\nState "), "{named}: {explained}");
     }
 
     async fn runs_to_its_end(&self, file: &str, pods: usize, ends: bool, refusal: &str) {
