@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs Kueue's own integration specs of its provisioning check, and those of topology-aware scheduling with ProvisioningRequests, unmodified,
 # with Setu attached to their API server. Their requests are of other classes, so Setu must not touch them. Arguments are ginkgo's, such as
-# `--dry-run`.
+# `--ginkgo.v`.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 bash tests/e2e/setu.sh
@@ -50,7 +50,7 @@ specs() {
     go test "./test/integration/singlecluster/$1/..." -count 1 -timeout 30m -v -args "${@:2}"
 }
 specs controller/admissionchecks/provisioning "$@"
-specs tas --focus "ProvisioningRequest is used" "$@"
+specs tas --ginkgo.focus "ProvisioningRequest is used" "$@"
 
 ready || { tail -20 "$folder/setu.log"; echo "Setu was not ready"; exit 1; }
 if grep -E 'ProvisioningRequests are not served|created a NodeClaim' "$folder/setu.log"; then

@@ -56,7 +56,7 @@ pub enum FileKind {
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Guards {
-    /// Maximum number of nodes of a gang.
+    /// Maximum number of nodes of a gang; at most 16384.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gang_nodes: Option<u32>,
     /// Maximum number of NodeClaims in flight: created and not ready yet.
