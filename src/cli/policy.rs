@@ -98,16 +98,19 @@ fn check(files: &[PathBuf]) -> Result<(), CliError> {
 
 /// Checks a policy file or a manifest of ProvisioningParameters. The error is all that is wrong with it, in words.
 fn check_file(path: &Path) -> Result<(), String> {
-    let valid = format!("{}: valid\n", path.display());
-    if is_parameters(path) {
-        parameters(path).map_err(|error| error.to_string())?;
-        super::print(&valid);
-        return Ok(());
-    }
-    let file = PolicyFile::read(path).map_err(|error| error.to_string())?;
-    warn(path);
-    super::print(&valid);
-    if states_devices(&file) {
+    let states_devices = if is_parameters(path) {
+        let (_, spec) = parameters(path).map_err(|error| error.to_string())?;
+        for warning in policy_warnings::of_parameters(&spec) {
+            render::remark(&format!("{}: {warning} (warning)", path.display()));
+        }
+        states_devices([&spec])
+    } else {
+        let file = PolicyFile::read(path).map_err(|error| error.to_string())?;
+        warn(path);
+        states_devices(std::iter::once(&file.defaults).chain(file.checks.values()))
+    };
+    super::print(&format!("{}: valid\n", path.display()));
+    if states_devices {
         render::remark(&format!("{}: devices: {DEVICES_IN_KUEUE} (note)", path.display()));
     }
     Ok(())
@@ -123,9 +126,8 @@ fn is_parameters(path: &Path) -> bool {
 const DEVICES_IN_KUEUE: &str = "Kueue admits pods with device claims only by ResourceClaimTemplates with exact counts, only \
                                 for the classes in its deviceClassMappings, and not with topology-aware scheduling";
 
-fn states_devices(file: &PolicyFile) -> bool {
-    let mut layers = std::iter::once(&file.defaults).chain(file.checks.values());
-    layers.any(|spec| spec.devices.as_ref().is_some_and(|devices| !devices.is_empty()))
+fn states_devices<'s>(layers: impl IntoIterator<Item = &'s ProvisioningParametersSpec>) -> bool {
+    layers.into_iter().any(|spec| spec.devices.as_ref().is_some_and(|devices| !devices.is_empty()))
 }
 
 /// Prints warnings to standard error about settings of a valid file that are probably not intended.

@@ -94,6 +94,18 @@ fn a_manifest_of_parameters_is_checked_too() {
     };
     let good = manifest("parameters", "{deadlines: {gang: 5m}}");
     assert_eq!(setu(&["policy", "check", good.path()]).status.code(), Some(0));
+    let devices = "devices: [{deviceClass: gpu.nvidia.com, driver: gpu.nvidia.com, perNode: 8}]";
+    let doubtful = manifest("doubtful", &format!("{{deadlines: {{launch: 1h}}, {devices}}}"));
+    let output = setu(&["policy", "check", doubtful.path()]);
+    assert_eq!(output.status.code(), Some(0));
+    let remarks = String::from_utf8(output.stderr).unwrap();
+    for words in [
+        "spec.deadlines.launch: ",
+        "spec.devices[0]: has no requirements",
+        "not with topology-aware scheduling (note)",
+    ] {
+        assert!(remarks.contains(words), "{words}: {remarks}");
+    }
     let bad = manifest("bad-parameters", "{deadlines: {gang: soon}}");
     refused(&["policy", "check", bad.path()], "soon");
 }

@@ -29,7 +29,7 @@ pub fn workload(manifest: Value, runtimes: &[Value]) -> Result<Workload, String>
         return read(&kind, manifest);
     }
     let framework = framework(&manifest)
-        .ok_or_else(|| format!("Kueue makes no Workload of kind {kind}; see docs/frameworks.md"))?;
+        .ok_or_else(|| format!("{kind} is not a kind that setu plan reads; see docs/frameworks.md"))?;
     let name = manifest.pointer("/metadata/name").cloned().unwrap_or_else(|| json!("unnamed"));
     let mut made = with_pod_sets(&manifest, &name, &pod_sets(framework, &manifest, runtimes)?)?;
     match framework.kind {

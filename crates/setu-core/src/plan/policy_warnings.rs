@@ -18,22 +18,29 @@ pub fn of_text(text: &str) -> Vec<Problem> {
     read::located(text, of_file)
 }
 
+/// All warnings for valid ProvisioningParameters, each with its key.
+pub fn of_parameters(spec: &ProvisioningParametersSpec) -> Vec<String> {
+    let found = of_layer(&Path::default().key("spec"), spec, &Policy::default().overlaid(spec));
+    found.into_iter().map(|(path, why)| format!("{path}: {why}")).collect()
+}
+
 fn of_file(file: &PolicyFile) -> Vec<Finding> {
     let defaults = Policy::default().overlaid(&file.defaults);
-    let at = Path::default().key("defaults");
-    let mut found = unreachable(&at, &file.defaults, &defaults);
-    found.extend(oversized_of(&at, &file.defaults));
-    found.extend(misspelt_of(&at, &file.defaults));
-    found.extend(absurd_of(&at, &file.defaults));
-    found.extend(everywhere_of(&at, &file.defaults));
+    let mut found = of_layer(&Path::default().key("defaults"), &file.defaults, &defaults);
     for (name, spec) in &file.checks {
         let at = Path::default().key("checks").key(name);
-        found.extend(unreachable(&at, spec, &defaults.clone().overlaid(spec)));
-        found.extend(oversized_of(&at, spec));
-        found.extend(misspelt_of(&at, spec));
-        found.extend(absurd_of(&at, spec));
-        found.extend(everywhere_of(&at, spec));
+        found.extend(of_layer(&at, spec, &defaults.clone().overlaid(spec)));
     }
+    found
+}
+
+/// The warnings for one layer, with which `policy` is the result.
+fn of_layer(at: &Path, spec: &ProvisioningParametersSpec, policy: &Policy) -> Vec<Finding> {
+    let mut found = unreachable(at, spec, policy);
+    found.extend(oversized_of(at, spec));
+    found.extend(misspelt_of(at, spec));
+    found.extend(absurd_of(at, spec));
+    found.extend(everywhere_of(at, spec));
     found
 }
 

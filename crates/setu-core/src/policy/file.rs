@@ -37,7 +37,7 @@ pub struct PolicyFile {
 /// The versions of the file that are understood.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ApiVersion {
-    /// The first.
+    /// The only version so far.
     #[default]
     #[serde(rename = "setu.kueue.x-k8s.io/v1alpha1")]
     V1alpha1,
@@ -47,7 +47,7 @@ pub enum ApiVersion {
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[serde(rename = "Kind")]
 pub enum FileKind {
-    /// A policy.
+    /// A policy file.
     #[default]
     Policy,
 }

@@ -73,8 +73,7 @@ pub struct ProvisioningParametersSpec {
     )]
     #[schemars(with = "Option<Vec<strict::StrictRequirement>>", length(max = 100))]
     pub node_selector_requirements: Option<Vec<Requirement>>,
-    /// Options tried in this order, within the flavor Kueue admitted the gang on; instead of
-    /// `nodePoolName`, which does not count beside them.
+    /// Options tried in this order, within the flavor Kueue admitted the gang on. With tiers, `nodePoolName` is ignored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(max = 32),

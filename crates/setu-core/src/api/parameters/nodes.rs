@@ -129,8 +129,8 @@ pub struct NodeDevices {
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Colocation {
-    /// Node label whose value is the same for all nodes of a gang; `topology.kubernetes.io/zone` if none
-    /// is named.
+    /// Node label whose value is the same for all nodes of a gang; `topology.kubernetes.io/zone` if none is named. The
+    /// NodePool's requirements must list its values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topology_key: Option<String>,
     /// How strictly nodes share the label's value.
