@@ -185,17 +185,19 @@ fn by_request(
         .filter(|check| check.is_by_request() && is_meant(check))
         .collect();
     found.sort_by_key(|check| &check.metadata.name);
-    let class = |check: &AdmissionCheck| objects.request_class_of(check);
-    if let (Some(named), [check]) = (named, &*found)
-        && let Some(other) = class(check).filter(|class| *class != names::REQUEST_CLASS)
-    {
-        return Err(CliError::Invalid(format!(
-            "check {named} asks for ProvisioningRequests of class {other}, and Setu answers only {}",
-            names::REQUEST_CLASS
-        )));
+    let foreign = |check: &AdmissionCheck| {
+        objects.request_class_of(check).filter(|class| *class != names::REQUEST_CLASS)
+    };
+    if let Some(ours) = found.iter().find(|check| foreign(check).is_none()) {
+        return Ok(ours.metadata.name.clone());
     }
-    let is_ours = |check: &&&AdmissionCheck| class(check).is_none_or(|class| class == names::REQUEST_CLASS);
-    Ok(found.iter().find(is_ours).and_then(|check| check.metadata.name.clone()))
+    match (named, found.first().and_then(|check| foreign(check))) {
+        (Some(named), Some(class)) => Err(CliError::Invalid(format!(
+            "check {named} asks for ProvisioningRequests of class {class}, and Setu answers only {}",
+            names::REQUEST_CLASS
+        ))),
+        _ => Ok(None),
+    }
 }
 
 /// The first of these checks, by name, that covers a flavor of the Workload.
