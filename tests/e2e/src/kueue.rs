@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::identity::Identity;
 use crate::ports::Ports;
 use crate::process::{Program, ProgramCommand};
-use crate::{HarnessLayout, KUEUE_NAMESPACE, apply, operators, probe};
+use crate::{HarnessLayout, KUEUE_NAMESPACE, apply, operators, probe, versions};
 
 const WEBHOOK_SERVICE: &str = "kueue-webhook-service";
 const CERTIFICATE_SECRET: &str = "kueue-webhook-server-cert";
@@ -54,9 +54,13 @@ pub(crate) fn launch(
     let path = folder.join("kueue-config.yaml");
     let text = serde_yaml::to_string(&config).context("writing Kueue's configuration as YAML")?;
     fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
-    // The first is a separate extension API server, which nothing here could reach. With the second, Kueue evicts a Workload that is
-    // placed on hosts as soon as one is lost, before Setu can replace it: docs/provisioning-requests.md says to switch it off.
-    let mut gates = vec!["VisibilityOnDemand=false", "TASFailedNodeReplacementFailFast=false"];
+    // It is a separate extension API server, which nothing here could reach.
+    let mut gates = vec!["VisibilityOnDemand=false"];
+    // With it, Kueue evicts a Workload that is placed on hosts as soon as one is lost, before Setu can replace it:
+    // docs/provisioning-requests.md says to switch it off.
+    if versions::of(layout)?.replaces_nodes_later(layout)? {
+        gates.push("TASFailedNodeReplacementFailFast=false");
+    }
     if !integrations.is_empty() {
         gates.push(operators::GATE);
     }

@@ -71,6 +71,11 @@ impl StackVersions {
         found.with_context(|| format!("{} does not require {module}", file.display()))
     }
 
+    /// Whether Kueue finds another Node for a Workload that lost one as soon as there is one. An earlier Kueue looks only once.
+    pub fn replaces_nodes_later(&self, layout: &HarnessLayout) -> Result<bool> {
+        self.reach(layout, &BTreeMap::from([("kueue".to_owned(), "0.19".to_owned())]))
+    }
+
     /// Whether no program is older than these versions, such as `{"kueue": "0.18"}`.
     pub fn reach(&self, layout: &HarnessLayout, since: &BTreeMap<String, String>) -> Result<bool> {
         for (program, oldest) in since {

@@ -39,6 +39,12 @@ static DELETES_ENDED_REQUESTS: LazyLock<bool> = LazyLock::new(|| {
     versions::of(&layout).unwrap().reach(&layout, &since).unwrap()
 });
 
+/// Whether this Kueue places a pod whose host is lost on a Node that comes later.
+static REPLACES_NODES_LATER: LazyLock<bool> = LazyLock::new(|| {
+    let layout = HarnessLayout::default();
+    versions::of(&layout).unwrap().replaces_nodes_later(&layout).unwrap()
+});
+
 /// Weather in which nodes do not come up until it is calm again.
 fn late() -> Value {
     json!([{"registrationDelay": "1h"}])
@@ -242,7 +248,11 @@ async fn pods_are_placed_by_topology_from_zero_nodes(stage: &Stage, id: &'static
     let later = queue.list_all().await;
     assert!(runs(&later), "{later:#?}");
     assert_eq!(later.claim_uids(), seen.claim_uids());
-    a_lost_node_is_replaced_in_its_domain(stage, &queue, levels[0], 3).await;
+    if levels.contains(&names::HOSTNAME) && !*REPLACES_NODES_LATER {
+        println!("LEFT OUT: a lost host. This Kueue evicts the gang unless another host is there at once.");
+    } else {
+        a_lost_node_is_replaced_in_its_domain(stage, &queue, levels[0], 3).await;
+    }
     stage.clear(&queue).await;
 }
 
