@@ -1,6 +1,6 @@
 //! The journal: a gang's state as kept in an annotation of its Workload.
 //!
-//! Rule: it is a hint, not an authority, and nothing in it names an object. [`read`] checks and bounds what an annotation has.
+//! Rule: it is a hint, not an authority, and nothing in it names an object. `read` checks and bounds what an annotation has.
 //!
 //! Some fields have other names in the annotation, as the first releases wrote them: `epoch` (the admission), `fit` (the shape
 //! match), `choice` and `choices` (the option), and `mending` (whether an approved gang is being repaired).
