@@ -129,8 +129,7 @@ impl Stack {
             let launch = node::launch(&layout, folder.path(), &identity, ports)?;
             launches.insert(launch.program, launch);
         }
-        let since = BTreeMap::from([("kubernetes".to_owned(), kubernetes::WITH_PODGROUPS.to_owned())]);
-        if versions::of(&layout)?.reach(&layout, &since)? {
+        if versions::of(&layout)?.has(&layout, "kubernetes", kubernetes::WITH_PODGROUPS)? {
             launches.values_mut().for_each(kubernetes::turn_on_podgroups);
         }
         let running = Running { launches, processes: BTreeMap::new(), watchdog: Watchdog::start()? };

@@ -73,7 +73,12 @@ impl StackVersions {
 
     /// Whether Kueue finds another Node for a Workload that lost one as soon as there is one. An earlier Kueue looks only once.
     pub fn replaces_nodes_later(&self, layout: &HarnessLayout) -> Result<bool> {
-        self.reach(layout, &BTreeMap::from([("kueue".to_owned(), "0.19".to_owned())]))
+        self.has(layout, "kueue", "0.19")
+    }
+
+    /// Whether one of [`PROGRAMS`] has this version, such as `1.36`, or a newer one.
+    pub fn has(&self, layout: &HarnessLayout, program: &str, version: &str) -> Result<bool> {
+        self.reach(layout, &BTreeMap::from([(program.to_owned(), version.to_owned())]))
     }
 
     /// Whether no program is older than these versions, such as `{"kueue": "0.18"}`.

@@ -8,7 +8,6 @@ mod setu;
 
 use setu::Setu;
 use setu_e2e::{HarnessLayout, Stack, StackOptions, StackScope, definitions, versions};
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -70,8 +69,7 @@ async fn readyz_and_the_log_name_what_setu_does_not_do_where_a_kind_is_not_serve
     setu.start(None).unwrap();
     let answer = readyz_with(&mut setu, 200, &["\nok\n"]).await;
     let layout = HarnessLayout::default();
-    let since = BTreeMap::from([("kubernetes".to_owned(), "1.34".to_owned())]);
-    let serves_devices = versions::of(&layout).unwrap().reach(&layout, &since).unwrap();
+    let serves_devices = versions::of(&layout).unwrap().has(&layout, "kubernetes", "1.34").unwrap();
     for (limitation, is_expected) in [
         ("ProvisioningRequests are not served", true),
         ("pods with ResourceClaims are refused", !serves_devices),

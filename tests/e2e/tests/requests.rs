@@ -20,7 +20,7 @@ use beyond::{
 use serde_json::{Value, json};
 use setu_e2e::{HarnessLayout, versions};
 use stage::{Queue, QueueObjects, Stage, condition, is, name};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
@@ -35,8 +35,7 @@ const RACK: &str = "example.com/rack";
 /// Whether this Kueue deletes the requests of Workloads that have finished or are evicted (kubernetes-sigs/kueue#12522).
 static DELETES_ENDED_REQUESTS: LazyLock<bool> = LazyLock::new(|| {
     let layout = HarnessLayout::default();
-    let since = BTreeMap::from([("kueue".to_owned(), "0.19".to_owned())]);
-    versions::of(&layout).unwrap().reach(&layout, &since).unwrap()
+    versions::of(&layout).unwrap().has(&layout, "kueue", "0.19").unwrap()
 });
 
 /// Whether this Kueue places a pod whose host is lost on a Node that comes later.

@@ -256,26 +256,29 @@ fn colocated(
         .into_iter()
         .map(|value| (value.clone(), drafts.iter().map(|d| d.held_to(key, value, "colocation")).collect()))
         .collect();
-    let why = if let (Some(settled), Some(_)) = (settled, &common) {
-        format!("leave out {key} {settled}, where the nodes are that the gang has already")
-    } else if common.is_some() {
-        format!("have no value of {key} in common")
-    } else {
-        format!(
-            "do not say which values of {key} their nodes can have; list them in spec.template.spec.requirements"
-        )
+    let why = || {
+        let why = if let (Some(settled), Some(_)) = (settled, &common) {
+            format!("leave out {key} {settled}, where the nodes are that the gang has already")
+        } else if common.is_some() {
+            format!("have no value of {key} in common")
+        } else {
+            format!(
+                "do not say which values of {key} their nodes can have; list them in spec.template.spec.requirements"
+            )
+        };
+        let pools = drafts.iter().map(|d| d.node_pool.clone()).collect();
+        format!("what NodePool {} offers and the pods ask for {why}", joined(&pools))
     };
-    let pools: BTreeSet<String> = drafts.iter().map(|d| d.node_pool.clone()).collect();
-    let why = format!("what NodePool {} offers and the pods ask for {why}", joined(&pools));
     match mode {
         ColocationMode::Required if all.is_empty() => {
-            let message = format!("all nodes must share {key}, but {why}");
+            let message = format!("all nodes must share {key}, but {}", why());
             all.push((String::new(), Err(Obstacle::new(ObstacleReason::RequirementsClash, message))));
         }
         ColocationMode::Preferred if all.is_empty() => {
+            let note = format!("the nodes may have different values of {key}: {}", why());
             let mut drafts = drafts;
             if let Some(draft) = drafts.first_mut() {
-                draft.notes.push(format!("the nodes may have different values of {key}: {why}"));
+                draft.notes.push(note);
             }
             all.push((String::new(), Ok(drafts)));
         }
