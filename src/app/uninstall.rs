@@ -8,7 +8,7 @@ use crate::api::{AdmissionCheck, NodeClaim, ProvisioningRequest, Workload};
 use crate::cluster::decoded::Decoded;
 use crate::effects::active::Active;
 use crate::effects::handover::{Annotations, release_node, release_request, release_workload};
-use crate::effects::{active, call, claims, deployment, request, requeued, verdict};
+use crate::effects::{active, call, claims, deployment, request, requeued, standalone, verdict};
 use crate::error::Error;
 use crate::gang::release::uninstall::{RunningNodes, UninstallObjects, UninstallPlan};
 use crate::gang::workload::queueing::Queueing;
@@ -186,6 +186,9 @@ async fn answer(client: &Client, plan: &UninstallPlan) -> Result<bool, Error> {
     let checks: BTreeSet<String> = plan.checks.iter().map(ResourceExt::name_any).collect();
     for workload in &plan.waiting {
         is_current &= give_back(client, workload, &checks, now).await?;
+    }
+    for workload in &plan.created {
+        standalone::delete(client, workload).await?;
     }
     for request in &plan.open_requests {
         is_current &= is_as_read(request::fail_after_uninstall(client, request, now).await)?;

@@ -34,7 +34,7 @@ pub fn matches<'w>(workloads: &'w [Workload], wanted: &str) -> Vec<&'w Workload>
     };
     let of_request = |w: &&Workload| {
         ["", "provisioningrequest", "provisioningrequests", "provreq"].contains(&kind.to_lowercase().as_str())
-            && w.request_name() == Some(name)
+            && (w.request_name() == Some(name) || w.standalone_request().is_some_and(|(of, _)| of == name))
     };
     let found: Vec<&Workload> = workloads.iter().filter(|w| by_name(w) || of_request(w)).collect();
     if !found.is_empty() {

@@ -130,7 +130,7 @@ pub fn gangs(objects: &ClusterObjects) -> Vec<GangReport> {
 pub fn gangs_of(objects: &ClusterObjects, workload: &Workload) -> Vec<GangReport> {
     let of_request = own_check(workload).map(|check| &check.name);
     let is_answered = |check: &&str| match workload.front_end() {
-        FrontEnd::Workload => is_ours(objects, check),
+        FrontEnd::Workload | FrontEnd::StandaloneRequest => is_ours(objects, check),
         FrontEnd::ProvisioningRequest => of_request.is_some_and(|own| own == check),
     };
     let listed = workload.checks().iter().map(|c| c.name.as_str()).filter(is_answered);

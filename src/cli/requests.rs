@@ -6,7 +6,8 @@ use super::cluster::ClusterObjects;
 use super::gang_objects::GangObjects;
 use crate::api::provisioning_request::{ProvisioningRequestSpec, ProvisioningRequestStatus};
 use crate::api::{AdmissionCheck, FrontEnd, NodeClaim, ProvisioningRequest, Workload, condition};
-use crate::gang::workload::request::{NO_OWNER, as_workload, check_of, owner, owner_of};
+use crate::gang::workload::request::{ENDS, as_workload, check_of, owner, owner_of};
+use crate::gang::workload::standalone::NO_QUEUE;
 use crate::names;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, OwnerReference, Time};
 use kube::ResourceExt;
@@ -22,7 +23,13 @@ impl ClusterObjects {
                 owner.and_then(|owner| check_of(request, owner, |check| self.may_be_by_request(check)));
             as_workload(request, owner.map(|owner| (owner, check)))
         };
-        let ours = self.requests.iter().flatten().filter(|request| request.is_of_setus_class());
+        // A standalone request is read by the Workload that was created for it.
+        let has_workload = |request: &ProvisioningRequest| {
+            let uid = request.metadata.uid.as_deref();
+            self.workloads.iter().any(|w| w.standalone_request().is_some_and(|(_, of)| Some(of) == uid))
+        };
+        let ours = self.requests.iter().flatten();
+        let ours = ours.filter(|request| request.is_of_setus_class() && !has_workload(request));
         let mut mirrors: Vec<Workload> = ours.map(mirror).collect();
         mirrors.extend(self.claims_of_deleted().values().filter_map(|claims| self.deleted(claims)));
         self.workloads.extend(mirrors);
@@ -166,12 +173,16 @@ fn requests_of<'o>(
         .filter(move |r| r.workload().map(|(_, uid)| uid) == uid.as_deref() && uid.is_some())
 }
 
-/// Why a request that stands for no Workload gets no nodes.
+/// Why a request that stands for no Workload has no nodes.
 pub fn why_unowned(mirror: &Workload) -> String {
-    let failed = condition::find(mirror.conditions(), "Failed").filter(|failed| failed.status == "True");
-    match (failed, owner(mirror)) {
-        (Some(failed), _) => failed.message.clone(),
-        (None, Some((name, _))) => format!("Workload {name}, which controls this request, does not exist"),
-        (None, None) => NO_OWNER.to_owned(),
+    let said = |kind: &str| condition::find(mirror.conditions(), kind).filter(|c| !c.message.is_empty());
+    let ended = ENDS.iter().find_map(|kind| said(kind).filter(|c| c.status == "True"));
+    match (ended, owner(mirror), said("Provisioned")) {
+        (Some(condition), _, _) | (None, None, Some(condition)) => condition.message.clone(),
+        (None, Some((name, _)), _) => {
+            format!("Workload {name}, which controls this request, does not exist")
+        }
+        (None, None, None) if !mirror.labels().contains_key(names::QUEUE) => NO_QUEUE.to_owned(),
+        (None, None, None) => "Setu is about to create its Workload".to_owned(),
     }
 }

@@ -89,6 +89,11 @@ fn in_words(plan: &UninstallPlan, doing: bool) -> String {
     let back_to_karpenter = |claim: &NodeClaim| format!("{} back to Karpenter", claim.name_any());
     lines("close AdmissionCheck", plan.checks.iter().map(ResourceExt::name_any).collect());
     lines("give back the quota of Workload", plan.waiting.iter().map(Workload::full_name).collect());
+    lines("delete Workload", plan.created.iter().map(Workload::full_name).collect());
+    let until_deleted = |workload: &Workload| {
+        format!("{}, which holds quota for pods that run: delete it when they are done", workload.full_name())
+    };
+    lines("keep Workload", plan.kept.iter().map(until_deleted).collect());
     lines("fail ProvisioningRequest", plan.open_requests.iter().map(request).collect());
     lines("put back into Kueue's queue Workload", plan.kept_out.iter().map(Workload::full_name).collect());
     lines("hand NodeClaim", plan.hand_back.iter().map(back_to_karpenter).collect());

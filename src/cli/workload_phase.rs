@@ -7,7 +7,7 @@ use serde::Serialize;
 /// How far Kueue has got with a Workload.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkloadPhase {
-    /// It is a ProvisioningRequest that stands for no Workload.
+    /// It is a ProvisioningRequest without a Workload.
     Unowned,
     /// No quota is reserved.
     Queued,

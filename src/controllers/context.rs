@@ -9,7 +9,7 @@ use super::queue::{QueueKey, Wake};
 use super::remembered::OfGangs;
 use super::stores::Stores;
 use super::waiting::Waiting;
-use crate::api::{AdmissionCheck, Node, NodeClaim, RawParameters, Workload};
+use crate::api::{AdmissionCheck, Node, NodeClaim, Pod, RawParameters, Workload};
 use crate::cluster::batched::Batched;
 use crate::cluster::fence::fenced;
 use crate::cluster::joined::Joined;
@@ -115,6 +115,8 @@ pub struct Context {
     pub(super) parameters: Joined<String, Parameters, Error>,
     /// Reads of a namespace's Workloads, for orphaned claims of slices.
     pub(super) slices: Joined<String, [Workload], Error>,
+    /// Reads of a namespace's pods, for standalone requests.
+    pub(super) pods: Joined<String, [Pod], Error>,
     /// Reads of gangs past the caches, by the UIDs of their Workloads.
     pub(super) reads: Batched<String, (Vec<NodeClaim>, Vec<Node>)>,
     /// Everything kept about gangs.
@@ -158,6 +160,7 @@ impl Context {
             grounds: grounds::Reads::default(),
             parameters: Joined::default(),
             slices: Joined::default(),
+            pods: Joined::default(),
             reads: Batched::default(),
             of_gangs: OfGangs::default(),
             claim_records: ClaimRecordStore::default(),

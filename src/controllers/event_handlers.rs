@@ -108,6 +108,7 @@ impl Context {
         let object = ObjectRef::from_obj(workload);
         self.of_gangs.waiting.note(QueueKey::of(workload));
         let uid = workload.uid().unwrap_or_default();
+        self.wake_standalone(workload);
         let may_own_requests = workload.front_end().may_own_requests();
         if may_own_requests {
             self.mirror_requests_of(&uid);

@@ -10,23 +10,10 @@ use crate::cluster::decoded::Decoded;
 use crate::cluster::store::StoreChange;
 use crate::effects::{call, request};
 use crate::error::Error;
-use crate::gang::workload::request::{
-    Details, as_workload, name_as_workload, refusal_without_owner, served_for,
-};
+use crate::gang::workload::request::{as_workload, name_as_workload, served_for};
 use crate::names;
 use kube::Api;
 use kube::runtime::reflector::ObjectRef;
-
-/// Fails a request that no Workload controls: nobody has admitted its pods.
-///
-/// # Errors
-/// The request could not be answered.
-pub(super) async fn refuse_without_owner(context: &Context, mirror: &Workload) -> Result<(), Error> {
-    let Some(entry) = refusal_without_owner(mirror, context.now()) else { return Ok(()) };
-    let client = context.client_of(mirror.metadata.uid.as_deref().unwrap_or_default());
-    request::apply(client, mirror, &entry, (&Details::default(), None), context.now()).await?;
-    Ok(())
-}
 
 impl Context {
     /// A ProvisioningRequest was touched: it and the others for the same Workload are mirrored again.
@@ -95,7 +82,7 @@ impl Context {
     }
 
     /// Whether Kueue has a check answered by ProvisioningRequests.
-    fn is_answered_by_requests(&self, check: &str) -> bool {
+    pub(super) fn is_answered_by_requests(&self, check: &str) -> bool {
         let found = self.stores.checks.get(&ObjectRef::new(check));
         found.is_some_and(|check| check.is_by_request())
     }

@@ -34,6 +34,7 @@ mod progress;
 pub mod queue;
 mod registry;
 mod remembered;
+mod standalone;
 pub mod storage;
 pub mod stores;
 pub mod summary;

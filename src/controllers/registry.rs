@@ -62,6 +62,8 @@ struct OfGang {
 struct OfWorkload {
     /// The gangs that anything may be remembered of.
     gangs: BTreeSet<String>,
+    /// When pods were last seen on the nodes of a standalone request, or when this replica first asked.
+    used_at: Option<Timestamp>,
     /// How many of its reconciles have failed in a row.
     failures: u32,
     /// Our last write that the cache does not show yet.
@@ -295,6 +297,14 @@ impl GangRegistry {
         let workload = entries.workloads.entry(uid.to_owned()).or_default();
         workload.failures = workload.failures.saturating_add(1);
         workload.failures
+    }
+
+    /// When pods were last seen on the nodes of the standalone request with this UID. If `runs`, that is now. Also if this replica
+    /// has never asked, because another one may have seen them.
+    pub fn used_at(&self, uid: &str, runs: bool, now: Timestamp) -> Timestamp {
+        let mut entries = self.entries();
+        let used_at = &mut entries.workloads.entry(uid.to_owned()).or_default().used_at;
+        *used_at.insert(used_at.filter(|_| !runs).unwrap_or(now))
     }
 
     /// Records that a reconcile of the Workload with this UID succeeded.

@@ -5,8 +5,8 @@ use super::context::Context;
 use super::finalizer;
 use super::gang::{Gang, LeftAlone, Reconciled};
 use super::memory::CacheLag;
-use super::mirrors::refuse_without_owner;
 use super::queue::{Action, QueueKey};
+use super::standalone;
 use super::summary::BY_WORKLOAD;
 use crate::api::workload::{CheckState, Verdict};
 use crate::api::{FrontEnd, Workload, condition};
@@ -65,16 +65,17 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
         // If another finalizer holds it too, the watch delivers it again.
         return Ok(Action::await_change());
     }
+    let due = standalone::reconcile(&context, &workload).await?;
     let checks = our_checks(&workload, &context);
     let mut results = Vec::new();
     let mut workload = (*workload).clone();
     let others = Others::of(&workload, |check| is_others(&context, check), context.now());
     if checks.is_empty() {
-        refuse_without_owner(&context, &workload).await?;
         write_queueing(&context, &mut workload, &results, others).await?;
         finalizer::let_go(&context, &workload, &results, others).await?;
         context.of_gangs.waiting.served(&key, began);
-        return Ok(Action::await_change());
+        context.of_gangs.registry.succeeded(workload.metadata.uid.as_deref().unwrap_or_default());
+        return Ok(due.map_or_else(Action::await_change, |_| requeue_after(&context, &results, due)));
     }
     let uid = workload.uid().unwrap_or_default();
     context.of_gangs.registry.add(&uid, checks.iter().map(|check| gang_id(&uid, check)));
@@ -96,8 +97,8 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
         if left_alone { None } else { finalizer::let_go(&context, &workload, &results, others).await? };
     context.of_gangs.waiting.served(&key, began);
     context.of_gangs.registry.succeeded(&uid);
-    Ok(requeue_after(&context, &results, later.into_iter().chain(let_go).min())
-        .pausing(pause_of(&workload, &context)))
+    let due = later.into_iter().chain(let_go).chain(due).min();
+    Ok(requeue_after(&context, &results, due).pausing(pause_of(&workload, &context)))
 }
 
 /// The Workload with our last write: from the cache, or read by name if the watch is overdue. `None` while the watch may
@@ -205,7 +206,7 @@ async fn apply(
 ) -> Result<Workload, Error> {
     let client = context.client_of(workload.metadata.uid.as_deref().unwrap_or_default());
     match workload.front_end() {
-        FrontEnd::Workload => {
+        FrontEnd::Workload | FrontEnd::StandaloneRequest => {
             let ours = workload.checks().iter().filter(|c| context.is_ours(&c.name));
             let latest = |old: &CheckState| {
                 changed.iter().find(|new| new.name == old.name).copied().unwrap_or(old).clone()

@@ -37,7 +37,7 @@ pub struct Entry<'a> {
 /// [`Error::Conflict`] if the annotation is no longer `old`, or the Workload is another one.
 pub async fn commit(client: &Client, workload: &Workload, entry: &Entry<'_>) -> Result<Workload, Error> {
     match workload.front_end() {
-        FrontEnd::Workload => commit_to_workload(client, workload, entry).await,
+        FrontEnd::Workload | FrontEnd::StandaloneRequest => commit_to_workload(client, workload, entry).await,
         FrontEnd::ProvisioningRequest => {
             if entry.precondition == Precondition::Workload {
                 request::require_owner(client, workload).await?;
@@ -79,7 +79,7 @@ pub async fn confirm(client: &Client, workload: &Workload, entry: &Entry<'_>) ->
     let action = "confirming the journal of Workload";
     let found = match workload.front_end() {
         FrontEnd::ProvisioningRequest => request::metadata(client, workload, action).await?,
-        FrontEnd::Workload => {
+        FrontEnd::Workload | FrontEnd::StandaloneRequest => {
             let namespace = workload.namespace().unwrap_or_default();
             let api: Api<Workload> = Api::namespaced(client.clone(), &namespace);
             call(action, &workload.full_name(), api.get_metadata(&workload.name_any())).await?.metadata
@@ -110,7 +110,7 @@ fn is_unchanged(found: &ObjectMeta, workload: &Workload, entry: &Entry<'_>) -> b
     let precondition = match workload.front_end() {
         // The journal of a request is written on the version that was read.
         FrontEnd::ProvisioningRequest => Precondition::Workload,
-        FrontEnd::Workload => entry.precondition,
+        FrontEnd::Workload | FrontEnd::StandaloneRequest => entry.precondition,
     };
     let unchanged = match precondition {
         // The first annotation of a Workload needs another patch than any later one.

@@ -15,6 +15,7 @@ pub mod pods;
 pub mod request;
 pub mod requeued;
 pub mod resource_slices;
+pub mod standalone;
 pub mod verdict;
 pub mod warm;
 

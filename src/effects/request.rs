@@ -15,6 +15,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{ObjectMeta, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
 fn api(client: &Client, mirror: &Workload) -> Api<ProvisioningRequest> {
     Api::namespaced(client.clone(), &mirror.namespace().unwrap_or_default())
@@ -94,8 +95,8 @@ pub async fn apply(
     now: Timestamp,
 ) -> Result<Workload, Error> {
     let conditions = conditions(entry, failure, mirror.conditions(), now);
-    let details = if entry.state == Verdict::Ready { Some(details) } else { None };
-    apply_status(client, mirror, conditions, details).await
+    let details = if entry.state == Verdict::Ready { details.in_status() } else { BTreeMap::new() };
+    apply_status(client, mirror, conditions, &details).await
 }
 
 /// Fails an open request: Setu is uninstalled.
@@ -105,14 +106,18 @@ pub async fn apply(
 pub async fn fail_after_uninstall(client: &Client, mirror: &Workload, now: Timestamp) -> Result<(), Error> {
     require_owner(client, mirror).await?;
     let conditions = conditions_after_uninstall(mirror.conditions(), now);
-    apply_status(client, mirror, conditions, None).await.map(drop)
+    apply_status(client, mirror, conditions, &BTreeMap::new()).await.map(drop)
 }
 
-async fn apply_status(
+/// Applies these conditions and details, and returns the request as a Workload as it is afterwards.
+///
+/// # Errors
+/// [`Error::Conflict`] if the request has changed since it was read.
+pub async fn apply_status(
     client: &Client,
     mirror: &Workload,
     conditions: Vec<Condition>,
-    details: Option<&Details>,
+    details: &BTreeMap<String, String>,
 ) -> Result<Workload, Error> {
     let name = mirror.request_name().unwrap_or_default();
     let conditions = conditions.into_iter().map(|condition| {
@@ -122,10 +127,10 @@ async fn apply_status(
         })
     });
     let conditions: Vec<Value> = conditions.collect();
-    let status = match details {
-        Some(details) => json!({"conditions": conditions, "provisioningClassDetails": details.in_status()}),
-        None => json!({"conditions": conditions}),
-    };
+    let mut status = json!({"conditions": conditions});
+    if let Some(fields) = status.as_object_mut().filter(|_| !details.is_empty()) {
+        fields.insert("provisioningClassDetails".to_owned(), json!(details));
+    }
     let body = status_of::<ProvisioningRequest>(name, &mirror.metadata, &status);
     let params = PatchParams::apply(names::FIELD_MANAGER).force();
     let (of, patch) = (mirror.full_name(), Patch::Apply(&body));

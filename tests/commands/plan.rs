@@ -456,7 +456,7 @@ fn a_queue_with_kueues_own_check_is_planned_for_its_provisioning_request() {
             "Workload  default/four-gpus, check provisioning,",
             "1 node of 7 in the budget",
             "check provisioning is Kueue's own: its ProvisioningRequestConfig must name class atomic.setu.kueue.x-k8s.io",
-            "the nodes get no taint: their ResourceFlavors have no toleration for setu.kueue.x-k8s.io/gang",
+            "the nodes get no taint: neither the pods nor their ResourceFlavors tolerate setu.kueue.x-k8s.io/gang",
         ] {
             assert!(table.contains(words), "{words}: {table}");
         }

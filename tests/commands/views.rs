@@ -644,7 +644,10 @@ fn a_request_that_stands_for_no_workload_is_explained_as_such() {
     let report = find::early(&snapshot, &snapshot.workloads[0]).unwrap();
     let text = anstream::adapter::strip_str(&explanation::explain(&report, snapshot.now)).to_string();
     assert!(text.contains("State      Unowned\n"), "{text}");
-    assert!(text.contains("Why it gets no nodes\n  no Workload controls this request"), "{text}");
+    assert!(
+        text.contains("Why it has no nodes\n  no Workload controls this request, and it has no label"),
+        "{text}"
+    );
     snapshot.workloads.clear();
     snapshot.requests = Some(vec![request(names::REQUEST_CLASS, true)]);
     snapshot.add_requests();

@@ -24,6 +24,7 @@ mod requests;
 mod rights;
 mod shards;
 mod silences;
+mod standalone;
 mod swaps;
 mod traced;
 mod train;

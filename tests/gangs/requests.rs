@@ -482,7 +482,7 @@ async fn a_booking_expires_when_the_gang_is_not_admitted_in_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_no_workload_controls_fails_with_a_sentence() {
+async fn a_request_without_a_workload_or_a_queue_fails_with_a_sentence() {
     let stage = Stage::new(names::REQUEST_CLASS, "{}");
     stage.create_request(&json!({"name": "alone", "namespace": ID}));
     stage.until("it fails", 60, |s| s.condition("Failed")["status"] == "True").await;

@@ -4,7 +4,7 @@
 use kube_cel::cel::{Context, Program, Value as Cel, to_value};
 use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
-use setu::names::{ATTEMPT, GANG, MANAGED_BY, NODEPOOL, SLOT, WORKLOAD_UID};
+use setu::names::{ATTEMPT, GANG, MANAGED_BY, NODEPOOL, REQUEST, SLOT, WORKLOAD_UID};
 use setu::names::{journal_key, state_key};
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
@@ -28,6 +28,8 @@ const EVERYTHING: &str = "tests/e2e/tests/chart/golden/everything.yaml";
 const WRITTEN: &str = "written by Setu alone";
 const REMOVED: &str = "removed by Setu alone";
 const FINALIZER: &str = "taken off by Setu alone";
+const MARKED: &str = "Setu says only of Workloads that it makes";
+const CREATED: &str = "Setu makes and deletes only the Workloads of ProvisioningRequests";
 const KEPT: &str = "made, changed and deleted by Setu and Karpenter alone";
 const MADE: &str = "Karpenter makes no NodeClaims";
 const OWN: &str = "Setu makes, changes and deletes only NodeClaims";
@@ -68,7 +70,7 @@ fn policies(file: &str) -> Vec<Value> {
     let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap();
     let all = serde_yaml::Deserializer::from_str(&text).map(|d| Value::deserialize(d).unwrap());
     let all: Vec<Value> = all.filter(|d| d["kind"] == "ValidatingAdmissionPolicy").collect();
-    assert_eq!(all.len(), 3, "{file}");
+    assert_eq!(all.len(), if file == EVERYTHING { 4 } else { 3 }, "{file}");
     all
 }
 
@@ -165,11 +167,14 @@ fn workloads(who: &'static str, refused: bool) -> Vec<Ask> {
     let held = &held(&json!(["kueue.x-k8s.io/resource-in-use", older]));
     let unheld = &json!({"metadata": {"name": "w"}});
     let no = &Value::Null;
-    let cases: [(&'static str, &Value, &Value, &'static [&'static str]); 18] = [
+    let of_request = &workload(&json!({REQUEST: "batch/u"}));
+    let cases: [(&'static str, &Value, &Value, &'static [&'static str]); 20] = [
         ("makes a Workload", no, none, &[]),
         ("makes one with an annotation", no, noted, &[]),
         ("makes one with a journal", no, first, &[WRITTEN]),
         ("makes one with a state", no, &workload(&json!({state: "Approved"})), &[WRITTEN]),
+        ("makes one for a request", no, of_request, &[WRITTEN]),
+        ("says that one is for no request any more", of_request, none, &[REMOVED]),
         ("writes the first annotation", none, noted, &[]),
         ("takes the last annotation off", noted, none, &[]),
         ("writes a first journal", none, first, &[WRITTEN]),
@@ -197,6 +202,29 @@ fn workloads(who: &'static str, refused: bool) -> Vec<Ask> {
         }
     });
     cases.collect()
+}
+
+/// The same for a user of Setu's, where requests are served: of Workloads, it may make and delete those of requests only.
+fn own_workloads(who: &'static str) -> Vec<Ask> {
+    let mut asks = workloads(who, false);
+    let of_job = workload(&Value::Null);
+    let mut of_request = workload(&json!({REQUEST: "batch/u"}));
+    for ask in asks.iter_mut().filter(|ask| ask.operation() != "UPDATE") {
+        ask.refusals = &[CREATED];
+    }
+    let mut ask = |what, before: &Value, after: &Value, refusals| {
+        let (before, after) = (before.clone(), after.clone());
+        asks.push(Ask { what, who, resource: "workloads", before, after, refusals });
+    };
+    ask("says that one of a Job is for a request", &of_job, &of_request, &[MARKED]);
+    ask("deletes one of a Job", &of_job, &Value::Null, &[CREATED]);
+    ask("deletes one with the name of another", &of_request, &Value::Null, &[CREATED]);
+    of_request["metadata"]["name"] = json!("provisioningrequest-batch");
+    ask("makes one for a request, by its name", &Value::Null, &of_request, &[]);
+    ask("deletes one of a request", &of_request, &Value::Null, &[]);
+    of_request["metadata"]["ownerReferences"] = json!([{"kind": "Job", "name": "train"}]);
+    ask("deletes one that a Job owns", &of_request, &Value::Null, &[CREATED]);
+    asks
 }
 
 /// A NodeClaim with the keys that Setu writes, except for some.
@@ -303,7 +331,10 @@ fn each_who_may_come_is_let_through_with_the_own_and_nothing_else() {
 #[test]
 fn named_writers_and_keepers_are_allowed_and_setu_is_limited_to_its_node_pools() {
     let mut asks = Vec::new();
-    for who in [SETU, UNINSTALL, KUEUE, ADMIN, WRITER] {
+    for who in [SETU, UNINSTALL] {
+        asks.extend(own_workloads(who));
+    }
+    for who in [KUEUE, ADMIN, WRITER] {
         asks.extend(workloads(who, false));
     }
     for who in [TENANT, KARPENTER, KEEPER] {

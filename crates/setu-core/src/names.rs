@@ -15,15 +15,22 @@ pub const REQUEST_PREFIX: &str = "provisioningrequest/";
 /// Start of the parameters of a ProvisioningRequest by which a job asks for what the policy opens under `jobOverrides`. Kueue
 /// copies them from [`JOB_OVERRIDE_PREFIX`].
 pub const REQUEST_PARAMETER_PREFIX: &str = "setu-";
+/// Annotation of a Workload that Setu created for a standalone ProvisioningRequest: `name/UID` of the request.
+pub const REQUEST: &str = "setu.kueue.x-k8s.io/provisioning-request";
+/// Cluster Autoscaler: annotation of a pod with the name of the ProvisioningRequest whose capacity it uses.
+pub const CONSUMES: &str = "autoscaling.x-k8s.io/consume-provisioning-request";
 /// API group in which ProvisioningRequests are served.
 pub const AUTOSCALING_GROUP: &str = "autoscaling.x-k8s.io";
 /// API group of the NodeClasses of Karpenter's kwok provider.
 pub const KWOK_GROUP: &str = "karpenter.kwok.sh";
-/// Field manager of every write that Setu makes, except those of [`QUEUE_MANAGER`].
+/// Field manager of every write that Setu makes, except those of [`QUEUE_MANAGER`] and [`PODS_MANAGER`].
 pub const FIELD_MANAGER: &str = "setu";
 /// Field manager of the condition `Requeued` on a refused gang's Workload. It is a separate one, because applying a check's
 /// verdict with the same manager would remove that condition.
 pub const QUEUE_MANAGER: &str = "setu-queue";
+/// Field manager of the condition `PodsReady` on the Workload of a standalone ProvisioningRequest. It is a separate one for the same
+/// reason.
+pub const PODS_MANAGER: &str = "setu-pods";
 /// API group of Setu's own kinds.
 pub const API_GROUP: &str = "setu.kueue.x-k8s.io";
 /// Kind of the parameters that an AdmissionCheck may name.

@@ -10,6 +10,8 @@ mod beyond;
 mod setu;
 #[path = "requests/stage.rs"]
 mod stage;
+#[path = "requests/standalone.rs"]
+mod standalone;
 
 use ::setu::names;
 use beyond::{
@@ -20,6 +22,7 @@ use beyond::{
 use serde_json::{Value, json};
 use setu_e2e::{HarnessLayout, versions};
 use stage::{Queue, QueueObjects, Stage, condition, is, name};
+use standalone::{a_client_gets_the_nodes_of_its_own_request, a_request_of_a_client_is_taken_back};
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -302,6 +305,8 @@ async fn setu_serves_the_requests_of_kueues_own_check() {
         another_capacity_type_is_tried_within_the_request(&stage),
         nodes_go_with_their_request(&stage),
         a_queue_moves_from_cluster_autoscaler(&stage, FOREIGN_CLASSES[1].1),
+        a_client_gets_the_nodes_of_its_own_request(&stage),
+        a_request_of_a_client_is_taken_back(&stage),
     );
     log("gangs ran short, failed, were placed by topology and moved, and ended with their requests");
 

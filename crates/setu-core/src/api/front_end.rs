@@ -10,13 +10,15 @@ pub enum FrontEnd {
     Workload,
     /// A ProvisioningRequest, mirrored as a Workload. Kueue's own check made it, for a Workload.
     ProvisioningRequest,
+    /// A Workload that Setu created for a standalone ProvisioningRequest. Kueue admits it, and has no pods of its own for it.
+    StandaloneRequest,
 }
 
 impl FrontEnd {
     /// Whether Kueue queues it and reserves quota for it. For a request, the Workload that owns it has the quota.
     pub const fn holds_quota(self) -> bool {
         match self {
-            Self::Workload => true,
+            Self::Workload | Self::StandaloneRequest => true,
             Self::ProvisioningRequest => false,
         }
     }
@@ -24,7 +26,7 @@ impl FrontEnd {
     /// Whether it may own ProvisioningRequests. A request owns none, whatever a tenant writes.
     pub const fn may_own_requests(self) -> bool {
         match self {
-            Self::Workload => true,
+            Self::Workload | Self::StandaloneRequest => true,
             Self::ProvisioningRequest => false,
         }
     }
@@ -33,7 +35,7 @@ impl FrontEnd {
     /// Kueue's, which answers it by what the request says.
     pub const fn has_own_checks(self) -> bool {
         match self {
-            Self::Workload => true,
+            Self::Workload | Self::StandaloneRequest => true,
             Self::ProvisioningRequest => false,
         }
     }
@@ -42,14 +44,22 @@ impl FrontEnd {
     pub const fn gets_tolerations(self) -> bool {
         match self {
             Self::Workload => true,
-            Self::ProvisioningRequest => false,
+            Self::ProvisioningRequest | Self::StandaloneRequest => false,
+        }
+    }
+
+    /// Whether Kueue starts its pods, with what their ResourceFlavors say.
+    pub const fn has_pods_of_kueue(self) -> bool {
+        match self {
+            Self::Workload | Self::ProvisioningRequest => true,
+            Self::StandaloneRequest => false,
         }
     }
 
     /// Whether Kueue waits for its nodes before it assigns a topology.
     pub const fn delays_topology(self) -> bool {
         match self {
-            Self::Workload => false,
+            Self::Workload | Self::StandaloneRequest => false,
             Self::ProvisioningRequest => true,
         }
     }
@@ -58,9 +68,10 @@ impl FrontEnd {
 impl Workload {
     /// What it stands for.
     pub fn front_end(&self) -> FrontEnd {
-        match self.request_name() {
-            None => FrontEnd::Workload,
-            Some(_) => FrontEnd::ProvisioningRequest,
+        match (self.request_name(), self.standalone_request()) {
+            (Some(_), _) => FrontEnd::ProvisioningRequest,
+            (None, Some(_)) => FrontEnd::StandaloneRequest,
+            (None, None) => FrontEnd::Workload,
         }
     }
 }

@@ -1,11 +1,19 @@
-//! Cluster Autoscaler's ProvisioningRequest: a demand for capacity, as Kueue's own provisioning check writes it.
+//! Cluster Autoscaler's ProvisioningRequest: a demand for capacity, as Kueue's own provisioning check or another client writes it.
+//!
+//! A request of Setu's class that no Workload controls is called standalone. Setu creates a Workload for it.
 
-use super::condition;
+use super::{Workload, condition};
+use crate::digest::hex_digest;
 use crate::names;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube_derive::CustomResource;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+
+/// Start of the name of a Workload that is created for a standalone request.
+const STANDALONE: &str = "provisioningrequest-";
+/// How much of the request's name that name keeps. The API server takes 253 characters.
+const KEPT_OF_NAME: usize = 200;
 
 /// `spec` of a ProvisioningRequest. It is immutable.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
@@ -81,6 +89,17 @@ impl ProvisioningRequest {
         self.spec.provisioning_class_name == names::REQUEST_CLASS
     }
 
+    /// Whether Setu is to create a Workload for it.
+    pub fn is_standalone(&self) -> bool {
+        self.is_of_setus_class() && self.workload().is_none()
+    }
+
+    /// How many pods it is made for.
+    pub fn pods(&self) -> u32 {
+        let counts = self.spec.pod_sets.iter().map(|set| u32::try_from(set.count).unwrap_or_default());
+        counts.fold(0, u32::saturating_add)
+    }
+
     /// Name and UID of the Workload that controls it, if one does.
     pub fn workload(&self) -> Option<(&str, &str)> {
         controlling_workload(&self.metadata)
@@ -93,4 +112,25 @@ pub fn controlling_workload(metadata: &ObjectMeta) -> Option<(&str, &str)> {
     let workload =
         controller.filter(|o| o.kind == "Workload" && o.api_version.starts_with("kueue.x-k8s.io/"))?;
     Some((&workload.name, &workload.uid))
+}
+
+/// Name of the Workload that is created for the standalone request of this name.
+pub fn name_of_standalone(request: &str) -> String {
+    match request.split_at_checked(KEPT_OF_NAME) {
+        Some((kept, rest)) if !rest.is_empty() => {
+            format!("{STANDALONE}{}-{}", kept.trim_end_matches(['.', '-']), hex_digest(&[request], 4))
+        }
+        _ => format!("{STANDALONE}{request}"),
+    }
+}
+
+impl Workload {
+    /// Name and UID of the standalone request that it was created for. `None` for any other Workload, whatever its annotations say:
+    /// its name must match, and nothing may own it.
+    pub fn standalone_request(&self) -> Option<(&str, &str)> {
+        let (name, uid) = self.metadata.annotations.as_ref()?.get(names::REQUEST)?.split_once('/')?;
+        let is_alone = self.metadata.owner_references.iter().flatten().next().is_none();
+        let is_meant = self.metadata.name.as_deref() == Some(name_of_standalone(name).as_str());
+        (is_alone && is_meant).then_some((name, uid))
+    }
 }

@@ -279,10 +279,11 @@ impl Workload {
             .map_or(0, |s| s.evictions.iter().map(|e| e.count).sum())
     }
 
-    /// `Kind/name` of its owner; empty if it has none.
+    /// `Kind/name` of its owner, or of the standalone ProvisioningRequest that it was created for; empty if it has neither.
     pub fn owner(&self) -> String {
         let owner = self.metadata.owner_references.iter().flatten().next();
-        owner.map_or_else(String::new, |o| format!("{}/{}", o.kind, o.name))
+        let request = || self.standalone_request().map(|(name, _)| format!("ProvisioningRequest/{name}"));
+        owner.map(|o| format!("{}/{}", o.kind, o.name)).or_else(request).unwrap_or_default()
     }
 
     /// A value that all Workloads of one elastic Job, its slices, share; for other Workloads the UID. It is unique across

@@ -197,6 +197,9 @@ pub static RESOURCE_SLICE: ServedKind = built_in(
     &[],
     (false, false),
 );
+/// PodTemplate.
+pub static POD_TEMPLATE: ServedKind =
+    built_in(CORE, ("PodTemplate", "podtemplates", "podtemplate"), &[], (true, false));
 /// PersistentVolumeClaim.
 pub static PERSISTENT_VOLUME_CLAIM: ServedKind = built_in(
     CORE,
@@ -268,6 +271,7 @@ pub static ALL: &[&ServedKind] = &[
     &DEVICE_CLASS,
     &RESOURCE_CLAIM_TEMPLATE,
     &RESOURCE_SLICE,
+    &POD_TEMPLATE,
     &PERSISTENT_VOLUME_CLAIM,
     &PERSISTENT_VOLUME,
     &STORAGE_CLASS,

@@ -69,6 +69,7 @@ pub async fn measured(stage: &Stage, machines: usize, instance_type: &'static st
     let attempts = logged_attempts(&play, machines, reserved)?;
     let [attempt] = &attempts[..] else { bail!("there were {} attempts", attempts.len()) };
     attempt.has_one_template()?;
+    play.audit(machines).await?;
     play.end().await
 }
 

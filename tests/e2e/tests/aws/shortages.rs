@@ -154,6 +154,7 @@ pub async fn known_out(stage: &Stage, instance_type: &'static str) -> Result<()>
     let before = play.calls("CreateFleet").len();
     play.submit("second", 2, None).await?;
     play.steps(json!([{"until": {"job": "second", "admitted": true, "running": 2, "claims": 1, "attempt": 1, "capacityTypes": {"on-demand": 1}}}])).await?;
+    play.audit(1).await?;
     let fleets = play.calls("CreateFleet").split_off(before);
     ensure!(
         fleets.iter().all(|call| call

@@ -29,6 +29,9 @@ const POLICY: &str = "{apiVersion: setu.kueue.x-k8s.io/v1alpha1, kind: Policy, \
     capacity-types: {capacityTypes: [spot, on-demand]}, \
     warm: {custody: {release: Warm, warmFor: 60s}}}}";
 
+/// `spec.controllerName` of Setu's own checks.
+const CONTROLLER: &str = "e2e.setu/requests";
+
 pub struct Stage {
     pub stack: Stack,
     pub setu: Setu,
@@ -91,7 +94,7 @@ impl Stage {
         apply::yaml(&client, &policies()).await.unwrap();
         let kubeconfig = stack.kubeconfig_of(KUEUE_NAMESPACE, "setu").await.unwrap();
         let folder = stack.folder().join("requests");
-        let setu = Setu::new(&kubeconfig, "e2e.setu/requests", POLICY, &folder).unwrap();
+        let setu = Setu::new(&kubeconfig, CONTROLLER, POLICY, &folder).unwrap();
         let mut setu = setu.with(&["--provisioning-requests"]);
         setu.start(None).unwrap();
         Self { stack, setu, client }
@@ -107,6 +110,16 @@ impl Stage {
         let mut objects = scenario::objects(id, gpus).unwrap();
         objects.retain(|object| object["kind"] != "AdmissionCheck");
         objects.extend(requests::check(id, class, Some((names::GANG, "gang"))));
+        apply::all(&self.client, objects).await.unwrap();
+        Queue { id, client: self.client.clone() }
+    }
+
+    /// Makes a queue with a check of Setu's.
+    pub async fn queue_with_setus_check(&self, id: &'static str) -> Queue {
+        let mut objects = scenario::objects(id, 200).unwrap();
+        for check in objects.iter_mut().filter(|object| object["kind"] == "AdmissionCheck") {
+            check["spec"]["controllerName"] = json!(CONTROLLER);
+        }
         apply::all(&self.client, objects).await.unwrap();
         Queue { id, client: self.client.clone() }
     }
@@ -207,6 +220,12 @@ impl Queue {
     /// Deletes a cluster-scoped object.
     pub async fn delete(&self, kind: &str, name: &str) {
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource(kind));
+        api.delete(name, &DeleteParams::default()).await.unwrap();
+    }
+
+    /// Deletes an object of the queue's namespace.
+    pub async fn delete_in(&self, kind: &str, name: &str) {
+        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), self.id, &resource(kind));
         api.delete(name, &DeleteParams::default()).await.unwrap();
     }
 

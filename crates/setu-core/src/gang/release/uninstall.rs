@@ -3,7 +3,7 @@
 //! Rule: Kueue answers the check of a ProvisioningRequest. Setu answers only the request.
 
 use crate::api::workload::{CheckState, Verdict};
-use crate::api::{AdmissionCheck, NodeClaim, ProvisioningRequest, Workload};
+use crate::api::{AdmissionCheck, FrontEnd, NodeClaim, ProvisioningRequest, Workload};
 use crate::gang::workload::queueing::Queueing;
 use crate::gang::workload::request::{as_workload, has_ended, owner_of};
 use crate::names;
@@ -48,6 +48,10 @@ pub struct UninstallPlan {
     pub kept_out: Vec<Workload>,
     /// Workloads with a finalizer of ours or, if everything is removed, a journal.
     pub marked: Vec<Workload>,
+    /// Workloads that Setu created for standalone requests and whose nodes do not stay; they are deleted.
+    pub created: Vec<Workload>,
+    /// Workloads that Setu created and whose nodes stay. They keep their quota until someone deletes them.
+    pub kept: Vec<Workload>,
     /// Mirrors of the requests that wait for us; they fail.
     pub open_requests: Vec<Workload>,
     /// Mirrors of other requests that have a journal and whose nodes do not stay.
@@ -58,7 +62,10 @@ impl UninstallPlan {
     /// Whether nothing is left but checks, which stay inactive.
     pub fn is_done(&self) -> bool {
         let claims = self.delete.is_empty() && self.hand_back.is_empty();
-        let workloads = self.waiting.is_empty() && self.kept_out.is_empty() && self.marked.is_empty();
+        let workloads = self.waiting.is_empty()
+            && self.kept_out.is_empty()
+            && self.created.is_empty()
+            && self.marked.is_empty();
         claims && workloads && self.open_requests.is_empty() && self.marked_requests.is_empty()
     }
 
@@ -78,6 +85,7 @@ impl UninstallPlan {
         let stays = |uid: &str| {
             nodes == RunningNodes::HandBack && running.as_ref().is_none_or(|running| running.contains(uid))
         };
+        let serves_requests = requests.is_some();
         let mut requests = requests.unwrap_or_default();
         requests.retain(ProvisioningRequest::is_of_setus_class);
         let owners: BTreeMap<&str, &str> = requests.iter().filter_map(with_owner).collect();
@@ -88,7 +96,7 @@ impl UninstallPlan {
         let workloads = workloads.unwrap_or_default();
         Self { checks, delete, hand_back, ..Self::default() }
             .with_requests(&requests, &workloads, stays)
-            .with_workloads(workloads, nodes)
+            .with_workloads(workloads, nodes, serves_requests)
     }
 
     /// Adds what is done with requests. `stays` is whether the Workload with this UID keeps its nodes.
@@ -103,9 +111,14 @@ impl UninstallPlan {
         for request in requests {
             let uid = request.workload().map(|(_, uid)| uid);
             let owner = uid.and_then(|uid| by_uid.get(uid).copied());
+            let created = workloads.iter().find(|workload| is_for(workload, request));
             let mirror = as_workload(request, owner.map(|owner| (owner, None)));
             // If the owner is named but was not found, its pods may run.
-            let waits = owner.map_or(uid.is_none(), may_be_stopped);
+            let waits = match (owner, created) {
+                (Some(owner), _) => may_be_stopped(owner),
+                (None, Some(created)) => !stays(created.metadata.uid.as_deref().unwrap_or_default()),
+                (None, None) => uid.is_none(),
+            };
             if waits && !has_ended(request) {
                 self.open_requests.push(mirror);
             } else if is_journalled(&mirror) && !uid.is_some_and(&stays) {
@@ -116,11 +129,22 @@ impl UninstallPlan {
     }
 
     /// Adds what is done with Workloads.
-    fn with_workloads(mut self, workloads: Vec<Workload>, nodes: RunningNodes) -> Self {
+    fn with_workloads(
+        mut self,
+        workloads: Vec<Workload>,
+        nodes: RunningNodes,
+        serves_requests: bool,
+    ) -> Self {
         let names: BTreeSet<String> = self.checks.iter().map(ResourceExt::name_any).collect();
         // A Workload whose check says Retry waits only for Kueue.
         let asks = |c: &CheckState| names.contains(&c.name) && c.state != Verdict::Retry;
-        let waits = |w: &&Workload| w.is("QuotaReserved") && may_be_stopped(w) && w.checks().iter().any(asks);
+        let is_created = |w: &&Workload| w.front_end() == FrontEnd::StandaloneRequest;
+        // Where requests may not be read, another installation may serve them.
+        let created = workloads.iter().filter(|w| serves_requests && is_created(w)).cloned();
+        (self.created, self.kept) = created.partition(|w| nodes == RunningNodes::Delete || !w.runs());
+        let waits = |w: &&Workload| {
+            w.is("QuotaReserved") && may_be_stopped(w) && w.checks().iter().any(asks) && !is_created(w)
+        };
         self.waiting = workloads.iter().filter(waits).cloned().collect();
         let has_ours = |w: &Workload| w.checks().iter().any(|c| names.contains(&c.name));
         let is_kept_out = |w: &&Workload| Queueing::of(w) == Queueing::KeptOut && has_ours(w);
@@ -137,6 +161,11 @@ impl UninstallPlan {
 fn served_without_request(claims: &[NodeClaim]) -> BTreeSet<String> {
     let without = claims.iter().filter(|claim| owner_of(claim).is_none());
     without.map(|claim| claim.annotation(names::CHECK).to_owned()).collect()
+}
+
+/// Whether Setu created the Workload for this request.
+fn is_for(workload: &Workload, request: &ProvisioningRequest) -> bool {
+    workload.standalone_request().is_some_and(|(_, uid)| request.metadata.uid.as_deref() == Some(uid))
 }
 
 /// UID of a request, and of the Workload that controls it.

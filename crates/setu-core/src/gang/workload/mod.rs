@@ -7,4 +7,5 @@ pub mod others;
 pub mod queueing;
 pub mod repair;
 pub mod request;
+pub mod standalone;
 pub mod stored;

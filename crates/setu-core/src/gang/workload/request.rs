@@ -5,7 +5,8 @@
 //! the request's conditions as the state of the check. So the gang of a request is planned, stepped and reported like any other.
 //! Only what is written back differs: the journal goes into the request's annotations, and the verdict into its conditions.
 //!
-//! Rule: pods and counts come from the Workload that Kueue admitted. A request that no Workload controls has none.
+//! Rule: pods and counts come from the Workload that Kueue admitted. A request that no Workload controls has none; see
+//! [`standalone`](super::standalone).
 
 use crate::api::provisioning_request::controlling_workload;
 use crate::api::workload::{CheckState, Verdict, WorkloadSpec};
@@ -24,10 +25,6 @@ const MESSAGE_LIMIT: usize = 32_768;
 const BY_KUEUE: [&str; 4] = ["QuotaReserved", "Admitted", "Evicted", "Finished"];
 /// How much of a long name of a request Kueue keeps: `objNameMaxPrefixLength` of its provisioning check.
 const KEPT_OF_NAME: usize = 247;
-
-/// Why a request that no Workload controls gets no nodes.
-pub const NO_OWNER: &str =
-    "no Workload controls this request; Setu serves requests that Kueue's provisioning check makes";
 
 /// Why a request that is open when Setu is uninstalled gets no nodes.
 pub const UNINSTALLED: &str = "Setu was uninstalled, so this request gets no nodes";
@@ -63,20 +60,6 @@ pub fn is_unowned(mirror: &Workload) -> bool {
     mirror.front_end() == FrontEnd::ProvisioningRequest && mirror.spec.pod_sets.is_empty()
 }
 
-/// The answer to a mirrored request that no Workload controls: nobody has admitted its pods. `None` if it needs none.
-pub fn refusal_without_owner(mirror: &Workload, now: Timestamp) -> Option<CheckState> {
-    let is_request = mirror.front_end() == FrontEnd::ProvisioningRequest;
-    let is_refused = is_request && owner(mirror).is_none() && !mirror.is("Failed");
-    is_refused.then(|| CheckState {
-        name: String::new(),
-        state: Verdict::Rejected,
-        last_transition_time: now,
-        message: NO_OWNER.to_owned(),
-        requeue_after_seconds: None,
-        pod_set_updates: Vec::new(),
-    })
-}
-
 /// Whether a mirrored request's owner is still in the state that the mirror shows, so that what was decided still holds.
 pub fn stands_as_mirrored(mirror: &Workload, owner: Option<&Workload>) -> bool {
     let is_same = |owner: &Workload| BY_KUEUE.iter().all(|kind| owner.is(kind) == mirror.is(kind));
@@ -106,9 +89,12 @@ pub fn check_of<'w>(
     named.or(only).or_else(|| shortened.next().filter(|_| shortened.next().is_none())).copied()
 }
 
-/// Whether a request can no longer give its Workload nodes.
+/// The conditions after which a request gets no nodes any more.
+pub const ENDS: [&str; 3] = ["Failed", "BookingExpired", "CapacityRevoked"];
+
+/// Whether a request gets no nodes any more.
 pub fn has_ended(request: &ProvisioningRequest) -> bool {
-    ["Failed", "BookingExpired"].iter().any(|kind| request.is(kind))
+    ENDS.iter().any(|kind| request.is(kind))
 }
 
 /// The check that a request is served for, among its Workload's checks that `is_provisioning` accepts. None if the request ended
@@ -252,8 +238,8 @@ fn state(check: &str, request: &ProvisioningRequest) -> CheckState {
 
 /// How a request that is not met ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RequestFailure {
-    /// Kueue may ask again.
+pub enum RequestFailure {
+    /// Another request may be met.
     Retry,
     /// It can never be met.
     Rejected,
@@ -297,15 +283,15 @@ impl Details {
 }
 
 /// The present conditions of a request, from which its next ones are made.
-struct Before<'a> {
+pub(super) struct Before<'a> {
     /// Those it has.
-    conditions: &'a [Condition],
+    pub(super) conditions: &'a [Condition],
     /// The time of those that change.
-    now: Timestamp,
+    pub(super) now: Timestamp,
 }
 
 impl Before<'_> {
-    fn condition(&self, kind: &str, status: &str, reason: &str, message: &str) -> Condition {
+    pub(super) fn condition(&self, kind: &str, status: &str, reason: &str, message: &str) -> Condition {
         let last = condition::find(self.conditions, kind).filter(|last| last.status == status);
         Condition {
             type_: kind.to_owned(),
@@ -317,12 +303,12 @@ impl Before<'_> {
         }
     }
 
-    fn accepted(&self) -> Condition {
+    pub(super) fn accepted(&self) -> Condition {
         self.condition("Accepted", "True", "Accepted", "Setu provides the nodes of the whole gang or none")
     }
 
     /// All conditions of a request that ends like this.
-    fn failed(&self, failing: RequestFailure, message: &str) -> Vec<Condition> {
+    pub(super) fn failed(&self, failing: RequestFailure, message: &str) -> Vec<Condition> {
         let provisioned = self.condition("Provisioned", "False", failing.reason(), message);
         vec![self.accepted(), provisioned, self.condition("Failed", "True", failing.reason(), message)]
     }
@@ -387,15 +373,6 @@ mod tests {
             crate::api::provisioning_request::ProvisioningRequestSpec::default(),
         );
         check_of(&request, workload, |_| true).map(str::to_owned)
-    }
-
-    #[test]
-    fn a_request_without_an_owner_is_refused_once() {
-        let refused = |mirror: &Workload| refusal_without_owner(mirror, Timestamp::UNIX_EPOCH).is_some();
-        let mirrored = name_as_workload("job");
-        assert!(refused(&workload(&mirrored, &[], &[])));
-        assert!(!refused(&workload(&mirrored, &["Failed"], &[])));
-        assert!(!refused(&workload("job", &[], &[])), "it is no request");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! How the pods of a gang find their nodes, and whether a taint keeps others off them.
 
+use crate::api::FrontEnd;
 use crate::api::parameters::Pinning;
 use crate::names;
 use crate::plan::claim::Draft;
@@ -16,11 +17,14 @@ pub fn of(
     notes: &mut Vec<String>,
 ) -> Pinning {
     let may_taint = matches!(request.policy.pinning, Pinning::Auto | Pinning::SelectorAndTaint);
-    if may_taint && !request.workload.front_end().gets_tolerations() && !all_tolerate(demand, request.gang) {
-        notes.push(format!(
-            "the nodes get no taint: their ResourceFlavors have no toleration for {}",
-            names::GANG
-        ));
+    let front_end = request.workload.front_end();
+    if may_taint && !front_end.gets_tolerations() && !all_tolerate(demand, front_end, request.gang) {
+        let who = if front_end.has_pods_of_kueue() {
+            "neither the pods nor their ResourceFlavors tolerate"
+        } else {
+            "the pods do not tolerate"
+        };
+        notes.push(format!("the nodes get no taint: {who} {}", names::GANG));
         return Pinning::Selector;
     }
     let excluded = daemons::kept_off_by_taint(drafts.iter(), cluster, request.gang);
@@ -46,10 +50,11 @@ pub fn of(
     }
 }
 
-fn all_tolerate(demand: &[PodSetDemand<'_>], gang: &str) -> bool {
+fn all_tolerate(demand: &[PodSetDemand<'_>], front_end: FrontEnd, gang: &str) -> bool {
     let taint = taints::gang_taint(gang);
     let tolerates = |wanted: &PodSetDemand<'_>| {
-        let tolerations: Vec<Toleration> = wanted.tolerations().cloned().collect();
+        let by_flavor = wanted.tolerations().filter(|_| front_end.has_pods_of_kueue());
+        let tolerations: Vec<Toleration> = wanted.spec.tolerations.iter().chain(by_flavor).cloned().collect();
         taints::tolerates(&tolerations, &taint)
     };
     demand.iter().all(tolerates)

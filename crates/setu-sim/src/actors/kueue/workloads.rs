@@ -84,7 +84,8 @@ fn release(user: &User, workload: &Value, now: Timestamp) -> Option<Timestamp> {
 
 /// Evicts an admitted Workload whose pods do not run in time. Returns when to check again.
 fn evict_if_overdue(user: &User, workload: &Value, now: Timestamp) -> Option<Timestamp> {
-    if !is(workload, "Admitted") || is(workload, "Evicted") {
+    // Another client may report the pods.
+    if !is(workload, "Admitted") || is(workload, "Evicted") || is(workload, "PodsReady") {
         return None;
     }
     let pods = jobs::pods(user, workload);

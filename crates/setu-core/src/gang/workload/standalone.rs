@@ -1,0 +1,281 @@
+//! The third front-end: a standalone ProvisioningRequest, which is one of Setu's class that no Workload controls. A client other
+//! than Kueue makes it.
+//!
+//! Setu creates a Workload for it in the LocalQueue that its label names. So Kueue decides about quota, order and flavors, and the
+//! Workload's gang is planned, stepped and reported like any other. The conditions of the request tell its client what became of
+//! that Workload. Pods use the nodes if their annotation [`names::CONSUMES`] names the request.
+//!
+//! Rule: a request has one Workload at a time. What ends the Workload ends the request, and the client creates another one to ask again.
+
+use crate::api::provisioning_request::name_of_standalone;
+use crate::api::workload::Verdict;
+use crate::api::{Pod, ProvisioningRequest, Workload, condition};
+use crate::gang::Journal;
+use crate::gang::workload::request::{Before, RequestFailure};
+use crate::names;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// How long all pods must have succeeded before their nodes are given back: a Job may create the next one.
+const QUIET: Duration = Duration::from_secs(30);
+
+/// Why a request without a queue gets no nodes.
+pub const NO_QUEUE: &str = "no Workload controls this request, and it has no label kueue.x-k8s.io/queue-name; \
+     create it again with the name of a LocalQueue in that label, and Kueue decides about its quota";
+
+/// The Workload of a request that has ended without it.
+const WORKLOAD_DELETED: &str = "the Workload of this request was deleted, so its nodes are given back";
+
+/// The Workload to create for a request: one pod set for each of the request's, with these templates.
+pub fn workload_for(request: &ProvisioningRequest, queue: &str, templates: &[PodTemplateSpec]) -> Value {
+    let metadata = &request.metadata;
+    let name = metadata.name.as_deref().unwrap_or_default();
+    let uid = metadata.uid.as_deref().unwrap_or_default();
+    let stated = |(key, value): (&String, &String)| {
+        let key = key.strip_prefix(names::REQUEST_PARAMETER_PREFIX)?;
+        Some((format!("{}{key}", names::JOB_OVERRIDE_PREFIX), json!(value)))
+    };
+    let mut annotations: serde_json::Map<String, Value> =
+        request.spec.parameters.iter().filter_map(stated).collect();
+    annotations.insert(names::REQUEST.to_owned(), json!(format!("{name}/{uid}")));
+    let sets = request.spec.pod_sets.iter().zip(templates).zip(1..);
+    let sets: Vec<Value> = sets
+        .map(|((pods, template), number)| {
+            json!({"name": format!("set-{number}"), "count": pods.count, "template": template})
+        })
+        .collect();
+    json!({
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": "Workload",
+        "metadata": {"namespace": metadata.namespace, "name": name_of_standalone(name), "annotations": annotations},
+        "spec": {"queueName": queue, "podSets": sets},
+    })
+}
+
+/// What the pods that name a request do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PodUse {
+    /// Some run, or were created so lately that they may come to run.
+    Running,
+    /// As many as it was made for have succeeded, and no other is there. The last one ended then.
+    Succeeded(Timestamp),
+    /// None runs.
+    Idle,
+}
+
+/// A request whose pods are looked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Requested<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// When it was created. Pods that ended before used the nodes of another request with its name.
+    pub since: Timestamp,
+    /// How many pods it was made for.
+    pub pods: u32,
+}
+
+impl PodUse {
+    /// What the pods among these do that name the request. A pod that is bound to no node counts for as long as `booking`.
+    pub fn of(request: Requested<'_>, pods: &[Pod], booking: Duration, now: Timestamp) -> Self {
+        let created = |pod: &Pod| pod.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0);
+        let is_meant = |pod: &&Pod| {
+            consumes(pod) == Some(request.name) && (!pod.is_over() || created(pod) >= request.since)
+        };
+        let named: Vec<&Pod> = pods.iter().filter(is_meant).collect();
+        let runs = |pod: &&Pod| {
+            let is_placed = !pod.spec.node_name.is_empty();
+            !pod.is_over() && (is_placed || !has_passed(created(pod), booking, now))
+        };
+        if named.iter().any(runs) {
+            return Self::Running;
+        }
+        let has_succeeded = named.iter().all(|pod| pod.status.phase == "Succeeded");
+        let is_enough = u32::try_from(named.len()).is_ok_and(|pods| pods > 0 && pods >= request.pods);
+        if has_succeeded && is_enough {
+            let last = named.iter().map(|pod| ended_at(pod).unwrap_or_else(|| created(pod))).max();
+            return Self::Succeeded(last.unwrap_or(now));
+        }
+        Self::Idle
+    }
+}
+
+/// Whether this much time has passed since then.
+fn has_passed(since: Timestamp, time: Duration, now: Timestamp) -> bool {
+    Duration::try_from(now.duration_since(since)).is_ok_and(|passed| passed >= time)
+}
+
+/// Name of the request whose nodes a pod uses.
+fn consumes(pod: &Pod) -> Option<&str> {
+    pod.metadata.annotations.as_ref()?.get(names::CONSUMES).map(String::as_str)
+}
+
+/// When a pod that has ended last changed.
+fn ended_at(pod: &Pod) -> Option<Timestamp> {
+    let changes = pod.status.conditions.iter().filter_map(|c| c.last_transition_time.as_ref());
+    changes.map(|time| time.0).max()
+}
+
+/// What a request tells its client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Its nodes are not there yet. The text says why.
+    Pending(String),
+    /// All of its nodes can run its pods.
+    Provisioned,
+    /// It gets no nodes.
+    Failed(RequestFailure, String),
+    /// Its nodes are given back, because no pod uses them any more.
+    Expired(Expiry),
+    /// Its nodes were taken away.
+    Revoked(String),
+}
+
+/// Why no pod uses the nodes of a request any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expiry {
+    /// All of its pods have succeeded.
+    PodsSucceeded,
+    /// No pod ran for as long as the policy allows.
+    Unused,
+}
+
+/// How the nodes of a request are used.
+#[derive(Clone, Copy, Debug)]
+pub struct Booking {
+    /// What its pods do.
+    pub pods: PodUse,
+    /// When a pod last ran, as far as is known.
+    pub used_at: Timestamp,
+    /// For how long the nodes are kept without a running pod.
+    pub limit: Duration,
+}
+
+/// What a request is to tell its client about its Workload, which is `None` if it was deleted.
+///
+/// `serves` says whether nodes come with a check. Without `booking` it is unknown how the nodes are used, and they are kept.
+pub fn answer(
+    request: &ProvisioningRequest,
+    workload: Option<&Workload>,
+    serves: impl Fn(&str) -> bool,
+    booking: Option<Booking>,
+    now: Timestamp,
+) -> Answer {
+    let Some(workload) = workload else { return Answer::Revoked(WORKLOAD_DELETED.to_owned()) };
+    if let Some((failure, why)) = end_of(workload, now) {
+        return if request.is("Provisioned") { Answer::Revoked(why) } else { Answer::Failed(failure, why) };
+    }
+    if !workload.is("QuotaReserved") {
+        return Answer::Pending(waiting_for_quota(workload));
+    }
+    // Kueue lists the checks a moment after it reserves quota.
+    let are_listed = !workload.checks().is_empty() || workload.is("Admitted");
+    if are_listed && !workload.checks().iter().any(|check| serves(&check.name)) {
+        let queue = workload.admission().map_or("", |admission| admission.cluster_queue.as_str());
+        let why =
+            format!("ClusterQueue {queue} has no admission check that Setu answers, so no nodes would come");
+        return Answer::Failed(RequestFailure::Rejected, why);
+    }
+    let since = condition::since(workload.conditions(), "Admitted");
+    let Some(admitted) = since.filter(|_| workload.is("Admitted")) else {
+        return Answer::Pending(said_by_checks(workload).unwrap_or_else(|| "waits for its nodes".to_owned()));
+    };
+    match booking.map(|booking| (booking.pods, booking)) {
+        Some((PodUse::Succeeded(last), _)) if has_passed(last.max(admitted), QUIET, now) => {
+            Answer::Expired(Expiry::PodsSucceeded)
+        }
+        Some((PodUse::Idle, booking)) if has_passed(booking.used_at.max(admitted), booking.limit, now) => {
+            Answer::Expired(Expiry::Unused)
+        }
+        _ => Answer::Provisioned,
+    }
+}
+
+/// How a Workload ends, and why; `None` if it does not.
+fn end_of(workload: &Workload, now: Timestamp) -> Option<(RequestFailure, String)> {
+    if let Some(why) = rejection(workload) {
+        return Some((RequestFailure::Rejected, why));
+    }
+    let evicted = condition::find(workload.conditions(), "Evicted").filter(|c| c.status == "True")?;
+    let why = if workload.is("Admitted") {
+        format!("Kueue took the quota back: {}", evicted.message)
+    } else {
+        last_failure(workload, now).unwrap_or_else(|| evicted.message.clone())
+    };
+    Some((RequestFailure::Retry, why))
+}
+
+/// Why a Workload never gets its nodes; `None` if it may.
+fn rejection(workload: &Workload) -> Option<String> {
+    let rejected = workload.checks().iter().find(|check| check.state == Verdict::Rejected);
+    let finished = condition::find(workload.conditions(), "Finished").filter(|c| c.status == "True");
+    let is_off = workload.spec.active == Some(false);
+    rejected
+        .map(|check| check.message.clone())
+        .or_else(|| finished.map(|finished| finished.message.clone()))
+        .or_else(|| is_off.then(|| "the Workload of this request was deactivated".to_owned()))
+}
+
+/// Why the last attempt of its gang failed. The eviction has replaced the message of the check.
+fn last_failure(workload: &Workload, now: Timestamp) -> Option<String> {
+    let uid = workload.metadata.uid.as_deref().unwrap_or_default();
+    let created = workload.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
+    let annotations = workload.metadata.annotations.iter().flatten();
+    let mut journals = annotations.filter(|(key, _)| key.starts_with(names::JOURNAL_PREFIX));
+    journals.find_map(|(_, text)| {
+        let journal = Journal::decode(text, uid, created, now).ok()?;
+        journal.memory.last_failure.map(|failure| failure.to_string())
+    })
+}
+
+/// The messages of a Workload's checks that are not ready.
+fn said_by_checks(workload: &Workload) -> Option<String> {
+    let open = workload.checks().iter().filter(|check| check.state != Verdict::Ready);
+    let said: Vec<&str> = open.map(|check| check.message.as_str()).filter(|text| !text.is_empty()).collect();
+    (!said.is_empty()).then(|| said.join("; "))
+}
+
+fn waiting_for_quota(workload: &Workload) -> String {
+    let pending = condition::find(workload.conditions(), "QuotaReserved").map(|c| c.message.as_str());
+    match pending.filter(|text| !text.is_empty()) {
+        Some(why) => format!("waits for quota: {why}"),
+        None => format!("waits for quota of LocalQueue {}", workload.spec.queue_name),
+    }
+}
+
+/// The conditions of a request with this answer. `before` are those it has.
+pub fn conditions(answer: &Answer, before: &[Condition], now: Timestamp) -> Vec<Condition> {
+    let before = Before { conditions: before, now };
+    let provisioned = || before.condition("Provisioned", "True", "GangReady", "every node can run its pods");
+    let ended = |kind, reason, text: &str| {
+        vec![before.accepted(), provisioned(), before.condition(kind, "True", reason, text)]
+    };
+    match answer {
+        Answer::Pending(why) => {
+            vec![before.accepted(), before.condition("Provisioned", "False", "GangNotReady", why)]
+        }
+        Answer::Provisioned => vec![before.accepted(), provisioned()],
+        Answer::Failed(failure, why) => before.failed(*failure, why),
+        Answer::Expired(Expiry::PodsSucceeded) => {
+            ended("BookingExpired", "PodsSucceeded", "all pods have succeeded, so the nodes are given back")
+        }
+        Answer::Expired(Expiry::Unused) => {
+            let text = "no pod that names this request ran within `deadlines.admit` of the policy";
+            ended("BookingExpired", "Unused", text)
+        }
+        Answer::Revoked(why) => ended("CapacityRevoked", "Revoked", why),
+    }
+}
+
+/// Whether two lists of conditions say the same.
+pub fn say_the_same(some: &[Condition], others: &[Condition]) -> bool {
+    let says = |c: &Condition| (c.type_.clone(), c.status.clone(), c.reason.clone(), c.message.clone());
+    let of = |all: &[Condition]| all.iter().map(says).collect::<BTreeSet<_>>();
+    of(some) == of(others)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,310 @@
+//! Serves standalone ProvisioningRequests: creates their Workloads, answers their clients, and deletes the Workloads in the end.
+//!
+//! Rule: `gang::workload::standalone` decides. A Workload is only deleted if its name and annotation say that it was created for a
+//! request, and after that request or the pods were read past the caches.
+
+use super::context::Context;
+use super::plans;
+use super::summary::{BY_OWNER, BY_WORKLOAD};
+use crate::api::provisioning_request::name_of_standalone;
+use crate::api::{FrontEnd, Pod, ProvisioningRequest, Workload};
+use crate::effects::{request, standalone};
+use crate::error::{Class, Error};
+use crate::gang::workload::request::{Details, RequestFailure, has_ended, name_as_workload};
+use crate::gang::workload::standalone::{
+    Answer, Booking, NO_QUEUE, PodUse, Requested, answer, conditions, say_the_same, workload_for,
+};
+use crate::names;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use kube::runtime::reflector::ObjectRef;
+use kube::{Client, ResourceExt};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often the pods of a request are read, and what it waits for that is not watched.
+const POLL: Duration = Duration::from_secs(30);
+/// How soon a request is reconciled whose Workload is not in the cache yet.
+const CREATED: Duration = Duration::from_secs(1);
+
+/// Serves the standalone request that is mirrored as this Workload, or ends this Workload if its standalone request is gone. Does
+/// nothing for other Workloads. Returns when to come back.
+///
+/// # Errors
+/// Something could not be read or written.
+pub(super) async fn reconcile(context: &Context, workload: &Workload) -> Result<Option<Timestamp>, Error> {
+    let wait = match workload.front_end() {
+        FrontEnd::Workload => None,
+        FrontEnd::ProvisioningRequest => serve(context, workload).await?,
+        FrontEnd::StandaloneRequest => end_without_request(context, workload).await?,
+    };
+    Ok(wait.and_then(|wait| context.now().checked_add(wait).ok()))
+}
+
+/// Serves the standalone request that is mirrored as this Workload; does nothing for any other.
+async fn serve(context: &Context, mirror: &Workload) -> Result<Option<Duration>, Error> {
+    let Some(request) = context.standalone_request(mirror) else { return Ok(None) };
+    let served = Served { context, client: client_of(context, mirror), mirror, request: &request };
+    let workload = context.workload_of(&request);
+    if has_ended(&request) {
+        served.delete(workload.as_deref()).await?;
+        return Ok(None);
+    }
+    if workload.is_none() && !request.is("Provisioned") {
+        return served.create().await;
+    }
+    let booking = match workload.as_deref().filter(|workload| workload.runs()) {
+        Some(workload) => served.booking(workload).await?,
+        None => None,
+    };
+    let gives_nodes = |check: &str| context.is_ours(check) || context.is_answered_by_requests(check);
+    let answered = answer(&request, workload.as_deref(), gives_nodes, booking, context.now());
+    served.tell(&answered).await?;
+    match answered {
+        Answer::Pending(_) => Ok(None),
+        Answer::Provisioned => Ok(Some(POLL)),
+        Answer::Failed(..) | Answer::Expired(_) | Answer::Revoked(_) => {
+            served.delete(workload.as_deref()).await?;
+            Ok(None)
+        }
+    }
+}
+
+/// Deletes a Workload whose standalone request is gone, unless pods that name the request still run.
+async fn end_without_request(context: &Context, workload: &Workload) -> Result<Option<Duration>, Error> {
+    let Some((name, uid)) = workload.standalone_request() else { return Ok(None) };
+    let namespace = workload.namespace().unwrap_or_default();
+    let object = ObjectRef::<ProvisioningRequest>::new(name).within(&namespace);
+    let stays = |request: &ProvisioningRequest| {
+        request.metadata.uid.as_deref() == Some(uid) && request.metadata.deletion_timestamp.is_none()
+    };
+    let is_known = context.stores.requests.objects.get(&object).is_some_and(|request| stays(&request));
+    let is_ending = workload.metadata.deletion_timestamp.is_some();
+    if is_known || is_ending || !context.options.provisioning_requests {
+        return Ok(None);
+    }
+    if standalone::read(&context.client, &namespace, name).await?.is_some_and(|request| stays(&request)) {
+        return Ok(Some(POLL));
+    }
+    if workload.runs() {
+        let since =
+            workload.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
+        let requested = Requested { name, since, pods: workload.pods() };
+        let (pods, booking) = (pods(context, &namespace).await?, booking_of(context, workload));
+        if PodUse::of(requested, &pods, booking, context.now()) == PodUse::Running {
+            return Ok(Some(POLL));
+        }
+    }
+    delete(client_of(context, workload), workload).await?;
+    Ok(None)
+}
+
+/// A standalone request that is reconciled.
+struct Served<'a> {
+    context: &'a Context,
+    /// Writes only while this replica leads the request's shard.
+    client: &'a Client,
+    mirror: &'a Workload,
+    request: &'a ProvisioningRequest,
+}
+
+impl Served<'_> {
+    /// Creates the Workload of the request, or tells why it cannot.
+    async fn create(&self) -> Result<Option<Duration>, Error> {
+        let Some(queue) = self.request.labels().get(names::QUEUE).filter(|queue| !queue.is_empty()) else {
+            self.tell(&Answer::Failed(RequestFailure::Rejected, NO_QUEUE.to_owned())).await?;
+            return Ok(None);
+        };
+        let namespace = self.request.namespace().unwrap_or_default();
+        let mut templates: Vec<PodTemplateSpec> = Vec::new();
+        for set in &self.request.spec.pod_sets {
+            let name = &set.pod_template_ref.name;
+            match standalone::template(&self.context.client, &namespace, name).await {
+                Ok(Some(template)) => templates.push(template),
+                Ok(None) => {
+                    return self
+                        .wait(format!("PodTemplate {name} does not exist in namespace {namespace}"))
+                        .await;
+                }
+                Err(error) if error.is_forbidden() => return self.wait(text(&error)).await,
+                Err(error) => return Err(error),
+            }
+        }
+        let workload = workload_for(self.request, queue, &templates);
+        match standalone::create(self.client, &namespace, &workload).await {
+            Err(error) if error.code() == Some(409) => self.await_name(&namespace).await,
+            Err(error) if error.is_forbidden() => self.wait(text(&error)).await,
+            Err(error) if matches!(error.code(), Some(400 | 422)) => {
+                self.tell(&Answer::Failed(RequestFailure::Rejected, text(&error))).await?;
+                Ok(None)
+            }
+            created => created.map(|()| Some(POLL)),
+        }
+    }
+
+    /// There is a Workload of the name already: the request's own, or another one that has to go first.
+    async fn await_name(&self, namespace: &str) -> Result<Option<Duration>, Error> {
+        let name = name_of_standalone(&self.request.name_any());
+        let found = standalone::workload(&self.context.client, namespace, &name).await?;
+        match found {
+            Some(found) if !is_for(&found, self.request) => {
+                self.wait(format!("Workload {name} exists already, and is not for this request")).await
+            }
+            _ => Ok(Some(CREATED)),
+        }
+    }
+
+    /// Tells what the request waits for that is not watched.
+    async fn wait(&self, why: String) -> Result<Option<Duration>, Error> {
+        self.tell(&Answer::Pending(why)).await?;
+        Ok(Some(POLL))
+    }
+
+    /// How the nodes of the admitted Workload are used; `None` before the client knows that they are there.
+    async fn booking(&self, workload: &Workload) -> Result<Option<Booking>, Error> {
+        let now = self.context.now();
+        if !workload.is("PodsReady") {
+            match standalone::set_pods_ready(self.client, workload, now).await {
+                // The watch delivers the Workload as it is now.
+                Err(error) if error.class() == Class::Again => {}
+                answer => answer?,
+            }
+        }
+        if !self.request.is("Provisioned") {
+            return Ok(None);
+        }
+        let name = self.request.name_any();
+        let since = self.request.metadata.creation_timestamp.as_ref();
+        let requested = Requested {
+            name: &name,
+            since: since.map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+            pods: self.request.pods(),
+        };
+        let listed = pods(self.context, &self.request.namespace().unwrap_or_default()).await?;
+        let limit = booking_of(self.context, workload);
+        let pods = PodUse::of(requested, &listed, limit, now);
+        let uid = self.mirror.metadata.uid.as_deref().unwrap_or_default();
+        let used_at = self.context.of_gangs.registry.used_at(uid, pods == PodUse::Running, now);
+        Ok(Some(Booking { pods, used_at, limit }))
+    }
+
+    /// Writes an answer into the request, if it does not say so yet.
+    async fn tell(&self, answer: &Answer) -> Result<(), Error> {
+        let next = conditions(answer, self.request.conditions(), self.context.now());
+        if say_the_same(&next, self.request.conditions()) {
+            return Ok(());
+        }
+        let kept = self.request.status.as_ref().map(|status| status.provisioning_class_details.clone());
+        let details = match (answer, self.context.workload_of(self.request)) {
+            (Answer::Provisioned, Some(workload)) => self.context.details_of(&workload).in_status(),
+            _ => kept.unwrap_or_default(),
+        };
+        let of = self.mirror.full_name();
+        tracing::info!(provisioningrequest = of, ?answer, "answering a standalone ProvisioningRequest");
+        let written = request::apply_status(self.client, self.mirror, next, &details).await?;
+        self.context.of_gangs.registry.wrote(&written);
+        Ok(())
+    }
+
+    async fn delete(&self, workload: Option<&Workload>) -> Result<(), Error> {
+        match workload {
+            Some(workload) => delete(self.client, workload).await,
+            None => Ok(()),
+        }
+    }
+}
+
+async fn delete(client: &Client, workload: &Workload) -> Result<(), Error> {
+    if workload.metadata.deletion_timestamp.is_some() {
+        return Ok(());
+    }
+    tracing::info!(
+        workload = workload.full_name(),
+        "deleting the Workload of a ProvisioningRequest that has ended"
+    );
+    standalone::delete(client, workload).await
+}
+
+/// The pods of a namespace. Requests that ask at the same time share one read.
+async fn pods(context: &Context, namespace: &str) -> Result<Arc<[Pod]>, Error> {
+    context.pods.read(namespace.to_owned(), standalone::pods(&context.client, namespace)).await
+}
+
+/// How long the nodes of an admitted Workload are kept without a pod. While its policy cannot be read, they are kept.
+fn booking_of(context: &Context, workload: &Workload) -> Duration {
+    let checks = || workload.checks().iter().map(|check| check.name.as_str());
+    match checks().find(|check| context.is_ours(check)) {
+        Some(check) => match plans::policy(context, workload, check) {
+            (policy, Ok(())) => policy.deadlines.admit.0,
+            (_, Err(_)) => Duration::MAX,
+        },
+        // Kueue's check has no parameters of Setu's.
+        None => plans::policy(context, workload, checks().next().unwrap_or_default()).0.deadlines.admit.0,
+    }
+}
+
+/// An error with its causes.
+fn text(error: &Error) -> String {
+    error.in_full().to_string()
+}
+
+fn client_of<'c>(context: &'c Context, workload: &Workload) -> &'c Client {
+    context.client_of(workload.metadata.uid.as_deref().unwrap_or_default())
+}
+
+/// Whether Setu created the Workload for this request.
+fn is_for(workload: &Workload, request: &ProvisioningRequest) -> bool {
+    let uid = request.metadata.uid.as_deref();
+    workload.standalone_request().is_some_and(|(_, of)| Some(of) == uid)
+}
+
+impl Context {
+    /// The standalone request that is mirrored as this Workload.
+    fn standalone_request(&self, mirror: &Workload) -> Option<Arc<ProvisioningRequest>> {
+        let namespace = mirror.metadata.namespace.as_deref().unwrap_or_default();
+        let object = ObjectRef::new(mirror.request_name()?).within(namespace);
+        let found = self.stores.requests.objects.get(&object)?;
+        let is_meant = found.is_standalone() && found.metadata.deletion_timestamp.is_none();
+        (is_meant && found.metadata.resource_version == mirror.metadata.resource_version).then_some(found)
+    }
+
+    /// The Workload that was created for a standalone request.
+    fn workload_of(&self, request: &ProvisioningRequest) -> Option<Arc<Workload>> {
+        let (name, namespace) = (request.name_any(), request.namespace().unwrap_or_default());
+        let object = ObjectRef::new(&name_of_standalone(&name)).within(&namespace);
+        let found = self.stores.workloads.get(&object)?;
+        is_for(&found, request).then_some(found)
+    }
+
+    /// What a request says of the nodes of its Workload.
+    fn details_of(&self, workload: &Workload) -> Details {
+        let uid = workload.metadata.uid.as_deref().unwrap_or_default();
+        let of = |index| self.stores.claims.those_of(index, uid);
+        // If Kueue made another request for the Workload, they are that one's.
+        let claims = of(BY_WORKLOAD).into_iter().chain(of(BY_OWNER));
+        let claims: Vec<_> = claims.filter_map(|claim| self.stores.claims.get(&claim)).collect();
+        let live = || claims.iter().filter(|claim| claim.metadata.deletion_timestamp.is_none());
+        let node_pools: BTreeSet<String> =
+            live().map(|claim| claim.label(names::NODEPOOL).to_owned()).collect();
+        Details {
+            gang: live().map(|claim| claim.label(names::GANG).to_owned()).next().unwrap_or_default(),
+            node_pools: node_pools.into_iter().collect(),
+            nodes: u32::try_from(live().count()).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// Wakes the other side of a standalone request: its mirror after its Workload, and its Workload after its mirror.
+    pub(super) fn wake_standalone(&self, workload: &Workload) {
+        let namespace = workload.metadata.namespace.as_deref().unwrap_or_default();
+        let name = match (workload.standalone_request(), workload.request_name()) {
+            (Some((request, _)), _) => name_as_workload(request),
+            (None, Some(request)) => name_of_standalone(request),
+            (None, None) => return,
+        };
+        let object = ObjectRef::new(&name).within(namespace);
+        if self.stores.workloads.entry(&object).is_some() {
+            self.wake_workload(object);
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! What is read and written for a standalone ProvisioningRequest besides the request: its PodTemplates, its Workload and its pods.
+
+use crate::api::{Pod, ProvisioningRequest, Workload};
+use crate::cluster::decoded::Decoded;
+use crate::effects::{call, status_of, whole_seconds, write};
+use crate::error::Error;
+use crate::names;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{PodTemplate, PodTemplateSpec};
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::ApiResource;
+use kube::{Api, Client, ResourceExt};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// The request of this name, read past the caches.
+///
+/// # Errors
+/// It could not be read.
+pub async fn read(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+) -> Result<Option<ProvisioningRequest>, Error> {
+    let api: Api<ProvisioningRequest> = Api::namespaced(client.clone(), namespace);
+    call("reading ProvisioningRequest", &format!("{namespace}/{name}"), api.get_opt(name)).await
+}
+
+/// The PodTemplate of this name, with every field; `None` if there is none.
+///
+/// # Errors
+/// It could not be read.
+pub async fn template(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+) -> Result<Option<PodTemplateSpec>, Error> {
+    let api: Api<PodTemplate> = Api::namespaced(client.clone(), namespace);
+    let found = call("reading PodTemplate", &format!("{namespace}/{name}"), api.get_opt(name)).await?;
+    Ok(found.map(|found| found.template.unwrap_or_default()))
+}
+
+/// Creates the Workload of a request.
+///
+/// # Errors
+/// The API server refuses it: 409 if there is one of this name, 400 or 422 if it is invalid.
+pub async fn create(client: &Client, namespace: &str, workload: &Value) -> Result<(), Error> {
+    // The type of Workloads here has only the fields that are read.
+    let kind = ApiResource::erase::<Workload>(&());
+    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &kind);
+    let object: DynamicObject = serde_json::from_value(workload.clone())
+        .map_err(|error| Error::api("writing the Workload of", namespace, kube::Error::SerdeError(error)))?;
+    let of = format!("{namespace}/{}", object.name_any());
+    let params = PostParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PostParams::default() };
+    write("creating Workload", &of, api.create(&params, &object)).await.map(drop)
+}
+
+/// Deletes the Workload of a request. One that is gone needs no deletion.
+///
+/// # Errors
+/// It could not be deleted.
+pub async fn delete(client: &Client, workload: &Workload) -> Result<(), Error> {
+    let api: Api<Decoded<Workload>> =
+        Api::namespaced(client.clone(), &workload.namespace().unwrap_or_default());
+    let preconditions = Preconditions { uid: workload.uid(), resource_version: None };
+    let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+    let (name, of) = (workload.name_any(), workload.full_name());
+    match write("deleting Workload", &of, api.delete(&name, &params)).await {
+        Err(error) if matches!(error.code(), Some(404 | 409)) => Ok(()),
+        answer => answer.map(drop),
+    }
+}
+
+/// The Workload of this name, read past the caches.
+///
+/// # Errors
+/// It could not be read.
+pub async fn workload(client: &Client, namespace: &str, name: &str) -> Result<Option<Workload>, Error> {
+    let api: Api<Decoded<Workload>> = Api::namespaced(client.clone(), namespace);
+    let found = call("reading Workload", &format!("{namespace}/{name}"), api.get_opt(name)).await?;
+    Ok(found.and_then(|found| found.0.ok()))
+}
+
+/// Sets the condition `PodsReady`. Kueue would evict an admitted Workload without it, and no Job sets it for this one.
+///
+/// # Errors
+/// [`Error::Conflict`] if the Workload has changed since it was read.
+pub async fn set_pods_ready(client: &Client, workload: &Workload, now: Timestamp) -> Result<(), Error> {
+    let condition = json!({
+        "type": "PodsReady", "status": "True", "reason": "Standalone",
+        "message": "the nodes are ready; the client of the ProvisioningRequest runs the pods",
+        "lastTransitionTime": whole_seconds(now), "observedGeneration": workload.metadata.generation,
+    });
+    let name = workload.name_any();
+    let body = status_of::<Workload>(&name, &workload.metadata, &json!({ "conditions": [condition] }));
+    let api: Api<Decoded<Workload>> =
+        Api::namespaced(client.clone(), &workload.namespace().unwrap_or_default());
+    let (params, patch) = (PatchParams::apply(names::PODS_MANAGER).force(), Patch::Apply(&body));
+    let action = "writing the condition PodsReady of Workload";
+    write(action, &workload.full_name(), api.patch_status(&name, &params, &patch)).await.map(drop)
+}
+
+/// All pods of a namespace, read past the caches: the nodes of a request are given back if none uses them.
+///
+/// # Errors
+/// The list failed; 403 where Setu may not list pods.
+pub async fn pods(client: &Client, namespace: &str) -> Result<Arc<[Pod]>, Error> {
+    let api: Api<Decoded<Pod>> = Api::namespaced(client.clone(), namespace);
+    let list = call("listing pods of namespace", namespace, api.list(&ListParams::default())).await?;
+    Ok(list.items.into_iter().filter_map(|guard| guard.0.ok()).collect())
+}
