@@ -3,41 +3,79 @@
 use super::indirect;
 use super::pod_sets::{annotation, framework, label, listed, text};
 use super::spark;
-use crate::api::Workload;
 use crate::api::pod::ResourceList;
+use crate::api::provisioning_request::RequestedPods;
+use crate::api::{ProvisioningRequest, Workload};
 use crate::cli::frameworks::{Framework, PodsIn, WorkloadOf};
+use crate::gang::workload::standalone::{NO_QUEUE, workload_for};
 use crate::names;
 use crate::plan::resources;
+use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kube::ResourceExt;
+use serde::Deserialize;
 use serde_json::{Value, json};
+
+/// The kind of a request for capacity.
+const REQUEST: &str = "ProvisioningRequest";
 
 /// What KubeRay's Job requests that removes the state of a RayCluster from Redis.
 const REDIS_CLEANUP: [(&str, &str); 2] = [("cpu", "200m"), ("memory", "256Mi")];
 
-/// Whether this is a Workload, or an object that Kueue would make one of. Kueue leaves a Deployment or a StatefulSet alone that
-/// names no queue.
+/// Whether this is a Workload, or an object that Kueue or Setu would make one of. Kueue leaves a Deployment or a StatefulSet alone
+/// that names no queue.
 pub fn is_workload(manifest: &Value) -> bool {
     let group_of = framework(manifest).map(|f| f.group);
-    text(manifest, "/kind") == "Workload"
+    ["Workload", REQUEST].contains(&text(manifest, "/kind"))
         || group_of.is_some_and(|group| group != "apps" || label(manifest, names::QUEUE).is_some())
 }
 
-/// Reads a Workload, or builds the one that Kueue would create. The runtimes are those that a TrainJob may name.
-pub fn workload(manifest: Value, runtimes: &[Value]) -> Result<Workload, String> {
+/// Reads a Workload, or builds the one that Kueue or Setu would create. `named` are the training runtimes that a TrainJob may name,
+/// and the PodTemplates that a ProvisioningRequest may name.
+pub fn workload(manifest: Value, named: &[Value]) -> Result<Workload, String> {
     let kind = text(&manifest, "/kind").to_owned();
-    if kind == "Workload" {
-        return read(&kind, manifest);
+    match kind.as_str() {
+        "Workload" => return read(&kind, manifest),
+        REQUEST => return of_request(manifest, named),
+        _ => {}
     }
     let framework = framework(&manifest)
         .ok_or_else(|| format!("{kind} is not a kind that setu plan reads; see docs/frameworks.md"))?;
     let name = manifest.pointer("/metadata/name").cloned().unwrap_or_else(|| json!("unnamed"));
-    let mut made = with_pod_sets(&manifest, &name, &pod_sets(framework, &manifest, runtimes)?)?;
+    let mut made = with_pod_sets(&manifest, &name, &pod_sets(framework, &manifest, named)?)?;
     match framework.kind {
         "Job" => allow_fewer(&mut made, &manifest)?,
         "RayCluster" | "RayJob" => count_cleanup(&mut made, &manifest),
         _ => {}
     }
     Ok(made)
+}
+
+/// The Workload that Setu would create for a ProvisioningRequest with these PodTemplates.
+fn of_request(manifest: Value, named: &[Value]) -> Result<Workload, String> {
+    let request: ProvisioningRequest =
+        serde_json::from_value(manifest).map_err(|e| format!("{REQUEST} cannot be read: {e}"))?;
+    if !request.is_standalone() {
+        return Err(format!(
+            "Setu plans for a {REQUEST} of class {} that no Workload controls; give the Workload or the Job instead",
+            names::REQUEST_CLASS
+        ));
+    }
+    let queue = request.labels().get(names::QUEUE).ok_or(NO_QUEUE)?;
+    let template = |set: &RequestedPods| {
+        let name = &set.pod_template_ref.name;
+        let is_meant = |object: &&Value| {
+            text(object, "/kind") == "PodTemplate" && text(object, "/metadata/name") == name
+        };
+        let found = named.iter().find(is_meant).and_then(|object| object.get("template"));
+        let found = found.ok_or_else(|| {
+            format!("the {REQUEST} names PodTemplate {name}, which is in no file; give it with -f")
+        })?;
+        PodTemplateSpec::deserialize(found).map_err(|e| format!("PodTemplate {name} cannot be read: {e}"))
+    };
+    let templates: Vec<PodTemplateSpec> =
+        request.spec.pod_sets.iter().map(template).collect::<Result<_, String>>()?;
+    read(REQUEST, workload_for(&request, queue, &templates))
 }
 
 /// The Workload of this name that Kueue would create for an object, with these pod sets.
@@ -137,7 +175,6 @@ fn pod_sets(framework: &Framework, manifest: &Value, runtimes: &[Value]) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde::Deserialize as _;
 
     fn workload(manifest: Value) -> Result<Workload, String> {
         super::workload(manifest, &[])
@@ -369,5 +406,28 @@ mod tests {
                 .unwrap_err()
                 .starts_with("Workload cannot be read")
         );
+    }
+
+    #[test]
+    fn a_standalone_request_is_planned_as_the_workload_that_setu_would_create() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/provisioning-requests/standalone.yaml");
+        let example = std::fs::read_to_string(path).unwrap();
+        let mut objects =
+            serde_yaml::Deserializer::from_str(&example).map(|d| Value::deserialize(d).unwrap());
+        let (template, request) = (objects.next().unwrap(), objects.next().unwrap());
+        let planned = super::workload(request.clone(), &[template.clone()]).unwrap();
+        assert_eq!((planned.spec.queue_name.as_str(), planned.pods()), ("gpus", 4));
+        assert_eq!(planned.owner(), "ProvisioningRequest/batch");
+        let missing = super::workload(request.clone(), &[]).unwrap_err();
+        assert_eq!(
+            missing,
+            "the ProvisioningRequest names PodTemplate workers, which is in no file; give it with -f"
+        );
+        let mut foreign = request.clone();
+        foreign["spec"]["provisioningClassName"] = json!("check-capacity.autoscaling.x-k8s.io");
+        assert!(super::workload(foreign, &[template.clone()]).unwrap_err().contains("of class atomic.setu"));
+        let mut unqueued = request;
+        unqueued["metadata"]["labels"] = json!({});
+        assert_eq!(super::workload(unqueued, &[template]).unwrap_err(), NO_QUEUE);
     }
 }

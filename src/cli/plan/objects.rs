@@ -56,8 +56,8 @@ pub struct Objects {
     claim_templates: Vec<Arc<ResourceClaimTemplate>>,
     /// ProvisioningRequestConfigs of the files, which checks of Kueue's own name.
     request_configs: Vec<Value>,
-    /// Training runtimes of the files, which TrainJobs name.
-    runtimes: Vec<Value>,
+    /// Training runtimes and PodTemplates of the files, which TrainJobs and ProvisioningRequests name.
+    named: Vec<Value>,
     /// Objects of the cluster that the Workload's pods depend on, and cluster-scoped objects of the files.
     pub storage: Storage,
     pub namespaces: Vec<Arc<Namespace>>,
@@ -68,9 +68,9 @@ impl Objects {
     pub fn read(files: &[PathBuf]) -> Result<Self, CliError> {
         let mut objects = Self::default();
         // A TrainJob may come before its runtime, and the pods of a group may stand apart.
-        let (runtimes, others): (Vec<_>, Vec<_>) =
-            documents::read(files)?.into_iter().partition(|document| is_runtime(&document.object));
-        objects.runtimes = runtimes.into_iter().map(|document| document.object).collect();
+        let (named, others): (Vec<_>, Vec<_>) =
+            documents::read(files)?.into_iter().partition(|document| is_named(&document.object));
+        objects.named = named.into_iter().map(|document| document.object).collect();
         let mut groups: BTreeMap<String, (String, Vec<Value>)> = BTreeMap::new();
         for Document { object, path, place } in others {
             if let Some(group) = pod_group::name(&object) {
@@ -125,7 +125,7 @@ impl Objects {
     /// Takes what is to be planned for.
     fn take_workload(&mut self, value: Value) -> Result<(), String> {
         self.remarks.extend(manifest::alike(&value));
-        self.plan_for(manifest::workload(value, &self.runtimes)?)
+        self.plan_for(manifest::workload(value, &self.named)?)
     }
 
     /// Takes the Workload to plan for, of which there is one.
@@ -269,8 +269,9 @@ pub fn meant(workloads: &[Arc<Workload>], name: &str, namespace: &str) -> Result
     })
 }
 
-fn is_runtime(object: &Value) -> bool {
-    matches!(text(object, "/kind"), "TrainingRuntime" | "ClusterTrainingRuntime")
+/// Whether it only says what others that name it are like.
+fn is_named(object: &Value) -> bool {
+    matches!(text(object, "/kind"), "TrainingRuntime" | "ClusterTrainingRuntime" | "PodTemplate")
 }
 
 fn push<K: DeserializeOwned>(all: &mut Vec<Arc<K>>, value: &Value) -> Result<(), String> {
