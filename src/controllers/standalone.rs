@@ -12,7 +12,7 @@ use crate::effects::{request, standalone};
 use crate::error::{Class, Error};
 use crate::gang::workload::request::{Details, RequestFailure, has_ended, name_as_workload};
 use crate::gang::workload::standalone::{
-    Answer, Booking, NO_QUEUE, PodUse, Requested, answer, conditions, say_the_same, workload_for,
+    Answer, BookedNodes, Booking, NO_QUEUE, PodUse, Requested, answer, conditions, say_the_same, workload_for,
 };
 use crate::names;
 use jiff::Timestamp;
@@ -54,15 +54,18 @@ async fn serve(context: &Context, mirror: &Workload) -> Result<Option<Duration>,
     if workload.is_none() && !request.is("Provisioned") {
         return served.create().await;
     }
-    let booking = match workload.as_deref().filter(|workload| workload.runs()) {
-        Some(workload) => served.booking(workload).await?,
-        None => None,
+    let nodes = match workload.as_deref().filter(|workload| workload.runs()) {
+        Some(workload) => {
+            let booking = served.booking(workload).await?;
+            BookedNodes { count: context.details_of(workload).nodes, booking }
+        }
+        None => BookedNodes { count: 0, booking: None },
     };
     let gives_nodes = |check: &str| context.is_ours(check) || context.is_answered_by_requests(check);
-    let answered = answer(&request, workload.as_deref(), gives_nodes, booking, context.now());
+    let answered = answer(&request, workload.as_deref(), gives_nodes, nodes, context.now());
     served.tell(&answered).await?;
     match answered {
-        Answer::Pending(_) => Ok(None),
+        Answer::Pending(_) => Ok(workload.filter(|workload| workload.runs()).map(|_| POLL)),
         Answer::Provisioned => Ok(Some(POLL)),
         Answer::Failed(..) | Answer::Expired(_) | Answer::Revoked(_) => {
             served.delete(workload.as_deref()).await?;

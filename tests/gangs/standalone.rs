@@ -388,6 +388,34 @@ async fn a_queue_without_a_check_of_setus_gives_no_nodes() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_tenant_cannot_have_the_workload_of_a_job_deleted() {
+    let stage = Stage::new("{}");
+    stage.admin.create(&kinds::JOB, world::job(ID, "train", 2, None)).unwrap();
+    stage.until("it runs", 120, |s| s.workload().is_some_and(|w| is(&w, "Admitted"))).await;
+    let name = stage.workload().unwrap()["metadata"]["name"].as_str().unwrap().to_owned();
+    let request = name.trim_start_matches("provisioningrequest-");
+    let forged =
+        json!({"metadata": {"annotations": {(names::REQUEST): format!("{request}/no-such-request")}}});
+    stage.admin.merge(&kinds::WORKLOAD, ID, &name, &forged).unwrap();
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    assert!(is(&stage.workload().unwrap(), "Admitted"));
+    assert_eq!(stage.claims(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_have_no_taint_that_only_the_flavor_tolerates() {
+    let stage = Stage::new("{}");
+    let tolerates = json!({"spec": {"tolerations": [{"key": names::GANG, "operator": "Exists"}]}});
+    stage.admin.merge(&kinds::RESOURCE_FLAVOR, "", ID, &tolerates).unwrap();
+    let bare = json!({"template": {"spec": {"tolerations": []}}});
+    stage.admin.merge(&kinds::POD_TEMPLATE, ID, "workers", &bare).unwrap();
+    stage.request();
+    stage.until_provisioned().await;
+    let claims = stage.all(&kinds::NODE_CLAIM);
+    assert!(!claims[0]["spec"]["taints"].to_string().contains(names::GANG), "Kueue does not start the pods");
+}
+
+#[tokio::test(start_paused = true)]
 async fn uninstalling_keeps_the_nodes_of_running_pods_and_their_workload() {
     let stage = Stage::new("{}");
     stage.request();

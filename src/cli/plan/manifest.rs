@@ -410,12 +410,13 @@ mod tests {
 
     #[test]
     fn a_standalone_request_is_planned_as_the_workload_that_setu_would_create() {
+        use std::slice::from_ref;
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/provisioning-requests/standalone.yaml");
         let example = std::fs::read_to_string(path).unwrap();
         let mut objects =
             serde_yaml::Deserializer::from_str(&example).map(|d| Value::deserialize(d).unwrap());
         let (template, request) = (objects.next().unwrap(), objects.next().unwrap());
-        let planned = super::workload(request.clone(), &[template.clone()]).unwrap();
+        let planned = super::workload(request.clone(), from_ref(&template)).unwrap();
         assert_eq!((planned.spec.queue_name.as_str(), planned.pods()), ("gpus", 4));
         assert_eq!(planned.owner(), "ProvisioningRequest/batch");
         let missing = super::workload(request.clone(), &[]).unwrap_err();
@@ -425,7 +426,7 @@ mod tests {
         );
         let mut foreign = request.clone();
         foreign["spec"]["provisioningClassName"] = json!("check-capacity.autoscaling.x-k8s.io");
-        assert!(super::workload(foreign, &[template.clone()]).unwrap_err().contains("of class atomic.setu"));
+        assert!(super::workload(foreign, from_ref(&template)).unwrap_err().contains("of class atomic.setu"));
         let mut unqueued = request;
         unqueued["metadata"]["labels"] = json!({});
         assert_eq!(super::workload(unqueued, &[template]).unwrap_err(), NO_QUEUE);

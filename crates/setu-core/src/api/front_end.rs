@@ -48,14 +48,6 @@ impl FrontEnd {
         }
     }
 
-    /// Whether Kueue starts its pods, with what their ResourceFlavors say.
-    pub const fn has_pods_of_kueue(self) -> bool {
-        match self {
-            Self::Workload | Self::ProvisioningRequest => true,
-            Self::StandaloneRequest => false,
-        }
-    }
-
     /// Whether Kueue waits for its nodes before it assigns a topology.
     pub const fn delays_topology(self) -> bool {
         match self {

@@ -2,7 +2,7 @@
 //!
 //! A request of Setu's class that no Workload controls is called standalone. Setu creates a Workload for it.
 
-use super::{Workload, condition};
+use super::{FrontEnd, Workload, condition};
 use crate::digest::hex_digest;
 use crate::names;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
@@ -132,5 +132,17 @@ impl Workload {
         let is_alone = self.metadata.owner_references.iter().flatten().next().is_none();
         let is_meant = self.metadata.name.as_deref() == Some(name_of_standalone(name).as_str());
         (is_alone && is_meant).then_some((name, uid))
+    }
+
+    /// Whether Kueue starts its pods, with what their ResourceFlavors say. A client starts those of a standalone request, also if
+    /// Kueue made another request for its Workload.
+    pub fn has_pods_of_kueue(&self) -> bool {
+        let is_marked =
+            || self.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(names::REQUEST));
+        match self.front_end() {
+            FrontEnd::Workload => true,
+            FrontEnd::ProvisioningRequest => !is_marked(),
+            FrontEnd::StandaloneRequest => false,
+        }
     }
 }

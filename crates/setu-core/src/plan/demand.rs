@@ -34,6 +34,8 @@ pub struct PodSetDemand<'a> {
     pub pods: u32,
     /// Flavors it was assigned, each once.
     pub flavors: Vec<&'a ResourceFlavor>,
+    /// Whether its pods get what those flavors say.
+    pub gets_flavors: bool,
     /// Where the volumes of its pods can be used.
     pub reach: Vec<Reach>,
     /// What each pod takes from a node.
@@ -51,7 +53,8 @@ impl PodSetDemand<'_> {
 
     /// What its pods tolerate, by themselves or by a flavor.
     pub fn tolerations(&self) -> impl Iterator<Item = &Toleration> {
-        self.spec.tolerations.iter().chain(self.flavors.iter().flat_map(|flavor| &flavor.spec.tolerations))
+        let flavors = self.flavors.iter().filter(|_| self.gets_flavors);
+        self.spec.tolerations.iter().chain(flavors.flat_map(|flavor| &flavor.spec.tolerations))
     }
 }
 
@@ -112,7 +115,8 @@ fn of_pod_set<'a>(
     let reach = cluster.storage.map(|storage| volumes::reach(storage, request.workload, pod_set, pods));
     let reach = reach.transpose()?.unwrap_or_default();
     let per_node = if shuns_itself(pod_set) { 1 } else { u32::MAX };
-    Ok(PodSetDemand { pod_set, spec, pods, flavors, reach, each, per_node })
+    let gets_flavors = request.workload.has_pods_of_kueue();
+    Ok(PodSetDemand { pod_set, spec, pods, flavors, gets_flavors, reach, each, per_node })
 }
 
 /// The queue that granted the quota, known to list this check. Without it, it is unknown which pod

@@ -2,7 +2,7 @@
 //!
 //! Rule: it contains points in time but no elapsed time, so that it changes only when something happens.
 
-use crate::api::parameters::OnNodeLost;
+use crate::api::parameters::{OnNodeLost, Pinning};
 use crate::gang::snapshot::Snapshot;
 use crate::gang::snapshot::slot::Attempt;
 use crate::gang::statechart::journal::Journal;
@@ -121,7 +121,22 @@ fn holding_nodes(attempt: &Attempt<'_>) -> String {
         let next = if is_replaced { "; what is lost is replaced" } else { "" };
         return format!("{}/{slots} nodes are left{next}{}", attempt.existing(), cause(journal));
     }
-    if slots == 1 { "its node is ready".to_owned() } else { format!("all {slots} nodes are ready") }
+    let untainted = untainted(journal, snapshot);
+    if slots == 1 {
+        format!("its node is ready{untainted}")
+    } else {
+        format!("all {slots} nodes are ready{untainted}")
+    }
+}
+
+/// That nothing keeps other pods off the nodes, if the policy wants that and it was not possible.
+fn untainted(journal: &Journal, snapshot: &Snapshot<'_>) -> &'static str {
+    let is_wanted = matches!(snapshot.policy.pinning, Pinning::Auto | Pinning::SelectorAndTaint);
+    if is_wanted && journal.memory.pinning == Pinning::Selector {
+        ", without a taint that keeps other pods off"
+    } else {
+        ""
+    }
 }
 
 fn yielded(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
@@ -221,5 +236,21 @@ mod tests {
         };
         assert!(sentence_for(Then::BackingOff).ends_with("Cause: InsufficientCapacity: none"));
         assert!(sentence_for(Then::Released).ends_with("then nothing more"));
+    }
+
+    #[test]
+    fn the_message_says_that_a_wanted_taint_is_missing() {
+        let now = Timestamp::UNIX_EPOCH;
+        let is_said = |wanted, pinning| {
+            let policy = Policy { pinning: wanted, ..Policy::default() };
+            let reservation = Reservation::Gone(Ending::Finished);
+            let mut journal = Journal::new("uid", AdmissionId("1-0-a".into()), now, None);
+            journal.memory.pinning = pinning;
+            !untainted(&journal, &Snapshot::of(now, &reservation, &policy)).is_empty()
+        };
+        assert!(is_said(Pinning::Auto, Pinning::Selector));
+        assert!(is_said(Pinning::SelectorAndTaint, Pinning::Selector));
+        assert!(!is_said(Pinning::Selector, Pinning::Selector));
+        assert!(!is_said(Pinning::Auto, Pinning::SelectorAndTaint));
     }
 }

@@ -142,6 +142,8 @@ pub fn as_workload(request: &ProvisioningRequest, owner: Option<(&Workload, Opti
     mirror.metadata.finalizers.get_or_insert_default().retain(|finalizer| finalizer != names::FINALIZER);
     let mut annotations: BTreeMap<String, String> = own_annotations(request).collect();
     annotations.extend(of_job.into_iter().filter(|(key, _)| key.starts_with(names::JOB_OVERRIDE_PREFIX)));
+    let mark = owner.and_then(|(owner, _)| owner.standalone_request());
+    annotations.extend(mark.map(|(name, uid)| (names::REQUEST.to_owned(), format!("{name}/{uid}"))));
     let stated = |(key, value): (&String, &String)| {
         let key = key.strip_prefix(names::REQUEST_PARAMETER_PREFIX)?;
         Some((format!("{}{key}", names::JOB_OVERRIDE_PREFIX), value.clone()))
@@ -192,10 +194,10 @@ pub fn after_write(mut mirror: Workload, request: &ProvisioningRequest) -> Workl
     mirror
 }
 
-/// A request's annotations, except a Job's overrides: a request has parameters for that.
+/// A request's annotations, except a Job's overrides, for which a request has parameters, and the mark of a client's pods.
 fn own_annotations(request: &ProvisioningRequest) -> impl Iterator<Item = (String, String)> {
     let all = request.metadata.annotations.clone().unwrap_or_default().into_iter();
-    all.filter(|(key, _)| !key.starts_with(names::JOB_OVERRIDE_PREFIX))
+    all.filter(|(key, _)| !key.starts_with(names::JOB_OVERRIDE_PREFIX) && key != names::REQUEST)
 }
 
 /// The check that a mirrored request answers.

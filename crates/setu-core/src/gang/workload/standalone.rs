@@ -23,6 +23,9 @@ use std::time::Duration;
 /// How long all pods must have succeeded before their nodes are given back: a Job may create the next one.
 const QUIET: Duration = Duration::from_secs(30);
 
+/// Within this time, a replica sees the nodes that another one has made.
+const SHOWN: Duration = Duration::from_secs(30);
+
 /// Why a request without a queue gets no nodes.
 pub const NO_QUEUE: &str = "no Workload controls this request, and it has no label kueue.x-k8s.io/queue-name; \
      create it again with the name of a LocalQueue in that label, and Kueue decides about its quota";
@@ -143,6 +146,15 @@ pub enum Expiry {
     Unused,
 }
 
+/// The nodes of an admitted Workload.
+#[derive(Clone, Copy, Debug)]
+pub struct BookedNodes {
+    /// How many there are.
+    pub count: u32,
+    /// How they are used; `None` if that is not known, and then they are kept.
+    pub booking: Option<Booking>,
+}
+
 /// How the nodes of a request are used.
 #[derive(Clone, Copy, Debug)]
 pub struct Booking {
@@ -156,12 +168,12 @@ pub struct Booking {
 
 /// What a request is to tell its client about its Workload, which is `None` if it was deleted.
 ///
-/// `serves` says whether nodes come with a check. Without `booking` it is unknown how the nodes are used, and they are kept.
+/// `serves` says whether nodes come with a check. `nodes` matter once the Workload is admitted.
 pub fn answer(
     request: &ProvisioningRequest,
     workload: Option<&Workload>,
     serves: impl Fn(&str) -> bool,
-    booking: Option<Booking>,
+    nodes: BookedNodes,
     now: Timestamp,
 ) -> Answer {
     let Some(workload) = workload else { return Answer::Revoked(WORKLOAD_DELETED.to_owned()) };
@@ -183,7 +195,15 @@ pub fn answer(
     let Some(admitted) = since.filter(|_| workload.is("Admitted")) else {
         return Answer::Pending(said_by_checks(workload).unwrap_or_else(|| "waits for its nodes".to_owned()));
     };
-    match booking.map(|booking| (booking.pods, booking)) {
+    if nodes.count == 0 && !request.is("Provisioned") {
+        return if has_passed(admitted, SHOWN, now) {
+            let why = "Kueue admitted the Workload, but no nodes came from Setu".to_owned();
+            Answer::Failed(RequestFailure::Rejected, why)
+        } else {
+            Answer::Pending("waits for its nodes".to_owned())
+        };
+    }
+    match nodes.booking.map(|booking| (booking.pods, booking)) {
         Some((PodUse::Succeeded(last), _)) if has_passed(last.max(admitted), QUIET, now) => {
             Answer::Expired(Expiry::PodsSucceeded)
         }

@@ -1,6 +1,5 @@
 //! How the pods of a gang find their nodes, and whether a taint keeps others off them.
 
-use crate::api::FrontEnd;
 use crate::api::parameters::Pinning;
 use crate::names;
 use crate::plan::claim::Draft;
@@ -17,9 +16,8 @@ pub fn of(
     notes: &mut Vec<String>,
 ) -> Pinning {
     let may_taint = matches!(request.policy.pinning, Pinning::Auto | Pinning::SelectorAndTaint);
-    let front_end = request.workload.front_end();
-    if may_taint && !front_end.gets_tolerations() && !all_tolerate(demand, front_end, request.gang) {
-        let who = if front_end.has_pods_of_kueue() {
+    if may_taint && !request.workload.front_end().gets_tolerations() && !all_tolerate(demand, request.gang) {
+        let who = if request.workload.has_pods_of_kueue() {
             "neither the pods nor their ResourceFlavors tolerate"
         } else {
             "the pods do not tolerate"
@@ -50,11 +48,10 @@ pub fn of(
     }
 }
 
-fn all_tolerate(demand: &[PodSetDemand<'_>], front_end: FrontEnd, gang: &str) -> bool {
+fn all_tolerate(demand: &[PodSetDemand<'_>], gang: &str) -> bool {
     let taint = taints::gang_taint(gang);
     let tolerates = |wanted: &PodSetDemand<'_>| {
-        let by_flavor = wanted.tolerations().filter(|_| front_end.has_pods_of_kueue());
-        let tolerations: Vec<Toleration> = wanted.spec.tolerations.iter().chain(by_flavor).cloned().collect();
+        let tolerations: Vec<Toleration> = wanted.tolerations().cloned().collect();
         taints::tolerates(&tolerations, &taint)
     };
     demand.iter().all(tolerates)

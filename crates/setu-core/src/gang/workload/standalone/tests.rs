@@ -56,7 +56,7 @@ fn answered(
     seconds: i64,
 ) -> Answer {
     let booking = pods.map(|pods| Booking { pods, used_at: at(0), limit: BOOKING });
-    answer(request, Some(workload), |check| check == "setu", booking, at(seconds))
+    answer(request, Some(workload), |check| check == "setu", BookedNodes { count: 4, booking }, at(seconds))
 }
 
 /// A pod that names a request. It was created at one time, and ended at another.
@@ -181,9 +181,29 @@ fn nodes_are_kept_while_pods_run_and_given_back_when_none_does() {
     assert_eq!(after(PodUse::Succeeded(at(-9_000)), 29), Answer::Provisioned, "it was admitted at 0");
     assert_eq!(answered(&provisioned, &admitted, None, 100_000), Answer::Provisioned, "its pods are unknown");
     let used = Booking { pods: PodUse::Idle, used_at: at(600), limit: BOOKING };
-    let later = |seconds| answer(&provisioned, Some(&admitted), |_| true, Some(used), at(seconds));
+    let later = |seconds| {
+        answer(
+            &provisioned,
+            Some(&admitted),
+            |_| true,
+            BookedNodes { count: 4, booking: Some(used) },
+            at(seconds),
+        )
+    };
     assert_eq!(later(2_399), Answer::Provisioned, "a pod may be created again");
     assert_eq!(later(2_400), Answer::Expired(Expiry::Unused));
+}
+
+#[test]
+fn a_workload_that_is_admitted_without_nodes_fails_the_request() {
+    let admitted = workload(&["QuotaReserved", "Admitted"], ("Ready", ""));
+    let after = |seconds| {
+        let nodes = BookedNodes { count: 0, booking: None };
+        answer(&request("batch", &[]), Some(&admitted), |_| true, nodes, at(seconds))
+    };
+    assert_eq!(after(29), Answer::Pending("waits for its nodes".to_owned()));
+    let why = "Kueue admitted the Workload, but no nodes came from Setu".to_owned();
+    assert_eq!(after(30), Answer::Failed(RequestFailure::Rejected, why));
 }
 
 #[test]
@@ -196,7 +216,7 @@ fn nodes_that_are_taken_away_are_revoked() {
     off.spec.active = Some(false);
     let deactivated = Answer::Revoked("the Workload of this request was deactivated".to_owned());
     assert_eq!(answered(&provisioned, &off, None, 0), deactivated);
-    let gone = answer(&provisioned, None, |_| true, None, at(0));
+    let gone = answer(&provisioned, None, |_| true, BookedNodes { count: 0, booking: None }, at(0));
     assert_eq!(gone, Answer::Revoked(WORKLOAD_DELETED.to_owned()));
 }
 
