@@ -8,11 +8,13 @@ use super::plans;
 use super::summary::{BY_OWNER, BY_WORKLOAD};
 use crate::api::provisioning_request::name_of_standalone;
 use crate::api::{FrontEnd, Pod, ProvisioningRequest, Workload};
+use crate::cluster::decoded::Decoded;
 use crate::effects::{request, standalone};
 use crate::error::{Class, Error};
 use crate::gang::workload::request::{Details, RequestFailure, has_ended, name_as_workload};
 use crate::gang::workload::standalone::{
-    Answer, BookedNodes, Booking, NO_QUEUE, PodUse, Requested, answer, conditions, say_the_same, workload_for,
+    Answer, BookedNodes, Booking, NO_QUEUE, PodUse, Requested, answer, conditions, is_ending, say_the_same,
+    workload_for,
 };
 use crate::names;
 use jiff::Timestamp;
@@ -54,16 +56,26 @@ async fn serve(context: &Context, mirror: &Workload) -> Result<Option<Duration>,
     if workload.is_none() && !request.is("Provisioned") {
         return served.create().await;
     }
-    let nodes = match workload.as_deref().filter(|workload| workload.runs()) {
+    if workload.is_none() && served.has_workload().await? {
+        return Ok(Some(POLL));
+    }
+    let kept = workload.as_deref().filter(|workload| workload.runs() && !is_ending(workload));
+    let (nodes, failed) = match kept {
         Some(workload) => {
-            let booking = served.booking(workload).await?;
-            BookedNodes { count: context.details_of(workload).nodes, booking }
+            let (booking, failed) = match served.booking(workload).await {
+                Ok(booking) => (booking, None),
+                Err(error) => (None, Some(error)),
+            };
+            (BookedNodes { count: context.details_of(workload).nodes, booking }, failed)
         }
-        None => BookedNodes { count: 0, booking: None },
+        None => (BookedNodes { count: 0, booking: None }, None),
     };
     let gives_nodes = |check: &str| context.is_ours(check) || context.is_answered_by_requests(check);
     let answered = answer(&request, workload.as_deref(), gives_nodes, nodes, context.now());
     served.tell(&answered).await?;
+    if let Some(error) = failed {
+        return Err(error);
+    }
     match answered {
         Answer::Pending(_) => Ok(workload.filter(|workload| workload.runs()).map(|_| POLL)),
         Answer::Provisioned => Ok(Some(POLL)),
@@ -80,17 +92,18 @@ async fn end_without_request(context: &Context, workload: &Workload) -> Result<O
     let namespace = workload.namespace().unwrap_or_default();
     let object = ObjectRef::<ProvisioningRequest>::new(name).within(&namespace);
     let stays = |request: &ProvisioningRequest| {
-        request.metadata.uid.as_deref() == Some(uid) && request.metadata.deletion_timestamp.is_none()
+        let is_meant = request.metadata.uid.as_deref() == Some(uid) && request.is_standalone();
+        is_meant && request.metadata.deletion_timestamp.is_none()
     };
     let is_known = context.stores.requests.objects.get(&object).is_some_and(|request| stays(&request));
-    let is_ending = workload.metadata.deletion_timestamp.is_some();
-    if is_known || is_ending || !context.options.provisioning_requests {
+    let is_deleted = workload.metadata.deletion_timestamp.is_some();
+    if is_known || is_deleted || !context.options.provisioning_requests {
         return Ok(None);
     }
     if standalone::read(&context.client, &namespace, name).await?.is_some_and(|request| stays(&request)) {
         return Ok(Some(POLL));
     }
-    if workload.runs() {
+    if workload.runs() && !is_ending(workload) {
         let since =
             workload.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
         let requested = Requested { name, since, pods: workload.pods() };
@@ -149,13 +162,22 @@ impl Served<'_> {
     /// There is a Workload of the name already: the request's own, or another one that has to go first.
     async fn await_name(&self, namespace: &str) -> Result<Option<Duration>, Error> {
         let name = name_of_standalone(&self.request.name_any());
-        let found = standalone::workload(&self.context.client, namespace, &name).await?;
-        match found {
-            Some(found) if !is_for(&found, self.request) => {
+        match standalone::workload(&self.context.client, namespace, &name).await? {
+            Some(Decoded(Ok(found))) if !is_for(&found, self.request) => {
                 self.wait(format!("Workload {name} exists already, and is not for this request")).await
             }
+            Some(Decoded(Err(_))) => self.wait(format!("Workload {name} cannot be read")).await,
             _ => Ok(Some(CREATED)),
         }
+    }
+
+    /// Whether the API server has the Workload of the request, although the cache does not show it.
+    async fn has_workload(&self) -> Result<bool, Error> {
+        let namespace = self.request.namespace().unwrap_or_default();
+        let name = name_of_standalone(&self.request.name_any());
+        let found = standalone::workload(&self.context.client, &namespace, &name).await?;
+        // One that cannot be read may be its own.
+        Ok(found.is_some_and(|found| found.0.map_or(true, |found| is_for(&found, self.request))))
     }
 
     /// Tells what the request waits for that is not watched.
@@ -236,15 +258,17 @@ async fn pods(context: &Context, namespace: &str) -> Result<Arc<[Pod]>, Error> {
 
 /// How long the nodes of an admitted Workload are kept without a pod. While its policy cannot be read, they are kept.
 fn booking_of(context: &Context, workload: &Workload) -> Duration {
-    let checks = || workload.checks().iter().map(|check| check.name.as_str());
-    match checks().find(|check| context.is_ours(check)) {
-        Some(check) => match plans::policy(context, workload, check) {
+    let checks = workload.checks_of_gangs();
+    let of = |check: &str| plans::policy(context, workload, check);
+    if let Some(check) = checks.iter().find(|check| context.is_ours(check)) {
+        return match of(check) {
             (policy, Ok(())) => policy.deadlines.admit.0,
             (_, Err(_)) => Duration::MAX,
-        },
-        // Kueue's check has no parameters of Setu's.
-        None => plans::policy(context, workload, checks().next().unwrap_or_default()).0.deadlines.admit.0,
+        };
     }
+    // Kueue's check has no parameters of Setu's.
+    let of_kueue = checks.iter().find(|check| context.is_answered_by_requests(check));
+    of_kueue.map_or(Duration::MAX, |check| of(check).0.deadlines.admit.0)
 }
 
 /// An error with its causes.

@@ -65,7 +65,8 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
         // If another finalizer holds it too, the watch delivers it again.
         return Ok(Action::await_change());
     }
-    let due = standalone::reconcile(&context, &workload).await?;
+    // An error must not keep the gangs from their nodes.
+    let due = standalone::reconcile(&context, &workload).await;
     let checks = our_checks(&workload, &context);
     let mut results = Vec::new();
     let mut workload = (*workload).clone();
@@ -75,6 +76,7 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
         finalizer::let_go(&context, &workload, &results, others).await?;
         context.of_gangs.waiting.served(&key, began);
         context.of_gangs.registry.succeeded(workload.metadata.uid.as_deref().unwrap_or_default());
+        let due = due?;
         return Ok(due.map_or_else(Action::await_change, |_| requeue_after(&context, &results, due)));
     }
     let uid = workload.uid().unwrap_or_default();
@@ -97,7 +99,7 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
         if left_alone { None } else { finalizer::let_go(&context, &workload, &results, others).await? };
     context.of_gangs.waiting.served(&key, began);
     context.of_gangs.registry.succeeded(&uid);
-    let due = later.into_iter().chain(let_go).chain(due).min();
+    let due = later.into_iter().chain(let_go).chain(due?).min();
     Ok(requeue_after(&context, &results, due).pausing(pause_of(&workload, &context)))
 }
 

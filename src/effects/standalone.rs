@@ -75,10 +75,13 @@ pub async fn delete(client: &Client, workload: &Workload) -> Result<(), Error> {
 ///
 /// # Errors
 /// It could not be read.
-pub async fn workload(client: &Client, namespace: &str, name: &str) -> Result<Option<Workload>, Error> {
+pub async fn workload(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+) -> Result<Option<Decoded<Workload>>, Error> {
     let api: Api<Decoded<Workload>> = Api::namespaced(client.clone(), namespace);
-    let found = call("reading Workload", &format!("{namespace}/{name}"), api.get_opt(name)).await?;
-    Ok(found.and_then(|found| found.0.ok()))
+    call("reading Workload", &format!("{namespace}/{name}"), api.get_opt(name)).await
 }
 
 /// Sets the condition `PodsReady`. Kueue would evict an admitted Workload without it, and no Job sets it for this one.

@@ -373,6 +373,47 @@ async fn a_drained_queue_takes_the_nodes_away_and_the_request_is_revoked() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_drained_queue_gets_its_quota_back_although_the_request_is_deleted() {
+    let stage = Stage::new("{}");
+    stage.request();
+    stage.until_provisioned().await;
+    stage.run_pods("10h");
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    stage.delete(&kinds::PROVISIONING_REQUEST, BATCH);
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    let drain = json!({"spec": {"stopPolicy": "HoldAndDrain"}});
+    stage.admin.merge(&kinds::LOCAL_QUEUE, ID, "queue", &drain).unwrap();
+    stage.until_nothing_is_left().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_a_tenant_gives_an_owner_later_ends_like_one_that_is_deleted() {
+    let stage = Stage::new("{}");
+    stage.request();
+    stage.until_provisioned().await;
+    let workload = stage.workload().unwrap();
+    let owner = json!({
+        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "controller": true,
+        "name": workload["metadata"]["name"], "uid": workload["metadata"]["uid"],
+    });
+    let owned = json!({"metadata": {"ownerReferences": [owner]}});
+    stage.admin.merge(&kinds::PROVISIONING_REQUEST, ID, BATCH, &owned).unwrap();
+    stage.until_nothing_is_left().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_of_running_pods_are_kept_if_the_check_leaves_the_queue() {
+    let stage = Stage::new("{}");
+    stage.request();
+    stage.until_provisioned().await;
+    stage.run_pods("10h");
+    let none = json!({"spec": {"admissionChecksStrategy": {"admissionChecks": []}}});
+    stage.admin.merge(&kinds::CLUSTER_QUEUE, "", ID, &none).unwrap();
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    assert_eq!((stage.claims(), stage.is("Failed")), (2, false));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_queue_without_a_check_of_setus_gives_no_nodes() {
     let stage = Stage::new("{}");
     let none = json!({"spec": {"admissionChecksStrategy": {"admissionChecks": []}}});

@@ -143,7 +143,10 @@ impl UninstallPlan {
         let created = workloads.iter().filter(|w| serves_requests && is_created(w)).cloned();
         (self.created, self.kept) = created.partition(|w| nodes == RunningNodes::Delete || !w.runs());
         let waits = |w: &&Workload| {
-            w.is("QuotaReserved") && may_be_stopped(w) && w.checks().iter().any(asks) && !is_created(w)
+            w.is("QuotaReserved")
+                && may_be_stopped(w)
+                && w.checks().iter().any(asks)
+                && !(serves_requests && is_created(w))
         };
         self.waiting = workloads.iter().filter(waits).cloned().collect();
         let has_ours = |w: &Workload| w.checks().iter().any(|c| names.contains(&c.name));

@@ -105,7 +105,13 @@ pub fn served_for<'w>(
     all: &[Arc<ProvisioningRequest>],
     is_provisioning: impl Fn(&str) -> bool,
 ) -> Option<&'w str> {
-    let check_of = |request: &ProvisioningRequest| check_of(request, workload, &is_provisioning);
+    // The standalone request that a Workload was created for is no request of its check, whatever owner it names.
+    let is_own = |request: &ProvisioningRequest| {
+        workload.standalone_request().is_some_and(|(_, uid)| request.metadata.uid.as_deref() == Some(uid))
+    };
+    let check_of = |request: &ProvisioningRequest| {
+        check_of(request, workload, &is_provisioning).filter(|_| !is_own(request))
+    };
     let check = check_of(request)?;
     let order = |r: &ProvisioningRequest| {
         (r.metadata.creation_timestamp.clone().map(|t| t.0), r.metadata.name.clone().unwrap_or_default())

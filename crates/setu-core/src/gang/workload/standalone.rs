@@ -185,7 +185,9 @@ pub fn answer(
     }
     // Kueue lists the checks a moment after it reserves quota.
     let are_listed = !workload.checks().is_empty() || workload.is("Admitted");
-    if are_listed && !workload.checks().iter().any(|check| serves(&check.name)) {
+    let is_unserved = are_listed && !workload.checks().iter().any(|check| serves(&check.name));
+    // Nodes that a client has are kept, also if the check is taken out of the queue.
+    if is_unserved && !request.is("Provisioned") {
         let queue = workload.admission().map_or("", |admission| admission.cluster_queue.as_str());
         let why =
             format!("ClusterQueue {queue} has no admission check that Setu answers, so no nodes would come");
@@ -212,6 +214,11 @@ pub fn answer(
         }
         _ => Answer::Provisioned,
     }
+}
+
+/// Whether Kueue takes the Workload's quota back. Nobody else releases that of a Workload without an owner.
+pub fn is_ending(workload: &Workload) -> bool {
+    workload.is("Evicted") || workload.spec.active == Some(false)
 }
 
 /// How a Workload ends, and why; `None` if it does not.

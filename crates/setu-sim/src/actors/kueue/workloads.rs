@@ -74,6 +74,10 @@ fn withdraw(user: &User, workload: &Value, queue: Option<&Value>, now: Timestamp
 
 /// Releases the quota of an evicted Workload once its pods have stopped. Returns when to check again.
 fn release(user: &User, workload: &Value, now: Timestamp) -> Option<Timestamp> {
+    // Kueue's job controllers release the quota, and there is none for a Workload without an owner.
+    if list(workload, "/metadata/ownerReferences").is_empty() {
+        return None;
+    }
     jobs::stop(user, workload);
     if !jobs::has_stopped(user, workload) {
         return now.checked_add(STOP_POLL).ok();

@@ -195,6 +195,14 @@ fn nodes_are_kept_while_pods_run_and_given_back_when_none_does() {
 }
 
 #[test]
+fn nodes_are_kept_if_their_check_is_taken_out_of_the_queue() {
+    let mut admitted = workload(&["QuotaReserved", "Admitted"], ("Ready", ""));
+    admitted.status.as_mut().unwrap().admission_checks.clear();
+    let provisioned = request("batch", &["Provisioned"]);
+    assert_eq!(answered(&provisioned, &admitted, Some(PodUse::Running), 0), Answer::Provisioned);
+}
+
+#[test]
 fn a_workload_that_is_admitted_without_nodes_fails_the_request() {
     let admitted = workload(&["QuotaReserved", "Admitted"], ("Ready", ""));
     let after = |seconds| {
