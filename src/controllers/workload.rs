@@ -67,29 +67,20 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
     }
     // An error must not keep the gangs from their nodes.
     let due = standalone::reconcile(&context, &workload).await;
-    let checks = our_checks(&workload, &context);
-    let mut results = Vec::new();
-    let mut workload = (*workload).clone();
+    let (checks, mut workload) = (our_checks(&workload, &context), (*workload).clone());
     let others = Others::of(&workload, |check| is_others(&context, check), context.now());
-    if checks.is_empty() {
-        write_queueing(&context, &mut workload, &results, others).await?;
-        finalizer::let_go(&context, &workload, &results, others).await?;
-        context.of_gangs.waiting.served(&key, began);
-        context.of_gangs.registry.succeeded(workload.metadata.uid.as_deref().unwrap_or_default());
-        let due = due?;
-        return Ok(due.map_or_else(Action::await_change, |_| requeue_after(&context, &results, due)));
-    }
     let uid = workload.uid().unwrap_or_default();
+    if checks.is_empty() {
+        let due = due?;
+        write_queueing(&context, &mut workload, &[], others).await?;
+        finalizer::let_go(&context, &workload, &[], others).await?;
+        context.of_gangs.waiting.served(&key, began);
+        context.of_gangs.registry.succeeded(&uid);
+        return Ok(due.map_or_else(Action::await_change, |_| requeue_after(&context, &[], due)));
+    }
     context.of_gangs.registry.add(&uid, checks.iter().map(|check| gang_id(&uid, check)));
     finalizer::take(&context, &mut workload).await?;
-    let mut left_alone = false;
-    for check in &checks {
-        match Gang::open(&context, &workload, check, &checks) {
-            Ok(Some(gang)) => results.push(gang.reconcile(&mut workload).await?),
-            Ok(None) => {}
-            Err(LeftAlone) => left_alone = true,
-        }
-    }
+    let (results, left_alone) = reconcile_gangs(&context, &mut workload, &checks).await?;
     let later =
         write_entries(&context, &mut workload, &results, context.of_gangs.waiting.since(&key)).await?;
     if !left_alone {
@@ -97,10 +88,27 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
     }
     let let_go =
         if left_alone { None } else { finalizer::let_go(&context, &workload, &results, others).await? };
+    let due = later.into_iter().chain(let_go).chain(due?).min();
     context.of_gangs.waiting.served(&key, began);
     context.of_gangs.registry.succeeded(&uid);
-    let due = later.into_iter().chain(let_go).chain(due?).min();
     Ok(requeue_after(&context, &results, due).pausing(pause_of(&workload, &context)))
+}
+
+/// Reconciles the gangs of a Workload under these checks. Returns also whether one was left alone.
+async fn reconcile_gangs(
+    context: &Context,
+    workload: &mut Workload,
+    checks: &[String],
+) -> Result<(Vec<Reconciled>, bool), Error> {
+    let (mut results, mut left_alone) = (Vec::new(), false);
+    for check in checks {
+        match Gang::open(context, workload, check, checks) {
+            Ok(Some(gang)) => results.push(gang.reconcile(workload).await?),
+            Ok(None) => {}
+            Err(LeftAlone) => left_alone = true,
+        }
+    }
+    Ok((results, left_alone))
 }
 
 /// The Workload with our last write: from the cache, or read by name if the watch is overdue. `None` while the watch may

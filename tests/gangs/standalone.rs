@@ -396,8 +396,8 @@ async fn a_request_that_a_tenant_gives_an_owner_later_ends_like_one_that_is_dele
         "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "controller": true,
         "name": workload["metadata"]["name"], "uid": workload["metadata"]["uid"],
     });
-    let owned = json!({"metadata": {"ownerReferences": [owner]}});
-    stage.admin.merge(&kinds::PROVISIONING_REQUEST, ID, BATCH, &owned).unwrap();
+    let change = json!({"metadata": {"ownerReferences": [owner]}});
+    stage.admin.merge(&kinds::PROVISIONING_REQUEST, ID, BATCH, &change).unwrap();
     stage.until_nothing_is_left().await;
 }
 
