@@ -11,7 +11,7 @@ use crate::gang::workload::standalone::NO_QUEUE;
 use crate::names;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, OwnerReference, Time};
 use kube::ResourceExt;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 impl ClusterObjects {
     /// Adds the ProvisioningRequests of Setu's class to the Workloads, and those that were deleted while their gang runs.
@@ -24,9 +24,10 @@ impl ClusterObjects {
             as_workload(request, owner.map(|owner| (owner, check)))
         };
         // A standalone request is read by the Workload that was created for it.
+        let served: BTreeSet<&str> =
+            self.workloads.iter().filter_map(|w| Some(w.standalone_request()?.1)).collect();
         let has_workload = |request: &ProvisioningRequest| {
-            let uid = request.metadata.uid.as_deref();
-            self.workloads.iter().any(|w| w.standalone_request().is_some_and(|(_, of)| Some(of) == uid))
+            request.metadata.uid.as_deref().is_some_and(|uid| served.contains(uid))
         };
         let ours = self.requests.iter().flatten();
         let ours = ours.filter(|request| request.is_of_setus_class() && !has_workload(request));

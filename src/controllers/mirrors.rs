@@ -8,11 +8,10 @@ use super::workloads::REQUESTS_BY_OWNER;
 use crate::api::{ProvisioningRequest, Workload};
 use crate::cluster::decoded::Decoded;
 use crate::cluster::store::StoreChange;
-use crate::effects::{call, request};
+use crate::effects::request;
 use crate::error::Error;
 use crate::gang::workload::request::{as_workload, name_as_workload, served_for};
 use crate::names;
-use kube::Api;
 use kube::runtime::reflector::ObjectRef;
 
 impl Context {
@@ -96,15 +95,10 @@ impl Context {
         object: &ObjectRef<Workload>,
     ) -> Result<Option<Decoded<Workload>>, Error> {
         let namespace = object.namespace.as_deref().unwrap_or_default();
-        let api: Api<Decoded<Workload>> = Api::namespaced(self.client.clone(), namespace);
-        let of = format!("{namespace}/{}", object.name);
         let Some(name) = object.name.strip_prefix(names::REQUEST_PREFIX) else {
-            return call("reading Workload", &of, api.get_opt(&object.name)).await;
+            return request::read_workload(&self.client, namespace, &object.name).await;
         };
-        let requests: Api<ProvisioningRequest> = Api::namespaced(self.client.clone(), namespace);
-        let Some(request) = call("reading ProvisioningRequest", &of, requests.get_opt(name)).await? else {
-            return Ok(None);
-        };
+        let Some(request) = request::read(&self.client, namespace, name).await? else { return Ok(None) };
         let owner = match request.workload() {
             Some((name, uid)) => self.read_owner(namespace, name, uid).await?,
             None => None,

@@ -61,14 +61,8 @@ async fn serve(context: &Context, mirror: &Workload) -> Result<Option<Duration>,
     }
     let kept = workload.as_deref().filter(|workload| workload.runs() && !is_ending(workload));
     let (nodes, failed) = match kept {
-        Some(workload) => {
-            let (booking, failed) = match served.booking(workload).await {
-                Ok(booking) => (booking, None),
-                Err(error) => (None, Some(error)),
-            };
-            (BookedNodes { count: context.details_of(workload).nodes, booking }, failed)
-        }
-        None => (BookedNodes { count: 0, booking: None }, None),
+        Some(workload) => served.nodes(workload).await,
+        None => (BookedNodes::New(0), None),
     };
     let gives_nodes = |check: &str| context.is_ours(check) || context.is_answered_by_requests(check);
     let answered = answer(&request, workload.as_deref(), gives_nodes, nodes, context.now());
@@ -100,7 +94,7 @@ async fn end_without_request(context: &Context, workload: &Workload) -> Result<O
     if is_known || is_deleted || !context.options.provisioning_requests {
         return Ok(None);
     }
-    if standalone::read(&context.client, &namespace, name).await?.is_some_and(|request| stays(&request)) {
+    if request::read(&context.client, &namespace, name).await?.is_some_and(|request| stays(&request)) {
         return Ok(Some(POLL));
     }
     if workload.runs() && !is_ending(workload) {
@@ -148,7 +142,7 @@ impl Served<'_> {
             }
         }
         let workload = workload_for(self.request, queue, &templates);
-        match standalone::create(self.client, &namespace, &workload).await {
+        match standalone::create(self.client, &namespace, workload).await {
             Err(error) if error.code() == Some(409) => self.await_name(&namespace).await,
             Err(error) if error.is_forbidden() => self.wait(text(&error)).await,
             Err(error) if matches!(error.code(), Some(400 | 422)) => {
@@ -162,8 +156,8 @@ impl Served<'_> {
     /// There is a Workload of the name already: the request's own, or another one that has to go first.
     async fn await_name(&self, namespace: &str) -> Result<Option<Duration>, Error> {
         let name = name_of_standalone(&self.request.name_any());
-        match standalone::workload(&self.context.client, namespace, &name).await? {
-            Some(Decoded(Ok(found))) if !is_for(&found, self.request) => {
+        match request::read_workload(&self.context.client, namespace, &name).await? {
+            Some(Decoded(Ok(found))) if !found.is_for(self.request) => {
                 self.wait(format!("Workload {name} exists already, and is not for this request")).await
             }
             Some(Decoded(Err(_))) => self.wait(format!("Workload {name} cannot be read")).await,
@@ -175,9 +169,9 @@ impl Served<'_> {
     async fn has_workload(&self) -> Result<bool, Error> {
         let namespace = self.request.namespace().unwrap_or_default();
         let name = name_of_standalone(&self.request.name_any());
-        let found = standalone::workload(&self.context.client, &namespace, &name).await?;
+        let found = request::read_workload(&self.context.client, &namespace, &name).await?;
         // One that cannot be read may be its own.
-        Ok(found.is_some_and(|found| found.0.map_or(true, |found| is_for(&found, self.request))))
+        Ok(found.is_some_and(|found| found.0.map_or(true, |found| found.is_for(self.request))))
     }
 
     /// Tells what the request waits for that is not watched.
@@ -186,19 +180,26 @@ impl Served<'_> {
         Ok(Some(POLL))
     }
 
-    /// How the nodes of the admitted Workload are used; `None` before the client knows that they are there.
-    async fn booking(&self, workload: &Workload) -> Result<Option<Booking>, Error> {
-        let now = self.context.now();
+    /// The nodes of the admitted Workload, and what could not be read or written of them.
+    async fn nodes(&self, workload: &Workload) -> (BookedNodes, Option<Error>) {
+        let mut failed = None;
         if !workload.is("PodsReady") {
-            match standalone::set_pods_ready(self.client, workload, now).await {
-                // The watch delivers the Workload as it is now.
-                Err(error) if error.class() == Class::Again => {}
-                answer => answer?,
-            }
+            let set = standalone::set_pods_ready(self.client, workload, self.context.now()).await;
+            // After a conflict, the watch delivers the Workload as it is now.
+            failed = set.err().filter(|error| error.class() != Class::Again);
         }
         if !self.request.is("Provisioned") {
-            return Ok(None);
+            return (BookedNodes::New(self.context.details_of(workload).nodes), failed);
         }
+        match self.booking(workload).await {
+            Ok(booking) => (BookedNodes::Told(Some(booking)), failed),
+            Err(error) => (BookedNodes::Told(None), Some(error)),
+        }
+    }
+
+    /// How the client uses its nodes.
+    async fn booking(&self, workload: &Workload) -> Result<Booking, Error> {
+        let now = self.context.now();
         let name = self.request.name_any();
         let since = self.request.metadata.creation_timestamp.as_ref();
         let requested = Requested {
@@ -211,7 +212,7 @@ impl Served<'_> {
         let pods = PodUse::of(requested, &listed, limit, now);
         let uid = self.mirror.metadata.uid.as_deref().unwrap_or_default();
         let used_at = self.context.of_gangs.registry.used_at(uid, pods == PodUse::Running, now);
-        Ok(Some(Booking { pods, used_at, limit }))
+        Ok(Booking { pods, used_at, limit })
     }
 
     /// Writes an answer into the request, if it does not say so yet.
@@ -280,12 +281,6 @@ fn client_of<'c>(context: &'c Context, workload: &Workload) -> &'c Client {
     context.client_of(workload.metadata.uid.as_deref().unwrap_or_default())
 }
 
-/// Whether Setu created the Workload for this request.
-fn is_for(workload: &Workload, request: &ProvisioningRequest) -> bool {
-    let uid = request.metadata.uid.as_deref();
-    workload.standalone_request().is_some_and(|(_, of)| Some(of) == uid)
-}
-
 impl Context {
     /// The standalone request that is mirrored as this Workload.
     fn standalone_request(&self, mirror: &Workload) -> Option<Arc<ProvisioningRequest>> {
@@ -301,7 +296,7 @@ impl Context {
         let (name, namespace) = (request.name_any(), request.namespace().unwrap_or_default());
         let object = ObjectRef::new(&name_of_standalone(&name)).within(&namespace);
         let found = self.stores.workloads.get(&object)?;
-        is_for(&found, request).then_some(found)
+        found.is_for(request).then_some(found)
     }
 
     /// What a request says of the nodes of its Workload.

@@ -7,7 +7,7 @@ use crate::effects::{call, patch_params, status_of, whole_seconds, write};
 use crate::error::Error;
 use crate::gang::Failure;
 use crate::gang::workload::request::{
-    Details, after_write, conditions, conditions_after_uninstall, owner, stands_as_mirrored,
+    Details, after_write, conditions, conditions_after_uninstall, name_as_workload, owner, stands_as_mirrored,
 };
 use crate::names;
 use jiff::Timestamp;
@@ -56,6 +56,33 @@ pub async fn require_owner(client: &Client, mirror: &Workload) -> Result<(), Err
         return Ok(());
     }
     Err(Error::Conflict { action, object: mirror.full_name() })
+}
+
+/// The request of this name, read past the caches.
+///
+/// # Errors
+/// It could not be read.
+pub async fn read(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+) -> Result<Option<ProvisioningRequest>, Error> {
+    let api: Api<ProvisioningRequest> = Api::namespaced(client.clone(), namespace);
+    let of = format!("{namespace}/{}", name_as_workload(name));
+    call("reading ProvisioningRequest", &of, api.get_opt(name)).await
+}
+
+/// The Workload of Kueue's of this name, read past the caches.
+///
+/// # Errors
+/// It could not be read.
+pub async fn read_workload(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+) -> Result<Option<Decoded<Workload>>, Error> {
+    let api: Api<Decoded<Workload>> = Api::namespaced(client.clone(), namespace);
+    call("reading Workload", &format!("{namespace}/{name}"), api.get_opt(name)).await
 }
 
 /// The Workload of this name and UID, read past the caches for this action on this object.

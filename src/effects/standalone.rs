@@ -1,6 +1,6 @@
-//! What is read and written for a standalone ProvisioningRequest besides the request: its PodTemplates, its Workload and its pods.
+//! What is read and written for a standalone ProvisioningRequest besides what `effects::request` has: its PodTemplates, its Workload and its pods.
 
-use crate::api::{Pod, ProvisioningRequest, Workload};
+use crate::api::{Pod, Workload};
 use crate::cluster::decoded::Decoded;
 use crate::effects::{call, status_of, whole_seconds, write};
 use crate::error::Error;
@@ -12,19 +12,6 @@ use kube::core::ApiResource;
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use std::sync::Arc;
-
-/// The request of this name, read past the caches.
-///
-/// # Errors
-/// It could not be read.
-pub async fn read(
-    client: &Client,
-    namespace: &str,
-    name: &str,
-) -> Result<Option<ProvisioningRequest>, Error> {
-    let api: Api<ProvisioningRequest> = Api::namespaced(client.clone(), namespace);
-    call("reading ProvisioningRequest", &format!("{namespace}/{name}"), api.get_opt(name)).await
-}
 
 /// The PodTemplate of this name, with every field; `None` if there is none.
 ///
@@ -44,11 +31,11 @@ pub async fn template(
 ///
 /// # Errors
 /// The API server refuses it: 409 if there is one of this name, 400 or 422 if it is invalid.
-pub async fn create(client: &Client, namespace: &str, workload: &Value) -> Result<(), Error> {
+pub async fn create(client: &Client, namespace: &str, workload: Value) -> Result<(), Error> {
     // The type of Workloads here has only the fields that are read.
     let kind = ApiResource::erase::<Workload>(&());
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &kind);
-    let object: DynamicObject = serde_json::from_value(workload.clone())
+    let object: DynamicObject = serde_json::from_value(workload)
         .map_err(|error| Error::api("writing the Workload of", namespace, kube::Error::SerdeError(error)))?;
     let of = format!("{namespace}/{}", object.name_any());
     let params = PostParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PostParams::default() };
@@ -69,19 +56,6 @@ pub async fn delete(client: &Client, workload: &Workload) -> Result<(), Error> {
         Err(error) if matches!(error.code(), Some(404 | 409)) => Ok(()),
         answer => answer.map(drop),
     }
-}
-
-/// The Workload of this name, read past the caches.
-///
-/// # Errors
-/// It could not be read.
-pub async fn workload(
-    client: &Client,
-    namespace: &str,
-    name: &str,
-) -> Result<Option<Decoded<Workload>>, Error> {
-    let api: Api<Decoded<Workload>> = Api::namespaced(client.clone(), namespace);
-    call("reading Workload", &format!("{namespace}/{name}"), api.get_opt(name)).await
 }
 
 /// Sets the condition `PodsReady`. Kueue would evict an admitted Workload without it, and no Job sets it for this one.

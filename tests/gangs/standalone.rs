@@ -43,6 +43,14 @@ impl Stage {
         stage
     }
 
+    /// The same with a request that has its nodes.
+    async fn provisioned(defaults: &str) -> Self {
+        let stage = Self::new(defaults);
+        stage.request();
+        stage.until_provisioned().await;
+        stage
+    }
+
     fn create_template(&self) {
         let template = json!({
             "apiVersion": "v1", "kind": "PodTemplate", "metadata": {"namespace": ID, "name": "workers"},
@@ -53,14 +61,10 @@ impl Stage {
 
     /// Requests nodes for two pods.
     fn request(&self) {
-        self.request_in(&json!({"kueue.x-k8s.io/queue-name": "queue"}));
-    }
-
-    fn request_in(&self, labels: &Value) {
         let pods = json!({"count": 2, "podTemplateRef": {"name": "workers"}});
         let request = json!({
             "apiVersion": "autoscaling.x-k8s.io/v1", "kind": "ProvisioningRequest",
-            "metadata": {"namespace": ID, "name": BATCH, "labels": labels},
+            "metadata": {"namespace": ID, "name": BATCH, "labels": {(names::QUEUE): "queue"}},
             "spec": {"provisioningClassName": names::REQUEST_CLASS, "podSets": [pods]},
         });
         self.admin.create(&kinds::PROVISIONING_REQUEST, request).unwrap();
@@ -111,6 +115,22 @@ impl Stage {
         self.admin.delete(kind, ID, name, Preconditions::default()).unwrap();
     }
 
+    fn delete_pods(&self) {
+        for pod in ["worker-0", "worker-1"] {
+            self.delete(&kinds::POD, pod);
+        }
+    }
+
+    /// Kills Setu and uninstalls it. Returns how many Workloads it deletes and keeps, and how many requests fail.
+    async fn uninstall(&self, nodes: RunningNodes) -> [usize; 3] {
+        self.setu.kill();
+        let (client, controller) = (self.cluster.client("admin"), scenario::controller_name_of(ID));
+        let plan = uninstall::plan(&client, &controller, nodes).await.unwrap();
+        let found = [plan.created.len(), plan.kept.len(), plan.open_requests.len()];
+        uninstall::carry_out(&client, &controller, plan, nodes, Duration::from_mins(5)).await.unwrap();
+        found
+    }
+
     async fn until(&self, what: &str, seconds: u64, mut holds: impl FnMut(&Self) -> bool) {
         for _ in 0..seconds * 100 {
             if holds(self) {
@@ -138,6 +158,11 @@ impl Stage {
 
     async fn until_provisioned(&self) {
         self.until("it is provisioned", 300, |s| s.is("Provisioned")).await;
+    }
+
+    async fn until_pods_run(&self) {
+        let run = |s: &Self| s.all(&kinds::POD).iter().all(|pod| pod["status"]["phase"] == "Running");
+        self.until("both pods run", 60, run).await;
     }
 
     async fn until_nothing_is_left(&self) {
@@ -173,8 +198,7 @@ async fn a_client_gets_nodes_for_its_pods_and_they_go_when_the_pods_have_succeed
     stage.until("Kueue need not wait for pods", 60, |s| is(&s.workload().unwrap(), "PodsReady")).await;
     assert_eq!(workload["metadata"]["name"], "provisioningrequest-batch");
     stage.run_pods("20m");
-    let run = |s: &Stage| s.all(&kinds::POD).iter().all(|pod| pod["status"]["phase"] == "Running");
-    stage.until("both pods run", 60, run).await;
+    stage.until_pods_run().await;
     tokio::time::sleep(Duration::from_mins(10)).await;
     assert_eq!(stage.claims(), 2);
     stage.until("the nodes are given back", 900, |s| s.is("BookingExpired")).await;
@@ -186,9 +210,7 @@ async fn a_client_gets_nodes_for_its_pods_and_they_go_when_the_pods_have_succeed
 
 #[tokio::test(start_paused = true)]
 async fn nodes_that_no_pod_uses_are_given_back_after_the_booking() {
-    let stage = Stage::new("{deadlines: {admit: 5m}}");
-    stage.request();
-    stage.until_provisioned().await;
+    let stage = Stage::provisioned("{deadlines: {admit: 5m}}").await;
     tokio::time::sleep(Duration::from_mins(4)).await;
     assert_eq!(stage.claims(), 2);
     stage.until("the booking expires", 120, |s| s.is("BookingExpired")).await;
@@ -200,20 +222,13 @@ async fn nodes_that_no_pod_uses_are_given_back_after_the_booking() {
 
 #[tokio::test(start_paused = true)]
 async fn deleting_the_request_gives_back_nodes_once_no_pod_runs() {
-    let stage = Stage::new("{}");
-    stage.request();
-    stage.until_provisioned().await;
+    let stage = Stage::provisioned("{}").await;
     stage.run_pods("10h");
-    stage
-        .until("both pods run", 60, |s| {
-            s.all(&kinds::POD).iter().all(|pod| pod["status"]["phase"] == "Running")
-        })
-        .await;
+    stage.until_pods_run().await;
     stage.delete(&kinds::PROVISIONING_REQUEST, BATCH);
     tokio::time::sleep(Duration::from_mins(10)).await;
     assert_eq!(stage.claims(), 2, "its pods run");
-    stage.delete(&kinds::POD, "worker-0");
-    stage.delete(&kinds::POD, "worker-1");
+    stage.delete_pods();
     stage.until_nothing_is_left().await;
 }
 
@@ -229,14 +244,10 @@ async fn a_request_that_is_deleted_before_its_nodes_come_gets_none() {
 
 #[tokio::test(start_paused = true)]
 async fn nodes_are_kept_through_a_pause_after_pods_have_run_for_long() {
-    let stage = Stage::new("{deadlines: {admit: 5m}}");
-    stage.request();
-    stage.until_provisioned().await;
+    let stage = Stage::provisioned("{deadlines: {admit: 5m}}").await;
     stage.run_pods("10h");
     tokio::time::sleep(Duration::from_mins(30)).await;
-    for pod in ["worker-0", "worker-1"] {
-        stage.delete(&kinds::POD, pod);
-    }
+    stage.delete_pods();
     tokio::time::sleep(Duration::from_mins(4)).await;
     assert_eq!(stage.claims(), 2, "the client may create its pods again");
     stage.run_pods("10h");
@@ -246,9 +257,7 @@ async fn nodes_are_kept_through_a_pause_after_pods_have_run_for_long() {
 
 #[tokio::test(start_paused = true)]
 async fn pods_of_an_earlier_request_do_not_end_one_with_the_same_name() {
-    let stage = Stage::new("{}");
-    stage.request();
-    stage.until_provisioned().await;
+    let stage = Stage::provisioned("{}").await;
     stage.run_pods("1m");
     stage.until("it is over", 300, |s| s.is("BookingExpired") && s.claims() == 0).await;
     stage.delete(&kinds::PROVISIONING_REQUEST, BATCH);
@@ -260,18 +269,14 @@ async fn pods_of_an_earlier_request_do_not_end_one_with_the_same_name() {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_waits_until_the_workload_of_an_earlier_one_is_gone() {
-    let stage = Stage::new("{}");
-    stage.request();
-    stage.until_provisioned().await;
+    let stage = Stage::provisioned("{}").await;
     stage.run_pods("10h");
     tokio::time::sleep(Duration::from_mins(1)).await;
     stage.delete(&kinds::PROVISIONING_REQUEST, BATCH);
     stage.request();
     let message = "Workload provisioningrequest-batch exists already, and is not for this request";
     stage.until("it is told so", 60, |s| s.condition("Provisioned")["message"] == message).await;
-    for pod in ["worker-0", "worker-1"] {
-        stage.delete(&kinds::POD, pod);
-    }
+    stage.delete_pods();
     stage.until_provisioned().await;
 }
 
@@ -295,9 +300,7 @@ async fn kueues_own_check_gives_nodes_to_a_client_too() {
     stage.delete(&kinds::PROVISIONING_REQUEST, BATCH);
     tokio::time::sleep(Duration::from_mins(5)).await;
     assert_eq!(stage.claims(), 2, "its pods run");
-    for pod in ["worker-0", "worker-1"] {
-        stage.delete(&kinds::POD, pod);
-    }
+    stage.delete_pods();
     stage.until_nothing_is_left().await;
 }
 
@@ -360,9 +363,7 @@ async fn a_request_waits_for_quota_and_is_told_so() {
 
 #[tokio::test(start_paused = true)]
 async fn a_drained_queue_takes_the_nodes_away_and_the_request_is_revoked() {
-    let stage = Stage::new("{}");
-    stage.request();
-    stage.until_provisioned().await;
+    let stage = Stage::provisioned("{}").await;
     stage.run_pods("10h");
     stage
         .admin
@@ -374,9 +375,7 @@ async fn a_drained_queue_takes_the_nodes_away_and_the_request_is_revoked() {
 
 #[tokio::test(start_paused = true)]
 async fn a_drained_queue_gets_its_quota_back_although_the_request_is_deleted() {
-    let stage = Stage::new("{}");
-    stage.request();
-    stage.until_provisioned().await;
+    let stage = Stage::provisioned("{}").await;
     stage.run_pods("10h");
     tokio::time::sleep(Duration::from_mins(1)).await;
     stage.delete(&kinds::PROVISIONING_REQUEST, BATCH);
@@ -388,9 +387,7 @@ async fn a_drained_queue_gets_its_quota_back_although_the_request_is_deleted() {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_that_a_tenant_gives_an_owner_later_ends_like_one_that_is_deleted() {
-    let stage = Stage::new("{}");
-    stage.request();
-    stage.until_provisioned().await;
+    let stage = Stage::provisioned("{}").await;
     let workload = stage.workload().unwrap();
     let owner = json!({
         "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "controller": true,
@@ -403,9 +400,7 @@ async fn a_request_that_a_tenant_gives_an_owner_later_ends_like_one_that_is_dele
 
 #[tokio::test(start_paused = true)]
 async fn nodes_of_running_pods_are_kept_if_the_check_leaves_the_queue() {
-    let stage = Stage::new("{}");
-    stage.request();
-    stage.until_provisioned().await;
+    let stage = Stage::provisioned("{}").await;
     stage.run_pods("10h");
     let none = json!({"spec": {"admissionChecksStrategy": {"admissionChecks": []}}});
     stage.admin.merge(&kinds::CLUSTER_QUEUE, "", ID, &none).unwrap();
@@ -458,22 +453,10 @@ async fn nodes_have_no_taint_that_only_the_flavor_tolerates() {
 
 #[tokio::test(start_paused = true)]
 async fn uninstalling_keeps_the_nodes_of_running_pods_and_their_workload() {
-    let stage = Stage::new("{}");
-    stage.request();
-    stage.until_provisioned().await;
+    let stage = Stage::provisioned("{}").await;
     stage.run_pods("10h");
-    stage
-        .until("both pods run", 60, |s| {
-            s.all(&kinds::POD).iter().all(|pod| pod["status"]["phase"] == "Running")
-        })
-        .await;
-    stage.setu.kill();
-    let client = stage.cluster.client("admin");
-    let (controller, nodes) = (scenario::controller_name_of(ID), RunningNodes::HandBack);
-    let plan = uninstall::plan(&client, &controller, nodes).await.unwrap();
-    assert_eq!((plan.created.len(), plan.kept.len()), (0, 1));
-    assert!(plan.open_requests.is_empty(), "it was met");
-    uninstall::carry_out(&client, &controller, plan, nodes, Duration::from_mins(5)).await.unwrap();
+    stage.until_pods_run().await;
+    assert_eq!(stage.uninstall(RunningNodes::HandBack).await, [0, 1, 0], "the request was met");
     let workload = stage.workload().unwrap();
     assert_eq!((stage.claims(), workload["metadata"].get("finalizers")), (2, None));
 }
@@ -484,27 +467,16 @@ async fn uninstalling_fails_a_request_that_waits_and_deletes_its_workload() {
     world::weather(&stage.admin, &json!([{"launchDelay": "10m"}]));
     stage.request();
     stage.until("nodes are launched", 60, |s| s.claims() == 2).await;
-    stage.setu.kill();
-    let client = stage.cluster.client("admin");
-    let (controller, nodes) = (scenario::controller_name_of(ID), RunningNodes::HandBack);
-    let plan = uninstall::plan(&client, &controller, nodes).await.unwrap();
-    assert_eq!((plan.created.len(), plan.kept.len(), plan.open_requests.len()), (1, 0, 1));
-    uninstall::carry_out(&client, &controller, plan, nodes, Duration::from_mins(5)).await.unwrap();
+    assert_eq!(stage.uninstall(RunningNodes::HandBack).await, [1, 0, 1]);
     assert!(stage.workload().is_none() && stage.claims() == 0);
     assert_eq!(stage.condition("Failed")["reason"], "Uninstalled");
 }
 
 #[tokio::test(start_paused = true)]
 async fn uninstalling_everything_deletes_the_workload_and_tells_the_client() {
-    let stage = Stage::new("{}");
-    stage.request();
-    stage.until_provisioned().await;
+    let stage = Stage::provisioned("{}").await;
     stage.run_pods("10h");
-    stage.setu.kill();
-    let client = stage.cluster.client("admin");
-    let (controller, nodes) = (scenario::controller_name_of(ID), RunningNodes::Delete);
-    let plan = uninstall::plan(&client, &controller, nodes).await.unwrap();
-    uninstall::carry_out(&client, &controller, plan, nodes, Duration::from_mins(5)).await.unwrap();
+    stage.uninstall(RunningNodes::Delete).await;
     assert!(stage.workload().is_none() && stage.claims() == 0);
     assert!(stage.is("Failed") && !stage.is("Provisioned"));
 }

@@ -134,6 +134,11 @@ impl Workload {
         (is_alone && is_meant).then_some((name, uid))
     }
 
+    /// Whether it was created for this request.
+    pub fn is_for(&self, request: &ProvisioningRequest) -> bool {
+        self.standalone_request().is_some_and(|(_, uid)| request.metadata.uid.as_deref() == Some(uid))
+    }
+
     /// Whether Kueue starts its pods, with what their ResourceFlavors say. A client starts those of a standalone request, also if
     /// Kueue made another request for its Workload.
     pub fn has_pods_of_kueue(&self) -> bool {

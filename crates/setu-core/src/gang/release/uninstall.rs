@@ -108,10 +108,12 @@ impl UninstallPlan {
     ) -> Self {
         let by_uid: BTreeMap<&str, &Workload> =
             workloads.iter().filter_map(|w| Some((w.metadata.uid.as_deref()?, w))).collect();
+        let by_request: BTreeMap<&str, &Workload> =
+            workloads.iter().filter_map(|w| Some((w.standalone_request()?.1, w))).collect();
         for request in requests {
             let uid = request.workload().map(|(_, uid)| uid);
             let owner = uid.and_then(|uid| by_uid.get(uid).copied());
-            let created = workloads.iter().find(|workload| is_for(workload, request));
+            let created = request.metadata.uid.as_deref().and_then(|uid| by_request.get(uid));
             let mirror = as_workload(request, owner.map(|owner| (owner, None)));
             // If the owner is named but was not found, its pods may run.
             let waits = match (owner, created) {
@@ -164,11 +166,6 @@ impl UninstallPlan {
 fn served_without_request(claims: &[NodeClaim]) -> BTreeSet<String> {
     let without = claims.iter().filter(|claim| owner_of(claim).is_none());
     without.map(|claim| claim.annotation(names::CHECK).to_owned()).collect()
-}
-
-/// Whether Setu created the Workload for this request.
-fn is_for(workload: &Workload, request: &ProvisioningRequest) -> bool {
-    workload.standalone_request().is_some_and(|(_, uid)| request.metadata.uid.as_deref() == Some(uid))
 }
 
 /// UID of a request, and of the Workload that controls it.

@@ -106,11 +106,8 @@ pub fn served_for<'w>(
     is_provisioning: impl Fn(&str) -> bool,
 ) -> Option<&'w str> {
     // The standalone request that a Workload was created for is no request of its check, whatever owner it names.
-    let is_own = |request: &ProvisioningRequest| {
-        workload.standalone_request().is_some_and(|(_, uid)| request.metadata.uid.as_deref() == Some(uid))
-    };
     let check_of = |request: &ProvisioningRequest| {
-        check_of(request, workload, &is_provisioning).filter(|_| !is_own(request))
+        check_of(request, workload, &is_provisioning).filter(|_| !workload.is_for(request))
     };
     let check = check_of(request)?;
     let order = |r: &ProvisioningRequest| {
@@ -150,11 +147,7 @@ pub fn as_workload(request: &ProvisioningRequest, owner: Option<(&Workload, Opti
     annotations.extend(of_job.into_iter().filter(|(key, _)| key.starts_with(names::JOB_OVERRIDE_PREFIX)));
     let mark = owner.and_then(|(owner, _)| owner.standalone_request());
     annotations.extend(mark.map(|(name, uid)| (names::REQUEST.to_owned(), format!("{name}/{uid}"))));
-    let stated = |(key, value): (&String, &String)| {
-        let key = key.strip_prefix(names::REQUEST_PARAMETER_PREFIX)?;
-        Some((format!("{}{key}", names::JOB_OVERRIDE_PREFIX), value.clone()))
-    };
-    annotations.extend(request.spec.parameters.iter().filter_map(stated));
+    annotations.extend(overrides(request));
     mirror.metadata.annotations = Some(annotations);
     keep_requested(&mut mirror, request);
     let status = mirror.status.get_or_insert_default();
@@ -165,6 +158,14 @@ pub fn as_workload(request: &ProvisioningRequest, owner: Option<(&Workload, Opti
     }
     answered(&mut mirror, request);
     mirror
+}
+
+/// What the parameters of a request ask for, as the annotations by which a Job asks for it.
+pub fn overrides(request: &ProvisioningRequest) -> impl Iterator<Item = (String, String)> {
+    request.spec.parameters.iter().filter_map(|(key, value)| {
+        let key = key.strip_prefix(names::REQUEST_PARAMETER_PREFIX)?;
+        Some((format!("{}{key}", names::JOB_OVERRIDE_PREFIX), value.clone()))
+    })
 }
 
 /// Keeps only the pod sets that the request asks for: Kueue leaves out those without the check's `managedResources`.

@@ -11,13 +11,13 @@ use crate::api::provisioning_request::name_of_standalone;
 use crate::api::workload::Verdict;
 use crate::api::{Pod, ProvisioningRequest, Workload, condition};
 use crate::gang::Journal;
-use crate::gang::workload::request::{Before, RequestFailure};
+use crate::gang::workload::request::{Before, RequestFailure, overrides};
 use crate::names;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// How long all pods must have succeeded before their nodes are given back: a Job may create the next one.
@@ -38,13 +38,8 @@ pub fn workload_for(request: &ProvisioningRequest, queue: &str, templates: &[Pod
     let metadata = &request.metadata;
     let name = metadata.name.as_deref().unwrap_or_default();
     let uid = metadata.uid.as_deref().unwrap_or_default();
-    let stated = |(key, value): (&String, &String)| {
-        let key = key.strip_prefix(names::REQUEST_PARAMETER_PREFIX)?;
-        Some((format!("{}{key}", names::JOB_OVERRIDE_PREFIX), json!(value)))
-    };
-    let mut annotations: serde_json::Map<String, Value> =
-        request.spec.parameters.iter().filter_map(stated).collect();
-    annotations.insert(names::REQUEST.to_owned(), json!(format!("{name}/{uid}")));
+    let mut annotations: BTreeMap<String, String> = overrides(request).collect();
+    annotations.insert(names::REQUEST.to_owned(), format!("{name}/{uid}"));
     let sets = request.spec.pod_sets.iter().zip(templates).zip(1..);
     let sets: Vec<Value> = sets
         .map(|((pods, template), number)| {
@@ -148,11 +143,11 @@ pub enum Expiry {
 
 /// The nodes of an admitted Workload.
 #[derive(Clone, Copy, Debug)]
-pub struct BookedNodes {
-    /// How many there are.
-    pub count: u32,
-    /// How they are used; `None` if that is not known, and then they are kept.
-    pub booking: Option<Booking>,
+pub enum BookedNodes {
+    /// The client does not know of them yet. This many are there.
+    New(u32),
+    /// The client knows of them and may use them; `None` if it is not known how, and then they are kept.
+    Told(Option<Booking>),
 }
 
 /// How the nodes of a request are used.
@@ -197,19 +192,24 @@ pub fn answer(
     let Some(admitted) = since.filter(|_| workload.is("Admitted")) else {
         return Answer::Pending(said_by_checks(workload).unwrap_or_else(|| "waits for its nodes".to_owned()));
     };
-    if nodes.count == 0 && !request.is("Provisioned") {
-        return if has_passed(admitted, SHOWN, now) {
+    match nodes {
+        BookedNodes::New(0) if has_passed(admitted, SHOWN, now) => {
             let why = "Kueue admitted the Workload, but no nodes came from Setu".to_owned();
             Answer::Failed(RequestFailure::Rejected, why)
-        } else {
-            Answer::Pending("waits for its nodes".to_owned())
-        };
+        }
+        BookedNodes::New(0) => Answer::Pending("waits for its nodes".to_owned()),
+        BookedNodes::New(_) | BookedNodes::Told(None) => Answer::Provisioned,
+        BookedNodes::Told(Some(booking)) => while_booked(booking, admitted, now),
     }
-    match nodes.booking.map(|booking| (booking.pods, booking)) {
-        Some((PodUse::Succeeded(last), _)) if has_passed(last.max(admitted), QUIET, now) => {
+}
+
+/// Whether the nodes that a client knows of, admitted then, are given back.
+fn while_booked(booking: Booking, admitted: Timestamp, now: Timestamp) -> Answer {
+    match booking.pods {
+        PodUse::Succeeded(last) if has_passed(last.max(admitted), QUIET, now) => {
             Answer::Expired(Expiry::PodsSucceeded)
         }
-        Some((PodUse::Idle, booking)) if has_passed(booking.used_at.max(admitted), booking.limit, now) => {
+        PodUse::Idle if has_passed(booking.used_at.max(admitted), booking.limit, now) => {
             Answer::Expired(Expiry::Unused)
         }
         _ => Answer::Provisioned,

@@ -56,7 +56,8 @@ fn answered(
     seconds: i64,
 ) -> Answer {
     let booking = pods.map(|pods| Booking { pods, used_at: at(0), limit: BOOKING });
-    answer(request, Some(workload), |check| check == "setu", BookedNodes { count: 4, booking }, at(seconds))
+    let nodes = if request.is("Provisioned") { BookedNodes::Told(booking) } else { BookedNodes::New(4) };
+    answer(request, Some(workload), |check| check == "setu", nodes, at(seconds))
 }
 
 /// A pod that names a request. It was created at one time, and ended at another.
@@ -181,15 +182,8 @@ fn nodes_are_kept_while_pods_run_and_given_back_when_none_does() {
     assert_eq!(after(PodUse::Succeeded(at(-9_000)), 29), Answer::Provisioned, "it was admitted at 0");
     assert_eq!(answered(&provisioned, &admitted, None, 100_000), Answer::Provisioned, "its pods are unknown");
     let used = Booking { pods: PodUse::Idle, used_at: at(600), limit: BOOKING };
-    let later = |seconds| {
-        answer(
-            &provisioned,
-            Some(&admitted),
-            |_| true,
-            BookedNodes { count: 4, booking: Some(used) },
-            at(seconds),
-        )
-    };
+    let later =
+        |seconds| answer(&provisioned, Some(&admitted), |_| true, BookedNodes::Told(Some(used)), at(seconds));
     assert_eq!(later(2_399), Answer::Provisioned, "a pod may be created again");
     assert_eq!(later(2_400), Answer::Expired(Expiry::Unused));
 }
@@ -206,7 +200,7 @@ fn nodes_are_kept_if_their_check_is_taken_out_of_the_queue() {
 fn a_workload_that_is_admitted_without_nodes_fails_the_request() {
     let admitted = workload(&["QuotaReserved", "Admitted"], ("Ready", ""));
     let after = |seconds| {
-        let nodes = BookedNodes { count: 0, booking: None };
+        let nodes = BookedNodes::New(0);
         answer(&request("batch", &[]), Some(&admitted), |_| true, nodes, at(seconds))
     };
     assert_eq!(after(29), Answer::Pending("waits for its nodes".to_owned()));
@@ -224,7 +218,7 @@ fn nodes_that_are_taken_away_are_revoked() {
     off.spec.active = Some(false);
     let deactivated = Answer::Revoked("the Workload of this request was deactivated".to_owned());
     assert_eq!(answered(&provisioned, &off, None, 0), deactivated);
-    let gone = answer(&provisioned, None, |_| true, BookedNodes { count: 0, booking: None }, at(0));
+    let gone = answer(&provisioned, None, |_| true, BookedNodes::New(0), at(0));
     assert_eq!(gone, Answer::Revoked(WORKLOAD_DELETED.to_owned()));
 }
 
