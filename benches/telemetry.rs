@@ -55,7 +55,7 @@ const SCRAPED_EVERY: Duration = Duration::from_secs(15);
 
 /// Runs the controller until it is killed. Prints the address of its metrics first.
 async fn controller(most: usize) {
-    logs::init(logs::Format::Json, logs::DEFAULT, None).unwrap();
+    logs::init(logs::Format::Json, "info", None).unwrap();
     let collector = std::env::var(COLLECTOR).ok();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     println!("{}", listener.local_addr().unwrap());

@@ -188,7 +188,7 @@ async fn answer(client: &Client, plan: &UninstallPlan) -> Result<bool, Error> {
         is_current &= give_back(client, workload, &checks, now).await?;
     }
     for workload in &plan.created {
-        standalone::delete(client, workload).await?;
+        is_current &= is_as_read(standalone::delete(client, workload).await)?;
     }
     for request in &plan.open_requests {
         is_current &= is_as_read(request::fail_after_uninstall(client, request, now).await)?;

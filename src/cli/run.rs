@@ -50,7 +50,7 @@ pub struct Args {
     #[arg(long, env = "SETU_LOG_FORMAT", value_enum, default_value_t)]
     log_format: logs::Format,
     /// error, warn, info, debug, trace, or a filter such as setu=debug.
-    #[arg(long, env = "SETU_LOG_LEVEL", default_value = logs::DEFAULT)]
+    #[arg(long, env = "SETU_LOG_LEVEL", default_value = "info")]
     log_level: String,
     #[command(flatten)]
     election: election::Args,

@@ -1,7 +1,7 @@
 //! The counts, beyond one gang, that the guards of the whole controller and of the gang's LocalQueue check.
 
 use super::context::Context;
-use super::summary::{BY_FLIGHT, BY_KEPT_FOR, BY_WORKLOAD, ClaimSummary, IN_FLIGHT};
+use super::summary::{BY_FLIGHT, BY_KEPT_FOR, BY_OWNER, BY_WORKLOAD, ClaimSummary, IN_FLIGHT};
 use crate::api::{NodeClaim, Workload};
 use crate::cluster::store::StoreEntry;
 use crate::gang::identity::gang_of;
@@ -11,7 +11,7 @@ use crate::plan::PlanChange;
 use crate::plan::gates::inflight::InflightNodes;
 use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The counts that the guards check when this gang is planned. Their cost depends on the claims in flight and, if a guard bounds a
 /// LocalQueue, on what that queue holds. All claims are gone through only if the ledger may lack recent creates.
@@ -59,11 +59,14 @@ pub fn counts_by_queue(context: &Context) -> bool {
 /// The claims held for a LocalQueue: those of its Workloads, and those kept for it.
 fn held_for(context: &Context, queue: &str) -> Vec<StoreEntry<NodeClaim, ClaimSummary>> {
     let claims = &context.stores.claims;
+    // Claims made for a request outlive it, but not the Workload that owns it.
     let of_workloads = context.stores.workloads.of_local_queue(queue).into_iter().flat_map(|workload| {
-        let made = claims.entries_of(BY_WORKLOAD, &workload.uid);
-        made.into_iter().filter(|claim| claim.kept_for.is_empty())
+        let made = [BY_WORKLOAD, BY_OWNER].map(|index| claims.entries_of(index, &workload.uid));
+        made.into_iter().flatten().filter(|claim| claim.kept_for.is_empty())
     });
-    of_workloads.chain(claims.entries_of(BY_KEPT_FOR, queue)).collect()
+    let all = of_workloads.chain(claims.entries_of(BY_KEPT_FOR, queue));
+    let by_uid: BTreeMap<String, _> = all.map(|claim| (claim.uid.clone(), claim)).collect();
+    by_uid.into_values().collect()
 }
 
 impl Context {

@@ -7,21 +7,20 @@ use super::context::Context;
 use super::plans;
 use super::summary::{BY_OWNER, BY_WORKLOAD};
 use crate::api::provisioning_request::name_of_standalone;
-use crate::api::{FrontEnd, Pod, ProvisioningRequest, Workload};
+use crate::api::{FrontEnd, NodeClaim, Pod, ProvisioningRequest, Workload};
 use crate::cluster::decoded::Decoded;
-use crate::effects::{request, standalone};
+use crate::effects::{claims, request, standalone};
 use crate::error::{Class, Error};
-use crate::gang::workload::request::{Details, RequestFailure, has_ended, name_as_workload};
+use crate::gang::workload::request::{Details, RequestFailure, has_ended, name_as_workload, owner_of};
 use crate::gang::workload::standalone::{
-    Answer, BookedNodes, Booking, NO_QUEUE, PodUse, Requested, answer, conditions, is_ending, say_the_same,
-    workload_for,
+    Answer, BookedNodes, Booking, CheckKind, NO_QUEUE, PodUse, Requested, answer, conditions, is_ending,
+    say_the_same, workload_for,
 };
 use crate::names;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Client, ResourceExt};
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -61,18 +60,17 @@ async fn serve(context: &Context, mirror: &Workload) -> Result<Option<Duration>,
     }
     let kept = workload.as_deref().filter(|workload| workload.runs() && !is_ending(workload));
     let (nodes, failed) = match kept {
-        Some(workload) => served.nodes(workload).await,
-        None => (BookedNodes::New(0), None),
+        Some(workload) => served.nodes(workload).await?,
+        None => (BookedNodes::New(Details::default()), None),
     };
-    let gives_nodes = |check: &str| context.is_ours(check) || context.is_answered_by_requests(check);
-    let answered = answer(&request, workload.as_deref(), gives_nodes, nodes, context.now());
-    served.tell(&answered).await?;
+    let kind_of = |check: &str| context.kind_of(check);
+    let answered = answer(&request, workload.as_deref(), kind_of, &nodes, context.now());
+    served.tell(&answered, &nodes).await?;
     if let Some(error) = failed {
         return Err(error);
     }
     match answered {
-        Answer::Pending(_) => Ok(workload.filter(|workload| workload.runs()).map(|_| POLL)),
-        Answer::Provisioned => Ok(Some(POLL)),
+        Answer::Pending(_) | Answer::Provisioned => Ok(Some(POLL)),
         Answer::Failed(..) | Answer::Expired(_) | Answer::Revoked(_) => {
             served.delete(workload.as_deref()).await?;
             Ok(None)
@@ -123,7 +121,7 @@ impl Served<'_> {
     /// Creates the Workload of the request, or tells why it cannot.
     async fn create(&self) -> Result<Option<Duration>, Error> {
         let Some(queue) = self.request.labels().get(names::QUEUE).filter(|queue| !queue.is_empty()) else {
-            self.tell(&Answer::Failed(RequestFailure::Rejected, NO_QUEUE.to_owned())).await?;
+            self.tell_alone(&Answer::Failed(RequestFailure::Rejected, NO_QUEUE.to_owned())).await?;
             return Ok(None);
         };
         let namespace = self.request.namespace().unwrap_or_default();
@@ -146,7 +144,7 @@ impl Served<'_> {
             Err(error) if error.code() == Some(409) => self.await_name(&namespace).await,
             Err(error) if error.is_forbidden() => self.wait(text(&error)).await,
             Err(error) if matches!(error.code(), Some(400 | 422)) => {
-                self.tell(&Answer::Failed(RequestFailure::Rejected, text(&error))).await?;
+                self.tell_alone(&Answer::Failed(RequestFailure::Rejected, text(&error))).await?;
                 Ok(None)
             }
             created => created.map(|()| Some(POLL)),
@@ -176,12 +174,12 @@ impl Served<'_> {
 
     /// Tells what the request waits for that is not watched.
     async fn wait(&self, why: String) -> Result<Option<Duration>, Error> {
-        self.tell(&Answer::Pending(why)).await?;
+        self.tell_alone(&Answer::Pending(why)).await?;
         Ok(Some(POLL))
     }
 
-    /// The nodes of the admitted Workload, and what could not be read or written of them.
-    async fn nodes(&self, workload: &Workload) -> (BookedNodes, Option<Error>) {
+    /// The nodes of the admitted Workload, and what could not be read or written of their use.
+    async fn nodes(&self, workload: &Workload) -> Result<(BookedNodes, Option<Error>), Error> {
         let mut failed = None;
         if !workload.is("PodsReady") {
             let set = standalone::set_pods_ready(self.client, workload, self.context.now()).await;
@@ -189,12 +187,12 @@ impl Served<'_> {
             failed = set.err().filter(|error| error.class() != Class::Again);
         }
         if !self.request.is("Provisioned") {
-            return (BookedNodes::New(self.context.details_of(workload).nodes), failed);
+            return Ok((BookedNodes::New(self.context.details_of(workload).await?), failed));
         }
-        match self.booking(workload).await {
+        Ok(match self.booking(workload).await {
             Ok(booking) => (BookedNodes::Told(Some(booking)), failed),
             Err(error) => (BookedNodes::Told(None), Some(error)),
-        }
+        })
     }
 
     /// How the client uses its nodes.
@@ -215,15 +213,20 @@ impl Served<'_> {
         Ok(Booking { pods, used_at, limit })
     }
 
+    /// Writes an answer that no nodes belong to.
+    async fn tell_alone(&self, answer: &Answer) -> Result<(), Error> {
+        self.tell(answer, &BookedNodes::Told(None)).await
+    }
+
     /// Writes an answer into the request, if it does not say so yet.
-    async fn tell(&self, answer: &Answer) -> Result<(), Error> {
+    async fn tell(&self, answer: &Answer, nodes: &BookedNodes) -> Result<(), Error> {
         let next = conditions(answer, self.request.conditions(), self.context.now());
         if say_the_same(&next, self.request.conditions()) {
             return Ok(());
         }
         let kept = self.request.status.as_ref().map(|status| status.provisioning_class_details.clone());
-        let details = match (answer, self.context.workload_of(self.request)) {
-            (Answer::Provisioned, Some(workload)) => self.context.details_of(&workload).in_status(),
+        let details = match (answer, nodes) {
+            (Answer::Provisioned, BookedNodes::New(details)) => details.in_status(),
             _ => kept.unwrap_or_default(),
         };
         let of = self.mirror.full_name();
@@ -299,20 +302,31 @@ impl Context {
         found.is_for(request).then_some(found)
     }
 
-    /// What a request says of the nodes of its Workload.
-    fn details_of(&self, workload: &Workload) -> Details {
+    /// What a request says of the nodes of its Workload. If the cache shows none, they are read past it.
+    async fn details_of(&self, workload: &Workload) -> Result<Details, Error> {
         let uid = workload.metadata.uid.as_deref().unwrap_or_default();
         let of = |index| self.stores.claims.those_of(index, uid);
         // If Kueue made another request for the Workload, they are that one's.
         let claims = of(BY_WORKLOAD).into_iter().chain(of(BY_OWNER));
         let claims: Vec<_> = claims.filter_map(|claim| self.stores.claims.get(&claim)).collect();
-        let live = || claims.iter().filter(|claim| claim.metadata.deletion_timestamp.is_none());
-        let node_pools: BTreeSet<String> =
-            live().map(|claim| claim.label(names::NODEPOOL).to_owned()).collect();
-        Details {
-            gang: live().map(|claim| claim.label(names::GANG).to_owned()).next().unwrap_or_default(),
-            node_pools: node_pools.into_iter().collect(),
-            nodes: u32::try_from(live().count()).unwrap_or(u32::MAX),
+        let details = Details::of(claims.iter().map(|claim| &**claim));
+        if details.nodes > 0 {
+            return Ok(details);
+        }
+        let all = claims::of_setu(&self.client).await?;
+        let is_own = |claim: &&NodeClaim| {
+            claim.label(names::WORKLOAD_UID) == uid
+                || owner_of(claim).is_some_and(|(_, _, owner)| owner == uid)
+        };
+        Ok(Details::of(all.iter().filter(is_own)))
+    }
+
+    /// What a check means for the nodes of a standalone request.
+    fn kind_of(&self, check: &str) -> CheckKind {
+        match self.stores.checks.get(&ObjectRef::new(check)) {
+            None => CheckKind::Missing,
+            Some(found) if self.answers(&found) || found.is_by_request() => CheckKind::OfSetu,
+            Some(_) => CheckKind::Other,
         }
     }
 

@@ -174,6 +174,15 @@ pub async fn current(client: &Client, name: &str) -> Result<Option<NodeClaim>, E
     call("reading NodeClaim", name, api.get_opt(name)).await
 }
 
+/// Every claim of Setu's that can be read.
+pub async fn of_setu(client: &Client) -> Result<Vec<NodeClaim>, Error> {
+    let selector = format!("{}={}", names::MANAGED_BY, names::SETU);
+    let api: Api<Decoded<NodeClaim>> = Api::all(client.clone());
+    let list = call("listing NodeClaims of", names::SETU, api.list(&ListParams::default().labels(&selector)))
+        .await?;
+    Ok(list.items.into_iter().filter_map(|guard| guard.0.ok()).collect())
+}
+
 /// Every live claim of these NodePools that can be read, whoever made it.
 pub async fn of_pools(client: &Client, pools: &[String]) -> Result<Vec<NodeClaim>, Error> {
     let all = guarded_of_pools(client, pools).await?;

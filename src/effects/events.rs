@@ -95,8 +95,9 @@ impl Publisher {
     pub fn publish(&self, workload: &Workload, moment: Moment<'_>, notice: &Notice) {
         let flow = workload.local_queue();
         self.enqueue(flow.clone(), reference_to(workload), moment, notice);
-        if let Some(job) = job_of(workload).filter(|_| self.on_job) {
-            self.enqueue(flow, job, moment, notice);
+        let origin = standalone_request_of(workload).or_else(|| job_of(workload).filter(|_| self.on_job));
+        if let Some(origin) = origin {
+            self.enqueue(flow, origin, moment, notice);
         }
     }
 
@@ -185,13 +186,15 @@ fn reference_to(workload: &Workload) -> ObjectReference {
     let object = workload.object_ref(&());
     match workload.request_name() {
         None => object,
-        Some(name) => ObjectReference {
-            api_version: Some(ProvisioningRequest::api_version(&()).into_owned()),
-            kind: Some(ProvisioningRequest::kind(&()).into_owned()),
-            name: Some(name.to_owned()),
-            ..object
-        },
+        Some(name) => reference_to_request(name, object),
     }
+}
+
+/// The standalone ProvisioningRequest that a Workload was created for.
+fn standalone_request_of(workload: &Workload) -> Option<ObjectReference> {
+    let (name, uid) = workload.standalone_request()?;
+    let request = reference_to_request(name, workload.object_ref(&()));
+    Some(ObjectReference { uid: Some(uid.to_owned()), ..request })
 }
 
 /// The Job that a Workload was made for.
@@ -205,6 +208,16 @@ fn job_of(workload: &Workload) -> Option<ObjectReference> {
         uid: Some(owner.uid.clone()),
         ..ObjectReference::default()
     })
+}
+
+/// A reference to a ProvisioningRequest in the namespace of this object.
+fn reference_to_request(name: &str, object: ObjectReference) -> ObjectReference {
+    ObjectReference {
+        api_version: Some(ProvisioningRequest::api_version(&()).into_owned()),
+        kind: Some(ProvisioningRequest::kind(&()).into_owned()),
+        name: Some(name.to_owned()),
+        ..object
+    }
 }
 
 fn event(object: ObjectReference, instance: &str, moment: Moment<'_>, notice: &Notice) -> Event {

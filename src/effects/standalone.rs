@@ -45,15 +45,15 @@ pub async fn create(client: &Client, namespace: &str, workload: Value) -> Result
 /// Deletes the Workload of a request. One that is gone needs no deletion.
 ///
 /// # Errors
-/// It could not be deleted.
+/// [`Error::Conflict`] if the Workload has changed since it was read. Or it could not be deleted.
 pub async fn delete(client: &Client, workload: &Workload) -> Result<(), Error> {
     let api: Api<Decoded<Workload>> =
         Api::namespaced(client.clone(), &workload.namespace().unwrap_or_default());
-    let preconditions = Preconditions { uid: workload.uid(), resource_version: None };
+    let preconditions = Preconditions { uid: workload.uid(), resource_version: workload.resource_version() };
     let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
     let (name, of) = (workload.name_any(), workload.full_name());
     match write("deleting Workload", &of, api.delete(&name, &params)).await {
-        Err(error) if matches!(error.code(), Some(404 | 409)) => Ok(()),
+        Err(error) if error.code() == Some(404) => Ok(()),
         answer => answer.map(drop),
     }
 }
@@ -85,4 +85,35 @@ pub async fn pods(client: &Client, namespace: &str) -> Result<Arc<[Pod]>, Error>
     let api: Api<Decoded<Pod>> = Api::namespaced(client.clone(), namespace);
     let list = call("listing pods of namespace", namespace, api.list(&ListParams::default())).await?;
     Ok(list.items.into_iter().filter_map(|guard| guard.0.ok()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::{Request, Response};
+    use http_body_util::BodyExt as _;
+    use kube::client::Body;
+
+    #[tokio::test]
+    async fn a_workload_is_only_deleted_as_it_was_read() {
+        let (service, mut handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
+        let server = tokio::spawn(async move {
+            let (request, answer) = handle.next_request().await.unwrap();
+            let body = request.into_body().collect().await.unwrap().to_bytes();
+            let conflict = json!({
+                "apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": "Conflict", "code": 409, "message": "it has changed",
+            });
+            let response =
+                Response::builder().status(409).body(Body::from(conflict.to_string().into_bytes()));
+            answer.send_response(response.unwrap());
+            serde_json::from_slice::<Value>(&body).unwrap()
+        });
+        let mut workload = Workload::new("provisioningrequest-batch", Default::default());
+        workload.metadata.uid = Some("u".to_owned());
+        workload.metadata.resource_version = Some("7".to_owned());
+        let error = delete(&Client::new(service, "default"), &workload).await.unwrap_err();
+        assert_eq!(error.code(), Some(409));
+        let sent = server.await.unwrap();
+        assert_eq!(sent["preconditions"], json!({"uid": "u", "resourceVersion": "7"}));
+    }
 }

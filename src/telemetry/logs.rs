@@ -19,9 +19,10 @@ pub enum Format {
     Json,
 }
 
-/// The default log filter. The client would log each broken connection, and an outage is logged once elsewhere.
-pub const DEFAULT: &str =
-    "info,kube_runtime=error,kube_client=warn,kube_client::client=error,kube_client::client::builder=off";
+/// What a filter replaces only by naming the same targets. The client would log each broken connection, and an outage is logged once
+/// elsewhere.
+const BASE: &str =
+    "error,kube_runtime=error,kube_client=warn,kube_client::client=error,kube_client::client::builder=off";
 
 /// A level or filter that is not understood.
 #[derive(Debug, thiserror::Error)]
@@ -34,13 +35,15 @@ pub struct BadLevel {
     cause: tracing_subscriber::filter::ParseError,
 }
 
+fn filter(level: &str, has_own_traces: bool) -> Result<EnvFilter, BadLevel> {
+    let own = if has_own_traces { String::new() } else { format!(",{TARGET}=off") };
+    EnvFilter::try_new(format!("{BASE},{level}{own}"))
+        .map_err(|cause| BadLevel { level: level.to_owned(), cause })
+}
+
 /// Starts logging, and own traces if there is a layer for them. Called once.
 pub fn init(format: Format, level: &str, own: Option<OwnLayer>) -> Result<(), BadLevel> {
-    let bad = |cause| BadLevel { level: level.to_owned(), cause };
-    let mut filter = EnvFilter::try_new(level).map_err(bad)?;
-    if own.is_none() {
-        filter = filter.add_directive(format!("{TARGET}=off").parse().map_err(bad)?);
-    }
+    let filter = filter(level, own.is_some())?;
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal());
@@ -53,4 +56,22 @@ pub fn init(format: Format, level: &str, own: Option<OwnLayer>) -> Result<(), Ba
     // A second call, as in tests, keeps the first subscriber.
     let _ = subscriber.try_init();
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_replaces_only_what_it_names() {
+        let shown = |level: &str| filter(level, true).unwrap().to_string();
+        let has = |filter: &str, directive: &str| filter.split(',').any(|part| part == directive);
+        let debug = shown("debug");
+        assert!(has(&debug, "debug") && has(&debug, "kube_client=warn"), "{debug}");
+        let named = shown("info,kube_client=trace");
+        assert!(has(&named, "kube_client=trace") && !has(&named, "kube_client=warn"), "{named}");
+        let empty = shown("");
+        assert!(has(&empty, "error") && has(&empty, "kube_client::client::builder=off"), "{empty}");
+        assert_eq!(filter("what=ever=this", true).unwrap_err().level, "what=ever=this");
+    }
 }

@@ -213,6 +213,22 @@ impl Stage {
 }
 
 #[tokio::test(start_paused = true)]
+async fn nodes_whose_request_is_deleted_still_count_for_their_local_queue() {
+    let stage = Stage::new(names::REQUEST_CLASS, "{}\nguards: {perLocalQueue: {nodes: 2}}");
+    stage.job("first");
+    stage.until("it is admitted", 120, |s| s.is("Admitted")).await;
+    stage.delete_request();
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    stage.job("second");
+    let waits = |s: &Stage| {
+        let condition = s.condition("Provisioned");
+        condition["message"].as_str().is_some_and(|text| text.contains("guards.perLocalQueue.nodes"))
+    };
+    stage.until("the second one waits", 60, waits).await;
+    assert_eq!(stage.claims().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_gang_is_provisioned_for_the_request_and_its_nodes_go_when_the_job_finishes() {
     let stage = Stage::new(names::REQUEST_CLASS, "{}");
     stage.job("gang");

@@ -14,6 +14,7 @@ use setu_sim::actors::machines::RUN_FOR;
 use setu_sim::api::kinds::{self, ServedKind};
 use setu_sim::api::{Preconditions, User};
 use setu_sim::faults::WriteFault;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -61,11 +62,14 @@ impl Stage {
 
     /// Requests nodes for two pods.
     fn request(&self) {
-        let pods = json!({"count": 2, "podTemplateRef": {"name": "workers"}});
+        self.request_for(&json!([{"count": 2, "podTemplateRef": {"name": "workers"}}]));
+    }
+
+    fn request_for(&self, pod_sets: &Value) {
         let request = json!({
             "apiVersion": "autoscaling.x-k8s.io/v1", "kind": "ProvisioningRequest",
             "metadata": {"namespace": ID, "name": BATCH, "labels": {(names::QUEUE): "queue"}},
-            "spec": {"provisioningClassName": names::REQUEST_CLASS, "podSets": [pods]},
+            "spec": {"provisioningClassName": names::REQUEST_CLASS, "podSets": pod_sets},
         });
         self.admin.create(&kinds::PROVISIONING_REQUEST, request).unwrap();
     }
@@ -90,6 +94,15 @@ impl Stage {
     fn condition(&self, kind: &str) -> Value {
         let all = self.status()["conditions"].as_array().cloned().unwrap_or_default();
         all.into_iter().find(|condition| condition["type"] == kind).unwrap_or_default()
+    }
+
+    /// The reasons of the Events on the request.
+    fn reasons(&self) -> BTreeSet<String> {
+        let events = self.all(&kinds::EVENT);
+        let of = |event: &&Arc<Value>| {
+            event["regarding"]["kind"] == "ProvisioningRequest" && event["regarding"]["name"] == BATCH
+        };
+        events.iter().filter(of).filter_map(|event| Some(event["reason"].as_str()?.to_owned())).collect()
     }
 
     fn is(&self, kind: &str) -> bool {
@@ -197,6 +210,7 @@ async fn a_client_gets_nodes_for_its_pods_and_they_go_when_the_pods_have_succeed
     let workload = stage.workload().unwrap();
     stage.until("Kueue need not wait for pods", 60, |s| is(&s.workload().unwrap(), "PodsReady")).await;
     assert_eq!(workload["metadata"]["name"], "provisioningrequest-batch");
+    stage.until("the request has the gang's Events", 60, |s| s.reasons().contains("GangReady")).await;
     stage.run_pods("20m");
     stage.until_pods_run().await;
     tokio::time::sleep(Duration::from_mins(10)).await;
@@ -421,6 +435,61 @@ async fn a_queue_without_a_check_of_setus_gives_no_nodes() {
         "ClusterQueue standalone has no admission check that Setu answers, so no nodes would come"
     );
     stage.until_nothing_is_left().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_waits_for_its_check_if_that_was_deleted() {
+    let mut stage = Stage::new("{}");
+    world::weather(&stage.admin, &json!([{"launchDelay": "3m"}]));
+    stage.request();
+    stage.until("nodes are launched", 60, |s| s.claims() == 2).await;
+    let mut check = (*stage.all(&kinds::ADMISSION_CHECK)[0]).clone();
+    stage.setu.kill();
+    stage.admin.delete(&kinds::ADMISSION_CHECK, "", ID, Preconditions::default()).unwrap();
+    stage.setu = stage.cluster.start_setu(&Start { options: SERVED, ..Start::default() });
+    let message = format!("AdmissionCheck {ID} does not exist");
+    stage.until("it is told so", 60, |s| s.condition("Provisioned")["message"] == message).await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    assert_eq!((stage.claims(), stage.is("Failed")), (2, false));
+    check["metadata"] = json!({"name": ID});
+    stage.admin.create(&kinds::ADMISSION_CHECK, check).unwrap();
+    stage.until_provisioned().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_gets_its_nodes_while_the_watch_of_nodeclaims_is_silent() {
+    let stage = Stage::new("{}");
+    stage.setu.wire.silence("/nodeclaims");
+    stage.request();
+    stage.until_provisioned().await;
+    assert_eq!(stage.status()["provisioningClassDetails"]["count"], "2");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_is_told_the_gangs_of_all_checks() {
+    let stage = Stage::new("{}");
+    let mut head = pods_like(&json!({}));
+    head["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": "1", "memory": "1Gi"}});
+    let template = json!({
+        "apiVersion": "v1", "kind": "PodTemplate", "metadata": {"namespace": ID, "name": "head"}, "template": head,
+    });
+    stage.admin.create(&kinds::POD_TEMPLATE, template).unwrap();
+    let mut check = (*stage.all(&kinds::ADMISSION_CHECK)[0]).clone();
+    check["metadata"] = json!({"name": "third"});
+    stage.admin.create(&kinds::ADMISSION_CHECK, check).unwrap();
+    let of_flavor = |check: &str, flavor: &str| json!({"name": check, "onFlavors": [flavor]});
+    let both = [of_flavor(ID, ID), of_flavor("third", &format!("{ID}-cpu"))];
+    let both = json!({"spec": {"admissionChecksStrategy": {"admissionChecks": both}}});
+    stage.admin.merge(&kinds::CLUSTER_QUEUE, "", ID, &both).unwrap();
+    let set = |template: &str, count: u32| json!({"count": count, "podTemplateRef": {"name": template}});
+    stage.request_for(&json!([set("head", 1), set("workers", 2)]));
+    stage.until_provisioned().await;
+    let claims = stage.all(&kinds::NODE_CLAIM);
+    let of = |claim: &Arc<Value>| claim["metadata"]["labels"][names::GANG].as_str().unwrap().to_owned();
+    let gangs: BTreeSet<String> = claims.iter().map(of).collect();
+    assert_eq!((claims.len(), gangs.len()), (3, 2));
+    let gangs: Vec<String> = gangs.into_iter().collect();
+    assert_eq!(stage.status()["provisioningClassDetails"]["gang"], gangs.join(","));
 }
 
 #[tokio::test(start_paused = true)]

@@ -197,6 +197,10 @@ fn a_published_copy_of_the_documents_satisfies_the_workflow() {
         for (file, words) in [
             ("README.md", &readme),
             ("docs/install.md", &install),
+            (
+                "docs/operations.md",
+                &format!("helm upgrade setu {chart}/setu --version {version} --namespace"),
+            ),
             ("docs/supply-chain.md", &image),
             ("docs/gitops.md", &format!("{chart}/setu\n    targetRevision: {version}\n")),
             ("examples/terraform/setu.tf", &chart),
@@ -218,6 +222,7 @@ fn a_document_from_before_the_first_release_is_found() {
     for (file, line) in [
         ("README.md", "No image is published yet."),
         ("docs/faq.md", "Replace `OWNER`."),
+        ("docs/see.md", "helm upgrade setu charts/setu"),
         ("charts/setu/README.md", "oci://ghcr.io/OWNER/setu"),
         ("examples/terraform/setu.tf", "# ghcr.io/OWNER/setu"),
         (".github/CODEOWNERS", "* @OWNER"),

@@ -138,7 +138,7 @@ impl Gang<'_> {
             self.staying().map(|claim| claim.label(names::NODEPOOL).to_owned()).collect();
         node_pools.sort();
         node_pools.dedup();
-        let details = Details { gang: self.scope.label.clone(), node_pools, nodes: memory.slots };
+        let details = Details { gangs: vec![self.scope.label.clone()], node_pools, nodes: memory.slots };
         InRequest { details, failure: memory.last_failure.clone() }
     }
 

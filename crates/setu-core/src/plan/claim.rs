@@ -9,7 +9,7 @@ use super::misspelt::misspelt;
 use super::taints::{gang_taint, tolerates};
 use super::{Obstacle, ObstacleReason, PlanRequest, devices};
 use crate::api::node_claim::{NodeClaimSpec, NodeClassRef, Requirement, ResourceRequests};
-use crate::api::parameters::{CapacityReservation, CapacityType, NodeDevices, Pinning, Tier};
+use crate::api::parameters::{CAPACITY_TYPES, CapacityReservation, CapacityType, NodeDevices, Pinning, Tier};
 use crate::api::pod::{PodSpec, ResourceList};
 use crate::api::requirements::{
     Clash, Requirements, Values, is_label_value, is_reserved, is_well_known, normalized,
@@ -341,11 +341,20 @@ impl DraftParts<'_> {
         if let Some((key, value)) = requirements.bad_value() {
             return Err(bad_label(key, value));
         }
+        let clash = |key: &str, words: String| {
+            let writer = self.writer(key).unwrap_or_else(|| self.pods());
+            Err(Obstacle::new(ObstacleReason::RequirementsClash, format!("{writer} asks for {words}")))
+        };
+        if let Some(values) = requirements.get(names::CAPACITY_TYPE)
+            && !CAPACITY_TYPES.iter().any(|known| values.allows(known))
+        {
+            let known = CAPACITY_TYPES.join(", ");
+            let words = format!("a {} that does not exist; the values are {known}", names::CAPACITY_TYPE);
+            return clash(names::CAPACITY_TYPE, words);
+        }
         let group = &self.pool.spec.template.spec.node_class_ref.group;
         let Some((key, meant)) = misspelt(requirements, group) else { return Ok(()) };
-        let writer = self.writer(key).unwrap_or_else(|| self.pods());
-        let message = format!("{writer} asks for label {key}, which no node has; did you mean {meant}?");
-        Err(Obstacle::new(ObstacleReason::RequirementsClash, message))
+        clash(key, format!("label {key}, which no node has; did you mean {meant}?"))
     }
 
     /// Who asks for a label, if it is not the pods or a flavor.
@@ -418,6 +427,23 @@ mod tests {
     fn affinity(terms: &Value) -> Value {
         json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
             {"nodeSelectorTerms": terms}}}})
+    }
+
+    #[test]
+    fn a_capacity_type_that_does_not_exist_is_refused_and_its_author_is_named() {
+        let asked = json!([{"key": names::CAPACITY_TYPE, "operator": "In", "values": ["cheap"]}]);
+        for (world, who) in [
+            (
+                world(&json!({})).pods(&json!({"nodeSelector": {(names::CAPACITY_TYPE): "cheap"}})),
+                "pod set main",
+            ),
+            (world(&json!({"spec": {"requirements": asked}})), "NodePool gpu"),
+        ] {
+            let message = format!(
+                "{who} asks for a karpenter.sh/capacity-type that does not exist; the values are on-demand, reserved, spot"
+            );
+            assert_eq!(world.obstacle(), (ObstacleReason::RequirementsClash, message));
+        }
     }
 
     #[test]

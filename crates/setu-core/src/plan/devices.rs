@@ -39,6 +39,15 @@ pub fn per_node<'d>(entries: impl IntoIterator<Item = &'d NodeDevices>) -> Resou
         .collect()
 }
 
+/// The amounts by which such a node counts towards limits and budgets: by class, and by the extended resources that the entries name.
+pub fn counts<'d>(entries: &[&'d NodeDevices]) -> ResourceList {
+    let named = entries.iter().filter_map(|entry| {
+        let name = entry.extended_resource.as_ref()?;
+        Some((name.clone(), count(entry.per_node.into())))
+    });
+    per_node(entries.iter().copied()).into_iter().chain(named).collect()
+}
+
 fn count(devices: u64) -> Quantity {
     Quantity(devices.to_string())
 }
@@ -279,6 +288,28 @@ mod tests {
             world.policy.devices[0].requirements.clear();
             world.policy.packing = PackingMode::Fill;
             assert_eq!(world.provisioned().slots.len(), nodes, "{count} devices a pod");
+        }
+    }
+
+    #[test]
+    fn a_budget_counts_the_devices_of_nodes_of_unknown_types() {
+        let mut world = by_template(&json!({"exactly": {"count": 8}}));
+        world.objects.node_pools = vec![pool("gpu", &json!({}))];
+        world.policy.devices[0].requirements.clear();
+        world.policy.devices[0].extended_resource = Some("nvidia.com/gpu".to_owned());
+        for (resource, most, fits) in [
+            ("nvidia.com/gpu", "16", true),
+            ("nvidia.com/gpu", "15", false),
+            ("deviceclass.resource.kubernetes.io/gpu.nvidia.com", "15", false),
+        ] {
+            world.policy.budget.max_resources = serde_json::from_value(json!({(resource): most})).unwrap();
+            match (world.plan(), fits) {
+                (Outcome::Provision(plan), true) => assert_eq!(plan.slots.len(), 2),
+                (Outcome::Refuse(obstacle), false) => {
+                    assert_eq!(obstacle.reason, ObstacleReason::BudgetExceeded, "{resource}");
+                }
+                (other, _) => panic!("{most} {resource}: {other:?}"),
+            }
         }
     }
 

@@ -172,8 +172,8 @@ pub struct Most {
     pub resources: ResourceList,
     /// Whether it may be of an unknown type and have more.
     pub or_more: bool,
-    /// The device whose highest number is known even for an unknown type, because its requirements state the number.
-    pub counted: Option<String>,
+    /// The devices whose highest number is known even for an unknown type, because its requirements or the policy state the number.
+    pub counted: BTreeSet<String>,
     /// Resources whose amount is unknown for one of its possible types.
     pub unknown: BTreeSet<UnknownAmount>,
 }
@@ -208,7 +208,7 @@ impl Slot {
             nodes,
             most: resources::times(&self.most.resources, nodes),
             or_more: if self.most.or_more { nodes } else { 0 },
-            counted: self.most.counted.iter().cloned().collect(),
+            counted: self.most.counted.clone(),
             unknown: self.most.unknown.clone(),
             drawn: BTreeMap::from_iter((!ids.is_empty()).then_some((ids, nodes))),
         }

@@ -29,6 +29,9 @@ Spans of time are written as `90s`, `15m` or `1h30m`; amounts as Kubernetes quan
 quotes. The policy file is YAML 1.2, where `Off` is text. kubectl reads YAML 1.1, where it means false: write
 `\"Off\"` in ProvisioningParameters.
 
+If a ClusterQueue names several checks of Setu's for one flavor, the first by name provides for all pod sets of the flavor. Divide them by
+`onFlavors`, not by `managedResources`.
+
 Changes apply to new attempts. A running attempt keeps its policy; after a failover it keeps its deadlines, readiness, retry and
 custody rules, and is planned again. If the plan differs, it starts over. Setu ignores an invalid file and keeps the last valid one.
 ";

@@ -27,21 +27,35 @@ pub fn chart() -> PathBuf {
     root().join("charts/setu")
 }
 
-/// An older chart, with an older version number. Each release replaces previous.tgz with its own chart.
-pub fn previous_chart(folder: &Path) -> PathBuf {
-    let older = folder.join("previous");
-    std::fs::create_dir_all(&older).unwrap();
-    let packed = root().join("tests/e2e/tests/chart/previous.tgz");
-    let unpacked = Command::new("tar").arg("-xzf").arg(packed).arg("-C").arg(&older).status().unwrap();
-    assert!(unpacked.success(), "the older chart is not unpacked to {}", older.display());
-    let copy = older.join("charts/setu");
-    let about = std::fs::read_to_string(copy.join("Chart.yaml")).unwrap();
-    let earlier = about.replace("ersion: 0.1.0", "ersion: 0.0.9");
-    assert_eq!(earlier.matches("0.0.9").count(), 2, "version and appVersion\n{about}");
-    std::fs::write(copy.join("Chart.yaml"), earlier).unwrap();
+/// A released chart.
+pub struct PreviousChart {
+    pub version: String,
+    /// Its unpacked folder.
+    pub path: PathBuf,
+}
+
+/// The charts in `previous`, as `helm package` made them, unpacked into this folder. The newest is last. Each release adds its own.
+/// 0.0.9 is from before the first release.
+pub fn previous_charts(folder: &Path) -> Vec<PreviousChart> {
+    let packed = std::fs::read_dir(root().join("tests/e2e/tests/chart/previous")).unwrap();
+    let mut charts: Vec<_> =
+        packed.map(|packed| unpack(&packed.unwrap().path(), &folder.join("previous"))).collect();
+    let number = |part: &str| part.parse::<u32>().unwrap();
+    charts.sort_by_key(|chart| chart.version.split('.').map(number).collect::<Vec<_>>());
+    charts
+}
+
+fn unpack(packed: &Path, into: &Path) -> PreviousChart {
+    let name = packed.file_stem().unwrap().to_string_lossy();
+    let version = name.strip_prefix("setu-").unwrap().to_owned();
+    let into = into.join(&version);
+    std::fs::create_dir_all(&into).unwrap();
+    let unpacked = Command::new("tar").arg("-xzf").arg(packed).arg("-C").arg(&into).status().unwrap();
+    assert!(unpacked.success(), "{} is not unpacked", packed.display());
+    let path = into.join("setu");
     // Every revision runs the current controller, so it needs the current permissions.
-    std::fs::copy(chart().join(RIGHTS), copy.join(RIGHTS)).unwrap();
-    copy
+    std::fs::copy(chart().join(RIGHTS), path.join(RIGHTS)).unwrap();
+    PreviousChart { version, path }
 }
 
 /// A helm command with its own folders.

@@ -3,7 +3,7 @@
 //!
 //! No kubelet starts containers here, so the test starts the commands of the pods, with their arguments.
 
-use crate::helm::{EVERYTHING, SETS, chart, command, previous_chart, said, succeed, values};
+use crate::helm::{EVERYTHING, PreviousChart, SETS, chart, command, previous_charts, said, succeed, values};
 use crate::real::Real;
 use crate::setu::Setu;
 use crate::surroundings::{ID, NAMESPACE, surroundings, world};
@@ -52,6 +52,11 @@ impl Install {
     /// Installs or upgrades the chart, and checks that its pods are created.
     async fn apply(&self, file: Option<&str>) {
         self.apply_chart(&chart(), file, &[]).await;
+    }
+
+    async fn apply_previous(&self, previous: &PreviousChart) {
+        // Its policies require the labels of its own release, but the current controller runs here.
+        self.apply_chart(&previous.path, None, &["--set", "admissionPolicies.enabled=false"]).await;
     }
 
     async fn apply_chart(&self, chart: &Path, file: Option<&str>, more: &[&str]) {
@@ -155,12 +160,16 @@ impl Install {
 #[tokio::test(flavor = "multi_thread")]
 async fn from_install_to_uninstall_setu_does_its_work_with_its_own_rights_and_leaves_nothing_stuck() {
     let mut install = Install::start().await;
+    let previous = previous_charts(&install.folder);
+    let (last, earlier) = previous.split_last().unwrap();
+    for chart in earlier {
+        install.apply_previous(chart).await;
+        install.apply(None).await;
+    }
     for (name, file) in SETS {
-        // The first set installs an older chart, which the rollback restores later. Only the current hooks are tested.
+        // The first set has the last release's chart, which the rollback restores later. Only the current hooks are tested.
         if name == "default" {
-            // Its policies require the labels of its own release, but the current controller runs here.
-            let more = ["--set", "admissionPolicies.enabled=false"];
-            install.apply_chart(&previous_chart(&install.folder), file, &more).await;
+            install.apply_previous(last).await;
         } else {
             install.apply(file).await;
         }
@@ -184,9 +193,10 @@ async fn from_install_to_uninstall_setu_does_its_work_with_its_own_rights_and_le
     let active = json!({"until": {"active": "True Active"}});
     install.step(active).await;
 
-    succeed(&mut install.helm(&["rollback", "setu", "1"]));
+    let revision = (2 * earlier.len() + 1).to_string();
+    succeed(&mut install.helm(&["rollback", "setu", &revision]));
     let deployment = install.deployment().await;
-    assert_eq!(deployment.labels()["app.kubernetes.io/version"], "0.0.9");
+    assert_eq!(deployment.labels()["app.kubernetes.io/version"], last.version);
     assert_eq!(deployment.spec.unwrap().replicas, Some(2));
     let setu = install.run("rolled-back").await;
     // The gang that waited during the upgrade continues, and the running gang was not affected.

@@ -2,7 +2,7 @@
 //! and each gang still gets its nodes exactly once.
 
 use crate::cannot;
-use crate::helm::{EVERYTHING, chart, previous_chart};
+use crate::helm::{EVERYTHING, chart, previous_charts};
 use crate::release::Release;
 use ::setu::sim::scenario;
 use k8s_openapi::api::rbac::v1::ClusterRole;
@@ -23,8 +23,8 @@ async fn from_install_to_uninstall_on_a_real_node_each_gang_gets_its_nodes_once(
     let mut release = Release::prepare().await;
     // Its policies require the labels of its own release, but the current controller runs here.
     let older = ["--set", "admissionPolicies.enabled=false"];
-    let previous = previous_chart(release.stack.folder());
-    release.install(&previous, None, &older).await;
+    let previous = previous_charts(release.stack.folder()).pop().unwrap();
+    release.install(&previous.path, None, &older).await;
     eprintln!("the older chart is installed");
     release.step(json!({"submit": {"name": "stays", "pods": 1, "gpus": 1}})).await;
     release.step(json!({"until": {"job": "stays", "admitted": true, "runningOnOwnNodes": 1}})).await;
@@ -56,7 +56,7 @@ async fn from_install_to_uninstall_on_a_real_node_each_gang_gets_its_nodes_once(
     let gangs = release.gangs_in_flight("rollback").await;
     release.helm(&["rollback", "setu", "1", "--wait", "--timeout", "4m"]).await;
     release.gangs_end(gangs).await;
-    assert_eq!(release.deployment().await.labels()["app.kubernetes.io/version"], "0.0.9");
+    assert_eq!(release.deployment().await.labels()["app.kubernetes.io/version"], previous.version);
     release.are_ready_and_restricted(2).await;
     eprintln!("rolled back");
     test(&release).await;

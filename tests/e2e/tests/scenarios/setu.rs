@@ -2,7 +2,6 @@
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
-use ::setu::telemetry::logs;
 use anyhow::{Context as _, Result, bail};
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -62,13 +61,7 @@ impl Setu {
         let log = File::options().create(true).append(true).open(&self.log)?;
         let mut command = Command::new(&self.binary);
         command
-            .args([
-                "run",
-                "--log-level",
-                &format!("{},setu=debug", logs::DEFAULT),
-                "--controller-name",
-                &self.controller_name,
-            ])
+            .args(["run", "--log-level", "info,setu=debug", "--controller-name", &self.controller_name])
             .args(["--health-probe-bind-address", "127.0.0.1:0", "--metrics-bind-address", "127.0.0.1:0"])
             .arg("--config")
             .arg(&self.policy)

@@ -16,7 +16,7 @@ use crate::names;
 use crate::plan::demand::granted;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Longest message of a condition that the API server takes, in characters.
@@ -270,8 +270,8 @@ impl RequestFailure {
 /// What a request says of its nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Details {
-    /// Value of the gang's label on them.
-    pub gang: String,
+    /// The values of the gang's label on them, each once. There are several if a Workload has several checks of Setu's.
+    pub gangs: Vec<String>,
     /// Their NodePools, each once.
     pub node_pools: Vec<String>,
     /// How many there are.
@@ -279,10 +279,22 @@ pub struct Details {
 }
 
 impl Details {
+    /// Those of the claims among these that are not being deleted.
+    pub fn of<'c>(claims: impl IntoIterator<Item = &'c NodeClaim>) -> Self {
+        let live = claims.into_iter().filter(|claim| claim.metadata.deletion_timestamp.is_none());
+        let (mut gangs, mut node_pools, mut nodes) = (BTreeSet::new(), BTreeSet::new(), 0);
+        for claim in live {
+            gangs.insert(claim.label(names::GANG).to_owned());
+            node_pools.insert(claim.label(names::NODEPOOL).to_owned());
+            nodes += 1;
+        }
+        Self { gangs: gangs.into_iter().collect(), node_pools: node_pools.into_iter().collect(), nodes }
+    }
+
     /// As they stand in the status.
     pub fn in_status(&self) -> BTreeMap<String, String> {
         [
-            (GANG_DETAIL, self.gang.clone()),
+            (GANG_DETAIL, self.gangs.join(",")),
             ("nodePool", self.node_pools.join(",")),
             ("count", self.nodes.to_string()),
         ]

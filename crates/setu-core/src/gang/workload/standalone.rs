@@ -11,7 +11,7 @@ use crate::api::provisioning_request::name_of_standalone;
 use crate::api::workload::Verdict;
 use crate::api::{Pod, ProvisioningRequest, Workload, condition};
 use crate::gang::Journal;
-use crate::gang::workload::request::{Before, RequestFailure, overrides};
+use crate::gang::workload::request::{Before, Details, RequestFailure, overrides};
 use crate::names;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
@@ -23,8 +23,8 @@ use std::time::Duration;
 /// How long all pods must have succeeded before their nodes are given back: a Job may create the next one.
 const QUIET: Duration = Duration::from_secs(30);
 
-/// Within this time, a replica sees the nodes that another one has made.
-const SHOWN: Duration = Duration::from_secs(30);
+/// How long the nodes of an admitted Workload may be missing. Lost ones are replaced.
+const GRACE: Duration = Duration::from_secs(30);
 
 /// Why a request without a queue gets no nodes.
 pub const NO_QUEUE: &str = "no Workload controls this request, and it has no label kueue.x-k8s.io/queue-name; \
@@ -142,10 +142,10 @@ pub enum Expiry {
 }
 
 /// The nodes of an admitted Workload.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum BookedNodes {
-    /// The client does not know of them yet. This many are there.
-    New(u32),
+    /// The client does not know of them yet.
+    New(Details),
     /// The client knows of them and may use them; `None` if it is not known how, and then they are kept.
     Told(Option<Booking>),
 }
@@ -161,14 +161,25 @@ pub struct Booking {
     pub limit: Duration,
 }
 
+/// What a check of a request's Workload means for its nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CheckKind {
+    /// Nodes come with it.
+    OfSetu,
+    /// No nodes come with it.
+    Other,
+    /// It does not exist, so nobody knows.
+    Missing,
+}
+
 /// What a request is to tell its client about its Workload, which is `None` if it was deleted.
 ///
-/// `serves` says whether nodes come with a check. `nodes` matter once the Workload is admitted.
+/// `nodes` matter once the Workload is admitted.
 pub fn answer(
     request: &ProvisioningRequest,
     workload: Option<&Workload>,
-    serves: impl Fn(&str) -> bool,
-    nodes: BookedNodes,
+    kind_of: impl Fn(&str) -> CheckKind,
+    nodes: &BookedNodes,
     now: Timestamp,
 ) -> Answer {
     let Some(workload) = workload else { return Answer::Revoked(WORKLOAD_DELETED.to_owned()) };
@@ -178,29 +189,44 @@ pub fn answer(
     if !workload.is("QuotaReserved") {
         return Answer::Pending(waiting_for_quota(workload));
     }
-    // Kueue lists the checks a moment after it reserves quota.
-    let are_listed = !workload.checks().is_empty() || workload.is("Admitted");
-    let is_unserved = are_listed && !workload.checks().iter().any(|check| serves(&check.name));
     // Nodes that a client has are kept, also if the check is taken out of the queue.
-    if is_unserved && !request.is("Provisioned") {
-        let queue = workload.admission().map_or("", |admission| admission.cluster_queue.as_str());
-        let why =
-            format!("ClusterQueue {queue} has no admission check that Setu answers, so no nodes would come");
-        return Answer::Failed(RequestFailure::Rejected, why);
+    if !request.is("Provisioned")
+        && let Some(answer) = without_check(workload, kind_of)
+    {
+        return answer;
     }
     let since = condition::since(workload.conditions(), "Admitted");
     let Some(admitted) = since.filter(|_| workload.is("Admitted")) else {
         return Answer::Pending(said_by_checks(workload).unwrap_or_else(|| "waits for its nodes".to_owned()));
     };
     match nodes {
-        BookedNodes::New(0) if has_passed(admitted, SHOWN, now) => {
+        BookedNodes::New(details) if details.nodes > 0 => Answer::Provisioned,
+        BookedNodes::New(_) if has_passed(admitted, GRACE, now) => {
             let why = "Kueue admitted the Workload, but no nodes came from Setu".to_owned();
             Answer::Failed(RequestFailure::Rejected, why)
         }
-        BookedNodes::New(0) => Answer::Pending("waits for its nodes".to_owned()),
-        BookedNodes::New(_) | BookedNodes::Told(None) => Answer::Provisioned,
-        BookedNodes::Told(Some(booking)) => while_booked(booking, admitted, now),
+        BookedNodes::New(_) => Answer::Pending("waits for its nodes".to_owned()),
+        BookedNodes::Told(None) => Answer::Provisioned,
+        BookedNodes::Told(Some(booking)) => while_booked(*booking, admitted, now),
     }
+}
+
+/// The answer if no nodes come with any of the Workload's checks, or if that is not known.
+fn without_check(workload: &Workload, kind_of: impl Fn(&str) -> CheckKind) -> Option<Answer> {
+    let checks = workload.checks();
+    // Kueue lists the checks a moment after it reserves quota.
+    if (checks.is_empty() && !workload.is("Admitted"))
+        || checks.iter().any(|check| kind_of(&check.name) == CheckKind::OfSetu)
+    {
+        return None;
+    }
+    if let Some(missing) = checks.iter().find(|check| kind_of(&check.name) == CheckKind::Missing) {
+        return Some(Answer::Pending(format!("AdmissionCheck {} does not exist", missing.name)));
+    }
+    let queue = workload.admission().map_or("", |admission| admission.cluster_queue.as_str());
+    let why =
+        format!("ClusterQueue {queue} has no admission check that Setu answers, so no nodes would come");
+    Some(Answer::Failed(RequestFailure::Rejected, why))
 }
 
 /// Whether the nodes that a client knows of, admitted then, are given back.

@@ -11,11 +11,11 @@ use crate::plan::cost::{Prices, times};
 use crate::plan::packing::NodeKind;
 use crate::plan::shape::Shape;
 use crate::plan::shapes::devices_per_node;
-use crate::plan::{Most, Slot, resources};
+use crate::plan::{Most, Slot, devices, resources};
 use crate::policy::file::QueueGuards;
 use crate::words::{counted, few};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 impl Site<'_> {
@@ -232,20 +232,25 @@ impl Site<'_> {
         let listed = !types.is_empty() || self.family.known.is_bounded;
         // If any type is possible, a large type is not likely just because it is known.
         let holding = || shapes().filter(|_| listed).filter(may_be);
-        let mut most =
-            holding().fold(requests.clone(), |most, shape| resources::max(&most, &shape.counts_with()));
+        let stated = devices::counts(&self.devices());
+        let mut most = holding().fold(resources::max(requests, &stated), |most, shape| {
+            resources::max(&most, &shape.counts_with())
+        });
         let listed_devices = self.family.known.catalogue.map(Catalogue::resources);
         let unknown = holding().flat_map(|shape| shape.unknown_amounts(listed_devices)).collect();
         let is_known = |name: &String| shapes().any(|shape| shape.instance_type == *name);
         let or_more = if types.is_empty() { self.family.known.others } else { !types.iter().all(is_known) };
-        let mut counted = None;
+        let mut counted = BTreeSet::new();
         let device = requests.keys().find(|key| resources::is_device(key));
         if let (true, Some(key), Some(count)) =
             (or_more, device, devices_per_node(&self.family.draft.requirements).last())
         {
             let count = ResourceList::from([(key.clone(), Quantity(count.to_string()))]);
             most = resources::max(&most, &count);
-            counted = Some(key.clone());
+            counted.insert(key.clone());
+        }
+        if or_more {
+            counted.extend(stated.into_keys());
         }
         Most { resources: most, or_more, counted, unknown }
     }

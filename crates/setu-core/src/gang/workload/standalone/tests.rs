@@ -56,8 +56,13 @@ fn answered(
     seconds: i64,
 ) -> Answer {
     let booking = pods.map(|pods| Booking { pods, used_at: at(0), limit: BOOKING });
-    let nodes = if request.is("Provisioned") { BookedNodes::Told(booking) } else { BookedNodes::New(4) };
-    answer(request, Some(workload), |check| check == "setu", nodes, at(seconds))
+    let nodes = if request.is("Provisioned") { BookedNodes::Told(booking) } else { new(4) };
+    let kind_of = |check: &str| if check == "setu" { CheckKind::OfSetu } else { CheckKind::Other };
+    answer(request, Some(workload), kind_of, &nodes, at(seconds))
+}
+
+fn new(nodes: u32) -> BookedNodes {
+    BookedNodes::New(Details { nodes, ..Details::default() })
 }
 
 /// A pod that names a request. It was created at one time, and ended at another.
@@ -182,8 +187,8 @@ fn nodes_are_kept_while_pods_run_and_given_back_when_none_does() {
     assert_eq!(after(PodUse::Succeeded(at(-9_000)), 29), Answer::Provisioned, "it was admitted at 0");
     assert_eq!(answered(&provisioned, &admitted, None, 100_000), Answer::Provisioned, "its pods are unknown");
     let used = Booking { pods: PodUse::Idle, used_at: at(600), limit: BOOKING };
-    let later =
-        |seconds| answer(&provisioned, Some(&admitted), |_| true, BookedNodes::Told(Some(used)), at(seconds));
+    let nodes = BookedNodes::Told(Some(used));
+    let later = |seconds| answer(&provisioned, Some(&admitted), |_| CheckKind::OfSetu, &nodes, at(seconds));
     assert_eq!(later(2_399), Answer::Provisioned, "a pod may be created again");
     assert_eq!(later(2_400), Answer::Expired(Expiry::Unused));
 }
@@ -197,11 +202,18 @@ fn nodes_are_kept_if_their_check_is_taken_out_of_the_queue() {
 }
 
 #[test]
+fn a_request_waits_for_a_check_that_does_not_exist() {
+    let reserved = workload(&["QuotaReserved"], ("Pending", ""));
+    let of = |kind: CheckKind| answer(&request("batch", &[]), Some(&reserved), |_| kind, &new(0), at(0));
+    assert_eq!(of(CheckKind::Missing), Answer::Pending("AdmissionCheck setu does not exist".to_owned()));
+    assert!(matches!(of(CheckKind::Other), Answer::Failed(RequestFailure::Rejected, _)));
+}
+
+#[test]
 fn a_workload_that_is_admitted_without_nodes_fails_the_request() {
     let admitted = workload(&["QuotaReserved", "Admitted"], ("Ready", ""));
     let after = |seconds| {
-        let nodes = BookedNodes::New(0);
-        answer(&request("batch", &[]), Some(&admitted), |_| true, nodes, at(seconds))
+        answer(&request("batch", &[]), Some(&admitted), |_| CheckKind::OfSetu, &new(0), at(seconds))
     };
     assert_eq!(after(29), Answer::Pending("waits for its nodes".to_owned()));
     let why = "Kueue admitted the Workload, but no nodes came from Setu".to_owned();
@@ -218,7 +230,7 @@ fn nodes_that_are_taken_away_are_revoked() {
     off.spec.active = Some(false);
     let deactivated = Answer::Revoked("the Workload of this request was deactivated".to_owned());
     assert_eq!(answered(&provisioned, &off, None, 0), deactivated);
-    let gone = answer(&provisioned, None, |_| true, BookedNodes::New(0), at(0));
+    let gone = answer(&provisioned, None, |_| CheckKind::OfSetu, &new(0), at(0));
     assert_eq!(gone, Answer::Revoked(WORKLOAD_DELETED.to_owned()));
 }
 
