@@ -35,19 +35,13 @@ pub async fn efa(stage: &Stage, instance_type: &'static str) -> Result<()> {
 
 /// Pods that ask for a Neuron device run on machines of a family that only this scenario sells.
 pub async fn neuron(stage: &Stage, family: &'static str, instance_type: &'static str) -> Result<()> {
-    let cloud = stage.stack.cloud()?;
-    cloud.sell(&[family]);
-    let ran = neuron_sold(stage, instance_type).await;
-    cloud.sell(&[]);
-    stage.restart_karpenter().await?;
-    ran
-}
-
-async fn neuron_sold(stage: &Stage, instance_type: &'static str) -> Result<()> {
-    stage.restart_karpenter().await?;
-    let mut play = Play::start(stage, "neuron", instance_type, json!({})).await?;
-    runs_with(&mut play, &[NEURON]).await?;
-    play.end().await
+    stage
+        .selling(family, async || {
+            let mut play = Play::start(stage, "neuron", instance_type, json!({})).await?;
+            runs_with(&mut play, &[NEURON]).await?;
+            play.end().await
+        })
+        .await
 }
 
 /// Checks that a gang whose pods ask for one of each of these devices runs in its first attempt, that its NodeClaims ask for

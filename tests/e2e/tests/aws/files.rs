@@ -1,7 +1,8 @@
 //! The scenarios from files: which ones run here, unchanged, and which do not.
 
-use crate::play::{SETTLED, Stage, nodes_are_given_up, rights_suffice, until_gone};
+use crate::play::{SETTLED, Stage, nodes_are_given_up, until_gone};
 use crate::real::Real;
+use crate::rights;
 use ::setu::sim::scenario::{self, Run, ScenarioWorld};
 use anyhow::{Context as _, Result, ensure};
 use setu_e2e::aws::MachineBehaviour;
@@ -177,7 +178,7 @@ async fn play(stage: &Stage, run: &Run) -> Result<()> {
     real.aws_type = Some("g5.4xlarge");
     let mut world = ScenarioWorld::new(real, run).await?;
     scenario::play(&mut world, run, None).await?;
-    rights_suffice(cloud)?;
+    rights::suffice(cloud)?;
     until_gone(SETTLED, async || {
         let mut left = cloud.instances().await?;
         left.retain(|instance| !before.contains(instance));

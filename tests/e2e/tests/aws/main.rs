@@ -10,6 +10,7 @@ mod catalogue;
 mod devices;
 mod faults;
 mod files;
+mod guide;
 mod kills;
 mod launches;
 mod node_class;
@@ -20,6 +21,7 @@ mod play;
 #[path = "../scenarios/real.rs"]
 mod real;
 mod reservations;
+mod rights;
 #[path = "../scenarios/setu.rs"]
 mod setu;
 mod shortages;
@@ -59,7 +61,7 @@ const SPOT_FIRST: [Ec2Market; 2] = [Ec2Market::Spot, Ec2Market::OnDemand];
 const ON_DEMAND_FIRST: [Ec2Market; 2] = [Ec2Market::OnDemand, Ec2Market::Spot];
 
 /// No scenario requests what ran out in an earlier one; see [`play::Play::start`].
-const SCENARIOS: [(&str, Form, Act); 54] = [
+const SCENARIOS: [(&str, Form, Act); 55] = [
     ("8 machines: one launch template, few fleets", Form::Short, |s| {
         launches::few_calls(s, 8, "g5.xlarge").boxed_local()
     }),
@@ -69,6 +71,7 @@ const SCENARIOS: [(&str, Form, Act); 54] = [
     ("Karpenter killed amid a launch", Form::Short, |s| {
         kills::killed(s, Victim::Karpenter, "g5.4xlarge").boxed_local()
     }),
+    ("the first gang of the EKS guide", Form::Long, |s| guide::first_gang(s).boxed_local()),
     ("the catalogue says what the provider says", Form::Long, |s| catalogue::agrees(s).boxed_local()),
     ("sold out by Karpenter's metrics", Form::Long, |s| shortages::known_out(s, "g5.24xlarge").boxed_local()),
     ("32 machines: one launch template, few fleets", Form::Long, |s| {

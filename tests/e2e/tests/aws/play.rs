@@ -2,6 +2,7 @@
 
 use crate::own_world;
 use crate::real::{Real, Shared};
+use crate::rights;
 use ::setu::api::NodeClaim;
 use ::setu::sim::scenario::{self, Run, Scenario, ScenarioWorld, Theatre as _};
 use anyhow::{Result, ensure};
@@ -31,40 +32,6 @@ const SLOWEST: f64 = 4.0;
 /// The GPU quota, more than any scenario requests.
 const GPUS: u32 = 300;
 
-/// The actions that the documentation of this Karpenter version grants its controller.
-const POLICY: [&str; 30] = [
-    "ec2:CreateFleet",
-    "ec2:CreateLaunchTemplate",
-    "ec2:CreateTags",
-    "ec2:DeleteLaunchTemplate",
-    "ec2:DescribeCapacityReservations",
-    "ec2:DescribeImages",
-    "ec2:DescribeInstanceStatus",
-    "ec2:DescribeInstanceTypeOfferings",
-    "ec2:DescribeInstanceTypes",
-    "ec2:DescribeInstances",
-    "ec2:DescribeLaunchTemplates",
-    "ec2:DescribePlacementGroups",
-    "ec2:DescribeSecurityGroups",
-    "ec2:DescribeSpotPriceHistory",
-    "ec2:DescribeSubnets",
-    "ec2:RunInstances",
-    "ec2:TerminateInstances",
-    "eks:DescribeCluster",
-    "iam:AddRoleToInstanceProfile",
-    "iam:CreateInstanceProfile",
-    "iam:DeleteInstanceProfile",
-    "iam:GetInstanceProfile",
-    "iam:ListInstanceProfiles",
-    "iam:RemoveRoleFromInstanceProfile",
-    "iam:TagInstanceProfile",
-    "pricing:GetProducts",
-    "sqs:DeleteMessage",
-    "sqs:GetQueueUrl",
-    "sqs:ReceiveMessage",
-    "ssm:GetParameter",
-];
-
 /// What all scenarios share.
 pub struct Stage {
     pub stack: Arc<Stack>,
@@ -90,6 +57,17 @@ impl Stage {
     pub async fn restart_karpenter(&self) -> Result<()> {
         self.stack.stop_program(Program::Karpenter).await?;
         self.stack.start_program(Program::Karpenter).await
+    }
+
+    /// Runs this while the cloud sells one more family. Karpenter sees what is sold when it starts.
+    pub async fn selling(&self, family: &'static str, act: impl AsyncFnOnce() -> Result<()>) -> Result<()> {
+        let cloud = self.stack.cloud()?;
+        cloud.sell(&[family]);
+        self.restart_karpenter().await?;
+        let ran = act().await;
+        cloud.sell(&[]);
+        self.restart_karpenter().await?;
+        ran
     }
 }
 
@@ -321,7 +299,7 @@ impl<'a> Play<'a> {
     pub async fn end(mut self) -> Result<()> {
         scenario::nothing_is_left(&mut self.world).await?;
         scenario::paths_are_lawful(&self.world)?;
-        rights_suffice(self.cloud)?;
+        rights::suffice(self.cloud)?;
         self.audit(0).await?;
         nodes_are_given_up(&self.world, self.cloud, self.since).await?;
         let left = self.instances().await?;
@@ -329,19 +307,6 @@ impl<'a> Play<'a> {
         let late = self.late.into_inner().unwrap_or_else(PoisonError::into_inner);
         if late.is_empty() { Ok(()) } else { Err(TooSlow(late.join("; ")).into()) }
     }
-}
-
-/// Checks that Karpenter's documented policy allows all calls, and that docs/eks.md lists them.
-pub fn rights_suffice(cloud: &Cloud) -> Result<()> {
-    let actions = cloud.actions();
-    let more: Vec<&String> = actions.keys().filter(|action| !POLICY.contains(&action.as_str())).collect();
-    ensure!(more.is_empty(), "Karpenter's own policy does not allow {more:?}");
-    let words = include_str!("../../../../docs/eks.md").split(|c: char| !c.is_alphanumeric());
-    let listed: BTreeSet<&str> = words.collect();
-    let names = actions.keys().filter_map(|action| action.split_once(':'));
-    let more: Vec<_> = names.filter(|(_, name)| !listed.contains(name)).collect();
-    ensure!(more.is_empty(), "docs/eks.md does not list {more:?}");
-    Ok(())
 }
 
 /// Deletes the NodePools and the NodeClass of a world, and waits until none of its launch templates is left.
