@@ -10,7 +10,7 @@ use crate::effects::active::Active;
 use crate::effects::handover::{Annotations, release_node, release_request, release_workload};
 use crate::effects::{active, call, claims, deployment, request, requeued, standalone, verdict};
 use crate::error::Error;
-use crate::gang::release::uninstall::{RunningNodes, UninstallObjects, UninstallPlan};
+use crate::gang::release::uninstall::{FoundRequests, RunningNodes, UninstallObjects, UninstallPlan};
 use crate::gang::workload::queueing::Queueing;
 use crate::gang::workload::request::owner_of;
 use crate::names;
@@ -53,17 +53,18 @@ fn readable<K>(all: Vec<Decoded<K>>) -> Vec<K> {
     all.into_iter().filter_map(|guarded| guarded.0.ok()).collect()
 }
 
-/// All ProvisioningRequests. An installation that does not serve them may not list them.
-async fn requests(client: &Client, claims: &[NodeClaim]) -> Result<Option<Vec<ProvisioningRequest>>, Error> {
+/// The ProvisioningRequests. An installation that does not serve them may not list them.
+async fn requests(client: &Client, claims: &[NodeClaim]) -> Result<FoundRequests, Error> {
     let api: Api<Decoded<ProvisioningRequest>> = Api::all(client.clone());
     match list("listing ProvisioningRequests", &api, &ListParams::default()).await {
         Err(error) if error.is_forbidden() => {
             if claims.iter().any(|claim| owner_of(claim).is_some()) {
-                tracing::warn!(error = %error.in_full(), "open ProvisioningRequests stay unanswered");
+                let error = error.in_full();
+                tracing::warn!(%error, "ProvisioningRequests and their NodeClaims are left to another installation");
             }
-            Ok(None)
+            Ok(FoundRequests::Forbidden)
         }
-        answer => answer.map(|found| found.map(readable)),
+        answer => Ok(answer?.map_or(FoundRequests::NotServed, |found| FoundRequests::All(readable(found)))),
     }
 }
 

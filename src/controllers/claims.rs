@@ -26,7 +26,7 @@ use jiff::Timestamp;
 use kube::api::ListParams;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -36,25 +36,33 @@ const SWEEP: Duration = Duration::from_mins(5);
 /// Time between the two reads of a claim without a Workload.
 const SECOND_READ: Duration = Duration::from_secs(1);
 
-/// The most claims that one [`Suspects`] keeps.
+/// With fewer claims than this, none of [`Suspects`] is forgotten.
 const REMEMBERED: usize = 10_000;
 
-/// UIDs of claims that were noted once. Kept apart from the registry, because only this loop reads and writes them.
+/// UIDs of claims that were noted once, and when. Kept apart from the registry, because only this loop reads and writes them.
 #[derive(Debug, Default)]
-pub struct Suspects(Mutex<BTreeSet<String>>);
+pub struct Suspects(Mutex<Noted>);
+
+#[derive(Debug, Default)]
+struct Noted {
+    at: BTreeMap<String, Timestamp>,
+    /// How many there were when old ones were last forgotten.
+    left: usize,
+}
 
 impl Suspects {
-    /// Notes the claim; returns whether it was noted before.
-    fn again(&self, uid: &str) -> bool {
+    /// Notes a claim; returns whether it was noted before, within a period of the sweep.
+    fn again(&self, uid: &str, now: Timestamp) -> bool {
         let mut noted = lock(&self.0);
-        if noted.len() >= REMEMBERED {
-            noted.clear();
+        if noted.at.len() >= REMEMBERED.max(2 * noted.left) {
+            noted.at.retain(|_, at| Duration::try_from(now.duration_since(*at)).is_ok_and(|age| age < SWEEP));
+            noted.left = noted.at.len();
         }
-        !noted.insert(uid.to_owned())
+        noted.at.insert(uid.to_owned(), now).is_some()
     }
 
     fn clear(&self, uid: &str) {
-        lock(&self.0).remove(uid);
+        lock(&self.0).at.remove(uid);
     }
 }
 
@@ -119,7 +127,7 @@ pub async fn reconcile(object: ObjectRef<NodeClaim>, sweeper: Arc<Sweeper>) -> R
     let now = context.now();
     if claim.metadata.deletion_timestamp.is_some() {
         // Karpenter updates the claim once more before it is gone, no matter who deletes it.
-        if claim.is_warm() && !sweeper.ended.again(&known.uid) {
+        if claim.is_warm() && !sweeper.ended.again(&known.uid, now) {
             metrics::kept_warm(&claim, WarmResult::Unused, now);
         }
         return Ok(Action::await_change());
@@ -128,7 +136,7 @@ pub async fn reconcile(object: ObjectRef<NodeClaim>, sweeper: Arc<Sweeper>) -> R
         sweeper.suspects.clear(&known.uid);
         return Ok(requeue_after(&claim, now));
     }
-    if !sweeper.suspects.again(&known.uid) {
+    if !sweeper.suspects.again(&known.uid, now) {
         return Ok(Action::requeue(SECOND_READ));
     }
     sweeper.suspects.clear(&known.uid);
@@ -230,15 +238,19 @@ async fn orphaned_now(sweeper: &Sweeper, claim: &NodeClaim, now: Timestamp) -> R
         return Ok(without_owner(judged));
     }
     let namespace = object.namespace.as_deref().unwrap_or_default();
-    let found = match context.read_workload(&object).await? {
+    let (found, may_be_requested) = match context.read_workload(&object).await {
         // It exists, but its content cannot be read.
-        Some(Decoded(Err(_))) => return Ok(None),
-        Some(Decoded(Ok(found))) => Some(found).filter(is_meant),
-        None => None,
+        Ok(Some(Decoded(Err(_)))) => return Ok(None),
+        Ok(Some(Decoded(Ok(found)))) => (Some(found).filter(is_meant), false),
+        Ok(None) => (None, false),
+        // Requests are switched off here, and another installation may serve them.
+        Err(error) if error.is_forbidden() && owner_of(claim).is_some() => (None, true),
+        Err(error) => return Err(error),
     };
     let owner = if found.is_none() { request_owner(context, claim).await? } else { None };
+    let may_wait = |owner: &Workload| may_be_requested && owner.is("QuotaReserved") && !owner.is("Finished");
     // It keeps its nodes even if the request was deleted.
-    if owner.as_ref().is_some_and(Workload::runs) {
+    if owner.as_ref().is_some_and(|owner| owner.runs() || may_wait(owner)) {
         return Ok(None);
     }
     let status = alone(found.as_ref(), missing);
@@ -282,4 +294,20 @@ async fn slice_lives(context: &Context, namespace: &str, claim: &NodeClaim) -> R
     let all = context.slices.read(namespace.to_owned(), read).await?;
     let (label, check) = (claim.label(names::GANG), claim.annotation(names::CHECK));
     Ok(all.iter().any(|workload| !workload.is("Finished") && gang_label(workload, check) == label))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_number_of_orphans_is_remembered_until_the_second_read() {
+        let (suspects, at) = (Suspects::default(), |second| Timestamp::from_second(second).unwrap());
+        let all: Vec<String> = (0..3 * REMEMBERED).map(|number| number.to_string()).collect();
+        assert!(all.iter().all(|uid| !suspects.again(uid, at(0))));
+        assert!(all.iter().all(|uid| suspects.again(uid, at(100))));
+        let others = (0..3 * REMEMBERED).map(|number| format!("other-{number}"));
+        others.for_each(|uid| assert!(!suspects.again(&uid, at(1_000))));
+        assert!(lock(&suspects.0).at.len() < 4 * REMEMBERED, "old ones are forgotten");
+    }
 }

@@ -52,7 +52,7 @@ pub fn of(
 }
 
 /// Whether any guard bounds a LocalQueue.
-pub fn counts_by_queue(context: &Context) -> bool {
+fn counts_by_queue(context: &Context) -> bool {
     context.policies.settings().file.guards.per_local_queue.is_bounded()
 }
 

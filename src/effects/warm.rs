@@ -68,6 +68,7 @@ async fn keep(client: &Client, claim: &NodeClaim, keeping: &KeptFor) -> Result<(
     labels.insert(names::WARM.to_owned(), json!(keeping.key));
     let patch = json!({"metadata": {
         "uid": claim.metadata.uid,
+        "resourceVersion": claim.metadata.resource_version,
         "labels": labels,
         "annotations": {
             names::WORKLOAD: null, names::OWNER: null, names::TAKEN_OVER: null, names::SLOT: null,
@@ -202,6 +203,9 @@ fn ownership(claim: &NodeClaim) -> Map<String, Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http::{Request, Response};
+    use http_body_util::BodyExt as _;
+    use kube::client::Body;
 
     #[test]
     fn a_node_that_changes_hands_gets_the_new_gangs_marks_and_keeps_what_is_not_ours() {
@@ -247,5 +251,27 @@ mod tests {
         );
         let untainted = NodeClaim { spec: crate::api::node_claim::NodeClaimSpec::default(), ..claim };
         assert_eq!(marks(&untainted, &Node::default())["spec"]["taints"], json!([]));
+    }
+
+    #[tokio::test]
+    async fn a_claim_is_only_kept_as_it_was_read() {
+        let (service, mut handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
+        let server = tokio::spawn(async move {
+            let (request, answer) = handle.next_request().await.unwrap();
+            let body = request.into_body().collect().await.unwrap().to_bytes();
+            answer.send_response(Response::builder().status(409).body(Body::empty()).unwrap());
+            serde_json::from_slice::<Value>(&body).unwrap()
+        });
+        let claim: NodeClaim = serde_json::from_value(json!({
+            "metadata": {"name": "c", "uid": "u", "resourceVersion": "7"},
+            "spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}},
+        }))
+        .unwrap();
+        let now = Timestamp::UNIX_EPOCH;
+        let keeping = KeptFor { key: "key".into(), queue: "team/queue".into(), since: now, until: now };
+        let error = keep(&Client::new(service, "default"), &claim, &keeping).await.unwrap_err();
+        assert_eq!(error.code(), Some(409));
+        let metadata = server.await.unwrap()["metadata"].take();
+        assert_eq!((&metadata["uid"], &metadata["resourceVersion"]), (&json!("u"), &json!("7")));
     }
 }

@@ -3,6 +3,7 @@
 use serde_json::json;
 use setu::api::parameters::Pinning;
 use setu::plan::{Plan, PodShare, Slot};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// A plan with this many slots, one pod each.
@@ -32,6 +33,7 @@ pub fn plan(slots: u32) -> Plan {
         option_count: 1,
         reports: Box::default(),
         cost: Arc::default(),
+        reused: BTreeSet::new(),
         passed_over: Arc::default(),
     }
 }

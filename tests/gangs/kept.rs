@@ -723,6 +723,31 @@ async fn a_new_node_is_created_if_a_kept_one_may_not_be_taken_over() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_kept_node_that_can_run_no_pods_is_not_given_to_the_next_gang() {
+    let silent = json!({"status": {"conditions": [
+        {"type": "Ready", "status": "Unknown", "reason": "", "message": "", "lastTransitionTime": world::START},
+    ]}});
+    for is_cordoned in [true, false] {
+        let stage = Stage::new(Options::default(), "{custody: {release: Warm, warmFor: 1h}}");
+        stage.job("first", &queued());
+        stage.until("it runs", 120, |s| s.is("first", "Admitted")).await;
+        let workload = stage.end("first");
+        stage.until("its nodes are kept", 60, |s| s.claims_of(&workload).is_empty()).await;
+        let node = stage.admin.list(&kinds::NODE).remove(0);
+        let name = node["metadata"]["name"].as_str().unwrap();
+        let changed = if is_cordoned {
+            stage.admin.merge(&kinds::NODE, "", name, &json!({"spec": {"unschedulable": true}}))
+        } else {
+            stage.admin.merge_status(&kinds::NODE, "", name, &silent)
+        };
+        changed.unwrap();
+        stage.job("second", &queued());
+        stage.until("it runs", 120, |s| s.is("second", "Admitted")).await;
+        assert_eq!(stage.claims().len(), 3, "one of two is taken over");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn warm_node_time_is_counted_however_it_ends() {
     let recorder = metrics::recorder().unwrap();
     let _guard = ::metrics::set_default_local_recorder(&recorder);

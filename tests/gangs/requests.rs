@@ -13,6 +13,7 @@ use setu::sim::cluster::{Setu, SimCluster, Start};
 use setu::sim::scenario;
 use setu_sim::api::kinds;
 use setu_sim::api::{Preconditions, User};
+use setu_sim::denials::Denial;
 use setu_sim::faults::WriteFault;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -402,6 +403,20 @@ async fn a_request_deleted_by_hand_takes_no_nodes_from_a_running_gang() {
     assert_eq!(stage.claims().len(), 2);
     stage.finish();
     stage.until("no node is left", 60, |s| s.claims().is_empty()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_requests_are_switched_off_nodes_follow_the_workload_that_owns_theirs() {
+    let mut stage = Stage::new(names::REQUEST_CLASS, "{}");
+    stage.job("gang");
+    stage.until("it is admitted", 120, |s| s.is("Admitted")).await;
+    stage.setu.kill();
+    stage.cluster.denials.begin(Denial::Requests);
+    stage.setu = stage.cluster.start_setu(&Start::default());
+    tokio::time::sleep(Duration::from_mins(20)).await;
+    assert_eq!(stage.claims().len(), 2);
+    stage.finish();
+    stage.until("no node is left", 600, |s| s.claims().is_empty()).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -24,7 +24,7 @@ use setu_core::names;
 use setu_core::plan::{Obstacle, ObstacleReason, Outcome, Plan, PodShare, Slot};
 use setu_core::policy::Policy;
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, LazyLock, Mutex};
 
 /// Nodes of the gang.
@@ -82,6 +82,7 @@ static PLAN: LazyLock<Plan> = LazyLock::new(|| {
         option_count: 1,
         reports: Box::default(),
         cost: Arc::default(),
+        reused: BTreeSet::new(),
         passed_over: Arc::default(),
     }
 });

@@ -36,6 +36,8 @@ pub enum Denial {
     DeviceClasses,
     /// Reads of DeviceClasses, because they are not served.
     NoDeviceClasses,
+    /// Reads of ProvisioningRequests.
+    Requests,
 }
 
 impl Denial {
@@ -59,6 +61,7 @@ impl Denial {
             Self::DeviceClasses | Self::NoDeviceClasses => {
                 *method == Method::GET && of(kinds::DEVICE_CLASS.plural)
             }
+            Self::Requests => *method == Method::GET && of(kinds::PROVISIONING_REQUEST.plural),
             Self::Events => *method != Method::GET && of(kinds::EVENT.plural),
         }
     }
@@ -128,6 +131,7 @@ mod tests {
             (Method::PATCH, "/api/v1/nodes/n".to_owned(), String::new()),
             (Method::DELETE, "/api/v1/nodes/n".to_owned(), String::new()),
             (Method::GET, "/apis/resource.k8s.io/v1/deviceclasses".to_owned(), String::new()),
+            (Method::GET, "/apis/autoscaling.x-k8s.io/v1/provisioningrequests".to_owned(), String::new()),
         ];
         for (denial, refused) in [
             (Denial::Creates, vec![0, 1]),
@@ -143,6 +147,7 @@ mod tests {
             (Denial::NodeDeletes, vec![9]),
             (Denial::DeviceClasses, vec![10]),
             (Denial::NoDeviceClasses, vec![10]),
+            (Denial::Requests, vec![11]),
         ] {
             let denials = Denials::default();
             denials.begin(denial);

@@ -4,8 +4,9 @@ use super::Gang;
 use super::scope::GangScope;
 use crate::api::parameters::Release;
 use crate::api::{NodeClaim, Workload};
+use crate::controllers::Context;
 use crate::controllers::grounds::Grounds;
-use crate::controllers::{admission_check, inflight, plans, storage};
+use crate::controllers::{admission_check, plans, storage};
 use crate::effects::{claims, warm};
 use crate::error::Error;
 use crate::gang::identity::gang_of;
@@ -18,6 +19,7 @@ use crate::plan::volumes::Storage;
 use crate::plan::warm::key;
 use crate::policy::Policy;
 use kube::ResourceExt;
+use kube::runtime::reflector::ObjectRef;
 use std::sync::Arc;
 
 /// What was read for a plan.
@@ -68,11 +70,7 @@ impl PlanInputs {
             };
             self.pool_claims = Some(context.pool_claims.read(pools.clone(), read).await?);
         }
-        // Nodes that the gang takes over must count only once towards a bound.
-        if !pools.is_empty() || inflight::counts_by_queue(context) {
-            self.read_warm(scope, policy, workload).await?;
-        }
-        Ok(())
+        self.read_warm(scope, policy, workload).await
     }
 
     /// Reads which kept nodes the gang may take over.
@@ -85,7 +83,9 @@ impl PlanInputs {
         if policy.release == Release::Warm && self.warm.is_none() {
             let key = key(&workload.local_queue(), &scope.identity.check);
             let free = warm::free(scope.client, &key, lifetime::of_job(workload), scope.now());
-            self.warm = Some(free.await?);
+            let mut free = free.await?;
+            free.retain(|claim| can_run_pods(scope.context, claim));
+            self.warm = Some(free);
         }
         Ok(())
     }
@@ -123,4 +123,10 @@ impl Gang<'_> {
         (self.inputs.causes, self.inputs.grounds) = (Some(causes), Some(grounds));
         Ok(())
     }
+}
+
+/// Whether the Node of a kept claim is ready and takes pods.
+fn can_run_pods(context: &Context, claim: &NodeClaim) -> bool {
+    let node = claim.node_name().and_then(|name| context.stores.nodes.get(&ObjectRef::new(name)));
+    node.is_some_and(|node| node.is_ready() && !node.spec.unschedulable)
 }

@@ -98,6 +98,22 @@ pub fn is_well_known(key: &str) -> bool {
     WELL_KNOWN.contains(&key) || OF_MACHINES.contains(&key) || DOMAINS.contains(&domain)
 }
 
+/// The API groups of providers' NodeClasses, each with the domains of the labels that its nodes have.
+const PROVIDERS: [(&str, &[&str]); 4] = [
+    ("karpenter.k8s.aws", &["karpenter.k8s.aws"]),
+    ("eks.amazonaws.com", &["eks.amazonaws.com", "karpenter.k8s.aws"]),
+    ("karpenter.azure.com", &["karpenter.azure.com", "kubernetes.azure.com"]),
+    ("karpenter.k8s.gcp", &["karpenter.k8s.gcp", "cloud.google.com"]),
+];
+
+/// Whether only other providers set a label at launch, not the one whose NodeClasses have this API group.
+pub fn is_of_another_provider(key: &str, group: &str) -> bool {
+    let has =
+        |(_, domains): &(&str, &[&str])| key.split_once('/').is_some_and(|(of, _)| domains.contains(&of));
+    let own = PROVIDERS.iter().find(|(known, _)| *known == group);
+    is_well_known(key) && own.is_some_and(|own| !has(own)) && PROVIDERS.iter().any(has)
+}
+
 /// Whether Karpenter or the kubelet sets a label itself, so that no claim may state it.
 pub fn is_reserved(key: &str) -> bool {
     let domain = key.split('/').next().unwrap_or_default();
@@ -502,6 +518,21 @@ mod tests {
             ("team", false),
         ] {
             assert_eq!(is_well_known(key), expected, "{key}");
+        }
+    }
+
+    #[test]
+    fn labels_of_another_provider_are_told_from_those_that_every_node_has() {
+        for (key, group, expected) in [
+            ("eks.amazonaws.com/capacityType", "karpenter.k8s.aws", true),
+            ("cloud.google.com/gke-accelerator", "karpenter.azure.com", true),
+            ("cloud.google.com/gke-accelerator", "karpenter.k8s.gcp", false),
+            ("karpenter.k8s.aws/instance-family", "eks.amazonaws.com", false),
+            ("karpenter.k8s.aws/instance-family", "karpenter.kwok.sh", false),
+            (names::ZONE, "karpenter.k8s.aws", false),
+            ("team", "karpenter.k8s.aws", false),
+        ] {
+            assert_eq!(is_of_another_provider(key, group), expected, "{key} of {group}");
         }
     }
 

@@ -404,6 +404,7 @@ mod tests {
             option_count: 1,
             reports: Box::default(),
             cost: Arc::default(),
+            reused: BTreeSet::new(),
             passed_over: Arc::default(),
         }
     }

@@ -9,15 +9,22 @@ use k8s_openapi::api::core::v1::ContainerPort;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Whether two pods of the set cannot share a node: they spread over host names, have anti-affinity on the host name, or use the
-/// same host port.
-pub fn shuns_itself(pod_set: &PodSet) -> bool {
-    let spec = &pod_set.template.spec;
-    let spread = spec
-        .topology_spread_constraints
-        .iter()
-        .any(|c| c.topology_key == names::HOSTNAME && c.when_unsatisfiable == "DoNotSchedule");
-    spread || excluded_pods(spec).next().is_some() || !ports(spec).is_empty()
+/// How many pods of the set may share a node: one if they have anti-affinity to each other by host name or use a host port, and at
+/// most `maxSkew` if they spread over host names.
+pub fn per_node(pod_set: &PodSet) -> u32 {
+    let (spec, labels) = (&pod_set.template.spec, &pod_set.template.metadata.labels);
+    let is_apart =
+        excluded_pods(spec).any(|selector| selector.is_none_or(|selector| may_select(selector, labels)));
+    if is_apart || !ports(spec).is_empty() {
+        return 1;
+    }
+    let spread = spec.topology_spread_constraints.iter().filter(|constraint| {
+        constraint.topology_key == names::HOSTNAME
+            && constraint.when_unsatisfiable == "DoNotSchedule"
+            && constraint.label_selector.as_ref().is_some_and(|selector| may_select(selector, labels))
+    });
+    let skews = spread.map(|constraint| u32::try_from(constraint.max_skew).unwrap_or(1));
+    skews.min().unwrap_or(u32::MAX)
 }
 
 /// Whether a pod of one set and a pod of the other cannot share a node: one has anti-affinity to the other there, or both use the
@@ -133,7 +140,29 @@ mod tests {
         ] {
             let (one, other) = (set(&js, &anti(&selector)), set(&labels, &json!({})));
             assert_eq!((shun(&one, &other), shun(&other, &one)), (expected, expected), "{selector} {labels}");
-            assert!(shuns_itself(&one) && !shuns_itself(&other));
+            assert_eq!(per_node(&other), u32::MAX);
+        }
+    }
+
+    #[test]
+    fn only_rules_that_concern_pods_of_the_set_keep_them_apart() {
+        let js = json!({"app": "js"});
+        let spread = |skew: u32, selector: &Value| {
+            json!({"topologySpreadConstraints": [{
+                "topologyKey": names::HOSTNAME, "whenUnsatisfiable": "DoNotSchedule", "maxSkew": skew, "labelSelector": selector,
+            }]})
+        };
+        let own = json!({"matchLabels": {"app": "js"}});
+        let other = json!({"matchLabels": {"app": "other"}});
+        for (spec, most) in [
+            (anti(&own), 1),
+            (anti(&Value::Null), 1),
+            (anti(&other), u32::MAX),
+            (spread(1, &own), 1),
+            (spread(8, &own), 8),
+            (spread(1, &other), u32::MAX),
+        ] {
+            assert_eq!(per_node(&set(&js, &spec)), most, "{spec}");
         }
     }
 
@@ -152,7 +181,7 @@ mod tests {
             !shun(&listens(80, "TCP"), &listens(80, "UDP"))
                 && !shun(&listens(80, "TCP"), &listens(81, "TCP"))
         );
-        assert!(shuns_itself(&listens(80, "TCP")));
+        assert_eq!(per_node(&listens(80, "TCP")), 1);
     }
 
     #[test]
@@ -162,6 +191,7 @@ mod tests {
         let on_host = set(&json!({}), &json!({"hostNetwork": true, "containers": port}));
         let sidecar = json!([{"restartPolicy": "Always", "ports": [{"containerPort": 80, "hostPort": 80}]}]);
         let with_sidecar = set(&json!({}), &json!({"initContainers": sidecar}));
-        assert!(!shuns_itself(&plain) && shuns_itself(&on_host) && shun(&on_host, &with_sidecar));
+        assert_eq!((per_node(&plain), per_node(&on_host)), (u32::MAX, 1));
+        assert!(shun(&on_host, &with_sidecar));
     }
 }

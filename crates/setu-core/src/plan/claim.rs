@@ -5,11 +5,10 @@
 
 use super::affinity::{affinity_terms, selected, undefined, with_one_of_each};
 use super::demand::PodSetDemand;
-use super::misspelt::misspelt;
 use super::taints::{gang_taint, tolerates};
-use super::{Obstacle, ObstacleReason, PlanRequest, devices};
-use crate::api::node_claim::{NodeClaimSpec, NodeClassRef, Requirement, ResourceRequests};
-use crate::api::parameters::{CAPACITY_TYPES, CapacityReservation, CapacityType, NodeDevices, Pinning, Tier};
+use super::{Obstacle, ObstacleReason, PlanRequest, devices, labels};
+use crate::api::node_claim::{NodeClaimSpec, NodeClassRef, ResourceRequests};
+use crate::api::parameters::{CapacityReservation, CapacityType, NodeDevices, Pinning, Tier};
 use crate::api::pod::{PodSpec, ResourceList};
 use crate::api::requirements::{
     Clash, Requirements, Values, is_label_value, is_reserved, is_well_known, normalized,
@@ -341,30 +340,19 @@ impl DraftParts<'_> {
         if let Some((key, value)) = requirements.bad_value() {
             return Err(bad_label(key, value));
         }
-        let clash = |key: &str, words: String| {
-            let writer = self.writer(key).unwrap_or_else(|| self.pods());
-            Err(Obstacle::new(ObstacleReason::RequirementsClash, format!("{writer} asks for {words}")))
-        };
-        if let Some(values) = requirements.get(names::CAPACITY_TYPE)
-            && !CAPACITY_TYPES.iter().any(|known| values.allows(known))
-        {
-            let known = CAPACITY_TYPES.join(", ");
-            let words = format!("a {} that does not exist; the values are {known}", names::CAPACITY_TYPE);
-            return clash(names::CAPACITY_TYPE, words);
-        }
-        let group = &self.pool.spec.template.spec.node_class_ref.group;
-        let Some((key, meant)) = misspelt(requirements, group) else { return Ok(()) };
-        clash(key, format!("label {key}, which no node has; did you mean {meant}?"))
+        let Some((key, words)) = labels::absent(requirements, &self.pool) else { return Ok(()) };
+        let writer = self.writer(key).unwrap_or_else(|| self.pods());
+        Err(Obstacle::new(ObstacleReason::RequirementsClash, format!("{writer} asks for {words}")))
     }
 
     /// Who asks for a label, if it is not the pods or a flavor.
     fn writer(&self, key: &str) -> Option<String> {
-        let is_in = |list: &[Requirement]| list.iter().any(|asked| normalized(&asked.key) == key);
-        let template = &self.pool.spec.template;
-        let by_pool = is_in(&template.spec.requirements) || template.metadata.labels.contains_key(key);
-        let of_tier = is_in(&self.tier.requirements).then(|| format!("tier {}", self.tier.name));
-        let of_policy = is_in(&self.request.policy.requirements).then(|| "the policy".to_owned());
-        by_pool.then(|| format!("NodePool {}", self.node_pool())).or(of_policy).or(of_tier)
+        let of_tier =
+            labels::requires(&self.tier.requirements, key).then(|| format!("tier {}", self.tier.name));
+        let of_policy =
+            labels::requires(&self.request.policy.requirements, key).then(|| "the policy".to_owned());
+        let of_pool = labels::states(&self.pool, key).then(|| format!("NodePool {}", self.node_pool()));
+        of_pool.or(of_policy).or(of_tier)
     }
 
     fn check_taints(&self) -> Result<(), Obstacle> {
@@ -443,6 +431,25 @@ mod tests {
                 "{who} asks for a karpenter.sh/capacity-type that does not exist; the values are on-demand, reserved, spot"
             );
             assert_eq!(world.obstacle(), (ObstacleReason::RequirementsClash, message));
+        }
+    }
+
+    #[test]
+    fn a_label_that_only_another_providers_nodes_have_is_refused_if_the_node_pool_does_not_state_it() {
+        let class = json!({"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"});
+        let key = "eks.amazonaws.com/capacityType";
+        let asking = |template: &Value, spec: &Value| {
+            let template = patched(json!({"spec": {"nodeClassRef": class}}), template);
+            world(&template).pods(spec)
+        };
+        let (one, bare) = (json!({"nodeSelector": {key: "SPOT"}}), json!({}));
+        let message = format!(
+            "pod set main asks for label {key}, which nodes of NodePool gpu do not get: it is another provider's"
+        );
+        assert_eq!(asking(&bare, &one).obstacle(), (ObstacleReason::RequirementsClash, message));
+        let none = affinity(&json!([{"matchExpressions": [{"key": key, "operator": "DoesNotExist"}]}]));
+        for world in [asking(&json!({"metadata": {"labels": {key: "SPOT"}}}), &one), asking(&bare, &none)] {
+            assert_eq!(world.provisioned().nodes(), 1);
         }
     }
 

@@ -3,7 +3,7 @@
 //! Rule: counts come from the admission, never from `resourceUsage`, which covers quota alone.
 
 use super::affinity::{NODE_NAME, constrained, keys};
-use super::apart::shuns_itself;
+use super::apart;
 use super::resources::{self, Defaults};
 use super::volumes::{self, Reach};
 use super::{Cluster, Obstacle, ObstacleReason, Outcome, PlanRequest};
@@ -114,7 +114,7 @@ fn of_pod_set<'a>(
     let each = devices::asked::with_devices(cluster, request, pod_set, each)?;
     let reach = cluster.storage.map(|storage| volumes::reach(storage, request.workload, pod_set, pods));
     let reach = reach.transpose()?.unwrap_or_default();
-    let per_node = if shuns_itself(pod_set) { 1 } else { u32::MAX };
+    let per_node = apart::per_node(pod_set);
     let gets_flavors = request.workload.has_pods_of_kueue();
     Ok(PodSetDemand { pod_set, spec, pods, flavors, gets_flavors, reach, each, per_node })
 }

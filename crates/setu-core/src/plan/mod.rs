@@ -1,7 +1,7 @@
 //! From a Workload's admission to the NodeClaims it needs, as pure functions.
 //!
 //! Read in this order: `outcome` (the result of planning) → `demand` (which pod sets, how many pods) → `tiers` and `pools` (the
-//! options for getting nodes) → `claim` (the NodeClaim of an option; uses `affinity`, `misspelt`, `taints`) → `slots` (how many
+//! options for getting nodes) → `claim` (the NodeClaim of an option; uses `affinity`, `labels`, `taints`) → `slots` (how many
 //! nodes; uses `shapes`, `catalogue`, `daemons`, `packing`) → `gates` (whether they may be bought now) → `tried` (why earlier
 //! options were not taken) → `merge` (whether Kueue can start the pods there).
 //!
@@ -19,11 +19,11 @@ pub mod devices;
 pub mod gates;
 mod input;
 mod kinds;
+mod labels;
 pub mod lifetime;
 pub mod market;
 mod matching;
 pub mod merge;
-mod misspelt;
 pub mod observed_shapes;
 mod obstacle;
 pub mod offering;
@@ -204,7 +204,8 @@ pub fn option_reports(
 ) -> Result<Vec<OptionReport>, Outcome> {
     let needs = Needs::of(cluster, request)?;
     let option_report = |option: ProvisioningOption| {
-        let plan = nodes(cluster, request, &needs, &option).map(|plan| priced(cluster, request, plan));
+        let plan = nodes(cluster, request, &needs, &option);
+        let plan = plan.map(|plan| priced(cluster, request, warm::reusing(plan, cluster.warm)));
         let reports = plan.as_ref().map(|plan| gates::reports_of(cluster, request, plan)).unwrap_or_default();
         let shortage = plan.as_ref().ok().and_then(|plan| tried::shortage(cluster, plan));
         let shortage = shortage.map(|shortage| shortage.words);
@@ -222,7 +223,9 @@ fn gated(
 ) -> Result<Plan, Obstacle> {
     let plan = nodes(cluster, request, needs, option)?;
     needs.topology.allows_staying(&plan, cluster.staying)?;
-    let plan = priced(cluster, request, plan.keeping(cluster.staying));
+    let most = |claim: &NodeClaim| gates::capacity::most_of(claim, cluster, request.policy);
+    let plan = warm::reusing(plan.keeping(cluster.staying, most), cluster.warm);
+    let plan = priced(cluster, request, plan);
     match request.selection {
         OptionSelection::Accepted { .. } | OptionSelection::Like(_) => {
             gates::require_ready_pools(cluster, request, plan)

@@ -140,6 +140,8 @@ pub struct Plan {
     pub option_count: u32,
     /// The reports of the gates.
     pub reports: Box<[GateReport]>,
+    /// Slots that get a node which was kept for the gang's LocalQueue.
+    pub reused: BTreeSet<u32>,
     /// The NodePools that give none of its nodes.
     pub passed_over: Arc<Vec<PassedOver>>,
     /// The cost of its nodes.
@@ -253,15 +255,14 @@ impl Plan {
         format!("{}: {}{option}{cost}", counted(self.nodes(), "node"), groups.join(", "))
     }
 
-    /// The same plan with existing claims in their slots.
+    /// The same plan with existing claims in their slots. `most` is what the node of a claim may have.
     #[must_use]
-    pub fn keeping(mut self, staying: &[NodeClaim]) -> Self {
+    pub fn keeping(mut self, staying: &[NodeClaim], most: impl Fn(&NodeClaim) -> ResourceList) -> Self {
         for claim in staying {
             if let Some(slot) = self.slots.iter_mut().find(|s| Some(s.index) == claim.slot()) {
                 claim.label(names::NODEPOOL).clone_into(&mut slot.node_pool);
-                let resources = claim.counts_with().clone();
                 (slot.template, slot.shape) = (Arc::new(claim.clone()), None);
-                slot.most = Arc::new(Most { resources, ..Most::default() });
+                slot.most = Arc::new(Most { resources: most(claim), ..Most::default() });
             }
         }
         self
@@ -274,7 +275,7 @@ impl Plan {
 
     /// The number of nodes still to be requested.
     pub fn to_create(&self) -> u32 {
-        u32::try_from(self.slots.iter().filter(|slot| !slot.is_kept()).count()).unwrap_or(u32::MAX)
+        u32::try_from(self.slots.iter().filter(|slot| self.is_new(slot)).count()).unwrap_or(u32::MAX)
     }
 
     /// Groups of identical slots, with their size.
@@ -342,9 +343,16 @@ impl Plan {
         })
     }
 
-    /// One slot of each group that is still to be requested.
+    /// One of the identical slots whose nodes are still to be requested, for each kind.
     pub fn wanted(&self) -> impl Iterator<Item = &Slot> {
-        self.groups().into_iter().map(|(slot, _)| slot).filter(|slot| !slot.is_kept())
+        let mut wanted: Vec<&Slot> = self.slots.iter().filter(|slot| self.is_new(slot)).collect();
+        wanted.dedup_by(|one, other| Arc::ptr_eq(&one.template, &other.template));
+        wanted.into_iter()
+    }
+
+    /// Whether the node of a slot is still to be requested.
+    fn is_new(&self, slot: &Slot) -> bool {
+        !slot.is_kept() && !self.reused.contains(&slot.index)
     }
 }
 

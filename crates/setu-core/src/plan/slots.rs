@@ -69,6 +69,7 @@ pub fn plan(
         option_count: 1,
         reports: Box::default(),
         cost: Arc::default(),
+        reused: BTreeSet::new(),
         passed_over: Arc::default(),
     })
 }

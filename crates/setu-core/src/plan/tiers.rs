@@ -295,6 +295,7 @@ mod tests {
     use super::super::offering::Offering;
     use super::super::{OptionSelection, Outcome, Plan};
     use super::*;
+    use crate::api::NodeClaim;
     use serde_json::{Value, json};
     use std::sync::Arc;
 
@@ -482,6 +483,45 @@ mod tests {
         assert_eq!(plan.slots[1].template.metadata.name.as_deref(), Some("kept"));
         assert!(!plan.is_exhausted(Some(&world.exhausted)), "what exists is not bought again");
         assert_ne!(plan.slots[0].template, spot.slots[0].template);
+    }
+
+    #[test]
+    fn a_kept_claim_that_has_not_launched_counts_as_its_largest_type() {
+        let types = json!([
+            {"key": names::INSTANCE_TYPE, "operator": "In", "values": ["g5.xlarge", "g5.12xlarge"]},
+        ]);
+        let class = json!({"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"});
+        let mut world = two_tiers();
+        let spec = json!({"nodeClassRef": class, "requirements": types});
+        world.objects.node_pools = vec![pool("gpu", &json!({"spec": {"template": {"spec": spec}}}))];
+        let planned = world.provisioned();
+        let mut kept = (*planned.slots[0].template).clone();
+        kept.metadata.name = Some("kept".to_owned());
+        kept.metadata.annotations.get_or_insert_default().insert(names::SLOT.to_owned(), "0".to_owned());
+        let kept = [kept];
+        let cluster = crate::plan::Cluster { staying: &kept, ..world.cluster() };
+        let Outcome::Provision(plan) = crate::plan::plan(&cluster, &world.request()) else {
+            panic!("no plan")
+        };
+        let gpus = |plan: &Plan| plan.slots[0].most.resources["nvidia.com/gpu"].0.clone();
+        assert_eq!((gpus(&planned), gpus(&plan)), ("4".to_owned(), "4".to_owned()));
+    }
+
+    #[test]
+    fn kept_nodes_are_taken_over_although_their_tier_has_no_capacity() {
+        let mut world = two_tiers();
+        let spot = world.provisioned();
+        world.exhausted = exhausted(&spot);
+        let planned = |kept: &[NodeClaim]| {
+            let cluster = crate::plan::Cluster { warm: kept, ..world.cluster() };
+            match crate::plan::plan(&cluster, &world.request()) {
+                Outcome::Provision(plan) => (plan.tier, plan.to_create()),
+                other => panic!("{other:?}"),
+            }
+        };
+        let kept: Vec<NodeClaim> = spot.slots.iter().map(|slot| (*slot.template).clone()).collect();
+        assert_eq!(planned(&kept), (0, 0));
+        assert_eq!(planned(&kept[..1]), (1, 2), "the other node would come from that tier");
     }
 
     #[test]

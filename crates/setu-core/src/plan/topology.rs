@@ -18,7 +18,8 @@ use crate::names;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Most domains that are tried one by one, or that pods are spread over. A tenant can name any number of values.
+/// Most domains that are tried one by one, or that pods are spread over, and about as many are in all lists. A tenant can name any
+/// number of values, and each domain of a list is planned by itself.
 pub(super) const MOST: usize = 64;
 /// Most pods that each get a domain of their own.
 const MOST_APART: usize = 256;
@@ -294,6 +295,7 @@ impl Arranger<'_> {
                 others.map(|(_, domain)| domain.clone()).take(pods).collect()
             };
             let mut lists: Vec<Vec<String>> = vec![domains.iter().take(pods).cloned().collect()];
+            let left_out = left_out.min(MOST / pods.min(domains.len()).max(1));
             lists.extend((0..left_out).map(without));
             let mut seen = BTreeSet::new();
             lists.retain(|list| seen.insert(list.clone()));
@@ -553,6 +555,18 @@ mod tests {
         let message = refusal(&world(3, &apart, &["a", "b"]));
         assert!(message.contains("podAntiAffinity, so 3 pods need as many values"), "{message}");
         assert!(message.contains("offers 2 (a, b)"), "{message}");
+    }
+
+    #[test]
+    fn many_values_that_a_tenant_names_are_planned_a_bounded_number_of_times() {
+        let names: Vec<String> = (0..65).map(|zone| format!("z{zone}")).collect();
+        let zones: Vec<&str> = names.iter().map(String::as_str).collect();
+        let rules = [affinity("podAntiAffinity", names::ZONE, &own()), spread(&json!({}))];
+        for (pods, rule) in [8, 32, 64].iter().flat_map(|pods| rules.iter().map(move |rule| (*pods, rule))) {
+            let plan = world(pods, rule, &zones).provisioned();
+            let planned = plan.option_count * u32::try_from(pods).unwrap();
+            assert!(plan.option_count > 1 && planned <= 128, "{} lists of {pods}", plan.option_count);
+        }
     }
 
     #[test]

@@ -50,6 +50,12 @@ pub fn of_plan<'w>(plan: &'w Plan, kept: &'w [NodeClaim]) -> BTreeMap<u32, &'w N
     matches(plan.slots.iter().map(|slot| (slot.index, &*slot.template)), kept)
 }
 
+/// The same plan, in which kept claims fill the slots that they fit.
+pub fn reusing(plan: Plan, kept: &[NodeClaim]) -> Plan {
+    let reused = of_plan(&plan, kept).into_keys().collect();
+    Plan { reused, ..plan }
+}
+
 /// Everything that Karpenter decides by, so two nodes with equal shapes are interchangeable. Ignores which gang the taint names.
 fn shape(claim: &NodeClaim) -> String {
     let mut spec: NodeClaimSpec = claim.spec.clone();

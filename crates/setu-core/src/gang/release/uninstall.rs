@@ -29,8 +29,20 @@ pub struct UninstallObjects {
     /// All Workloads. Without them it is unknown what runs; then claims are handed back, because Karpenter checks for pods before
     /// it removes a node.
     pub workloads: Option<Vec<Workload>>,
-    /// All ProvisioningRequests; `None` if the cluster serves none, or this installation does not.
-    pub requests: Option<Vec<ProvisioningRequest>>,
+    /// The ProvisioningRequests.
+    pub requests: FoundRequests,
+}
+
+/// ProvisioningRequests, as far as they can be read.
+#[derive(Clone, Debug, Default)]
+pub enum FoundRequests {
+    /// All of them.
+    All(Vec<ProvisioningRequest>),
+    /// The cluster serves none.
+    #[default]
+    NotServed,
+    /// This installation may not read them: another one may serve them.
+    Forbidden,
 }
 
 /// What was found, and what is done with it.
@@ -76,7 +88,10 @@ impl UninstallPlan {
         let others = checks.iter().filter(|check| !is_own(check) && !check.is_by_request());
         let others: BTreeSet<String> = others.map(ResourceExt::name_any).collect();
         // Where requests are served, Kueue answers its own checks.
-        let compat = if requests.is_none() { served_without_request(&claims) } else { BTreeSet::new() };
+        let compat = match requests {
+            FoundRequests::All(_) => BTreeSet::new(),
+            FoundRequests::NotServed | FoundRequests::Forbidden => served_without_request(&claims),
+        };
         let is_ours = |check: &AdmissionCheck| {
             is_own(check) || (check.is_by_request() && compat.contains(&check.name_any()))
         };
@@ -85,12 +100,19 @@ impl UninstallPlan {
         let stays = |uid: &str| {
             nodes == RunningNodes::HandBack && running.as_ref().is_none_or(|running| running.contains(uid))
         };
-        let serves_requests = requests.is_some();
-        let mut requests = requests.unwrap_or_default();
+        let may_be_served_elsewhere = matches!(requests, FoundRequests::Forbidden);
+        let (serves_requests, mut requests) = match requests {
+            FoundRequests::All(requests) => (true, requests),
+            FoundRequests::NotServed | FoundRequests::Forbidden => (false, Vec::new()),
+        };
         requests.retain(ProvisioningRequest::is_of_setus_class);
         let owners: BTreeMap<&str, &str> = requests.iter().filter_map(with_owner).collect();
         // A claim made for another controller's check belongs to another installation.
-        let claims = claims.into_iter().filter(|c| !others.contains(c.annotation(names::CHECK)));
+        let is_foreign = |claim: &NodeClaim| {
+            others.contains(claim.annotation(names::CHECK))
+                || (may_be_served_elsewhere && owner_of(claim).is_some())
+        };
+        let claims = claims.into_iter().filter(|claim| !is_foreign(claim));
         // Other pods may be on the Node of a claim whose hand-back has begun.
         let (hand_back, delete) = claims.partition(|c| c.is_handing_back() || stays(workload_of(c, &owners)));
         let workloads = workloads.unwrap_or_default();
@@ -333,7 +355,9 @@ mod tests {
         let plan_with = |requests| {
             UninstallPlan::of("setu", RunningNodes::HandBack, UninstallObjects { requests, ..found.clone() })
         };
-        for (requests, closed) in [(None, vec!["served"]), (Some(vec![]), vec![])] {
+        for (requests, closed) in
+            [(FoundRequests::NotServed, vec!["served"]), (FoundRequests::All(vec![]), vec![])]
+        {
             let plan = plan_with(requests);
             assert_eq!(names_of(&plan.checks), closed);
             assert_eq!(names_of(&plan.delete), ["a", "b"], "nobody else takes them away");
@@ -384,7 +408,7 @@ mod tests {
                 workload("failed", &[]),
                 workload("finished", &["QuotaReserved", "Admitted", "Finished"]),
             ]),
-            requests: Some(vec![
+            requests: FoundRequests::All(vec![
                 request("runs", ours, &["Accepted", "Provisioned"], Some("runs")),
                 request("waits", ours, &["Accepted", "Provisioned"], Some("waits")),
                 request("failed", ours, &["Accepted", "Failed"], Some("failed")),
@@ -427,11 +451,20 @@ mod tests {
     }
 
     #[test]
-    fn running_requests_keep_their_nodes_also_where_requests_cannot_be_read() {
-        let found = UninstallObjects { requests: None, ..with_requests() };
+    fn running_requests_keep_their_nodes_also_where_requests_are_not_served() {
+        let found = UninstallObjects { requests: FoundRequests::NotServed, ..with_requests() };
         let plan = UninstallPlan::of("setu", RunningNodes::HandBack, found);
         assert_eq!(names_of(&plan.hand_back), ["runs", "alone"]);
         assert!(plan.checks.is_empty() && plan.open_requests.is_empty() && plan.marked_requests.is_empty());
+    }
+
+    #[test]
+    fn nodes_of_requests_stay_where_another_installation_may_serve_them() {
+        for nodes in [RunningNodes::HandBack, RunningNodes::Delete] {
+            let found = UninstallObjects { requests: FoundRequests::Forbidden, ..with_requests() };
+            let plan = UninstallPlan::of("setu-b", nodes, found);
+            assert_eq!((plan.hand_back.len(), plan.delete.len()), (0, 0));
+        }
     }
 
     #[test]
@@ -443,7 +476,7 @@ mod tests {
         let requests = ["first", "second"].map(|uid| request(uid, names::REQUEST_CLASS, &[], Some(uid)));
         let found = UninstallObjects {
             workloads: Some(slices),
-            requests: Some(requests.to_vec()),
+            requests: FoundRequests::All(requests.to_vec()),
             ..UninstallObjects::default()
         };
         let plan = UninstallPlan::of("setu", RunningNodes::HandBack, found);

@@ -121,6 +121,9 @@ fn holding_nodes(attempt: &Attempt<'_>) -> String {
         let next = if is_replaced { "; what is lost is replaced" } else { "" };
         return format!("{}/{slots} nodes are left{next}{}", attempt.existing(), cause(journal));
     }
+    if let Some((_, why)) = attempt.first_unready() {
+        return format!("{}/{slots} nodes are ready: {why}", attempt.ready());
+    }
     let untainted = untainted(journal, snapshot);
     if slots == 1 {
         format!("its node is ready{untainted}")

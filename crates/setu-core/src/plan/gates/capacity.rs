@@ -238,7 +238,7 @@ fn from<'a>(cluster: &Cluster<'a>, policy: &'a Policy, claim: &'a NodeClaimSpec)
 }
 
 /// The amounts that a claim counts as. Before launch, those of the largest type that it may become.
-pub(super) fn most_of(claim: &NodeClaim, cluster: &Cluster<'_>, policy: &Policy) -> ResourceList {
+pub(in crate::plan) fn most_of(claim: &NodeClaim, cluster: &Cluster<'_>, policy: &Policy) -> ResourceList {
     let counted = claim.counts_with().clone();
     if claim.status.as_ref().is_some_and(|status| !status.capacity.is_empty()) {
         return counted;

@@ -1,10 +1,15 @@
-//! Finds label keys that nearly match one that Karpenter or Kubernetes sets. Any node would satisfy such a misspelt requirement.
+//! Finds labels that no node of a NodePool gets, although Karpenter's requirements can be met: a capacity type that does not exist,
+//! a label of another provider, and a key that nearly matches one that Karpenter or Kubernetes sets.
 //!
 //! Rule: only a key within two edits of a known one counts as misspelt. A key that resembles none may belong to a newer provider.
 
 use super::catalogue;
-use crate::api::requirements::{Requirements, WELL_KNOWN};
+use crate::api::NodePool;
+use crate::api::node_claim::Requirement;
+use crate::api::parameters::CAPACITY_TYPES;
+use crate::api::requirements::{Requirements, Values, WELL_KNOWN, is_of_another_provider, normalized};
 use crate::names;
+use kube_core::ResourceExt;
 use strsim::damerau_levenshtein;
 
 /// Most edits by which a misspelt key may differ.
@@ -14,8 +19,42 @@ const LETTERS: usize = 2;
 const OF_NODES: [&str; 5] =
     [names::HOSTNAME, names::REGISTERED, names::INITIALIZED, names::RESERVATION_ID, names::RESERVATION_TYPE];
 
+/// The first label that no node of this NodePool gets, and what is wrong with it.
+pub fn absent<'r>(requirements: &'r Requirements, pool: &NodePool) -> Option<(&'r str, String)> {
+    let group = &pool.spec.template.spec.node_class_ref.group;
+    let of_no_type = |(key, values): &(&String, &Values)| {
+        key.as_str() == names::CAPACITY_TYPE && !CAPACITY_TYPES.iter().any(|known| values.allows(known))
+    };
+    if let Some((key, _)) = requirements.iter().find(of_no_type) {
+        let known = CAPACITY_TYPES.join(", ");
+        return Some((key, format!("a {key} that does not exist; the values are {known}")));
+    }
+    let is_foreign = |(key, values): &(&String, &Values)| {
+        is_of_another_provider(key, group) && !values.allows_absence() && !states(pool, key)
+    };
+    if let Some((key, _)) = requirements.iter().find(is_foreign) {
+        let pool = pool.name_any();
+        let words =
+            format!("label {key}, which nodes of NodePool {pool} do not get: it is another provider's");
+        return Some((key, words));
+    }
+    let (key, meant) = misspelt(requirements, group)?;
+    Some((key, format!("label {key}, which no node has; did you mean {meant}?")))
+}
+
+/// Whether a NodePool requires a label, or gives it to its nodes.
+pub fn states(pool: &NodePool, key: &str) -> bool {
+    let template = &pool.spec.template;
+    requires(&template.spec.requirements, key) || template.metadata.labels.contains_key(key)
+}
+
+/// Whether a list of requirements has this label.
+pub fn requires(list: &[Requirement], key: &str) -> bool {
+    list.iter().any(|asked| normalized(&asked.key) == key)
+}
+
 /// The first misspelt key and the known key that it resembles, for NodeClasses of this API group.
-pub fn misspelt<'r>(requirements: &'r Requirements, group: &str) -> Option<(&'r str, String)> {
+fn misspelt<'r>(requirements: &'r Requirements, group: &str) -> Option<(&'r str, String)> {
     let catalogue = catalogue::of(group);
     let of_provider = catalogue.map_or(&[][..], catalogue::Catalogue::keys);
     let known = || WELL_KNOWN.into_iter().chain(OF_NODES).chain(of_provider.iter().map(String::as_str));
