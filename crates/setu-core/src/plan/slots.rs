@@ -6,6 +6,7 @@ mod apart;
 mod batches;
 mod bounds;
 mod choice;
+mod crowding;
 pub mod fit;
 mod made;
 mod pinning;
@@ -21,7 +22,7 @@ use super::{
     Cluster, Obstacle, ObstacleReason, Plan, PlanRequest, PodShare, Slot, daemons, devices, lifetime,
     resources,
 };
-use crate::api::parameters::NodeDevices;
+use crate::api::parameters::{NodeDevices, Pinning};
 use crate::api::pod::ResourceList;
 use crate::names;
 use crate::words::few;
@@ -57,6 +58,7 @@ pub fn plan(
         (slot.index, slot.domain_keys) = (index, Arc::clone(&domain_keys));
     }
     notes.extend(fit::several_gpus(&slots));
+    notes.extend(crowding::note(&slots, demand).filter(|_| pinning != Pinning::None));
     notes.dedup();
     Ok(Plan {
         slots,

@@ -1,0 +1,75 @@
+//! Whether the scheduler may place pods so that others of the gang find no room.
+//!
+//! All pods of a gang select its nodes by one label. So a small pod may land on a node that was planned for a large one.
+
+use crate::api::pod::ResourceList;
+use crate::plan::demand::PodSetDemand;
+use crate::plan::{Slot, resources};
+use std::sync::Arc;
+
+/// A note that names two such pod sets. `None` if no pod of one set can take the room of another set's pods.
+pub(super) fn note(slots: &[Slot], demand: &[PodSetDemand<'_>]) -> Option<String> {
+    let mut kinds: Vec<&Slot> = slots.iter().collect();
+    kinds.dedup_by(|one, other| Arc::ptr_eq(&one.template, &other.template));
+    let fits = |requests: &ResourceList, slot: &Slot| {
+        let room = slot.shape.as_ref().map(|shape| &shape.allocatable);
+        room.map(|room| resources::first_insufficient(requests, room).is_none())
+    };
+    let is_home = |guest: &PodSetDemand<'_>, slot: &Slot| {
+        slot.pods.iter().any(|share| share.pod_set == guest.pod_set.name)
+    };
+    // Whether the guest leaves too little room for the pods of a slot, and these have none where the guest was planned.
+    let crowds = |guest: &PodSetDemand<'_>, slot: &Slot| {
+        let planned = &slot.template.spec.resources.requests;
+        let mut homes = kinds.iter().filter(|home| is_home(guest, home) && home.node_pool == slot.node_pool);
+        let takes_room = fits(&guest.each, slot) == Some(true)
+            && fits(&resources::sum(planned, &guest.each), slot) == Some(false);
+        !is_home(guest, slot) && takes_room && homes.any(|home| fits(planned, home) == Some(false))
+    };
+    let (guest, host) = demand.iter().find_map(|guest| {
+        let host = kinds.iter().find(|slot| crowds(guest, slot))?;
+        Some((&guest.pod_set.name, &host.pods.first()?.pod_set))
+    })?;
+    Some(format!(
+        "a pod of pod set {guest} may take the room of a pod of pod set {host}, because both select the gang's label; give them \
+         ResourceFlavors whose nodeLabels differ"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::fixtures::{Fixture, patched, pod_set, pool};
+    use serde_json::{Value, json};
+
+    /// One pod of `head` and one of `worker` with these CPUs, on EC2 machines of 4 and 16.
+    fn notes(head: &str, worker: &str) -> Vec<String> {
+        let class = json!({"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"});
+        let types = json!([{
+            "key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["m5.xlarge", "m5.4xlarge"],
+        }]);
+        let spec = json!({"nodeClassRef": class, "requirements": types});
+        let set = |name: &str, cpu: &str| {
+            let containers = json!([{"name": "main", "resources": {"requests": {"cpu": cpu}}}]);
+            patched(pod_set(name, 1), &json!({"template": {"spec": {"containers": containers}}}))
+        };
+        let assigned: Vec<Value> =
+            ["head", "worker"].map(|name| json!({"name": name, "flavors": {"cpu": "gpu"}})).to_vec();
+        let mut world = Fixture::new().workload(&json!({
+            "spec": {"podSets": [set("head", head), set("worker", worker)]},
+            "status": {"admission": {"podSetAssignments": assigned}},
+        }));
+        world.objects.node_pools = vec![pool("gpu", &json!({"spec": {"template": {"spec": spec}}}))];
+        world.provisioned().notes
+    }
+
+    #[test]
+    fn a_small_pod_that_may_take_the_room_of_a_large_one_is_noted() {
+        let crowds = |notes: &[String]| notes.iter().any(|note| note.contains("may take the room"));
+        let crowded = notes("2", "15");
+        assert!(crowds(&crowded), "{crowded:?}");
+        let words = "a pod of pod set head may take the room of a pod of pod set worker";
+        assert!(crowded.iter().any(|note| note.starts_with(words)), "{crowded:?}");
+        assert!(!crowds(&notes("2", "12")), "there is room for both");
+        assert!(!crowds(&notes("15", "15")), "their nodes are alike");
+    }
+}
