@@ -31,7 +31,7 @@ e2e-frameworks:
     bash tests/e2e/setu.sh
     SETU_SLOW="${SETU_SLOW:-3}" cargo test -p setu-e2e --test examples -- --ignored
 
-# Kueue's own integration specs with ProvisioningRequests, unmodified, with Setu attached to their API server; needs Go
+# Kueue's own integration specs with ProvisioningRequests, unmodified beside Setu, and with Setu as their autoscaler; needs Go and Python
 peer-suites *flags:
     bash tests/e2e/peers.sh {{ flags }}
 

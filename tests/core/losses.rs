@@ -614,6 +614,37 @@ fn a_lost_node_of_an_admitted_gang_is_replaced_in_place() {
 }
 
 #[test]
+fn a_replacement_that_fails_is_replaced_once_its_node_is_known_to_have_no_pods() {
+    let mut seen = TwoNodeGang::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Admitted);
+    seen.journal.memory.generation = 1;
+    let failed = Health::Failed(Failure::new(FailureClass::InitializationTimeout, "no GPU came"));
+    let replacement = ClaimView { health: failed, ..ready(1, 1) };
+    seen.claims = vec![ready(0, 0), replacement.clone()];
+    seen.losses.clear();
+    let message = seen.with(|f| check_message(&seen.journal, f));
+    assert_eq!(message, "1/2 nodes are ready: no GPU came");
+    seen.freshness = Freshness::Cached;
+    assert_eq!(seen.read(), Observation::NeedsQuorumRead);
+    seen.freshness = Freshness::Quorum;
+    assert_eq!(seen.events(), [], "its node may have pods");
+    seen.claims = vec![ready(0, 0), ClaimView { vacant: true, ..replacement.clone() }];
+    assert!(matches!(seen.events().as_slice(), [Event::Lost { .. }]), "{:?}", seen.events());
+    seen.step();
+    assert_eq!((seen.state(), seen.journal.memory.generation), (StateName::Approved, 2));
+    assert_eq!(seen.events(), [Event::Unwanted(vec!["c1-1".into()]), Event::ClaimsMissing(vec![1])]);
+    // The caches do not show that it has no pods.
+    seen.claims = vec![ready(0, 0), replacement];
+    seen.freshness = Freshness::Cached;
+    assert_eq!(seen.read(), Observation::NeedsQuorumRead);
+    // A node of the first generation was ready, and may become so again.
+    let first = Health::Failed(Failure::new(FailureClass::NodeTooSmall, "too small"));
+    seen.journal.state = State::Approved { nodes: Nodes::Held };
+    seen.claims = vec![ready(0, 0), ClaimView { health: first, vacant: true, ..ready(1, 0) }];
+    seen.freshness = Freshness::Quorum;
+    assert_eq!(seen.events(), []);
+}
+
+#[test]
 fn after_admission_losses_are_left_to_the_job_unless_the_policy_replaces() {
     for on_node_lost in [OnNodeLost::Yield, OnNodeLost::Reject, OnNodeLost::Ignore] {
         let mut seen = TwoNodeGang::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Admitted);

@@ -3,21 +3,15 @@
 //! Rule: the output states what is assumed. The first flavor of a queue that fits the labels and quota of the
 //! pods is assigned, as Kueue does in an empty queue. If none has quota for all pods, it may be for fewer of them.
 
+use super::flavors::FlavorChoice;
 use super::objects::Objects;
-use crate::api::pod::ResourceList;
-use crate::api::quantity::Amount;
-use crate::api::queue::{FlavorQuotas, ResourceGroup, ResourceQuota};
-use crate::api::workload::{Admission, PodSet, PodSetAssignment, WorkloadStatus};
+use crate::api::workload::{Admission, PodSet, WorkloadStatus};
 use crate::api::{AdmissionCheck, ClusterQueue, FrontEnd, ResourceFlavor, Workload};
 use crate::cli::CliError;
 use crate::gang::workload::request::name_as_workload;
 use crate::names;
 use crate::plan::demand;
-use crate::plan::devices::asked::templates_of;
-use crate::plan::resources::{self, Defaults};
-use crate::plan::shape::OF_EVERY_NODE;
 use serde_json::json;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The admitted Workload to plan for.
@@ -91,7 +85,12 @@ pub fn admit(
     let queue = found.cloned().unwrap_or_else(|| made_up(check.unwrap_or(names::DEFAULT_CHECK)));
     let is_guess = workload.admission().is_none();
     if is_guess {
-        let choice = FlavorChoice { groups: &queue.spec.resource_groups, flavors: &flavors, named: flavor };
+        let choice = FlavorChoice {
+            groups: &queue.spec.resource_groups,
+            flavors: &flavors,
+            named: flavor,
+            may_borrow: !queue.spec.cohort_name.is_empty(),
+        };
         let pod_set_assignments = choice.assign_all(objects, &workload)?;
         let cluster_queue = queue.metadata.name.clone().unwrap_or_default();
         let admission = Admission { cluster_queue, pod_set_assignments };
@@ -215,147 +214,12 @@ fn made_up(check: &str) -> ClusterQueue {
     ClusterQueue::new("none", serde_json::from_value(strategy).unwrap_or_default())
 }
 
-/// What Kueue may choose flavors from.
-struct FlavorChoice<'a> {
-    /// Of the ClusterQueue; none if it is not known.
-    groups: &'a [ResourceGroup],
-    flavors: &'a [Arc<ResourceFlavor>],
-    /// The flavor that the user names.
-    named: Option<&'a str>,
-}
-
-impl FlavorChoice<'_> {
-    /// Assigns flavors to every pod set: for all of its pods, or where quota is short, for the most that Kueue would admit.
-    fn assign_all(&self, objects: &Objects, workload: &Workload) -> Result<Vec<PodSetAssignment>, CliError> {
-        let limit_ranges =
-            &objects.limit_ranges_of(workload.metadata.namespace.as_deref().unwrap_or_default());
-        let defaults = Defaults { limit_ranges, runtime_classes: &objects.plan.runtime_classes };
-        let mut sets = Vec::new();
-        for set in &workload.spec.pod_sets {
-            let each = resources::of_pod(&set.template.spec, defaults)
-                .map_err(|e| CliError::Invalid(format!("pod set {}: {e}", set.name)))?;
-            sets.push((set, each));
-        }
-        // Kueue takes pods away step by step, from each pod set in proportion to what it can spare.
-        let steps: i64 = sets.iter().map(|(set, _)| spare(set)).sum();
-        let after = |step: i64| -> Result<Vec<PodSetAssignment>, CliError> {
-            let assignment = |(set, each): &(&PodSet, ResourceList)| {
-                let fewer = spare(set).saturating_mul(step).checked_div(steps).unwrap_or(0);
-                let count = set.count.saturating_sub(i32::try_from(fewer).unwrap_or(0));
-                let total = resources::times(each, u32::try_from(count).unwrap_or(0));
-                let flavors = self.assign(set, &total)?;
-                let count = (count < set.count).then_some(count);
-                Ok(PodSetAssignment { name: set.name.clone(), flavors, count, ..PodSetAssignment::default() })
-            };
-            sets.iter().map(assignment).collect()
-        };
-        after(0).or_else(|full| (1..=steps).find_map(|step| after(step).ok()).ok_or(full))
-    }
-
-    /// Assigns a flavor to each resource that the pods request in total, and to those that may count their devices.
-    fn assign(&self, set: &PodSet, total: &ResourceList) -> Result<BTreeMap<String, String>, CliError> {
-        let covered = |key: &str| self.groups.iter().any(|group| covers(group, key));
-        let uncovered = total.keys().find(|key| *key != "pods" && !covered(key));
-        if let Some(key) = uncovered.filter(|_| !self.groups.is_empty()) {
-            return Err(CliError::Failed(format!(
-                "pod set {} requests {key}, which no resource group of the ClusterQueue covers: Kueue would never reserve \
-                 quota for it",
-                set.name
-            )));
-        }
-        let only = if self.groups.is_empty() { first(self.flavors) } else { None };
-        let takes = |key: &&String| total.contains_key(*key) || may_count_devices(set, key);
-        if let Some(name) = self.named.or(only) {
-            let counted =
-                self.groups.iter().flat_map(|g| &g.flavors).flat_map(|f| &f.resources).map(|q| &q.name);
-            let keys = total.keys().chain(counted.filter(takes)).filter(|key| *key != "pods");
-            return Ok(keys.map(|key| (key.clone(), name.to_owned())).collect());
-        }
-        let mut assigned = BTreeMap::new();
-        for group in self.groups {
-            match group.flavors.iter().find(|flavor| self.suits(flavor, set) && has_quota(flavor, total)) {
-                Some(flavor) => {
-                    let keys = flavor.resources.iter().map(|q| &q.name).filter(takes);
-                    assigned.extend(keys.map(|key| (key.clone(), flavor.name.clone())));
-                }
-                None if total.keys().any(|key| covers(group, key)) => {
-                    return Err(CliError::Failed(self.no_flavor(group, total, set)));
-                }
-                None => {}
-            }
-        }
-        Ok(assigned)
-    }
-
-    /// Whether the labels of a flavor suit the pods' node selector.
-    fn suits(&self, flavor: &FlavorQuotas, set: &PodSet) -> bool {
-        let known = self.flavors.iter().find(|f| f.metadata.name.as_ref() == Some(&flavor.name));
-        known.is_some_and(|known| {
-            let differs = |(key, value)| known.spec.node_labels.get(key).is_some_and(|label| label != value);
-            !set.template.spec.node_selector.iter().any(differs)
-        })
-    }
-
-    /// Why each flavor of a group cannot take a pod set.
-    fn no_flavor(&self, group: &ResourceGroup, total: &ResourceList, set: &PodSet) -> String {
-        let why = |flavor: &FlavorQuotas| {
-            if !self.suits(flavor, set) {
-                return format!("{} has other labels than its node selector asks for", flavor.name);
-            }
-            let quota: ResourceList =
-                flavor.resources.iter().map(|q| (q.name.clone(), q.nominal_quota.clone())).collect();
-            let asked: ResourceList = total
-                .iter()
-                .filter(|(key, _)| quota.contains_key(*key))
-                .map(|(k, v)| (k.clone(), v.clone()))
-                .collect();
-            let insufficient = resources::first_insufficient(&asked, &quota).unwrap_or_default();
-            let (asked, quota) =
-                (resources::shown(&asked, insufficient), resources::shown(&quota, insufficient));
-            format!("{} has a nominal quota of {quota} {insufficient} and it requests {asked}", flavor.name)
-        };
-        let why: Vec<String> = group.flavors.iter().map(why).collect();
-        format!(
-            "no flavor of the ClusterQueue takes pod set {}: {}. Ask for less, have the quota raised, or plan for a \
-             flavor of your choice with --flavor",
-            set.name,
-            why.join("; ")
-        )
-    }
-}
-
-/// How many of its pods a pod set can do without.
-fn spare(set: &PodSet) -> i64 {
-    let least = set.min_count.unwrap_or(set.count);
-    i64::from(set.count.saturating_sub(least).max(0))
-}
-
-/// Whether Kueue may count the devices that pods claim by templates as this resource. Its name is in Kueue's own configuration,
-/// which is not read.
-fn may_count_devices(set: &PodSet, resource: &str) -> bool {
-    !OF_EVERY_NODE.contains(&resource) && templates_of(&set.template.spec).next().is_some()
-}
-
-/// Whether a group has quota of a resource.
-fn covers(group: &ResourceGroup, key: &str) -> bool {
-    group.flavors.iter().flat_map(|f| &f.resources).any(|q| q.name == key)
-}
-
-/// Whether the nominal quota of a flavor is enough for these resources.
-fn has_quota(flavor: &FlavorQuotas, total: &ResourceList) -> bool {
-    let quota = |q: &ResourceQuota| Amount::parse(&q.nominal_quota.0).unwrap_or_default();
-    flavor.resources.iter().all(|q| resources::amount(total, &q.name) <= quota(q))
-}
-
-fn first(flavors: &[Arc<ResourceFlavor>]) -> Option<&str> {
-    flavors.first().and_then(|f| f.metadata.name.as_deref())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cli::plan::manifest;
     use serde_json::Value;
+    use std::collections::BTreeMap;
 
     /// The admission of a Job with four pods of two CPUs each, in a queue with this quota of CPU.
     fn admitted(quota: u32, annotations: &Value) -> Result<Admitted, CliError> {
@@ -389,6 +253,44 @@ mod tests {
                 )
             };
             assert_eq!(admitted.fewer(), granted.map(words).into_iter().collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn pod_sets_share_the_quota_of_a_flavor_and_what_the_queue_may_borrow_counts() {
+        let set = |name: &str| {
+            let containers = json!([{"name": "main", "resources": {"requests": {"cpu": "8"}}}]);
+            json!({"name": name, "count": 1, "template": {"spec": {"containers": containers}}})
+        };
+        let workload = json!({
+            "kind": "Workload", "metadata": {"name": "two"}, "spec": {"podSets": [set("head"), set("worker")]},
+        });
+        let admitted = |cohort: &str, quota: Value| {
+            let quota = json!({"resourceGroups": [{"flavors": [{"name": "any", "resources": [quota]}]}], "cohortName": cohort});
+            let mut objects = Objects::default();
+            let queue = ClusterQueue::new("training", serde_json::from_value(quota).unwrap());
+            objects.plan.cluster_queues.push(Arc::new(queue));
+            objects
+                .plan
+                .flavors
+                .push(Arc::new(serde_json::from_value(json!({"metadata": {"name": "any"}})).unwrap()));
+            objects.workload = Some(serde_json::from_value(workload.clone()).unwrap());
+            admit(&objects, None, None, names::CONTROLLER_NAME).map(drop).map_err(|error| error.to_string())
+        };
+        let cpu = |quota: &str| json!({"name": "cpu", "nominalQuota": quota});
+        let limited = json!({"name": "cpu", "nominalQuota": "0", "borrowingLimit": "12"});
+        assert_eq!(admitted("", cpu("16")), Ok(()));
+        assert_eq!(admitted("all", cpu("0")), Ok(()), "its cohort may lend it");
+        for (cohort, quota, words) in [
+            ("", cpu("10"), "any has a nominal quota of 10 cpu, gives 8 to other pod sets and it requests 8"),
+            (
+                "all",
+                limited,
+                "a nominal quota of 0 cpu, may borrow 12, gives 8 to other pod sets and it requests 8",
+            ),
+        ] {
+            let why = admitted(cohort, quota).unwrap_err();
+            assert!(why.contains(words), "{why}");
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod admission;
 mod documents;
+mod flavors;
 mod from_cluster;
 mod indirect;
 mod inputs;

@@ -43,6 +43,9 @@ enum Command {
         /// Only etcd and kube-apiserver.
         #[arg(long)]
         api_server_only: bool,
+        /// Everything but Kueue and the controllers of jobs, for a program that runs Kueue's controllers itself.
+        #[arg(long, conflicts_with_all = ["api_server_only", "operators"])]
+        without_kueue: bool,
         /// Jaeger too; where it listens is printed.
         #[arg(long)]
         jaeger: bool,
@@ -70,8 +73,17 @@ async fn run(arguments: Arguments) -> Result<()> {
             programs::build(&layout, provider, StackScope::Full)?;
             if operators { programs::build_operators(&layout) } else { Ok(()) }
         }
-        Command::Cluster { provider, mut apply, api_server_only, jaeger, operators } => {
-            let scope = if api_server_only { StackScope::ApiServer } else { StackScope::Full };
+        Command::Cluster { provider, mut apply, api_server_only, without_kueue, jaeger, operators } => {
+            let scope = match (api_server_only, without_kueue) {
+                (true, _) => StackScope::ApiServer,
+                (_, true) => StackScope::WithoutKueue,
+                _ => StackScope::Full,
+            };
+            let job_kinds = match (operators, without_kueue) {
+                (true, _) => StackJobKinds::Frameworks,
+                (_, true) => StackJobKinds::Kubernetes,
+                _ => StackJobKinds::Sets,
+            };
             if apply.is_empty() && provider == StackProvider::Aws {
                 apply = layout.aws_setup();
             }
@@ -81,7 +93,7 @@ async fn run(arguments: Arguments) -> Result<()> {
                 provider,
                 apply,
                 jaeger,
-                job_kinds: if operators { StackJobKinds::Frameworks } else { StackJobKinds::Sets },
+                job_kinds,
                 provisioning_requests: false,
             })
             .await

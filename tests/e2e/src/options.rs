@@ -12,6 +12,8 @@ pub enum StackScope {
     Full,
     /// etcd and kube-apiserver only.
     ApiServer,
+    /// Everything but Kueue and the controllers of jobs. Whoever starts the stack runs Kueue's controllers.
+    WithoutKueue,
     /// Everything, and a node with a real kubelet; see [`crate::node`].
     RealNode,
 }

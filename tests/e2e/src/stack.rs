@@ -165,7 +165,8 @@ impl Stack {
 
     async fn start_everything_else(&mut self, options: &StackOptions) -> Result<()> {
         let client = self.client()?;
-        let mut objects = kueue::manifests(&self.layout, self.ports)?;
+        let has_kueue = options.scope != StackScope::WithoutKueue;
+        let mut objects = if has_kueue { kueue::manifests(&self.layout, self.ports)? } else { Vec::new() };
         if options.job_kinds >= StackJobKinds::Sets {
             objects.extend(jobs::manifests(&self.layout, &self.identity, self.ports)?);
         }
@@ -217,11 +218,8 @@ impl Stack {
             }
             Ok(())
         });
-        tokio::try_join!(
-            self.start_program(Program::Kueue),
-            self.start_program(Program::Karpenter),
-            controllers_of_jobs,
-        )?;
+        let kueue = async { if has_kueue { self.start_program(Program::Kueue).await } else { Ok(()) } };
+        tokio::try_join!(kueue, self.start_program(Program::Karpenter), controllers_of_jobs)?;
         Ok(())
     }
 

@@ -16,8 +16,8 @@ pub mod slot;
 pub mod unbound;
 pub mod waits;
 
-use crate::api::Workload;
 use crate::api::workload::Verdict;
+use crate::api::{FrontEnd, Workload};
 use crate::gang::identity::GangIdentity;
 use crate::gang::statechart::journal::Journal;
 use crate::gang::statechart::judged_by::JudgedBy;
@@ -36,6 +36,8 @@ use unbound::UnboundPods;
 pub struct Snapshot<'a> {
     /// The instant.
     pub now: Timestamp,
+    /// What the gang comes from.
+    pub front_end: FrontEnd,
     /// Whether the Workload had no journal of this gang.
     pub is_substitute: bool,
     /// Kueue's reservation.
@@ -80,6 +82,7 @@ impl<'a> Snapshot<'a> {
     pub fn of(now: Timestamp, reservation: &'a Reservation, policy: &'a Policy) -> Self {
         Self {
             now,
+            front_end: FrontEnd::Workload,
             is_substitute: false,
             reservation,
             reported: Verdict::Pending,
@@ -115,6 +118,7 @@ pub struct SnapshotParts {
     pub reservation: Reservation,
     /// What happened to slots whose claim is missing or being deleted.
     pub losses: BTreeMap<u32, Loss>,
+    front_end: FrontEnd,
     reported: Verdict,
     eviction: Eviction,
     claims: Vec<ClaimView>,
@@ -128,6 +132,7 @@ impl SnapshotParts {
             reservation: Reservation::of(workload, check),
             losses: BTreeMap::new(),
             reported: workload.check(check).map(|c| c.state).unwrap_or_default(),
+            front_end: workload.front_end(),
             eviction: Eviction::of(workload),
             claims,
         }
@@ -147,6 +152,7 @@ impl SnapshotParts {
     /// The snapshot of a gang with this policy, as far as these parts show it.
     pub fn snapshot<'a>(&'a self, policy: &'a Policy) -> Snapshot<'a> {
         Snapshot {
+            front_end: self.front_end,
             reported: self.reported,
             claims: &self.claims,
             losses: &self.losses,

@@ -2,6 +2,7 @@
 //!
 //! Rule: it contains points in time but no elapsed time, so that it changes only when something happens.
 
+use crate::api::FrontEnd;
 use crate::api::parameters::{OnNodeLost, Pinning};
 use crate::gang::snapshot::Snapshot;
 use crate::gang::snapshot::slot::Attempt;
@@ -151,6 +152,9 @@ fn yielded(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
             cause(journal)
         );
     }
+    if snapshot.front_end == FrontEnd::ProvisioningRequest {
+        return format!("the request has failed, and Kueue decides when to ask again{}", cause(journal));
+    }
     let next = at(journal.memory.not_before, "; next attempt not before ");
     format!("quota given back{next}{}", cause(journal))
 }
@@ -239,6 +243,22 @@ mod tests {
         };
         assert!(sentence_for(Then::BackingOff).ends_with("Cause: InsufficientCapacity: none"));
         assert!(sentence_for(Then::Released).ends_with("then nothing more"));
+    }
+
+    #[test]
+    fn only_setus_own_check_gives_quota_back() {
+        let (now, policy) = (Timestamp::UNIX_EPOCH, Policy::default());
+        let reservation = Reservation::Gone(Ending::QuotaLost);
+        let said = |front_end| {
+            let mut journal = Journal::new("uid", AdmissionId("1-0-a".into()), now, None);
+            journal.state = State::Yielded;
+            check_message(&journal, &Snapshot { front_end, ..Snapshot::of(now, &reservation, &policy) })
+        };
+        assert!(said(FrontEnd::Workload).starts_with("quota given back"));
+        assert_eq!(
+            said(FrontEnd::ProvisioningRequest),
+            "the request has failed, and Kueue decides when to ask again"
+        );
     }
 
     #[test]

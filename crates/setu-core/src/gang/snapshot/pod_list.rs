@@ -52,8 +52,9 @@ impl PodListing<'_> {
         if is_complete && !is_reported && observed.has_ready_nodes(self.journal) {
             return observed.nodes.keys().cloned().collect();
         }
-        let is_coming = matches!(state, State::Provisioning | State::WaitingReady);
-        if !is_coming || !self.workload.is("Admitted") {
+        let has_failures =
+            matches!(state, State::Provisioning | State::WaitingReady | State::Approved { .. });
+        if !has_failures || !self.workload.is("Admitted") {
             return Vec::new();
         }
         let failed: BTreeSet<String> =

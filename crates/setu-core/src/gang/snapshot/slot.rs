@@ -13,7 +13,7 @@ use crate::api::workload::Verdict;
 use crate::gang::statechart::failure::Failure;
 use crate::gang::statechart::journal::Journal;
 use crate::gang::statechart::reservation::{AdmissionPhase, Reservation};
-use crate::gang::statechart::state::State;
+use crate::gang::statechart::state::{Nodes, State};
 use crate::planted::planted;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
@@ -124,7 +124,11 @@ impl<'a> Attempt<'a> {
     /// Whether a failed claim without pods is given up while other nodes may have pods. It is deleted once the journal has a
     /// later generation.
     fn is_given_up(&self, claim: &ClaimView) -> bool {
-        self.pods_may_run && claim.generation < self.journal.memory.generation && claim.is_doomed()
+        let is_replacing =
+            self.journal.state == State::Approved { nodes: Nodes::Replacing } && claim.generation > 0;
+        (self.pods_may_run || is_replacing)
+            && claim.generation < self.journal.memory.generation
+            && claim.is_doomed()
     }
 
     /// The admission phase, if our Ready let the pods start.

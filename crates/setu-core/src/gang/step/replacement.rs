@@ -5,8 +5,9 @@
 use super::observation::Observation;
 use crate::api::parameters::OnNodeLost;
 use crate::gang::snapshot::Freshness;
+use crate::gang::snapshot::claims::ClaimView;
 use crate::gang::snapshot::loss::Loss;
-use crate::gang::snapshot::slot::Attempt;
+use crate::gang::snapshot::slot::{Attempt, SlotStatus};
 use crate::gang::statechart::event::Event;
 use crate::gang::statechart::failure::Failure;
 use crate::gang::statechart::reservation::{AdmissionPhase, Ending, Reservation};
@@ -76,7 +77,8 @@ pub(super) fn replace_lost(attempt: &Attempt<'_>) -> Option<Observation> {
     }
     let event = |event| Some(Observation::of(event));
     let is_replacing = journal.state.creates_claims();
-    if attempt.is_filled() {
+    let failed = failed_replacement(attempt);
+    if attempt.is_filled() && failed.is_none() {
         let is_whole_again = journal.memory.tries > 0 && attempt.is_ready();
         return match (is_replacing, is_whole_again) {
             (true, _) => event(Event::ClaimsExist),
@@ -88,8 +90,16 @@ pub(super) fn replace_lost(attempt: &Attempt<'_>) -> Option<Observation> {
     if !is_replacing && rests {
         return None;
     }
+    // It also shows which failed nodes have no pods.
     if snapshot.freshness == Freshness::Cached {
         return Some(Observation::NeedsQuorumRead);
+    }
+    if let Some((claim, failure)) = failed.filter(|_| attempt.is_filled()) {
+        let lost = || Event::Lost { failure: failure.clone(), phase: *phase };
+        return match is_replacing {
+            true => event(Event::ClaimsExist),
+            false => claim.is_doomed().then(|| Observation::of(lost())),
+        };
     }
     let missing = attempt.missing();
     match snapshot.plan {
@@ -114,11 +124,19 @@ pub(super) fn replace_lost(attempt: &Attempt<'_>) -> Option<Observation> {
 pub(super) fn next_replacement(attempt: &Attempt<'_>) -> Option<Timestamp> {
     let (journal, strategy) = (attempt.journal, attempt.snapshot.policy.in_check);
     match journal.memory.tries {
-        _ if attempt.is_filled() => None,
+        _ if attempt.is_filled() && failed_replacement(attempt).is_none() => None,
         tries if tries >= strategy.limit => None,
         0 => Some(journal.entered_at),
         tries => journal.entered_at.checked_add(strategy.wait(tries).signed()).ok(),
     }
+}
+
+/// A replacement that has failed permanently, and why.
+fn failed_replacement<'a>(attempt: &Attempt<'a>) -> Option<(&'a ClaimView, &'a Failure)> {
+    attempt.slots().find_map(|(_, slot)| match slot {
+        SlotStatus::Failed(claim, failure) if claim.generation > 0 => Some((claim, failure)),
+        _ => None,
+    })
 }
 
 /// Whether a gang that may run has lost a node that is not replaced yet.
