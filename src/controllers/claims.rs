@@ -51,7 +51,7 @@ struct Noted {
 }
 
 impl Suspects {
-    /// Notes a claim; returns whether it was noted before, within a period of the sweep.
+    /// Notes a claim; returns whether it was noted before.
     fn again(&self, uid: &str, now: Timestamp) -> bool {
         let mut noted = lock(&self.0);
         if noted.at.len() >= REMEMBERED.max(2 * noted.left) {
@@ -248,7 +248,9 @@ async fn orphaned_now(sweeper: &Sweeper, claim: &NodeClaim, now: Timestamp) -> R
         Err(error) => return Err(error),
     };
     let owner = if found.is_none() { request_owner(context, claim).await? } else { None };
-    let may_wait = |owner: &Workload| may_be_requested && owner.is("QuotaReserved") && !owner.is("Finished");
+    let is_held = claim.hold_ends().is_some_and(|end| end > now);
+    let may_wait =
+        |owner: &Workload| may_be_requested && is_held && owner.is("QuotaReserved") && !owner.is("Finished");
     // It keeps its nodes even if the request was deleted.
     if owner.as_ref().is_some_and(|owner| owner.runs() || may_wait(owner)) {
         return Ok(None);

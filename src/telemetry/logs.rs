@@ -36,9 +36,12 @@ pub struct BadLevel {
 }
 
 fn filter(level: &str, has_own_traces: bool) -> Result<EnvFilter, BadLevel> {
+    let read =
+        |text: String| EnvFilter::try_new(text).map_err(|cause| BadLevel { level: level.to_owned(), cause });
+    let is_quiet = read(level.to_owned())?.max_level_hint().is_some_and(|most| most <= LevelFilter::ERROR);
+    let base = if is_quiet { String::new() } else { format!("{BASE},") };
     let own = if has_own_traces { String::new() } else { format!(",{TARGET}=off") };
-    EnvFilter::try_new(format!("{BASE},{level}{own}"))
-        .map_err(|cause| BadLevel { level: level.to_owned(), cause })
+    read(format!("{base}{level}{own}"))
 }
 
 /// Starts logging, and own traces if there is a layer for them. Called once.
@@ -70,8 +73,10 @@ mod tests {
         assert!(has(&debug, "debug") && has(&debug, "kube_client=warn"), "{debug}");
         let named = shown("info,kube_client=trace");
         assert!(has(&named, "kube_client=trace") && !has(&named, "kube_client=warn"), "{named}");
-        let empty = shown("");
-        assert!(has(&empty, "error") && has(&empty, "kube_client::client::builder=off"), "{empty}");
+        assert!(!has(&debug, "error"), "{debug}");
+        for quiet in ["", "error", "off"] {
+            assert!(!has(&shown(quiet), "kube_client=warn"), "{quiet}");
+        }
         assert_eq!(filter("what=ever=this", true).unwrap_err().level, "what=ever=this");
     }
 }

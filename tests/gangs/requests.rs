@@ -406,7 +406,7 @@ async fn a_request_deleted_by_hand_takes_no_nodes_from_a_running_gang() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_requests_are_switched_off_nodes_follow_the_workload_that_owns_theirs() {
+async fn after_requests_are_switched_off_their_nodes_stay_until_the_workload_ends() {
     let mut stage = Stage::new(names::REQUEST_CLASS, "{}");
     stage.job("gang");
     stage.until("it is admitted", 120, |s| s.is("Admitted")).await;

@@ -144,7 +144,7 @@ fn of_setu(words: &[String]) -> Option<Vec<String>> {
         }
         _ => return None,
     };
-    Some(rest.to_vec())
+    Some(rest.split(|word| word == ">").next()?.to_vec())
 }
 
 fn parses(arguments: &[String]) -> Result<(), clap::Error> {

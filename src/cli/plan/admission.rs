@@ -270,10 +270,9 @@ mod tests {
             let mut objects = Objects::default();
             let queue = ClusterQueue::new("training", serde_json::from_value(quota).unwrap());
             objects.plan.cluster_queues.push(Arc::new(queue));
-            objects
-                .plan
-                .flavors
-                .push(Arc::new(serde_json::from_value(json!({"metadata": {"name": "any"}})).unwrap()));
+            objects.plan.flavors.push(Arc::new(
+                serde_json::from_value(json!({"metadata": {"name": "any"}, "spec": {}})).unwrap(),
+            ));
             objects.workload = Some(serde_json::from_value(workload.clone()).unwrap());
             admit(&objects, None, None, names::CONTROLLER_NAME).map(drop).map_err(|error| error.to_string())
         };

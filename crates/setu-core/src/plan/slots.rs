@@ -58,7 +58,7 @@ pub fn plan(
         (slot.index, slot.domain_keys) = (index, Arc::clone(&domain_keys));
     }
     notes.extend(fit::several_gpus(&slots));
-    notes.extend(crowding::note(&slots, demand).filter(|_| pinning != Pinning::None));
+    notes.extend(crowding::note(&slots, demand, drafts).filter(|_| pinning != Pinning::None));
     notes.dedup();
     Ok(Plan {
         slots,

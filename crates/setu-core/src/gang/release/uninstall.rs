@@ -108,9 +108,13 @@ impl UninstallPlan {
         requests.retain(ProvisioningRequest::is_of_setus_class);
         let owners: BTreeMap<&str, &str> = requests.iter().filter_map(with_owner).collect();
         // A claim made for another controller's check belongs to another installation.
+        let lives = |uid: &str| {
+            let is_it = |w: &Workload| w.metadata.uid.as_deref() == Some(uid) && !w.is("Finished");
+            workloads.as_deref().is_none_or(|all| all.iter().any(is_it))
+        };
         let is_foreign = |claim: &NodeClaim| {
             others.contains(claim.annotation(names::CHECK))
-                || (may_be_served_elsewhere && owner_of(claim).is_some())
+                || (may_be_served_elsewhere && owner_of(claim).is_some_and(|(_, _, owner)| lives(owner)))
         };
         let claims = claims.into_iter().filter(|claim| !is_foreign(claim));
         // Other pods may be on the Node of a claim whose hand-back has begun.
@@ -463,7 +467,9 @@ mod tests {
         for nodes in [RunningNodes::HandBack, RunningNodes::Delete] {
             let found = UninstallObjects { requests: FoundRequests::Forbidden, ..with_requests() };
             let plan = UninstallPlan::of("setu-b", nodes, found);
-            assert_eq!((plan.hand_back.len(), plan.delete.len()), (0, 0));
+            assert_eq!(names_of(&plan.hand_back), Vec::<String>::new());
+            // Of these the Workload has finished, so nobody needs them.
+            assert_eq!(names_of(&plan.delete), ["finished", "taken"]);
         }
     }
 

@@ -124,8 +124,10 @@ impl<'a> Attempt<'a> {
     /// Whether a failed claim without pods is given up while other nodes may have pods. It is deleted once the journal has a
     /// later generation.
     fn is_given_up(&self, claim: &ClaimView) -> bool {
-        let is_replacing =
-            self.journal.state == State::Approved { nodes: Nodes::Replacing } && claim.generation > 0;
+        // An old cache may show a node that runs as one that never came.
+        let is_replacing = self.journal.state == State::Approved { nodes: Nodes::Replacing }
+            && self.snapshot.freshness == Freshness::Quorum
+            && claim.generation > 0;
         (self.pods_may_run || is_replacing)
             && claim.generation < self.journal.memory.generation
             && claim.is_doomed()

@@ -6,6 +6,7 @@ use super::observation::Observation;
 use crate::api::parameters::OnNodeLost;
 use crate::gang::snapshot::Freshness;
 use crate::gang::snapshot::claims::ClaimView;
+use crate::gang::snapshot::health::Health;
 use crate::gang::snapshot::loss::Loss;
 use crate::gang::snapshot::slot::{Attempt, SlotStatus};
 use crate::gang::statechart::event::Event;
@@ -131,11 +132,27 @@ pub(super) fn next_replacement(attempt: &Attempt<'_>) -> Option<Timestamp> {
     }
 }
 
-/// A replacement that has failed permanently, and why.
+/// A replacement that has failed permanently, and why: if possible, one that has no pods. None of a slice that was replaced: its Job
+/// may need fewer nodes now.
 fn failed_replacement<'a>(attempt: &Attempt<'a>) -> Option<(&'a ClaimView, &'a Failure)> {
-    attempt.slots().find_map(|(_, slot)| match slot {
-        SlotStatus::Failed(claim, failure) if claim.generation > 0 => Some((claim, failure)),
-        _ => None,
+    if !matches!(attempt.snapshot.reservation, Reservation::Held { .. }) {
+        return None;
+    }
+    let failed = || {
+        attempt.slots().filter_map(|(_, slot)| match slot {
+            SlotStatus::Failed(claim, failure) if claim.generation > 0 => Some((claim, failure)),
+            _ => None,
+        })
+    };
+    failed().find(|(claim, _)| claim.is_doomed()).or_else(|| failed().next())
+}
+
+/// Until when each replacement that is coming up may take.
+pub(super) fn replacements_due(attempt: &Attempt<'_>) -> impl Iterator<Item = Timestamp> {
+    let coming = attempt.claims().filter(|claim| claim.generation > 0);
+    coming.filter_map(|claim| match claim.health {
+        Health::Coming { until, .. } => until,
+        Health::Ready { .. } | Health::Failed(_) => None,
     })
 }
 

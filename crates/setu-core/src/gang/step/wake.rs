@@ -1,7 +1,7 @@
 //! When to reconcile a gang even if nothing else changes, because time alone may cause its next event.
 
 use super::option_retry;
-use super::replacement::next_replacement;
+use super::replacement::{next_replacement, replacements_due};
 use super::ungated_pods;
 use crate::api::{NodeClaim, Workload};
 use crate::gang::snapshot::Snapshot;
@@ -47,7 +47,8 @@ pub fn wake_at(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Timestamp> 
         }
         State::Approved { .. } => {
             let ends = attempt.admit_ends().into_iter().chain(attempt.hold_ends());
-            let ends = ends.chain(claims.filter(|_| attempt.awaits_admission()));
+            let ends =
+                ends.chain(claims.filter(|_| attempt.awaits_admission())).chain(replacements_due(attempt));
             let next = next_replacement(attempt).into_iter().chain(attempt.restarted_by());
             let next = next.chain(create_again(journal, snapshot));
             ends.chain(next).filter(|t| *t > snapshot.now).chain(losses).min()
