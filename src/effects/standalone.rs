@@ -108,7 +108,8 @@ mod tests {
             answer.send_response(response.unwrap());
             serde_json::from_slice::<Value>(&body).unwrap()
         });
-        let mut workload = Workload::new("provisioningrequest-batch", Default::default());
+        let mut workload =
+            Workload::new("provisioningrequest-batch", crate::api::workload::WorkloadSpec::default());
         workload.metadata.uid = Some("u".to_owned());
         workload.metadata.resource_version = Some("7".to_owned());
         let error = delete(&Client::new(service, "default"), &workload).await.unwrap_err();

@@ -3,7 +3,6 @@
 use serde_json::json;
 use setu::api::parameters::Pinning;
 use setu::plan::{Plan, PodShare, Slot};
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// A plan with this many slots, one pod each.
@@ -31,9 +30,9 @@ pub fn plan(slots: u32) -> Plan {
         option_name: Box::default(),
         option_index: 0,
         option_count: 1,
-        reports: Box::default(),
+        reports: Arc::default(),
         cost: Arc::default(),
-        reused: BTreeSet::new(),
+        reused: Arc::default(),
         passed_over: Arc::default(),
     }
 }

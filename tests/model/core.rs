@@ -24,7 +24,7 @@ use setu_core::names;
 use setu_core::plan::{Obstacle, ObstacleReason, Outcome, Plan, PodShare, Slot};
 use setu_core::policy::Policy;
 use std::cell::RefCell;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex};
 
 /// Nodes of the gang.
@@ -80,9 +80,9 @@ static PLAN: LazyLock<Plan> = LazyLock::new(|| {
         option_name: Box::default(),
         option_index: 0,
         option_count: 1,
-        reports: Box::default(),
+        reports: Arc::default(),
         cost: Arc::default(),
-        reused: BTreeSet::new(),
+        reused: Arc::default(),
         passed_over: Arc::default(),
     }
 });

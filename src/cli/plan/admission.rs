@@ -85,13 +85,8 @@ pub fn admit(
     let queue = found.cloned().unwrap_or_else(|| made_up(check.unwrap_or(names::DEFAULT_CHECK)));
     let is_guess = workload.admission().is_none();
     if is_guess {
-        let choice = FlavorChoice {
-            groups: &queue.spec.resource_groups,
-            flavors: &flavors,
-            named: flavor,
-            may_borrow: !queue.spec.cohort_name.is_empty(),
-        };
-        let pod_set_assignments = choice.assign_all(objects, &workload)?;
+        let pod_set_assignments =
+            FlavorChoice::of(&queue, &flavors, flavor).assign_all(objects, &workload)?;
         let cluster_queue = queue.metadata.name.clone().unwrap_or_default();
         let admission = Admission { cluster_queue, pod_set_assignments };
         workload.status.get_or_insert_with(WorkloadStatus::default).admission = Some(admission);

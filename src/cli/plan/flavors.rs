@@ -4,7 +4,7 @@ use super::objects::Objects;
 use crate::api::pod::ResourceList;
 use crate::api::queue::{FlavorQuotas, ResourceGroup, ResourceQuota};
 use crate::api::workload::{PodSet, PodSetAssignment};
-use crate::api::{ResourceFlavor, Workload};
+use crate::api::{ClusterQueue, ResourceFlavor, Workload};
 use crate::cli::CliError;
 use crate::plan::devices::asked::templates_of;
 use crate::plan::resources::{self, Defaults};
@@ -16,18 +16,28 @@ use std::sync::Arc;
 /// What Kueue may choose flavors from.
 pub(super) struct FlavorChoice<'a> {
     /// Of the ClusterQueue; none if it is not known.
-    pub(super) groups: &'a [ResourceGroup],
-    pub(super) flavors: &'a [Arc<ResourceFlavor>],
+    groups: &'a [ResourceGroup],
+    flavors: &'a [Arc<ResourceFlavor>],
     /// The flavor that the user names.
-    pub(super) named: Option<&'a str>,
+    named: Option<&'a str>,
     /// Whether the ClusterQueue is in a cohort.
-    pub(super) may_borrow: bool,
+    may_borrow: bool,
 }
 
 /// What pod sets take of each flavor.
 type FlavorUse = BTreeMap<String, ResourceList>;
 
-impl FlavorChoice<'_> {
+impl<'a> FlavorChoice<'a> {
+    /// What a ClusterQueue offers. The user may have named a flavor.
+    pub(super) fn of(
+        queue: &'a ClusterQueue,
+        flavors: &'a [Arc<ResourceFlavor>],
+        named: Option<&'a str>,
+    ) -> Self {
+        let may_borrow = !queue.spec.cohort_name.is_empty();
+        Self { groups: &queue.spec.resource_groups, flavors, named, may_borrow }
+    }
+
     /// Assigns flavors to every pod set: for all of its pods, or where quota is short, for the most that Kueue would admit.
     pub(super) fn assign_all(
         &self,

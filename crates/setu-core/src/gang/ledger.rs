@@ -402,9 +402,9 @@ mod tests {
             option_name: Box::default(),
             option_index: 0,
             option_count: 1,
-            reports: Box::default(),
+            reports: Arc::default(),
             cost: Arc::default(),
-            reused: BTreeSet::new(),
+            reused: Arc::default(),
             passed_over: Arc::default(),
         }
     }

@@ -340,7 +340,7 @@ impl DraftParts<'_> {
         if let Some((key, value)) = requirements.bad_value() {
             return Err(bad_label(key, value));
         }
-        let Some((key, words)) = labels::absent(requirements, &self.pool) else { return Ok(()) };
+        let Some((key, words)) = labels::absent(requirements, self.pool) else { return Ok(()) };
         let writer = self.writer(key).unwrap_or_else(|| self.pods());
         Err(Obstacle::new(ObstacleReason::RequirementsClash, format!("{writer} asks for {words}")))
     }
@@ -351,7 +351,7 @@ impl DraftParts<'_> {
             labels::requires(&self.tier.requirements, key).then(|| format!("tier {}", self.tier.name));
         let of_policy =
             labels::requires(&self.request.policy.requirements, key).then(|| "the policy".to_owned());
-        let of_pool = labels::states(&self.pool, key).then(|| format!("NodePool {}", self.node_pool()));
+        let of_pool = labels::states(self.pool, key).then(|| format!("NodePool {}", self.node_pool()));
         of_pool.or(of_policy).or(of_tier)
     }
 

@@ -40,7 +40,7 @@ pub fn per_node<'d>(entries: impl IntoIterator<Item = &'d NodeDevices>) -> Resou
 }
 
 /// The amounts by which such a node counts towards limits and budgets: by class, and by the extended resources that the entries name.
-pub fn counts<'d>(entries: &[&'d NodeDevices]) -> ResourceList {
+pub fn counts(entries: &[&NodeDevices]) -> ResourceList {
     let named = entries.iter().filter_map(|entry| {
         let name = entry.extended_resource.as_ref()?;
         Some((name.clone(), count(entry.per_node.into())))

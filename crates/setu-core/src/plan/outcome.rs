@@ -139,9 +139,9 @@ pub struct Plan {
     /// How many options there are.
     pub option_count: u32,
     /// The reports of the gates.
-    pub reports: Box<[GateReport]>,
+    pub reports: Arc<Vec<GateReport>>,
     /// Slots that get a node which was kept for the gang's LocalQueue.
-    pub reused: BTreeSet<u32>,
+    pub reused: Arc<BTreeSet<u32>>,
     /// The NodePools that give none of its nodes.
     pub passed_over: Arc<Vec<PassedOver>>,
     /// The cost of its nodes.

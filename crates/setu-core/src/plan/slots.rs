@@ -69,9 +69,9 @@ pub fn plan(
         option_name: Box::default(),
         option_index: 0,
         option_count: 1,
-        reports: Box::default(),
+        reports: Arc::default(),
         cost: Arc::default(),
-        reused: BTreeSet::new(),
+        reused: Arc::default(),
         passed_over: Arc::default(),
     })
 }

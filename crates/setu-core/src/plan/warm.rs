@@ -11,7 +11,7 @@ use crate::api::node_claim::NodeClaimSpec;
 use crate::digest::digest;
 use crate::names;
 use jiff::{SignedDuration, Timestamp};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A kept node is not taken this shortly before its end, because the sweep may be about to delete it.
 const MARGIN: SignedDuration = SignedDuration::from_secs(5);
@@ -52,8 +52,8 @@ pub fn of_plan<'w>(plan: &'w Plan, kept: &'w [NodeClaim]) -> BTreeMap<u32, &'w N
 
 /// The same plan, in which kept claims fill the slots that they fit.
 pub fn reusing(plan: Plan, kept: &[NodeClaim]) -> Plan {
-    let reused = of_plan(&plan, kept).into_keys().collect();
-    Plan { reused, ..plan }
+    let reused: BTreeSet<u32> = of_plan(&plan, kept).into_keys().collect();
+    Plan { reused: reused.into(), ..plan }
 }
 
 /// Everything that Karpenter decides by, so two nodes with equal shapes are interchangeable. Ignores which gang the taint names.

@@ -65,17 +65,7 @@ pub(super) fn lost_or_failed(attempt: &Attempt<'_>, failure: &Failure) -> Event 
 /// replaced slice keep running, and its nodes still belong to it.
 pub(super) fn replace_lost(attempt: &Attempt<'_>) -> Option<Observation> {
     let Attempt { journal, snapshot, .. } = attempt;
-    let phase = match snapshot.reservation {
-        Reservation::Held { phase, .. } => phase,
-        Reservation::Leaving(Ending::Replaced) => &AdmissionPhase::AdmittedPods,
-        Reservation::Leaving(_) | Reservation::Gone(_) => return None,
-    };
-    if !phase.lets_pods_start()
-        || !journal.state.holds_nodes()
-        || snapshot.policy.on_node_lost != OnNodeLost::Replace
-    {
-        return None;
-    }
+    let phase = phase_with_replacements(attempt)?;
     let event = |event| Some(Observation::of(event));
     let is_replacing = journal.state.creates_claims();
     let failed = failed_replacement(attempt);
@@ -96,10 +86,11 @@ pub(super) fn replace_lost(attempt: &Attempt<'_>) -> Option<Observation> {
         return Some(Observation::NeedsQuorumRead);
     }
     if let Some((claim, failure)) = failed.filter(|_| attempt.is_filled()) {
-        let lost = || Event::Lost { failure: failure.clone(), phase: *phase };
-        return match is_replacing {
-            true => event(Event::ClaimsExist),
-            false => claim.is_doomed().then(|| Observation::of(lost())),
+        let lost = Event::Lost { failure: failure.clone(), phase };
+        return if is_replacing {
+            event(Event::ClaimsExist)
+        } else {
+            event(lost).filter(|_| claim.is_doomed())
         };
     }
     let missing = attempt.missing();
@@ -117,7 +108,20 @@ pub(super) fn replace_lost(attempt: &Attempt<'_>) -> Option<Observation> {
     if rests {
         return None;
     }
-    event(Event::Lost { failure: attempt.first_loss()?.clone(), phase: *phase })
+    event(Event::Lost { failure: attempt.first_loss()?.clone(), phase })
+}
+
+/// The admission phase of a gang whose lost nodes are replaced; `None` if they are not.
+fn phase_with_replacements(attempt: &Attempt<'_>) -> Option<AdmissionPhase> {
+    let phase = match attempt.snapshot.reservation {
+        Reservation::Held { phase, .. } => *phase,
+        Reservation::Leaving(Ending::Replaced) => AdmissionPhase::AdmittedPods,
+        Reservation::Leaving(_) | Reservation::Gone(_) => return None,
+    };
+    let is_replaced = phase.lets_pods_start()
+        && attempt.journal.state.holds_nodes()
+        && attempt.snapshot.policy.on_node_lost == OnNodeLost::Replace;
+    is_replaced.then_some(phase)
 }
 
 /// When the next replacement for an admitted gang may start: the first at once, later ones after the waits of tries. `None` if
