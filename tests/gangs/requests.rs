@@ -420,6 +420,21 @@ async fn after_requests_are_switched_off_their_nodes_stay_until_the_workload_end
 }
 
 #[tokio::test(start_paused = true)]
+async fn after_requests_are_switched_off_nodes_of_a_waiting_gang_go_when_their_hold_ends() {
+    let mut stage =
+        Stage::new(names::REQUEST_CLASS, "{custody: {holdLimit: 10m}, deadlines: {gang: 5m, launch: 4m}}");
+    world::weather(&stage.admin, &json!([{"registrationDelay": "5h"}]));
+    stage.job("gang");
+    stage.until("nodes are launched", 60, |s| s.claims().len() == 2).await;
+    stage.setu.kill();
+    stage.cluster.denials.begin(Denial::Requests);
+    stage.setu = stage.cluster.start_setu(&Start::default());
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    assert_eq!(stage.claims().len(), 2, "another installation may serve them");
+    stage.until("no node is left", 1_200, |s| s.claims().is_empty()).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn nodes_are_kept_warm_even_if_the_request_goes_before_the_finish_is_seen() {
     let stage = Stage::new(names::REQUEST_CLASS, "{custody: {release: Warm, warmFor: 1h}}");
     stage.job("first");
