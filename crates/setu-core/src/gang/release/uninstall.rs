@@ -88,10 +88,12 @@ impl UninstallPlan {
         let others = checks.iter().filter(|check| !is_own(check) && !check.is_by_request());
         let others: BTreeSet<String> = others.map(ResourceExt::name_any).collect();
         // Where requests are served, Kueue answers its own checks.
-        let compat = match requests {
-            FoundRequests::All(_) => BTreeSet::new(),
-            FoundRequests::NotServed | FoundRequests::Forbidden => served_without_request(&claims),
+        let may_be_served_elsewhere = matches!(requests, FoundRequests::Forbidden);
+        let (serves_requests, mut requests) = match requests {
+            FoundRequests::All(requests) => (true, requests),
+            FoundRequests::NotServed | FoundRequests::Forbidden => (false, Vec::new()),
         };
+        let compat = if serves_requests { BTreeSet::new() } else { served_without_request(&claims) };
         let is_ours = |check: &AdmissionCheck| {
             is_own(check) || (check.is_by_request() && compat.contains(&check.name_any()))
         };
@@ -99,11 +101,6 @@ impl UninstallPlan {
         let running = workloads.as_deref().map(running);
         let stays = |uid: &str| {
             nodes == RunningNodes::HandBack && running.as_ref().is_none_or(|running| running.contains(uid))
-        };
-        let may_be_served_elsewhere = matches!(requests, FoundRequests::Forbidden);
-        let (serves_requests, mut requests) = match requests {
-            FoundRequests::All(requests) => (true, requests),
-            FoundRequests::NotServed | FoundRequests::Forbidden => (false, Vec::new()),
         };
         requests.retain(ProvisioningRequest::is_of_setus_class);
         let owners: BTreeMap<&str, &str> = requests.iter().filter_map(with_owner).collect();

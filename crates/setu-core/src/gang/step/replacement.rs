@@ -6,7 +6,6 @@ use super::observation::Observation;
 use crate::api::parameters::OnNodeLost;
 use crate::gang::snapshot::Freshness;
 use crate::gang::snapshot::claims::ClaimView;
-use crate::gang::snapshot::health::Health;
 use crate::gang::snapshot::loss::Loss;
 use crate::gang::snapshot::slot::{Attempt, SlotStatus};
 use crate::gang::statechart::event::Event;
@@ -149,15 +148,6 @@ fn failed_replacement<'a>(attempt: &Attempt<'a>) -> Option<(&'a ClaimView, &'a F
         })
     };
     failed().find(|(claim, _)| claim.is_doomed()).or_else(|| failed().next())
-}
-
-/// Until when each replacement that is coming up may take.
-pub(super) fn replacements_due(attempt: &Attempt<'_>) -> impl Iterator<Item = Timestamp> {
-    let coming = attempt.claims().filter(|claim| claim.generation > 0);
-    coming.filter_map(|claim| match claim.health {
-        Health::Coming { until, .. } => until,
-        Health::Ready { .. } | Health::Failed(_) => None,
-    })
 }
 
 /// Whether a gang that may run has lost a node that is not replaced yet.

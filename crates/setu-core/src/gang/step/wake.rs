@@ -1,10 +1,11 @@
 //! When to reconcile a gang even if nothing else changes, because time alone may cause its next event.
 
 use super::option_retry;
-use super::replacement::{next_replacement, replacements_due};
+use super::replacement::next_replacement;
 use super::ungated_pods;
 use crate::api::{NodeClaim, Workload};
 use crate::gang::snapshot::Snapshot;
+use crate::gang::snapshot::claims::ClaimView;
 use crate::gang::snapshot::health::Health;
 use crate::gang::snapshot::loss::Loss;
 use crate::gang::snapshot::slot::Attempt;
@@ -16,10 +17,11 @@ use jiff::Timestamp;
 /// When time alone may cause the next event.
 pub fn wake_at(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Timestamp> {
     let attempt = &Attempt::of(journal, snapshot);
-    let claims = attempt.claims().filter_map(|c| match &c.health {
+    let due = |claim: &ClaimView| match &claim.health {
         Health::Coming { until, .. } => *until,
         Health::Ready { .. } | Health::Failed(_) => None,
-    });
+    };
+    let claims = attempt.claims().filter_map(due);
     let losses = snapshot.losses.values().filter_map(|l| match l {
         Loss::Unclear(until) => Some(*until),
         Loss::Failed(_) | Loss::Superseded(_) => None,
@@ -47,8 +49,8 @@ pub fn wake_at(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Timestamp> 
         }
         State::Approved { .. } => {
             let ends = attempt.admit_ends().into_iter().chain(attempt.hold_ends());
-            let ends =
-                ends.chain(claims.filter(|_| attempt.awaits_admission())).chain(replacements_due(attempt));
+            let awaited = attempt.claims().filter(|c| attempt.awaits_admission() || c.generation > 0);
+            let ends = ends.chain(awaited.filter_map(due));
             let next = next_replacement(attempt).into_iter().chain(attempt.restarted_by());
             let next = next.chain(create_again(journal, snapshot));
             ends.chain(next).filter(|t| *t > snapshot.now).chain(losses).min()
