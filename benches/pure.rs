@@ -18,6 +18,7 @@ use setu::gang::{
 };
 use setu::plan::Outcome;
 use setu::plan::packing::{Batch, NodeKind, pack};
+use setu::plan::pod_set_labels::PodSetLabels;
 use setu::policy::Policy;
 use std::hint::black_box;
 use world::World;
@@ -32,6 +33,7 @@ fn life() -> Vec<Event> {
         slots: 8,
         plan: "0123456789abcdef".into(),
         pinning: setu::api::parameters::Pinning::Selector,
+        pod_sets: PodSetLabels::default(),
         option: OptionPosition { tier: index, index, count: 2 },
     };
     let admission = AdmissionId("1-0-a".into());

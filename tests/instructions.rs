@@ -16,6 +16,7 @@ use setu::gang::{
     Reservation, Rules, Snapshot, State, Step, WaitsFor, decide, step,
 };
 use setu::plan::Outcome;
+use setu::plan::pod_set_labels::PodSetLabels;
 use setu::policy::Policy;
 use world::World;
 
@@ -35,6 +36,7 @@ fn planned(index: u32) -> Event {
         slots: NODES,
         plan: "0123456789abcdef".into(),
         pinning: Pinning::Selector,
+        pod_sets: PodSetLabels::default(),
         option: OptionPosition { tier: index, index, count: 2 },
     }
 }

@@ -18,6 +18,7 @@ use crate::gang::identity::{gang_label, gang_of};
 use crate::gang::release::custody::{
     Disposition, OrphanReason, OwnerStatus, disposition_without_request, orphan_reason,
 };
+use crate::gang::workload::elastic_job::is_in_use;
 use crate::gang::workload::request::owner_of;
 use crate::names;
 use crate::planted::planted;
@@ -284,8 +285,8 @@ fn shares_its_pin(claim: &NodeClaim) -> bool {
     claim.label(names::GANG) != gang_of(claim)
 }
 
-/// Whether a slice of the same elastic Job is not over yet. Many claims are orphaned at once, so claims of one namespace
-/// share a read.
+/// Whether the same elastic Job runs or is about to: a slice of it has quota, or its pods are not stopped yet. Many claims are orphaned
+/// at once, so claims of one namespace share a read.
 async fn slice_lives(context: &Context, namespace: &str, claim: &NodeClaim) -> Result<bool, Error> {
     let read = async {
         let api: Api<Decoded<Workload>> = Api::namespaced(context.client.clone(), namespace);
@@ -295,7 +296,7 @@ async fn slice_lives(context: &Context, namespace: &str, claim: &NodeClaim) -> R
     };
     let all = context.slices.read(namespace.to_owned(), read).await?;
     let (label, check) = (claim.label(names::GANG), claim.annotation(names::CHECK));
-    Ok(all.iter().any(|workload| !workload.is("Finished") && gang_label(workload, check) == label))
+    Ok(all.iter().any(|workload| is_in_use(workload) && gang_label(workload, check) == label))
 }
 
 #[cfg(test)]

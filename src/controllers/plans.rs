@@ -3,7 +3,7 @@
 use super::context::Context;
 use super::grounds::Grounds;
 use super::inflight;
-use crate::api::parameters::Pinning;
+use super::summary::BY_WORKLOAD;
 use crate::api::pod::ResourceList;
 use crate::api::workload::PodSetUpdate;
 use crate::api::{AdmissionCheck, ClusterQueue, Cohort, LocalQueue, NodeClaim, NodePool, Workload};
@@ -11,6 +11,7 @@ use crate::effects::events::Moment;
 use crate::gang::ledger::Ledger;
 use crate::gang::ledger::basis::Basis;
 use crate::gang::report::notice::Notice;
+use crate::gang::statechart::journal::Memory;
 use crate::plan::catalogue;
 use crate::plan::gates::inflight::InflightNodes;
 use crate::plan::offering::Offering;
@@ -210,7 +211,7 @@ fn warn_if_outdated(pools: &[Arc<NodePool>], now: Timestamp) {
 pub fn updates(
     context: &Context,
     request: &PlanRequest<'_>,
-    pinning: Pinning,
+    memory: &Memory,
 ) -> Result<Vec<PodSetUpdate>, Obstacle> {
     let name = request.workload.admission().map_or("", |a| a.cluster_queue.as_str());
     let queue = context.stores.plan.cluster_queues.get(&ObjectRef::new(name)).ok_or_else(|| {
@@ -222,7 +223,7 @@ pub fn updates(
         let what = format!("ClusterQueue {name} has check {} provide for no pod set any more", request.check);
         return Err(Obstacle::new(ObstacleReason::QueueUnknown, what));
     }
-    let updates = plan::pod_set_updates(&pod_sets, request.gang, pinning);
+    let updates = plan::pod_set_updates(&pod_sets, request.gang, memory.pinning, &memory.pod_sets);
     plan::merge::check(&context.stores.plan.flavors.state(), request, &updates)?;
     Ok(updates)
 }
@@ -259,12 +260,13 @@ pub fn tolerated(context: &Context, request: &PlanRequest<'_>, taints: Vec<Taint
     plan::taints::tolerated(&cluster, request, taints)
 }
 
-/// Earlier slices that were admitted. Their nodes stay until the Job ends.
+/// Earlier slices that were admitted and have nodes.
 fn predecessors(context: &Context, workload: &Workload) -> Vec<Arc<Workload>> {
     let namespace = workload.namespace().unwrap_or_default();
-    plan::demand::predecessors(workload, |name| {
-        context.stores.workloads.get(&ObjectRef::new(name).within(&namespace))
-    })
+    let find = |name: &str| context.stores.workloads.get(&ObjectRef::new(name).within(&namespace));
+    let claims = &context.stores.claims;
+    let has_nodes = |uid: &str| claims.entries_of(BY_WORKLOAD, uid).iter().any(|claim| !claim.is_deleting());
+    plan::demand::predecessors(workload, find, has_nodes)
 }
 
 /// Value of the shared label on the nodes of earlier slices.

@@ -125,8 +125,15 @@ async fn hand_back(client: &Client, claim: &NodeClaim) -> Result<(), Error> {
 /// Metadata that removes everything of ours from an object of this UID.
 fn unmarked(uid: Option<&str>) -> Map<String, Value> {
     // Earlier versions wrote slot and generation as labels.
-    let labels =
-        [names::MANAGED_BY, names::GANG, names::WORKLOAD_UID, names::ATTEMPT, names::SLOT, names::GENERATION];
+    let labels = [
+        names::MANAGED_BY,
+        names::GANG,
+        names::POD_SETS,
+        names::WORKLOAD_UID,
+        names::ATTEMPT,
+        names::SLOT,
+        names::GENERATION,
+    ];
     let annotations = [
         names::DO_NOT_DISRUPT,
         names::DO_NOT_REPAIR,
@@ -267,7 +274,7 @@ mod tests {
         assert_eq!(patch["metadata"]["annotations"].get(names::DO_NOT_REPAIR), Some(&Value::Null));
         assert_eq!(patch["metadata"]["labels"][names::GENERATION], Value::Null);
         assert_eq!(patch["metadata"]["annotations"][names::GENERATION], Value::Null);
-        assert_eq!(patch["metadata"]["labels"].as_object().unwrap().len(), 6);
+        assert_eq!(patch["metadata"]["labels"].as_object().unwrap().len(), 7);
         assert_eq!(patch["metadata"]["annotations"].as_object().unwrap().len(), 11);
         let untainted = node_without_ours(&Node::default());
         assert_eq!(untainted.get("spec"), None);

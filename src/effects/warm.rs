@@ -24,7 +24,7 @@ use serde_json::{Map, Value, json};
 const PARALLEL: usize = 32;
 
 /// Labels that name a claim's gang.
-const OWNERSHIP: [&str; 3] = [names::GANG, names::WORKLOAD_UID, names::ATTEMPT];
+const OWNERSHIP: [&str; 4] = [names::GANG, names::POD_SETS, names::WORKLOAD_UID, names::ATTEMPT];
 /// Annotations that name its place there. Earlier versions wrote them as labels, which are removed.
 const PLACE: [&str; 2] = [names::SLOT, names::GENERATION];
 
@@ -245,8 +245,8 @@ mod tests {
         assert_eq!(
             patch["metadata"]["labels"],
             json!({
-                names::GANG: "new", names::WORKLOAD_UID: "uid", names::ATTEMPT: "1", names::SLOT: null,
-                names::GENERATION: null,
+                names::GANG: "new", names::POD_SETS: null, names::WORKLOAD_UID: "uid", names::ATTEMPT: "1",
+                names::SLOT: null, names::GENERATION: null,
             })
         );
         let untainted = NodeClaim { spec: crate::api::node_claim::NodeClaimSpec::default(), ..claim };

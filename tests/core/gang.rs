@@ -7,6 +7,7 @@ use setu::gang::{
     AdmissionId, AdmissionPhase, Effect, Ending, Event, Failure, FailureClass, Journal, Nodes,
     OptionPosition, Rules, State, StateName, Then, decide, statechart::diagram,
 };
+use setu::plan::pod_set_labels::PodSetLabels;
 use setu::plan::{Obstacle, ObstacleReason};
 use setu::policy::Policy;
 use setu::policy::terms::Terms;
@@ -42,6 +43,7 @@ fn event() -> impl Strategy<Value = Event> {
             slots,
             plan: "p".into(),
             pinning: Pinning::Selector,
+            pod_sets: PodSetLabels::default(),
             option: OptionPosition { tier: option_index, index: option_index, count: 3 },
         }),
         Just(Event::NothingNeeded),
@@ -130,6 +132,7 @@ fn failed(journal: &Journal, step: i64, policy: &Policy) -> Journal {
             slots: 2,
             plan: "p".into(),
             pinning: Pinning::Selector,
+            pod_sets: PodSetLabels::default(),
             option: OptionPosition::default(),
         },
         Event::Failed(failure),
@@ -204,6 +207,7 @@ fn a_change_of_tier_is_one_rollback_that_keeps_the_quota_and_costs_no_try() {
         slots: 4,
         plan: "p".into(),
         pinning: Pinning::Selector,
+        pod_sets: PodSetLabels::default(),
         option: OptionPosition { tier: option_index, index: option_index, count: 2 },
     };
     let mut take = |events: &[Event]| {
@@ -253,7 +257,13 @@ fn a_refusal_for_something_that_may_still_appear_costs_no_yield_and_rejects_no_g
     assert_eq!(counts(&refused(&once, missing)), (StateName::Yielded, 1, 3));
     assert_eq!(counts(&refused(&once, too_many)), (StateName::Rejected, 1, 2));
     let option = OptionPosition::default();
-    let planned = Event::Planned { slots: 2, plan: "p".into(), pinning: Pinning::Selector, option };
+    let planned = Event::Planned {
+        slots: 2,
+        plan: "p".into(),
+        pinning: Pinning::Selector,
+        pod_sets: PodSetLabels::default(),
+        option,
+    };
     let validating = Journal { state: State::Validating, ..once };
     assert_eq!(counts(&decide(&validating, &planned, &rules).journal), (StateName::Provisioning, 1, 0));
 }
@@ -270,6 +280,7 @@ fn the_deadline_and_terms_of_an_attempt_last_as_long_as_the_attempt() {
         slots: 1,
         plan: "p".into(),
         pinning: Pinning::Selector,
+        pod_sets: PodSetLabels::default(),
         option: OptionPosition::default(),
     };
     let started = Journal::new("uid", AdmissionId("1-0-a".into()), at(0), None);

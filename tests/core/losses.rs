@@ -15,6 +15,7 @@ use setu::gang::{
     Health, Journal, Nodes, Observation, OptionPosition, Reservation, Rules, Snapshot, State, StateName,
     Then, WaitsFor, decide, observe, wake_at,
 };
+use setu::plan::pod_set_labels::PodSetLabels;
 use setu::plan::{Obstacle, ObstacleReason, Outcome, Plan};
 use setu::policy::Policy;
 use std::collections::BTreeMap;
@@ -735,7 +736,13 @@ fn a_missing_journal_is_rebuilt_from_claims_including_replacements_and_lost_slot
     seen.journal.seq = 0;
     seen.claims = vec![going(0, 0), ready(1, 0), ready(2, 3)];
     let found = seen.with(|snapshot| observe(&seen.journal, &Snapshot { is_substitute: true, ..*snapshot }));
-    let expected = Event::Found { attempt: 1, generation: 3, slots: 3, phase: AdmissionPhase::Admitted };
+    let expected = Event::Found {
+        attempt: 1,
+        generation: 3,
+        slots: 3,
+        pod_sets: PodSetLabels::default(),
+        phase: AdmissionPhase::Admitted,
+    };
     assert_eq!(found, Observation::Events(vec![expected]));
 }
 

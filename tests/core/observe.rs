@@ -15,6 +15,7 @@ use setu::gang::{
     WaitsFor, decide, observe, step, wake_at,
 };
 use setu::plan::gates::Gate;
+use setu::plan::pod_set_labels::PodSetLabels;
 use setu::plan::{Obstacle, ObstacleReason, Outcome};
 use setu::policy::Policy;
 use std::collections::BTreeMap;
@@ -491,7 +492,8 @@ fn the_claims_of_an_admitted_gang_override_an_older_journal() {
     };
     let attempt = ready(0).attempt;
     for phase in [AdmissionPhase::Admitted, AdmissionPhase::AdmittedPods] {
-        let found = Event::Found { attempt, generation: 0, slots: 2, phase };
+        let found =
+            Event::Found { attempt, generation: 0, slots: 2, pod_sets: PodSetLabels::default(), phase };
         assert_eq!(seen(attempt, 0, phase), Some(found.clone()));
         assert_eq!(seen(attempt - 1, 2, phase), Some(found), "an old journal was put back");
         assert_eq!(seen(attempt, 2, phase), None);

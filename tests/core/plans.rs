@@ -20,6 +20,7 @@ pub fn plan(slots: u32) -> Plan {
         shape: None,
         most: Arc::default(),
         domain_keys: Arc::default(),
+        pod_sets: None,
     };
     Plan {
         slots: (0..slots).map(slot).collect(),

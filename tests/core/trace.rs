@@ -9,6 +9,7 @@ use setu::gang::trace::{AttributeValue, Claims, CutOff, SpanStatus, Subject, Tra
 use setu::gang::{
     AdmissionId, AdmissionPhase, Ending, Event, Failure, FailureClass, Journal, Rules, TraceContext, decide,
 };
+use setu::plan::pod_set_labels::PodSetLabels;
 use setu::policy::Policy;
 use std::collections::BTreeSet;
 
@@ -25,6 +26,7 @@ fn planned() -> Event {
         slots: 2,
         plan: "p".into(),
         pinning: Pinning::Selector,
+        pod_sets: PodSetLabels::default(),
         option: setu::gang::OptionPosition::default(),
     }
 }
@@ -269,6 +271,7 @@ fn a_tier_change_is_an_event_of_the_state_that_chose_it() {
         slots: 2,
         plan: "p".into(),
         pinning: Pinning::Selector,
+        pod_sets: PodSetLabels::default(),
         option: option(tier),
     };
     let events = [planned(0), shortage(), Event::ClaimsGone, Event::WaitOver, planned(1), Event::ClaimsExist];
@@ -381,6 +384,7 @@ fn a_state_reported_again_is_unchanged_whatever_happened_since() {
         slots: 5,
         plan: "q".into(),
         pinning: Pinning::Selector,
+        pod_sets: PodSetLabels::default(),
         option: setu::gang::OptionPosition::default(),
     };
     let (later, _) = live(journal, &[Event::WaitOver, larger, Event::ClaimsExist], &[]);

@@ -9,6 +9,7 @@ use setu::gang::{
     AdmissionId, AdmissionPhase, ClaimView, Event, Failure, FailureClass, Freshness, Health, Journal, Nodes,
     Observation, Reservation, Rules, Snapshot, State, StateName, decide, observe,
 };
+use setu::plan::pod_set_labels::PodSetLabels;
 use setu::policy::Policy;
 
 fn policy(yaml: &str) -> Policy {
@@ -140,6 +141,7 @@ fn retries(policy: &Policy, jitter: f64, class: FailureClass) -> (Vec<i64>, Stat
                 slots: 1,
                 plan: "p".into(),
                 pinning: Pinning::Selector,
+                pod_sets: PodSetLabels::default(),
                 option: setu::gang::OptionPosition::default(),
             },
             now,
@@ -268,6 +270,7 @@ fn the_policy_limits_how_long_an_attempt_takes() {
             slots: 1,
             plan: "p".into(),
             pinning: Pinning::Selector,
+            pod_sets: PodSetLabels::default(),
             option: setu::gang::OptionPosition::default(),
         };
         let begun = decide(&journal(State::Validating, 0), &planned, &Rules::new(p, at(0), 0.0)).journal;

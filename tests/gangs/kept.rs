@@ -451,6 +451,30 @@ async fn a_lost_node_of_a_replaced_slice_is_replaced_while_the_job_needs_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_evicted_job_gives_up_the_nodes_of_all_its_slices_and_gets_as_many_when_it_runs_again() {
+    let stage = Stage::new(Options::default(), "{}");
+    let job = stage.job("elastic", &json!({}));
+    stage.admin.create(&kinds::WORKLOAD, slice(&job, "first", 2, None)).unwrap();
+    stage.until("the first slice is admitted", 120, |s| s.is("first", "Admitted")).await;
+    stage.admin.create(&kinds::WORKLOAD, slice(&job, "second", 5, Some("first"))).unwrap();
+    stage.until("the second slice has its quota", 60, |s| s.is("second", "QuotaReserved")).await;
+    stage.finish("first", "WorkloadSliceReplaced");
+    stage.until("the second slice is admitted", 120, |s| s.is("second", "Admitted")).await;
+    assert_eq!((stage.claims_of("first").len(), stage.claims_of("second").len()), (2, 3));
+    let active = |active: bool| {
+        let patch = json!({"spec": {"active": active}});
+        stage.admin.merge(&kinds::WORKLOAD, ID, "second", &patch).unwrap();
+    };
+    active(false);
+    stage.until("no node is left", 300, |s| s.claims().is_empty()).await;
+    active(true);
+    stage.until("it runs again", 300, |s| s.is("second", "Admitted")).await;
+    assert_eq!((stage.claims_of("first").len(), stage.claims_of("second").len()), (0, 5));
+    tokio::time::sleep(Duration::from_mins(20)).await;
+    assert_eq!(stage.claims().len(), 5, "no node is replaced for the first slice");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_job_that_shrank_and_grows_again_uses_the_nodes_it_kept() {
     let stage = Stage::new(Options::default(), "{}");
     let job = stage.job("elastic", &json!({}));

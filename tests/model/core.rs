@@ -70,6 +70,7 @@ static PLAN: LazyLock<Plan> = LazyLock::new(|| {
         shape: None,
         most: Arc::default(),
         domain_keys: Arc::default(),
+        pod_sets: None,
     };
     Plan {
         slots: (0..SLOTS).map(slot).collect(),

@@ -54,6 +54,8 @@ pub const POD_GROUP_FAST: &str = "kueue.x-k8s.io/pod-group-fast-admission";
 pub const POD_ROLE: &str = "kueue.x-k8s.io/role-hash";
 /// KubeRay: annotation of a RayCluster or RayJob. With `"true"`, Redis keeps the state of the head.
 pub const RAY_FAULT_TOLERANCE: &str = "ray.io/ft-enabled";
+/// Kueue: annotation of the pods of pod sets that are placed together, with a name that they share.
+pub const POD_SET_GROUP: &str = "kueue.x-k8s.io/podset-group-name";
 /// Kueue: `spec.controllerName` of the checks that send a Workload's pods to another cluster.
 pub const MULTIKUEUE: &str = "kueue.x-k8s.io/multikueue";
 /// Kueue: annotation of every Workload that it creates for a Job which may grow and shrink while it runs.
@@ -89,6 +91,9 @@ pub const JOB_OVERRIDE_PREFIX: &str = "provreq.kueue.x-k8s.io/setu-";
 
 /// Label on NodeClaim and Node: the gang's id. Also the key of the node selector and of the taint.
 pub const GANG: &str = "setu.kueue.x-k8s.io/gang";
+/// Label on NodeClaim and Node: names of the pod sets that the node was planned for, joined by dots. Only where the nodes of a
+/// gang's pod sets differ; then it is a key of their pods' node selector too.
+pub const POD_SETS: &str = "setu.kueue.x-k8s.io/pod-sets";
 /// Label on NodeClaim and Node: UID of the Workload that the claim was created for.
 pub const WORKLOAD_UID: &str = "setu.kueue.x-k8s.io/workload-uid";
 /// Label on NodeClaim and Node: number of the attempt that the claim belongs to.

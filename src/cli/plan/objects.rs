@@ -224,10 +224,14 @@ impl Objects {
         inflight
     }
 
-    /// Earlier slices of the same elastic Job.
+    /// Earlier slices of the same elastic Job that have nodes.
     pub fn predecessors(&self, workload: &Workload) -> Vec<Arc<Workload>> {
         let named = |name: &str| self.workloads.iter().find(|w| w.metadata.name.as_deref() == Some(name));
-        demand::predecessors(workload, |name| named(name).cloned())
+        let has_nodes = |uid: &str| {
+            let stays = |claim: &&Arc<NodeClaim>| claim.metadata.deletion_timestamp.is_none();
+            self.node_claims.iter().filter(stays).any(|claim| claim.label(names::WORKLOAD_UID) == uid)
+        };
+        demand::predecessors(workload, |name| named(name).cloned(), has_nodes)
     }
 
     /// Value of the shared label on the nodes of those slices.
@@ -351,7 +355,12 @@ mod tests {
     fn a_job_is_found_by_its_own_name_and_of_its_slices_the_newest_after_those_before_it() {
         let second = workload("job-train-2", "train", "2026-01-01T00:01:00Z", Some("job-train-1"));
         let first = workload("job-train-1", "train", "2026-01-01T00:00:00Z", None);
-        let objects = Objects { workloads: vec![second, first], ..Objects::default() };
+        let claim = serde_json::from_value(json!({
+            "metadata": {"name": "c", "labels": {(names::WORKLOAD_UID): "job-train-1"}},
+            "spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}},
+        }));
+        let node_claims = vec![Arc::new(claim.unwrap())];
+        let objects = Objects { workloads: vec![second, first], node_claims, ..Objects::default() };
         let named = |name: &str| meant(&objects.workloads, name, "ns");
         let found = named("train").unwrap();
         assert_eq!(found.metadata.name.as_deref(), Some("job-train-2"));
@@ -360,6 +369,8 @@ mod tests {
             before.iter().map(|w| w.metadata.name.as_deref()).collect::<Vec<_>>(),
             [Some("job-train-1")]
         );
+        let without_nodes = Objects { workloads: objects.workloads.clone(), ..Objects::default() };
+        assert!(without_nodes.predecessors(&found).is_empty());
         assert_eq!(named("job-train-1").unwrap().metadata.name.as_deref(), Some("job-train-1"));
         let Err(CliError::Invalid(why)) = named("trian") else { panic!("it is not there") };
         assert_eq!(

@@ -123,8 +123,8 @@ impl Gang<'_> {
         if !self.journal().state.holds_nodes() {
             return Ok(Vec::new());
         }
-        let pinning = self.journal().memory.pinning;
-        let updates = plans::updates(self.scope.context, &self.request(workload), pinning)?;
+        let memory = &self.journal().memory;
+        let updates = plans::updates(self.scope.context, &self.request(workload), memory)?;
         // The pods of a request get what its ProvisioningRequestConfig says.
         Ok(if self.scope.owner.is_some() { Vec::new() } else { updates })
     }

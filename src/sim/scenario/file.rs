@@ -79,6 +79,10 @@ fn queue() -> String {
     "queue".to_owned()
 }
 
+fn one_core() -> String {
+    "1".to_owned()
+}
+
 fn plenty() -> u32 {
     100
 }
@@ -249,6 +253,9 @@ pub struct PodRole {
     pub name: String,
     /// Their number.
     pub pods: u32,
+    /// CPU per pod.
+    #[serde(default = "one_core")]
+    pub cpu: String,
     /// GPUs per pod.
     #[serde(default)]
     pub gpus: u32,

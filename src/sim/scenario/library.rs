@@ -73,6 +73,7 @@ const FILES: &[(&str, &str)] = &files![
     "parameters-late",
     "placement",
     "pod-group",
+    "pod-sets-apart",
     "pods-unbound",
     "preferred-zone",
     "queue-budget",

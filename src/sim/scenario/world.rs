@@ -249,7 +249,7 @@ impl<T: Theatre> ScenarioWorld<T> {
                     "metadata": {"annotations": annotations},
                     "spec": {
                         "restartPolicy": "Never", "nodeSelector": selector, "terminationGracePeriodSeconds": 0,
-                        "containers": [container(job.gpus)],
+                        "containers": [container("1", job.gpus)],
                     },
                 },
             },
@@ -272,7 +272,7 @@ impl<T: Theatre> ScenarioWorld<T> {
                             "kueue.x-k8s.io/queue-name": "queue", "kueue.x-k8s.io/pod-group-name": group.name,
                         },
                     },
-                    "spec": {"terminationGracePeriodSeconds": 0, "restartPolicy": "Never", "containers": [container(role.gpus)]},
+                    "spec": {"terminationGracePeriodSeconds": 0, "restartPolicy": "Never", "containers": [container(&role.cpu, role.gpus)]},
                 }))
                 .await?;
             }
@@ -356,8 +356,8 @@ fn run_for(time: Option<Span>) -> Value {
     time.map_or_else(|| json!({}), |time| json!({RUN_FOR: time.to_string()}))
 }
 
-fn container(gpus: u32) -> Value {
-    let mut requests = json!({"cpu": "1", "memory": "1Gi"});
+fn container(cpu: &str, gpus: u32) -> Value {
+    let mut requests = json!({"cpu": cpu, "memory": "1Gi"});
     let mut limits = json!({});
     if gpus > 0 {
         set(&mut requests, &["nvidia.com/gpu"], json!(gpus.to_string()));

@@ -40,8 +40,8 @@ impl FrontEnd {
         }
     }
 
-    /// Whether Kueue adds tolerations to its pods when it admits them.
-    pub const fn gets_tolerations(self) -> bool {
+    /// Whether Kueue adds the check's `podSetUpdates` to its pods when it admits them.
+    pub const fn gets_pod_set_updates(self) -> bool {
         match self {
             Self::Workload => true,
             Self::ProvisioningRequest | Self::StandaloneRequest => false,

@@ -316,7 +316,8 @@ impl Workload {
         })
     }
 
-    fn is_elastic(&self) -> bool {
+    /// Whether it is a slice of a Job that may grow and shrink while it runs.
+    pub fn is_elastic(&self) -> bool {
         let annotation = self.metadata.annotations.as_ref().and_then(|a| a.get(names::ELASTIC_JOB));
         annotation.is_some_and(|value| value == "true")
     }

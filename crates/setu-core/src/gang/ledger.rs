@@ -392,6 +392,7 @@ mod tests {
             shape: None,
             most: Arc::default(),
             domain_keys: Arc::default(),
+            pod_sets: None,
         };
         Plan {
             slots: vec![slot],

@@ -224,18 +224,23 @@ fn pods(workload: &Workload, pod_set: &PodSet) -> u32 {
     u32::try_from(granted.min(pod_set.count.saturating_sub(done))).unwrap_or(0)
 }
 
-/// The slices before this one that were admitted, and whose nodes stay until the Job ends. Workloads of its namespace are
-/// found by name.
-pub fn predecessors(workload: &Workload, find: impl Fn(&str) -> Option<Arc<Workload>>) -> Vec<Arc<Workload>> {
+/// The slices before this one that were admitted and have nodes, which stay while the Job runs. Workloads of its namespace are found
+/// by name. `has_nodes` says whether a Workload with this UID has NodeClaims.
+pub fn predecessors(
+    workload: &Workload,
+    find: impl Fn(&str) -> Option<Arc<Workload>>,
+    has_nodes: impl Fn(&str) -> bool,
+) -> Vec<Arc<Workload>> {
     let before = |slice: &Workload| {
         find(slice.replaces()?).filter(|found| found.elastic_job() == workload.elastic_job())
     };
     let slices = std::iter::successors(before(workload), |slice| before(slice));
-    slices.take(SLICES).filter(|slice| slice.is("Admitted")).collect()
+    let has_nodes = |slice: &Arc<Workload>| slice.metadata.uid.as_deref().is_some_and(&has_nodes);
+    slices.take(SLICES).filter(|slice| slice.is("Admitted") && has_nodes(slice)).collect()
 }
 
 /// Pods of a pod set that earlier slices have nodes for. Each slice got nodes only for pods that it had more than the slices before
-/// it, and keeps them until the Job ends.
+/// it, and keeps them while the Job runs.
 fn placed(cluster: &Cluster<'_>, pod_set: &str) -> u32 {
     let of = |slice: &Arc<Workload>| {
         let same = slice.spec.pod_sets.iter().find(|p| p.name == pod_set)?;

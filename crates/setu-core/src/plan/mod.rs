@@ -30,6 +30,7 @@ pub mod offering;
 pub mod outcome;
 pub mod packing;
 pub mod passed_over;
+pub mod pod_set_labels;
 pub mod policy_warnings;
 pub mod pool_claims;
 pub mod pools;
@@ -61,6 +62,7 @@ pub use kinds::PlanObjects;
 pub use obstacle::{Obstacle, ObstacleReason, PlanChange};
 pub use outcome::{Most, Outcome, Plan, PodShare, Slot};
 use passed_over::PassedOver;
+use pod_set_labels::PodSetLabels;
 pub use reserved::PoolReservation;
 use std::sync::Arc;
 use tiers::ProvisioningOption;
@@ -68,7 +70,12 @@ use topology::Topology;
 use tried::TriedOptions;
 
 /// What Kueue is to add to the pods, so that they find their nodes and nobody else does.
-pub fn pod_set_updates(pod_sets: &[String], gang: &str, pinning: Pinning) -> Vec<PodSetUpdate> {
+pub fn pod_set_updates(
+    pod_sets: &[String],
+    gang: &str,
+    pinning: Pinning,
+    labels: &PodSetLabels,
+) -> Vec<PodSetUpdate> {
     if pinning == Pinning::None || planted!(SelectorMissing) {
         return Vec::new();
     }
@@ -82,11 +89,16 @@ pub fn pod_set_updates(pod_sets: &[String], gang: &str, pinning: Pinning) -> Vec
     // Nodes that were taken over without a journal may have the taint or not.
     let may_be_tainted = matches!(pinning, Pinning::SelectorAndTaint | Pinning::Auto);
     let tolerations = if may_be_tainted { vec![toleration] } else { Vec::new() };
+    let node_selector = |pod_set: &str| {
+        let own = labels.of_pod_set(pod_set).map(|value| (names::POD_SETS, value));
+        let all = [(names::GANG, gang)].into_iter().chain(own);
+        all.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+    };
     pod_sets
         .iter()
         .map(|name| PodSetUpdate {
             name: name.clone(),
-            node_selector: [(names::GANG.to_owned(), gang.to_owned())].into(),
+            node_selector: node_selector(name),
             tolerations: tolerations.clone(),
             ..PodSetUpdate::default()
         })
@@ -254,7 +266,9 @@ fn nodes(
     needs.topology.allows_hosts(&plan)?;
     let plan = Plan { tier: option.tier, option_name: option.title(request.policy).into(), ..plan };
     let pinned = demand::pinned(cluster.cluster_queue, request);
-    merge::check(&cluster.objects.flavors, request, &pod_set_updates(&pinned, request.gang, plan.pinning))?;
+    let labels = PodSetLabels::of(&plan.slots);
+    let updates = pod_set_updates(&pinned, request.gang, plan.pinning, &labels);
+    merge::check(&cluster.objects.flavors, request, &updates)?;
     Ok(plan)
 }
 
@@ -319,14 +333,15 @@ mod tests {
         let mut world = two_sets();
         world.queue = Some(queue(&json!([{"name": "prov", "onFlavors": ["gpu"]}])));
         let plan = world.provisioned();
-        let updates = pod_set_updates(&plan.pod_sets(), "g1", plan.pinning);
+        let updates_of = |pinning| pod_set_updates(&plan.pod_sets(), "g1", pinning, &PodSetLabels::default());
+        let updates = updates_of(plan.pinning);
         assert_eq!(updates.len(), 2);
         assert_eq!(updates[0].node_selector, [(names::GANG.to_owned(), "g1".to_owned())].into());
         assert!(taints::tolerates(&updates[0].tolerations, &taints::gang_taint("g1")));
         assert!(!taints::tolerates(&updates[0].tolerations, &taints::gang_taint("g2")));
-        assert!(pod_set_updates(&plan.pod_sets(), "g1", Pinning::Selector)[0].tolerations.is_empty());
-        assert!(pod_set_updates(&plan.pod_sets(), "g1", Pinning::None).is_empty());
-        let taken_over = pod_set_updates(&plan.pod_sets(), "g1", Pinning::Auto);
+        assert!(updates_of(Pinning::Selector)[0].tolerations.is_empty());
+        assert!(updates_of(Pinning::None).is_empty());
+        let taken_over = updates_of(Pinning::Auto);
         assert!(taints::tolerates(&taken_over[0].tolerations, &taints::gang_taint("g1")));
     }
 

@@ -165,6 +165,8 @@ pub struct Slot {
     pub most: Arc<Most>,
     /// Labels by which the policy distinguishes topology domains. Shortages are recorded by them.
     pub domain_keys: Arc<[String]>,
+    /// Value of [`names::POD_SETS`] on its node, if it gets that label.
+    pub pod_sets: Option<Arc<str>>,
 }
 
 /// The most that a node may have, over its known possible types.

@@ -22,7 +22,7 @@ use super::{
     Cluster, Obstacle, ObstacleReason, Plan, PlanRequest, PodShare, Slot, daemons, devices, lifetime,
     resources,
 };
-use crate::api::parameters::{NodeDevices, Pinning};
+use crate::api::parameters::NodeDevices;
 use crate::api::pod::ResourceList;
 use crate::names;
 use crate::words::few;
@@ -58,7 +58,7 @@ pub fn plan(
         (slot.index, slot.domain_keys) = (index, Arc::clone(&domain_keys));
     }
     notes.extend(fit::several_gpus(&slots));
-    notes.extend(crowding::note(&slots, demand, drafts).filter(|_| pinning != Pinning::None));
+    notes.extend(crowding::prevent(&mut slots, request, pinning, demand, drafts));
     notes.dedup();
     Ok(Plan {
         slots,
@@ -342,15 +342,15 @@ impl Site<'_> {
         let template = Arc::new(template);
         let most = Arc::new(self.most(&template.spec.resources.requests, &types));
         let pods: Arc<[PodShare]> = pods.into();
-        let shape = shape.cloned();
         let slot = |_| Slot {
             index: 0,
             pods: Arc::clone(&pods),
             node_pool: self.family.draft.node_pool.clone(),
             template: Arc::clone(&template),
-            shape: shape.clone(),
+            shape: shape.cloned(),
             most: Arc::clone(&most),
             domain_keys: Arc::default(),
+            pod_sets: None,
         };
         slots.extend((0..count).map(slot));
         Ok(())

@@ -5,6 +5,7 @@ use crate::values::{flag, has_ended, is, is_going, list, map, name, text, with_c
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use setu_core::api::quantity::Amount;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -38,8 +39,10 @@ pub fn schedule(user: &User, now: Timestamp) -> Vec<Arc<Value>> {
     for pod in waiting {
         let wanted = requests(pod);
         let fits = |at: &usize| hosts.get(*at).is_some_and(|h| admits(h.node, pod) && h.has_room(&wanted));
-        // The real scheduler spreads pods too.
-        let least = labelled.candidates(pod).filter(fits).min_by_key(|at| hosts.get(*at).map(|h| h.pods));
+        // The real scheduler spreads pods too, and prefers nodes with much room.
+        let load =
+            |at: &usize| hosts.get(*at).map(|host| (host.pods, Reverse(host.free.get("cpu").copied())));
+        let least = labelled.candidates(pod).filter(fits).min_by_key(load);
         if let Some(host) = least.and_then(|at| hosts.get_mut(at)) {
             host.carry(&wanted);
             let bind = json!({"spec": {"nodeName": host.name}});

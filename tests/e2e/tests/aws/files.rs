@@ -69,6 +69,7 @@ pub const PLAYED: &[&str] = &[
     "partial",
     "placement",
     "pod-group",
+    "pod-sets-apart",
     "pods-unbound",
     "prebuilt",
     "queue-budget",

@@ -60,7 +60,8 @@ pub enum Allocatable {
     "message": "warmFor needs release: Warm",
 }]))]
 pub struct Custody {
-    /// How pods find their nodes and other pods are kept off. Label and taint are `setu.kueue.x-k8s.io/gang=ID`; the taint's
+    /// How pods find their nodes and other pods are kept off. Label and taint are `setu.kueue.x-k8s.io/gang=ID`. Where the nodes of
+    /// pod sets differ, the selector also names the pod sets: `setu.kueue.x-k8s.io/pod-sets=NAMES`. The taint's
     /// effect is NoSchedule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pinning: Option<Pinning>,

@@ -30,7 +30,7 @@ pub enum OrphanReason {
     HoldExpired,
     /// Its gang was not admitted, and its AdmissionCheck was deleted.
     CheckGone,
-    /// Every slice of its elastic Job has ended.
+    /// No slice of its elastic Job has quota or pods.
     SlicesOver,
     /// Its gang finished, and nothing handles the gang any more.
     GangOver,
@@ -71,7 +71,7 @@ impl OrphanReason {
 pub struct OwnerStatus<'a> {
     /// The Workload with the UID that it was created for.
     pub workload: Option<&'a Workload>,
-    /// Whether another slice of the same elastic Job is not finished.
+    /// Whether another slice of the same elastic Job has quota or pods.
     pub slice_lives: bool,
     /// Since when its AdmissionCheck is known to be missing; `None` while it exists.
     pub check_missing: Option<Timestamp>,

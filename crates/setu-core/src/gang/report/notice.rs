@@ -206,6 +206,7 @@ mod tests {
     use crate::gang::statechart::reservation::{AdmissionId, Ending, Reservation};
     use crate::gang::{ClaimView, Health, Rules, decide};
     use crate::plan::cost::Unpriced;
+    use crate::plan::pod_set_labels::PodSetLabels;
     use crate::policy::Policy;
     use jiff::Timestamp;
     use std::collections::BTreeMap;
@@ -231,6 +232,7 @@ mod tests {
             slots: 2,
             plan: "p".into(),
             pinning: crate::api::parameters::Pinning::Selector,
+            pod_sets: PodSetLabels::default(),
             option: crate::gang::OptionPosition::default(),
         };
         let failed = Event::Failed(Failure::new(FailureClass::InsufficientCapacity, "none"));
@@ -263,6 +265,7 @@ mod tests {
             slots: 2,
             plan: "p".into(),
             pinning: crate::api::parameters::Pinning::Selector,
+            pod_sets: PodSetLabels::default(),
             option: crate::gang::OptionPosition::default(),
         };
         let mut journal = Journal::new("uid", AdmissionId("1-0-a".into()), now, None);
@@ -311,6 +314,7 @@ mod tests {
             slots: 2,
             plan: "p".into(),
             pinning: crate::api::parameters::Pinning::Selector,
+            pod_sets: PodSetLabels::default(),
             option: crate::gang::OptionPosition { tier: 0, index: 0, count: 2 },
         };
         let failed = |class| Event::Failed(Failure::new(class, "none"));

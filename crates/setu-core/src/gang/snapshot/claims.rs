@@ -24,6 +24,8 @@ pub struct ClaimView {
     pub attempt: u32,
     /// Slot it fills.
     pub slot: u32,
+    /// The pod sets that its node was planned for, as its label says; empty if it has none.
+    pub pod_sets: String,
     /// Its generation; 0 for the start of the attempt.
     pub generation: u32,
     /// Whether it has a deletion timestamp.
@@ -54,6 +56,7 @@ impl ClaimView {
             uid: name.to_owned(),
             attempt,
             slot,
+            pod_sets: String::new(),
             generation: 0,
             deleting: false,
             held_until: None,
@@ -80,6 +83,7 @@ impl ClaimView {
             uid: claim.metadata.uid.clone().unwrap_or_default(),
             attempt: claim.label(names::ATTEMPT).parse().unwrap_or_default(),
             slot: claim.slot().unwrap_or(u32::MAX),
+            pod_sets: claim.label(names::POD_SETS).to_owned(),
             generation: claim.generation(),
             deleting: claim.metadata.deletion_timestamp.is_some(),
             held_until: claim.annotation(names::HOLD_UNTIL).parse().ok(),

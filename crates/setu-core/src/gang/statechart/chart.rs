@@ -109,16 +109,16 @@ impl blocking::Superstate<GangChart> for Superstate {
 
 fn validating(context: &mut StepContext, event: &Event) -> Outcome<State> {
     match event {
-        Event::Planned { slots, plan, pinning, option } => {
-            context.begin_attempt(*slots, plan, *pinning, *option);
+        Event::Planned { slots, plan, pinning, pod_sets, option } => {
+            context.begin_attempt(*slots, plan, (*pinning, pod_sets), *option);
             Transition(State::Provisioning)
         }
         Event::NothingNeeded | Event::AlreadyRunning => {
             context.memory.slots = 0;
             Transition(State::Approved { nodes: Nodes::Unneeded })
         }
-        Event::Found { attempt, generation, slots, phase } => {
-            context.adopt(*attempt, *generation, *slots);
+        Event::Found { attempt, generation, slots, pod_sets, phase } => {
+            context.adopt(*attempt, *generation, *slots, pod_sets);
             match phase {
                 AdmissionPhase::Reserved => Transition(State::Provisioning),
                 AdmissionPhase::Admitted | AdmissionPhase::Running | AdmissionPhase::AdmittedPods => {
@@ -222,8 +222,8 @@ fn approved(nodes: &mut Nodes, context: &mut StepContext, event: &Event) -> Outc
             let then = context.fail_attempt(failure);
             Transition(State::RollingBack { then })
         }
-        Event::Found { attempt, generation, slots, .. } => {
-            context.adopt(*attempt, *generation, *slots);
+        Event::Found { attempt, generation, slots, pod_sets, .. } => {
+            context.adopt(*attempt, *generation, *slots, pod_sets);
             *nodes = Nodes::of(*slots);
             Handled
         }

@@ -14,6 +14,7 @@ use super::rules::{Eviction, Rules};
 use super::state::{Nodes, State, StateName, Then};
 use super::step_context::StepContext;
 use crate::api::parameters::{OnExhausted, OnNodeLost, Pinning};
+use crate::plan::pod_set_labels::PodSetLabels;
 use crate::policy::Policy;
 use crate::policy::terms::Terms;
 use jiff::{SignedDuration, Timestamp};
@@ -83,6 +84,7 @@ fn events() -> Vec<Event> {
             slots: 2,
             plan: "plan".into(),
             pinning: Pinning::Selector,
+            pod_sets: PodSetLabels::default(),
             option: OptionPosition::default(),
         },
         Event::NothingNeeded,
@@ -98,7 +100,13 @@ fn events() -> Vec<Event> {
         Event::CapacityBack,
     ];
     for phase in phases {
-        events.push(Event::Found { attempt: 1, generation: 0, slots: 2, phase });
+        events.push(Event::Found {
+            attempt: 1,
+            generation: 0,
+            slots: 2,
+            pod_sets: PodSetLabels::default(),
+            phase,
+        });
         for class in FailureClass::ALL {
             events.push(Event::Lost { failure: Failure::new(class, ""), phase });
         }

@@ -7,6 +7,7 @@ use super::failure::{Failure, FailureClass};
 use super::option_position::OptionPosition;
 use super::reservation::{AdmissionId, AdmissionPhase, Ending};
 use crate::api::parameters::Pinning;
+use crate::plan::pod_set_labels::PodSetLabels;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -32,6 +33,8 @@ pub enum Event {
         generation: u32,
         /// How many slots they fill.
         slots: u32,
+        /// The labels by which pods find the nodes of their own pod sets.
+        pod_sets: PodSetLabels,
         /// The phase of the reservation in Kueue.
         phase: AdmissionPhase,
     },
@@ -43,6 +46,8 @@ pub enum Event {
         plan: String,
         /// How pods will find their nodes.
         pinning: Pinning,
+        /// The labels by which they find the nodes of their own pod sets.
+        pod_sets: PodSetLabels,
         /// The option that the plan uses.
         option: OptionPosition,
     },

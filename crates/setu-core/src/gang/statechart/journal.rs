@@ -16,6 +16,7 @@ use super::state::{State, StateName};
 use super::trace_context::TraceContext;
 use super::transition::Transition;
 use crate::api::parameters::Pinning;
+use crate::plan::pod_set_labels::PodSetLabels;
 use crate::policy::MOST_NODES;
 use crate::policy::terms::Terms;
 use jiff::Timestamp;
@@ -110,6 +111,9 @@ pub struct Memory {
     /// How the pods find their nodes, fixed for the attempt; `Auto` if it was adopted from its claims.
     #[serde(default)]
     pub pinning: Pinning,
+    /// The labels by which the pods find the nodes of their own pod sets, fixed for the attempt.
+    #[serde(default, skip_serializing_if = "PodSetLabels::is_empty")]
+    pub pod_sets: PodSetLabels,
     /// The terms of the attempt in flight; absent if there is none, or if a release before version 2 began it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terms: Option<Terms>,

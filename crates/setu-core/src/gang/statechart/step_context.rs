@@ -8,6 +8,7 @@ use super::reservation::{AdmissionId, AdmissionPhase, ShapeMatch};
 use super::rules::{Eviction, Rules, is_too_far, later};
 use super::state::{Nodes, State, Then};
 use crate::api::parameters::{Compat, OnExhausted, OnNodeLost, Pinning};
+use crate::plan::pod_set_labels::PodSetLabels;
 use crate::policy::RetryStrategy;
 use jiff::Timestamp;
 
@@ -26,7 +27,13 @@ impl StepContext {
     }
 
     /// Starts a new attempt under a number that was never used.
-    pub(super) fn begin_attempt(&mut self, slots: u32, plan: &str, pinning: Pinning, option: OptionPosition) {
+    pub(super) fn begin_attempt(
+        &mut self,
+        slots: u32,
+        plan: &str,
+        (pinning, pod_sets): (Pinning, &PodSetLabels),
+        option: OptionPosition,
+    ) {
         self.memory.attempt = self.memory.attempt.saturating_add(1);
         self.memory.waits = 0;
         self.memory.shape_match = ShapeMatch::Same;
@@ -34,17 +41,19 @@ impl StepContext {
         self.memory.slots = slots;
         self.memory.plan = Some(plan.to_owned());
         self.memory.pinning = pinning;
+        self.memory.pod_sets = pod_sets.clone();
         self.memory.option = option;
     }
 
     /// Takes over an attempt whose claims exist but whose journal is lost.
-    pub(super) fn adopt(&mut self, attempt: u32, generation: u32, slots: u32) {
+    pub(super) fn adopt(&mut self, attempt: u32, generation: u32, slots: u32, pod_sets: &PodSetLabels) {
         self.memory.attempt = attempt;
         self.memory.shape_match = ShapeMatch::Same;
         self.memory.generation = generation;
         self.memory.slots = slots;
         self.memory.plan = None;
         self.memory.pinning = Pinning::Auto;
+        self.memory.pod_sets = pod_sets.clone();
     }
 
     /// Restarts the deadline.

@@ -8,6 +8,7 @@ use crate::gang::snapshot::slot::Attempt;
 use crate::gang::statechart::event::Event;
 use crate::gang::statechart::journal::SLOTS_LIMIT;
 use crate::gang::statechart::reservation::{AdmissionPhase, Ending, Reservation};
+use crate::plan::pod_set_labels::PodSetLabels;
 use crate::planted::planted;
 
 /// The event of a gang without a journal that already has claims or pods.
@@ -40,6 +41,7 @@ fn found(snapshot: &Snapshot<'_>, phase: AdmissionPhase) -> Option<Event> {
         generation: own().map(|c| c.generation).max().unwrap_or_default(),
         // A slot whose claim is lost still counts.
         slots: own().map(|c| c.slot.saturating_add(1)).max().unwrap_or_default(),
+        pod_sets: PodSetLabels::of_values(own().map(|c| c.pod_sets.as_str()).filter(|v| !v.is_empty())),
         phase,
     })
 }

@@ -45,7 +45,10 @@ impl Journal {
     fn has_begun(&self, plan: &Plan, has_hash: impl Fn(&Plan, &str) -> bool) -> bool {
         let memory = &self.memory;
         // Kueue adds the same pinning to the pods of all nodes.
-        let is_pinned_alike = || memory.pinning == Pinning::Auto || memory.pinning == plan.pinning;
+        let is_pinned_alike = || {
+            (memory.pinning == Pinning::Auto || memory.pinning == plan.pinning)
+                && memory.pod_sets.suit(&plan.slots)
+        };
         let is_alike = memory.plan.as_ref().map_or_else(is_pinned_alike, |hash| has_hash(plan, hash));
         is_alike && self.has_as_many_slots(plan)
     }

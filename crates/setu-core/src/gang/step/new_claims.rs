@@ -42,7 +42,8 @@ impl NewClaims<'_> {
     /// The claim of one slot. Identical slots differ only in name and annotations.
     fn of_slot(&self, plan: &Plan, slot: u32, hold: Timestamp) -> Option<NodeClaim> {
         let (identity, memory) = (self.identity, &self.journal.memory);
-        let mut claim = plan.slots.iter().find(|s| s.index == slot).map(|s| (*s.template).clone())?;
+        let planned = plan.slots.iter().find(|planned| planned.index == slot)?;
+        let mut claim = (*planned.template).clone();
         claim.metadata.name = Some(identity.replacement_name(memory.attempt, memory.generation, slot));
         let labels = [
             (names::MANAGED_BY, names::SETU.to_owned()),
@@ -59,8 +60,9 @@ impl NewClaims<'_> {
         ];
         let owner = self.owner.map(|owner| (names::OWNER, owner.to_owned()));
         let terms = memory.terms.as_ref().map(|terms| (names::TERMS, terms.digest()));
+        let pod_sets = memory.pod_sets.of_slot(planned).map(|value| (names::POD_SETS, value.to_owned()));
         let keyed = |(key, value): (&str, String)| (key.to_owned(), value);
-        claim.metadata.labels.get_or_insert_default().extend(labels.map(keyed));
+        claim.metadata.labels.get_or_insert_default().extend(labels.into_iter().chain(pod_sets).map(keyed));
         let annotations = annotations.into_iter().chain(owner).chain(terms);
         claim.metadata.annotations.get_or_insert_default().extend(annotations.map(keyed));
         Some(claim)
@@ -80,6 +82,7 @@ mod tests {
     use crate::gang::release::custody::owns;
     use crate::gang::statechart::reservation::AdmissionId;
     use crate::plan::fixtures::Fixture;
+    use crate::plan::pod_set_labels::PodSetLabels;
 
     fn with<T>(generation: u32, act: impl FnOnce(&NewClaims<'_>) -> T) -> T {
         let identity =
@@ -112,6 +115,22 @@ mod tests {
             let owned = NewClaims { owner: Some("ns/owner"), ..*new }.of_slots(&plan, &[0], now);
             assert_eq!(owned[0].annotation(names::OWNER), "ns/owner");
         });
+    }
+
+    #[test]
+    fn a_claim_names_its_pod_sets_if_the_journal_says_that_their_pods_select_it() {
+        let plan = Fixture::new().provisioned();
+        let label_of = |values: &[&str]| {
+            with(0, |new| {
+                let mut journal = new.journal.clone();
+                journal.memory.pod_sets = PodSetLabels::of_values(values.iter().copied());
+                let new = NewClaims { journal: &journal, ..*new };
+                new.of_slots(&plan, &[0], Timestamp::UNIX_EPOCH).remove(0).label(names::POD_SETS).to_owned()
+            })
+        };
+        assert_eq!(label_of(&["main.other", "third"]), "main.other");
+        assert_eq!(label_of(&["third"]), "");
+        assert_eq!(label_of(&[]), "");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use crate::gang::statechart::event::Event;
 use crate::gang::statechart::failure::Failure;
 use crate::gang::statechart::journal::Journal;
 use crate::gang::statechart::option_position::OptionPosition;
+use crate::plan::pod_set_labels::PodSetLabels;
 use crate::plan::{Obstacle, Outcome, Plan};
 use crate::planted::planted;
 
@@ -42,6 +43,7 @@ pub(super) fn planned(plan: &Plan) -> Event {
         slots: u32::try_from(plan.slots.len()).unwrap_or(u32::MAX),
         plan: plan.hash(),
         pinning: plan.pinning,
+        pod_sets: PodSetLabels::of(&plan.slots),
         option: OptionPosition { tier: plan.tier, index: plan.option_index, count: plan.option_count },
     }
 }

@@ -11,10 +11,16 @@ pub fn needs_more_nodes(slices: impl Iterator<Item = impl Borrow<Workload>>, nod
     pods.is_some_and(|pods| usize::try_from(pods).is_ok_and(|pods| pods > nodes))
 }
 
-/// Whether the pods of a slice run, or are about to.
+/// Whether a slice has quota, or pods that are not stopped yet. If none of a Job has, its nodes are not needed: a slice that gets
+/// quota later plans nodes for all of its pods.
+pub fn is_in_use(slice: &Workload) -> bool {
+    !slice.is("Finished") && (slice.is("QuotaReserved") || slice.is("Admitted"))
+}
+
+/// Whether the pods of a slice run and go on. Before that, a slice plans its nodes itself.
 fn runs(slice: &Workload) -> bool {
     let ends = slice.is("Finished") || slice.is("Evicted") || slice.metadata.deletion_timestamp.is_some();
-    slice.is("QuotaReserved") && !ends && slice.spec.active != Some(false)
+    slice.is("Admitted") && !ends && slice.spec.active != Some(false)
 }
 
 #[cfg(test)]
@@ -36,11 +42,13 @@ mod tests {
         let slices = [
             slice(2, &["QuotaReserved", "Finished"]),
             slice(3, &["QuotaReserved", "Admitted"]),
-            slice(9, &["QuotaReserved", "Evicted"]),
+            slice(9, &["QuotaReserved", "Admitted", "Evicted"]),
+            slice(9, &["QuotaReserved"]),
             slice(9, &[]),
         ];
         let needs = |nodes| needs_more_nodes(slices.iter(), nodes);
         assert_eq!([needs(2), needs(3)], [true, false]);
         assert!(!needs_more_nodes(slices[2..].iter(), 0));
+        assert_eq!(slices.each_ref().map(is_in_use), [false, true, true, true, false]);
     }
 }

@@ -1,21 +1,41 @@
-//! Whether the scheduler may place pods so that others of the gang find no room.
+//! Keeps the scheduler from placing pods so that others of the gang find no room.
 //!
-//! All pods of a gang select its nodes by one label. So a small pod may land on a node that was planned for a large one.
+//! Where all pods of a gang select its nodes by one label alone, a small pod may land on a node that was planned for a large one.
 
+use crate::api::parameters::Pinning;
 use crate::api::pod::ResourceList;
 use crate::api::requirements::{Requirements, Values};
 use crate::plan::claim::Draft;
 use crate::plan::demand::PodSetDemand;
-use crate::plan::{Slot, resources};
+use crate::plan::pod_set_labels::lists;
+use crate::plan::{PlanRequest, Slot, pod_set_labels, resources};
 use std::sync::Arc;
 
+/// Has the pods of different pod sets select different nodes, where that is possible. Otherwise a note says what may happen.
+pub(super) fn prevent(
+    slots: &mut [Slot],
+    request: &PlanRequest<'_>,
+    pinning: Pinning,
+    demand: &[PodSetDemand<'_>],
+    drafts: &[Draft],
+) -> Option<String> {
+    if pinning == Pinning::None {
+        return None;
+    }
+    pod_set_labels::record(slots, request, demand);
+    note(slots, demand, drafts)
+}
+
 /// A note that names two such pod sets. `None` if no pod of one set can take the room of another set's pods.
-pub(super) fn note(slots: &[Slot], demand: &[PodSetDemand<'_>], drafts: &[Draft]) -> Option<String> {
+fn note(slots: &[Slot], demand: &[PodSetDemand<'_>], drafts: &[Draft]) -> Option<String> {
     let mut kinds: Vec<&Slot> = slots.iter().collect();
     kinds.dedup_by(|one, other| Arc::ptr_eq(&one.template, &other.template));
     let fits = |requests: &ResourceList, slot: &Slot| {
         let room = slot.shape.as_ref().map(|shape| &shape.allocatable);
         room.map(|room| resources::first_insufficient(requests, room).is_none())
+    };
+    let selects = |guest: &PodSetDemand<'_>, slot: &Slot| {
+        slot.pod_sets.as_deref().is_none_or(|value| lists(value, &guest.pod_set.name))
     };
     let is_home = |guest: &PodSetDemand<'_>, slot: &Slot| {
         slot.pods.iter().any(|share| share.pod_set == guest.pod_set.name)
@@ -26,7 +46,10 @@ pub(super) fn note(slots: &[Slot], demand: &[PodSetDemand<'_>], drafts: &[Draft]
         let mut homes = kinds.iter().filter(|home| is_home(guest, home));
         let takes_room = fits(&guest.each, slot) == Some(true)
             && fits(&resources::sum(planned, &guest.each), slot) == Some(false);
-        !is_home(guest, slot) && takes_room && homes.any(|home| fits(planned, home) == Some(false))
+        !is_home(guest, slot)
+            && selects(guest, slot)
+            && takes_room
+            && homes.any(|home| fits(planned, home) == Some(false))
     };
     // Whether the guest's node selector, affinity and flavors suit the node of a slot.
     let may_go_to = |draft: &Draft, slot: &Slot| {
@@ -50,9 +73,11 @@ pub(super) fn note(slots: &[Slot], demand: &[PodSetDemand<'_>], drafts: &[Draft]
 #[cfg(test)]
 mod tests {
     use super::super::super::fixtures::{Fixture, patched, pod_set, pool};
+    use crate::names;
     use serde_json::{Value, json};
 
-    /// One pod of `head` and one of `worker` with these CPUs, on EC2 machines of 4 and 16. `head` has this node selector.
+    /// The notes for an elastic Job of one pod of `head` and one of `worker` with these CPUs, on EC2 machines of 4 and 16. `head` has
+    /// this node selector.
     fn notes(head: &str, worker: &str, selector: &Value) -> Vec<String> {
         let class = json!({"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"});
         let types = json!([{
@@ -67,6 +92,7 @@ mod tests {
         let assigned: Vec<Value> =
             ["head", "worker"].map(|name| json!({"name": name, "flavors": {"cpu": "gpu"}})).to_vec();
         let mut world = Fixture::new().workload(&json!({
+            "metadata": {"annotations": {names::ELASTIC_JOB: "true"}},
             "spec": {"podSets": [set("head", head, selector), set("worker", worker, &json!({}))]},
             "status": {"admission": {"podSetAssignments": assigned}},
         }));

@@ -16,7 +16,10 @@ pub fn of(
     notes: &mut Vec<String>,
 ) -> Pinning {
     let may_taint = matches!(request.policy.pinning, Pinning::Auto | Pinning::SelectorAndTaint);
-    if may_taint && !request.workload.front_end().gets_tolerations() && !all_tolerate(demand, request.gang) {
+    if may_taint
+        && !request.workload.front_end().gets_pod_set_updates()
+        && !all_tolerate(demand, request.gang)
+    {
         let who = if request.workload.has_pods_of_kueue() {
             "neither the pods nor their ResourceFlavors tolerate"
         } else {

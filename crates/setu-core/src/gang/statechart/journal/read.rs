@@ -7,6 +7,7 @@
 use super::{FIRST_VERSION, Journal, SLOTS_LIMIT, TraceStart, VERSION, WRITE_LIMIT};
 use crate::gang::statechart::failure::Failure;
 use crate::gang::statechart::state::{Nodes, State};
+use crate::plan::pod_set_labels::PodSetLabels;
 use crate::planted::planted;
 use crate::policy::terms::Terms;
 use jiff::{SignedDuration, Timestamp};
@@ -97,6 +98,9 @@ impl Journal {
         let plan = memory.plan.as_ref().map_or(0, String::len);
         if memory.admission.0.len().max(plan) > WORD_LIMIT {
             return Err(JournalError::Malformed("its admission or its plan is no word of ours".to_owned()));
+        }
+        if !memory.pod_sets.are_possible() {
+            memory.pod_sets = PodSetLabels::default();
         }
         memory.terms = memory.terms.take().filter(Terms::is_small);
         memory.last_failure = memory

@@ -1,0 +1,252 @@
+//! The label by which pods find the nodes of their own pod set.
+//!
+//! All pods of a gang select its nodes by one label. Where the nodes of its pod sets differ, a small pod could take the room of a
+//! large one. Such nodes also name the pod sets that they were planned for, and the pods select that label too.
+
+use super::demand::PodSetDemand;
+use super::{PlanRequest, Slot};
+use crate::api::NodeClaim;
+use crate::names;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Longest value of a label, in characters.
+const VALUE_LIMIT: usize = 63;
+/// The most characters that all values together may have, because the journal keeps them.
+const VALUES_LIMIT: usize = 512;
+
+/// The values of the label [`names::POD_SETS`] on the nodes of a gang: names of pod sets, joined by dots. Empty if the pods
+/// select their nodes by the gang's label alone.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(transparent)]
+pub struct PodSetLabels(Vec<String>);
+
+impl PodSetLabels {
+    /// Those of planned nodes.
+    pub fn of(slots: &[Slot]) -> Self {
+        Self::of_values(slots.iter().filter_map(|slot| slot.pod_sets.as_deref()))
+    }
+
+    /// Those with these values, without repetition.
+    pub fn of_values<'v>(values: impl Iterator<Item = &'v str>) -> Self {
+        let mut known: Vec<String> = Vec::new();
+        for value in values {
+            if known.last().is_none_or(|last| last != value) && !known.iter().any(|k| k == value) {
+                known.push(value.to_owned());
+            }
+        }
+        Self(known)
+    }
+
+    /// Whether the pods select their nodes by the gang's label alone.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The value that the pods of a pod set select.
+    pub fn of_pod_set(&self, pod_set: &str) -> Option<&str> {
+        self.0.iter().map(String::as_str).find(|value| lists(value, pod_set))
+    }
+
+    /// The value on the node of a slot.
+    pub fn of_slot(&self, slot: &Slot) -> Option<&str> {
+        self.of_pod_set(&slot.pods.first()?.pod_set)
+    }
+
+    /// Whether all pods of each of these slots select the same value.
+    pub fn suit(&self, slots: &[Slot]) -> bool {
+        let suits = |slot: &Slot| {
+            let value = self.of_slot(slot);
+            slot.pods.iter().all(|share| self.of_pod_set(&share.pod_set) == value)
+        };
+        self.is_empty() || slots.iter().all(suits)
+    }
+
+    /// Whether a plan can have these. A tenant can write a journal.
+    pub fn are_possible(&self) -> bool {
+        let is_letter = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
+        let is_value =
+            |value: &String| !value.is_empty() && value.len() <= VALUE_LIMIT && value.chars().all(is_letter);
+        self.0.iter().all(is_value) && self.0.iter().map(String::len).sum::<usize>() <= VALUES_LIMIT
+    }
+}
+
+/// Whether a value of the label names a pod set.
+pub(super) fn lists(value: &str, pod_set: &str) -> bool {
+    value.split('.').any(|name| name == pod_set)
+}
+
+/// Pod sets that may use each other's nodes, and the claims of these nodes.
+struct Group<'s> {
+    pod_sets: BTreeSet<&'s str>,
+    templates: Vec<&'s NodeClaim>,
+}
+
+/// Records in each slot which pod sets its node is for, if the nodes of the pod sets differ and Kueue adds to the pods what the check
+/// says.
+pub(super) fn record(slots: &mut [Slot], request: &PlanRequest<'_>, demand: &[PodSetDemand<'_>]) {
+    // The pods that an elastic Job gets while it runs have the node selector of its first pods.
+    if !request.workload.front_end().gets_pod_set_updates() || request.workload.is_elastic() {
+        return;
+    }
+    let groups = groups(slots, demand);
+    let values: Vec<String> =
+        groups.iter().map(|g| g.pod_sets.iter().copied().collect::<Vec<_>>().join(".")).collect();
+    let labels = PodSetLabels(values);
+    if groups.len() < 2 || !labels.are_possible() {
+        return;
+    }
+    let values: Vec<Arc<str>> = labels.0.iter().map(|value| Arc::from(value.as_str())).collect();
+    for slot in slots {
+        let of_slot = |value: &&Arc<str>| slot.pods.first().is_some_and(|pods| lists(value, &pods.pod_set));
+        slot.pod_sets = values.iter().find(of_slot).cloned();
+    }
+}
+
+/// Pod sets are in one group if they share a node, if their nodes are alike, or if Kueue places them together.
+fn groups<'s>(slots: &'s [Slot], demand: &[PodSetDemand<'s>]) -> Vec<Group<'s>> {
+    let mut groups: Vec<Group<'s>> = Vec::new();
+    for kind in slots.chunk_by(|one, other| Arc::ptr_eq(&one.template, &other.template)) {
+        let Some(slot) = kind.first() else { continue };
+        let pod_sets = slot.pods.iter().map(|share| share.pod_set.as_str()).collect();
+        merge(&mut groups, Group { pod_sets, templates: vec![&slot.template] });
+    }
+    let group_name = |wanted: &PodSetDemand<'s>| {
+        wanted.pod_set.template.metadata.annotations.get(names::POD_SET_GROUP).map(String::as_str)
+    };
+    for wanted in demand {
+        let Some(name) = group_name(wanted) else { continue };
+        let together = demand.iter().filter(|other| group_name(other) == Some(name));
+        let pod_sets = together.map(|other| other.pod_set.name.as_str()).collect();
+        merge(&mut groups, Group { pod_sets, templates: Vec::new() });
+    }
+    groups
+}
+
+/// Adds a group, joined with those that have to do with it.
+fn merge<'s>(groups: &mut Vec<Group<'s>>, group: Group<'s>) {
+    let is_joined = |known: &mut Group<'s>| {
+        !known.pod_sets.is_disjoint(&group.pod_sets)
+            || known.templates.iter().any(|template| group.templates.contains(template))
+    };
+    let joined: Vec<Group<'s>> = groups.extract_if(.., is_joined).collect();
+    let all = joined.into_iter().fold(group, |mut all, one| {
+        all.pod_sets.extend(one.pod_sets);
+        all.templates.extend(one.templates);
+        all
+    });
+    groups.push(all);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixtures::{Fixture, patched, pod_set};
+    use super::*;
+    use crate::api::provisioning_request::name_of_standalone;
+    use crate::plan::{Plan, PodShare, pod_set_updates};
+    use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+    use serde_json::{Value, json};
+
+    /// A Workload of one pod of `head` and two of `worker` with these CPUs. `more` changes the Workload, and `template` the pods of
+    /// both.
+    fn planned(head: &str, worker: &str, more: &Value, template: &Value) -> Plan {
+        let set = |name: &str, pods: i32, cpu: &str| {
+            let containers = json!([{"name": "main", "resources": {"requests": {"cpu": cpu}}}]);
+            let set =
+                patched(pod_set(name, pods), &json!({"template": {"spec": {"containers": containers}}}));
+            patched(set, &json!({"template": template}))
+        };
+        let assigned: Vec<Value> =
+            ["head", "worker"].map(|name| json!({"name": name, "flavors": {"cpu": "gpu"}})).to_vec();
+        let workload = json!({
+            "spec": {"podSets": [set("head", 1, head), set("worker", 2, worker)]},
+            "status": {"admission": {"podSetAssignments": assigned}},
+        });
+        Fixture::new().workload(&patched(workload, more)).provisioned()
+    }
+
+    fn values(plan: &Plan) -> Vec<Option<&str>> {
+        plan.slots.iter().map(|slot| slot.pod_sets.as_deref()).collect()
+    }
+
+    #[test]
+    fn pods_select_the_nodes_of_their_own_pod_set_where_the_nodes_differ() {
+        let plan = planned("2", "15", &json!({}), &json!({}));
+        assert_eq!(values(&plan), [Some("head"), Some("worker"), Some("worker")]);
+        let labels = PodSetLabels::of(&plan.slots);
+        let updates = pod_set_updates(&plan.pod_sets(), "g1", plan.pinning, &labels);
+        let selected: Vec<&str> = updates.iter().map(|u| u.node_selector[names::POD_SETS].as_str()).collect();
+        assert_eq!(selected, ["head", "worker"]);
+        assert!(updates.iter().all(|update| update.node_selector[names::GANG] == "g1"));
+    }
+
+    #[test]
+    fn nodes_that_are_alike_get_no_label_so_that_they_are_launched_together() {
+        let plan = planned("4", "4", &json!({}), &json!({}));
+        assert_eq!(values(&plan), [None; 3]);
+        let updates = pod_set_updates(&plan.pod_sets(), "g1", plan.pinning, &PodSetLabels::of(&plan.slots));
+        assert!(updates.iter().all(|update| update.node_selector.len() == 1));
+    }
+
+    #[test]
+    fn pods_that_kueue_does_not_update_one_pod_set_at_a_time_select_by_the_gang_alone() {
+        let elastic = json!({"metadata": {"annotations": {names::ELASTIC_JOB: "true"}}});
+        assert_eq!(values(&planned("2", "15", &elastic, &json!({}))), [None; 3]);
+        let of_request = json!({
+            "metadata": {"name": name_of_standalone("r"), "annotations": {names::REQUEST: "r/uid"}},
+        });
+        assert_eq!(values(&planned("2", "15", &of_request, &json!({}))), [None; 3]);
+        let together = json!({"metadata": {"annotations": {names::POD_SET_GROUP: "ring"}}});
+        assert_eq!(values(&planned("2", "15", &json!({}), &together)), [None; 3]);
+    }
+
+    /// Slots with these pod sets. Slots with the same number have the same template.
+    fn slots(of: &[(u32, &[&str])]) -> Vec<Slot> {
+        let first = Fixture::new().provisioned().slots.remove(0);
+        let slot = |(kind, pod_sets): &(u32, &[&str])| {
+            let share = |name: &&str| PodShare { pod_set: (*name).to_owned(), pods: 1 };
+            let mut template = (*first.template).clone();
+            template.spec.resources.requests.insert("cpu".into(), Quantity(kind.to_string()));
+            let pods: Vec<PodShare> = pod_sets.iter().map(share).collect();
+            Slot { pods: pods.into(), template: template.into(), ..first.clone() }
+        };
+        of.iter().map(slot).collect()
+    }
+
+    fn of_groups(of: &[(u32, &[&str])]) -> Vec<String> {
+        let slots = slots(of);
+        let mut names: Vec<String> = groups(&slots, &[])
+            .iter()
+            .map(|g| g.pod_sets.iter().copied().collect::<Vec<_>>().join("."))
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn pod_sets_that_share_a_node_or_have_nodes_that_are_alike_have_one_label() {
+        assert_eq!(of_groups(&[(1, &["a"]), (2, &["b"]), (3, &["c"])]), ["a", "b", "c"]);
+        assert_eq!(of_groups(&[(1, &["a"]), (2, &["b", "a"]), (3, &["c"])]), ["a.b", "c"]);
+        assert_eq!(of_groups(&[(1, &["a"]), (2, &["b"]), (1, &["c"])]), ["a.c", "b"]);
+        assert_eq!(of_groups(&[(1, &["a"]), (2, &["b"]), (3, &["a", "b"])]), ["a.b"]);
+    }
+
+    #[test]
+    fn nodes_of_another_option_suit_if_no_node_has_pods_of_two_labels() {
+        let labels = PodSetLabels::of_values(["a", "b.c", "a"].into_iter());
+        assert_eq!(labels, PodSetLabels(vec!["a".into(), "b.c".into()]));
+        assert!(labels.suit(&slots(&[(1, &["a"]), (2, &["c"]), (3, &["b", "c"])])));
+        assert!(!labels.suit(&slots(&[(1, &["a", "b"])])));
+        assert!(PodSetLabels::default().suit(&slots(&[(1, &["a", "b"])])));
+        assert_eq!((labels.of_pod_set("c"), labels.of_pod_set("d")), (Some("b.c"), None));
+    }
+
+    #[test]
+    fn only_short_label_values_are_possible() {
+        let are_possible = |value: &str, times| PodSetLabels(vec![value.to_owned(); times]).are_possible();
+        assert!(are_possible("a.b-1", 3) && are_possible(&"a".repeat(63), 8));
+        assert!(!are_possible("", 1) && !are_possible("a/b", 1) && !are_possible(&"a".repeat(64), 1));
+        assert!(!are_possible(&"a".repeat(63), 9));
+    }
+}
