@@ -64,10 +64,15 @@ impl Feeds {
         let plans = Plans(sender);
         let mut watches = Watches { client, lists: lists.clone(), reactions: Vec::new() };
         let (stores, changes) = watches.start(options, &plans);
-        let (wake, woken) = wakers();
+        let (wake, woken) = wakers(plans.0.clone());
         let context = Arc::new(Context::new(parts, shards, stores, (lists, wake, outage)));
-        let waking = Arc::clone(&context);
-        tokio::spawn(at_most_every(PACE, of_plans, move |change| waking.wake_waiting(change)));
+        // The context has a sender, so it must not be kept by the receiver.
+        let waking = Arc::downgrade(&context);
+        tokio::spawn(at_most_every(PACE, of_plans, move |change| {
+            if let Some(context) = waking.upgrade() {
+                context.wake_waiting(change);
+            }
+        }));
         watches.reactions.into_iter().for_each(|start| start(&context));
         let feeds = Self {
             workloads: wakes(changes.workloads, woken.workloads, &context, Context::workload_touched),
@@ -95,12 +100,15 @@ struct Woken {
     parameters: UnboundedReceiver<ObjectRef<RawParameters>>,
 }
 
-fn wakers() -> (Wakers, Woken) {
+fn wakers(plan: UnboundedSender<PlanChange>) -> (Wakers, Woken) {
     let (workload, workloads) = unbounded_channel();
     let (check, checks) = unbounded_channel();
     let (claim, claims) = unbounded_channel();
     let (parameters, woken) = unbounded_channel();
-    (Wakers { workload, claim, check, parameters }, Woken { workloads, checks, claims, parameters: woken })
+    (
+        Wakers { workload, claim, check, parameters, plan },
+        Woken { workloads, checks, claims, parameters: woken },
+    )
 }
 
 /// Starts to act on the changes of a kind.

@@ -23,6 +23,9 @@ const SETTLE: Duration = Duration::from_millis(150);
 /// How often the file is read without a change, as some file systems report none.
 const SAFETY_NET: Duration = Duration::from_mins(1);
 
+/// How often it is asked whether all checks are known.
+const CATCH_UP: Duration = Duration::from_secs(1);
+
 /// A policy file that is watched.
 pub struct WatchedFile {
     path: PathBuf,
@@ -82,6 +85,10 @@ pub async fn follow(mut watched: WatchedFile, context: Arc<Context>, stop: Cance
     if now.as_ref().map_or(true, |file| *file != context.policies.settings().file) {
         take_over(&context, now).await;
     }
+    tokio::select! {
+        () = known_checks(&context) => warn_of_unknown_checks(&context),
+        () = stop.cancelled() => return,
+    }
     while let Some(read) = stop.run_until_cancelled(watched.next()).await {
         take_over(&context, read).await;
     }
@@ -97,6 +104,7 @@ pub async fn take_over(context: &Context, read: Result<PolicyFile, FileError>) {
             context.policies.replace(settings.file, served);
             context.policy_changed();
             tracing::info!("took over a new policy file");
+            warn_of_unknown_checks(context);
             ("PolicyReloaded", false, "a new policy file holds for new attempts".to_owned())
         }
         Err(error) => {
@@ -106,6 +114,10 @@ pub async fn take_over(context: &Context, read: Result<PolicyFile, FileError>) {
             ("PolicyInvalid", true, note)
         }
     };
+    // One replica reports it.
+    if !context.shards.first().leads() {
+        return;
+    }
     let now = context.now();
     let notice = Notice { reason, topic: now.to_string(), warning, text };
     for check in context.stores.checks.state() {
@@ -113,6 +125,24 @@ pub async fn take_over(context: &Context, read: Result<PolicyFile, FileError>) {
             let moment = Moment { check: &check.name_any(), seq: 0, at: now };
             context.events.publish_on(check.object_ref(&()), moment, &notice);
         }
+    }
+}
+
+/// Ends once all checks are known.
+async fn known_checks(context: &Context) {
+    while !context.first_lists.missing().is_empty() {
+        tokio::time::sleep(CATCH_UP).await;
+    }
+}
+
+/// Warns of entries of the policy file that are for no check of this installation. They have no effect.
+fn warn_of_unknown_checks(context: &Context) {
+    let checks = context.stores.checks.state();
+    let is_known = |name: &str| checks.iter().any(|check| check.name_any() == name && context.answers(check));
+    for name in context.policies.settings().file.checks.keys().filter(|name| !is_known(name)) {
+        tracing::warn!(
+            "the policy file has an entry for check {name}, which has no effect: no AdmissionCheck of that name is this Setu's"
+        );
     }
 }
 

@@ -7,10 +7,12 @@ use crate::api::workload::{CheckState, Verdict};
 use crate::api::{AdmissionCheck, NodeClaim, ProvisioningRequest, Workload};
 use crate::cluster::decoded::Decoded;
 use crate::effects::active::Active;
-use crate::effects::handover::{Annotations, release_node, release_request, release_workload};
+use crate::effects::handover::{release_node, release_request, release_workload};
 use crate::effects::{active, call, claims, deployment, request, requeued, standalone, verdict};
 use crate::error::Error;
-use crate::gang::release::uninstall::{FoundRequests, RunningNodes, UninstallObjects, UninstallPlan};
+use crate::gang::release::uninstall::{
+    FoundRequests, RunningNodes, UninstallObjects, UninstallPlan, WorkloadMarks,
+};
 use crate::gang::workload::queueing::Queueing;
 use crate::gang::workload::request::owner_of;
 use crate::names;
@@ -46,7 +48,8 @@ pub async fn plan(
     let claims: Vec<NodeClaim> = readable(claims.unwrap_or_default());
     let requests = requests(client, &claims).await?;
     let (checks, workloads) = (checks.unwrap_or_default(), workloads.map(readable));
-    Ok(UninstallPlan::of(controller_name, nodes, UninstallObjects { checks, claims, workloads, requests }))
+    let found = UninstallObjects { checks, claims, workloads, requests, now: Timestamp::now() };
+    Ok(UninstallPlan::of(controller_name, nodes, found))
 }
 
 fn readable<K>(all: Vec<Decoded<K>>) -> Vec<K> {
@@ -161,9 +164,8 @@ async fn pass(
     failed.map_or(Ok(()), |e| Err(e.in_full().to_string()))?;
     until_gone(client, &targets, limit).await?;
     // Last of all, because a finalizer means that there may still be nodes.
-    let annotations = if nodes == RunningNodes::Delete { Annotations::Remove } else { Annotations::Keep };
     for workload in &plan.marked {
-        release(client, workload, annotations).await.map_err(text)?;
+        release(client, workload, nodes, &plan.others).await.map_err(text)?;
     }
     for request in &plan.marked_requests {
         is_as_read(release_request(client, request).await).map_err(text)?;
@@ -228,7 +230,12 @@ async fn give_back(
     is_as_read(verdict::apply(client, workload, &entries).await)
 }
 
-async fn release(client: &Client, workload: &Workload, annotations: Annotations) -> Result<(), Error> {
+async fn release(
+    client: &Client,
+    workload: &Workload,
+    nodes: RunningNodes,
+    others: &BTreeSet<String>,
+) -> Result<(), Error> {
     let api: Api<Workload> = Api::namespaced(client.clone(), &workload.namespace().unwrap_or_default());
     let name = workload.name_any();
     let mut tries = 0;
@@ -237,7 +244,8 @@ async fn release(client: &Client, workload: &Workload, annotations: Annotations)
             return Ok(());
         };
         tries += 1;
-        match release_workload(client, &current, annotations).await {
+        let marks = WorkloadMarks::of(&current, nodes, others, Timestamp::now());
+        match release_workload(client, &current, &marks).await {
             Err(Error::Conflict { .. }) if tries < 5 => {}
             other => return other.map(drop),
         }

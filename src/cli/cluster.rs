@@ -122,8 +122,10 @@ pub struct ClusterObjects {
 impl ClusterObjects {
     /// Keeps only the NodeClaims made for Workloads of this namespace.
     pub fn keep_claims_of(&mut self, namespace: &str) {
+        // Kept nodes name a LocalQueue instead of a Workload.
         let of = |claim: &NodeClaim| {
-            claim.annotation(names::WORKLOAD).split_once('/').map(|(ns, _)| ns == namespace)
+            let named = [names::WORKLOAD, names::WARM_QUEUE].map(|key| claim.annotation(key).split_once('/'));
+            named.into_iter().flatten().next().map(|(ns, _)| ns == namespace)
         };
         if let Some(claims) = &mut self.claims {
             claims.retain(|claim| of(claim) == Some(true));
@@ -169,6 +171,11 @@ impl Connection {
         let (client, namespace) = self.connect_to_namespace().await?;
         let scope = if everywhere { Scope::Everywhere } else { Scope::Namespace(namespace) };
         Ok(ClusterReader { client, scope, controller_name: self.controller_name.clone() })
+    }
+
+    /// The namespace that the user named.
+    pub fn named_namespace(&self) -> Option<&str> {
+        self.namespace.as_deref()
     }
 
     /// Connects. Also returns the named namespace, or that of the context.
@@ -280,7 +287,7 @@ impl ClusterObjects {
 
 /// Why a list could not be read.
 #[derive(Debug, thiserror::Error)]
-enum ListError {
+pub(super) enum ListError {
     #[error("{0} cannot be read: the API server does not serve them; install {1}")]
     NotServed(&'static str, &'static str),
     #[error("you may not list {0}; {viewer} has what is needed", viewer = VIEWER)]
@@ -291,7 +298,8 @@ enum ListError {
     Other(&'static str, String),
 }
 
-async fn list<K>(
+/// Everything of a kind that can be read.
+pub(super) async fn list<K>(
     kind: &'static str,
     // An object that cannot be read must not hide the others.
     api: Api<Decoded<K>>,

@@ -143,6 +143,11 @@ fn usable(check: &str, policy: &Policy) -> Result<(), CliError> {
         .map_err(|why| CliError::Invalid(format!("the policy of check {check} cannot be used: {why}")))
 }
 
+/// Text for a terminal, without characters that move the cursor or change colors. Line breaks stay.
+pub fn printable(text: &str) -> String {
+    text.split('\n').map(render::clean).collect::<Vec<_>>().join("\n")
+}
+
 /// Prints to standard output. A closed pipe is not a failure.
 fn print(text: &str) {
     use std::io::Write as _;

@@ -3,6 +3,7 @@
 //! kube would retry a POST for minutes, even if the state has changed since. Here a failed call is an answer; the caller
 //! reads again and decides anew.
 
+use crate::cluster::watch::WATCH_SECONDS;
 use crate::planted::planted;
 use crate::telemetry::metrics;
 use futures::future::BoxFuture;
@@ -16,10 +17,17 @@ use tower::{Layer, Service};
 /// Time limit for opening a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Time limit for a connection from which an answer is awaited and nothing comes. A watch that is idle ends before: it lasts
+/// [`WATCH_SECONDS`].
+const READ_TIMEOUT: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 10);
+
 /// Connects with the given configuration.
 pub fn connect(mut config: Config) -> Result<Client, kube::Error> {
     config.default_retry = planted!(RetryInClient);
     config.connect_timeout = Some(CONNECT_TIMEOUT);
+    config.read_timeout = Some(READ_TIMEOUT);
+    // The time that a connection was idle before a request does not count.
+    config.reset_reader_on_write = true;
     Ok(ClientBuilder::try_from(config)?.with_layer(&CountLayer).build())
 }
 

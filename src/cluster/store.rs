@@ -254,8 +254,10 @@ impl<K: Object, G> Store<K, G> {
 pub enum StoreChange<K: Resource<DynamicType = ()>> {
     /// It was listed, as the store shows it.
     Listed(ObjectRef<K>),
-    /// It was added, changed or removed.
-    Moved(Arc<K>),
+    /// It was added or changed.
+    Applied(Arc<K>),
+    /// It was removed. This is how it was last.
+    Gone(Arc<K>),
 }
 
 /// Fills a [`Store`] from the events of a watch.
@@ -278,6 +280,11 @@ impl<K: Object, G> Writer<K, G> {
         let store = Store::new(keeping);
         let recent = Recent::new(UNPACKED);
         (store.clone(), Self { store, summary, is_heartbeat, packer, recent, relist: BTreeMap::new() })
+    }
+
+    /// An object as it was last applied.
+    pub fn last(&self, object: &ObjectRef<K>) -> Option<K> {
+        self.store.get(object).map(Arc::unwrap_or_clone)
     }
 
     /// Applies an event, and returns the objects that it added, changed or removed.
@@ -306,13 +313,13 @@ impl<K: Object, G> Writer<K, G> {
                 let shown = StoreEntry::new(summary, Kept::Whole(Arc::clone(&object)));
                 self.store.change(|shelf| shelf.insert(&key, shown));
                 self.pack_another(key);
-                vec![StoreChange::Moved(object)]
+                vec![StoreChange::Applied(object)]
             }
             Event::Delete(object) => {
                 let key = key(&object);
                 self.store.change(|shelf| shelf.remove(&key));
                 self.recent.forget(&key);
-                vec![StoreChange::Moved(Arc::new(object))]
+                vec![StoreChange::Gone(Arc::new(object))]
             }
         }
     }
@@ -365,7 +372,7 @@ impl<K: Object, G> Writer<K, G> {
             }
             before
         });
-        let gone = gone.into_values().filter_map(|kept| kept.object()).map(StoreChange::Moved);
+        let gone = gone.into_values().filter_map(|kept| kept.object()).map(StoreChange::Gone);
         gone.chain(shown).collect()
     }
 }
@@ -402,7 +409,7 @@ mod tests {
     fn described(changes: &[StoreChange<Node>]) -> Vec<String> {
         let name = |change: &StoreChange<Node>| match change {
             StoreChange::Listed(node) => format!("listed {}", node.name),
-            StoreChange::Moved(node) => node.name_any(),
+            StoreChange::Applied(node) | StoreChange::Gone(node) => node.name_any(),
         };
         changes.iter().map(name).collect()
     }

@@ -9,8 +9,9 @@ use super::store::{Keeping, Object, Store, StoreChange, Writer};
 use crate::error;
 use crate::plan::PlanObjects;
 use crate::telemetry::metrics;
-use futures::{StreamExt, TryStreamExt, pin_mut};
+use futures::{StreamExt, pin_mut};
 use kube::runtime::WatchStreamExt;
+use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Resource};
 use std::collections::BTreeMap;
@@ -67,11 +68,14 @@ impl<K: Object, G> Touched<K, G> {
         any
     }
 
-    /// A listed object that is gone again gets a notification of its own.
+    /// An object that is gone by now gets a notification of its own, so that its end is noticed once.
     fn known(&self, change: StoreChange<K>) -> Option<Arc<K>> {
         match change {
             StoreChange::Listed(object) => self.store.get(&object),
-            StoreChange::Moved(object) => Some(object),
+            StoreChange::Applied(object) => {
+                self.store.entry(&ObjectRef::from_obj(&*object)).is_some().then_some(object)
+            }
+            StoreChange::Gone(object) => Some(object),
         }
     }
 }
@@ -215,13 +219,12 @@ async fn pump<K, G>(
     K: Object + Debug + Send + Sync + 'static,
     G: Send + Sync + 'static,
 {
-    let events = watcher(api, config.timeout(WATCH_SECONDS))
-        .backoff(Doubling::default())
-        .try_filter_map(move |event| async move { Ok(decoded(kind, event)) });
+    let events = watcher(api, config.timeout(WATCH_SECONDS)).backoff(Doubling::default());
     pin_mut!(events);
     while let Some(event) = events.next().await {
         match event {
             Ok(event) => {
+                let Some(event) = decoded(kind, event, |object| writer.last(object)) else { continue };
                 let listed = matches!(event, Event::InitDone);
                 for change in writer.take(event) {
                     if sender.send(change).is_err() {
@@ -249,7 +252,17 @@ async fn pump<K, G>(
     }
 }
 
-fn decoded<K: Resource<DynamicType = ()>>(kind: &'static str, event: Event<Decoded<K>>) -> Option<Event<K>> {
+/// The event without an object that cannot be read. `last` returns an object as it was last read.
+fn decoded<K: Object>(
+    kind: &'static str,
+    event: Event<Decoded<K>>,
+    last: impl Fn(&ObjectRef<K>) -> Option<K>,
+) -> Option<Event<K>> {
+    if let Event::Delete(Decoded(Err(bad))) = &event {
+        let named = ObjectRef::new(bad.metadata.name.as_deref().unwrap_or_default());
+        let object = bad.metadata.namespace.iter().fold(named, |object, namespace| object.within(namespace));
+        return last(&object).map(Event::Delete);
+    }
     let good = |guard: Decoded<K>| match guard.0 {
         Ok(object) => Some(object),
         Err(bad) => {
@@ -375,12 +388,48 @@ pub fn provider_of(kind: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::Node;
+    use kube::ResourceExt;
+    use serde_json::json;
 
     fn answer(code: u16) -> watcher::Error {
         watcher::Error::InitialListFailed(kube::Error::Api(Box::new(kube::core::Status {
             code,
             ..kube::core::Status::default()
         })))
+    }
+
+    fn node(name: &str) -> Node {
+        serde_json::from_value(json!({"metadata": {"name": name, "uid": name}})).unwrap()
+    }
+
+    #[tokio::test]
+    async fn an_object_that_changed_and_went_is_reported_once() {
+        let (store, mut writer) = Writer::new(Keeping::default());
+        let (sender, changes) = unbounded_channel();
+        let events = [Event::Apply(node("a")), Event::Apply(node("a")), Event::Delete(node("a"))];
+        for event in events.into_iter().chain([Event::Apply(node("b"))]) {
+            writer.take(event).into_iter().for_each(|change| sender.send(change).ok().unwrap());
+        }
+        drop(sender);
+        let mut touched = Touched { changes, store };
+        let mut reported = Vec::new();
+        while let Some(object) = touched.recv().await {
+            reported.push(object.name_any());
+        }
+        assert_eq!(reported, ["a", "b"]);
+    }
+
+    #[test]
+    fn an_object_that_cannot_be_read_any_more_is_removed_once_it_is_deleted() {
+        let bad = r#"{"metadata": {"name": "a", "uid": "a"}, "spec": {"taints": 1}}"#;
+        let bad: Decoded<Node> = serde_json::from_str(bad).unwrap();
+        assert!(bad.0.is_err());
+        let last = |object: &ObjectRef<Node>| (object.name == "a").then(|| node("a"));
+        assert!(decoded("nodes", Event::Apply(bad.clone()), last).is_none());
+        let gone = decoded("nodes", Event::Delete(bad.clone()), last);
+        assert!(matches!(gone, Some(Event::Delete(last)) if last == node("a")));
+        assert!(decoded("nodes", Event::Delete(bad), |_: &ObjectRef<Node>| None).is_none());
     }
 
     #[test]

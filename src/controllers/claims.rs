@@ -165,7 +165,7 @@ async fn end(sweeper: &Sweeper, claim: &NodeClaim, now: Timestamp) -> Result<(),
         reason = reason.name(),
         "deleting an orphaned NodeClaim"
     );
-    claims::delete(context.client_of(claim.label(names::WORKLOAD_UID)), &name, &uid).await?;
+    claims::delete_as_read(context.client_of(claim.label(names::WORKLOAD_UID)), &current).await?;
     context.claim_records.deleted(&name, &uid);
     metrics::swept(reason);
     Ok(())

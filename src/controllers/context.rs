@@ -46,6 +46,8 @@ pub struct Wakers {
     pub check: UnboundedSender<ObjectRef<AdmissionCheck>>,
     /// Reconcile these ProvisioningParameters.
     pub parameters: UnboundedSender<ObjectRef<RawParameters>>,
+    /// Wake the gangs that wait for such a change.
+    pub plan: UnboundedSender<PlanChange>,
 }
 
 /// Optional behaviour of a replica.
@@ -302,6 +304,13 @@ impl Context {
     /// How often offers got better.
     pub(super) fn better_offers(&self) -> u64 {
         self.better_offers.load(Ordering::SeqCst)
+    }
+
+    /// Has the gangs woken that wait for something that this change may clear: at once, or together with those that wait for other
+    /// changes of the moment.
+    pub fn plans_may_change(&self, change: PlanChange) {
+        // Fails only while the process ends.
+        let _ = self.wake.plan.send(change);
     }
 
     /// Wakes the gangs that wait for something that this change may clear.

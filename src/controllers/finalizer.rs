@@ -3,8 +3,9 @@
 use super::context::Context;
 use super::gang::Reconciled;
 use crate::api::Workload;
-use crate::effects::handover::{Annotations, add_finalizer, release_workload};
+use crate::effects::handover::{add_finalizer, release_workload};
 use crate::error::Error;
+use crate::gang::release::uninstall::WorkloadMarks;
 use crate::gang::workload::finalizer::{is_held, is_missing, is_needed, is_overdue, release_at};
 use crate::gang::workload::others::Others;
 use jiff::Timestamp;
@@ -23,7 +24,7 @@ pub async fn take(context: &Context, workload: &mut Workload) -> Result<(), Erro
 pub async fn let_go_late(context: &Context, workload: &Workload) -> Result<bool, Error> {
     let late = is_overdue(workload, context.now());
     if late {
-        release_workload(client_of(context, workload), workload, Annotations::Keep).await?;
+        release_workload(client_of(context, workload), workload, &WorkloadMarks::FINALIZER).await?;
     }
     Ok(late)
 }
@@ -42,7 +43,7 @@ pub async fn let_go(
     if is_needed(workload, context.options.workload_finalizer, has_nodes, others) {
         return Ok(release_at(workload));
     }
-    release_workload(client_of(context, workload), workload, Annotations::Keep).await?;
+    release_workload(client_of(context, workload), workload, &WorkloadMarks::FINALIZER).await?;
     Ok(None)
 }
 

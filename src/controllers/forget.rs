@@ -28,7 +28,7 @@ impl Context {
             self.trace_cut_off(gang, journal, subject);
         }
         if forgotten.freed {
-            self.wake_waiting(PlanChange::Other);
+            self.plans_may_change(PlanChange::Other);
         }
     }
 
@@ -39,7 +39,7 @@ impl Context {
             freed |= self.forget(&uid, Cause::TermOver).freed;
         }
         if freed {
-            self.wake_waiting(PlanChange::Other);
+            self.plans_may_change(PlanChange::Other);
         }
         self.of_gangs.registry.forget_orphaned_where(fits);
         if !self.shards.any_led() || self.shards.count() == 1 {
@@ -55,6 +55,8 @@ impl Context {
         if known.is_none_or(|known| known.uid != uid) {
             self.forget_deleted(workload);
         } else if !self.acts_for(&uid) {
+            // The end of the term removed it from the registry, and the reconcile has added to its gangs since.
+            self.of_gangs.registry.add(&uid, gangs_of(workload));
             self.forget(&uid, Cause::TermOver);
         }
     }

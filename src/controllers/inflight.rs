@@ -89,6 +89,6 @@ impl Context {
             _ if claim.is("Initialized") => PlanChange::ClaimInitialized,
             _ => return,
         };
-        self.wake_waiting(change);
+        self.plans_may_change(change);
     }
 }

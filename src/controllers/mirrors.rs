@@ -63,7 +63,7 @@ impl Context {
             Some(self.as_workload(&request, owner.as_deref()))
         };
         for change in self.stores.requests.mirror(&self.stores.workloads, &name, read) {
-            if let StoreChange::Moved(workload) = change {
+            if let StoreChange::Applied(workload) | StoreChange::Gone(workload) = change {
                 self.workload_touched(&workload);
                 self.wake_workload(ObjectRef::from_obj(&*workload));
             }

@@ -74,10 +74,24 @@ async fn adopt(api: &Api<NodeClaim>, claim: &NodeClaim, error: Error) -> Result<
     Err(error)
 }
 
+/// Deletes a claim as it was read.
+///
+/// # Errors
+/// [`Error::Conflict`] if it has changed since: a gang may have taken it over.
+pub async fn delete_as_read(client: &Client, claim: &NodeClaim) -> Result<(), Error> {
+    let name = claim.name_any();
+    let only_this = Preconditions { uid: claim.uid(), resource_version: claim.resource_version() };
+    delete_if(client, &name, only_this).await.map(drop)
+}
+
 /// Deletes one claim. Returns whether it is gone already; a claim that was not there counts as gone.
-pub async fn delete(client: &Client, name: &str, uid: &str) -> Result<bool, Error> {
+async fn delete(client: &Client, name: &str, uid: &str) -> Result<bool, Error> {
+    delete_if(client, name, Preconditions { uid: Some(uid.to_owned()), resource_version: None }).await
+}
+
+async fn delete_if(client: &Client, name: &str, only_this: Preconditions) -> Result<bool, Error> {
     let api: Api<NodeClaim> = Api::all(client.clone());
-    let only_this = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
+    let uid = only_this.uid.clone();
     let preconditions = if planted!(DeleteWithoutUid) { None } else { Some(only_this) };
     let params = DeleteParams { preconditions, ..DeleteParams::default() };
     match write("deleting NodeClaim", name, api.delete(name, &params)).await {
@@ -89,7 +103,7 @@ pub async fn delete(client: &Client, name: &str, uid: &str) -> Result<bool, Erro
         Err(error @ Error::Conflict { .. }) => {
             // Usually another object has the name now, but not every conflict is about the UID.
             let found = current(client, name).await?;
-            if found.is_some_and(|c| c.metadata.uid.as_deref() == Some(uid)) { Err(error) } else { Ok(true) }
+            if found.is_some_and(|c| c.metadata.uid == uid) { Err(error) } else { Ok(true) }
         }
         Err(error) => Err(error),
     }

@@ -5,6 +5,7 @@ use crate::api::{Node, NodeClaim, Workload};
 use crate::effects::claims::current;
 use crate::effects::{call, merge, patch_params, request, write};
 use crate::error::Error;
+use crate::gang::release::uninstall::WorkloadMarks;
 use crate::names;
 use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Taint;
@@ -168,19 +169,19 @@ fn node_without_ours(node: &Node) -> Value {
     json!({"metadata": metadata, "spec": {"taints": others}})
 }
 
-/// Removes Setu's finalizer from a Workload and, if asked to, its annotations. Returns whether there was anything to
-/// remove.
+/// Removes these marks from a Workload. Returns whether there was anything to remove.
 ///
 /// # Errors
 /// [`Error::Conflict`] if the Workload has changed since it was read.
 pub async fn release_workload(
     client: &Client,
     workload: &Workload,
-    annotations: Annotations,
+    marks: &WorkloadMarks,
 ) -> Result<bool, Error> {
-    let Some(patch) = without_ours(workload, annotations) else {
+    if marks.is_empty() {
         return Ok(false);
-    };
+    }
+    let patch = without(marks, workload);
     let name = workload.name_any();
     let api: Api<Workload> = Api::namespaced(client.clone(), &workload.namespace().unwrap_or_default());
     let (params, patch) = (patch_params(), Patch::Merge(&patch));
@@ -217,35 +218,19 @@ pub async fn add_finalizer(client: &Client, workload: &Workload) -> Result<Workl
     write("holding Workload", &workload.full_name(), api.patch(&name, &params, &patch)).await
 }
 
-/// What happens to the journals on Workloads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Annotations {
-    /// They stay, so that Setu can go on from there when it comes back.
-    Keep,
-    /// They are removed.
-    Remove,
-}
-
 /// Annotations that remove those of Setu's.
 fn without_journals(workload: &Workload) -> Map<String, Value> {
     let ours = |key: &&String| key.starts_with(names::JOURNAL_PREFIX) || key.starts_with(names::STATE_PREFIX);
     workload.annotations().keys().filter(ours).map(|key| (key.clone(), Value::Null)).collect()
 }
 
-fn without_ours(workload: &Workload, annotations: Annotations) -> Option<Value> {
-    let gone = match annotations {
-        Annotations::Keep => Map::new(),
-        Annotations::Remove => without_journals(workload),
-    };
-    let finalizers = workload.finalizers();
-    let left: Vec<&String> = finalizers.iter().filter(|f| *f != names::FINALIZER).collect();
-    if gone.is_empty() && left.len() == finalizers.len() {
-        return None;
-    }
-    let version = workload.resource_version();
-    Some(json!({
-        "metadata": {"resourceVersion": version, "finalizers": left, "annotations": gone},
-    }))
+fn without(marks: &WorkloadMarks, workload: &Workload) -> Value {
+    let gone: Map<String, Value> = marks.annotations.iter().map(|key| (key.clone(), Value::Null)).collect();
+    let stays = |finalizer: &&String| !marks.finalizer || *finalizer != names::FINALIZER;
+    let left: Vec<&String> = workload.finalizers().iter().filter(stays).collect();
+    json!({
+        "metadata": {"resourceVersion": workload.resource_version(), "finalizers": left, "annotations": gone},
+    })
 }
 
 #[cfg(test)]
@@ -284,14 +269,15 @@ mod tests {
     #[test]
     fn only_what_is_ours_is_removed_from_a_workload() {
         let mut workload = Workload::new("w", WorkloadSpec::default());
-        assert_eq!(without_ours(&workload, Annotations::Remove), None);
         workload.metadata.finalizers = Some(vec!["others/theirs".into(), names::FINALIZER.into()]);
         let annotations = [(names::journal_key("c"), "{}"), ("others/theirs".to_owned(), "x")];
         workload.metadata.annotations = Some(annotations.map(|(k, v)| (k, v.to_owned())).into());
-        let kept = without_ours(&workload, Annotations::Keep).unwrap();
+        let kept = without(&WorkloadMarks::FINALIZER, &workload);
         assert_eq!(kept["metadata"]["finalizers"], json!(["others/theirs"]));
         assert_eq!(kept["metadata"]["annotations"], json!({}));
-        let removed = without_ours(&workload, Annotations::Remove).unwrap();
+        let journal = WorkloadMarks { finalizer: false, annotations: vec![names::journal_key("c")] };
+        let removed = without(&journal, &workload);
+        assert_eq!(removed["metadata"]["finalizers"], json!(["others/theirs", names::FINALIZER]));
         assert_eq!(removed["metadata"]["annotations"], json!({names::journal_key("c"): null}));
     }
 }

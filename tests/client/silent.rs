@@ -17,8 +17,17 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 
+/// From when on the peer sends nothing.
+#[derive(Clone, Copy, Debug)]
+pub enum Silence {
+    /// It answers a request for a watch with headers, and no event follows.
+    AfterHeaders,
+    /// It does not answer a request for a watch.
+    AtOnce,
+}
+
 /// When watches were opened within this time from the first one. Each of them stays silent.
-pub async fn watches(within: Duration) -> Vec<Duration> {
+pub async fn watches(silence: Silence, within: Duration) -> Vec<Duration> {
     let opened: Arc<Mutex<Vec<Instant>>> = Arc::default();
     let noted = Arc::clone(&opened);
     let silent = axum::Router::new().fallback(move |RawQuery(query): RawQuery| async move {
@@ -26,6 +35,9 @@ pub async fn watches(within: Duration) -> Vec<Duration> {
             return list();
         }
         noted.lock().unwrap().push(Instant::now());
+        if let Silence::AtOnce = silence {
+            std::future::pending::<()>().await;
+        }
         Body::from_stream(stream::pending::<Result<Vec<u8>, Infallible>>()).into_response()
     });
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

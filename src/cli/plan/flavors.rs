@@ -1,5 +1,6 @@
 //! Which flavors Kueue would likely assign to the pod sets of a Workload that it has not admitted.
 
+use super::misfit::misfit;
 use super::objects::Objects;
 use crate::api::pod::ResourceList;
 use crate::api::queue::{FlavorQuotas, ResourceGroup, ResourceQuota};
@@ -101,8 +102,9 @@ impl<'a> FlavorChoice<'a> {
         }
         let mut assigned = BTreeMap::new();
         for group in self.groups {
-            let takes_all =
-                |flavor: &&FlavorQuotas| self.suits(flavor, set) && self.lacks(flavor, total, used).is_none();
+            let takes_all = |flavor: &&FlavorQuotas| {
+                self.misfit(flavor, group, set).is_none() && self.lacks(flavor, total, used).is_none()
+            };
             match group.flavors.iter().find(takes_all) {
                 Some(flavor) => {
                     let keys = flavor.resources.iter().map(|q| &q.name).filter(takes);
@@ -117,13 +119,13 @@ impl<'a> FlavorChoice<'a> {
         Ok(assigned)
     }
 
-    /// Whether the labels of a flavor suit the pods' node selector.
-    fn suits(&self, flavor: &FlavorQuotas, set: &PodSet) -> bool {
-        let known = self.flavors.iter().find(|f| f.metadata.name.as_ref() == Some(&flavor.name));
-        known.is_some_and(|known| {
-            let differs = |(key, value)| known.spec.node_labels.get(key).is_some_and(|label| label != value);
-            !set.template.spec.node_selector.iter().any(differs)
-        })
+    /// Why the nodes of a flavor do not suit a pod set; `None` if they do.
+    fn misfit(&self, flavor: &FlavorQuotas, group: &ResourceGroup, set: &PodSet) -> Option<String> {
+        let named = |name: &String| self.flavors.iter().find(|f| f.metadata.name.as_ref() == Some(name));
+        let Some(known) = named(&flavor.name) else { return Some("does not exist".to_owned()) };
+        let all = group.flavors.iter().filter_map(|flavor| named(&flavor.name));
+        let keys = all.flat_map(|flavor| flavor.spec.node_labels.keys()).map(String::as_str).collect();
+        misfit(known, set, &keys)
     }
 
     /// The first quota of a flavor that is not enough for these resources beside what is used. What a cohort lends is not known, so
@@ -160,8 +162,8 @@ impl<'a> FlavorChoice<'a> {
         used: &FlavorUse,
     ) -> String {
         let why = |flavor: &FlavorQuotas| {
-            if !self.suits(flavor, set) {
-                return format!("{} has other labels than its node selector asks for", flavor.name);
+            if let Some(misfit) = self.misfit(flavor, group, set) {
+                return format!("{} {misfit}", flavor.name);
             }
             let Some(quota) = self.lacks(flavor, total, used) else {
                 return format!("{} is taken", flavor.name);

@@ -4,7 +4,8 @@
 
 use super::objects::{Objects, meant};
 use crate::cli::CliError;
-use crate::cli::cluster::{Connection, VIEWER};
+use crate::cli::cluster::{self, Connection, ListError};
+use crate::cluster::decoded::Decoded;
 use crate::controllers::storage;
 use crate::plan::PlanObjects;
 use kube::api::ListParams;
@@ -26,18 +27,21 @@ impl Objects {
             ))
         })?;
         if let Some(name) = workload {
-            list(Api::namespaced(client.clone(), &namespace), &mut self.workloads).await?;
+            list("workloads", Api::namespaced(client.clone(), &namespace), &mut self.workloads).await?;
             self.workload = Some(meant(&self.workloads, name, &namespace)?);
+        }
+        if workload.is_none() && (self.has_any_namespace || connection.named_namespace().is_some()) {
+            self.put_into(&namespace)?;
         }
         let of = self.workload.as_ref().and_then(|w| w.metadata.namespace.clone());
         list_plan_objects(&client, &mut self.plan).await?;
-        list(Api::all(client.clone()), &mut self.node_claims).await?;
-        list(Api::all(client.clone()), &mut self.nodes).await?;
-        list(Api::all(client.clone()), &mut self.local_queues).await?;
-        list(Api::all(client.clone()), &mut self.cohorts).await?;
-        list(Api::all(client.clone()), &mut self.checks).await?;
-        list(Api::all(client.clone()), &mut self.namespaces).await?;
-        list_if_served(&client, &mut self.parameters).await?;
+        list("nodeclaims", Api::all(client.clone()), &mut self.node_claims).await?;
+        list("nodes", Api::all(client.clone()), &mut self.nodes).await?;
+        list("localqueues", Api::all(client.clone()), &mut self.local_queues).await?;
+        list("cohorts", Api::all(client.clone()), &mut self.cohorts).await?;
+        list("admissionchecks", Api::all(client.clone()), &mut self.checks).await?;
+        list("namespaces", Api::all(client.clone()), &mut self.namespaces).await?;
+        list_if_served("provisioningparameters", &client, &mut self.parameters).await?;
         if let Some(workload) = &self.workload {
             let read = storage::read(&client, workload)
                 .await
@@ -45,43 +49,35 @@ impl Objects {
             self.storage.add(read);
         }
         if let Some(namespace) = of {
-            list(Api::namespaced(client.clone(), &namespace), &mut self.limit_ranges).await?;
-            list(Api::namespaced(client.clone(), &namespace), &mut self.workloads).await?;
+            list("limitranges", Api::namespaced(client.clone(), &namespace), &mut self.limit_ranges).await?;
+            list("workloads", Api::namespaced(client.clone(), &namespace), &mut self.workloads).await?;
         }
         Ok(())
     }
 }
 
-fn failed(what: &str, error: &kube::Error) -> CliError {
-    if matches!(error, kube::Error::Api(status) if status.code == 403) {
-        return CliError::Failed(format!("you may not list {what}; {VIEWER} has what is needed"));
-    }
-    CliError::Failed(format!("reading {what}: {error}"))
-}
-
-/// Reads a kind of which the files hold none.
-async fn list<K>(api: Api<K>, all: &mut Vec<Arc<K>>) -> Result<(), CliError>
+/// Reads a kind of which the files hold none. Objects that cannot be read are left out, as the controller does.
+async fn list<K>(kind: &'static str, api: Api<Decoded<K>>, all: &mut Vec<Arc<K>>) -> Result<(), CliError>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
 {
     if all.is_empty() {
-        let found = api.list(&ListParams::default()).await.map_err(|e| failed(&K::plural(&()), &e))?;
-        all.extend(found.items.into_iter().map(Arc::new));
+        let found = cluster::list(kind, api, &ListParams::default()).await;
+        all.extend(found.map_err(|e| CliError::Failed(e.to_string()))?.into_iter().map(Arc::new));
     }
     Ok(())
 }
 
 /// The same for a kind that the cluster may not serve: then there are none.
-async fn list_if_served<K>(client: &Client, all: &mut Vec<Arc<K>>) -> Result<(), CliError>
+async fn list_if_served<K>(kind: &'static str, client: &Client, all: &mut Vec<Arc<K>>) -> Result<(), CliError>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
 {
     if all.is_empty() {
-        let api: Api<K> = Api::all(client.clone());
-        match api.list(&ListParams::default()).await {
-            Ok(found) => all.extend(found.items.into_iter().map(Arc::new)),
-            Err(kube::Error::Api(status)) if status.code == 404 => {}
-            Err(error) => return Err(failed(&K::plural(&()), &error)),
+        match cluster::list(kind, Api::all(client.clone()), &ListParams::default()).await {
+            Ok(found) => all.extend(found.into_iter().map(Arc::new)),
+            Err(ListError::NotServed(..)) => {}
+            Err(error) => return Err(CliError::Failed(error.to_string())),
         }
     }
     Ok(())
@@ -91,7 +87,7 @@ macro_rules! list_plan_objects {
     ($($field:ident: $kind:ty, $resource:literal, $plural:literal, $limitation:expr, $matters:ident, $counted:ident;)+) => {
         /// Reads the kinds of which the files hold none.
         async fn list_plan_objects(client: &Client, plan: &mut PlanObjects) -> Result<(), CliError> {
-            $(list_if_served(client, &mut plan.$field).await?;)+
+            $(list_if_served($resource, client, &mut plan.$field).await?;)+
             Ok(())
         }
     };

@@ -2,7 +2,7 @@
 
 use super::admission::Admitted;
 use super::objects::Objects;
-use crate::api::Workload;
+use crate::api::{NodeClaim, Workload};
 use crate::gang::identity::gang_of;
 use crate::plan::gates::inflight::InflightNodes;
 use crate::plan::market::Market;
@@ -26,6 +26,8 @@ pub struct Inputs {
     pool_claims: PoolClaims,
     shapes: Vec<Shape>,
     inflight: InflightNodes,
+    warm: Vec<NodeClaim>,
+    now: Timestamp,
     predecessors: Vec<Arc<Workload>>,
     settled: Option<String>,
     market: Option<Market>,
@@ -40,7 +42,7 @@ impl Inputs {
         request: &PlanRequest<'_>,
         market: Option<Market>,
     ) -> Self {
-        let workload = request.workload;
+        let (workload, now) = (request.workload, Timestamp::now());
         let namespace = workload.metadata.namespace.as_deref().unwrap_or_default();
         Self {
             objects: PlanObjects { flavors: admitted.flavors.clone(), ..objects.plan.clone() },
@@ -49,7 +51,9 @@ impl Inputs {
             storage: objects.storage_of(namespace),
             pool_claims: PoolClaims::of(objects.node_claims.iter().cloned(), gang_of),
             shapes: objects.shapes(),
-            inflight: objects.inflight(workload),
+            inflight: objects.inflight(workload, now),
+            warm: objects.warm(request, now),
+            now,
             predecessors: objects.predecessors(workload),
             settled: objects.settled(request),
             exhausted: market.as_ref().map(Market::exhausted),
@@ -71,7 +75,7 @@ impl Inputs {
             limit_ranges: &self.limit_ranges,
             storage: Some(&self.storage),
             pool_claims: &self.pool_claims,
-            warm: &[],
+            warm: &self.warm,
             staying: &[],
             reserved: &[],
             shapes: &self.shapes,
@@ -85,7 +89,7 @@ impl Inputs {
             predecessors: &self.predecessors,
             settled: self.settled.as_deref(),
             edited: Edited::Awaited,
-            now: Timestamp::now(),
+            now: self.now,
         }
     }
 }

@@ -7,6 +7,7 @@ mod from_cluster;
 mod indirect;
 mod inputs;
 pub mod manifest;
+mod misfit;
 mod node_class;
 mod objects;
 pub mod pod_group;
@@ -123,14 +124,17 @@ impl Args {
     async fn objects(&self) -> Result<Objects, CliError> {
         let mut objects = Objects::read(&self.files)?;
         objects.remarks.iter().for_each(|remark| render::remark(remark));
-        if objects.plan.node_pools.is_empty() {
-            objects.complete(&self.connection, self.workload.as_deref()).await?;
-        } else if self.workload.is_some() {
+        if self.workload.is_some() && !objects.plan.node_pools.is_empty() {
             return Err(CliError::Invalid(
                 "a Workload of the cluster cannot be planned with NodePools from files: give its manifest with -f, or leave \
                  the NodePools out"
                     .to_owned(),
             ));
+        }
+        if objects.plan.node_pools.is_empty() {
+            objects.complete(&self.connection, self.workload.as_deref()).await?;
+        } else if let Some(namespace) = self.connection.named_namespace() {
+            objects.put_into(namespace)?;
         }
         Ok(objects)
     }

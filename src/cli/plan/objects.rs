@@ -7,19 +7,20 @@ use super::documents::{self, Document};
 use super::node_class::NodeClass;
 use super::pod_sets::text;
 use super::{manifest, pod_group};
-use crate::api::parameters::ProvisioningParametersSpec;
+use crate::api::parameters::{ProvisioningParametersSpec, Release};
 use crate::api::{
     AdmissionCheck, Cohort, LocalQueue, Namespace, Node, NodeClaim, RawParameters, ResourceClaimTemplate,
     Workload,
 };
 use crate::cli::{CliError, find};
 use crate::controllers::parameters;
+use crate::gang::workload::request::owner_of;
 use crate::names;
 use crate::plan::gates::inflight::InflightNodes;
 use crate::plan::observed_shapes::ObservedShapes;
 use crate::plan::shape::Shape;
 use crate::plan::volumes::{Found, Storage};
-use crate::plan::{PlanObjects, PlanRequest, demand};
+use crate::plan::{PlanObjects, PlanRequest, demand, lifetime, warm};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{LimitRange, PersistentVolumeClaim};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -35,6 +36,8 @@ use std::sync::Arc;
 pub struct Objects {
     /// The Workload to plan for, as Kueue would create it.
     pub workload: Option<Workload>,
+    /// Whether its manifest names no namespace.
+    pub has_any_namespace: bool,
     /// Workloads of its namespace, if they were read from a cluster.
     pub workloads: Vec<Arc<Workload>>,
     /// The kinds that are read whole.
@@ -80,7 +83,8 @@ impl Objects {
             }
         }
         for (place, pods) in groups.into_values() {
-            let made = pod_group::workload(&pods).and_then(|made| objects.plan_for(made));
+            let is_open = pods.iter().all(|pod| text(pod, "/metadata/namespace").is_empty());
+            let made = pod_group::workload(&pods).and_then(|made| objects.plan_for(made, is_open));
             made.map_err(|e| CliError::Invalid(format!("{place}: {e}")))?;
         }
         Ok(objects)
@@ -125,11 +129,25 @@ impl Objects {
     /// Takes what is to be planned for.
     fn take_workload(&mut self, value: Value) -> Result<(), String> {
         self.remarks.extend(manifest::alike(&value));
-        self.plan_for(manifest::workload(value, &self.named)?)
+        let is_open = text(&value, "/metadata/namespace").is_empty();
+        self.plan_for(manifest::workload(value, &self.named)?, is_open)
+    }
+
+    /// Puts the Workload of the files into this namespace, as `kubectl apply -n` would.
+    pub fn put_into(&mut self, namespace: &str) -> Result<(), CliError> {
+        let Some(workload) = &mut self.workload else { return Ok(()) };
+        let stated = workload.metadata.namespace.as_deref().unwrap_or_default();
+        if !self.has_any_namespace && stated != namespace {
+            return Err(CliError::Invalid(format!(
+                "the file is for namespace {stated}, and -n says {namespace}; leave out one of them"
+            )));
+        }
+        workload.metadata.namespace = Some(namespace.to_owned());
+        Ok(())
     }
 
     /// Takes the Workload to plan for, of which there is one.
-    fn plan_for(&mut self, workload: Workload) -> Result<(), String> {
+    fn plan_for(&mut self, workload: Workload, has_any_namespace: bool) -> Result<(), String> {
         let name = |w: &Workload| w.metadata.name.clone().unwrap_or_default();
         if let Some(first) = &self.workload {
             return Err(format!(
@@ -138,7 +156,7 @@ impl Objects {
                 name(&workload)
             ));
         }
-        self.workload = Some(workload);
+        (self.workload, self.has_any_namespace) = (Some(workload), has_any_namespace);
         Ok(())
     }
 
@@ -195,8 +213,9 @@ impl Objects {
         labels.unwrap_or_else(|| [(names::NAMESPACE_NAME.to_owned(), namespace.to_owned())].into())
     }
 
-    /// NodeClaims in flight and nodes held for others than this Workload. Only a controller knows recent creates.
-    pub fn inflight(&self, workload: &Workload) -> InflightNodes {
+    /// NodeClaims in flight, nodes held for others than this Workload, and recent creates. A controller also knows the creates of
+    /// nodes that are gone.
+    pub fn inflight(&self, workload: &Workload, now: Timestamp) -> InflightNodes {
         let name = |w: &Workload| {
             let metadata = &w.metadata;
             let of = |part: &Option<String>| part.clone().unwrap_or_default();
@@ -209,7 +228,12 @@ impl Objects {
                 && claim.annotation(names::WORKLOAD) != own
         };
         let is_of_queue = |claim: &NodeClaim| {
-            let made_for = self.workloads.iter().find(|w| name(w) == claim.annotation(names::WORKLOAD));
+            let owner = owner_of(claim).map(|(_, _, uid)| uid);
+            let is_meant = |w: &&Arc<Workload>| match owner {
+                Some(owner) => w.metadata.uid.as_deref() == Some(owner),
+                None => name(w) == claim.annotation(names::WORKLOAD),
+            };
+            let made_for = self.workloads.iter().find(is_meant);
             made_for.map_or(claim.annotation(names::WARM_QUEUE) == queue, |w| w.local_queue() == queue)
         };
         let mut inflight = InflightNodes::default();
@@ -217,11 +241,32 @@ impl Objects {
             if !claim.is("Initialized") {
                 inflight.add_in_flight();
             }
-            if is_of_queue(claim) {
+            let is_of_queue = is_of_queue(claim);
+            if is_of_queue {
                 inflight.add_held(Arc::clone(claim));
+            }
+            if let Some(created) = &claim.metadata.creation_timestamp {
+                inflight.add_created(created.0, is_of_queue, now);
             }
         }
         inflight
+    }
+
+    /// The nodes kept for the LocalQueue that a gang of this request may take over.
+    pub fn warm(&self, request: &PlanRequest<'_>, now: Timestamp) -> Vec<NodeClaim> {
+        if request.policy.release != Release::Warm {
+            return Vec::new();
+        }
+        let key = warm::key(&request.workload.local_queue(), request.check);
+        let job = lifetime::of_job(request.workload);
+        let can_run_pods = |claim: &NodeClaim| {
+            let named = |node: &&Arc<Node>| node.metadata.name.as_deref() == claim.node_name();
+            self.nodes.iter().find(named).is_some_and(|node| node.is_ready() && !node.spec.unschedulable)
+        };
+        let kept = self.node_claims.iter().filter(|claim| claim.label(names::WARM) == key);
+        kept.filter(|claim| warm::is_free(claim, job, now) && can_run_pods(claim))
+            .map(|c| (**c).clone())
+            .collect()
     }
 
     /// Earlier slices of the same elastic Job that have nodes.
@@ -269,7 +314,7 @@ pub fn meant(workloads: &[Arc<Workload>], name: &str, namespace: &str) -> Result
         found.max_by_key(|w| (!w.is("Finished"), w.metadata.creation_timestamp.clone().map(|t| t.0)));
     newest.cloned().ok_or_else(|| {
         let place = format!("namespace {namespace}");
-        CliError::Invalid(find::absent(name, &place, &[], &find::similar(&all, name)))
+        CliError::Failed(find::absent(name, &place, &[], &find::similar(&all, name)))
     })
 }
 
@@ -310,6 +355,9 @@ fn note<K: DeserializeOwned>(all: &mut BTreeMap<String, Found<K>>, value: Value)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::OptionSelection;
+    use crate::policy::Policy;
+    use jiff::SignedDuration;
     use serde_json::json;
 
     fn workload(name: &str, job: &str, created: &str, replaces: Option<&str>) -> Arc<Workload> {
@@ -372,7 +420,7 @@ mod tests {
         let without_nodes = Objects { workloads: objects.workloads.clone(), ..Objects::default() };
         assert!(without_nodes.predecessors(&found).is_empty());
         assert_eq!(named("job-train-1").unwrap().metadata.name.as_deref(), Some("job-train-1"));
-        let Err(CliError::Invalid(why)) = named("trian") else { panic!("it is not there") };
+        let Err(CliError::Failed(why)) = named("trian") else { panic!("it is not there") };
         assert_eq!(
             why,
             "no Workload or Job trian in namespace ns; did you mean train or job-train-1 or job-train-2?"
@@ -380,13 +428,81 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_counts_as_in_flight_until_its_node_is_ready_and_as_held_in_its_own_queue() {
-        let time = "2026-01-01T00:00:00Z";
-        let claim = |of: &str, initialized: &str| {
+    fn a_manifest_without_a_namespace_goes_where_n_says() {
+        let job = |namespace: Option<&str>| {
+            let mut objects = Objects::default();
+            let mut job = json!({
+                "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train"},
+                "spec": {"parallelism": 1, "template": {"spec": {"containers": []}}},
+            });
+            if let Some(namespace) = namespace {
+                job["metadata"]["namespace"] = json!(namespace);
+            }
+            objects.take(job, Path::new("job.yaml")).unwrap();
+            let put = objects.put_into("team").map_err(|e| e.to_string());
+            put.map(|()| objects.workload.unwrap().full_name())
+        };
+        assert_eq!(job(None).unwrap(), "team/train");
+        assert_eq!(job(Some("team")).unwrap(), "team/train");
+        assert!(
+            job(Some("other")).unwrap_err().contains("the file is for namespace other, and -n says team")
+        );
+    }
+
+    #[test]
+    fn nodes_that_are_kept_for_the_local_queue_are_taken_over() {
+        let (own, until) = (workload("own", "own", "2026-01-01T00:00:00Z", None), "2026-01-02T00:00:00Z");
+        let queue = own.local_queue();
+        let keeps = Policy { release: Release::Warm, ..Policy::default() };
+        let warm_under = |objects: &Objects, policy: &Policy| {
+            let request = PlanRequest {
+                workload: &own,
+                check: "c",
+                our_checks: &[],
+                gang: "g",
+                policy,
+                selection: OptionSelection::From(0),
+            };
+            let taken = objects.warm(&request, "2026-01-01T00:00:00Z".parse().unwrap());
+            taken.into_iter().filter_map(|claim| claim.metadata.name).collect::<Vec<_>>()
+        };
+        let kept = |name: &str, queue: &str| {
             let claim = json!({
                 "metadata": {
-                    "name": of, "labels": {(names::MANAGED_BY): names::SETU},
-                    "annotations": {(names::WORKLOAD): format!("ns/{of}")},
+                    "name": name, "labels": {(names::WARM): warm::key(queue, "c")},
+                    "annotations": {(names::HOLD_UNTIL): until},
+                },
+                "spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}},
+                "status": {"nodeName": name, "conditions": [{
+                    "type": "Initialized", "status": "True", "reason": "", "message": "", "lastTransitionTime": until,
+                }]},
+            });
+            Arc::new(serde_json::from_value::<NodeClaim>(claim).unwrap())
+        };
+        let node = |name: &str, unschedulable: bool| {
+            let node = json!({
+                "metadata": {"name": name}, "spec": {"unschedulable": unschedulable},
+                "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+            });
+            Arc::new(serde_json::from_value(node).unwrap())
+        };
+        let objects = Objects {
+            node_claims: vec![kept("a", &queue), kept("b", &queue), kept("c", "ns/other")],
+            nodes: vec![node("a", false), node("b", true), node("c", false)],
+            ..Objects::default()
+        };
+        assert_eq!(warm_under(&objects, &Policy::default()), Vec::<String>::new());
+        assert_eq!(warm_under(&objects, &keeps), ["a"]);
+    }
+
+    #[test]
+    fn a_claim_counts_as_in_flight_until_its_node_is_ready_and_as_held_in_its_own_queue() {
+        let time = "2026-01-01T00:00:00Z";
+        let owned = |of: &str, owner: &str, initialized: &str| {
+            let claim = json!({
+                "metadata": {
+                    "name": of, "labels": {(names::MANAGED_BY): names::SETU}, "creationTimestamp": time,
+                    "annotations": {(names::WORKLOAD): format!("ns/{of}"), (names::OWNER): owner},
                 },
                 "spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}},
                 "status": {"conditions": [{
@@ -396,16 +512,27 @@ mod tests {
             });
             Arc::new(serde_json::from_value::<NodeClaim>(claim).unwrap())
         };
+        let claim = |of: &str, initialized: &str| owned(of, "", initialized);
         let own = workload("own", "own", time, None);
         let ready = claim("same-queue", "True");
+        let of_request = owned("provisioningrequest-r", "ns/same-queue/same-queue", "True");
         let objects = Objects {
             workloads: vec![workload("same-queue", "other", time, None)],
-            node_claims: vec![Arc::clone(&ready), claim("unknown", "False"), claim("own", "False")],
+            node_claims: vec![
+                Arc::clone(&ready),
+                Arc::clone(&of_request),
+                claim("unknown", "False"),
+                claim("own", "False"),
+            ],
             ..Objects::default()
         };
-        let inflight = objects.inflight(&own);
+        let created: Timestamp = time.parse().unwrap();
+        let inflight = objects.inflight(&own, created);
         let held: Vec<&NodeClaim> = inflight.queue.iter().map(|nodes| &*nodes.claim).collect();
-        assert_eq!((inflight.in_flight, held), (1, vec![&*ready]));
+        assert_eq!((inflight.in_flight, held), (1, vec![&*ready, &*of_request]));
+        assert_eq!((inflight.last_minute.claims, inflight.queue_last_hour.claims), (3, 2));
+        let later = objects.inflight(&own, created + SignedDuration::from_mins(2));
+        assert_eq!((later.last_minute.claims, later.queue_last_hour.claims), (0, 2));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::admission::Admitted;
 use crate::api::amount::{Currency, Money, Price};
 use crate::api::pod::ResourceList;
-use crate::cli::CliError;
+use crate::cli::{CliError, printable};
 use crate::plan::cost::Prices;
 use crate::plan::devices;
 use crate::plan::gates::GateReport;
@@ -166,7 +166,7 @@ impl View {
             // Writing to a String cannot fail.
             let _ = write!(text, "\nNote: {note}");
         }
-        if self.notes.is_empty() { text } else { text + "\n" }
+        printable(&if self.notes.is_empty() { text } else { text + "\n" })
     }
 }
 

@@ -169,7 +169,7 @@ impl<'a> Gang<'a> {
         let freed = self.enter(workload, &mut ledger);
         drop(ledger);
         if freed {
-            self.scope.context.wake_waiting(PlanChange::Other);
+            self.scope.context.plans_may_change(PlanChange::Other);
         }
         taken
     }

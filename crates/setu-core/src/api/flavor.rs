@@ -1,7 +1,7 @@
 //! Kueue's ResourceFlavor and Topology (cluster-scoped): the labels, tolerations and topology of the nodes behind a
 //! quota.
 
-use k8s_openapi::api::core::v1::Toleration;
+use k8s_openapi::api::core::v1::{Taint, Toleration};
 use kube_derive::CustomResource;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -22,6 +22,9 @@ pub struct ResourceFlavorSpec {
     /// Labels that Kueue puts into the pods' nodeSelector; every node of the gang must carry them.
     #[serde(default)]
     pub node_labels: BTreeMap<String, String>,
+    /// Taints of the nodes. Kueue gives the flavor only to pods that tolerate them.
+    #[serde(default)]
+    pub node_taints: Vec<Taint>,
     /// Tolerations that Kueue adds to the pods.
     #[serde(default)]
     pub tolerations: Vec<Toleration>,

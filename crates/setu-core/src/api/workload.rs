@@ -51,9 +51,21 @@ pub struct PodSet {
     /// The least number of pods that Kueue may admit instead of all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_count: Option<i32>,
+    /// Where Kueue's topology-aware scheduling is to place its pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub topology_request: Option<TopologyRequest>,
     /// What each pod looks like.
     #[serde(default)]
     pub template: PodTemplate,
+}
+
+/// What matters of a pod set's topology request.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct TopologyRequest {
+    /// Pod sets with the same name are placed together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_set_group_name: Option<String>,
 }
 
 /// `status` of a Workload.

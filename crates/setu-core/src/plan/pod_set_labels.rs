@@ -65,10 +65,16 @@ impl PodSetLabels {
 
     /// Whether a plan can have these. A tenant can write a journal.
     pub fn are_possible(&self) -> bool {
-        let is_letter = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
-        let is_value =
-            |value: &String| !value.is_empty() && value.len() <= VALUE_LIMIT && value.chars().all(is_letter);
-        self.0.iter().all(is_value) && self.0.iter().map(String::len).sum::<usize>() <= VALUES_LIMIT
+        let may_end = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+        let is_name = |name: &str| {
+            name.starts_with(may_end)
+                && name.ends_with(may_end)
+                && name.chars().all(|c| may_end(c) || c == '-')
+        };
+        let names = || self.0.iter().flat_map(|value| value.split('.'));
+        let is_short = self.0.iter().all(|value| value.len() <= VALUE_LIMIT)
+            && self.0.iter().map(String::len).sum::<usize>() <= VALUES_LIMIT;
+        is_short && names().all(is_name) && names().collect::<BTreeSet<_>>().len() == names().count()
     }
 }
 
@@ -86,8 +92,11 @@ struct Group<'s> {
 /// Records in each slot which pod sets its node is for, if the nodes of the pod sets differ and Kueue adds to the pods what the check
 /// says.
 pub(super) fn record(slots: &mut [Slot], request: &PlanRequest<'_>, demand: &[PodSetDemand<'_>]) {
-    // The pods that an elastic Job gets while it runs have the node selector of its first pods.
-    if !request.workload.front_end().gets_pod_set_updates() || request.workload.is_elastic() {
+    let workload = request.workload;
+    // The pods that an elastic Job gets while it runs have the node selector of its first pods. With mixed tiers, a slot may have
+    // pods of another pod set in the next tier.
+    let may_differ = !workload.is_elastic() && !request.policy.mixed_tiers;
+    if !may_differ || !workload.front_end().gets_pod_set_updates() {
         return;
     }
     let groups = groups(slots, demand);
@@ -113,7 +122,10 @@ fn groups<'s>(slots: &'s [Slot], demand: &[PodSetDemand<'s>]) -> Vec<Group<'s>> 
         merge(&mut groups, Group { pod_sets, templates: vec![&slot.template] });
     }
     let group_name = |wanted: &PodSetDemand<'s>| {
-        wanted.pod_set.template.metadata.annotations.get(names::POD_SET_GROUP).map(String::as_str)
+        let asked =
+            wanted.pod_set.topology_request.as_ref().and_then(|asked| asked.pod_set_group_name.as_deref());
+        let annotations = &wanted.pod_set.template.metadata.annotations;
+        asked.or_else(|| annotations.get(names::POD_SET_GROUP).map(String::as_str))
     };
     for wanted in demand {
         let Some(name) = group_name(wanted) else { continue };
@@ -150,7 +162,7 @@ mod tests {
 
     /// A Workload of one pod of `head` and two of `worker` with these CPUs. `more` changes the Workload, and `template` the pods of
     /// both.
-    fn planned(head: &str, worker: &str, more: &Value, template: &Value) -> Plan {
+    fn two_sets(head: &str, worker: &str, more: &Value, template: &Value) -> Fixture {
         let set = |name: &str, pods: i32, cpu: &str| {
             let containers = json!([{"name": "main", "resources": {"requests": {"cpu": cpu}}}]);
             let set =
@@ -163,7 +175,11 @@ mod tests {
             "spec": {"podSets": [set("head", 1, head), set("worker", 2, worker)]},
             "status": {"admission": {"podSetAssignments": assigned}},
         });
-        Fixture::new().workload(&patched(workload, more)).provisioned()
+        Fixture::new().workload(&patched(workload, more))
+    }
+
+    fn planned(head: &str, worker: &str, more: &Value, template: &Value) -> Plan {
+        two_sets(head, worker, more, template).provisioned()
     }
 
     fn values(plan: &Plan) -> Vec<Option<&str>> {
@@ -199,6 +215,9 @@ mod tests {
         assert_eq!(values(&planned("2", "15", &of_request, &json!({}))), [None; 3]);
         let together = json!({"metadata": {"annotations": {names::POD_SET_GROUP: "ring"}}});
         assert_eq!(values(&planned("2", "15", &json!({}), &together)), [None; 3]);
+        let mut mixed = two_sets("2", "15", &json!({}), &json!({}));
+        mixed.policy.mixed_tiers = true;
+        assert_eq!(values(&mixed.provisioned()), [None; 3]);
     }
 
     /// Slots with these pod sets. Slots with the same number have the same template.
@@ -244,9 +263,14 @@ mod tests {
 
     #[test]
     fn only_short_label_values_are_possible() {
-        let are_possible = |value: &str, times| PodSetLabels(vec![value.to_owned(); times]).are_possible();
-        assert!(are_possible("a.b-1", 3) && are_possible(&"a".repeat(63), 8));
-        assert!(!are_possible("", 1) && !are_possible("a/b", 1) && !are_possible(&"a".repeat(64), 1));
-        assert!(!are_possible(&"a".repeat(63), 9));
+        let are_possible = |values: &[&str]| PodSetLabels::of_values(values.iter().copied()).are_possible();
+        assert!(are_possible(&["a.b-1", "c"]) && are_possible(&[]));
+        for value in ["", "a/b", "a.", ".a", "a..b", "-a", "a-", "A", &"a".repeat(64)] {
+            assert!(!are_possible(&[value]), "{value:?}");
+        }
+        assert!(!are_possible(&["a", "b.a"]), "a pod set has one value");
+        let long: Vec<String> = (10..19).map(|n| format!("{n}{}", "a".repeat(61))).collect();
+        let long: Vec<&str> = long.iter().map(String::as_str).collect();
+        assert!(are_possible(&long[..8]) && !are_possible(&long));
     }
 }

@@ -1,5 +1,5 @@
-//! Finds probable mistakes in a valid policy, most of them with the catalogue: phase and tier limits longer than the gang's, shapes
-//! larger than their instance type or of an unknown type, absurd prices, and devices that every node would have.
+//! Finds probable mistakes in a valid policy, most of them with the catalogue: limits that another limit undercuts, names without an
+//! effect, shapes larger than their instance type or of an unknown type, absurd prices, and devices that every node would have.
 
 mod money;
 
@@ -7,7 +7,7 @@ use super::catalogue;
 use super::shape::DISK;
 use crate::api::parameters::{Budget, NodeDevices, ProvisioningParametersSpec, StatedShape};
 use crate::api::quantity::Amount;
-use crate::policy::file::PolicyFile;
+use crate::policy::file::{Guards, PolicyFile};
 use crate::policy::path::{Finding, Path};
 use crate::policy::tree::Problem;
 use crate::policy::{Policy, read};
@@ -27,6 +27,7 @@ pub fn of_parameters(spec: &ProvisioningParametersSpec) -> Vec<String> {
 fn of_file(file: &PolicyFile) -> Vec<Finding> {
     let defaults = Policy::default().overlaid(&file.defaults);
     let mut found = of_layer(&Path::default().key("defaults"), &file.defaults, &defaults);
+    found.extend(too_many_at_once(&file.guards));
     for (name, spec) in &file.checks {
         let at = Path::default().key("checks").key(name);
         found.extend(of_layer(&at, spec, &defaults.clone().overlaid(spec)));
@@ -37,6 +38,8 @@ fn of_file(file: &PolicyFile) -> Vec<Finding> {
 /// The warnings for one layer, with which `policy` is the result.
 fn of_layer(at: &Path, spec: &ProvisioningParametersSpec, policy: &Policy) -> Vec<Finding> {
     let mut found = unreachable(at, spec, policy);
+    found.extend(undercut(at, spec, policy));
+    found.extend(unused_name(at, spec));
     found.extend(oversized_of(at, spec));
     found.extend(misspelt_of(at, spec));
     found.extend(absurd_of(at, spec));
@@ -126,6 +129,30 @@ fn everywhere_of(at: &Path, spec: &ProvisioningParametersSpec) -> Vec<Finding> {
     without.map(why).collect()
 }
 
+/// A hold that ends an attempt before the gang's deadline does.
+fn undercut(at: &Path, spec: &ProvisioningParametersSpec, policy: &Policy) -> Option<Finding> {
+    let (hold, gang) = (policy.hold_limit, policy.deadlines.gang);
+    spec.custody.as_ref()?.hold_limit.filter(|own| *own < gang)?;
+    let why = format!("{hold} is shorter than deadlines.gang, {gang}, so it ends the attempt first");
+    Some((at.key("custody").key("holdLimit"), why))
+}
+
+/// A NodePool that is named beside tiers, which ignore it.
+fn unused_name(at: &Path, spec: &ProvisioningParametersSpec) -> Option<Finding> {
+    let (name, tiers) = (spec.node_pool_name.as_ref()?, spec.tiers.as_ref()?);
+    let why = format!("has no effect beside tiers: name {name} in the tiers that are to use it");
+    (!tiers.is_empty()).then(|| (at.key("nodePoolName"), why))
+}
+
+/// A size of gangs that the guard on NodeClaims in flight never lets through.
+fn too_many_at_once(guards: &Guards) -> Option<Finding> {
+    let (nodes, claims) = (guards.gang_nodes?, guards.claims_in_flight());
+    let why = format!(
+        "{nodes} is more than guards.claimsInFlight, {claims}: a gang of more than {claims} nodes is refused, whatever this says"
+    );
+    (nodes > claims).then(|| (Path::default().key("guards").key("gangNodes"), why))
+}
+
 /// Limits of phases and tiers that are longer than the gang's in `policy`, because of this layer.
 fn unreachable(at: &Path, spec: &ProvisioningParametersSpec, policy: &Policy) -> Vec<Finding> {
     let stated = spec.deadlines.clone().unwrap_or_default();
@@ -163,6 +190,32 @@ mod tests {
     use super::*;
 
     const HEAD: &str = "apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\n";
+
+    #[test]
+    fn a_value_that_another_one_makes_ineffective_is_a_warning() {
+        let warnings = |body: &str| {
+            let text = format!("{HEAD}{body}");
+            PolicyFile::parse(&text).unwrap();
+            of_text(&text).iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+        };
+        let hold = warnings("defaults:\n  custody: {holdLimit: 10m}\n");
+        let words = "4:13: defaults.custody.holdLimit: 10m is shorter than deadlines.gang, 15m, so it ends the attempt first";
+        assert_eq!(hold, words);
+        assert_eq!(
+            warnings("defaults: {custody: {holdLimit: 10m}, deadlines: {gang: 9m}}\n")
+                .matches("holdLimit")
+                .count(),
+            0
+        );
+        let tiers = "defaults:\n  nodePoolName: gpu\n  tiers: [{name: a}]\n";
+        assert!(
+            warnings(tiers).contains("has no effect beside tiers: name gpu in the tiers that are to use it")
+        );
+        assert!(
+            warnings("guards: {gangNodes: 1001}\n").contains("1001 is more than guards.claimsInFlight, 1000")
+        );
+        assert_eq!(warnings("guards: {gangNodes: 1001, claimsInFlight: 1001}\n"), "");
+    }
 
     #[test]
     fn a_phase_limit_longer_than_the_gangs_is_a_warning() {

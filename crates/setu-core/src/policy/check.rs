@@ -18,6 +18,10 @@ use crate::api::pod::ResourceList;
 use crate::api::quantity::Amount;
 use crate::api::requirements::{self, Values};
 use crate::names;
+use std::ops::RangeInclusive;
+
+/// What Karpenter accepts as `minValues` of a requirement.
+const MIN_VALUES: RangeInclusive<i32> = 1..=50;
 
 /// All problems of a file.
 pub fn file(file: &PolicyFile) -> Vec<Finding> {
@@ -186,6 +190,13 @@ impl Findings {
             if let Some(wrong) = wrong {
                 self.add(&at, format!("operator {operator} {wrong}"));
             }
+            if min_values.is_some_and(|least| !MIN_VALUES.contains(&least)) {
+                let (least, most) = (MIN_VALUES.start(), MIN_VALUES.end());
+                self.add(
+                    &at.key("minValues"),
+                    format!("must be from {least} to {most}, or Karpenter refuses the NodeClaim"),
+                );
+            }
             for (nth, value) in values.iter().enumerate().filter(|(_, v)| !requirements::is_label_value(v)) {
                 self.add(&at.key("values").index(nth), format!("{value:?} cannot be the value of a label"));
             }
@@ -306,6 +317,19 @@ impl Findings {
         let namespaces = gates.placement.iter().flat_map(|p| &p.namespaces).flat_map(|n| &n.match_labels);
         for key in namespaces.flat_map(|labels| labels.keys()) {
             self.label_key(&at.key("placement").key("namespaces").key("matchLabels").key(key), key);
+        }
+        let namespaces = gates.placement.iter().flat_map(|p| &p.namespaces);
+        let expressions = namespaces.flat_map(|n| n.match_expressions.iter().flatten());
+        for (index, expression) in expressions.enumerate() {
+            let at = at.key("placement").key("namespaces").key("matchExpressions").index(index);
+            self.label_key(&at.key("key"), &expression.key);
+            let has_values = expression.values.as_ref().is_some_and(|values| !values.is_empty());
+            let wrong = match expression.operator.as_str() {
+                "In" | "NotIn" if !has_values => "needs values",
+                "Exists" | "DoesNotExist" if has_values => "takes no values",
+                _ => continue,
+            };
+            self.add(&at, format!("operator {} {wrong}", expression.operator));
         }
         let Some(budget) = &gates.budget else { return };
         let at = at.key("budget");

@@ -28,6 +28,9 @@ pub fn apply(
     let mut ignored = Vec::new();
     for (annotation, value) in annotations {
         let Some(key) = annotation.strip_prefix(names::JOB_OVERRIDE_PREFIX) else { continue };
+        if names::TRACEPARENT.contains(&annotation.as_str()) {
+            continue;
+        }
         let done = match key {
             "maxWait" => max_wait(&mut policy, open, value),
             "capacityType" => choice(&mut policy, open.capacity_type.as_ref(), names::CAPACITY_TYPE, value),
@@ -51,6 +54,10 @@ fn max_wait(policy: &mut Policy, open: &JobOverrides, value: &str) -> Result<(),
         value.parse().map_err(|_| "its value is not a valid duration such as 90s or 15m".to_owned())?;
     if span > bounds.max || span == Span::default() {
         return Err(format!("its value must be more than zero and at most {}", bounds.max));
+    }
+    let buffer = policy.buffer_time;
+    if span <= buffer {
+        return Err(format!("nodes count as ready only after {buffer}, so its value must be longer"));
     }
     policy.deadlines.gang = span;
     Ok(())
@@ -117,9 +124,22 @@ mod tests {
     }
 
     #[test]
-    fn other_annotations_are_ignored() {
-        let annotations =
-            [("provreq.kueue.x-k8s.io/maxRunDurationSeconds".to_owned(), "9".to_owned())].into();
-        assert_eq!(apply(Policy::default(), &open(), &annotations), (Policy::default(), Vec::new()));
+    fn a_wait_that_ends_before_nodes_count_as_ready_is_ignored() {
+        let policy = Policy { buffer_time: Span::minutes(5), ..Policy::default() };
+        let asked = |wait: &str| {
+            let annotations = [(format!("{}maxWait", names::JOB_OVERRIDE_PREFIX), wait.to_owned())].into();
+            let (asked, ignored) = apply(policy.clone(), &open(), &annotations);
+            (asked.deadlines.gang, ignored.len())
+        };
+        assert_eq!(asked("5m"), (policy.deadlines.gang, 1));
+        assert_eq!(asked("6m"), (Span::minutes(6), 0));
+    }
+
+    #[test]
+    fn other_annotations_are_none_of_its_concern() {
+        for key in ["provreq.kueue.x-k8s.io/maxRunDurationSeconds", names::TRACEPARENT[1]] {
+            let annotations = [(key.to_owned(), "9".to_owned())].into();
+            assert_eq!(apply(Policy::default(), &open(), &annotations), (Policy::default(), Vec::new()));
+        }
     }
 }

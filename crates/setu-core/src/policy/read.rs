@@ -138,6 +138,33 @@ checks:
     }
 
     #[test]
+    fn selectors_and_least_numbers_of_values_that_nothing_can_meet_are_problems() {
+        let of = |requirement: &str| {
+            problems(&format!("defaults:\n  nodeSelectorRequirements: [{requirement}]\n"))
+        };
+        parse("defaults:\n  nodeSelectorRequirements: [{key: a, operator: Exists, minValues: 50}]\n");
+        for least in ["0", "-1", "51"] {
+            let reported = of(&format!("{{key: a, operator: Exists, minValues: {least}}}"));
+            assert!(reported.concat().contains("minValues: must be from 1 to 50"), "{least}: {reported:?}");
+        }
+        let of = |expression: &str| {
+            problems(&format!(
+                "defaults:\n  gates: {{placement: {{namespaces: {{matchExpressions: [{expression}]}}}}}}\n"
+            ))
+        };
+        parse(
+            "defaults: {gates: {placement: {namespaces: {matchExpressions: [{key: a, operator: In, values: [b]}]}}}}\n",
+        );
+        for (expression, wrong) in [
+            ("{key: team, operator: Exists, values: [ml]}", "operator Exists takes no values"),
+            ("{key: team, operator: NotIn}", "operator NotIn needs values"),
+            ("{key: \"-\", operator: Exists}", "is not a label key"),
+        ] {
+            assert!(of(expression).concat().contains(wrong), "{expression}: {:?}", of(expression));
+        }
+    }
+
+    #[test]
     fn anchors_and_merge_keys_work_and_their_problems_are_reported_once() {
         let file = parse(
             "defaults: &spec\n  nodePoolName: gpu\n  managedResources: [x]\nchecks:\n  c: {<<: *spec, nodePoolName: other}\n",

@@ -430,6 +430,36 @@ fn a_text_policy_needs_the_same_permissions_as_values() {
 }
 
 #[test]
+fn an_empty_text_policy_is_the_default_one() {
+    let of = |set: &str| {
+        let rendered = rendered(None, &["--set", set]);
+        let map = documents(&rendered).into_iter().find(|d| d["kind"] == "ConfigMap").unwrap();
+        map["data"]["policy.yaml"].as_str().unwrap().to_owned()
+    };
+    assert!(of("policy=").contains("kind: Policy"));
+    assert_eq!(of("policy="), of("policy=null"));
+}
+
+#[test]
+fn a_node_pool_that_the_policy_names_must_be_an_allowed_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let allowed = |sets: &str| {
+        let sets = format!("admissionPolicies.allowedNodePools={{gpu,cpu}},{sets}");
+        let mut helm = command(folder.path());
+        let output =
+            helm.arg("template").arg(chart()).args(values(None)).args(["--set", &sets]).output().unwrap();
+        if output.status.success() { Ok(()) } else { Err(said(&output)) }
+    };
+    assert_eq!(allowed("policy.defaults.nodePoolName=gpu"), Ok(()));
+    assert_eq!(allowed("policy.checks.c.tiers[0].name=a,policy.checks.c.tiers[0].nodePoolName=cpu"), Ok(()));
+    let refused = allowed("policy.defaults.nodePoolName=other").unwrap_err();
+    assert!(refused.contains("policy.defaults names NodePool other"), "{refused}");
+    let tier = "policy.checks.c.tiers[0].name=a,policy.checks.c.tiers[0].nodePoolName=big";
+    let refused = allowed(tier).unwrap_err();
+    assert!(refused.contains("policy.checks.c names NodePool big"), "{refused}");
+}
+
+#[test]
 fn a_text_policy_is_rendered_unchanged() {
     let text = "# comments stay\napiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\ndefaults: {gates: {capacity: Off}}\n";
     let folder = tempfile::tempdir().unwrap();

@@ -73,7 +73,8 @@ pub struct ProvisioningParametersSpec {
     )]
     #[schemars(with = "Option<Vec<strict::StrictRequirement>>", length(max = 100))]
     pub node_selector_requirements: Option<Vec<Requirement>>,
-    /// Options tried in this order, within the flavor Kueue admitted the gang on. With tiers, `nodePoolName` is ignored.
+    /// Options tried in this order, within the flavor Kueue admitted the gang on. With tiers, a `nodePoolName`
+    /// of the same or an earlier layer is ignored. A `nodePoolName` of a later layer replaces all tiers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(max = 32),

@@ -133,7 +133,7 @@ pub struct Colocation {
     /// NodePool's requirements must list its values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topology_key: Option<String>,
-    /// How strictly nodes share the label's value.
+    /// How strictly nodes share the label's value. Required if `colocation` is stated without it in all layers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<ColocationMode>,
 }

@@ -4,9 +4,11 @@
 
 use crate::api::workload::{CheckState, Verdict};
 use crate::api::{AdmissionCheck, FrontEnd, NodeClaim, ProvisioningRequest, Workload};
+use crate::gang::workload::others::Others;
 use crate::gang::workload::queueing::Queueing;
 use crate::gang::workload::request::{as_workload, has_ended, owner_of};
 use crate::names;
+use jiff::Timestamp;
 use kube_core::ResourceExt;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,6 +33,8 @@ pub struct UninstallObjects {
     pub workloads: Option<Vec<Workload>>,
     /// The ProvisioningRequests.
     pub requests: FoundRequests,
+    /// When they were read.
+    pub now: Timestamp,
 }
 
 /// ProvisioningRequests, as far as they can be read.
@@ -58,7 +62,7 @@ pub struct UninstallPlan {
     pub waiting: Vec<Workload>,
     /// Workloads that Setu keeps out of Kueue's queue; they return to it.
     pub kept_out: Vec<Workload>,
-    /// Workloads with a finalizer of ours or, if everything is removed, a journal.
+    /// Workloads on which this installation has put what is taken away.
     pub marked: Vec<Workload>,
     /// Workloads that Setu created for standalone requests and whose nodes do not stay; they are deleted.
     pub created: Vec<Workload>,
@@ -68,6 +72,45 @@ pub struct UninstallPlan {
     pub open_requests: Vec<Workload>,
     /// Mirrors of other requests that have a journal and whose nodes do not stay.
     pub marked_requests: Vec<Workload>,
+    /// Names of the checks that other controllers answer. What other installations have put on Workloads for them stays.
+    pub others: BTreeSet<String>,
+}
+
+/// What this installation has put on a Workload.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WorkloadMarks {
+    /// Whether it holds the Workload with its finalizer.
+    pub finalizer: bool,
+    /// The keys of its annotations.
+    pub annotations: Vec<String>,
+}
+
+impl WorkloadMarks {
+    /// The finalizer alone.
+    pub const FINALIZER: Self = Self { finalizer: true, annotations: Vec::new() };
+
+    /// Those that an uninstallation takes away. A journal stays with the nodes, so that Setu can go on from there when it comes
+    /// back. `others` are the checks of other controllers.
+    pub fn of(workload: &Workload, nodes: RunningNodes, others: &BTreeSet<String>, now: Timestamp) -> Self {
+        let annotations = workload.annotations();
+        let is_journalled = |check: &str| annotations.contains_key(&names::journal_key(check));
+        let is_others = |check: &str| others.contains(check) && is_journalled(check);
+        let is_held = workload.finalizers().iter().any(|f| f == names::FINALIZER);
+        let of_check = |key: &&String| {
+            let mut prefixes = [names::JOURNAL_PREFIX, names::STATE_PREFIX].into_iter();
+            prefixes.find_map(|prefix| key.strip_prefix(prefix)).is_some_and(|check| !others.contains(check))
+        };
+        let ours = annotations.keys().filter(|_| nodes == RunningNodes::Delete).filter(of_check);
+        Self {
+            finalizer: is_held && !Others::of(workload, is_others, now).may_have_nodes,
+            annotations: ours.cloned().collect(),
+        }
+    }
+
+    /// Whether there is nothing to take away.
+    pub fn is_empty(&self) -> bool {
+        !self.finalizer && self.annotations.is_empty()
+    }
 }
 
 impl UninstallPlan {
@@ -83,7 +126,7 @@ impl UninstallPlan {
 
     /// What to do with these objects. `controller_name` is that of the checks to abandon.
     pub fn of(controller_name: &str, nodes: RunningNodes, found: UninstallObjects) -> Self {
-        let UninstallObjects { checks, claims, workloads, requests } = found;
+        let UninstallObjects { checks, claims, workloads, requests, now } = found;
         let is_own = |check: &AdmissionCheck| check.spec.controller_name == controller_name;
         let others = checks.iter().filter(|check| !is_own(check) && !check.is_by_request());
         let others: BTreeSet<String> = others.map(ResourceExt::name_any).collect();
@@ -117,9 +160,9 @@ impl UninstallPlan {
         // Other pods may be on the Node of a claim whose hand-back has begun.
         let (hand_back, delete) = claims.partition(|c| c.is_handing_back() || stays(workload_of(c, &owners)));
         let workloads = workloads.unwrap_or_default();
-        Self { checks, delete, hand_back, ..Self::default() }
+        Self { checks, delete, hand_back, others, ..Self::default() }
             .with_requests(&requests, &workloads, stays)
-            .with_workloads(workloads, nodes, serves_requests)
+            .with_workloads(workloads, nodes, serves_requests, now)
     }
 
     /// Adds what is done with requests. `stays` is whether the Workload with this UID keeps its nodes.
@@ -159,6 +202,7 @@ impl UninstallPlan {
         workloads: Vec<Workload>,
         nodes: RunningNodes,
         serves_requests: bool,
+        now: Timestamp,
     ) -> Self {
         let names: BTreeSet<String> = self.checks.iter().map(ResourceExt::name_any).collect();
         // A Workload whose check says Retry waits only for Kueue.
@@ -177,9 +221,7 @@ impl UninstallPlan {
         let has_ours = |w: &Workload| w.checks().iter().any(|c| names.contains(&c.name));
         let is_kept_out = |w: &&Workload| Queueing::of(w) == Queueing::KeptOut && has_ours(w);
         self.kept_out = workloads.iter().filter(is_kept_out).cloned().collect();
-        let all_goes = nodes == RunningNodes::Delete;
-        let is_held = |w: &Workload| w.finalizers().iter().any(|f| f == names::FINALIZER);
-        let is_marked = |w: &Workload| is_held(w) || (all_goes && is_journalled(w));
+        let is_marked = |w: &Workload| !WorkloadMarks::of(w, nodes, &self.others, now).is_empty();
         self.marked = workloads.into_iter().filter(is_marked).collect();
         self
     }
@@ -230,6 +272,8 @@ mod tests {
     use super::*;
     use crate::api::admission_check::AdmissionCheckSpec;
     use crate::api::node_claim::NodeClaimSpec;
+    use crate::gang::Journal;
+    use crate::gang::statechart::reservation::AdmissionId;
     use serde_json::{Value, json};
 
     fn check(name: &str, controller: &str) -> AdmissionCheck {
@@ -402,6 +446,7 @@ mod tests {
         UninstallObjects {
             checks: vec![check("kueues", names::PROVISIONING_REQUEST)],
             claims: claims.collect(),
+            now: Timestamp::UNIX_EPOCH,
             workloads: Some(vec![
                 workload("runs", admitted),
                 workload("alone", admitted),
@@ -501,6 +546,35 @@ mod tests {
         assert_eq!(names_of(&plan.delete), ["runs", "waits", "ended", "orphan"]);
         assert!(plan.hand_back.is_empty());
         assert_eq!(plan.marked.len(), 4);
+    }
+
+    #[test]
+    fn what_another_installation_has_put_on_a_workload_stays() {
+        let now = Timestamp::UNIX_EPOCH;
+        let journal = Journal::new("u", AdmissionId("1-0-a".into()), now, None).encode();
+        let held = |checks: &[&str]| {
+            let mut workload = workload("u", &["QuotaReserved"]);
+            workload.metadata.finalizers = Some(vec![names::FINALIZER.to_owned()]);
+            let keys = checks.iter().map(|check| (names::journal_key(check), journal.clone()));
+            workload.metadata.annotations = Some(keys.collect());
+            workload
+        };
+        let checks = vec![check("c", "setu"), check("theirs", "another-setu"), check("budget", "team")];
+        let marks = |checks_of: &[&str], nodes| {
+            let (workloads, checks) = (Some(vec![held(checks_of)]), checks.clone());
+            let plan = UninstallPlan::of(
+                "setu",
+                nodes,
+                UninstallObjects { checks, workloads, ..UninstallObjects::default() },
+            );
+            let of = |workload| WorkloadMarks::of(workload, nodes, &plan.others, now);
+            plan.marked.first().map(of)
+        };
+        assert_eq!(marks(&["theirs"], RunningNodes::Delete), None);
+        assert_eq!(marks(&["c"], RunningNodes::HandBack), Some(WorkloadMarks::FINALIZER));
+        let journals = WorkloadMarks { finalizer: false, annotations: vec![names::journal_key("c")] };
+        assert_eq!(marks(&["c", "theirs"], RunningNodes::Delete), Some(journals));
+        assert_eq!(marks(&["c", "theirs"], RunningNodes::HandBack), None);
     }
 
     #[test]

@@ -343,6 +343,9 @@ mod tests {
         assert!(serde_json::to_string(&largest).unwrap().len() > TERMS_LIMIT - 100);
         let mut journal = journal();
         journal.memory.terms = Some(largest.clone());
+        let names: Vec<String> = (10..18).map(|n| format!("{n}{}", "a".repeat(61))).collect();
+        journal.memory.pod_sets = PodSetLabels::of_values(names.iter().map(String::as_str));
+        assert!(journal.memory.pod_sets.are_possible());
         journal.memory.last_failure =
             Some(Failure::new(FailureClass::LaunchFailed, "\u{10ffff}".repeat(Failure::MESSAGE_LIMIT)));
         journal.name_tier(Some(&"\u{10ffff}".repeat(NAME_LIMIT)));

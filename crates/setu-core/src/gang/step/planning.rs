@@ -8,6 +8,7 @@ use crate::gang::snapshot::observed::Observed;
 use crate::gang::statechart::failure::{Failure, FailureClass};
 use crate::gang::statechart::journal::Journal;
 use crate::gang::statechart::state::{Nodes, State};
+use crate::names;
 use crate::plan::demand::as_granted;
 use crate::plan::offering::{Offering, domain_keys};
 use crate::plan::shape::Shape;
@@ -122,10 +123,19 @@ impl<'a> Planning<'a> {
         outcome.plan().is_some_and(|plan| hash.is_some_and(|hash| plan.is_hashed_but_for_types(hash)))
     }
 
-    /// Whether the gang has fewer nodes than this plan, which is not the plan that it began with.
+    /// Whether the gang has fewer nodes than this plan, or fewer for some of the pod sets. It is not the plan that it began with.
     pub fn is_short_of(&self, outcome: &Outcome) -> bool {
-        let staying = || self.observed.staying(self.journal.memory.attempt).count();
-        !self.is_begun_with(outcome) && outcome.plan().is_some_and(|plan| plan.slots.len() > staying())
+        let Some(plan) = outcome.plan().filter(|_| !self.is_begun_with(outcome)) else { return false };
+        let labels = &self.journal.memory.pod_sets;
+        let mut missing: BTreeMap<&str, usize> = BTreeMap::new();
+        for slot in &plan.slots {
+            *missing.entry(labels.of_slot(slot).unwrap_or_default()).or_default() += 1;
+        }
+        for claim in self.observed.staying(self.journal.memory.attempt) {
+            let value = if labels.is_empty() { "" } else { claim.label(names::POD_SETS) };
+            missing.entry(value).and_modify(|count| *count = count.saturating_sub(1));
+        }
+        missing.into_values().any(|count| count > 0)
     }
 
     /// The outcome of a gang that replaces lost nodes: the plan that its attempt began with, if it can still be made, or else
