@@ -1,6 +1,6 @@
 //! `setu inspect`: lists gangs with their state and why they wait.
 
-use super::cluster::{ClusterObjects, ClusterReader, Connection};
+use super::cluster::{ClusterObjects, ClusterReader, Connection, Scope};
 use super::known::ControllersPolicy;
 use super::report::{self, GangReport};
 use super::watch::Live;
@@ -96,7 +96,7 @@ impl Args {
     ) -> Result<Vec<GangReport>, CliError> {
         match &self.workload {
             Some(wanted) => find::gangs(cluster, objects, wanted).await,
-            None => Ok(self.shown(report::gangs(objects))),
+            None => Ok(self.shown(report::gangs_in(objects, &cluster.scope))),
         }
     }
 
@@ -123,7 +123,8 @@ impl Args {
         }
     }
 
-    /// Prints again after every change: the whole table in place on a terminal, only changed gangs elsewhere.
+    /// Prints again after every change: the whole table in place on a terminal, only changed gangs elsewhere. Remarks are a part of
+    /// the table, or are printed once.
     async fn follow(
         &self,
         cluster: &ClusterReader,
@@ -132,14 +133,19 @@ impl Args {
     ) -> Result<(), CliError> {
         let lines = matches!(self.output, Output::Table | Output::Wide);
         let in_place = lines && render::terminal_width().is_some();
-        let mut live = Live::start(cluster, first);
+        let mut live = Live::start(cluster, first, self.workload.as_deref());
+        let mut printed: Vec<String> = Vec::new();
         loop {
             let objects = live.next(cluster).await?;
-            let gangs = self.current(&objects);
+            let (gangs, lack) = self.current(&cluster.scope, &objects);
+            let remarks: Vec<String> = lack.into_iter().chain(live.outages(objects.now)).collect();
+            if !in_place {
+                remarks.iter().filter(|text| !printed.contains(text)).for_each(|text| render::remark(text));
+            }
             let text = if in_place {
-                format!("{CLEAR}{}", self.text(&gangs, &objects)?)
+                format!("{CLEAR}{}{}", self.text(&gangs, &objects)?, below(&remarks))
             } else if gangs == last {
-                continue;
+                String::new()
             } else if lines {
                 let changed: Vec<GangReport> = gangs.iter().filter(|g| !last.contains(g)).cloned().collect();
                 without_head(&self.text(&changed, &objects)?)
@@ -149,21 +155,78 @@ impl Args {
             if !render::show(&text) {
                 return Ok(());
             }
-            last = gangs;
+            (last, printed) = (gangs, remarks);
         }
     }
 
-    fn current(&self, objects: &ClusterObjects) -> Vec<GangReport> {
+    /// The gangs to show, and why there is none of the named Workload.
+    fn current(&self, scope: &Scope, objects: &ClusterObjects) -> (Vec<GangReport>, Option<String>) {
         match &self.workload {
-            Some(wanted) => {
-                let found = find::matches(&objects.workloads, wanted);
-                found.into_iter().flat_map(|w| report::gangs_of(objects, w)).collect()
-            }
-            None => self.shown(report::gangs(objects)),
+            Some(wanted) => named(objects, wanted),
+            None => (self.shown(report::gangs_in(objects, scope)), None),
         }
     }
 }
 
+/// The gangs of the Workload that the user named, or why there is none.
+fn named(objects: &ClusterObjects, wanted: &str) -> (Vec<GangReport>, Option<String>) {
+    let found = find::matches(&objects.workloads, wanted);
+    let Some(first) = found.first() else { return (Vec::new(), Some(format!("{wanted} is gone"))) };
+    let gangs: Vec<GangReport> = found.iter().flat_map(|w| report::gangs_of(objects, w)).collect();
+    if !gangs.is_empty() {
+        return (gangs, None);
+    }
+    if first.is("QuotaReserved") && first.checks().is_empty() && !first.is("Admitted") {
+        return (gangs, Some(format!("Kueue is about to list the checks of {wanted}")));
+    }
+    match find::early(objects, first) {
+        Ok(gang) => (vec![gang], None),
+        Err(why) => (gangs, Some(why.to_string())),
+    }
+}
+
+/// Remarks below a table, one on each line.
+fn below(remarks: &[String]) -> String {
+    let line = |text: &String| render::paint(render::DIM, &render::clean(text)) + "\n";
+    remarks.iter().map(line).collect()
+}
+
 fn without_head(table: &str) -> String {
     table.split_once('\n').map_or("", |(_, rows)| rows).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::Workload;
+    use serde_json::json;
+
+    /// What is shown of Workload `w` with these true conditions and checks.
+    fn shown(conditions: &[&str], checks: &[&str]) -> (usize, String) {
+        let conditions: Vec<serde_json::Value> = conditions
+            .iter()
+            .map(|kind| json!({"type": kind, "status": "True", "reason": "r", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}))
+            .collect();
+        let checks: Vec<serde_json::Value> = checks.iter().map(|name| json!({"name": name})).collect();
+        let workload: Workload = serde_json::from_value(json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",
+            "metadata": {"namespace": "ns", "name": "w", "uid": "u"}, "spec": {},
+            "status": {"conditions": conditions, "admissionChecks": checks},
+        }))
+        .unwrap();
+        let objects = ClusterObjects { workloads: vec![workload], ..ClusterObjects::default() };
+        let (gangs, lack) = named(&objects, "w");
+        (gangs.len(), lack.unwrap_or_default())
+    }
+
+    #[test]
+    fn a_followed_workload_without_a_gang_is_shown_or_it_is_said_why_not() {
+        assert_eq!(shown(&[], &[]), (1, String::new()), "it waits for quota");
+        assert_eq!(shown(&["QuotaReserved"], &[]), (0, "Kueue is about to list the checks of w".to_owned()));
+        let (gangs, lack) = shown(&["QuotaReserved"], &["budget"]);
+        assert!(gangs == 0 && lack.contains("has only checks budget"), "{lack}");
+        let gone = named(&ClusterObjects::default(), "job/train");
+        assert_eq!(gone, (Vec::new(), Some("job/train is gone".to_owned())));
+        assert_eq!(below(&["a\u{1b}[2J".to_owned()]), render::paint(render::DIM, "a[2J") + "\n");
+    }
 }

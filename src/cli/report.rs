@@ -3,22 +3,21 @@
 //! Rule: the state of claims and Nodes is read from the objects. What only the controller knows (the plan, its
 //! gates, short capacity) is taken from the messages it left on the Workload.
 
-use super::cluster::ClusterObjects;
-use super::gang_objects::GangObjects;
+use super::cluster::{ClusterObjects, Scope};
+use super::gang_objects::{GangObjects, GangView};
 use super::known::HourlyCost;
-use super::queued;
+use super::queued::{self, QueueHolders, QuotaHolders};
 use super::render::span;
 use super::requests::why_unowned;
 use super::workload_phase::WorkloadPhase;
 use crate::api::workload::{CheckState, Verdict};
-use crate::api::{FrontEnd, NodeClaim, Workload, condition};
+use crate::api::{FrontEnd, Workload, condition};
 use crate::controllers::board::Holder;
-use crate::gang::report::explain::WHEN_THAT_CHANGES;
 use crate::gang::report::notice::NEXT;
 use crate::gang::statechart::journal::JournalError;
 use crate::gang::statechart::transition::Transition;
 use crate::gang::workload::request::own_check;
-use crate::gang::{Explanation, Journal, Nodes, State, StateName, UnboundPods};
+use crate::gang::{Journal, StateName, UnboundPods};
 use crate::names;
 use crate::words::counted;
 use jiff::{SignedDuration, Timestamp};
@@ -43,9 +42,12 @@ pub struct GangReport {
     pub queue: String,
     /// Its ClusterQueue; empty if it has no quota and LocalQueues may not be read.
     pub cluster_queue: String,
-    /// While it has no quota: the Workloads that hold quota of its ClusterQueue, those with the most pods first.
+    /// While it has no quota: those Workloads with the most pods that hold quota of its ClusterQueue.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub quota_held_by: Vec<Holder>,
+    /// How many more Workloads hold quota of its ClusterQueue; absent if there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub other_quota_holders: Option<usize>,
     /// The AdmissionCheck.
     pub check: String,
     /// The check's verdict, once Kueue has listed the check.
@@ -72,9 +74,9 @@ pub struct GangReport {
     /// The last message that the controller set on the check.
     #[serde(rename = "told", skip_serializing_if = "String::is_empty")]
     pub check_message: String,
-    /// The gang's state and the reason for it; absent until Setu has started on the gang.
+    /// The gang's state and the reason for it; absent until Setu has started on the gang. Counts that are not known are left out.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub gang: Option<Explanation>,
+    pub gang: Option<GangView>,
     /// The hourly cost of its nodes, if all prices are known.
     #[serde(flatten)]
     pub cost: Option<HourlyCost>,
@@ -118,16 +120,26 @@ impl GangReport {
     }
 }
 
-/// Every gang of these objects, by namespace, Workload and check.
+/// Every gang of these objects, by namespace, Workload and check. All namespaces were read.
 pub fn gangs(objects: &ClusterObjects) -> Vec<GangReport> {
+    gangs_in(objects, &Scope::Everywhere)
+}
+
+/// The same where only this scope was read. Outside of it there may be more holders of quota.
+pub fn gangs_in(objects: &ClusterObjects, scope: &Scope) -> Vec<GangReport> {
+    let holders = QuotaHolders::of(objects, *scope != Scope::Everywhere);
     let mut all: Vec<GangReport> =
-        objects.workloads.iter().flat_map(|workload| gangs_of(objects, workload)).collect();
+        objects.workloads.iter().flat_map(|workload| gangs_among(objects, workload, &holders)).collect();
     all.sort_by(|a, b| (&a.namespace, &a.workload, &a.check).cmp(&(&b.namespace, &b.workload, &b.check)));
     all
 }
 
 /// The gangs of one Workload: one for each check of Setu's that it lists or has a journal of.
 pub fn gangs_of(objects: &ClusterObjects, workload: &Workload) -> Vec<GangReport> {
+    gangs_among(objects, workload, &QuotaHolders::around(objects, workload))
+}
+
+fn gangs_among(objects: &ClusterObjects, workload: &Workload, holders: &QuotaHolders<'_>) -> Vec<GangReport> {
     let of_request = own_check(workload).map(|check| &check.name);
     let is_answered = |check: &&str| match workload.front_end() {
         FrontEnd::Workload | FrontEnd::StandaloneRequest => is_ours(objects, check),
@@ -141,7 +153,7 @@ pub fn gangs_of(objects: &ClusterObjects, workload: &Workload) -> Vec<GangReport
     }
     checks.sort_unstable();
     checks.dedup();
-    checks.into_iter().map(|check| report(objects, workload, check)).collect()
+    checks.into_iter().map(|check| report_among(objects, workload, check, holders)).collect()
 }
 
 /// Whether a check is known to be Setu's; false if checks may not be read.
@@ -151,15 +163,23 @@ fn is_ours(objects: &ClusterObjects, check: &str) -> bool {
 
 /// The report of a Workload under one check. The check is empty for a Workload that has none yet.
 pub fn report(objects: &ClusterObjects, workload: &Workload, check: &str) -> GangReport {
+    report_among(objects, workload, check, &QuotaHolders::around(objects, workload))
+}
+
+fn report_among(
+    objects: &ClusterObjects,
+    workload: &Workload,
+    check: &str,
+    holders: &QuotaHolders<'_>,
+) -> GangReport {
     let of_gang = GangObjects::of(objects, workload, check);
     let entry = workload.check(check);
     let journal = of_gang.journal().and_then(Result::ok);
     let workload_phase = WorkloadPhase::of(workload);
     let cluster_queue = queued::cluster_queue(objects, workload);
-    let uid = workload.metadata.uid.as_deref().unwrap_or_default();
+    let holders = holders.of_queued(workload_phase, cluster_queue);
     let prices = objects.prices_of(check);
-    let of_workload = |claim: &&NodeClaim| claim.label(names::WORKLOAD_UID) == uid;
-    let cost = prices.cost(objects.claims.iter().flatten().filter(of_workload));
+    let cost = prices.cost(&of_gang.claims);
     let others = workload.checks().iter().filter(|c| c.name != check && is_foreign(objects, c));
     let mut report = GangReport {
         namespace: workload.namespace().unwrap_or_default(),
@@ -167,7 +187,8 @@ pub fn report(objects: &ClusterObjects, workload: &Workload, check: &str) -> Gan
         owner: workload.owner(),
         queue: workload.spec.queue_name.clone(),
         cluster_queue: cluster_queue.to_owned(),
-        quota_held_by: Vec::new(),
+        quota_held_by: holders.named(),
+        other_quota_holders: holders.others(),
         check: check.to_owned(),
         verdict: entry.map(|c| c.state),
         workload_phase,
@@ -179,26 +200,29 @@ pub fn report(objects: &ClusterObjects, workload: &Workload, check: &str) -> Gan
         kueue_says: workload_phase.in_kueues_words(workload),
         other_checks: others.map(other).collect(),
         check_message: entry.map(|c| c.message.clone()).unwrap_or_default(),
-        gang: journal.map(|journal| explained(&of_gang, journal)),
+        gang: journal.map(|journal| of_gang.view(journal)),
         cost: prices.hourly(&cost),
         no_price: cost.unpaid(),
         planned: journal.and_then(|journal| planned(objects, workload, journal)),
         trace_id: journal.and_then(|j| j.trace_id()).map(str::to_owned),
         history: journal.map_or_else(Vec::new, |j| j.history.clone()),
     };
-    if workload_phase == WorkloadPhase::Queued {
-        report.quota_held_by = queued::holders(objects, cluster_queue);
-    }
-    let journal_fault = journal_fault(&of_gang);
-    report.why_quotes_kueue = journal_fault.is_none() && quotes_kueue(&report);
-    report.why = journal_fault.unwrap_or_else(|| match workload_phase {
+    set_why(&mut report, &of_gang, &holders);
+    report
+}
+
+/// Sets why the gang does not run, or that it runs.
+fn set_why(report: &mut GangReport, gang: &GangObjects<'_>, holders: &QueueHolders<'_>) {
+    let (objects, workload) = (gang.objects, gang.workload);
+    let journal_fault = journal_fault(gang);
+    report.why_quotes_kueue = journal_fault.is_none() && quotes_kueue(report);
+    report.why = journal_fault.unwrap_or_else(|| match report.workload_phase {
         WorkloadPhase::Unowned => why_unowned(workload),
-        _ => why(objects, &report),
+        _ => why(objects, report, holders),
     });
     if objects.is_deleted_request(workload) {
         report.why += "; its ProvisioningRequest was deleted, and the nodes go when its Workload ends";
     }
-    report
 }
 
 /// Why the gang's journal cannot be used, if that is so.
@@ -231,47 +255,8 @@ fn other(check: &CheckState) -> OtherCheck {
     OtherCheck { name: check.name.clone(), verdict: check.state, message: check.message.clone() }
 }
 
-/// The explanation of a gang, with the controller's own words where only the controller knows.
-fn explained(gang: &GangObjects<'_>, journal: &Journal) -> Explanation {
-    let objects = gang.objects;
-    let mut explanation = gang.explain(journal);
-    if objects.claims.is_none() {
-        explanation.nodes.clear();
-    }
-    let known = |at: &Timestamp| *at < objects.now + SignedDuration::from_hours(50 * 365 * 24);
-    explanation.nodes.iter_mut().for_each(|node| node.until = node.until.filter(known));
-    explanation.otherwise = explanation.otherwise.filter(|o| known(&o.at));
-    let needs_plan = match journal.state {
-        State::Validating | State::Approved { nodes: Nodes::Unneeded } => true,
-        State::Approved { .. } => false,
-        State::Yielded => gang.is_kept_out(journal),
-        _ => objects.claims.is_none(),
-    };
-    let word = word_of_controller(gang, journal);
-    if explanation.state == StateName::Validating {
-        // Whether the wait for a plan ends depends on the obstacle, which the controller's own message states.
-        explanation.otherwise = None;
-        if word.is_some() {
-            WHEN_THAT_CHANGES.clone_into(&mut explanation.next);
-        }
-    }
-    if needs_plan && let Some(word) = word {
-        word.clone_into(&mut explanation.sentence);
-    }
-    explanation
-}
-
-/// The controller's last message: that of the check, or the text of the state annotation.
-fn word_of_controller<'w>(gang: &GangObjects<'w>, journal: &Journal) -> Option<&'w str> {
-    let (workload, check) = (gang.workload, &gang.identity.check);
-    let entry = workload.check(check).map(|c| c.message.as_str());
-    let state = format!("{}: ", journal.state.name());
-    let note = || workload.annotations().get(&names::state_key(check))?.strip_prefix(&state);
-    entry.filter(|m| !m.is_empty()).or_else(note)
-}
-
 /// The gang, unless it is Released: one that holds nodes or is about to.
-fn holding(report: &GangReport) -> Option<&Explanation> {
+fn holding(report: &GangReport) -> Option<&GangView> {
     report.gang.as_ref().filter(|gang| gang.state != StateName::Released)
 }
 
@@ -284,7 +269,7 @@ fn quotes_kueue(report: &GangReport) -> bool {
     is_blocked && holding(report).is_none()
 }
 
-fn why(objects: &ClusterObjects, report: &GangReport) -> String {
+fn why(objects: &ClusterObjects, report: &GangReport, holders: &QueueHolders<'_>) -> String {
     let note = |what: &str| match &report.kueue_says {
         Some(words) => format!("{what}: {words}"),
         None => what.to_owned(),
@@ -296,7 +281,7 @@ fn why(objects: &ClusterObjects, report: &GangReport) -> String {
         (WorkloadPhase::Deactivated, None) => note("deactivated, spec.active is false"),
         (WorkloadPhase::Queued, None) => {
             let needs_more = report.kueue_says.as_deref().is_some_and(queued::needs_more_quota);
-            let held = queued::in_words(&report.cluster_queue, &report.quota_held_by).filter(|_| !needs_more);
+            let held = holders.in_words(&report.cluster_queue).filter(|_| !needs_more);
             let remedy = needs_more.then(|| queued::NEEDS_MORE_QUOTA.to_owned());
             let parts = [Some(note("quota is not reserved")), remedy, held, unserved(objects, &report.check)];
             parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
@@ -355,5 +340,37 @@ fn unanswered(objects: &ClusterObjects, report: &GangReport) -> String {
             format!("quota was reserved just now; check {check} is about to be answered")
         }
         _ => format!("check {check} has no answer yet; is `setu run` running with this --controller-name?"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::NodeClaim;
+    use serde_json::json;
+
+    #[test]
+    fn each_gang_of_a_workload_costs_what_its_own_nodes_cost() {
+        let workload: Workload = serde_json::from_value(json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",
+            "metadata": {"namespace": "ns", "name": "w", "uid": "u"}, "spec": {},
+            "status": {"admissionChecks": [{"name": "a"}, {"name": "b"}]},
+        }))
+        .unwrap();
+        let claim = |check: &str| -> NodeClaim {
+            serde_json::from_value(json!({
+                "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+                "metadata": {
+                    "name": "claim", "labels": {(names::WORKLOAD_UID): "u"}, "annotations": {(names::CHECK): check},
+                },
+                "spec": {"nodeClassRef": {"group": "", "kind": "", "name": ""}},
+            }))
+            .unwrap()
+        };
+        let claims = Some(vec![claim("a"), claim("b"), claim("b")]);
+        let objects = ClusterObjects { claims, ..ClusterObjects::default() };
+        let unpaid = |check: &str| report(&objects, &workload, check).no_price.unwrap();
+        assert!(unpaid("a").ends_with("1 node)"), "{}", unpaid("a"));
+        assert!(unpaid("b").ends_with("2 nodes)"), "{}", unpaid("b"));
     }
 }

@@ -11,9 +11,10 @@ use crate::cli::render::{self, summary};
 #[command(after_help = "Example:
   setu top --slowest 20
 
-RUNNING carry an admitted gang; COMING are not ready yet; IDLE are ready and wait for the rest of their gang
-or for Kueue; WASTED serve nobody: they are being deleted, or left over. UNUSED TIME sums up, over idle and
-wasted nodes, how long they have been so.")]
+RUNNING carry an admitted gang, or a slice of an elastic Job that goes on; COMING are not ready yet; IDLE are ready
+and wait for the rest of their gang or for Kueue; WASTED serve nobody: they are being deleted, or left over. UNKNOWN,
+if there are any, may be in use: what says so could not be read. UNUSED TIME sums up, over idle and wasted nodes, how
+long they have been so.")]
 pub struct Args {
     /// How many of the slowest gangs are listed.
     #[arg(long, default_value_t = 10, value_name = "N")]
@@ -38,7 +39,7 @@ impl Args {
             objects.keep_claims_of(namespace);
         }
         objects.notes.iter().for_each(|note| render::remark(note));
-        let gangs = report::gangs(&objects);
+        let gangs = report::gangs_in(&objects, &cluster.scope);
         let summary = summary::summary(&objects, gangs, self.slowest);
         let text = if self.output == Format::Json {
             super::json(&summary)?

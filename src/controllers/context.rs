@@ -111,6 +111,8 @@ pub struct Context {
     pub telemetry: Telemetry,
     /// Reads of live claims by NodePools. Gangs that are woken together need the same ones.
     pub(super) pool_claims: Joined<Vec<String>, PoolClaims, Error>,
+    /// Reads of kept claims by the label that says for whom. Gangs that are woken together need the same ones.
+    pub(super) kept: Joined<String, [NodeClaim], Error>,
     /// Reads of what plans are made from. Gangs that are woken together need the same ones.
     pub(super) grounds: grounds::Reads,
     /// Reads of parameters by check, one after the other, so that none undoes what a later one found.
@@ -159,6 +161,7 @@ impl Context {
             first_lists,
             wake,
             pool_claims: Joined::default(),
+            kept: Joined::default(),
             grounds: grounds::Reads::default(),
             parameters: Joined::default(),
             slices: Joined::default(),

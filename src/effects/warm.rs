@@ -3,14 +3,13 @@
 //! Rule: the labels of a NodeClaim name its gang, and its annotations its slot. Both change by compare-and-swap. The Node
 //! keeps the marks of its last gang until the next one marks it, and that is repeated until it succeeds.
 
-use crate::api::duration::Span;
 use crate::api::{Node, NodeClaim, Workload};
 use crate::cluster::decoded::Decoded;
 use crate::effects::handover::{LetGo, NotReleased};
 use crate::effects::{call, merge, patch_params, write};
 use crate::error::Error;
 use crate::names;
-use crate::plan::warm::{is_free, key};
+use crate::plan::warm::key;
 use crate::policy::Policy;
 use crate::words::to_the_second;
 use futures::{StreamExt, stream};
@@ -84,18 +83,13 @@ async fn keep(client: &Client, claim: &NodeClaim, keeping: &KeptFor) -> Result<(
     Ok(())
 }
 
-/// Claims that are kept under this key and that a job of this duration may take over, read from the API server.
-pub async fn free(
-    client: &Client,
-    key: &str,
-    job: Option<Span>,
-    now: Timestamp,
-) -> Result<Vec<NodeClaim>, Error> {
+/// Claims that are kept under this key, read from the API server.
+pub async fn kept(client: &Client, key: &str) -> Result<Vec<NodeClaim>, Error> {
     let selector = format!("{}={},{}={key}", names::MANAGED_BY, names::SETU, names::WARM);
     let api: Api<Decoded<NodeClaim>> = Api::all(client.clone());
     let list =
         call("listing kept NodeClaims", key, api.list(&ListParams::default().labels(&selector))).await?;
-    Ok(list.items.into_iter().filter_map(|guard| guard.0.ok()).filter(|c| is_free(c, job, now)).collect())
+    Ok(list.items.into_iter().filter_map(|guard| guard.0.ok()).collect())
 }
 
 /// Turns a kept claim into `wanted`, which was to be created. `None` if it is gone.

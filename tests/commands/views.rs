@@ -485,7 +485,7 @@ fn held_idle_and_wasted_nodes_are_counted_by_node_pool() {
     gangs.push(kept);
     let snapshot = snapshot(&gangs);
     let summary = summary::summary(&snapshot, report::gangs(&snapshot), 3);
-    let held = &summary.pools["gpu"];
+    let held = &summary.pools.as_ref().unwrap()["gpu"];
     assert_eq!((held.nodes, held.running, held.coming, held.idle), (13, 3, 4, 3));
     assert_eq!((held.warm, held.wasted), (1, 2));
     // Three idle nodes for 27 s each, one kept for 10 s, one that is being deleted for 59 s, and one since its

@@ -3,6 +3,7 @@
 use super::table::painted_state;
 use super::waterfall::this_admission;
 use super::{BOLD, DIM, clean, moment, paint, span};
+use crate::cli::gang_objects::GangView;
 use crate::cli::report::GangReport;
 use crate::cli::workload_phase::WorkloadPhase;
 use crate::gang::StateName;
@@ -83,15 +84,15 @@ fn tier_of(gang: &Explanation, tier: u32) -> String {
     }
 }
 
-fn nodes_and_cost(report: &GangReport, gang: &Explanation) -> String {
-    let created =
-        if gang.created < gang.slots { format!(", {} created", gang.created) } else { String::new() };
+fn nodes_and_cost(report: &GangReport, gang: &GangView) -> String {
+    let created = gang.known_created().filter(|created| *created < gang.slots);
+    let created = created.map_or_else(String::new, |created| format!(", {created} created"));
     let cost = match (report.cost, &report.no_price) {
         (Some(cost), _) => format!(", {} an hour by {}", cost.money(), cost.priced_by),
         (None, Some(lack)) => format!(", {}", clean(lack)),
         (None, None) => String::new(),
     };
-    format!("{}/{} ready{created}{cost}", gang.ready, gang.slots)
+    format!("{} ready{created}{cost}", gang.ready_of_all())
 }
 
 fn heading(text: &mut String, words: &str) {
@@ -134,12 +135,22 @@ fn waits(text: &mut String, report: &GangReport) {
     }
 }
 
-/// Nodes that are not ready, each with what it lacks.
-fn nodes(text: &mut String, gang: &Explanation, now: Timestamp) {
-    let open: Vec<&SlotView> = gang.nodes.iter().filter(|n| n.phase != SlotPhase::Ready).collect();
-    if open.is_empty() {
-        return;
+/// Nodes that are not ready, each with what it lacks, and how many may be ready.
+fn nodes(text: &mut String, gang: &GangView, now: Timestamp) {
+    let open = gang.nodes.iter().filter(|n| n.phase != SlotPhase::Ready);
+    let (unknown, missing): (Vec<&SlotView>, Vec<&SlotView>) = open.partition(|n| gang.may_be_ready(n));
+    if !missing.is_empty() {
+        not_ready(text, &missing, now);
     }
+    if !unknown.is_empty() {
+        heading(text, "Nodes that may be ready");
+        let _ =
+            writeln!(text, "  {} of {} are initialized; Nodes may not be read", unknown.len(), gang.slots);
+    }
+}
+
+/// Nodes that are not ready, each with what it lacks.
+fn not_ready(text: &mut String, open: &[&SlotView], now: Timestamp) {
     let leaving = open.iter().all(|slot| slot.phase == SlotPhase::Going);
     heading(text, if leaving { "Nodes that are still there" } else { "Nodes that are missing" });
     for slot in open.iter().take(NODES_LISTED) {
@@ -196,5 +207,71 @@ fn what_next(text: &mut String, report: &GangReport, gang: &Explanation, now: Ti
     if let Some(failure) = failure.filter(|failure| !report.why.contains(failure)) {
         heading(text, "What went wrong last time");
         let _ = writeln!(text, "  {}", clean(&failure));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{NodeClaim, Workload};
+    use crate::cli::cluster::ClusterObjects;
+    use crate::cli::render::{table, waterfall};
+    use crate::cli::report;
+    use crate::gang::{AdmissionId, Journal, State};
+    use crate::names;
+    use serde_json::{Value, json};
+
+    /// The report of a gang that waits for two nodes, which are initialized.
+    fn waiting(read: impl FnOnce(&mut ClusterObjects)) -> GangReport {
+        let mut journal = Journal::new("u", AdmissionId("1-0-a".into()), Timestamp::UNIX_EPOCH, None);
+        journal.state = State::WaitingReady;
+        (journal.memory.attempt, journal.memory.slots) = (1, 2);
+        let workload: Workload = serde_json::from_value(json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",
+            "metadata": {
+                "namespace": "ns", "name": "w", "uid": "u",
+                "annotations": {(names::journal_key("c")): journal.encode()},
+            },
+            "spec": {}, "status": {"admissionChecks": [{"name": "c"}]},
+        }))
+        .unwrap();
+        let condition = |kind: &str| json!({"type": kind, "status": "True", "reason": "r", "message": "", "lastTransitionTime": "1970-01-01T00:00:00Z"});
+        let conditions: Vec<Value> = ["Launched", "Registered", "Initialized"].map(condition).to_vec();
+        let claim = |slot: &str| -> NodeClaim {
+            serde_json::from_value(json!({
+                "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+                "metadata": {
+                    "name": slot, "labels": {(names::WORKLOAD_UID): "u", (names::ATTEMPT): "1"},
+                    "annotations": {(names::CHECK): "c", (names::SLOT): slot},
+                },
+                "spec": {"nodeClassRef": {"group": "", "kind": "", "name": ""}}, "status": {"conditions": conditions},
+            }))
+            .unwrap()
+        };
+        let (claims, nodes) = (Some(vec![claim("0"), claim("1")]), Some(Vec::new()));
+        let mut objects = ClusterObjects { claims, nodes, ..ClusterObjects::default() };
+        read(&mut objects);
+        report::report(&objects, &workload, "c")
+    }
+
+    fn plain(text: &str) -> String {
+        anstream::adapter::strip_str(text).to_string()
+    }
+
+    #[test]
+    fn only_nodes_that_were_read_are_counted_or_called_missing() {
+        let now = Timestamp::UNIX_EPOCH;
+        let shown = |report: &GangReport| plain(&explain(report, now));
+        let read = shown(&waiting(|_| {}));
+        assert!(read.contains("0/2 ready") && read.contains("Nodes that are missing"), "{read}");
+        let without_nodes = shown(&waiting(|objects| objects.nodes = None));
+        assert!(without_nodes.contains("?/2 ready") && !without_nodes.contains("missing"), "{without_nodes}");
+        assert!(without_nodes.contains("2 of 2 are initialized; Nodes may not be read"), "{without_nodes}");
+        let unread = waiting(|objects| objects.claims = None);
+        let text = shown(&unread);
+        assert!(text.contains("?/2 ready") && !text.contains("created"), "{text}");
+        assert_eq!(table::nodes(&unread), "?/2");
+        let layout = waterfall::Layout { width: 140, everything: false, trace_url: None };
+        assert!(plain(&waterfall::waterfall(&unread, now, layout)).contains("?/2 nodes ready"));
     }
 }

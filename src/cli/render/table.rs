@@ -1,6 +1,7 @@
 //! `setu inspect`: one line for each gang.
 
 use super::{clean, paint, span, style_of};
+use crate::cli::gang_objects::GangView;
 use crate::cli::known::PricedBy;
 use crate::cli::report::GangReport;
 use jiff::Timestamp;
@@ -84,10 +85,10 @@ pub fn painted_state(report: &GangReport) -> String {
     paint(style_of(report.gang.as_ref().map(|gang| gang.state)), &report.state())
 }
 
-/// Ready and total nodes, if the gang wants nodes.
+/// Ready and total nodes, if the gang wants nodes. A question mark stands for a number that is not known.
 pub fn nodes(report: &GangReport) -> String {
     let wants = report.gang.as_ref().filter(|gang| gang.wants_nodes());
-    wants.map_or_else(|| "-".to_owned(), |gang| format!("{}/{}", gang.ready, gang.slots))
+    wants.map_or_else(|| "-".to_owned(), GangView::ready_of_all)
 }
 
 /// A table in kubectl's style: columns three blanks apart, no lines. The longest columns are truncated to

@@ -6,6 +6,7 @@
 
 use super::table::painted_state;
 use super::{BOLD, DIM, clean, paint, span, style_of};
+use crate::cli::gang_objects::UnreadKind;
 use crate::cli::report::GangReport;
 use crate::gang::StateName;
 use crate::gang::report::explain::{SlotPhase, SlotView};
@@ -79,15 +80,23 @@ pub fn waterfall(report: &GangReport, now: Timestamp, layout: Layout<'_>) -> Str
     }
     if rows.iter().all(|row| !row.is_node()) {
         if steps.iter().any(|step| step.to == StateName::WaitingReady) {
-            let gone =
-                "The nodes are gone. The trace has a span of each, with launch, register and initialize.";
-            let _ = writeln!(text, "\n{}", paint(DIM, gone));
+            let _ = writeln!(text, "\n{}", paint(DIM, without_nodes(report)));
         }
         return text;
     }
     let _ =
         writeln!(text, "\n{}", paint(DIM, "nodes: ░ launch  ▒ register  ▓ initialize  █ ready   ▶ goes on"));
     text
+}
+
+/// Why the nodes of a gang that had some are not shown.
+fn without_nodes(report: &GangReport) -> &'static str {
+    match report.gang.as_ref().and_then(|gang| gang.unread) {
+        Some(UnreadKind::NodeClaims) => "NodeClaims may not be read, so its nodes are not shown.",
+        Some(UnreadKind::Nodes) | None => {
+            "The nodes are gone. The trace has a span of each, with launch, register and initialize."
+        }
+    }
 }
 
 fn head(report: &GangReport, now: Timestamp, trace_url: Option<&str>) -> String {
@@ -97,7 +106,7 @@ fn head(report: &GangReport, now: Timestamp, trace_url: Option<&str>) -> String 
         let since = span(now.duration_since(gang.since));
         let _ = write!(text, " for {since}, attempt {}", gang.attempt);
         if gang.wants_nodes() {
-            let _ = write!(text, ", {}/{} nodes ready", gang.ready, gang.slots);
+            let _ = write!(text, ", {} nodes ready", gang.ready_of_all());
         }
     }
     text.push('\n');
@@ -175,6 +184,8 @@ fn node(slot: &SlotView, now: Timestamp) -> Option<Row> {
     let there: Vec<&str> = there.into_iter().map(String::as_str).filter(|t| !t.is_empty()).collect();
     let note = match slot.phase {
         SlotPhase::Ready => there.join(" "),
+        // Whether it is ready is not known.
+        SlotPhase::Settling if slot.detail.is_empty() => "initialized".to_owned(),
         _ if slot.detail.is_empty() => format!("{:?}", slot.phase),
         SlotPhase::Failed => slot.detail.clone(),
         _ => format!("waits for {}", slot.detail),

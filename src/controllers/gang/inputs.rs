@@ -16,7 +16,7 @@ use crate::plan::lifetime;
 use crate::plan::pool_claims::PoolClaims;
 use crate::plan::pools::needs_all_claims;
 use crate::plan::volumes::Storage;
-use crate::plan::warm::key;
+use crate::plan::warm::{is_free, key};
 use crate::policy::Policy;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
@@ -82,10 +82,11 @@ impl PlanInputs {
     ) -> Result<(), Error> {
         if policy.release == Release::Warm && self.warm.is_none() {
             let key = key(&workload.local_queue(), &scope.identity.check);
-            let free = warm::free(scope.client, &key, lifetime::of_job(workload), scope.now());
-            let mut free = free.await?;
-            free.retain(|claim| can_run_pods(scope.context, claim));
-            self.warm = Some(free);
+            let read = async { Ok(warm::kept(scope.client, &key).await?.into()) };
+            let kept = scope.context.kept.read(key.clone(), read).await?;
+            let (job, now) = (lifetime::of_job(workload), scope.now());
+            let is_free = |claim: &&NodeClaim| is_free(claim, job, now) && can_run_pods(scope.context, claim);
+            self.warm = Some(kept.iter().filter(is_free).cloned().collect());
         }
         Ok(())
     }
