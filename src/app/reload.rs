@@ -85,13 +85,17 @@ pub async fn follow(mut watched: WatchedFile, context: Arc<Context>, stop: Cance
     if now.as_ref().map_or(true, |file| *file != context.policies.settings().file) {
         take_over(&context, now).await;
     }
-    tokio::select! {
-        () = known_checks(&context) => warn_of_unknown_checks(&context),
-        () = stop.cancelled() => return,
-    }
-    while let Some(read) = stop.run_until_cancelled(watched.next()).await {
-        take_over(&context, read).await;
-    }
+    let first_warning = async {
+        if stop.run_until_cancelled(known_checks(&context)).await.is_some() {
+            warn_of_unknown_checks(&context);
+        }
+    };
+    let changes = async {
+        while let Some(read) = stop.run_until_cancelled(watched.next()).await {
+            take_over(&context, read).await;
+        }
+    };
+    tokio::join!(first_warning, changes);
 }
 
 /// Puts a new version in force, or reports why it is not.
@@ -137,6 +141,9 @@ async fn known_checks(context: &Context) {
 
 /// Warns of entries of the policy file that are for no check of this installation. They have no effect.
 fn warn_of_unknown_checks(context: &Context) {
+    if !context.first_lists.missing().is_empty() {
+        return;
+    }
     let checks = context.stores.checks.state();
     let is_known = |name: &str| checks.iter().any(|check| check.name_any() == name && context.answers(check));
     for name in context.policies.settings().file.checks.keys().filter(|name| !is_known(name)) {

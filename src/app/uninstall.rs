@@ -11,7 +11,7 @@ use crate::effects::handover::{release_node, release_request, release_workload};
 use crate::effects::{active, call, claims, deployment, request, requeued, standalone, verdict};
 use crate::error::Error;
 use crate::gang::release::uninstall::{
-    FoundRequests, RunningNodes, UninstallObjects, UninstallPlan, WorkloadMarks,
+    FoundRequests, RunningNodes, UNINSTALLED, UninstallObjects, UninstallPlan, WorkloadMarks,
 };
 use crate::gang::workload::queueing::Queueing;
 use crate::gang::workload::request::owner_of;
@@ -177,7 +177,7 @@ async fn pass(
 async fn answer(client: &Client, plan: &UninstallPlan) -> Result<bool, Error> {
     let inactive = Active {
         works: false,
-        reason: "Uninstalled",
+        reason: UNINSTALLED,
         message: "Setu was uninstalled: take this check out of the ClusterQueues that name it".to_owned(),
     };
     let now = Timestamp::now();

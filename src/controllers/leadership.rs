@@ -29,7 +29,6 @@ impl Context {
         let count = self.shards.count();
         let is_in = |uid: &str| shard_of(uid, count) == shard;
         self.forget_term(is_in);
-        self.of_gangs.ledger().forget_created();
         if !leads {
             return;
         }

@@ -44,6 +44,21 @@ impl Admitted {
         })
     }
 
+    /// Notes on the other checks of Setu's that also give nodes to the Workload.
+    pub fn other_checks(&self) -> Vec<String> {
+        let note = |check: &String| {
+            let sets = demand::covered(Some(&self.queue), &self.workload, check, &self.our_checks);
+            let sets: Vec<String> = sets.into_iter().collect();
+            (*check != self.check && !sets.is_empty()).then(|| {
+                format!(
+                    "check {check} also provides nodes, for pod sets {}: plan them with --check {check}",
+                    sets.join(", ")
+                )
+            })
+        };
+        self.our_checks.iter().filter_map(note).collect()
+    }
+
     /// Notes on the pod sets of which Kueue would not admit all pods.
     pub fn fewer(&self) -> Vec<String> {
         let note = |set: &PodSet| {
@@ -249,6 +264,37 @@ mod tests {
             };
             assert_eq!(admitted.fewer(), granted.map(words).into_iter().collect::<Vec<_>>());
         }
+    }
+
+    #[test]
+    fn another_check_that_provides_for_some_pod_sets_is_named() {
+        let set = |name: &str| json!({"name": name, "count": 1, "template": {"spec": {"containers": []}}});
+        let assigned = |name: &str| json!({"name": name, "flavors": {"cpu": name}});
+        let workload = json!({
+            "metadata": {"name": "two"}, "spec": {"podSets": [set("head"), set("worker")]},
+            "status": {"admission": {
+                "clusterQueue": "training", "podSetAssignments": [assigned("head"), assigned("worker")],
+            }},
+        });
+        let rules = [("a", "head"), ("b", "worker"), ("c", "other")];
+        let rules = rules.map(|(check, flavor)| json!({"name": check, "onFlavors": [flavor]}));
+        let queue = json!({"admissionChecksStrategy": {"admissionChecks": rules}});
+        let mut objects = Objects::default();
+        let queue = ClusterQueue::new("training", serde_json::from_value(queue).unwrap());
+        objects.plan.cluster_queues.push(Arc::new(queue));
+        objects.workload = Some(serde_json::from_value(workload).unwrap());
+        for name in ["a", "b", "c"] {
+            let check =
+                json!({"metadata": {"name": name}, "spec": {"controllerName": names::CONTROLLER_NAME}});
+            objects.checks.push(Arc::new(serde_json::from_value(check).unwrap()));
+        }
+        let noted =
+            |check| admit(&objects, Some(check), None, names::CONTROLLER_NAME).unwrap().other_checks();
+        let note = |check: &str, set: &str| {
+            format!("check {check} also provides nodes, for pod sets {set}: plan them with --check {check}")
+        };
+        assert_eq!(noted("a"), [note("b", "worker")]);
+        assert_eq!(noted("b"), [note("a", "head")]);
     }
 
     #[test]

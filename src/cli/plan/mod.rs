@@ -105,7 +105,7 @@ impl Args {
             let options = plan::option_reports(&cluster, &request).unwrap_or_default();
             let mut view = show::View::new(&admitted, cluster.prices(&policy), &outcome, &options);
             view.add_notes(admitted.by_request());
-            view.add_notes(admitted.fewer());
+            view.add_notes(admitted.fewer().into_iter().chain(admitted.other_checks()));
             view.add_notes(otherwise(&cluster, &request, &outcome));
             view.add_notes(oversized(&policy.shapes).iter().map(ToString::to_string));
             view.add_notes(absurd_money(&policy.budget));

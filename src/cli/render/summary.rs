@@ -12,6 +12,7 @@ use crate::cli::report::GangReport;
 use crate::cli::workload_phase::WorkloadPhase;
 use crate::gang::identity::gang_label;
 use crate::gang::report::explain::{SlotPhase, SlotView};
+use crate::gang::workload::elastic_job::is_in_use;
 use crate::names;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -125,7 +126,8 @@ impl<'o> Users<'o> {
             nodes.map(move |slot| (slot.claim.as_str(), (report, slot)))
         });
         let with_uid = |workload: &'o Workload| Some((workload.metadata.uid.as_deref()?, workload));
-        let elastic = objects.workloads.iter().filter(|workload| workload.is_elastic() && workload.runs());
+        let elastic =
+            objects.workloads.iter().filter(|workload| workload.is_elastic() && is_in_use(workload));
         let running_jobs = elastic.flat_map(|workload| {
             workload.checks_of_gangs().into_iter().map(move |check| gang_label(workload, check))
         });

@@ -114,12 +114,6 @@ impl Ledger {
         };
     }
 
-    /// Forgets which claims were created, because the shards that this replica acts for change: claims count by their creation times
-    /// from now on.
-    pub fn forget_created(&mut self) {
-        (self.since, self.created) = (None, Vec::new());
-    }
-
     /// What all other gangs are about to create.
     pub fn others(&self, gang: &str) -> Vec<PoolReservation> {
         self.entries.iter().filter(|(id, _)| *id != gang).flat_map(|(_, e)| e.reservations.clone()).collect()
@@ -478,10 +472,6 @@ mod tests {
         assert_eq!((all.claims, all.frees_at), (2, Some(at(60))));
         assert_eq!(ledger.created(None, minute, at(60)).claims, 1);
         assert_eq!(ledger.created(Some("ns/one"), LOG, at(60)).claims, 1);
-        assert!(!ledger.is_older(at(1)));
-        ledger.forget_created();
-        assert_eq!(ledger.created(None, minute, at(59)).claims, 0);
-        assert!(ledger.is_older(at(1)) && ledger.may_lack_creates(at(99)));
     }
 
     #[test]

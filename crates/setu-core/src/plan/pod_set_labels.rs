@@ -49,16 +49,19 @@ impl PodSetLabels {
         self.0.iter().map(String::as_str).find(|value| lists(value, pod_set))
     }
 
-    /// The value on the node of a slot.
-    pub fn of_slot(&self, slot: &Slot) -> Option<&str> {
-        self.of_pod_set(&slot.pods.first()?.pod_set)
+    /// The value on the node of a slot. A gang that was adopted from its claims does not know the values of those that were gone; they
+    /// are those of its plan.
+    pub fn of_slot<'s>(&'s self, slot: &'s Slot) -> Option<&'s str> {
+        let of_plan = || slot.pod_sets.as_deref().filter(|_| !self.is_empty());
+        self.of_pod_set(&slot.pods.first()?.pod_set).or_else(of_plan)
     }
 
     /// Whether all pods of each of these slots select the same value.
     pub fn suit(&self, slots: &[Slot]) -> bool {
         let suits = |slot: &Slot| {
-            let value = self.of_slot(slot);
-            slot.pods.iter().all(|share| self.of_pod_set(&share.pod_set) == value)
+            let mut values = slot.pods.iter().map(|share| self.of_pod_set(&share.pod_set));
+            let first = values.next();
+            values.all(|value| Some(value) == first)
         };
         self.is_empty() || slots.iter().all(suits)
     }

@@ -3,7 +3,7 @@
 //! Rule: Kueue answers the check of a ProvisioningRequest. Setu answers only the request.
 
 use crate::api::workload::{CheckState, Verdict};
-use crate::api::{AdmissionCheck, FrontEnd, NodeClaim, ProvisioningRequest, Workload};
+use crate::api::{AdmissionCheck, FrontEnd, NodeClaim, ProvisioningRequest, Workload, condition};
 use crate::gang::workload::others::Others;
 use crate::gang::workload::queueing::Queueing;
 use crate::gang::workload::request::{as_workload, has_ended, owner_of};
@@ -11,6 +11,9 @@ use crate::names;
 use jiff::Timestamp;
 use kube_core::ResourceExt;
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Reason of the condition Active of a check whose installation was uninstalled.
+pub const UNINSTALLED: &str = "Uninstalled";
 
 /// What to do with nodes on which admitted gangs run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,6 +133,9 @@ impl UninstallPlan {
         let is_own = |check: &AdmissionCheck| check.spec.controller_name == controller_name;
         let others = checks.iter().filter(|check| !is_own(check) && !check.is_by_request());
         let others: BTreeSet<String> = others.map(ResourceExt::name_any).collect();
+        // Their installations put nothing on Workloads any more, and take nothing away.
+        let gone: BTreeSet<String> =
+            checks.iter().filter(|check| is_abandoned(check)).map(ResourceExt::name_any).collect();
         // Where requests are served, Kueue answers its own checks.
         let may_be_served_elsewhere = matches!(requests, FoundRequests::Forbidden);
         let (serves_requests, mut requests) = match requests {
@@ -160,6 +166,7 @@ impl UninstallPlan {
         // Other pods may be on the Node of a claim whose hand-back has begun.
         let (hand_back, delete) = claims.partition(|c| c.is_handing_back() || stays(workload_of(c, &owners)));
         let workloads = workloads.unwrap_or_default();
+        let others = others.difference(&gone).cloned().collect();
         Self { checks, delete, hand_back, others, ..Self::default() }
             .with_requests(&requests, &workloads, stays)
             .with_workloads(workloads, nodes, serves_requests, now)
@@ -225,6 +232,11 @@ impl UninstallPlan {
         self.marked = workloads.into_iter().filter(is_marked).collect();
         self
     }
+}
+
+/// Whether the installation that answered a check was uninstalled.
+fn is_abandoned(check: &AdmissionCheck) -> bool {
+    condition::find(check.conditions(), "Active").is_some_and(|active| active.reason == UNINSTALLED)
 }
 
 /// Names of the checks that have claims which were made for no request: those that `setu run --tas-compat` answered.
@@ -559,7 +571,7 @@ mod tests {
             workload.metadata.annotations = Some(keys.collect());
             workload
         };
-        let checks = vec![check("c", "setu"), check("theirs", "another-setu"), check("budget", "team")];
+        let mut checks = vec![check("c", "setu"), check("theirs", "another-setu"), check("budget", "team")];
         let marks = |checks_of: &[&str], nodes| {
             let (workloads, checks) = (Some(vec![held(checks_of)]), checks.clone());
             let plan = UninstallPlan::of(
@@ -575,6 +587,16 @@ mod tests {
         let journals = WorkloadMarks { finalizer: false, annotations: vec![names::journal_key("c")] };
         assert_eq!(marks(&["c", "theirs"], RunningNodes::Delete), Some(journals));
         assert_eq!(marks(&["c", "theirs"], RunningNodes::HandBack), None);
+        let active = json!({"conditions": [{
+            "type": "Active", "status": "False", "reason": UNINSTALLED, "message": "", "lastTransitionTime": now,
+        }]});
+        checks[1].status = serde_json::from_value(active).unwrap();
+        let plan = UninstallPlan::of(
+            "setu",
+            RunningNodes::HandBack,
+            UninstallObjects { checks, ..of_ours(vec![], vec![held(&["theirs"])]) },
+        );
+        assert_eq!(plan.marked.len(), 1, "that installation is gone");
     }
 
     #[test]

@@ -60,10 +60,7 @@ impl NewClaims<'_> {
         ];
         let owner = self.owner.map(|owner| (names::OWNER, owner.to_owned()));
         let terms = memory.terms.as_ref().map(|terms| (names::TERMS, terms.digest()));
-        // A gang that was adopted from its claims does not know the labels of those that were gone.
-        let of_plan = || planned.pod_sets.as_deref().filter(|_| !memory.pod_sets.is_empty());
-        let pod_sets = memory.pod_sets.of_slot(planned).or_else(of_plan);
-        let pod_sets = pod_sets.map(|value| (names::POD_SETS, value.to_owned()));
+        let pod_sets = memory.pod_sets.of_slot(planned).map(|value| (names::POD_SETS, value.to_owned()));
         let keyed = |(key, value): (&str, String)| (key.to_owned(), value);
         claim.metadata.labels.get_or_insert_default().extend(labels.into_iter().chain(pod_sets).map(keyed));
         let annotations = annotations.into_iter().chain(owner).chain(terms);

@@ -11,10 +11,12 @@ pub fn needs_more_nodes(slices: impl Iterator<Item = impl Borrow<Workload>>, nod
     pods.is_some_and(|pods| usize::try_from(pods).is_ok_and(|pods| pods > nodes))
 }
 
-/// Whether a slice has quota, or pods that are not stopped yet. If none of a Job has, its nodes are not needed: a slice that gets
-/// quota later plans nodes for all of its pods.
+/// Whether the pods of the Job may run because of this slice. One that was evicted has none, once they are stopped. Kueue finishes a
+/// slice before it gives quota to the one that takes over its pods, so a slice without quota may have them. If no slice of a Job is in
+/// use, its nodes are not needed: a slice that gets quota later plans nodes for all of its pods.
 pub fn is_in_use(slice: &Workload) -> bool {
-    !slice.is("Finished") && (slice.is("QuotaReserved") || slice.is("Admitted"))
+    let is_stopped = slice.is("Evicted") || slice.spec.active == Some(false);
+    !slice.is("Finished") && (slice.is("QuotaReserved") || slice.is("Admitted") || !is_stopped)
 }
 
 /// Whether the pods of a slice run and go on. Before that, a slice plans its nodes itself.
@@ -45,10 +47,11 @@ mod tests {
             slice(9, &["QuotaReserved", "Admitted", "Evicted"]),
             slice(9, &["QuotaReserved"]),
             slice(9, &[]),
+            slice(9, &["Evicted"]),
         ];
         let needs = |nodes| needs_more_nodes(slices.iter(), nodes);
         assert_eq!([needs(2), needs(3)], [true, false]);
         assert!(!needs_more_nodes(slices[2..].iter(), 0));
-        assert_eq!(slices.each_ref().map(is_in_use), [false, true, true, true, false]);
+        assert_eq!(slices.each_ref().map(is_in_use), [false, true, true, true, true, false]);
     }
 }
