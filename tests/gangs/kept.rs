@@ -396,18 +396,23 @@ async fn an_elastic_job_keeps_its_nodes_as_it_grows_and_gives_all_back_at_its_en
     }
 }
 
+/// A Job that runs with the first number of pods grows to the second. Kueue finishes the replaced slice with this reason.
+async fn grow(stage: &Stage, job: &Value, (first, second): (usize, usize), reason: &str) {
+    stage.admin.create(&kinds::WORKLOAD, slice(job, "first", first, None)).unwrap();
+    stage.until("the first slice is admitted", 120, |s| s.is("first", "Admitted")).await;
+    assert_eq!(stage.claims_of("first").len(), first);
+    stage.admin.create(&kinds::WORKLOAD, slice(job, "second", second, Some("first"))).unwrap();
+    stage.until("the second slice has its quota", 60, |s| s.is("second", "QuotaReserved")).await;
+    stage.finish("first", reason);
+    stage.until("the second slice is admitted", 120, |s| s.is("second", "Admitted")).await;
+}
+
 /// Kueue finishes the replaced slice with this reason.
 async fn grows_and_ends(reason: &str) {
     let stage = Stage::new(Options::default(), "{}");
     // Kueue does not manage this Job: the test creates its Workloads.
     let job = stage.job("elastic", &json!({}));
-    stage.admin.create(&kinds::WORKLOAD, slice(&job, "first", 2, None)).unwrap();
-    stage.until("the first slice is admitted", 120, |s| s.is("first", "Admitted")).await;
-    assert_eq!(stage.claims_of("first").len(), 2);
-    stage.admin.create(&kinds::WORKLOAD, slice(&job, "second", 5, Some("first"))).unwrap();
-    stage.until("the second slice has its quota", 60, |s| s.is("second", "QuotaReserved")).await;
-    stage.finish("first", reason);
-    stage.until("the second slice is admitted", 120, |s| s.is("second", "Admitted")).await;
+    grow(&stage, &job, (2, 5), reason).await;
     assert_eq!(
         (stage.claims_of("first").len(), stage.claims_of("second").len()),
         (2, 3),
@@ -429,12 +434,7 @@ async fn grows_and_ends(reason: &str) {
 async fn a_lost_node_of_a_replaced_slice_is_replaced_while_the_job_needs_it() {
     let stage = Stage::new(Options::default(), "{}");
     let job = stage.job("elastic", &json!({}));
-    stage.admin.create(&kinds::WORKLOAD, slice(&job, "first", 2, None)).unwrap();
-    stage.until("the first slice is admitted", 120, |s| s.is("first", "Admitted")).await;
-    stage.admin.create(&kinds::WORKLOAD, slice(&job, "second", 3, Some("first"))).unwrap();
-    stage.until("the second slice has its quota", 60, |s| s.is("second", "QuotaReserved")).await;
-    stage.finish("first", "WorkloadSliceReplaced");
-    stage.until("the second slice is admitted", 120, |s| s.is("second", "Admitted")).await;
+    grow(&stage, &job, (2, 3), "WorkloadSliceReplaced").await;
     stage.lose_one("first").await;
     stage.until("it is made again", 120, |s| s.claims_of("first").len() == 2).await;
     // Kueue lowers the count in place when the Job shrinks.
@@ -454,12 +454,7 @@ async fn a_lost_node_of_a_replaced_slice_is_replaced_while_the_job_needs_it() {
 async fn an_evicted_job_gives_up_the_nodes_of_all_its_slices_and_gets_as_many_when_it_runs_again() {
     let stage = Stage::new(Options::default(), "{}");
     let job = stage.job("elastic", &json!({}));
-    stage.admin.create(&kinds::WORKLOAD, slice(&job, "first", 2, None)).unwrap();
-    stage.until("the first slice is admitted", 120, |s| s.is("first", "Admitted")).await;
-    stage.admin.create(&kinds::WORKLOAD, slice(&job, "second", 5, Some("first"))).unwrap();
-    stage.until("the second slice has its quota", 60, |s| s.is("second", "QuotaReserved")).await;
-    stage.finish("first", "WorkloadSliceReplaced");
-    stage.until("the second slice is admitted", 120, |s| s.is("second", "Admitted")).await;
+    grow(&stage, &job, (2, 5), "WorkloadSliceReplaced").await;
     assert_eq!((stage.claims_of("first").len(), stage.claims_of("second").len()), (2, 3));
     let active = |active: bool| {
         let patch = json!({"spec": {"active": active}});

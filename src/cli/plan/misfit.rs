@@ -1,10 +1,11 @@
 //! Whether Kueue would put the pods of a pod set on a flavor, by the labels and taints of its nodes.
 
 use crate::api::ResourceFlavor;
+use crate::api::requirements::is_met;
 use crate::api::workload::PodSet;
 use crate::plan::taints;
-use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, Toleration};
-use std::collections::{BTreeMap, BTreeSet};
+use k8s_openapi::api::core::v1::{NodeSelectorTerm, Toleration};
+use std::collections::BTreeSet;
 
 /// Why Kueue would not, as a clause about the flavor; `None` if it would. `keys` are the label keys of all flavors among which Kueue
 /// chooses. It looks at no others.
@@ -30,28 +31,10 @@ pub(super) fn misfit(flavor: &ResourceFlavor, set: &PodSet, keys: &BTreeSet<&str
             .iter()
             .flatten()
             .filter(|r| keys.contains(r.key.as_str()))
-            .all(|r| meets(labels, r))
+            .all(|r| is_met(&r.operator, r.values.as_deref().unwrap_or_default(), labels.get(&r.key)))
     };
     let is_unmet = !terms.is_empty() && !terms.iter().any(is_met);
     is_unmet.then(|| "has other labels than its node affinity asks for".to_owned())
-}
-
-/// Whether labels meet a requirement of node affinity.
-fn meets(labels: &BTreeMap<String, String>, requirement: &NodeSelectorRequirement) -> bool {
-    let label = labels.get(&requirement.key);
-    let values = || requirement.values.iter().flatten();
-    let is_listed = || label.is_some_and(|label| values().any(|value| value == label));
-    let number = |text: Option<&String>| text.and_then(|text| text.parse::<i64>().ok());
-    let (have, bound) = (number(label), number(values().next()));
-    match requirement.operator.as_str() {
-        "In" => is_listed(),
-        "NotIn" => !is_listed(),
-        "Exists" => label.is_some(),
-        "DoesNotExist" => label.is_none(),
-        "Gt" => have.zip(bound).is_some_and(|(have, bound)| have > bound),
-        "Lt" => have.zip(bound).is_some_and(|(have, bound)| have < bound),
-        _ => false,
-    }
 }
 
 #[cfg(test)]

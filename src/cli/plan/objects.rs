@@ -261,7 +261,7 @@ impl Objects {
         let job = lifetime::of_job(request.workload);
         let can_run_pods = |claim: &NodeClaim| {
             let named = |node: &&Arc<Node>| node.metadata.name.as_deref() == claim.node_name();
-            self.nodes.iter().find(named).is_some_and(|node| node.is_ready() && !node.spec.unschedulable)
+            self.nodes.iter().find(named).is_some_and(|node| node.takes_pods())
         };
         let kept = self.node_claims.iter().filter(|claim| claim.label(names::WARM) == key);
         kept.filter(|claim| warm::is_free(claim, job, now) && can_run_pods(claim))

@@ -129,5 +129,5 @@ impl Gang<'_> {
 /// Whether the Node of a kept claim is ready and takes pods.
 fn can_run_pods(context: &Context, claim: &NodeClaim) -> bool {
     let node = claim.node_name().and_then(|name| context.stores.nodes.get(&ObjectRef::new(name)));
-    node.is_some_and(|node| node.is_ready() && !node.spec.unschedulable)
+    node.is_some_and(|node| node.takes_pods())
 }

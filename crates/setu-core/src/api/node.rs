@@ -88,6 +88,11 @@ impl Node {
         self.ready().is_some_and(|ready| ready.status == "True")
     }
 
+    /// Whether it is ready and not cordoned.
+    pub fn takes_pods(&self) -> bool {
+        self.is_ready() && !self.spec.unschedulable
+    }
+
     fn ready(&self) -> Option<&NodeCondition> {
         self.status.conditions.iter().find(|c| c.kind == "Ready")
     }

@@ -144,6 +144,22 @@ pub fn is_label_key(key: &str) -> bool {
     !name.is_empty() && is_label_value(name) && prefix.is_none_or(good_prefix)
 }
 
+/// Whether a label meets an operator of a selector or of node affinity with these values.
+pub fn is_met(operator: &str, values: &[String], label: Option<&String>) -> bool {
+    let is_listed = || label.is_some_and(|label| values.contains(label));
+    let number = |text: Option<&String>| text.and_then(|text| text.parse::<i64>().ok());
+    let both = || number(label).zip(number(values.first()));
+    match operator {
+        "In" => is_listed(),
+        "NotIn" => !is_listed(),
+        "Exists" => label.is_some(),
+        "DoesNotExist" => label.is_none(),
+        "Gt" => both().is_some_and(|(label, bound)| label > bound),
+        "Lt" => both().is_some_and(|(label, bound)| label < bound),
+        _ => false,
+    }
+}
+
 /// Whether this is a valid label value.
 pub fn is_label_value(value: &str) -> bool {
     let inner = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);

@@ -23,6 +23,15 @@ use std::ops::RangeInclusive;
 /// What Karpenter accepts as `minValues` of a requirement.
 const MIN_VALUES: RangeInclusive<i32> = 1..=50;
 
+/// Why an operator cannot have as many values.
+fn wrong_number(operator: &str, values: &[String]) -> Option<&'static str> {
+    match operator {
+        "In" | "NotIn" if values.is_empty() => Some("needs values"),
+        "Exists" | "DoesNotExist" if !values.is_empty() => Some("takes no values"),
+        _ => None,
+    }
+}
+
 /// All problems of a file.
 pub fn file(file: &PolicyFile) -> Vec<Finding> {
     let mut found = Findings::default();
@@ -181,8 +190,7 @@ impl Findings {
                 );
             }
             let wrong = match operator.as_str() {
-                "In" | "NotIn" if values.is_empty() => Some("needs values"),
-                "Exists" | "DoesNotExist" if !values.is_empty() => Some("takes no values"),
+                "In" | "NotIn" | "Exists" | "DoesNotExist" => wrong_number(operator, values),
                 "Gt" | "Lt" | "Gte" | "Lte" if values.len() != 1 => Some("needs one whole number"),
                 _ if Values::read(operator, values, *min_values).is_none() => Some("needs one whole number"),
                 _ => None,
@@ -323,13 +331,11 @@ impl Findings {
         for (index, expression) in expressions.enumerate() {
             let at = at.key("placement").key("namespaces").key("matchExpressions").index(index);
             self.label_key(&at.key("key"), &expression.key);
-            let has_values = expression.values.as_ref().is_some_and(|values| !values.is_empty());
-            let wrong = match expression.operator.as_str() {
-                "In" | "NotIn" if !has_values => "needs values",
-                "Exists" | "DoesNotExist" if has_values => "takes no values",
-                _ => continue,
-            };
-            self.add(&at, format!("operator {} {wrong}", expression.operator));
+            if let Some(wrong) =
+                wrong_number(&expression.operator, expression.values.as_deref().unwrap_or_default())
+            {
+                self.add(&at, format!("operator {} {wrong}", expression.operator));
+            }
         }
         let Some(budget) = &gates.budget else { return };
         let at = at.key("budget");

@@ -4,6 +4,7 @@
 
 use crate::api::workload::{CheckState, Verdict};
 use crate::api::{AdmissionCheck, FrontEnd, NodeClaim, ProvisioningRequest, Workload, condition};
+use crate::gang::workload::finalizer::is_held;
 use crate::gang::workload::others::Others;
 use crate::gang::workload::queueing::Queueing;
 use crate::gang::workload::request::{as_workload, has_ended, owner_of};
@@ -98,14 +99,13 @@ impl WorkloadMarks {
         let annotations = workload.annotations();
         let is_journalled = |check: &str| annotations.contains_key(&names::journal_key(check));
         let is_others = |check: &str| others.contains(check) && is_journalled(check);
-        let is_held = workload.finalizers().iter().any(|f| f == names::FINALIZER);
         let of_check = |key: &&String| {
             let mut prefixes = [names::JOURNAL_PREFIX, names::STATE_PREFIX].into_iter();
             prefixes.find_map(|prefix| key.strip_prefix(prefix)).is_some_and(|check| !others.contains(check))
         };
         let ours = annotations.keys().filter(|_| nodes == RunningNodes::Delete).filter(of_check);
         Self {
-            finalizer: is_held && !Others::of(workload, is_others, now).may_have_nodes,
+            finalizer: is_held(workload) && !Others::of(workload, is_others, now).may_have_nodes,
             annotations: ours.cloned().collect(),
         }
     }

@@ -1,6 +1,7 @@
 //! Where gangs may run: namespaces and flavors. Zones are not checked here; they are a requirement of every claim.
 
 use super::{Gate, GateAnswer, GateReport};
+use crate::api::requirements;
 use crate::plan::{Cluster, ObstacleReason, PlanRequest};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use std::collections::{BTreeMap, BTreeSet};
@@ -46,15 +47,7 @@ fn is_empty(selector: &LabelSelector) -> bool {
 fn matches(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
     let equal = |(key, value): (&String, &String)| labels.get(key) == Some(value);
     let expressed = |r: &LabelSelectorRequirement| {
-        let value = labels.get(&r.key);
-        let listed = |value: &String| r.values.iter().flatten().any(|v| v == value);
-        match r.operator.as_str() {
-            "In" => value.is_some_and(listed),
-            "NotIn" => !value.is_some_and(listed),
-            "Exists" => value.is_some(),
-            "DoesNotExist" => value.is_none(),
-            _ => false,
-        }
+        requirements::is_met(&r.operator, r.values.as_deref().unwrap_or_default(), labels.get(&r.key))
     };
     selector.match_labels.iter().flatten().all(equal)
         && selector.match_expressions.iter().flatten().all(expressed)
