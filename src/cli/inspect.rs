@@ -102,7 +102,9 @@ impl Args {
 
     fn shown(&self, mut gangs: Vec<GangReport>) -> Vec<GangReport> {
         let hides = !self.finished && self.workload.is_none();
-        gangs.retain(|gang| !(hides && gang.workload_phase == WorkloadPhase::Finished));
+        let is_over =
+            |gang: &GangReport| matches!(gang.workload_phase, WorkloadPhase::Finished | WorkloadPhase::Ended);
+        gangs.retain(|gang| !(hides && is_over(gang)));
         gangs
     }
 

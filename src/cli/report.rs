@@ -217,7 +217,7 @@ fn set_why(report: &mut GangReport, gang: &GangObjects<'_>, holders: &QueueHolde
     let journal_fault = journal_fault(gang);
     report.why_quotes_kueue = journal_fault.is_none() && quotes_kueue(report);
     report.why = journal_fault.unwrap_or_else(|| match report.workload_phase {
-        WorkloadPhase::Unowned => why_unowned(workload),
+        WorkloadPhase::Unowned | WorkloadPhase::Ended => why_unowned(workload),
         _ => why(objects, report, holders),
     });
     if objects.is_deleted_request(workload) {
@@ -276,7 +276,7 @@ fn why(objects: &ClusterObjects, report: &GangReport, holders: &QueueHolders<'_>
     };
     let holds = holding(report);
     match (report.workload_phase, holds) {
-        (WorkloadPhase::Unowned, None) => String::new(),
+        (WorkloadPhase::Unowned | WorkloadPhase::Ended, None) => String::new(),
         (WorkloadPhase::Finished, None) => note("finished"),
         (WorkloadPhase::Deactivated, None) => note("deactivated, spec.active is false"),
         (WorkloadPhase::Queued, None) => {

@@ -1,7 +1,7 @@
 //! How far Kueue has got with a Workload.
 
 use crate::api::{Workload, condition};
-use crate::gang::workload::request::is_unowned;
+use crate::gang::workload::request::{ENDS, is_unowned};
 use serde::Serialize;
 
 /// How far Kueue has got with a Workload.
@@ -9,6 +9,8 @@ use serde::Serialize;
 pub enum WorkloadPhase {
     /// It is a ProvisioningRequest without a Workload.
     Unowned,
+    /// It is a ProvisioningRequest that has ended, and its Workload is gone.
+    Ended,
     /// No quota is reserved.
     Queued,
     /// Quota is reserved, but not every check is Ready.
@@ -27,7 +29,8 @@ impl WorkloadPhase {
     /// Reads it from the Workload's conditions.
     pub fn of(workload: &Workload) -> Self {
         if is_unowned(workload) {
-            Self::Unowned
+            let has_ended = ENDS.iter().any(|kind| workload.is(kind));
+            if has_ended { Self::Ended } else { Self::Unowned }
         } else if workload.is("Finished") {
             Self::Finished
         } else if workload.spec.active == Some(false) {
@@ -54,7 +57,7 @@ impl WorkloadPhase {
             Self::Queued => words("QuotaReserved").or_else(|| words("Evicted")),
             Self::Evicted | Self::Deactivated => words("Evicted"),
             Self::Finished => words("Finished"),
-            Self::Reserved | Self::Admitted | Self::Unowned => None,
+            Self::Reserved | Self::Admitted | Self::Unowned | Self::Ended => None,
         }
     }
 }

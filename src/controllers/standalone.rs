@@ -13,14 +13,15 @@ use crate::effects::{claims, request, standalone};
 use crate::error::{Class, Error};
 use crate::gang::workload::request::{Details, RequestFailure, has_ended, name_as_workload, owner_of};
 use crate::gang::workload::standalone::{
-    Answer, BookedNodes, Booking, CheckKind, NO_QUEUE, PodUse, Requested, answer, conditions, is_ending,
-    say_the_same, workload_for,
+    Answer, BookedNodes, Booking, CheckKind, NO_QUEUE, PodUse, Priority, Requested, answer, conditions,
+    is_ending, priority_class, say_the_same, workload_for,
 };
 use crate::names;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Client, ResourceExt};
+use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -124,22 +125,13 @@ impl Served<'_> {
             self.tell_alone(&Answer::Failed(RequestFailure::Rejected, NO_QUEUE.to_owned())).await?;
             return Ok(None);
         };
+        let workload = match self.workload(queue).await {
+            Ok(Ok(workload)) => workload,
+            Ok(Err(missing)) => return self.wait(missing).await,
+            Err(error) if error.is_forbidden() => return self.wait(text(&error)).await,
+            Err(error) => return Err(error),
+        };
         let namespace = self.request.namespace().unwrap_or_default();
-        let mut templates: Vec<PodTemplateSpec> = Vec::new();
-        for set in &self.request.spec.pod_sets {
-            let name = &set.pod_template_ref.name;
-            match standalone::template(&self.context.client, &namespace, name).await {
-                Ok(Some(template)) => templates.push(template),
-                Ok(None) => {
-                    return self
-                        .wait(format!("PodTemplate {name} does not exist in namespace {namespace}"))
-                        .await;
-                }
-                Err(error) if error.is_forbidden() => return self.wait(text(&error)).await,
-                Err(error) => return Err(error),
-            }
-        }
-        let workload = workload_for(self.request, queue, &templates);
         match standalone::create(self.client, &namespace, workload).await {
             Err(error) if error.code() == Some(409) => self.await_name(&namespace).await,
             Err(error) if error.is_forbidden() => self.wait(text(&error)).await,
@@ -149,6 +141,28 @@ impl Served<'_> {
             }
             created => created.map(|()| Some(POLL)),
         }
+    }
+
+    /// The Workload to create, or which object it needs that does not exist.
+    async fn workload(&self, queue: &str) -> Result<Result<Value, String>, Error> {
+        let client = &self.context.client;
+        let mut priority = None;
+        if let Some(class) = priority_class(self.request) {
+            let Some(value) = standalone::priority(client, class).await? else {
+                return Ok(Err(format!("WorkloadPriorityClass {class} does not exist")));
+            };
+            priority = Some(Priority { class, value });
+        }
+        let namespace = self.request.namespace().unwrap_or_default();
+        let mut templates: Vec<PodTemplateSpec> = Vec::new();
+        for set in &self.request.spec.pod_sets {
+            let name = &set.pod_template_ref.name;
+            let Some(template) = standalone::template(client, &namespace, name).await? else {
+                return Ok(Err(format!("PodTemplate {name} does not exist in namespace {namespace}")));
+            };
+            templates.push(template);
+        }
+        Ok(Ok(workload_for(self.request, queue, priority, &templates)))
     }
 
     /// There is a Workload of the name already: the request's own, or another one that has to go first.

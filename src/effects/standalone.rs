@@ -1,4 +1,5 @@
-//! What is read and written for a standalone ProvisioningRequest besides what `effects::request` has: its PodTemplates, its Workload and its pods.
+//! What is read and written for a standalone ProvisioningRequest besides what `effects::request` has: its PodTemplates, its priority,
+//! its Workload and its pods.
 
 use crate::api::{Pod, Workload};
 use crate::cluster::decoded::Decoded;
@@ -8,7 +9,7 @@ use crate::names;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PodTemplate, PodTemplateSpec};
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions};
-use kube::core::ApiResource;
+use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -25,6 +26,19 @@ pub async fn template(
     let api: Api<PodTemplate> = Api::namespaced(client.clone(), namespace);
     let found = call("reading PodTemplate", &format!("{namespace}/{name}"), api.get_opt(name)).await?;
     Ok(found.map(|found| found.template.unwrap_or_default()))
+}
+
+/// The value of Kueue's WorkloadPriorityClass of this name; `None` if there is none.
+///
+/// # Errors
+/// It could not be read.
+pub async fn priority(client: &Client, name: &str) -> Result<Option<i32>, Error> {
+    let kind = GroupVersionKind::gvk("kueue.x-k8s.io", "v1beta2", "WorkloadPriorityClass");
+    let kind = ApiResource::from_gvk_with_plural(&kind, "workloadpriorityclasses");
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), &kind);
+    let found = call("reading WorkloadPriorityClass", name, api.get_opt(name)).await?;
+    let value = found.as_ref().and_then(|found| found.data["value"].as_i64());
+    Ok(value.and_then(|value| i32::try_from(value).ok()))
 }
 
 /// Creates the Workload of a request.

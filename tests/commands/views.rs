@@ -653,6 +653,19 @@ fn a_request_that_stands_for_no_workload_is_explained_as_such() {
     snapshot.add_requests();
     let report = find::early(&snapshot, &snapshot.workloads[0]).unwrap();
     assert_eq!(report.why, "Workload job-asks-1a2b3, which controls this request, does not exist");
+    let mut ended = request(names::REQUEST_CLASS, false);
+    ended.status = serde_json::from_value(json!({"conditions": [{
+        "type": "BookingExpired", "status": "True", "reason": "PodsSucceeded",
+        "message": "all pods have succeeded, so the nodes are given back", "lastTransitionTime": "2026-07-01T12:00:00Z",
+    }]}))
+    .unwrap();
+    snapshot.workloads.clear();
+    snapshot.requests = Some(vec![ended]);
+    snapshot.add_requests();
+    let report = find::early(&snapshot, &snapshot.workloads[0]).unwrap();
+    let text = anstream::adapter::strip_str(&explanation::explain(&report, snapshot.now)).to_string();
+    assert!(text.contains("State      Ended\n"), "{text}");
+    assert!(text.contains("How it ended\n  all pods have succeeded, so the nodes are given back"), "{text}");
 }
 
 #[test]

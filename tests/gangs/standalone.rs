@@ -66,9 +66,13 @@ impl Stage {
     }
 
     fn request_for(&self, pod_sets: &Value) {
+        self.request_with(&json!({(names::QUEUE): "queue"}), pod_sets);
+    }
+
+    fn request_with(&self, labels: &Value, pod_sets: &Value) {
         let request = json!({
             "apiVersion": "autoscaling.x-k8s.io/v1", "kind": "ProvisioningRequest",
-            "metadata": {"namespace": ID, "name": BATCH, "labels": {(names::QUEUE): "queue"}},
+            "metadata": {"namespace": ID, "name": BATCH, "labels": labels},
             "spec": {"provisioningClassName": names::REQUEST_CLASS, "podSets": pod_sets},
         });
         self.admin.create(&kinds::PROVISIONING_REQUEST, request).unwrap();
@@ -220,6 +224,27 @@ async fn a_client_gets_nodes_for_its_pods_and_they_go_when_the_pods_have_succeed
     assert!(stage.is("Provisioned"), "it was met");
     stage.until_nothing_is_left().await;
     assert_eq!(stage.status()["provisioningClassDetails"], details);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_has_the_priority_of_the_class_that_its_label_names() {
+    let stage = Stage::new("{}");
+    stage.request_with(
+        &json!({(names::QUEUE): "queue", (names::PRIORITY_CLASS): "urgent"}),
+        &json!([{"count": 2, "podTemplateRef": {"name": "workers"}}]),
+    );
+    let message = "WorkloadPriorityClass urgent does not exist";
+    stage.until("it waits for its class", 60, |s| s.condition("Provisioned")["message"] == message).await;
+    assert!(stage.workload().is_none());
+    let class = json!({
+        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "WorkloadPriorityClass",
+        "metadata": {"name": "urgent"}, "value": 1_000,
+    });
+    stage.admin.create(&kinds::WORKLOAD_PRIORITY_CLASS, class).unwrap();
+    stage.until_provisioned().await;
+    let spec = stage.workload().unwrap()["spec"].clone();
+    let class = json!({"group": "kueue.x-k8s.io", "kind": "WorkloadPriorityClass", "name": "urgent"});
+    assert_eq!((&spec["priority"], &spec["priorityClassRef"]), (&json!(1_000), &class));
 }
 
 #[tokio::test(start_paused = true)]

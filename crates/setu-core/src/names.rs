@@ -40,6 +40,8 @@ pub const PARAMETERS_KIND: &str = "ProvisioningParameters";
 pub const DEFAULT_CHECK: &str = "karpenter-provision";
 /// Kueue: label that names the LocalQueue of a Job.
 pub const QUEUE: &str = "kueue.x-k8s.io/queue-name";
+/// Kueue: label that names the WorkloadPriorityClass of a Job.
+pub const PRIORITY_CLASS: &str = "kueue.x-k8s.io/priority-class";
 /// Kueue: label of a Job that limits, in seconds, how long its Workload runs.
 pub const MAX_EXECUTION: &str = "kueue.x-k8s.io/max-exec-time-seconds";
 /// Kueue: annotation of a Job with the least number of its pods that Kueue may admit instead of all.

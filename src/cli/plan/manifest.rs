@@ -75,7 +75,7 @@ fn of_request(manifest: Value, named: &[Value]) -> Result<Workload, String> {
     };
     let templates: Vec<PodTemplateSpec> =
         request.spec.pod_sets.iter().map(template).collect::<Result<_, String>>()?;
-    read(REQUEST, workload_for(&request, queue, &templates))
+    read(REQUEST, workload_for(&request, queue, None, &templates))
 }
 
 /// The Workload of this name that Kueue would create for an object, with these pod sets.

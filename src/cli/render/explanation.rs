@@ -104,7 +104,7 @@ fn waits(text: &mut String, report: &GangReport) {
     let runs = report.workload_phase == WorkloadPhase::Admitted
         && report.verdict == Some(crate::api::workload::Verdict::Ready);
     let question = match report.workload_phase {
-        WorkloadPhase::Finished => "How it ended",
+        WorkloadPhase::Finished | WorkloadPhase::Ended => "How it ended",
         WorkloadPhase::Unowned => "Why it has no nodes",
         _ if runs && unbound => "Why not all of its pods run",
         _ if runs => "It runs",

@@ -22,7 +22,10 @@ use beyond::{
 use serde_json::{Value, json};
 use setu_e2e::{HarnessLayout, versions};
 use stage::{Queue, QueueObjects, Stage, condition, is, name};
-use standalone::{a_client_gets_the_nodes_of_its_own_request, a_request_of_a_client_is_taken_back};
+use standalone::{
+    a_client_gets_the_nodes_of_its_own_request, a_request_of_a_client_is_taken_back,
+    a_request_of_higher_priority_preempts_a_job,
+};
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -307,6 +310,7 @@ async fn setu_serves_the_requests_of_kueues_own_check() {
         a_queue_moves_from_cluster_autoscaler(&stage, FOREIGN_CLASSES[1].1),
         a_client_gets_the_nodes_of_its_own_request(&stage),
         a_request_of_a_client_is_taken_back(&stage),
+        a_request_of_higher_priority_preempts_a_job(&stage),
     );
     log("gangs ran short, failed, were placed by topology and moved, and ended with their requests");
 

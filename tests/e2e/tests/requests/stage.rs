@@ -115,8 +115,8 @@ impl Stage {
     }
 
     /// Makes a queue with a check of Setu's.
-    pub async fn queue_with_setus_check(&self, id: &'static str) -> Queue {
-        let mut objects = scenario::objects(id, 200).unwrap();
+    pub async fn queue_with_setus_check(&self, id: &'static str, gpus: u32) -> Queue {
+        let mut objects = scenario::objects(id, gpus).unwrap();
         for check in objects.iter_mut().filter(|object| object["kind"] == "AdmissionCheck") {
             check["spec"]["controllerName"] = json!(CONTROLLER);
         }

@@ -40,7 +40,7 @@ fn job(queue: &Queue, template: &Value, gang: &Value, run_for: &str) -> Value {
 
 /// A client gets the nodes of its request, runs its pods on them, and they are given back when the pods have succeeded.
 pub async fn a_client_gets_the_nodes_of_its_own_request(stage: &Stage) {
-    let queue = stage.queue_with_setus_check("standalone").await;
+    let queue = stage.queue_with_setus_check("standalone", 200).await;
     let [template, request] = example(&queue);
     queue.apply(template.clone()).await;
     queue.apply(request).await;
@@ -73,9 +73,33 @@ pub async fn a_client_gets_the_nodes_of_its_own_request(stage: &Stage) {
     stage.clear(&queue).await;
 }
 
+/// A request with a priority class takes the quota of a Job that has none.
+pub async fn a_request_of_higher_priority_preempts_a_job(stage: &Stage) {
+    let queue = stage.queue_with_setus_check("standalone-urgent", 6).await;
+    let urgent = json!({
+        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "WorkloadPriorityClass",
+        "metadata": {"name": "standalone-urgent"}, "value": 1_000, "description": "preempts",
+    });
+    queue.apply(urgent).await;
+    let preemption = json!({"spec": {"preemption": {"withinClusterQueue": "LowerPriority"}}});
+    queue.patch("ClusterQueue", queue.id, &preemption).await;
+    queue.submit(vec![queue.job("patient", PODS, None)]).await;
+    stage.until(&queue, ("the Job runs", 90), |s| s.all_are(1, "Admitted") && s.runs(PODS)).await;
+    let [template, mut request] = example(&queue);
+    queue.apply(template).await;
+    request["metadata"]["labels"][names::PRIORITY_CLASS] = json!("standalone-urgent");
+    queue.apply(request).await;
+    let taken = |s: &QueueObjects| {
+        s.requests.iter().any(|request| is(request, "Provisioned")) && s.claims.len() == PODS
+    };
+    stage.until(&queue, ("the request has the quota", 120), taken).await;
+    queue.delete_in("ProvisioningRequest", "batch").await;
+    stage.clear(&queue).await;
+}
+
 /// A request that is deleted before its nodes are ready leaves no Workload and no node.
 pub async fn a_request_of_a_client_is_taken_back(stage: &Stage) {
-    let queue = stage.queue_with_setus_check("standalone-deleted").await;
+    let queue = stage.queue_with_setus_check("standalone-deleted", 200).await;
     queue.weather(&json!([{"registrationDelay": "1h"}])).await;
     let [template, request] = example(&queue);
     queue.apply(template).await;

@@ -27,12 +27,18 @@ pub struct Replicas {
 impl Replicas {
     /// Starts a world with this ID, in which nodes do not register, without replicas. Later ones get these arguments.
     pub async fn start(id: &str, arguments: &'static [&'static str]) -> Self {
-        let stack = Arc::new(Stack::start(StackOptions::default()).await.unwrap());
+        let provisioning_requests = arguments.contains(&"--provisioning-requests");
+        let options = StackOptions { provisioning_requests, ..StackOptions::default() };
+        let stack = Arc::new(Stack::start(options).await.unwrap());
         let client = stack.client().unwrap();
         let crd = serde_json::to_value(ProvisioningParameters::crd()).unwrap();
         apply::all(&client, vec![crd]).await.unwrap();
-        let rights = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../manifests/rbac.yaml");
-        apply::path(&client, &rights).await.unwrap();
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        apply::path(&client, &root.join("manifests/rbac.yaml")).await.unwrap();
+        if provisioning_requests {
+            let rights = root.join("examples/rbac/setu-provisioning-requests.yaml");
+            apply::path(&client, &rights).await.unwrap();
+        }
         let kinds = Arc::new(apply::kinds(&client).await.unwrap());
         let scenario = json!({"title": id, "weather": [{"registrationDelay": "1h"}]});
         let scenario: Scenario = serde_json::from_value(scenario).unwrap();

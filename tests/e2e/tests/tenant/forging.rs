@@ -19,7 +19,7 @@ pub fn annotation(key: &str, value: Option<&str>) -> Patch<Value> {
 }
 
 /// Checks that the API server refused, with these words.
-fn refused<T: std::fmt::Debug>(answer: Result<T, kube::Error>, words: &str) {
+pub fn refused<T: std::fmt::Debug>(answer: Result<T, kube::Error>, words: &str) {
     match answer {
         Err(kube::Error::Api(status)) if status.message.contains(words) => {}
         other => panic!("expected a refusal with {words:?}, got {other:?}"),

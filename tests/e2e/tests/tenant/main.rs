@@ -21,6 +21,7 @@ mod real;
 mod refused;
 #[path = "../scenarios/replicas.rs"]
 mod replicas;
+mod requests;
 #[path = "../scenarios/setu.rs"]
 mod setu;
 mod stage;
@@ -43,6 +44,7 @@ async fn whatever_a_tenant_does_others_keep_their_nodes_and_nobody_gets_another_
     loads::a_job_of_tiny_pods(&mut stage).await;
     messages::a_launch_that_is_refused(&mut stage).await;
     loads::pods_on_nodes_of_others(&mut stage).await;
+    requests::requests_of_all_kinds(&mut stage).await;
     forging::behind_the_policies(&mut stage).await;
     forging::without_the_policies(&mut stage).await;
     messages::names_make_no_labels_and_texts_no_commands(&stage);

@@ -24,7 +24,7 @@ pub struct Stage {
     pub play: Replicas,
     pub ledger: Ledger,
     pub admin: Client,
-    /// Has the permissions that Kubernetes and Kueue intend for tenants.
+    /// Has the permissions that Kubernetes and Kueue intend for tenants, and may create ProvisioningRequests.
     pub tenant: Client,
     /// May also do everything with Workloads in its namespace.
     pub writer: Client,
@@ -69,6 +69,15 @@ fn surroundings() -> Vec<Value> {
             "rules": [{"apiGroups": ["kueue.x-k8s.io"], "resources": ["workloads"], "verbs": ["*"]}],
         }),
         role_binding("writer", "Role", "writer", &["writer"]),
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
+            "metadata": {"name": "requester", "namespace": TENANT},
+            "rules": [
+                {"apiGroups": ["autoscaling.x-k8s.io"], "resources": ["provisioningrequests"], "verbs": ["*"]},
+                {"apiGroups": [""], "resources": ["podtemplates"], "verbs": ["*"]},
+            ],
+        }),
+        role_binding("requester", "Role", "requester", &["tenant"]),
     ]
 }
 
@@ -95,7 +104,7 @@ pub fn job(namespace: &str, name: &str) -> Value {
 impl Stage {
     /// Starts two gangs of the neighbours: `runs` runs, and `waits` waits for its nodes.
     pub async fn set() -> Self {
-        let mut play = Replicas::start(TENANT, &[]).await;
+        let mut play = Replicas::start(TENANT, &["--provisioning-requests"]).await;
         let admin = play.stack.client().unwrap();
         let ledger = Ledger::keep(admin.clone());
         apply::all(&admin, surroundings()).await.unwrap();

@@ -33,8 +33,28 @@ pub const NO_QUEUE: &str = "no Workload controls this request, and it has no lab
 /// The Workload of a request that has ended without it.
 const WORKLOAD_DELETED: &str = "the Workload of this request was deleted, so its nodes are given back";
 
+/// What the label [`names::PRIORITY_CLASS`] of a request means for its Workload.
+#[derive(Clone, Copy, Debug)]
+pub struct Priority<'a> {
+    /// Name of the WorkloadPriorityClass.
+    pub class: &'a str,
+    /// Its value.
+    pub value: i32,
+}
+
+/// The WorkloadPriorityClass that a request names; `None` if it names none.
+pub fn priority_class(request: &ProvisioningRequest) -> Option<&str> {
+    let class = request.metadata.labels.as_ref()?.get(names::PRIORITY_CLASS)?;
+    Some(class.as_str()).filter(|class| !class.is_empty())
+}
+
 /// The Workload to create for a request: one pod set for each of the request's, with these templates.
-pub fn workload_for(request: &ProvisioningRequest, queue: &str, templates: &[PodTemplateSpec]) -> Value {
+pub fn workload_for(
+    request: &ProvisioningRequest,
+    queue: &str,
+    priority: Option<Priority<'_>>,
+    templates: &[PodTemplateSpec],
+) -> Value {
     let metadata = &request.metadata;
     let name = metadata.name.as_deref().unwrap_or_default();
     let uid = metadata.uid.as_deref().unwrap_or_default();
@@ -46,11 +66,17 @@ pub fn workload_for(request: &ProvisioningRequest, queue: &str, templates: &[Pod
             json!({"name": format!("set-{number}"), "count": pods.count, "template": template})
         })
         .collect();
+    let mut spec = json!({"queueName": queue, "podSets": sets});
+    if let Some(Priority { class, value }) = priority {
+        spec["priority"] = json!(value);
+        spec["priorityClassRef"] =
+            json!({"group": "kueue.x-k8s.io", "kind": "WorkloadPriorityClass", "name": class});
+    }
     json!({
         "apiVersion": "kueue.x-k8s.io/v1beta2",
         "kind": "Workload",
         "metadata": {"namespace": metadata.namespace, "name": name_of_standalone(name), "annotations": annotations},
-        "spec": {"queueName": queue, "podSets": sets},
+        "spec": spec,
     })
 }
 

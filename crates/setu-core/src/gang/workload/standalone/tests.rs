@@ -38,6 +38,7 @@ fn workload(conditions: &[&str], check: (&str, &str)) -> Workload {
     let made = workload_for(
         &request("batch", &[]),
         "queue",
+        None,
         &[PodTemplateSpec::default(), PodTemplateSpec::default()],
     );
     let mut workload: Workload = serde_json::from_value(made).unwrap();
@@ -83,9 +84,10 @@ fn the_workload_has_the_requested_pods_and_names_its_request() {
         json!({"spec": {"containers": [{"name": "main", "image": "trainer", "command": ["run"]}]}}),
     )
     .unwrap();
-    let made = workload_for(&request("batch", &[]), "queue", &[PodTemplateSpec::default(), template]);
+    let made = workload_for(&request("batch", &[]), "queue", None, &[PodTemplateSpec::default(), template]);
     assert_eq!(made["metadata"]["name"], "provisioningrequest-batch");
     assert_eq!(made["spec"]["queueName"], "queue");
+    assert_eq!((&made["spec"]["priority"], &made["spec"]["priorityClassRef"]), (&Value::Null, &Value::Null));
     let sets = made["spec"]["podSets"].as_array().unwrap();
     let counts: Vec<_> =
         sets.iter().map(|set| (set["name"].as_str().unwrap(), set["count"].as_i64().unwrap())).collect();
