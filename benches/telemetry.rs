@@ -47,7 +47,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
 /// Environment variable of the controller process: the number of NodeClaims that its guards allow.
-const MOST: &str = "SETU_BENCH_MOST";
+const MOST_CLAIMS: &str = "SETU_BENCH_MOST";
 /// Environment variable with the address for its traces. Without it, it has neither traces nor metrics.
 const COLLECTOR: &str = "SETU_BENCH_COLLECTOR";
 /// The interval at which metrics are scraped and gauges set.
@@ -100,7 +100,7 @@ struct Process {
 impl Process {
     fn start(kubeconfig: &Path, most: usize, collector: Option<&str>) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.env("KUBECONFIG", kubeconfig).env(MOST, most.to_string()).env_remove(COLLECTOR);
+        command.env("KUBECONFIG", kubeconfig).env(MOST_CLAIMS, most.to_string()).env_remove(COLLECTOR);
         if let Some(collector) = collector {
             command.env(COLLECTOR, collector).env("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf");
             // A large queue, so that every span is sent and counts towards the cost.
@@ -210,7 +210,7 @@ fn median(mut of: Vec<f64>) -> f64 {
 
 fn main() {
     let runtime = || tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    if let Ok(most) = std::env::var(MOST) {
+    if let Ok(most) = std::env::var(MOST_CLAIMS) {
         return runtime().block_on(controller(most.parse().unwrap()));
     }
     let numbers: Vec<usize> = std::env::args().filter_map(|a| a.parse().ok()).collect();

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use setu::api::Workload;
 use setu::api::amount::Price;
 use setu::app::board;
-use setu::controllers::board::{Acting, Around, BoardEntry, BoardSnapshot, Holder, Noted, Queued};
+use setu::controllers::board::{BoardContext, BoardEntry, BoardSnapshot, Holder, LedShards, Noted, Queued};
 use setu::gang::ledger::shortage::{ShortageEntry, ShortageSource};
 use setu::gang::report::explain::{Explanation, Otherwise, SlotPhase, SlotView};
 use setu::gang::{AdmissionId, Failure, FailureClass, Journal, StateName};
@@ -29,7 +29,7 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -282,7 +282,7 @@ fn source() -> impl Fn() -> BoardSnapshot + Clone + Send + Sync + 'static {
             source: ShortageSource::Launch,
             turn: Some("language/job-finetune-13b-0d8e2".into()),
         }];
-        let (gangs, acting) = (Arc::new(known.clone()), Acting { shards: 1, of: 1 });
+        let (gangs, acting) = (Arc::new(known.clone()), LedShards { shards: 1, of: 1 });
         let queued = vec![Queued::new(
             "vision/main",
             "gpu",
@@ -292,17 +292,37 @@ fn source() -> impl Fn() -> BoardSnapshot + Clone + Send + Sync + 'static {
                 ("vision/job-train-8".to_owned(), 8),
             ]),
         )];
-        let around = Around { shortages, queued, acting };
+        let around = BoardContext { shortages, queued, acting };
         BoardSnapshot { at: now, revision: *revision, gangs, around }
     }
 }
 
-/// Serves the board. Returns its address.
+/// Serves the board of the fake gangs. Returns its address.
 async fn serve() -> String {
+    serve_from(source()).await
+}
+
+/// Serves the board of this source. Returns its address.
+async fn serve_from(source: impl Fn() -> BoardSnapshot + Clone + Send + Sync + 'static) -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    tokio::spawn(async move { axum::serve(listener, board::routes(source())).await });
+    tokio::spawn(async move { axum::serve(listener, board::routes(source)).await });
     address
+}
+
+/// The board of a replica that acts for so many of two shards, and shows so many gangs.
+fn board_of(revision: u64, shards: usize, gangs: u64) -> BoardSnapshot {
+    let now = Timestamp::now();
+    let fake =
+        Fake::new("team/job", "Job/job", 1, &[(StateName::Validating, -60, "Reserved")]).entry(now, now);
+    let noted = |number| {
+        let mut entry = fake.clone();
+        entry.gang = format!("team/job-{number:03}");
+        entry.workload.clone_from(&entry.gang);
+        (entry.gang.clone(), Noted { revision, entry: Arc::new(entry) })
+    };
+    let around = BoardContext { acting: LedShards { shards, of: 2 }, ..BoardContext::default() };
+    BoardSnapshot { at: now, revision, gangs: Arc::new((0..gangs).map(noted).collect()), around }
 }
 
 /// Requests a path and reads the response until it contains all of `words`.
@@ -388,8 +408,8 @@ async fn viewers_over_the_limit_are_rejected_until_one_leaves() {
     panic!("no place became free: {answer}");
 }
 
-/// Runs the browser part of a test. Calls `began` when the script reports that its page is open.
-fn browse(url: &str, more: &[&str], began: impl FnOnce()) {
+/// Runs the browser part of a test. Calls `go_on` whenever the script says that its page is ready for what comes next.
+fn browse(url: &str, more: &[&str], go_on: impl Fn()) {
     let script: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/board/browser.py");
     let mut command = Command::new("python3");
     let mut child = command
@@ -400,10 +420,10 @@ fn browse(url: &str, more: &[&str], began: impl FnOnce()) {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    if line == "open\n" {
-        began();
+    for line in BufReader::new(child.stdout.take().unwrap()).lines() {
+        if line.unwrap() == "open" {
+            go_on();
+        }
     }
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -431,28 +451,38 @@ async fn a_browser_follows_a_real_gang_through_its_states() {
     let mut job = train::job(ID);
     (job["spec"]["parallelism"], job["spec"]["completions"]) = (json!(8), json!(8));
     job["spec"]["template"]["metadata"]["annotations"]["e2e.setu/run-for"] = json!("10h");
-    let begin = move || drop(admin.create(&kinds::JOB, job).unwrap());
+    let begin = move || drop(admin.create(&kinds::JOB, job.clone()).unwrap());
     tokio::task::spawn_blocking(move || browse(&url, &["follow"], begin)).await.unwrap();
+}
+
+/// Runs a browser part on boards that follow each other, each with its shards and gangs.
+async fn browse_boards(part: &'static str, boards: &[(usize, u64)]) {
+    let boards: Vec<BoardSnapshot> =
+        (1..).zip(boards).map(|(revision, (shards, gangs))| board_of(revision, *shards, *gangs)).collect();
+    let shown = Arc::new(AtomicUsize::new(0));
+    let source = {
+        let shown = Arc::clone(&shown);
+        move || boards[shown.load(Ordering::Relaxed)].clone()
+    };
+    let url = format!("http://{}/board", serve_from(source).await);
+    let next = move || {
+        shown.fetch_add(1, Ordering::Relaxed);
+    };
+    tokio::task::spawn_blocking(move || browse(&url, &[part], next)).await.unwrap();
 }
 
 /// Needs `chromium` and `python3`.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs chromium"]
 async fn a_browser_shows_that_a_replica_is_on_standby() {
-    let by = |shards| {
-        let around = Around { acting: Acting { shards, of: 1 }, ..Around::default() };
-        BoardSnapshot { around, ..BoardSnapshot::default() }
-    };
-    let leads = Arc::new(AtomicBool::new(false));
-    let source = {
-        let leads = Arc::clone(&leads);
-        move || by(usize::from(leads.load(Ordering::Relaxed)))
-    };
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/board", listener.local_addr().unwrap());
-    tokio::spawn(async move { axum::serve(listener, board::routes(source)).await });
-    let begin = move || leads.store(true, Ordering::Relaxed);
-    tokio::task::spawn_blocking(move || browse(&url, &["stand-by"], begin)).await.unwrap();
+    browse_boards("stand-by", &[(0, 0), (2, 0)]).await;
+}
+
+/// Needs `chromium` and `python3`.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs chromium"]
+async fn a_browser_opens_the_gang_in_the_address_among_many_and_says_why_it_left() {
+    browse_boards("leave", &[(2, 500), (1, 0), (2, 0)]).await;
 }
 
 /// Runs a browser part on the fake gangs. With `SETU_SCREENSHOTS=FOLDER` it saves screenshots there.

@@ -15,7 +15,12 @@ use std::time::Duration;
 
 /// Plays one run in virtual time, optionally with a kill right after a write. Returns Setu's writes.
 fn play(run: &Run, kill_after: Option<u64>) -> Result<u64> {
-    acted(run, async |world| scenario::play(world, run, kill_after).await)
+    acted(run, async |world| {
+        let writes = scenario::play(world, run, kill_after).await?;
+        let deaths = world.theatre.deaths;
+        anyhow::ensure!(deaths == usize::from(kill_after.is_some()), "Setu was killed {deaths} times");
+        Ok(writes)
+    })
 }
 
 /// Runs `act` in the world of a run, in virtual time.
@@ -49,6 +54,8 @@ fn every_scenario_comes_true_in_the_embedded_cluster() {
             Ok(writes) if run.scenario.kill_after_each_write => *writes,
             _ => 0,
         };
+        let is_killed = run.scenario.kill_after_each_write && played.is_ok();
+        assert!(!is_killed || kills > 4, "{}: {kills} writes", run.title);
         failed.extend(played.err().map(|e| format!("{}: {e:#}", run.title)));
         for write in 1..=kills {
             lives += 1;
@@ -95,6 +102,47 @@ fn the_list_for_the_aws_provider_names_every_scenario() {
         missing.is_empty(),
         "tests/e2e/tests/aws/files.rs says of none of these whether it is played: {missing:?}"
     );
+}
+
+#[test]
+fn an_expectation_that_would_be_true_of_anything_is_refused() {
+    for (step, words) in [
+        ("until: {admitted: true}", "not about which one"),
+        ("holds: {claims: 2, nodes: 2}", "not about which one"),
+        ("until: {within: 5}", "it expects nothing"),
+        ("holds: {job: train, admitted: true, within: 0}", "anything holds for 0 seconds"),
+    ] {
+        let error = scenario::parse("empty", &format!("title: Empty\nsteps:\n- {step}")).unwrap_err();
+        assert!(format!("{error:#}").contains(words), "{step}: {error:#}");
+    }
+}
+
+const LEFT: &str = "
+title: A NodeClaim of a second NodePool is left
+steps:
+- apply:
+  - apiVersion: karpenter.sh/v1
+    kind: NodePool
+    metadata: {name: left-in-another-pool}
+    spec: {template: {spec: {
+      nodeClassRef: {group: karpenter.kwok.sh, kind: KWOKNodeClass, name: left}, requirements: []}}}
+  - apiVersion: karpenter.sh/v1
+    kind: NodeClaim
+    metadata:
+      name: left-over
+      labels: {karpenter.sh/nodepool: left-in-another-pool}
+      annotations: {karpenter.sh/do-not-disrupt: 'true'}
+    spec:
+      nodeClassRef: {group: karpenter.kwok.sh, kind: KWOKNodeClass, name: left}
+      requirements: [{key: karpenter.sh/capacity-type, operator: In, values: [on-demand]}]
+";
+
+#[test]
+fn what_is_left_in_any_node_pool_of_a_scenario_is_found() {
+    let run = scenario::parse("left", LEFT).unwrap().remove(0);
+    let error = format!("{:#}", play(&run, None).unwrap_err());
+    let words = "left over: NodeClaims {\"left-over\"}, Nodes [\"";
+    assert!(error.contains(words), "{error}");
 }
 
 const PODS_NOT_READY: &str = "

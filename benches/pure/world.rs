@@ -3,7 +3,7 @@
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use setu::api::{ClusterQueue, Workload};
-use setu::plan::{Cluster, OptionSelection, Outcome, PlanObjects, PlanRequest, plan};
+use setu::plan::{OptionSelection, Outcome, PlanObjects, PlanRequest, PlanSnapshot, plan};
 use setu::policy::Policy;
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -63,12 +63,12 @@ impl World {
 
     /// Plans it.
     pub fn plan(&self) -> Outcome {
-        let cluster = Cluster::with(Some(&self.queue), &self.objects);
+        let cluster = PlanSnapshot::with(Some(&self.queue), &self.objects);
         let request = PlanRequest {
             workload: &self.workload,
             check: "prov",
             our_checks: &["prov".to_owned()],
-            gang: "gang",
+            gang_label: "gang",
             policy: &self.policy,
             selection: OptionSelection::From(0),
         };

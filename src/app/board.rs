@@ -4,8 +4,9 @@
 //! security policy holds even if that failed.
 
 use crate::api::amount::{Money, Sums};
+use crate::cluster::lock;
 use crate::controllers::Context;
-use crate::controllers::board::{Around, BoardEntry, BoardSnapshot};
+use crate::controllers::board::{BoardContext, BoardEntry, BoardSnapshot};
 use crate::gang::{StateName, statechart::diagram};
 use axum::Router;
 use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS};
@@ -20,9 +21,10 @@ use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
 
 /// The page: markup, style and script in one file.
 const PAGE: &str = include_str!("board.html");
@@ -40,12 +42,13 @@ pub fn router(context: Arc<Context>) -> Router {
     routes(move || context.board_snapshot())
 }
 
-/// The same, fed by any source of snapshots.
+/// The routes of [`router`], fed by any source of snapshots.
 pub fn routes<S>(snapshot: S) -> Router
 where
     S: Fn() -> BoardSnapshot + Clone + Send + Sync + 'static,
 {
     let viewers = Arc::new(Semaphore::new(VIEWERS));
+    let snapshot = once_a_tick(snapshot);
     let policy = content_security_policy();
     let page = move || {
         let headers = [
@@ -69,6 +72,21 @@ where
     Router::new().route("/board", get(page)).route("/board/events", get(events))
 }
 
+/// The same source, asked at most once in each [`TICK`], however many pages are open.
+fn once_a_tick<S>(snapshot: S) -> impl Fn() -> BoardSnapshot + Clone + Send + Sync + 'static
+where
+    S: Fn() -> BoardSnapshot + Clone + Send + Sync + 'static,
+{
+    let last: Arc<Mutex<Option<(Instant, BoardSnapshot)>>> = Arc::default();
+    move || {
+        let mut last = lock(&last);
+        if let Some((_, known)) = last.as_ref().filter(|(at, _)| at.elapsed() < TICK) {
+            return known.clone();
+        }
+        last.insert((Instant::now(), snapshot())).1.clone()
+    }
+}
+
 fn live<S>(snapshot: S, viewer: OwnedSemaphorePermit) -> Response
 where
     S: Fn() -> BoardSnapshot + Send + 'static,
@@ -88,7 +106,7 @@ struct Sent {
     /// `None` while more of it is to be sent.
     revision: Option<u64>,
     revisions: BTreeMap<String, u64>,
-    around: Option<Around>,
+    around: Option<BoardContext>,
 }
 
 /// One message: what changed since the last one.
@@ -100,7 +118,7 @@ struct BoardUpdate {
     /// What all gangs cost an hour, as text, in each currency.
     costs: Vec<String>,
     #[serde(flatten)]
-    around: Around,
+    around: BoardContext,
     /// Whether more follows at once.
     more: bool,
 }
@@ -226,4 +244,27 @@ fn content_security_policy() -> String {
         hash("script"),
         hash("style"),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[tokio::test(start_paused = true)]
+    async fn all_open_pages_share_a_snapshot_in_each_tick() {
+        let made = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&made);
+        let snapshot = once_a_tick(move || {
+            count.fetch_add(1, Ordering::Relaxed);
+            BoardSnapshot::default()
+        });
+        for ticks in 1..=3 {
+            for page in [snapshot.clone(), snapshot.clone()] {
+                page();
+            }
+            assert_eq!(made.load(Ordering::Relaxed), ticks);
+            tokio::time::advance(TICK).await;
+        }
+    }
 }

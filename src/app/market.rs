@@ -73,7 +73,7 @@ impl Follower {
 
     /// Logs absurd prices, once while there are any.
     fn warn_of_absurd_prices(&mut self, market: &Market) {
-        let doubt = market.doubt();
+        let doubt = market.price_warning();
         let was_doubted = std::mem::replace(&mut self.doubted, doubt.is_some());
         if let Some(doubt) = doubt.filter(|_| !was_doubted) {
             tracing::warn!(doubt, "prices of Karpenter's metrics come from elsewhere where they are absurd");

@@ -4,7 +4,7 @@ use super::feeds::Feeds;
 use crate::cluster::lease::{Elector, Shards};
 use crate::cluster::outage::Outage;
 use crate::cluster::time::timed;
-use crate::controllers::claims::{MissingChecks, Suspects, Sweeper};
+use crate::controllers::claims::{MissingChecks, SeenUids, Sweeper};
 use crate::controllers::context::ContextParts;
 use crate::controllers::queue::{self, Action, QueueKey, QueueLimits};
 use crate::controllers::{Context, admission_check, claims, orphan_nodes, parameters, workload};
@@ -102,9 +102,9 @@ async fn follow_leadership(context: &Context, shard: usize) {
 async fn loops(feeds: Feeds, context: &Arc<Context>, stop: &CancellationToken) {
     let sweeper = Arc::new(Sweeper {
         context: Arc::clone(context),
-        suspects: Suspects::default(),
+        suspects: SeenUids::default(),
         missing_checks: MissingChecks::default(),
-        ended: Suspects::default(),
+        ended: SeenUids::default(),
     });
     // An object that is not listed yet would count as missing.
     let opened = async {
@@ -113,7 +113,7 @@ async fn loops(feeds: Feeds, context: &Arc<Context>, stop: &CancellationToken) {
         context.wait_for_begun(|uid| context.acts_for(uid));
     };
     let workloads = queue::work(
-        queue::held_back(feeds.workloads, opened),
+        queue::buffered_until(feeds.workloads, opened),
         AT_ONCE,
         |key| workload::flow(key, context),
         |key| reconcile_workload(key, context),
@@ -121,7 +121,7 @@ async fn loops(feeds: Feeds, context: &Arc<Context>, stop: &CancellationToken) {
     );
     let checks = queue::work(feeds.checks, ONE, QueueKey::flow, |key| reconcile_check(key, context), stop);
     let claims = queue::work(
-        queue::held_back(feeds.claims, context.first_lists.complete()),
+        queue::buffered_until(feeds.claims, context.first_lists.complete()),
         AT_ONCE,
         QueueKey::flow,
         |key| reconcile_claim(key, &sweeper),

@@ -11,7 +11,7 @@ use crate::effects::handover::{release_node, release_request, release_workload};
 use crate::effects::{active, call, claims, deployment, request, requeued, standalone, verdict};
 use crate::error::Error;
 use crate::gang::release::uninstall::{
-    FoundRequests, RunningNodes, UNINSTALLED, UninstallObjects, UninstallPlan, WorkloadMarks,
+    RequestListing, RunningNodes, UNINSTALLED, UninstallObjects, UninstallPlan, WorkloadMarks,
 };
 use crate::gang::workload::queueing::Queueing;
 use crate::gang::workload::request::owner_of;
@@ -57,7 +57,7 @@ fn readable<K>(all: Vec<Decoded<K>>) -> Vec<K> {
 }
 
 /// The ProvisioningRequests. An installation that does not serve them may not list them.
-async fn requests(client: &Client, claims: &[NodeClaim]) -> Result<FoundRequests, Error> {
+async fn requests(client: &Client, claims: &[NodeClaim]) -> Result<RequestListing, Error> {
     let api: Api<Decoded<ProvisioningRequest>> = Api::all(client.clone());
     match list("listing ProvisioningRequests", &api, &ListParams::default()).await {
         Err(error) if error.is_forbidden() => {
@@ -65,9 +65,9 @@ async fn requests(client: &Client, claims: &[NodeClaim]) -> Result<FoundRequests
                 let error = error.in_full();
                 tracing::warn!(%error, "ProvisioningRequests and their NodeClaims are left to another installation");
             }
-            Ok(FoundRequests::Forbidden)
+            Ok(RequestListing::Forbidden)
         }
-        answer => Ok(answer?.map_or(FoundRequests::NotServed, |found| FoundRequests::All(readable(found)))),
+        answer => Ok(answer?.map_or(RequestListing::NotServed, |found| RequestListing::All(readable(found)))),
     }
 }
 

@@ -7,7 +7,7 @@ use clap::{Arg, Command, CommandFactory, ValueEnum};
 const FOR_KUBECTL: &str = "#!/bin/sh\nexec kubectl setu completions kubectl -- \"$@\"\n";
 /// Tells kubectl to offer these words and no files.
 const NO_FILES: &str = ":4";
-/// The same, with files.
+/// Tells kubectl to offer these words and files.
 const FILES: &str = ":0";
 
 /// Prints completions for a shell.

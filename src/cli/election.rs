@@ -9,7 +9,7 @@ const OWN_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/names
 /// Namespace of the Lease for a process outside a pod.
 const DEFAULT_NAMESPACE: &str = "kueue-system";
 
-/// How several replicas settle which of them acts.
+/// Leader election between replicas.
 #[derive(clap::Args, Debug)]
 #[group(skip)]
 #[command(next_help_heading = "Leader election")]
@@ -30,7 +30,7 @@ pub struct Args {
     /// How long a leader that cannot renew its Lease goes on; shorter than the lease duration.
     #[arg(long = "leader-election-renew-deadline", env = "SETU_LEADER_ELECTION_RENEW_DEADLINE", value_name = "DURATION", default_value = "10s", value_parser = humantime::parse_duration)]
     renew_deadline: Duration,
-    /// Time between renewals, and between tries.
+    /// Time between renewals of the Lease, and between attempts to acquire it.
     #[arg(long = "leader-election-retry-period", env = "SETU_LEADER_ELECTION_RETRY_PERIOD", value_name = "DURATION", default_value = "2s", value_parser = humantime::parse_duration)]
     retry_period: Duration,
     /// Spread the gangs over this many shards, so that as many replicas work at once: each shard has a Lease, and
@@ -52,7 +52,7 @@ impl Args {
         }
         if !self.elect && self.shards > 1 {
             return Err(CliError::Invalid(
-                "--shards needs --leader-elect: a replica that is alone acts for every gang".to_owned(),
+                "--shards needs --leader-elect: without it, one replica handles every gang".to_owned(),
             ));
         }
         if !self.elect {

@@ -6,7 +6,7 @@ use super::known::ControllersPolicy;
 use super::{CliError, Format, find};
 use crate::cli::render::{self, explanation};
 
-/// Says why a job waits: quota, gates, short capacity, the node that misses something; and what is next.
+/// Explains why a job waits (quota, gates, capacity, a node) and what comes next.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Example:
   setu explain job/train -n team-a

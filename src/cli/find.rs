@@ -58,7 +58,7 @@ fn is_pod_of_deployment(pod: &str, deployment: &str) -> bool {
     rest.is_some_and(|(hash, end)| is_made_up(hash) && is_made_up(end))
 }
 
-/// The same Workloads with the ProvisioningRequests that they own.
+/// These Workloads, followed by the ProvisioningRequests that they own.
 fn with_requests<'w>(workloads: &'w [Workload], mut found: Vec<&'w Workload>) -> Vec<&'w Workload> {
     let owned = |w: &&Workload| {
         let owners = || w.metadata.owner_references.iter().flatten();

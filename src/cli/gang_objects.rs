@@ -8,14 +8,14 @@ use super::cluster::ClusterObjects;
 use crate::api::workload::Verdict;
 use crate::api::{Node, NodeClaim, Pod, Workload};
 use crate::gang::report::explain::{SlotPhase, SlotView, WHEN_THAT_CHANGES};
-use crate::gang::report::verdict::is_kept_out;
 use crate::gang::snapshot::resource_slices::wait_for_devices;
 use crate::gang::statechart::journal::JournalError;
-use crate::gang::workload::opening::stored_journal;
+use crate::gang::workload::journal_load::stored_journal;
+use crate::gang::workload::queueing::is_out_after_refusal;
 use crate::gang::workload::repair::rebuild_journal;
 use crate::gang::{
-    AdmittedPods, ClaimView, Ending, Explanation, Forecast, GangIdentity, Journal, Judgement, Nodes, Refusal,
-    Reservation, Snapshot, SnapshotParts, State, StateName, UnboundPods,
+    AdmittedPods, ClaimView, EffectivePolicy, Ending, Explanation, Forecast, GangIdentity, Journal, Nodes,
+    Refusal, Reservation, Snapshot, SnapshotParts, State, StateName, UnboundPods,
 };
 use crate::names;
 use crate::policy::Policy;
@@ -137,7 +137,8 @@ impl<'o> GangObjects<'o> {
     /// The gang of this Workload under this check.
     pub fn of(objects: &'o ClusterObjects, workload: &'o Workload, check: &str) -> Self {
         let identity = GangIdentity::of(workload, check);
-        let claims = objects.claims.iter().flatten().filter(|claim| identity.made(claim)).cloned().collect();
+        let claims =
+            objects.claims.iter().flatten().filter(|claim| identity.is_of_gang(claim)).cloned().collect();
         let journal = stored_journal(workload, &identity, objects.now);
         Self { objects, workload, identity, claims, journal }
     }
@@ -158,8 +159,8 @@ impl<'o> GangObjects<'o> {
     }
 
     /// Whether Setu keeps it out of Kueue's queue.
-    pub fn is_kept_out(&self, journal: &Journal) -> bool {
-        is_kept_out(journal, &self.reservation(), self.reported())
+    pub fn is_out_after_refusal(&self, journal: &Journal) -> bool {
+        is_out_after_refusal(journal, &self.reservation(), self.reported())
     }
 
     /// Explains it as far as the objects show it, with the controller's own words where only the controller knows.
@@ -187,7 +188,7 @@ impl<'o> GangObjects<'o> {
         }
         let is_for_controller = match journal.state {
             State::Validating | State::Approved { nodes: Nodes::Unneeded } => true,
-            State::Yielded => self.is_kept_out(journal),
+            State::Yielded => self.is_out_after_refusal(journal),
             _ => unread.is_some(),
         };
         if let Some(word) = word.filter(|_| is_for_controller) {
@@ -233,7 +234,7 @@ impl<'o> GangObjects<'o> {
         let parts = SnapshotParts::of(self.workload, &self.identity.check, views, now);
         let unbound = self.unbound_pods().filter(|_| Nodes::of(journal.memory.slots) != Nodes::Unneeded);
         let snapshot = Snapshot {
-            refusal: self.is_kept_out(journal).then_some(Refusal { until: now, again_at: now }),
+            refusal: self.is_out_after_refusal(journal).then_some(Refusal { until: now, again_at: now }),
             forecast: Forecast { unbound: unbound.as_ref(), ..Forecast::default() },
             ..parts.snapshot(&policy)
         };
@@ -254,7 +255,7 @@ impl<'o> GangObjects<'o> {
 
     /// The policy that judges it.
     fn policy(&self, journal: &Journal) -> Arc<Policy> {
-        Judgement::of(journal, &self.claims, self.objects.policy(&self.identity.check), None).policy
+        EffectivePolicy::of(journal, &self.claims, self.objects.policy(&self.identity.check), None).policy
     }
 
     fn reservation(&self) -> Reservation {

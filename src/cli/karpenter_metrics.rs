@@ -40,7 +40,7 @@ impl KarpenterMetrics {
             ));
         };
         let doubted = |market: &Market| {
-            if let Some(doubt) = market.doubt() {
+            if let Some(doubt) = market.price_warning() {
                 render::remark(&format!(
                     "Karpenter's metrics at {url}: {doubt}; prices come from elsewhere there"
                 ));

@@ -149,7 +149,7 @@ impl Show {
             let known: Vec<&str> = checks.keys().map(String::as_str).collect();
             let (check, known) = (&self.check, known.join(", "));
             render::remark(&format!(
-                "the policy file names no check {check}, only {known}: its defaults hold"
+                "the policy file has no entry for check {check}, only for {known}; its defaults apply"
             ));
         }
         super::usable(&self.check, &settings.policy(&self.check, named.map(|(_, spec)| spec)))?;

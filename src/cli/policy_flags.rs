@@ -21,7 +21,7 @@ enum Provider {
     Gcp,
     /// Microsoft Azure: `karpenter.azure.com` AKSNodeClass.
     Azure,
-    /// Karpenter's kwok provider, which makes nodes of nothing: `karpenter.kwok.sh` KWOKNodeClass.
+    /// Karpenter's kwok provider, which simulates nodes: `karpenter.kwok.sh` KWOKNodeClass.
     Kwok,
     /// No preset: every NodePool says it itself.
     None,
@@ -48,7 +48,7 @@ struct Typed {
     /// Preset of the NodeClass's group and kind, used where a NodePool does not say it.
     #[arg(long, env = "SETU_CLOUD_PROVIDER", value_enum)]
     cloud_provider: Option<Provider>,
-    /// Wait while the quota that Kueue reserved does not add up, instead of only saying so.
+    /// Wait while the quota that Kueue reserved does not add up, instead of only warning.
     #[arg(long, env = "SETU_ENFORCE_QUOTA", num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", action = clap::ArgAction::Set)]
     enforce_quota: Option<bool>,
     /// Refuse to exceed NodePool limits. Karpenter does not check them for claims it did not make.

@@ -64,7 +64,7 @@ impl<'o> QuotaHolders<'o> {
         Self { queues, is_partial: is_partial && objects.elsewhere.is_empty() }
     }
 
-    /// The same for the report of one Workload. One namespace was read if no object is of another one.
+    /// The holders for the report of one Workload. If all objects are in its namespace, only that one was read.
     pub fn around(objects: &'o ClusterObjects, workload: &Workload) -> Self {
         let is_here = |other: &Workload| other.metadata.namespace == workload.metadata.namespace;
         Self::of(objects, objects.workloads.iter().all(is_here))

@@ -125,7 +125,7 @@ pub fn gangs(objects: &ClusterObjects) -> Vec<GangReport> {
     gangs_in(objects, &Scope::Everywhere)
 }
 
-/// The same where only this scope was read. Outside of it there may be more holders of quota.
+/// Every gang of these objects, if only this scope was read. Other holders of quota may be outside of it.
 pub fn gangs_in(objects: &ClusterObjects, scope: &Scope) -> Vec<GangReport> {
     let holders = QuotaHolders::of(objects, *scope != Scope::Everywhere);
     let mut all: Vec<GangReport> =

@@ -217,7 +217,7 @@ impl Live {
     }
 }
 
-/// The same objects without those that are watched. A kind that may not be read stays so.
+/// These objects without the watched ones. A kind that may not be read stays so.
 fn without_watched(mut base: ClusterObjects) -> ClusterObjects {
     base.workloads.clear();
     base.requests = base.requests.map(|_| Vec::new());
@@ -292,7 +292,7 @@ impl Answers {
         }
     }
 
-    /// The same, and puts what was read in the place of what was read before.
+    /// Notes whether a kind could be read, and replaces the objects that were read before.
     fn take<T>(&mut self, kind: &'static str, answer: Result<T, ListError>, shown: &mut T, now: Timestamp) {
         self.note(kind, answer.map(|read| *shown = read), now);
     }

@@ -31,7 +31,7 @@ pub fn connect(mut config: Config) -> Result<Client, kube::Error> {
     Ok(ClientBuilder::try_from(config)?.with_layer(&CountLayer).build())
 }
 
-/// The same counting around any other service that acts as an API server.
+/// Counts the requests to any other service that acts as an API server.
 pub fn counted<S>(service: S) -> Count<S> {
     CountLayer.layer(service)
 }
@@ -72,11 +72,25 @@ where
         let resource = resource(request.uri().path());
         let answer = self.inner.call(request);
         Box::pin(async move {
+            let mut counted = Counted { method, resource, code: None };
             let answer = answer.await;
-            metrics::api_request(&method, resource, answer.as_ref().ok().map(|r| r.status().as_u16()));
-            after_write(&method, resource);
+            counted.code = answer.as_ref().ok().map(|r| r.status().as_u16());
+            after_write(&counted.method, resource);
             answer
         })
+    }
+}
+
+/// Counts a call when it is dropped. One that a time limit ended has no code.
+struct Counted {
+    method: Method,
+    resource: &'static str,
+    code: Option<u16>,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        metrics::api_request(&self.method, self.resource, self.code);
     }
 }
 

@@ -33,7 +33,7 @@ struct Failing {
 }
 
 impl Outage {
-    /// The same client, with its answers observed.
+    /// This client, with its answers observed.
     pub fn observe(&self, client: &Client) -> Client {
         let (inner, outage) = (client.clone(), self.clone());
         let send = move |request: Request<Body>| {

@@ -11,7 +11,7 @@ use tower::service_fn;
 /// A correction that the administrator should know about.
 const WORTH_A_WARNING: SignedDuration = SignedDuration::from_secs(5);
 
-/// The same client, with the clock corrected by its answers.
+/// This client. Its answers correct the clock.
 pub fn timed(client: &Client, clock: &Clock) -> Client {
     let (inner, clock) = (client.clone(), clock.clone());
     let namespace = client.default_namespace().to_owned();

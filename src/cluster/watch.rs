@@ -187,7 +187,7 @@ where
     watch_keeping(kind, api, config, lists, Keeping::default())
 }
 
-/// The same, with a choice of how the objects are kept.
+/// Starts watching a kind, with a choice of how the objects are kept.
 pub fn watch_keeping<K, G>(
     kind: &'static str,
     api: Api<Decoded<K>>,

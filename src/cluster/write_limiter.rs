@@ -133,7 +133,7 @@ impl WriteLimiter {
         state.rest = state.rest.max(Some(until));
     }
 
-    /// The same client, with its `Retry-After` answers obeyed by this limiter.
+    /// This client. The limiter obeys the `Retry-After` of its answers.
     pub fn limit(&self, client: &Client) -> Client {
         let (inner, limiter) = (client.clone(), self.clone());
         let send = move |request: Request<Body>| {

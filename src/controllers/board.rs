@@ -92,13 +92,13 @@ impl BoardEntry {
         }
     }
 
-    /// The same for a gang that may get a plan if one of these obstacles clears.
+    /// This entry, for a gang that may get a plan if one of these obstacles clears.
     #[must_use]
     pub fn waiting_for(self, waits_for: BTreeSet<ObstacleReason>) -> Self {
         Self { waits_for, ..self }
     }
 
-    /// The same with the cost of its nodes.
+    /// This entry, with the cost of its nodes.
     #[must_use]
     pub fn costing(self, cost: &Cost) -> Self {
         let shown = cost.shown().map(|money| money.to_string());
@@ -106,7 +106,7 @@ impl BoardEntry {
         Self { cost_per_hour: cost.known(), currency: cost.currency, cost: shown, no_price, ..self }
     }
 
-    /// The same with the last check of the gang's pods, and the last list of the pods on its nodes.
+    /// This entry, with the last check of the gang's pods and the last list of the pods on its nodes.
     #[must_use]
     pub fn checked(self, pods: Option<PodCheck>, pods_listed: Option<Timestamp>) -> Self {
         Self { pods, pods_listed, ..self }
@@ -195,23 +195,23 @@ pub struct BoardSnapshot {
     /// Every gang, by its id.
     pub gangs: Arc<BTreeMap<String, Noted>>,
     /// What is short and who waits, beside the gangs.
-    pub around: Around,
+    pub around: BoardContext,
 }
 
 /// What the board shows beside the gangs.
 #[derive(Serialize, Clone, Debug, Default, PartialEq, Eq)]
-pub struct Around {
+pub struct BoardContext {
     /// Where capacity is short.
     pub shortages: Vec<ShortageEntry>,
     /// Who waits for quota, by LocalQueue.
     pub queued: Vec<Queued>,
     /// How much this replica acts for.
-    pub acting: Acting,
+    pub acting: LedShards,
 }
 
 /// How many shards a replica acts for. Other replicas act for the rest, and show it on their boards.
 #[derive(Serialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Acting {
+pub struct LedShards {
     /// Shards that it leads.
     pub shards: usize,
     /// The number of all shards; 0 if it is not known yet.
@@ -314,7 +314,7 @@ impl Board {
     }
 
     /// All gangs at this instant, with what is shown beside them.
-    pub fn snapshot(&self, at: Timestamp, around: Around) -> BoardSnapshot {
+    pub fn snapshot(&self, at: Timestamp, around: BoardContext) -> BoardSnapshot {
         let pages = self.pages();
         BoardSnapshot { at, revision: pages.revision, gangs: Arc::clone(&pages.gangs), around }
     }

@@ -53,7 +53,7 @@ impl Context {
 
     /// Wakes the refused gangs whose causes have changed.
     pub(super) fn wake_refused(&self) {
-        let refused = &self.of_gangs.ledger().refused;
+        let refused = &self.gang_state.ledger().refused;
         if refused.count() == 0 {
             return;
         }

@@ -37,12 +37,12 @@ const SWEEP: Duration = Duration::from_mins(5);
 /// Time between the two reads of a claim without a Workload.
 const SECOND_READ: Duration = Duration::from_secs(1);
 
-/// With fewer claims than this, none of [`Suspects`] is forgotten.
-const REMEMBERED: usize = 10_000;
+/// With fewer claims than this, none of [`SeenUids`] is forgotten.
+const MIN_KEPT: usize = 10_000;
 
 /// UIDs of claims that were noted once, and when. Kept apart from the registry, because only this loop reads and writes them.
 #[derive(Debug, Default)]
-pub struct Suspects(Mutex<Noted>);
+pub struct SeenUids(Mutex<Noted>);
 
 #[derive(Debug, Default)]
 struct Noted {
@@ -51,11 +51,11 @@ struct Noted {
     left: usize,
 }
 
-impl Suspects {
+impl SeenUids {
     /// Notes a claim; returns whether it was noted before.
     fn again(&self, uid: &str, now: Timestamp) -> bool {
         let mut noted = lock(&self.0);
-        if noted.at.len() >= REMEMBERED.max(2 * noted.left) {
+        if noted.at.len() >= MIN_KEPT.max(2 * noted.left) {
             noted.at.retain(|_, at| Duration::try_from(now.duration_since(*at)).is_ok_and(|age| age < SWEEP));
             noted.left = noted.at.len();
         }
@@ -88,11 +88,11 @@ pub struct Sweeper {
     /// What the controllers share.
     pub context: Arc<Context>,
     /// Claims found unwanted once.
-    pub suspects: Suspects,
+    pub suspects: SeenUids,
     /// Missing checks that claims name.
     pub missing_checks: MissingChecks,
     /// Kept claims whose end was counted.
-    pub ended: Suspects,
+    pub ended: SeenUids,
 }
 
 impl Sweeper {
@@ -171,8 +171,8 @@ async fn end(sweeper: &Sweeper, claim: &NodeClaim, now: Timestamp) -> Result<(),
     Ok(())
 }
 
-/// Hands back or keeps an orphaned claim that is not to be deleted. `owner` is that of its request, if only that is gone. Returns
-/// false if the claim is to be deleted, or if Setu may not change it.
+/// Hands back or keeps an orphaned claim. `owner` owns the claim's request, if only the request is gone. Returns false
+/// if the claim is to be deleted, or if Setu may not change it.
 async fn release(
     context: &Context,
     claim: &NodeClaim,
@@ -258,7 +258,7 @@ async fn orphaned_now(sweeper: &Sweeper, claim: &NodeClaim, now: Timestamp) -> R
     }
     let status = alone(found.as_ref(), missing);
     let judged = match orphan_reason(claim, status, now) {
-        Some(OrphanReason::WorkloadGone | OrphanReason::SlicesOver) if shares_its_pin(claim) => {
+        Some(OrphanReason::WorkloadGone | OrphanReason::SlicesOver) if is_of_elastic_job(claim) => {
             let status = OwnerStatus { slice_lives: slice_lives(context, namespace, claim).await?, ..status };
             orphan_reason(claim, status, now)
         }
@@ -281,7 +281,7 @@ async fn check_exists(context: &Context, claim: &NodeClaim) -> Result<bool, Erro
 }
 
 /// Whether the gang's label shows that the claim was made for a slice of an elastic Job.
-fn shares_its_pin(claim: &NodeClaim) -> bool {
+fn is_of_elastic_job(claim: &NodeClaim) -> bool {
     claim.label(names::GANG) != gang_of(claim)
 }
 
@@ -305,12 +305,12 @@ mod tests {
 
     #[test]
     fn any_number_of_orphans_is_remembered_until_the_second_read() {
-        let (suspects, at) = (Suspects::default(), |second| Timestamp::from_second(second).unwrap());
-        let all: Vec<String> = (0..3 * REMEMBERED).map(|number| number.to_string()).collect();
+        let (suspects, at) = (SeenUids::default(), |second| Timestamp::from_second(second).unwrap());
+        let all: Vec<String> = (0..3 * MIN_KEPT).map(|number| number.to_string()).collect();
         assert!(all.iter().all(|uid| !suspects.again(uid, at(0))));
         assert!(all.iter().all(|uid| suspects.again(uid, at(100))));
-        let others = (0..3 * REMEMBERED).map(|number| format!("other-{number}"));
+        let others = (0..3 * MIN_KEPT).map(|number| format!("other-{number}"));
         others.for_each(|uid| assert!(!suspects.again(&uid, at(1_000))));
-        assert!(lock(&suspects.0).at.len() < 4 * REMEMBERED, "old ones are forgotten");
+        assert!(lock(&suspects.0).at.len() < 4 * MIN_KEPT, "old ones are forgotten");
     }
 }

@@ -1,15 +1,16 @@
 //! What the controllers share: the client, the stores, the policy and the replica's memory.
 
-use super::board::{Acting, Around, Board, BoardSnapshot, Holder, Queued};
-use super::grounds;
+use super::board::{Board, BoardContext, BoardSnapshot, Holder, LedShards, Queued};
+use super::gang_state::GangState;
 use super::memory::ClaimRecordStore;
 use super::meters::{ReadyEstimates, Stall};
+use super::plan_objects;
+use super::pod_lists::PodLists;
 use super::policies::{Parameters, Policies};
 use super::queue::{QueueKey, Wake};
-use super::remembered::OfGangs;
 use super::stores::Stores;
 use super::waiting::Waiting;
-use crate::api::{AdmissionCheck, Node, NodeClaim, Pod, RawParameters, Workload};
+use crate::api::{AdmissionCheck, Node, NodeClaim, RawParameters, Workload};
 use crate::cluster::batched::Batched;
 use crate::cluster::fence::fenced;
 use crate::cluster::joined::Joined;
@@ -19,7 +20,7 @@ use crate::cluster::watch::FirstLists;
 use crate::cluster::write_limiter::WriteLimiter;
 use crate::effects::events::Publisher;
 use crate::error::Error;
-use crate::gang::ledger::shortage::Remembered;
+use crate::gang::ledger::shortage::CapacityReport;
 use crate::names;
 use crate::plan::PlanChange;
 use crate::plan::market::Market;
@@ -114,17 +115,17 @@ pub struct Context {
     /// Reads of kept claims by the label that says for whom. Gangs that are woken together need the same ones.
     pub(super) kept: Joined<String, [NodeClaim], Error>,
     /// Reads of what plans are made from. Gangs that are woken together need the same ones.
-    pub(super) grounds: grounds::Reads,
+    pub(super) plan_objects: plan_objects::PlanObjectReads,
     /// Reads of parameters by check, one after the other, so that none undoes what a later one found.
     pub(super) parameters: Joined<String, Parameters, Error>,
     /// Reads of a namespace's Workloads, for orphaned claims of slices.
     pub(super) slices: Joined<String, [Workload], Error>,
-    /// Reads of a namespace's pods, for standalone requests.
-    pub(super) pods: Joined<String, [Pod], Error>,
+    /// The pods of namespaces, for standalone requests.
+    pub(super) pod_lists: PodLists,
     /// Reads of gangs past the caches, by the UIDs of their Workloads.
     pub(super) reads: Batched<String, (Vec<NodeClaim>, Vec<Node>)>,
     /// Everything kept about gangs.
-    pub(super) of_gangs: OfGangs,
+    pub(super) gang_state: GangState,
     pub(super) claim_records: ClaimRecordStore,
     /// How long nodes took lately.
     pub(super) estimates: ReadyEstimates,
@@ -162,12 +163,12 @@ impl Context {
             wake,
             pool_claims: Joined::default(),
             kept: Joined::default(),
-            grounds: grounds::Reads::default(),
+            plan_objects: plan_objects::PlanObjectReads::default(),
             parameters: Joined::default(),
             slices: Joined::default(),
-            pods: Joined::default(),
+            pod_lists: PodLists::default(),
             reads: Batched::default(),
-            of_gangs: OfGangs::default(),
+            gang_state: GangState::default(),
             claim_records: ClaimRecordStore::default(),
             estimates: ReadyEstimates::default(),
             stall: Stall::default(),
@@ -188,21 +189,21 @@ impl Context {
 
     /// Since when Workloads wait to be reconciled.
     pub fn waiting(&self) -> &Waiting {
-        &self.of_gangs.waiting
+        &self.gang_state.waiting
     }
 
     /// Every gang, for users and metrics.
     pub fn board(&self) -> &Board {
-        &self.of_gangs.board
+        &self.gang_state.board
     }
 
     /// What the board page shows now.
     pub fn board_snapshot(&self) -> BoardSnapshot {
         let now = self.now();
-        let shortages = self.of_gangs.ledger().shortages(now);
+        let shortages = self.gang_state.ledger().shortages(now);
         let led = self.shards.all().filter(|shard| shard.leads()).count();
-        let acting = Acting { shards: led, of: self.shards.count() };
-        self.of_gangs.board.snapshot(now, Around { shortages, queued: self.queued(), acting })
+        let acting = LedShards { shards: led, of: self.shards.count() };
+        self.gang_state.board.snapshot(now, BoardContext { shortages, queued: self.queued(), acting })
     }
 
     /// Workloads that wait for quota of ClusterQueues with a check of ours, by LocalQueue; empty while LocalQueues are
@@ -264,7 +265,7 @@ impl Context {
     pub(super) fn wake_workload_within(&self, workload: ObjectRef<Workload>, within: Duration) {
         let key = QueueKey::from(workload);
         if within.is_zero() {
-            self.of_gangs.waiting.note(key.clone());
+            self.gang_state.waiting.note(key.clone());
         }
         // Fails only while the process ends, when nothing reconciles any more.
         let _ = self.wake.workload.send(Wake { key, within });
@@ -281,14 +282,14 @@ impl Context {
     }
 
     /// What is known about capacity, for users.
-    pub fn capacity(&self) -> Remembered {
-        self.of_gangs.ledger().remembered(self.now())
+    pub fn capacity(&self) -> CapacityReport {
+        self.gang_state.ledger().capacity_report(self.now())
     }
 
     /// Takes over Karpenter's metrics about offerings. Wakes gangs that wait for capacity that is back, and refused gangs
     /// if anything costs less.
     pub fn take_market(&self, market: Market) {
-        let change = self.of_gangs.ledger().take_market(market);
+        let change = self.gang_state.ledger().take_market(market);
         if change.is_better {
             self.count_better_offer();
         }
@@ -309,8 +310,7 @@ impl Context {
         self.better_offers.load(Ordering::SeqCst)
     }
 
-    /// Has the gangs woken that wait for something that this change may clear: at once, or together with those that wait for other
-    /// changes of the moment.
+    /// Schedules a wake of the gangs that this change may unblock, at once or with other changes.
     pub fn plans_may_change(&self, change: PlanChange) {
         // Fails only while the process ends.
         let _ = self.wake.plan.send(change);
@@ -319,7 +319,7 @@ impl Context {
     /// Wakes the gangs that wait for something that this change may clear.
     pub fn wake_waiting(&self, change: PlanChange) {
         self.changes.fetch_add(1, Ordering::SeqCst);
-        for workload in self.of_gangs.board.waiting_for(change) {
+        for workload in self.gang_state.board.waiting_for(change) {
             self.wake_workload(workload);
         }
         if change == PlanChange::Other {
@@ -327,8 +327,8 @@ impl Context {
         }
     }
 
-    /// How often something changed that gangs wait for. A gang that found no plan compares this count after its reconcile: it
-    /// was not known to wait before that, and may have missed a change.
+    /// Counts changes that may unblock gangs. A gang without a plan compares it after its reconcile, because earlier
+    /// changes did not wake it.
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::SeqCst)
     }

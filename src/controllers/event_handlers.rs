@@ -30,7 +30,7 @@ impl Context {
         }
         self.measure(claim);
         if known.is_none() {
-            self.of_gangs.ledger().observed_shapes().forget_claim(&claim.name_any(), self.now());
+            self.gang_state.ledger().observed_shapes().forget_claim(&claim.name_any(), self.now());
         } else if let Some(shape) = Shape::of_claim(claim) {
             self.learn(shape);
         }
@@ -45,7 +45,7 @@ impl Context {
     pub fn node_touched(&self, node: &Node) {
         let is_gone = self.stores.nodes.entry(&ObjectRef::from_obj(node)).is_none();
         if is_gone {
-            self.of_gangs.ledger().observed_shapes().forget_node(&node.name_any(), self.now());
+            self.gang_state.ledger().observed_shapes().forget_node(&node.name_any(), self.now());
         } else if let Some(shape) = Shape::of_node(node, self.now()) {
             self.learn(shape);
         }
@@ -75,13 +75,13 @@ impl Context {
     /// Wakes a Workload after an event of its NodeClaim: at once if its gang waits for that event, and otherwise with other
     /// changes.
     fn wake_as_due(&self, workload: ObjectRef<Workload>, gang: &str, claim: &str, event: ClaimEvent) {
-        let is_due = self.of_gangs.registry.is_due(gang, claim, event);
+        let is_due = self.gang_state.registry.is_due(gang, claim, event);
         self.wake_workload_within(workload, if is_due { Duration::ZERO } else { TOGETHER });
     }
 
     /// Records a shape. A gang may wait for a type that is better known now.
     fn learn(&self, shape: Shape) {
-        let is_more = self.of_gangs.ledger().observed_shapes().note(shape, self.now());
+        let is_more = self.gang_state.ledger().observed_shapes().note(shape, self.now());
         if is_more {
             self.count_better_offer();
             self.wake_waiting(PlanChange::Other);
@@ -106,7 +106,7 @@ impl Context {
     /// Handles a changed Workload. If it is gone, its claims are reconciled.
     pub fn workload_touched(&self, workload: &Workload) {
         let object = ObjectRef::from_obj(workload);
-        self.of_gangs.waiting.note(QueueKey::of(workload));
+        self.gang_state.waiting.note(QueueKey::of(workload));
         let uid = workload.uid().unwrap_or_default();
         self.wake_standalone(workload);
         let may_own_requests = workload.front_end().may_own_requests();

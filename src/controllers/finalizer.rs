@@ -6,8 +6,8 @@ use crate::api::Workload;
 use crate::effects::handover::{add_finalizer, release_workload};
 use crate::error::Error;
 use crate::gang::release::uninstall::WorkloadMarks;
-use crate::gang::workload::finalizer::{is_held, is_missing, is_needed, is_overdue, release_at};
-use crate::gang::workload::others::Others;
+use crate::gang::workload::finalizer::{has_finalizer, is_missing, is_needed, is_overdue, release_at};
+use crate::gang::workload::other_installations::OtherInstallations;
 use jiff::Timestamp;
 use kube::Client;
 
@@ -15,7 +15,7 @@ use kube::Client;
 pub async fn take(context: &Context, workload: &mut Workload) -> Result<(), Error> {
     if is_missing(workload, context.options.workload_finalizer) {
         *workload = add_finalizer(client_of(context, workload), workload).await?;
-        context.of_gangs.registry.wrote(workload);
+        context.gang_state.registry.wrote(workload);
     }
     Ok(())
 }
@@ -34,9 +34,9 @@ pub async fn let_go(
     context: &Context,
     workload: &Workload,
     results: &[Reconciled],
-    others: Others,
+    others: OtherInstallations,
 ) -> Result<Option<Timestamp>, Error> {
-    if !is_held(workload) {
+    if !has_finalizer(workload) {
         return Ok(None);
     }
     let has_nodes = results.iter().any(|result| result.holds);

@@ -1,12 +1,12 @@
 //! Forgets gangs: everything this replica keeps about them, in one way for every reason.
 //!
-//! Rule: all of it is kept in [`OfGangs`](super::remembered::OfGangs) and forgotten here. A reconcile may add to it at any await,
-//! but the end of a Workload or of a term clears only what is there by then. So each reconcile ends with
+//! Rule: all of it is kept in [`GangState`](super::gang_state::GangState) and forgotten here. A reconcile may add to it at any
+//! await, but the end of a Workload or of a term clears only what is there by then. So each reconcile ends with
 //! [`Context::forget_if_over`], which clears the rest.
 
 use super::context::Context;
-use super::registry::Cause;
-use super::remembered::Forgotten;
+use super::gang_state::Forgotten;
+use super::registry::ForgetReason;
 use super::summary::BY_WORKLOAD;
 use crate::api::{NodeClaim, Workload};
 use crate::gang::identity::{gang_id, gang_of};
@@ -22,8 +22,8 @@ impl Context {
     /// Forgets a deleted Workload, and its gangs.
     pub(super) fn forget_deleted(&self, workload: &Workload) {
         let uid = workload.uid().unwrap_or_default();
-        self.of_gangs.registry.add(&uid, gangs_of(workload));
-        let forgotten = self.forget(&uid, Cause::Deleted { ran: workload.is("Admitted") });
+        self.gang_state.registry.add(&uid, gangs_of(workload));
+        let forgotten = self.forget(&uid, ForgetReason::Deleted { ran: workload.is("Admitted") });
         for (gang, journal, subject) in &forgotten.last_journals {
             self.trace_cut_off(gang, journal, subject);
         }
@@ -35,16 +35,16 @@ impl Context {
     /// Forgets the gangs of all Workloads whose UID fits, because their term is over.
     pub(super) fn forget_term(&self, fits: impl Fn(&str) -> bool) {
         let mut freed = false;
-        for uid in self.of_gangs.registry.uids(&fits) {
-            freed |= self.forget(&uid, Cause::TermOver).freed;
+        for uid in self.gang_state.registry.uids(&fits) {
+            freed |= self.forget(&uid, ForgetReason::TermOver).freed;
         }
         if freed {
             self.plans_may_change(PlanChange::Other);
         }
-        self.of_gangs.registry.forget_orphaned_where(fits);
+        self.gang_state.registry.forget_orphaned_where(fits);
         if !self.shards.any_led() || self.shards.count() == 1 {
             // Shortages and creations were recorded for these gangs alone.
-            self.of_gangs.ledger().forget_gangs();
+            self.gang_state.ledger().forget_gangs();
         }
     }
 
@@ -56,24 +56,24 @@ impl Context {
             self.forget_deleted(workload);
         } else if !self.acts_for(&uid) {
             // The end of the term removed it from the registry, and the reconcile has added to its gangs since.
-            self.of_gangs.registry.add(&uid, gangs_of(workload));
-            self.forget(&uid, Cause::TermOver);
+            self.gang_state.registry.add(&uid, gangs_of(workload));
+            self.forget(&uid, ForgetReason::TermOver);
         }
     }
 
-    fn forget(&self, uid: &str, cause: Cause) -> Forgotten {
+    fn forget(&self, uid: &str, cause: ForgetReason) -> Forgotten {
         let claims = match cause {
-            Cause::Deleted { .. } => {
+            ForgetReason::Deleted { .. } => {
                 self.stores.claims.those_of(BY_WORKLOAD, uid).into_iter().map(|claim| claim.name).collect()
             }
-            Cause::TermOver => BTreeSet::new(),
+            ForgetReason::TermOver => BTreeSet::new(),
         };
-        self.of_gangs.forget(uid, cause, &claims)
+        self.gang_state.forget(uid, cause, &claims)
     }
 
     /// How many entries about gangs there are of each kind. Empty once all gangs are forgotten.
     pub fn remembered_gangs(&self) -> BTreeMap<&'static str, usize> {
-        self.of_gangs.counts()
+        self.gang_state.counts()
     }
 
     /// Sends the spans of a gang whose Workload is gone, with the last state of its NodeClaims.

@@ -58,7 +58,7 @@ impl GangEntry {
         Self { object, journal: journal.clone(), subject, reported: <(u64, String)>::default(), lasts }
     }
 
-    /// The same at a later time: what was reported stays reported.
+    /// This entry in place of an earlier one. Reported notices stay reported.
     #[must_use]
     pub fn after(self, before: Option<Self>) -> Self {
         Self { reported: before.map(|before| before.reported).unwrap_or_default(), ..self }
@@ -102,7 +102,7 @@ impl UnansweredWrites {
 
     /// Takes the write that led to this journal. `seq` is the number of the journal's last transition. Forgets writes that can
     /// no longer appear.
-    pub fn turned_out(&mut self, journal: Option<&str>, seq: u64) -> Option<Unanswered> {
+    pub fn take_applied(&mut self, journal: Option<&str>, seq: u64) -> Option<Unanswered> {
         let (mut happened, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.0)
             .into_iter()
             .partition(|write| Some(write.journal.as_str()) == journal);

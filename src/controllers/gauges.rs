@@ -32,7 +32,7 @@ impl Context {
         let launched = claim.is("Launched").then(|| claim.since("Launched")).flatten();
         let launched = launched.max(claim.taken_over());
         if let (None, Some(launched)) = (current, launched)
-            && let Some(reason) = self.of_gangs.registry.taken_back(claim)
+            && let Some(reason) = self.gang_state.registry.taken_back(claim)
         {
             let lived = Duration::try_from(now.duration_since(launched)).unwrap_or_default();
             let reason = reason.to_string();
@@ -41,22 +41,22 @@ impl Context {
         }
         let workload = claim.label(names::WORKLOAD_UID);
         if is_gone {
-            self.of_gangs.registry.forget_orphaned(workload, &name);
+            self.gang_state.registry.forget_orphaned(workload, &name);
         }
     }
 
     /// Sets every gauge from the current state.
     pub fn set_gauges(&self) {
         let now = self.now();
-        metrics::gangs(&self.of_gangs.registry.by_state(now));
-        metrics::gangs_with_unbound_pods(self.of_gangs.board.with_unbound_pods());
+        metrics::gangs(&self.gang_state.registry.by_state(now));
+        metrics::gangs_with_unbound_pods(self.gang_state.board.with_unbound_pods());
         let counts = self.shards.first().leads();
         let waits = |name: &str| {
             counts && self.stores.claims.entry(&ObjectRef::new(name)).is_some_and(|c| c.waits_for_provider)
         };
         self.stall.tick(waits, now);
         // The replica that acts for a gang counts its nodes, so that the sum over all replicas is right.
-        let gangs = self.of_gangs.registry.states();
+        let gangs = self.gang_state.registry.states();
         let (mut claims, mut held, mut launched) = (BTreeMap::new(), BTreeMap::new(), Launched::default());
         let known = self.stores.claims.entries();
         let undeletable = self.claim_records.undeletable(now);

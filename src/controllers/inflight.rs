@@ -76,7 +76,7 @@ impl Context {
         let leaving = claim.metadata.deletion_timestamp.is_some();
         // A node that was never ready says nothing about capacity, and one that was handed back runs on.
         if left && leaving && claim.is("Initialized") {
-            let mut ledger = self.of_gangs.ledger();
+            let mut ledger = self.gang_state.ledger();
             let served = ledger.capacity_returns.take(claim.label(names::NODEPOOL), &gang_of(claim));
             drop(ledger);
             if let Some((namespace, name)) = served {

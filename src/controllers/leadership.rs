@@ -7,7 +7,7 @@ use super::summary::WorkloadSummary;
 use crate::api::Workload;
 use crate::cluster::lease::shard_of;
 use crate::gang::identity::gang_id;
-use crate::gang::workload::opening;
+use crate::gang::workload::journal_load;
 use jiff::Timestamp;
 use kube::Client;
 use kube::runtime::reflector::ObjectRef;
@@ -61,13 +61,13 @@ impl Context {
         let unfinished = self.stores.workloads.those(|w| !w.is_finished && is_meant(&w.uid));
         let workloads = unfinished.iter().filter_map(|workload| self.stores.workloads.get(workload));
         let begun: Vec<String> = workloads.flat_map(|workload| self.begun_of(&workload, now)).collect();
-        self.of_gangs.ledger().wait_for(begun.into_iter(), now);
+        self.gang_state.ledger().await_reentry(begun.into_iter(), now);
     }
 
     /// Ids of the gangs of a Workload whose claims are being created, by their journals.
     fn begun_of(&self, workload: &Workload, now: Timestamp) -> Vec<String> {
         let uid = workload.metadata.uid.as_deref().unwrap_or_default();
-        let ours = opening::begun_checks(workload, now).filter(|check| self.is_ours(check));
+        let ours = journal_load::checks_being_provisioned(workload, now).filter(|check| self.is_ours(check));
         ours.map(|check| gang_id(uid, check)).collect()
     }
 }

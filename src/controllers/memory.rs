@@ -10,7 +10,7 @@ use crate::gang::identity::gang_of;
 use crate::gang::snapshot::loss::GoneClaim;
 use crate::gang::snapshot::phase::has_launch_error;
 use crate::names;
-use crate::plan::offering::{Offering, asked};
+use crate::plan::offering::{Offering, describe_request};
 use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
@@ -30,8 +30,8 @@ const CLEANUP: Duration = Duration::from_mins(1);
 /// silent watch is noticed only after a minute, and a gang must not stand still for that long.
 const CACHE_LAG: Duration = Duration::from_secs(3);
 
-/// The resourceVersion of our last write to a Workload, or of another's write that made ours fail, until the cache shows it. A
-/// cache that lags behind it is not acted on.
+/// The resourceVersion that the cache must reach: of our last write, or of the write that made ours fail. An older
+/// cache is not acted on.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OwnWrite(Option<AwaitedVersion>);
 
@@ -260,7 +260,7 @@ impl ClaimRecordStore {
             record.gone_claim.noticed.get_or_insert(now);
             let mut gone = GoneClaim { given_up: record.deleted.is_some(), ..record.gone_claim.clone() };
             if gone.names_capacity() {
-                gone.asked = asked(&record.node_pool, &record.requirements);
+                gone.asked = describe_request(&record.node_pool, &record.requirements);
             }
             (gone, record.node_pool.clone())
         })

@@ -3,7 +3,7 @@
 //! `workload` drives gangs through their lives, `admission_check` reports whether a check works, `claims` checks that
 //! every NodeClaim still has an owner, and `orphan_nodes` that every Node has a claim. `queue` decides which object is
 //! reconciled when, `context` holds shared state, `event_handlers` reacts to changes of objects, and `board` holds what
-//! users are shown. `remembered` holds what is kept about gangs, and `forget` drops it. `plan_kinds` lists the kinds that
+//! users are shown. `gang_state` holds what is kept about gangs, and `forget` drops it. `plan_kinds` lists the kinds that
 //! plans are made from.
 
 pub mod admission_check;
@@ -17,8 +17,8 @@ mod finalizer;
 mod forget;
 mod gang;
 mod gang_entry;
+mod gang_state;
 mod gauges;
-mod grounds;
 mod inflight;
 mod leadership;
 mod memory;
@@ -28,12 +28,13 @@ mod money;
 pub mod orphan_nodes;
 pub mod parameters;
 pub mod plan_kinds;
+mod plan_objects;
 mod plans;
+mod pod_lists;
 pub mod policies;
 mod progress;
 pub mod queue;
 mod registry;
-mod remembered;
 mod standalone;
 pub mod storage;
 pub mod stores;

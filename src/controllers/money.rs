@@ -41,7 +41,7 @@ impl Context {
         budget: &Budget,
         nodes: impl IntoIterator<Item = (&'c NodeClaim, u32)>,
     ) -> Cost {
-        let market = self.of_gangs.ledger().market(self.now());
+        let market = self.gang_state.ledger().market(self.now());
         Prices { budget, market: market.as_deref() }.of_nodes(nodes)
     }
 

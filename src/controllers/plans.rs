@@ -1,15 +1,15 @@
 //! Makes the plan of a gang from the stores, under the ledger's lock.
 
 use super::context::Context;
-use super::grounds::Grounds;
 use super::inflight;
+use super::plan_objects::GangPlanObjects;
 use super::summary::BY_WORKLOAD;
 use crate::api::pod::ResourceList;
 use crate::api::workload::PodSetUpdate;
 use crate::api::{AdmissionCheck, ClusterQueue, Cohort, LocalQueue, NodeClaim, NodePool, Workload};
 use crate::effects::events::Moment;
 use crate::gang::ledger::Ledger;
-use crate::gang::ledger::basis::Basis;
+use crate::gang::ledger::known_capacity::KnownCapacity;
 use crate::gang::report::notice::Notice;
 use crate::gang::statechart::journal::Memory;
 use crate::plan::catalogue;
@@ -20,7 +20,7 @@ use crate::plan::resources::Defaults;
 use crate::plan::shape::Shape;
 use crate::plan::volumes::Storage;
 use crate::plan::{
-    self, Cluster, Edited, Obstacle, ObstacleReason, Outcome, PlanObjects, PlanRequest, PoolReservation,
+    self, Edited, Obstacle, ObstacleReason, Outcome, PendingNodes, PlanObjects, PlanRequest, PlanSnapshot,
 };
 use crate::policy::overrides::{self, Ignored};
 use crate::policy::{Policy, Settings};
@@ -47,7 +47,7 @@ pub fn policy(context: &Context, workload: &Workload, check: &str) -> (Policy, R
     let (policy, ignored) = overrides::apply(policy, &settings.file.job_overrides, workload.annotations());
     for Ignored { key, why } in ignored {
         let notice = Notice::of_ignored_override(&key, &why);
-        if context.of_gangs.registry.is_new_notice(&workload.uid().unwrap_or_default(), &notice.topic) {
+        if context.gang_state.registry.is_new_notice(&workload.uid().unwrap_or_default(), &notice.topic) {
             let moment = Moment { check, seq: 0, at: context.now() };
             context.events.publish(workload, moment, &notice);
         }
@@ -73,7 +73,7 @@ pub fn topology_levels(context: &Context, workload: &Workload) -> Vec<String> {
 
 /// NodeClaims read from the API server, for plans that depend on claims of others.
 #[derive(Clone, Copy, Debug)]
-pub struct ReadInputs<'a> {
+pub struct LiveReads<'a> {
     /// Claims of the NodePools whose live claims must all be known.
     pub claims: &'a PoolClaims,
     /// Claims that the gang may take over.
@@ -87,7 +87,7 @@ pub struct ReadInputs<'a> {
     /// How planning treats NodePools that were just edited.
     pub edited: Edited,
     /// What plans are made from, if it was read past the caches for this gang.
-    pub grounds: Option<&'a Grounds>,
+    pub plan_objects: Option<&'a GangPlanObjects>,
 }
 
 /// Plans for the gang of this id, as if it were its turn: `gang::step::planning::in_turn` decides that.
@@ -96,17 +96,17 @@ pub fn outcome(
     request: &PlanRequest<'_>,
     gang: &str,
     ledger: &mut Ledger,
-    read: ReadInputs<'_>,
+    read: LiveReads<'_>,
 ) -> Outcome {
-    let inputs = OwnInputs::of(context, request, gang, ledger, read);
+    let inputs = PlanSnapshotParts::of(context, request, gang, ledger, read);
     let outcome = plan::plan(&inputs.cluster(request.workload, read), request);
-    warn_if_outdated(&inputs.grounds.cluster.node_pools, inputs.now);
+    warn_if_outdated(&inputs.plan_objects.cluster.node_pools, inputs.now);
     outcome
 }
 
 /// Records the shapes that these claims show.
 pub fn learn(context: &Context, claims: &[Arc<NodeClaim>]) {
-    let (now, mut ledger) = (context.now(), context.of_gangs.ledger());
+    let (now, mut ledger) = (context.now(), context.gang_state.ledger());
     // A claim that was read before its deletion would be kept forever.
     let is_there =
         |claim: &&Arc<NodeClaim>| context.stores.claims.entry(&ObjectRef::from_obj(&***claim)).is_some();
@@ -120,68 +120,71 @@ pub fn learn(context: &Context, claims: &[Arc<NodeClaim>]) {
 }
 
 /// What a plan is made from at one instant: from the stores and the ledger.
-struct OwnInputs {
-    grounds: Grounds,
+struct PlanSnapshotParts {
+    plan_objects: GangPlanObjects,
     checks: Vec<Arc<AdmissionCheck>>,
     cohorts: Vec<Arc<Cohort>>,
     local_queues: Option<Vec<Arc<LocalQueue>>>,
     settings: Arc<Settings>,
     predecessors: Vec<Arc<Workload>>,
     settled: Option<String>,
-    reserved: Vec<PoolReservation>,
-    basis: Basis,
+    pending: Vec<PendingNodes>,
+    capacity: KnownCapacity,
     exhausted: BTreeSet<Offering>,
     inflight: InflightNodes,
     now: Timestamp,
 }
 
-impl OwnInputs {
+impl PlanSnapshotParts {
     fn of(
         context: &Context,
         request: &PlanRequest<'_>,
         gang: &str,
         ledger: &mut Ledger,
-        read: ReadInputs<'_>,
+        read: LiveReads<'_>,
     ) -> Self {
         let (workload, stores, now) = (request.workload, &context.stores, context.now());
         let accepted = ledger.accepted(gang);
-        let basis = ledger.basis_of(gang, request.selection, now);
-        let reserved = ledger.others(gang);
+        let capacity = ledger.capacity_for(gang, request.selection, now);
+        let pending = ledger.others(gang);
         Self {
-            grounds: read.grounds.cloned().unwrap_or_else(|| Grounds::cached(stores, workload)),
+            plan_objects: read
+                .plan_objects
+                .cloned()
+                .unwrap_or_else(|| GangPlanObjects::cached(stores, workload)),
             checks: stores.checks.state(),
             cohorts: stores.cohorts.all().unwrap_or_default(),
             local_queues: stores.local_queues.all(),
             settings: context.policies.settings(),
             predecessors: predecessors(context, workload),
             settled: accepted.map_or_else(|| settled(context, request), |accepted| accepted.settled),
-            reserved,
-            basis: Basis { shapes: read.shapes.map_or(basis.shapes, Arc::from), ..basis },
+            pending,
+            capacity: KnownCapacity { shapes: read.shapes.map_or(capacity.shapes, Arc::from), ..capacity },
             exhausted: ledger.exhausted(now),
             inflight: inflight::of(context, workload, gang, ledger, now),
             now,
         }
     }
 
-    fn cluster<'c>(&'c self, workload: &Workload, read: ReadInputs<'c>) -> Cluster<'c> {
-        let objects = &*self.grounds.cluster;
+    fn cluster<'c>(&'c self, workload: &Workload, read: LiveReads<'c>) -> PlanSnapshot<'c> {
+        let objects = &*self.plan_objects.cluster;
         let granted = workload.admission().map(|admission| admission.cluster_queue.as_str());
         let is_granted = |queue: &&Arc<ClusterQueue>| queue.metadata.name.as_deref() == granted;
-        let namespace = self.grounds.namespace.as_deref();
-        Cluster {
+        let namespace = self.plan_objects.namespace.as_deref();
+        PlanSnapshot {
             cluster_queue: granted
                 .and_then(|_| objects.cluster_queues.iter().find(is_granted))
                 .map(|queue| &**queue),
             checks: &self.checks,
             objects,
-            limit_ranges: &self.grounds.limit_ranges,
+            limit_ranges: &self.plan_objects.limit_ranges,
             storage: read.storage,
             pool_claims: read.claims,
             warm: read.warm,
             staying: read.staying,
-            reserved: &self.reserved,
-            shapes: &self.basis.shapes,
-            market: self.basis.market.as_deref(),
+            pending: &self.pending,
+            shapes: &self.capacity.shapes,
+            market: self.capacity.market.as_deref(),
             exhausted: Some(&self.exhausted),
             cohorts: &self.cohorts,
             local_queues: self.local_queues.as_deref(),
@@ -223,7 +226,7 @@ pub fn updates(
         let what = format!("ClusterQueue {name} has check {} provide for no pod set any more", request.check);
         return Err(Obstacle::new(ObstacleReason::QueueUnknown, what));
     }
-    let updates = plan::pod_set_updates(&pod_sets, request.gang, memory.pinning, &memory.pod_sets);
+    let updates = plan::pod_set_updates(&pod_sets, request.gang_label, memory.pinning, &memory.pod_sets);
     plan::merge::check(&context.stores.plan.flavors.state(), request, &updates)?;
     Ok(updates)
 }
@@ -252,10 +255,10 @@ pub fn tolerated(context: &Context, request: &PlanRequest<'_>, taints: Vec<Taint
     let stores = &context.stores;
     let (flavors, runtime_classes) = (stores.plan.flavors.state(), stores.plan.runtime_classes.state());
     let objects = PlanObjects { flavors, runtime_classes, ..PlanObjects::default() };
-    let cluster = Cluster {
+    let cluster = PlanSnapshot {
         checks: &stores.checks.state(),
         limit_ranges: &stores.limit_ranges_of(request.workload),
-        ..Cluster::with(queue.as_deref(), &objects)
+        ..PlanSnapshot::with(queue.as_deref(), &objects)
     };
     plan::taints::tolerated(&cluster, request, taints)
 }
@@ -276,7 +279,7 @@ pub fn settled(context: &Context, request: &PlanRequest<'_>) -> Option<String> {
     let own = request.workload.uid().unwrap_or_default();
     let mut claims = context.stores.claims.entries();
     // The gang's own first node must not change the order of options while its other nodes are being created.
-    claims.retain(|c| c.gang_label == request.gang && c.workload_uid != own && !c.node_name.is_empty());
+    claims.retain(|c| c.gang_label == request.gang_label && c.workload_uid != own && !c.node_name.is_empty());
     let nodes = claims.iter().filter_map(|claim| context.stores.nodes.get(&ObjectRef::new(&claim.node_name)));
     nodes.filter_map(|node| node.metadata.labels.as_ref()?.get(key).cloned()).min()
 }

@@ -101,7 +101,7 @@ impl Action {
         Self { wait: None, pause: Duration::ZERO }
     }
 
-    /// The same, but not before this long, however often the object changes meanwhile.
+    /// Waits at least this long, however often the object changes.
     #[must_use]
     pub const fn pausing(self, pause: Duration) -> Self {
         Self { pause, ..self }
@@ -149,10 +149,10 @@ pub async fn work<F>(
     }
 }
 
-/// Holds back what `wakes` names until `opened` is done; then passes that on, each key once, and all that follows.
+/// Buffers the keys of `wakes` until `opened` completes. Then passes on each buffered key once, and every later one.
 ///
 /// `wakes` is read from the start, so that nothing piles up.
-pub fn held_back(
+pub fn buffered_until(
     wakes: impl Stream<Item = Wake>,
     opened: impl Future<Output = ()>,
 ) -> impl Stream<Item = Wake> {
@@ -446,7 +446,7 @@ mod tests {
         let late = late.chain(futures::stream::iter(["a", "a"].map(key)));
         let wakes = early.chain(late).map(Wake::from);
         let opened = async { opened.await.unwrap() };
-        let seen: Vec<String> = held_back(wakes, opened).map(|wake| wake.key.name).collect().await;
+        let seen: Vec<String> = buffered_until(wakes, opened).map(|wake| wake.key.name).collect().await;
         assert_eq!(seen, ["b", "a", "c", "a", "a"]);
     }
 }

@@ -72,7 +72,7 @@ struct OfWorkload {
 
 /// Why gangs are forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
+pub enum ForgetReason {
     /// Their Workload is gone.
     Deleted {
         /// Whether it was admitted.
@@ -105,21 +105,21 @@ impl GangRegistry {
     pub fn forget(
         &self,
         uid: &str,
-        cause: Cause,
+        cause: ForgetReason,
         claims: &BTreeSet<String>,
     ) -> (BTreeSet<String>, Vec<LastJournal>) {
         let mut entries = self.entries();
         let gangs = match cause {
-            Cause::Deleted { .. } => {
+            ForgetReason::Deleted { .. } => {
                 entries.notices.forget(uid);
                 entries.workloads.remove(uid).unwrap_or_default().gangs
             }
-            Cause::TermOver => entries.end_term(uid),
+            ForgetReason::TermOver => entries.end_term(uid),
         };
         let mut journals = Vec::new();
         for gang in &gangs {
             let Some(entry) = entries.gangs.remove(gang).and_then(|gang| gang.entry) else { continue };
-            if let Cause::Deleted { ran } = cause
+            if let ForgetReason::Deleted { ran } = cause
                 && let Some(orphaned) = entry.orphaned(ran, claims)
             {
                 entries.orphaned.insert(gang.clone(), orphaned);
@@ -163,8 +163,8 @@ impl GangRegistry {
 
     /// Takes the unanswered write that led to this journal. `seq` is the number of the journal's last transition. Forgets
     /// writes that can no longer appear.
-    pub fn turned_out(&self, gang: &str, journal: Option<&str>, seq: u64) -> Option<Unanswered> {
-        self.entries().gangs.get_mut(gang)?.unanswered.turned_out(journal, seq)
+    pub fn take_applied(&self, gang: &str, journal: Option<&str>, seq: u64) -> Option<Unanswered> {
+        self.entries().gangs.get_mut(gang)?.unanswered.take_applied(journal, seq)
     }
 
     /// Whether this replica has reconciled the gang before.
@@ -299,8 +299,8 @@ impl GangRegistry {
         workload.failures
     }
 
-    /// When pods were last seen on the nodes of the standalone request with this UID. If `runs`, that is now. Also if this replica
-    /// has never asked, because another one may have seen them.
+    /// When pods were last seen on the nodes of the standalone request with this UID. It is `now` if pods run, or if
+    /// this replica asks for the first time: another replica may have seen them.
     pub fn used_at(&self, uid: &str, runs: bool, now: Timestamp) -> Timestamp {
         let mut entries = self.entries();
         let used_at = &mut entries.workloads.entry(uid.to_owned()).or_default().used_at;
@@ -405,7 +405,7 @@ mod tests {
         assert_eq!(registry.ready_by("g", 1, || at(600)), at(170), "it was answered before");
         assert_eq!(registry.ready_by("g", 2, || at(600)), at(600));
         assert_eq!(registry.ready_by("g", 3, || None), None);
-        registry.forget("u", Cause::TermOver, &BTreeSet::new());
+        registry.forget("u", ForgetReason::TermOver, &BTreeSet::new());
         assert_eq!(registry.ready_by("g", 2, || at(900)), at(900));
     }
 
@@ -422,10 +422,10 @@ mod tests {
         registry.wrote(&workload);
         let left = || registry.counts().map(|(_, count)| count);
         assert_eq!(left(), [1, 1, 0, 0]);
-        let (gangs, _) = registry.forget("u", Cause::TermOver, &BTreeSet::new());
+        let (gangs, _) = registry.forget("u", ForgetReason::TermOver, &BTreeSet::new());
         assert_eq!((gangs.len(), left()), (1, [0, 1, 0, 0]));
         assert_eq!(registry.failed("u"), 1);
-        registry.forget("u", Cause::Deleted { ran: false }, &BTreeSet::new());
+        registry.forget("u", ForgetReason::Deleted { ran: false }, &BTreeSet::new());
         assert_eq!(left(), [0, 0, 0, 0]);
     }
 }

@@ -13,8 +13,8 @@ use crate::effects::{claims, request, standalone};
 use crate::error::{Class, Error};
 use crate::gang::workload::request::{Details, RequestFailure, has_ended, name_as_workload, owner_of};
 use crate::gang::workload::standalone::{
-    Answer, BookedNodes, Booking, CheckKind, NO_QUEUE, PodUse, Priority, Requested, answer, conditions,
-    is_ending, priority_class, say_the_same, workload_for,
+    Answer, BookedNodes, Booking, CheckKind, NO_QUEUE, PodUse, Priority, Requested, answer, are_equivalent,
+    conditions, is_ending, priority_class, workload_for,
 };
 use crate::names;
 use jiff::Timestamp;
@@ -60,13 +60,16 @@ async fn serve(context: &Context, mirror: &Workload) -> Result<Option<Duration>,
         return Ok(Some(POLL));
     }
     let kept = workload.as_deref().filter(|workload| workload.runs() && !is_ending(workload));
-    let (nodes, failed) = match kept {
-        Some(workload) => served.nodes(workload).await?,
-        None => (BookedNodes::New(Details::default()), None),
-    };
     let kind_of = |check: &str| context.kind_of(check);
-    let answered = answer(&request, workload.as_deref(), kind_of, &nodes, context.now());
-    served.tell(&answered, &nodes).await?;
+    let answer = |nodes: &BookedNodes| answer(&request, workload.as_deref(), kind_of, nodes, context.now());
+    let (mut nodes, failed) = served.nodes(kept, POLL).await?;
+    let mut answered = answer(&nodes);
+    if matches!(answered, Answer::Expired(_)) {
+        // Pods may have come since they were listed.
+        nodes = served.nodes(kept, Duration::ZERO).await?.0;
+        answered = answer(&nodes);
+    }
+    served.report(&answered, &nodes).await?;
     if let Some(error) = failed {
         return Err(error);
     }
@@ -100,9 +103,12 @@ async fn end_without_request(context: &Context, workload: &Workload) -> Result<O
         let since =
             workload.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
         let requested = Requested { name, since, pods: workload.pods() };
-        let (pods, booking) = (pods(context, &namespace).await?, booking_of(context, workload));
-        if PodUse::of(requested, &pods, booking, context.now()) == PodUse::Running {
-            return Ok(Some(POLL));
+        let booking = booking_of(context, workload);
+        for age in [POLL, Duration::ZERO] {
+            let pods = pods(context, &namespace, age).await?;
+            if PodUse::of(requested, &pods, booking, context.now()) == PodUse::Running {
+                return Ok(Some(POLL));
+            }
         }
     }
     delete(client_of(context, workload), workload).await?;
@@ -122,7 +128,7 @@ impl Served<'_> {
     /// Creates the Workload of the request, or tells why it cannot.
     async fn create(&self) -> Result<Option<Duration>, Error> {
         let Some(queue) = self.request.labels().get(names::QUEUE).filter(|queue| !queue.is_empty()) else {
-            self.tell_alone(&Answer::Failed(RequestFailure::Rejected, NO_QUEUE.to_owned())).await?;
+            self.report_without_nodes(&Answer::Failed(RequestFailure::Rejected, NO_QUEUE.to_owned())).await?;
             return Ok(None);
         };
         let workload = match self.workload(queue).await {
@@ -136,7 +142,7 @@ impl Served<'_> {
             Err(error) if error.code() == Some(409) => self.await_name(&namespace).await,
             Err(error) if error.is_forbidden() => self.wait(text(&error)).await,
             Err(error) if matches!(error.code(), Some(400 | 422)) => {
-                self.tell_alone(&Answer::Failed(RequestFailure::Rejected, text(&error))).await?;
+                self.report_without_nodes(&Answer::Failed(RequestFailure::Rejected, text(&error))).await?;
                 Ok(None)
             }
             created => created.map(|()| Some(POLL)),
@@ -188,12 +194,18 @@ impl Served<'_> {
 
     /// Tells what the request waits for that is not watched.
     async fn wait(&self, why: String) -> Result<Option<Duration>, Error> {
-        self.tell_alone(&Answer::Pending(why)).await?;
+        self.report_without_nodes(&Answer::Pending(why)).await?;
         Ok(Some(POLL))
     }
 
-    /// The nodes of the admitted Workload, and what could not be read or written of their use.
-    async fn nodes(&self, workload: &Workload) -> Result<(BookedNodes, Option<Error>), Error> {
+    /// The nodes of the Workload if it is admitted, and what could not be read or written of their use. The pods were listed at
+    /// most this long ago.
+    async fn nodes(
+        &self,
+        workload: Option<&Workload>,
+        age: Duration,
+    ) -> Result<(BookedNodes, Option<Error>), Error> {
+        let Some(workload) = workload else { return Ok((BookedNodes::Unreported(Details::default()), None)) };
         let mut failed = None;
         if !workload.is("PodsReady") {
             let set = standalone::set_pods_ready(self.client, workload, self.context.now()).await;
@@ -201,16 +213,16 @@ impl Served<'_> {
             failed = set.err().filter(|error| error.class() != Class::Again);
         }
         if !self.request.is("Provisioned") {
-            return Ok((BookedNodes::New(self.context.details_of(workload).await?), failed));
+            return Ok((BookedNodes::Unreported(self.context.details_of(workload).await?), failed));
         }
-        Ok(match self.booking(workload).await {
-            Ok(booking) => (BookedNodes::Told(Some(booking)), failed),
-            Err(error) => (BookedNodes::Told(None), Some(error)),
+        Ok(match self.booking(workload, age).await {
+            Ok(booking) => (BookedNodes::Reported(Some(booking)), failed),
+            Err(error) => (BookedNodes::Reported(None), Some(error)),
         })
     }
 
     /// How the client uses its nodes.
-    async fn booking(&self, workload: &Workload) -> Result<Booking, Error> {
+    async fn booking(&self, workload: &Workload, age: Duration) -> Result<Booking, Error> {
         let now = self.context.now();
         let name = self.request.name_any();
         let since = self.request.metadata.creation_timestamp.as_ref();
@@ -219,34 +231,39 @@ impl Served<'_> {
             since: since.map_or(Timestamp::UNIX_EPOCH, |time| time.0),
             pods: self.request.pods(),
         };
-        let listed = pods(self.context, &self.request.namespace().unwrap_or_default()).await?;
+        let listed = pods(self.context, &self.request.namespace().unwrap_or_default(), age).await?;
         let limit = booking_of(self.context, workload);
         let pods = PodUse::of(requested, &listed, limit, now);
         let uid = self.mirror.metadata.uid.as_deref().unwrap_or_default();
-        let used_at = self.context.of_gangs.registry.used_at(uid, pods == PodUse::Running, now);
+        let used_at = self.context.gang_state.registry.used_at(uid, pods == PodUse::Running, now);
         Ok(Booking { pods, used_at, limit })
     }
 
     /// Writes an answer that no nodes belong to.
-    async fn tell_alone(&self, answer: &Answer) -> Result<(), Error> {
-        self.tell(answer, &BookedNodes::Told(None)).await
+    async fn report_without_nodes(&self, answer: &Answer) -> Result<(), Error> {
+        self.report(answer, &BookedNodes::Reported(None)).await
     }
 
     /// Writes an answer into the request, if it does not say so yet.
-    async fn tell(&self, answer: &Answer, nodes: &BookedNodes) -> Result<(), Error> {
+    async fn report(&self, answer: &Answer, nodes: &BookedNodes) -> Result<(), Error> {
         let next = conditions(answer, self.request.conditions(), self.context.now());
-        if say_the_same(&next, self.request.conditions()) {
+        if are_equivalent(&next, self.request.conditions()) {
             return Ok(());
         }
         let kept = self.request.status.as_ref().map(|status| status.provisioning_class_details.clone());
         let details = match (answer, nodes) {
-            (Answer::Provisioned, BookedNodes::New(details)) => details.in_status(),
+            (Answer::Provisioned, BookedNodes::Unreported(details)) => details.in_status(),
             _ => kept.unwrap_or_default(),
         };
         let of = self.mirror.full_name();
         tracing::info!(provisioningrequest = of, ?answer, "answering a standalone ProvisioningRequest");
-        let written = request::apply_status(self.client, self.mirror, next, &details).await?;
-        self.context.of_gangs.registry.wrote(&written);
+        let mut mirror = self.mirror.clone();
+        if !matches!(answer, Answer::Pending(_) | Answer::Provisioned) {
+            // An end does not depend on the rest of the request. Its client could put it off by changes, and hold the quota.
+            mirror.metadata.resource_version = None;
+        }
+        let written = request::apply_status(self.client, &mirror, next, &details).await?;
+        self.context.gang_state.registry.wrote(&written);
         Ok(())
     }
 
@@ -269,9 +286,9 @@ async fn delete(client: &Client, workload: &Workload) -> Result<(), Error> {
     standalone::delete(client, workload).await
 }
 
-/// The pods of a namespace. Requests that ask at the same time share one read.
-async fn pods(context: &Context, namespace: &str) -> Result<Arc<[Pod]>, Error> {
-    context.pods.read(namespace.to_owned(), standalone::pods(&context.client, namespace)).await
+/// The pods of a namespace that name a request, listed at most this long ago.
+async fn pods(context: &Context, namespace: &str, age: Duration) -> Result<Arc<[Pod]>, Error> {
+    context.pod_lists.read(&context.client, namespace, (age, context.now())).await
 }
 
 /// How long the nodes of an admitted Workload are kept without a pod. While its policy cannot be read, they are kept.
@@ -284,9 +301,10 @@ fn booking_of(context: &Context, workload: &Workload) -> Duration {
             (_, Err(_)) => Duration::MAX,
         };
     }
-    // Kueue's check has no parameters of Setu's.
+    // Kueue's check has no parameters of Setu's. For a check that was deleted, the defaults of the policy apply.
     let of_kueue = checks.iter().find(|check| context.is_answered_by_requests(check));
-    of_kueue.map_or(Duration::MAX, |check| of(check).0.deadlines.admit.0)
+    let policy = of_kueue.map_or_else(|| context.policies.settings().policy("", None), |check| of(check).0);
+    policy.deadlines.admit.0
 }
 
 /// An error with its causes.

@@ -3,8 +3,8 @@
 use crate::api::{ResourceClaimTemplate, Workload};
 use crate::effects::call;
 use crate::error::Error;
-use crate::plan::devices::asked::templates_of;
-use crate::plan::volumes::{Found, Storage, claims_of, class_of, ephemeral_classes_of, volume_of};
+use crate::plan::devices::device_requests::templates_of;
+use crate::plan::volumes::{Lookup, Storage, claims_of, class_of, ephemeral_classes_of, volume_of};
 use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -35,7 +35,7 @@ pub async fn read(client: &Client, workload: &Workload) -> Result<Storage, Error
     let claims = all(&api, "reading PersistentVolumeClaim", names).await?;
     let mut volumes = BTreeSet::new();
     for claim in claims.values() {
-        if let Found::There(claim) = claim {
+        if let Lookup::There(claim) = claim {
             match volume_of(claim) {
                 Some(volume) => volumes.extend([volume.to_owned()]),
                 None => classes.extend(class_of(claim).map(str::to_owned)),
@@ -53,15 +53,15 @@ async fn all<K>(
     api: &Api<K>,
     action: &'static str,
     names: BTreeSet<String>,
-) -> Result<BTreeMap<String, Found<K>>, Error>
+) -> Result<BTreeMap<String, Lookup<K>>, Error>
 where
     K: Clone + Debug + DeserializeOwned,
 {
     let read = |name: String| async move {
         let found = match call(action, &name, api.get_opt(&name)).await {
-            Ok(Some(object)) => Found::There(Box::new(object)),
-            Ok(None) => Found::Absent,
-            Err(error) if error.is_forbidden() => Found::Forbidden,
+            Ok(Some(object)) => Lookup::There(Box::new(object)),
+            Ok(None) => Lookup::Absent,
+            Err(error) if error.is_forbidden() => Lookup::Forbidden,
             Err(error) => return Err(error),
         };
         Ok((name, found))

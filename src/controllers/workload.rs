@@ -13,7 +13,7 @@ use crate::api::{FrontEnd, Workload, condition};
 use crate::effects::{request, requeued, verdict};
 use crate::error::{Class, Error};
 use crate::gang::identity::gang_id;
-use crate::gang::workload::others::{Others, is_kueues};
+use crate::gang::workload::other_installations::{OtherInstallations, is_kueues};
 use crate::gang::workload::queueing::Queueing;
 use crate::gang::workload::request::own_check;
 use crate::telemetry::metrics;
@@ -54,7 +54,7 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
     let (key, began) = (QueueKey::of(&*workload), Instant::now());
     if !context.acts_for(workload.metadata.uid.as_deref().unwrap_or_default()) {
         // The next leader of its shard reconciles it.
-        context.of_gangs.waiting.served(&key, began);
+        context.gang_state.waiting.served(&key, began);
         return Ok(Action::await_change());
     }
     let Some(workload) = current(workload, &context).await? else {
@@ -68,29 +68,29 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
     // An error must not keep the gangs from their nodes.
     let due = standalone::reconcile(&context, &workload).await;
     let (checks, mut workload) = (our_checks(&workload, &context), (*workload).clone());
-    let others = Others::of(&workload, |check| is_others(&context, check), context.now());
+    let others = OtherInstallations::of(&workload, |check| is_others(&context, check), context.now());
     let uid = workload.uid().unwrap_or_default();
     if checks.is_empty() {
         let due = due?;
         write_queueing(&context, &mut workload, &[], others).await?;
         finalizer::let_go(&context, &workload, &[], others).await?;
-        context.of_gangs.waiting.served(&key, began);
-        context.of_gangs.registry.succeeded(&uid);
+        context.gang_state.waiting.served(&key, began);
+        context.gang_state.registry.succeeded(&uid);
         return Ok(due.map_or_else(Action::await_change, |_| requeue_after(&context, &[], due)));
     }
-    context.of_gangs.registry.add(&uid, checks.iter().map(|check| gang_id(&uid, check)));
+    context.gang_state.registry.add(&uid, checks.iter().map(|check| gang_id(&uid, check)));
     finalizer::take(&context, &mut workload).await?;
     let (results, left_alone) = reconcile_gangs(&context, &mut workload, &checks).await?;
     let later =
-        write_entries(&context, &mut workload, &results, context.of_gangs.waiting.since(&key)).await?;
+        write_entries(&context, &mut workload, &results, context.gang_state.waiting.since(&key)).await?;
     if !left_alone {
         write_queueing(&context, &mut workload, &results, others).await?;
     }
     let let_go =
         if left_alone { None } else { finalizer::let_go(&context, &workload, &results, others).await? };
     let due = later.into_iter().chain(let_go).chain(due?).min();
-    context.of_gangs.waiting.served(&key, began);
-    context.of_gangs.registry.succeeded(&uid);
+    context.gang_state.waiting.served(&key, began);
+    context.gang_state.registry.succeeded(&uid);
     Ok(requeue_after(&context, &results, due).pausing(pause_of(&workload, &context)))
 }
 
@@ -114,7 +114,7 @@ async fn reconcile_gangs(
 /// The Workload with our last write: from the cache, or read by name if the watch is overdue. `None` while the watch may
 /// still deliver it, or once the Workload is gone.
 async fn current(cached: Arc<Workload>, context: &Context) -> Result<Option<Arc<Workload>>, Error> {
-    match context.of_gangs.registry.cache_lag(&cached) {
+    match context.gang_state.registry.cache_lag(&cached) {
         CacheLag::Current => return Ok(Some(cached)),
         CacheLag::Behind => return Ok(None),
         CacheLag::Overdue => {}
@@ -123,7 +123,7 @@ async fn current(cached: Arc<Workload>, context: &Context) -> Result<Option<Arc<
     let read = context.read_workload(&ObjectRef::from_obj(&*cached)).await?;
     let found = read.and_then(|found| found.0.ok()).filter(|found| found.metadata.uid == cached.metadata.uid);
     if let Some(found) = &found {
-        context.of_gangs.registry.was_read(found);
+        context.gang_state.registry.was_read(found);
     }
     Ok(found.map(Arc::new))
 }
@@ -148,19 +148,19 @@ async fn write_queueing(
     context: &Context,
     workload: &mut Workload,
     results: &[Reconciled],
-    others: Others,
+    others: OtherInstallations,
 ) -> Result<(), Error> {
     let of_gangs = results.iter().map(|result| result.queueing);
     if let Some(queueing) = Queueing::change(workload, of_gangs, others) {
         let client = context.client_of(workload.metadata.uid.as_deref().unwrap_or_default());
         *workload = requeued::apply(client, workload, queueing, context.now()).await?;
-        context.of_gangs.registry.wrote(workload);
+        context.gang_state.registry.wrote(workload);
     }
     Ok(())
 }
 
-/// Writes the entries that changed, all in one. Returns when a message that was held back is due. `waits` is the time
-/// since which the Workload waits for this reconcile.
+/// Writes all changed entries in one request. Returns when a delayed message is due. `waits` is when the Workload
+/// began to wait for this reconcile.
 async fn write_entries(
     context: &Context,
     workload: &mut Workload,
@@ -181,7 +181,7 @@ async fn write_entries(
     // No nodes, so none were idle.
     let nodes_waited = results.iter().any(|l| l.has_nodes && l.entry.as_ref().is_some_and(is_ready));
     *workload = apply(context, workload, results, &changed).await?;
-    context.of_gangs.registry.wrote(workload);
+    context.gang_state.registry.wrote(workload);
     for entry in &changed {
         report(workload, entry, now.duration_since(reserved));
     }
@@ -203,7 +203,7 @@ fn progress_due(
     if only_progress && age.is_positive() && age < SETTLING {
         return Some(reserved + SETTLING);
     }
-    let due = || context.of_gangs.progress.due(workload.metadata.uid.as_deref().unwrap_or_default(), now);
+    let due = || context.gang_state.progress.due(workload.metadata.uid.as_deref().unwrap_or_default(), now);
     only_progress.then(due)?
 }
 
@@ -238,7 +238,7 @@ async fn apply(
 fn report(workload: &Workload, entry: &CheckState, after: SignedDuration) {
     tracing::info!(
         workload = workload.full_name(),
-        check = entry.name, verdict = ?entry.state, message = entry.message, "updated the admission check"
+        check = entry.name, verdict = ?entry.state, check_message = entry.message, "updated the admission check"
     );
     let result = match entry.state {
         Verdict::Ready => "approved",
@@ -280,7 +280,7 @@ pub fn on_error(workload: &Workload, error: &Error, context: &Context) -> Action
     let pause = pause_of(workload, context);
     if error.class() == Class::Again {
         if matches!(error, Error::Conflict { object: of, .. } if *of == object) {
-            context.of_gangs.registry.write_refused(workload);
+            context.gang_state.registry.write_refused(workload);
         }
         tracing::debug!(workload = object, error = %error.in_full(), "lost a write race, reconciling again");
         return Action::requeue(AFTER_CONFLICT).pausing(pause);
@@ -290,7 +290,7 @@ pub fn on_error(workload: &Workload, error: &Error, context: &Context) -> Action
         tracing::debug!(workload = object, error = %error.in_full(), "the Workload is gone");
         return Action::requeue(LAST_RETRY);
     }
-    let count = context.of_gangs.registry.failed(&uid);
+    let count = context.gang_state.registry.failed(&uid);
     let wait = FIRST_RETRY.saturating_mul(2_u32.saturating_pow(count.saturating_sub(1))).min(LAST_RETRY);
     if context.is_quiet_about(error) {
         tracing::debug!(workload = object, error = %error.in_full(), retry_in = ?wait, "failed to reconcile");

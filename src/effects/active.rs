@@ -6,7 +6,7 @@ use crate::effects::write;
 use crate::error::Error;
 use crate::names;
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
@@ -26,23 +26,10 @@ impl Active {
     /// The condition to write, or `None` if the check has it already.
     fn condition(&self, check: &AdmissionCheck, now: Timestamp) -> Option<Condition> {
         let status = if self.works { "True" } else { "False" };
-        let old = condition::find(check.conditions(), "Active");
-        let generation = check.metadata.generation;
-        let same = old.is_some_and(|o| {
-            o.status == status
-                && o.reason == self.reason
-                && o.message == self.message
-                && o.observed_generation == generation
-        });
-        let since = old.filter(|o| o.status == status).map_or(Time(now), |o| o.last_transition_time.clone());
-        (!same).then(|| Condition {
-            type_: "Active".to_owned(),
-            status: status.to_owned(),
-            reason: self.reason.to_owned(),
-            message: self.message.clone(),
-            observed_generation: generation,
-            last_transition_time: since,
-        })
+        let old = check.conditions();
+        let mut next = condition::next(old, ("Active", status), self.reason, &*self.message, now);
+        next.observed_generation = check.metadata.generation;
+        (condition::find(old, "Active") != Some(&next)).then_some(next)
     }
 }
 

@@ -173,7 +173,10 @@ pub async fn reread(
             let same = |found: &NodeClaim| {
                 let is_going = found.metadata.deletion_timestamp.is_some();
                 let is_the_same = found.uid() == claim.uid() && found.node_name() == claim.node_name();
-                !is_going && is_the_same && found.label(names::MANAGED_BY) == names::SETU && gang.made(found)
+                !is_going
+                    && is_the_same
+                    && found.label(names::MANAGED_BY) == names::SETU
+                    && gang.is_of_gang(found)
             };
             Ok(found.filter(same).zip(node.filter(|node| node.label(names::WORKLOAD_UID) == gang.uid)))
         }

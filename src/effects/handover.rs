@@ -31,7 +31,7 @@ pub async fn release_node(client: &Client, claim: &NodeClaim) -> Result<(), Erro
 
 /// The result of releasing several claims.
 #[derive(Debug, Default)]
-pub struct LetGo {
+pub struct ReleaseOutcome {
     /// Claims that Setu may not change, and that are still its own.
     pub forbidden: Vec<NodeClaim>,
     /// The first other failure; the next try does the rest.
@@ -52,7 +52,7 @@ impl From<Error> for NotReleased {
     }
 }
 
-impl LetGo {
+impl ReleaseOutcome {
     /// Adds the answer for one more claim.
     pub(super) fn and(mut self, (claim, answer): (NodeClaim, Result<(), NotReleased>)) -> Self {
         match answer {
@@ -68,7 +68,7 @@ impl LetGo {
 }
 
 /// Makes these claims and their Nodes Karpenter's own, in parallel: removes all of Setu's metadata.
-pub async fn hand_back_all(client: &Client, claims: Vec<NodeClaim>) -> LetGo {
+pub async fn hand_back_all(client: &Client, claims: Vec<NodeClaim>) -> ReleaseOutcome {
     let answers = stream::iter(claims)
         .map(|claim| async move {
             let answer = match hand_back(client, &claim).await {
@@ -78,7 +78,7 @@ pub async fn hand_back_all(client: &Client, claims: Vec<NodeClaim>) -> LetGo {
             (claim, answer)
         })
         .buffer_unordered(PARALLEL);
-    answers.fold(LetGo::default(), |all, answer| async { all.and(answer) }).await
+    answers.fold(ReleaseOutcome::default(), |all, answer| async { all.and(answer) }).await
 }
 
 /// What a refusal means for a claim: it is still its gang's own, unless it is marked and its Node no longer has our
@@ -147,6 +147,7 @@ fn unmarked(uid: Option<&str>) -> Map<String, Value> {
         names::SLOT,
         names::GENERATION,
         names::TERMS,
+        names::DEVICES,
     ];
     let without = |keys: &[&str]| -> Value {
         Value::Object(keys.iter().map(|key| ((*key).to_owned(), Value::Null)).collect())
@@ -260,7 +261,7 @@ mod tests {
         assert_eq!(patch["metadata"]["labels"][names::GENERATION], Value::Null);
         assert_eq!(patch["metadata"]["annotations"][names::GENERATION], Value::Null);
         assert_eq!(patch["metadata"]["labels"].as_object().unwrap().len(), 7);
-        assert_eq!(patch["metadata"]["annotations"].as_object().unwrap().len(), 11);
+        assert_eq!(patch["metadata"]["annotations"].as_object().unwrap().len(), 12);
         let untainted = node_without_ours(&Node::default());
         assert_eq!(untainted.get("spec"), None);
         assert_eq!(untainted["metadata"].get("resourceVersion"), None);

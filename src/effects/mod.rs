@@ -102,19 +102,12 @@ where
 }
 
 /// Body of a server-side apply of an object's status. It names UID and resourceVersion, so that it never changes another
-/// object, or a state that was not read.
+/// object, or a state that was not read. Without a resourceVersion in `metadata` it applies to any state.
 fn status_of<K: Resource<DynamicType = ()>>(name: &str, metadata: &ObjectMeta, status: &Value) -> Value {
-    json!({
-        "apiVersion": K::api_version(&()),
-        "kind": K::kind(&()),
-        "metadata": {
-            "namespace": metadata.namespace,
-            "name": name,
-            "uid": metadata.uid,
-            "resourceVersion": metadata.resource_version,
-        },
-        "status": status,
-    })
+    let ObjectMeta { namespace, uid, resource_version, .. } = metadata.clone();
+    let named =
+        ObjectMeta { name: Some(name.to_owned()), namespace, uid, resource_version, ..ObjectMeta::default() };
+    json!({"apiVersion": K::api_version(&()), "kind": K::kind(&()), "metadata": named, "status": status})
 }
 
 /// `metav1.Time` has no fractions.

@@ -6,7 +6,7 @@ use crate::effects::write;
 use crate::error::Error;
 use crate::names;
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{ObjectMeta, Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::json;
@@ -25,15 +25,8 @@ impl Report {
     fn conditions(&self, meta: &ObjectMeta, old: &[Condition], now: Timestamp) -> Option<Vec<Condition>> {
         let condition = |kind: &str, holds: bool, reason: &str, message: String| {
             let status = if holds { "True" } else { "False" };
-            let before = condition::find(old, kind).filter(|c| c.status == status);
-            Condition {
-                type_: kind.to_owned(),
-                status: status.to_owned(),
-                reason: reason.to_owned(),
-                message,
-                observed_generation: meta.generation,
-                last_transition_time: before.map_or(Time(now), |c| c.last_transition_time.clone()),
-            }
+            let next = condition::next(old, (kind, status), reason, message, now);
+            Condition { observed_generation: meta.generation, ..next }
         };
         let valid = match &self.fault {
             None => condition("Valid", true, "Valid", "they can be used".to_owned()),

@@ -42,11 +42,11 @@ pub async fn write_journal(
     Ok(after_write(mirror.clone(), &written))
 }
 
-/// Requires that the Workload which controls the request, read past the cache, is still as the request's mirror shows it: it may
-/// have been admitted meanwhile.
+/// Requires that the Workload which controls the request is still as the request's mirror shows it. Reads it past the
+/// cache, because it may have been admitted meanwhile.
 ///
 /// # Errors
-/// [`Error::Conflict`] if it does not; or it could not be read.
+/// [`Error::Conflict`] if the Workload has changed; another error if it could not be read.
 pub async fn require_owner(client: &Client, mirror: &Workload) -> Result<(), Error> {
     let Some(owner) = owner(mirror) else { return Ok(()) };
     let action = "reading the owner of ProvisioningRequest";

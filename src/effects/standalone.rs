@@ -5,6 +5,7 @@ use crate::api::{Pod, Workload};
 use crate::cluster::decoded::Decoded;
 use crate::effects::{call, status_of, whole_seconds, write};
 use crate::error::Error;
+use crate::gang::workload::standalone::consumes;
 use crate::names;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PodTemplate, PodTemplateSpec};
@@ -37,7 +38,7 @@ pub async fn priority(client: &Client, name: &str) -> Result<Option<i32>, Error>
     let kind = ApiResource::from_gvk_with_plural(&kind, "workloadpriorityclasses");
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &kind);
     let found = call("reading WorkloadPriorityClass", name, api.get_opt(name)).await?;
-    let value = found.as_ref().and_then(|found| found.data["value"].as_i64());
+    let value = found.as_ref().and_then(|found| found.data.get("value")?.as_i64());
     Ok(value.and_then(|value| i32::try_from(value).ok()))
 }
 
@@ -91,14 +92,15 @@ pub async fn set_pods_ready(client: &Client, workload: &Workload, now: Timestamp
     write(action, &workload.full_name(), api.patch_status(&name, &params, &patch)).await.map(drop)
 }
 
-/// All pods of a namespace, read past the caches: the nodes of a request are given back if none uses them.
+/// The pods of a namespace that name a request, read past the caches: its nodes are given back if none uses them.
 ///
 /// # Errors
 /// The list failed; 403 where Setu may not list pods.
-pub async fn pods(client: &Client, namespace: &str) -> Result<Arc<[Pod]>, Error> {
+pub async fn pods_with_request(client: &Client, namespace: &str) -> Result<Arc<[Pod]>, Error> {
     let api: Api<Decoded<Pod>> = Api::namespaced(client.clone(), namespace);
     let list = call("listing pods of namespace", namespace, api.list(&ListParams::default())).await?;
-    Ok(list.items.into_iter().filter_map(|guard| guard.0.ok()).collect())
+    let pods = list.items.into_iter().filter_map(|guard| guard.0.ok());
+    Ok(pods.filter(|pod| consumes(pod).is_some()).collect())
 }
 
 #[cfg(test)]

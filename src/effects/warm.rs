@@ -5,7 +5,7 @@
 
 use crate::api::{Node, NodeClaim, Workload};
 use crate::cluster::decoded::Decoded;
-use crate::effects::handover::{LetGo, NotReleased};
+use crate::effects::handover::{NotReleased, ReleaseOutcome};
 use crate::effects::{call, merge, patch_params, write};
 use crate::error::Error;
 use crate::names;
@@ -50,14 +50,14 @@ impl KeptFor {
 }
 
 /// Keeps these claims for a next gang, in parallel.
-pub async fn keep_all(client: &Client, claims: Vec<NodeClaim>, keeping: &KeptFor) -> LetGo {
+pub async fn keep_all(client: &Client, claims: Vec<NodeClaim>, keeping: &KeptFor) -> ReleaseOutcome {
     let answers = stream::iter(claims)
         .map(|claim| async move {
             let answer = keep(client, &claim, keeping).await;
             (claim, answer.map_err(NotReleased::from))
         })
         .buffer_unordered(PARALLEL);
-    answers.fold(LetGo::default(), |all, answer| async { all.and(answer) }).await
+    answers.fold(ReleaseOutcome::default(), |all, answer| async { all.and(answer) }).await
 }
 
 async fn keep(client: &Client, claim: &NodeClaim, keeping: &KeptFor) -> Result<(), Error> {
@@ -95,8 +95,8 @@ pub async fn kept(client: &Client, key: &str) -> Result<Vec<NodeClaim>, Error> {
 /// Turns a kept claim into `wanted`, which was to be created. `None` if it is gone.
 ///
 /// # Errors
-/// [`Error::Conflict`] if it has changed since it was read: it may belong to another gang by now, or another replica took
-/// it over for this gang. Otherwise the API server's error. Without a reply, the claim may have changed hands.
+/// [`Error::Conflict`] if the claim has changed since it was read. Another gang may have it, or another replica took it
+/// over for this gang. Otherwise the API server's error. Without a reply, the claim may have changed hands.
 pub async fn take_over(
     client: &Client,
     kept: &NodeClaim,

@@ -20,6 +20,8 @@ use tokio::task::JoinHandle;
 pub struct EmbeddedTheatre {
     /// The cluster.
     pub cluster: SimCluster,
+    /// How often Setu died of a planned kill.
+    pub deaths: usize,
     setu: Option<Setu>,
     client: Client,
     /// Karpenter's metrics page, if set.
@@ -32,7 +34,7 @@ impl EmbeddedTheatre {
     /// A cluster without Setu.
     pub fn new(cluster: SimCluster) -> Self {
         let client = cluster.client("admin");
-        Self { cluster, setu: None, client, page: None, reading: None }
+        Self { cluster, deaths: 0, setu: None, client, page: None, reading: None }
     }
 
     /// Makes Setu read the page periodically from now on.
@@ -107,6 +109,7 @@ impl Theatre for EmbeddedTheatre {
 
     fn revive_setu(&mut self) -> Result<()> {
         if !self.cluster.deaths().is_empty() {
+            self.deaths += 1;
             self.start_setu(None)?;
         }
         Ok(())

@@ -6,7 +6,8 @@ when it has no connection, axe finds no violation at three widths, a tenant's ma
 wrong in the console. Needs chromium, Python and npm, which brings axe.
 
 With `follow` after the address there is no gang at first: once the page is open this says so, and whoever
-runs it begins one, whose life is then seen from the first state to the last.
+runs it begins one, whose life is then seen from the first state to the last. `stand-by` and `leave` say so too
+when the next board should follow.
 """
 
 import base64
@@ -31,6 +32,10 @@ AXE = "4.14.1"
 AXE_HASH = "e6b0ce02b84d892e2e33e403485e7f3d6c29e2be6df65daf44d89ba564139745"
 GROWING = "vision/job-pretrain-vit-4c1d9"
 WAITING = "genomics/job-align-batch-7-b02aa"
+# Not among the gangs of the first message.
+LATE = "team/job-499"
+REDRAW = "drawn = { gang: null, chart: null }; drawDetail()"
+EVENTS = [{"urlPattern": "*/board/events"}]
 
 
 def pipe():
@@ -199,7 +204,7 @@ def main():
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         browser = Browser(folder)
         try:
-            parts = {"follow": follow, "stand-by": stand_by, "screens": screens, "connection": connection}
+            parts = {"follow": follow, "stand-by": stand_by, "leave": leave, "screens": screens, "connection": connection}
             parts[sys.argv[2]](browser, url) if sys.argv[2:] else walk(browser, url)
         finally:
             browser.close()
@@ -245,6 +250,31 @@ def stand_by(browser, url):
     check(not browser.faults, f"the console is silent: {browser.faults}")
 
 
+def leave(browser, url):
+    """The address leads to a gang that comes late, and the page says why it left only if it knows."""
+    slow = lambda rate: browser.call("Network.emulateNetworkConditions", offline=False, latency=0,
+                                     downloadThroughput=rate, uploadThroughput=-1)
+    browser.screen(*SCREENS["desk"], "light")
+    browser.call("Network.enable")
+    # So slow that the page is drawn before the last gangs come.
+    slow(100_000)
+    browser.call("Page.navigate", url=f"{url}#{LATE}")
+    total = "document.getElementById('total')?.textContent.startsWith('%s gangs')"
+    browser.until(total % 250, "the first gangs")
+    browser.until(total % 500, "all gangs")
+    shown = browser.value("document.querySelector('#detail h2').textContent")
+    check(shown == LATE.replace("/", " / "), f"the gang in the address is chosen, not {shown}")
+    slow(-1)
+    browser.value("document.querySelector('#gang summary').focus()")
+    print("open", flush=True)
+    says = "document.getElementById('gang').textContent === %s"
+    browser.until(says % '"This gang is not on this replica\'s board any more."', "that its shard has moved")
+    check(browser.value("document.activeElement.id") == "detail", "the focus stays in the detail")
+    print("open", flush=True)
+    browser.until(says % "'This gang is gone: its Workload was deleted.'", "that it was deleted")
+    check(not browser.faults, f"the console is silent: {browser.faults}")
+
+
 def walk(browser, url):
     row = f"document.getElementById('gang-{GROWING}')"
     browser.screen(1360, 860, "light")
@@ -264,10 +294,14 @@ def walk(browser, url):
     browser.screen(1360, 860, "dark")
     browser.shoot("board-dark.png")
     check(browser.value("getComputedStyle(document.body).backgroundColor") == "rgb(15, 19, 25)", "it is dark")
+    for part in ("chart", "ready"):
+        browser.value(f"document.querySelector('#gang .{part} > summary').focus(); {REDRAW}")
+        check(browser.value(f"document.activeElement.matches('#gang .{part} > summary')"), f"the focus stays on {part}")
     browser.until(f"{row}.querySelectorAll('.cell.Ready').length === 8", "all nodes ready")
     browser.until(f"{row}.closest('.group').querySelector('h2').textContent.startsWith('Approved')", "approval")
     lit = "document.querySelector('svg .lit text').textContent"
     browser.until(f"{lit} === 'Approved'", "Approved lit in the statechart")
+    check(browser.value("document.activeElement.matches('.ready > summary')"), "the focus outlasts the gang's changes")
     check(browser.value("document.querySelectorAll('svg path.edge').length") > 20, "the chart has its edges")
     stays = browser.value("[...document.querySelectorAll('#timeline .line > span:first-child')].map(e => e.textContent).join(' ')")
     check("Provisioning WaitingReady Approved slot 0" in stays, f"the timeline has the states, {stays}")
@@ -336,6 +370,10 @@ def screens(browser, url):
         browser.accessible(f"the detail on a {name}")
         browser.shoot(f"board-{name}-dark.png")
         if name == "phone":
+            browser.value("document.querySelector('.scroll').focus({ preventScroll: true }); "
+                          f"document.activeElement.scrollLeft = 40; {REDRAW}")
+            place = browser.value("[document.activeElement.className, document.activeElement.scrollLeft]")
+            check(place == ["scroll", 40], f"the place in the statechart is kept, {place}")
             check(browser.value("document.getElementById('list').offsetParent === null"), "the list makes room on a phone")
             browser.tap("#back", "document.getElementById('gang').offsetParent === null", "the list")
             browser.value("document.getElementById('list').focus()")
@@ -357,7 +395,7 @@ def connection(browser, url):
                                        downloadThroughput=-1, uploadThroughput=-1)
     browser.screen(*SCREENS["desk"], "light")
     browser.call("Network.enable")
-    browser.call("Fetch.enable", patterns=[{"urlPattern": "*/board/events"}])
+    browser.call("Fetch.enable", patterns=EVENTS)
     browser.call("Page.navigate", url=url)
     browser.until(says % "Connecting", "that it connects")
     browser.shoot("board-connecting.png")
@@ -372,7 +410,12 @@ def connection(browser, url):
     browser.until("document.querySelectorAll('.gang').length > 10", "the gangs")
     # A connection that is silent for too long is lost, and here no new one comes about.
     offline(True)
-    check(browser.value("received -= 60000; beat(); connection") == "lost", "silence is noticed")
+    silent = "tried = received -= 60000; beat(); "
+    check(browser.value(f"{silent} connection") == "lost", "silence is noticed")
+    check(browser.value(f"{silent} window.first = source; beat(); source === first"), "an attempt may take its time")
+    sign = "source.dispatchEvent(new MessageEvent('chart', { data: JSON.stringify(chart) })); "
+    check(browser.value(f"tried -= 60000; {sign} beat(); source === first"), "an attempt that brings something goes on")
+    check(browser.value("tried -= 60000; beat(); source !== first"), "an attempt that brings nothing is given up")
     lost = "document.getElementById('lost')"
     browser.until(f"!{lost}.hidden && {lost}.textContent.startsWith('Connection lost')", "that the connection is lost")
     age = "document.querySelector('#detail [data-long]').textContent"
@@ -384,6 +427,18 @@ def connection(browser, url):
     browser.accessible("a page that lost its connection")
     offline(False)
     browser.until(f"{lost}.hidden", "that the connection is back")
+    # Whoever answers without events is asked again after 5 seconds, and no more often after a silence.
+    browser.call("Fetch.enable", patterns=EVENTS)
+    refuse = lambda: browser.call("Fetch.fulfillRequest", requestId=browser.next_held(), responseCode=503)
+    for _ in range(2):
+        browser.value(silent)
+        refuse()
+        browser.until("connection === 'refused'", "that it was refused")
+    refuse()
+    refused = time.monotonic()
+    refuse()
+    waited = time.monotonic() - refused
+    check(waited > 3, f"there is one attempt at a time, not one after {waited} seconds")
 
 
 main()

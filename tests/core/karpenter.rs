@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use setu::api::requirements::Requirements;
 use setu::api::{ClusterQueue, NodePool, ResourceFlavor, Workload};
 use setu::names;
-use setu::plan::{Cluster, OptionSelection, Outcome, Plan, PlanObjects, PlanRequest, plan};
+use setu::plan::{OptionSelection, Outcome, Plan, PlanObjects, PlanRequest, PlanSnapshot, plan};
 use setu::policy::Policy;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -92,12 +92,12 @@ fn planned(case: &Case) -> Outcome {
     }));
     let node_pools: Vec<Arc<NodePool>> = case.pools.iter().map(pool).collect();
     let objects = PlanObjects { flavors, node_pools, ..PlanObjects::default() };
-    let cluster = Cluster::with(Some(&queue), &objects);
+    let cluster = PlanSnapshot::with(Some(&queue), &objects);
     let request = PlanRequest {
         workload: &workload,
         check: "check",
         our_checks: &["check".to_owned()],
-        gang: "gang",
+        gang_label: "gang",
         policy: &Policy::default(),
         selection: OptionSelection::From(0),
     };
@@ -116,7 +116,7 @@ struct Bought {
 fn bought(plan: &Plan) -> Bought {
     let policy = Policy::default();
     let objects = PlanObjects::default();
-    let prices = Cluster::with(None, &objects).prices(&policy);
+    let prices = PlanSnapshot::with(None, &objects).prices(&policy);
     let mut bought = Bought::default();
     for (slot, count) in plan.groups() {
         let spec = &slot.template.spec;

@@ -98,7 +98,7 @@ impl TwoNodeGang {
     fn events(&self) -> Vec<Event> {
         match self.read() {
             Observation::Events(events) => events,
-            Observation::NeedsQuorumRead | Observation::NeedsGrounds => panic!("looks again"),
+            Observation::NeedsQuorumRead | Observation::NeedsPlanRead => panic!("looks again"),
         }
     }
 

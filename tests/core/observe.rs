@@ -386,7 +386,7 @@ fn gang_deadlines_wait_for_a_reboot_and_the_initialization_after_it() {
                 Event::Failed(failure) => Some(failure.reason),
                 _ => None,
             }),
-            Observation::NeedsQuorumRead | Observation::NeedsGrounds => panic!("it was a quorum read"),
+            Observation::NeedsQuorumRead | Observation::NeedsPlanRead => panic!("it was a quorum read"),
         }
     };
     let late = [
@@ -700,6 +700,20 @@ fn the_verdict_follows_the_state_unless_kueue_would_misread_it() {
     }
 }
 
+/// The classes of failures that a stale watch may show.
+const NEED_QUORUM: [FailureClass; 10] = [
+    FailureClass::LaunchFailed,
+    FailureClass::LaunchTimeout,
+    FailureClass::RegistrationTimeout,
+    FailureClass::InitializationTimeout,
+    FailureClass::GangTimeout,
+    FailureClass::NodeTooSmall,
+    FailureClass::PlanChanged,
+    FailureClass::NotPlannable,
+    FailureClass::NotAdmitted,
+    FailureClass::Unknown,
+];
+
 #[test]
 fn a_timeout_is_decided_only_on_a_quorum_read() {
     let late = |reason| view(1, Health::Failed(Failure::new(reason, "late")));
@@ -707,7 +721,9 @@ fn a_timeout_is_decided_only_on_a_quorum_read() {
     let seen = |state, claims: &[ClaimView], freshness| {
         read(&journal(state), &reserved, claims, freshness, &BTreeMap::new())
     };
-    for reason in FailureClass::ALL.into_iter().filter(|reason| reason.needs_quorum()) {
+    let need: Vec<FailureClass> = FailureClass::ALL.into_iter().filter(|c| c.needs_quorum()).collect();
+    assert_eq!(need, NEED_QUORUM);
+    for reason in NEED_QUORUM {
         for state in [State::Provisioning, State::WaitingReady] {
             let claims = [ready(0), late(reason)];
             assert_eq!(
@@ -771,18 +787,18 @@ fn a_decision_over_the_plan_needs_a_quorum_read_of_what_it_is_made_from() {
         (&journal(State::Provisioning), nothing),
         (&unneeded, Outcome::Refuse(short())),
     ] {
-        let seen = |freshness, grounds| {
+        let seen = |freshness, plan_freshness| {
             let snapshot = Snapshot {
                 plan: Some(&plan),
                 freshness,
-                grounds,
+                plan_freshness,
                 ..Snapshot::of(at(10), &reserved, &policy)
             };
             observe(journal, &snapshot)
         };
         let needs =
             [Freshness::Cached, Freshness::Quorum].map(|freshness| seen(freshness, Freshness::Cached));
-        assert_eq!(needs, [Observation::NeedsGrounds, Observation::NeedsGrounds], "{plan:?}");
+        assert_eq!(needs, [Observation::NeedsPlanRead, Observation::NeedsPlanRead], "{plan:?}");
         assert_eq!(seen(Freshness::Cached, Freshness::Quorum), Observation::NeedsQuorumRead, "{plan:?}");
         let Observation::Events(events) = seen(Freshness::Quorum, Freshness::Quorum) else {
             panic!("{plan:?}")
@@ -800,7 +816,7 @@ fn an_attempt_whose_time_is_over_ends_whatever_its_plan_is_made_from() {
     let snapshot = Snapshot {
         plan: Some(&waits),
         freshness: Freshness::Quorum,
-        grounds: Freshness::Cached,
+        plan_freshness: Freshness::Cached,
         ..Snapshot::of(at(10), &reserved, &policy)
     };
     let Observation::Events(events) = observe(&over, &snapshot) else { panic!("it is over") };
@@ -926,7 +942,7 @@ fn a_step_acts_at_the_times_that_an_explanation_announces() {
         let announced = explanation.next_at.or(explanation.otherwise.map(|o| o.at)).unwrap();
         let cause = |now| match step(&journal, &snapshot(now)) {
             Step::Moved(moved) => moved.cause.map(|event| event.reason().to_string()),
-            Step::Still | Step::NeedsQuorumRead | Step::NeedsGrounds => None,
+            Step::Still | Step::NeedsQuorumRead | Step::NeedsPlanRead => None,
         };
         assert_eq!(cause(announced).as_deref(), Some(reason));
         assert_eq!(cause(announced - jiff::SignedDuration::from_secs(1)), None, "{reason}");

@@ -138,7 +138,7 @@ fn reconcile(start: &Journal, seen: &SnapshotInputs, claims: &[ClaimView], now: 
             ..Snapshot::of(now, &seen.reservation, &policy)
         };
         let events = match observe(&result.journal, &snapshot) {
-            Observation::NeedsQuorumRead | Observation::NeedsGrounds => {
+            Observation::NeedsQuorumRead | Observation::NeedsPlanRead => {
                 assert_eq!(freshness, Freshness::Cached, "a quorum read is never asked for twice");
                 freshness = Freshness::Quorum;
                 continue;

@@ -248,7 +248,7 @@ fn seen(policy: &Policy, journal: &Journal, reached: &str, now: i64) -> Option<F
             Event::Failed(failure) => Some(failure.reason),
             _ => None,
         }),
-        Observation::NeedsQuorumRead | Observation::NeedsGrounds => None,
+        Observation::NeedsQuorumRead | Observation::NeedsPlanRead => None,
     }
 }
 

@@ -56,14 +56,9 @@ impl Stage {
     }
 
     async fn until(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
-        for _ in 0..6000 {
-            if holds(self) {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-        let states: Vec<String> = self.admin.list(&kinds::WORKLOAD).iter().map(ToString::to_string).collect();
-        panic!("not within 10 min: {what}; {} claims; {states:#?}", self.claims().len());
+        let came = world::until(Duration::from_mins(10), Duration::from_millis(100), || holds(self)).await;
+        let seen = || (self.claims().len(), self.admin.list(&kinds::WORKLOAD));
+        assert!(came, "not within 10 min: {what}; claims and Workloads: {:#?}", seen());
     }
 
     /// Kills Setu, moves slots and generations into labels as an earlier version wrote them, and starts Setu again.

@@ -1,5 +1,6 @@
 //! A gang of a thousand nodes does not hold up a gang of two, in the embedded cluster and virtual time.
 
+use crate::world;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use setu::policy::PolicyFile;
@@ -75,13 +76,8 @@ fn submit(admin: &User, job: &str, queue: &str, nodes: usize) {
 }
 
 async fn until(what: &str, is: impl Fn() -> bool) {
-    for _ in 0..60_000 {
-        if is() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-    panic!("{what} not within two minutes");
+    let came = world::until(Duration::from_mins(2), Duration::from_millis(2), is).await;
+    assert!(came, "{what} not within two minutes");
 }
 
 #[tokio::test(start_paused = true)]

@@ -19,12 +19,9 @@ const TIMING: Timing = Timing {
 /// How long a reconcile computes.
 const COMPUTING: Duration = Duration::from_secs(4);
 
-async fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !holds() {
-        assert!(Instant::now() < deadline, "not within 30 s: {what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+async fn until(what: &str, holds: impl FnMut() -> bool) {
+    let came = world::until(Duration::from_secs(30), Duration::from_millis(20), holds).await;
+    assert!(came, "not within 30 s: {what}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -331,7 +331,7 @@ fn a_changed_admission_under_running_pods_takes_no_node_and_stops_nothing() {
 }
 
 #[test]
-fn a_gang_admitted_in_another_shape_on_a_stale_ready_keeps_its_nodes_until_it_is_evicted() {
+fn a_changed_gang_admitted_on_a_stale_ready_keeps_its_nodes_until_eviction() {
     let mut gang = Gang::new(State::Approved { nodes: Nodes::Held }, &admitted());
     let anew = |changes: &[Change]| of_another_shape(with(with(admitted(), &[Counted]), changes));
     gang.see(&anew(&[]));

@@ -86,6 +86,7 @@ fn lead(start: &Start, more: &[Value], page: Option<&str>) -> (Reported, usize) 
         // Events that are being published in the background are included.
         tokio::time::sleep(Duration::from_secs(10)).await;
         drop(setu);
+        assert_eq!(first.fired(), usize::from(start.plan.is_some()), "{:?}", start.plan);
         (reported(), first.written().len())
     })
 }
@@ -114,6 +115,7 @@ fn every_step_is_reported_after_a_kill_or_a_lost_reply_at_any_write() {
         reported["Workload"].iter().map(|(reason, _)| reason.clone()).collect()
     };
     let (whole, writes) = lead(&Start::default(), &[], None);
+    assert!(writes > 10, "{writes} writes");
     for fault in [WriteFault::CrashAfter, WriteFault::ReplyLost] {
         for write in 0..writes {
             let (reported, _) = lead(&Start { plan: Some((write, fault)), ..Start::default() }, &[], None);

@@ -107,13 +107,8 @@ impl Stage {
     }
 
     async fn until(&self, what: &str, is: impl Fn(&Self) -> bool) {
-        for _ in 0..24_000 {
-            if is(self) {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        panic!("{what} not within two minutes; {}", self.message("train"));
+        let came = world::until(Duration::from_mins(2), Duration::from_millis(5), || is(self)).await;
+        assert!(came, "{what} not within two minutes; {}", self.message("train"));
     }
 
     /// Waits for NodeClaims. They must come as soon as the watch shows the change, without polling.

@@ -140,14 +140,10 @@ impl Stage {
 
     async fn until(&self, what: &str, seconds: u64, mut holds: impl FnMut(&Self) -> bool) {
         // Often, to see what holds only for a moment.
-        for _ in 0..seconds * 500 {
-            if holds(self) {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-        let states: Vec<String> = self.admin.list(&kinds::WORKLOAD).iter().map(ToString::to_string).collect();
-        panic!("not within {seconds} s: {what}; {} claims; {states:#?}", self.claims().len());
+        let step = Duration::from_millis(2);
+        let came = world::until(Duration::from_secs(seconds), step, || holds(self)).await;
+        let seen = || (self.claims().len(), self.admin.list(&kinds::WORKLOAD));
+        assert!(came, "not within {seconds} s: {what}; claims and Workloads: {:#?}", seen());
     }
 
     /// Deletes every object in the namespace, as the namespace controller does.
@@ -329,7 +325,7 @@ async fn untainted_nodes_are_checked_for_foreign_pods_each_minute_until_admissio
         stage.until("Ready is taken back", 70, |s| s.verdict("gang") == "Pending").await;
         let message = stage.entry("gang")["message"].to_string();
         assert!(
-            message.contains("1/2 nodes still ready") && message.contains("other pods to leave node"),
+            message.contains("1/2 nodes still ready") && message.contains("other pods to free"),
             "{message}"
         );
         tokio::time::sleep(Duration::from_mins(5)).await;

@@ -54,13 +54,8 @@ impl Asked {
 }
 
 async fn until(what: &str, holds: impl Fn() -> bool) {
-    for _ in 0..60_000 {
-        if holds() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("not within ten minutes: {what}");
+    let came = world::until(Duration::from_mins(10), Duration::from_millis(10), holds).await;
+    assert!(came, "not within ten minutes: {what}");
 }
 
 /// The number of Workloads with this condition.

@@ -5,6 +5,7 @@
 mod agreement;
 mod alike;
 mod backpressure;
+mod clashes;
 mod elections;
 mod endings;
 mod events;

@@ -69,13 +69,8 @@ impl Stage {
     }
 
     async fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
-        for _ in 0..6_000 {
-            if holds(self) {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-        panic!("not within ten minutes: {what}; {}", self.message());
+        let came = world::until(Duration::from_mins(10), Duration::from_millis(100), || holds(self)).await;
+        assert!(came, "not within ten minutes: {what}; {}", self.message());
     }
 
     /// Gives each Node a taint that no NodeClaim has.
@@ -148,15 +143,15 @@ async fn a_daemon_set_for_a_later_label_is_planned_for_in_fill_mode_and_delays_r
     stage.submit(&json!([])).await;
     for claim in stage.claims() {
         assert_eq!(claim["spec"]["resources"]["requests"]["cpu"], "1");
-        let node = claim["metadata"]["name"].as_str().unwrap();
+        let node = claim["status"]["nodeName"].as_str().unwrap();
         stage.admin.create(&kinds::POD, pod_of(&daemon_set, node)).unwrap();
     }
     tokio::time::sleep(Duration::from_mins(5)).await;
     assert!(!stage.is_admitted());
     let message = stage.message();
-    assert!(message.contains("where pods of DaemonSets leave too little cpu"), "{message}");
+    assert!(message.contains("whose DaemonSet pods take too much"), "{message}");
     for claim in stage.claims() {
-        let pod = format!("late-{}", claim["metadata"]["name"].as_str().unwrap());
+        let pod = format!("late-{}", claim["status"]["nodeName"].as_str().unwrap());
         stage.admin.delete(&kinds::POD, ID, &pod, Preconditions::default()).unwrap();
     }
     stage.until("its pods run", |s| s.is_admitted() && s.running() == 2).await;
@@ -259,7 +254,7 @@ async fn gang_with_device_claims_is_admitted_once_drivers_have_published_the_dev
     let explained = stage.explained().await;
     for slot in 0..2 {
         let waits = format!(
-            "slot {slot:<3} waits for driver gpu.example.com to publish its ResourceSlices, on node setu-"
+            "slot {slot:<3} waits for driver gpu.example.com to publish its ResourceSlices, on node node-setu-"
         );
         assert!(explained.contains(&waits), "{explained}");
     }

@@ -37,13 +37,8 @@ impl Stage {
     }
 
     async fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
-        for _ in 0..18_000 {
-            if holds(self) {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-        panic!("not within half an hour: {what}; {:#?}", self.journal());
+        let came = world::until(Duration::from_mins(30), Duration::from_millis(100), || holds(self)).await;
+        assert!(came, "not within half an hour: {what}; {:#?}", self.journal());
     }
 
     fn is_in(&self, state: StateName) -> bool {

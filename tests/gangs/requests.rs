@@ -185,31 +185,24 @@ impl Stage {
 
     /// Waits until this holds, and starts another Setu when a fault has killed one.
     async fn until_despite_kills(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
-        for _ in 0..3_000 {
-            if holds(self) {
-                return;
-            }
+        let came = world::until(Duration::from_mins(5), Duration::from_millis(100), || {
             if !self.cluster.deaths().is_empty() {
                 self.setu = self.cluster.start_setu(&Start { options: SERVED, ..Start::default() });
             }
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-        self.until(what, 0, |_| false).await;
+            holds(self)
+        });
+        assert!(came.await, "{what}: {}", self.seen());
     }
 
     async fn until(&self, what: &str, seconds: u64, mut holds: impl FnMut(&Self) -> bool) {
-        for _ in 0..seconds * 100 {
-            if holds(self) {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        panic!(
-            "not within {seconds} s: {what}; {} claims; {:#?}; {:#?}",
-            self.claims().len(),
-            self.requests(),
-            self.workload()
-        );
+        let limit = Duration::from_secs(seconds);
+        let came = world::until(limit, Duration::from_millis(10), || holds(self)).await;
+        assert!(came, "not within {seconds} s: {what}; {}", self.seen());
+    }
+
+    /// The objects, for the message of a test that fails.
+    fn seen(&self) -> String {
+        format!("{} claims; {:#?}; {:#?}", self.claims().len(), self.requests(), self.workload())
     }
 }
 
@@ -260,12 +253,14 @@ async fn come_and_go(plan: Option<(usize, WriteFault)>) -> usize {
     assert_eq!(stage.claims().len(), 2, "{plan:?}");
     stage.finish();
     stage.until_despite_kills(&format!("no node is left, {plan:?}"), |s| s.claims().is_empty()).await;
+    assert_eq!(first.fired(), usize::from(plan.is_some()), "{plan:?}");
     first.written().len()
 }
 
 #[test]
 fn a_gang_of_a_request_comes_and_goes_whatever_fault_meets_whichever_write() {
     let writes = in_virtual_time(come_and_go(None));
+    assert!(writes > 10, "{writes} writes");
     for fault in WriteFault::ALL {
         for write in 0..writes {
             in_virtual_time(come_and_go(Some((write, fault))));
@@ -581,7 +576,7 @@ async fn a_request_that_owns_itself_gets_no_nodes() {
         "uid": created["metadata"]["uid"],
     });
     let patch = json!({"metadata": {"ownerReferences": [owner]}});
-    let _ = stage.admin.merge(&kinds::PROVISIONING_REQUEST, ID, "own", &patch);
+    stage.admin.merge(&kinds::PROVISIONING_REQUEST, ID, "own", &patch).unwrap();
     stage.job("gang");
     stage.until("others go on", 120, |s| s.is("Admitted")).await;
     assert_eq!(stage.claims().len(), 2);

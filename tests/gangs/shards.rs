@@ -1,6 +1,7 @@
 //! Several replicas share the gangs, in the embedded cluster and virtual time. All work at once, shards move when
 //! replicas come and go, and no transition is made twice.
 
+use crate::world;
 use serde_json::{Value, json};
 use setu::cluster::lease::{Timing, shard_of};
 use setu::gang::{Journal, StateName};
@@ -89,13 +90,9 @@ impl Stage {
     }
 
     async fn until(&self, what: &str, limit: u64, is: impl Fn(&Self) -> bool) {
-        for _ in 0..limit * 50 {
-            if is(self) {
-                return;
-            }
-            tokio::time::sleep(STEP).await;
-        }
-        panic!("{what} not within {limit} s: {:?} {:?}\n{:#?}", self.holders(), self.led(), self.states());
+        let came = world::until(Duration::from_secs(limit), STEP, || is(self)).await;
+        let seen = || (self.holders(), self.led(), self.states());
+        assert!(came, "{what} not within {limit} s: {:#?}", seen());
     }
 
     async fn shared_as(&self, shares: &[usize]) {

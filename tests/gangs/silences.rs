@@ -52,6 +52,11 @@ impl Stage {
         self.journal().contains(&format!("\"state\":\"{state}\""))
     }
 
+    /// Whether this condition of both NodeClaims is True.
+    fn claims_are(&self, condition: &str) -> bool {
+        self.admin.list(&kinds::NODE_CLAIM).iter().filter(|claim| world::is(claim, condition)).count() == 2
+    }
+
     fn is(&self, condition: &str) -> bool {
         world::is(&self.workload(), condition)
     }
@@ -72,34 +77,55 @@ impl Stage {
     }
 
     async fn until(&self, what: &str, limit: Duration, holds: impl Fn(&Self) -> bool) {
-        let end = Instant::now() + limit;
-        while !holds(self) {
-            assert!(Instant::now() < end, "not within {limit:?}: {what}; {:#}", self.workload());
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        let came = world::until(limit, Duration::from_millis(10), || holds(self)).await;
+        assert!(came, "not within {limit:?}: {what}; {:#}", self.workload());
     }
 }
+
+/// A phase of a NodeClaim that has a deadline.
+struct Phase {
+    deadline: &'static str,
+    /// The condition with which it begins; none if that is the creation.
+    begins: Option<&'static str>,
+    /// Weather that makes it last.
+    rule: Value,
+}
+
+/// All phases. The weather makes each last for [`LASTS`], or until it changes.
+fn phases() -> [Phase; 3] {
+    let phase = |deadline, begins, rule| Phase { deadline, begins, rule };
+    [
+        phase("launch", None, json!({"launchDelay": "20s"})),
+        phase("register", Some("Launched"), json!({"registrationDelay": "20s"})),
+        phase("initialize", Some("Registered"), json!({"missingResources": ["nvidia.com/gpu"]})),
+    ]
+}
+
+/// How long a phase lasts. Its deadline is ten seconds later.
+const LASTS: Duration = Duration::from_secs(20);
 
 #[tokio::test(start_paused = true)]
 async fn no_phase_deadline_is_decided_on_the_last_state_of_a_silent_watch() {
     for path in ["/nodeclaims", "/nodes", "/workloads"] {
-        for (delay, limit) in [
-            ("launchDelay", "launch"),
-            ("registrationDelay", "register"),
-            ("initializationDelay", "initialize"),
-        ] {
-            let stage = Stage::new(&format!("{{deadlines: {{{limit}: 30s}}}}"));
-            world::weather(&stage.admin, &json!([{"nodePool": ID, (delay): "20s"}]));
+        for Phase { deadline, begins, rule } in phases() {
+            let stage = Stage::new(&format!("{{deadlines: {{{deadline}: 30s}}}}"));
+            world::weather(&stage.admin, &json!([rule]));
             stage.admin.create(&kinds::JOB, world::job(ID, "train", 2, None)).unwrap();
             stage.until("its nodes are waited for", NOTICED, |s| s.is_in("WaitingReady")).await;
+            let has_begun = |s: &Stage| begins.is_none_or(|begins| s.claims_are(begins));
+            stage.until("the phase begins", NOTICED, has_begun).await;
+            // Setu sees this.
+            tokio::time::sleep(Duration::from_secs(1)).await;
             let (silent, asked) = (Instant::now(), stage.silence(path));
+            tokio::time::sleep(LASTS).await;
+            world::calm(&stage.admin);
             stage.until("it is admitted", NOTICED * 2, |s| s.is("Admitted")).await;
-            assert!(!stage.journal().contains("lastFailure"), "{path}, {limit}: {}", stage.journal());
+            assert!(!stage.journal().contains("lastFailure"), "{path}, {deadline}: {}", stage.journal());
             stage
                 .until("the watch is opened anew", NOTICED, |_| asked.opened.lock().unwrap().is_some())
                 .await;
             let took = asked.opened.lock().unwrap().unwrap() - silent;
-            assert!(took <= NOTICED, "{path}, {limit}: noticed after {took:?}");
+            assert!(took <= NOTICED, "{path}, {deadline}: noticed after {took:?}");
             assert_eq!(stage.admin.list(&kinds::NODE_CLAIM).len(), 2);
         }
     }

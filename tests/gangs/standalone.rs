@@ -1,6 +1,8 @@
 //! The third front-end on the embedded cluster: gangs of ProvisioningRequests that a client other than Kueue makes.
 
 use crate::world::{self, in_virtual_time, is};
+use axum::body::Bytes;
+use jiff::Timestamp;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 use setu::app::uninstall;
@@ -12,10 +14,11 @@ use setu::sim::cluster::{Election, Setu, SimCluster, Start};
 use setu::sim::scenario;
 use setu_sim::actors::machines::RUN_FOR;
 use setu_sim::api::kinds::{self, ServedKind};
-use setu_sim::api::{Preconditions, User};
+use setu_sim::api::{Caller, Change, Observer, Preconditions, User};
 use setu_sim::faults::WriteFault;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 const ID: &str = "standalone";
@@ -149,28 +152,25 @@ impl Stage {
     }
 
     async fn until(&self, what: &str, seconds: u64, mut holds: impl FnMut(&Self) -> bool) {
-        for _ in 0..seconds * 100 {
-            if holds(self) {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        let (status, workload) = (self.status(), self.workload());
-        panic!("not within {seconds} s: {what}; {} claims; {status:#}; {workload:#?}", self.claims());
+        let limit = Duration::from_secs(seconds);
+        let came = world::until(limit, Duration::from_millis(10), || holds(self)).await;
+        assert!(came, "not within {seconds} s: {what}; {}", self.seen());
+    }
+
+    /// The objects, for the message of a test that fails.
+    fn seen(&self) -> String {
+        format!("{} claims; {:#}; {:#?}", self.claims(), self.status(), self.workload())
     }
 
     /// Waits until this holds, and starts another Setu when a fault has killed one.
     async fn until_despite_kills(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
-        for _ in 0..6_000 {
-            if holds(self) {
-                return;
-            }
+        let came = world::until(Duration::from_mins(10), Duration::from_millis(100), || {
             if !self.cluster.deaths().is_empty() {
                 self.setu = self.cluster.start_setu(&Start { options: SERVED, ..Start::default() });
             }
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-        self.until(what, 0, |_| false).await;
+            holds(self)
+        });
+        assert!(came.await, "{what}: {}", self.seen());
     }
 
     async fn until_provisioned(&self) {
@@ -245,6 +245,37 @@ async fn a_request_has_the_priority_of_the_class_that_its_label_names() {
     let spec = stage.workload().unwrap()["spec"].clone();
     let class = json!({"group": "kueue.x-k8s.io", "kind": "WorkloadPriorityClass", "name": "urgent"});
     assert_eq!((&spec["priority"], &spec["priorityClassRef"]), (&json!(1_000), &class));
+}
+
+/// Counts the lists of pods.
+#[derive(Clone, Default)]
+struct PodLists(Arc<AtomicUsize>);
+
+impl Observer for PodLists {
+    fn committed(&mut self, _: &Change) {}
+
+    fn asked(&mut self, _: &Caller, request: &http::Request<Bytes>, _: Timestamp) {
+        let of_pods =
+            request.method() == http::Method::GET && request.uri().path().ends_with("/standalone/pods");
+        self.0.fetch_add(usize::from(of_pods), Ordering::Relaxed);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_its_client_changes_all_the_time_lists_pods_no_more_often() {
+    let stage = Stage::provisioned("{}").await;
+    stage.run_pods("10h");
+    stage.until_pods_run().await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    let lists = PodLists::default();
+    stage.cluster.server.observe(Box::new(lists.clone()));
+    for change in 0..120 {
+        let patch = json!({"metadata": {"labels": {"change": change.to_string()}}});
+        stage.admin.merge(&kinds::PROVISIONING_REQUEST, ID, BATCH, &patch).unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    let listed = lists.0.load(Ordering::Relaxed);
+    assert!((2..=12).contains(&listed), "{listed} lists in two minutes");
 }
 
 #[tokio::test(start_paused = true)]
@@ -586,6 +617,7 @@ async fn come_and_go(plan: Option<(usize, WriteFault)>) -> usize {
     stage.run_pods("1m");
     let is_over = |s: &Stage| s.is("BookingExpired") && s.workload().is_none() && s.claims() == 0;
     stage.until_despite_kills(&format!("nothing is left, {plan:?}"), is_over).await;
+    assert_eq!(first.fired(), usize::from(plan.is_some()), "{plan:?}");
     first.written().len()
 }
 

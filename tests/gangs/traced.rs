@@ -104,6 +104,7 @@ fn play_with(
                 workloads.items.iter().map(headline).collect::<Vec<_>>()
             );
         }
+        assert_eq!(first.fired(), usize::from(plan.is_some()), "{plan:?}");
         let writes = first.written().len();
         drop(setu);
         let mut spans = Vec::new();

@@ -1,5 +1,6 @@
 //! `setu uninstall` in the embedded cluster: late objects are removed too, and a new Setu continues.
 
+use crate::world;
 use serde_json::{Value, json};
 use setu::app::uninstall;
 use setu::gang::release::uninstall::RunningNodes;
@@ -54,14 +55,9 @@ fn workload(admin: &User) -> Arc<Value> {
     admin.list(&kinds::WORKLOAD).pop().unwrap_or_default()
 }
 
-async fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    for _ in 0..60_000 {
-        if holds() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-    panic!("not within two minutes: {what}");
+async fn until(what: &str, holds: impl FnMut() -> bool) {
+    let came = world::until(Duration::from_mins(2), Duration::from_millis(2), holds).await;
+    assert!(came, "not within two minutes: {what}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,6 +1,7 @@
 //! The embedded cluster for tests that run gangs in virtual time: a GPU NodePool and a CPU NodePool, a
 //! ClusterQueue with its check, and a LocalQueue `queue`. All are named after the test.
 
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 use setu::policy::PolicyFile;
 use setu::sim::cluster::{Setu, SimCluster, Start};
@@ -8,6 +9,9 @@ use setu::sim::scenario;
 use setu_clock::Clock;
 use setu_sim::actors::machines::RUN_FOR;
 use setu_sim::api::{User, kinds};
+use setu_sim::weather::WeatherRule;
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// When it starts.
 pub const START: &str = "2026-01-01T00:00:00Z";
@@ -43,6 +47,8 @@ pub fn parameters(admin: &User, id: &str, spec: &Value) {
 
 /// Starts weather in the cloud.
 pub fn weather(admin: &User, rules: &Value) {
+    // The cluster ignores rules that it cannot read.
+    Vec::<WeatherRule>::deserialize(rules).unwrap();
     let weather = json!({
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "kube-system", "name": "weather"},
         "data": {"test": json!({"rules": rules}).to_string()},
@@ -104,6 +110,20 @@ pub fn another_setu(cluster: &mut SimCluster, admin: &User) -> Setu {
     });
     admin.create(&kinds::ADMISSION_CHECK, check).unwrap();
     cluster.start_setu(&Start { controller_name: Some(controller_name.to_owned()), ..Start::default() })
+}
+
+/// Waits until this holds, and looks this often. Returns false if it does not within the limit.
+pub async fn until(limit: Duration, step: Duration, mut holds: impl FnMut() -> bool) -> bool {
+    let end = Instant::now() + limit;
+    loop {
+        if holds() {
+            return true;
+        }
+        if Instant::now() >= end {
+            return false;
+        }
+        tokio::time::sleep(step).await;
+    }
 }
 
 /// Whether a condition of this object is True.

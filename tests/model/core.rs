@@ -14,11 +14,11 @@ use setu_core::gang::statechart::diagram;
 use setu_core::gang::statechart::event::{ProgressReason, Reason};
 use setu_core::gang::statechart::transition::Transition;
 use setu_core::gang::step::reconcile::{IsDeletion, Next};
-use setu_core::gang::workload::opening::{self, OpenedGang};
+use setu_core::gang::workload::journal_load::{self, LoadedGang};
 use setu_core::gang::{
-    AdmissionId, ClaimView, Effect, Event, Failure, FailureClass, Freshness, GangIdentity, Health, Journal,
-    Judgement, Moved, Nodes, Precondition, Reservation, Snapshot, SnapshotParts, State, StateName, Step,
-    Then, WaitsFor, report::verdict, step,
+    AdmissionId, ClaimView, Effect, EffectivePolicy, Event, Failure, FailureClass, Freshness, GangIdentity,
+    Health, Journal, Moved, Nodes, Precondition, Reservation, Snapshot, SnapshotParts, State, StateName,
+    Step, Then, WaitsFor, report::verdict, step,
 };
 use setu_core::names;
 use setu_core::plan::{Obstacle, ObstacleReason, Outcome, Plan, PodShare, Slot};
@@ -254,7 +254,7 @@ pub struct StepInput {
     /// What the gang's plan comes to, by the objects that plans are made from.
     pub planned: ModelPlan,
     /// How these objects were read.
-    pub grounds: Freshness,
+    pub plan_freshness: Freshness,
     pub late: bool,
     /// Whether the parameters cannot be read.
     pub unread: bool,
@@ -290,14 +290,14 @@ pub struct ModelMoved {
 }
 
 /// The journal that a gang goes on from and whether it is a substitute; `None` if there is nothing to do.
-type OpenedJournal = Option<(ModelJournal, bool)>;
+type LoadedJournal = Option<(ModelJournal, bool)>;
 
 #[derive(Default)]
 struct StepCache {
     steps: HashMap<StepInput, ModelStep>,
     reports: HashMap<StepInput, Option<Verdict>>,
     works: HashMap<Work, (Reservation, u8)>,
-    opened: HashMap<(Work, Vec<Claim>), OpenedJournal>,
+    loaded: HashMap<(Work, Vec<Claim>), LoadedJournal>,
 }
 
 thread_local! {
@@ -332,20 +332,20 @@ pub fn report(seen: &StepInput) -> Option<Verdict> {
 }
 
 /// The journal that a reconcile starts from, and whether it is new; `None` if there is nothing to do.
-pub fn open(work: &Work, claims: &[Claim]) -> Option<(ModelJournal, bool)> {
+pub fn load(work: &Work, claims: &[Claim]) -> Option<(ModelJournal, bool)> {
     let key = (work.clone(), claims.to_vec());
-    if let Some(known) = CACHE.with_borrow(|k| k.opened.get(&key).copied()) {
+    if let Some(known) = CACHE.with_borrow(|k| k.loaded.get(&key).copied()) {
         return known;
     }
-    let opening = opening::open(&workload(work), &IDENTITY, &objects(claims), now(true)).unwrap();
-    let opened = opening.gang.map(|gang| (ModelJournal::of(&gang.journal), gang.is_substitute));
-    CACHE.with_borrow_mut(|k| k.opened.insert(key, opened));
-    opened
+    let result = journal_load::load(&workload(work), &IDENTITY, &objects(claims), now(true)).unwrap();
+    let loaded = result.gang.map(|gang| (ModelJournal::of(&gang.journal), gang.is_substitute));
+    CACHE.with_borrow_mut(|k| k.loaded.insert(key, loaded));
+    loaded
 }
 
 /// Starts over if the claims, which were just read from the API server, contradict the stored journal.
 pub fn verify(seen: &mut StepInput) {
-    let mut gang = OpenedGang { journal: seen.journal.journal(), is_substitute: seen.is_substitute };
+    let mut gang = LoadedGang { journal: seen.journal.journal(), is_substitute: seen.is_substitute };
     if gang.verify(&workload(&seen.work), &IDENTITY, &objects(&seen.claims), start()) {
         (seen.journal, seen.is_substitute) = (ModelJournal::of(&gang.journal), gang.is_substitute);
     }
@@ -417,7 +417,7 @@ impl StepInput {
         };
         match Next::after(step, self.freshness) {
             Next::ReadGang => Next::ReadGang,
-            Next::ReadGrounds => Next::ReadGrounds,
+            Next::ReadPlanObjects => Next::ReadPlanObjects,
             Next::Step => Next::Step,
             Next::Commit(_) => Next::Commit(writes),
             Next::Report => Next::Report,
@@ -452,8 +452,8 @@ impl StepInput {
         then: impl FnOnce(&Snapshot<'_>) -> T,
     ) -> T {
         let fault = self.unread.then(|| Obstacle::new(ObstacleReason::NoPolicy, "unread"));
-        let judgement = Judgement::of(journal, &[], POLICY.clone(), fault);
-        let policy = &*judgement.policy;
+        let effective = EffectivePolicy::of(journal, &[], POLICY.clone(), fault);
+        let policy = &*effective.policy;
         let runs_out = self.late && policy.deadlines.launch.signed() < SignedDuration::from_hours(24);
         let mut views: Vec<ClaimView> = self.claims.iter().map(|c| view(c, runs_out)).collect();
         views.sort_by_key(|v| v.slot);
@@ -465,8 +465,8 @@ impl StepInput {
             is_substitute: self.is_substitute,
             plan: outcome.as_ref(),
             freshness: self.freshness,
-            grounds: self.grounds,
-            judged_by: judgement.by(),
+            plan_freshness: self.plan_freshness,
+            policy_source: effective.source(),
             jitter: 0.5,
             ..parts.snapshot(policy)
         })

@@ -48,7 +48,7 @@ pub enum NextRequest {
     /// Lists the claims from the API server.
     Read,
     /// Lists what plans are made from.
-    ReadGrounds,
+    ReadPlanObjects,
     /// Writes the journal, then runs these writes.
     Commit(Vec<Write>),
     /// Checks that the journal is unchanged, then runs these writes.
@@ -91,7 +91,7 @@ impl ModelReplica {
             return None;
         }
         let claims = old.claims.map_or(&world.claims, |p| &p.claims);
-        let (journal, is_substitute) = core::open(work, claims)?;
+        let (journal, is_substitute) = core::load(work, claims)?;
         let ready = world.ready_attempt().map(|attempt| (attempt, world.reservation));
         let ongoing = OngoingReconcile {
             stored: work.journal,
@@ -102,7 +102,7 @@ impl ModelReplica {
                 claims: claims.clone(),
                 freshness: Freshness::Cached,
                 planned: old.plan.map_or(world.planned, |p| p.planned),
-                grounds: Freshness::Cached,
+                plan_freshness: Freshness::Cached,
                 late,
                 unread,
             },
@@ -134,8 +134,8 @@ impl OngoingReconcile {
                     self.next = NextRequest::Read;
                     return Some(self);
                 }
-                Next::ReadGrounds => {
-                    self.next = NextRequest::ReadGrounds;
+                Next::ReadPlanObjects => {
+                    self.next = NextRequest::ReadPlanObjects;
                     return Some(self);
                 }
                 Next::Step => {}
@@ -183,7 +183,7 @@ impl OngoingReconcile {
     pub fn step(mut self, world: &mut ModelWorld, fate: Fate) -> Option<Self> {
         match std::mem::replace(&mut self.next, NextRequest::Read) {
             NextRequest::Read => self.read(world, fate),
-            NextRequest::ReadGrounds => self.read_grounds(world, fate),
+            NextRequest::ReadPlanObjects => self.read_plan_objects(world, fate),
             NextRequest::Commit(writes) => self.commit(world, fate, writes),
             NextRequest::Confirm { writes, failed } => self.confirm(world, fate, writes, failed),
             NextRequest::Run { writes, failed } => self.run(world, fate, writes, failed),
@@ -208,11 +208,11 @@ impl OngoingReconcile {
         self.advance()
     }
 
-    fn read_grounds(mut self, world: &ModelWorld, fate: Fate) -> Option<Self> {
+    fn read_plan_objects(mut self, world: &ModelWorld, fate: Fate) -> Option<Self> {
         if fate != Fate::Answered {
             return None;
         }
-        (self.seen.planned, self.seen.grounds) = (world.planned, Freshness::Quorum);
+        (self.seen.planned, self.seen.plan_freshness) = (world.planned, Freshness::Quorum);
         self.note(world);
         self.advance()
     }

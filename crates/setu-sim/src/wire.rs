@@ -75,6 +75,8 @@ struct WireState {
     rates: Rates,
     plan: Option<(usize, WriteFault)>,
     doom: Option<Doom>,
+    /// How many planned faults have hit.
+    fired: usize,
     written: Vec<Written>,
     /// Path suffixes whose watches have been silenced, and when.
     silenced: Vec<(&'static str, Instant)>,
@@ -88,6 +90,7 @@ impl Wire {
             rates: Rates::none(),
             plan: None,
             doom: None,
+            fired: 0,
             written: Vec::new(),
             silenced: Vec::new(),
         };
@@ -140,6 +143,11 @@ impl Wire {
     /// Whether a watch with this path that was opened at that time has been silenced.
     pub fn is_silent(&self, path: &str, opened: Instant) -> bool {
         self.state().silenced.iter().any(|(of, at)| path.ends_with(of) && opened <= *at)
+    }
+
+    /// How many planned faults have hit, of [`Self::plan`] and [`Self::doom`].
+    pub fn fired(&self) -> usize {
+        self.state().fired
     }
 
     /// All writes that were sent, in order.
@@ -231,6 +239,7 @@ impl Wire {
         state.written.push(Written { verb: verb.to_owned(), path: path.to_owned() });
         let planned = state.plan.filter(|(write, _)| *write == number).map(|(_, fault)| fault);
         let planned = planned.or_else(|| state.doom.as_mut()?.fault(verb, path));
+        state.fired += usize::from(planned.is_some());
         let rates = state.rates.writes.clone();
         let random =
             || rates.into_iter().find(|(_, rate)| state.chance.happens(*rate)).map(|(fault, _)| fault);

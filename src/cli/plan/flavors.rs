@@ -7,7 +7,7 @@ use crate::api::queue::{FlavorQuotas, ResourceGroup, ResourceQuota};
 use crate::api::workload::{PodSet, PodSetAssignment};
 use crate::api::{ClusterQueue, ResourceFlavor, Workload};
 use crate::cli::CliError;
-use crate::plan::devices::asked::templates_of;
+use crate::plan::devices::device_requests::templates_of;
 use crate::plan::resources::{self, Defaults};
 use crate::plan::shape::OF_EVERY_NODE;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;

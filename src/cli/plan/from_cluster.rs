@@ -68,7 +68,7 @@ where
     Ok(())
 }
 
-/// The same for a kind that the cluster may not serve: then there are none.
+/// Lists a kind that the cluster may not serve. Then there are none.
 async fn list_if_served<K>(kind: &'static str, client: &Client, all: &mut Vec<Arc<K>>) -> Result<(), CliError>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,

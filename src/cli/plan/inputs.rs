@@ -10,7 +10,7 @@ use crate::plan::offering::Offering;
 use crate::plan::pool_claims::PoolClaims;
 use crate::plan::shape::Shape;
 use crate::plan::volumes::Storage;
-use crate::plan::{Cluster, Edited, PlanObjects, PlanRequest};
+use crate::plan::{Edited, PlanObjects, PlanRequest, PlanSnapshot};
 use crate::policy::file::Guards;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::LimitRange;
@@ -67,8 +67,8 @@ impl Inputs {
         objects: &'a Objects,
         admitted: &'a Admitted,
         guards: &'a Guards,
-    ) -> Cluster<'a> {
-        Cluster {
+    ) -> PlanSnapshot<'a> {
+        PlanSnapshot {
             cluster_queue: Some(&admitted.queue),
             checks: &objects.checks,
             objects: &self.objects,
@@ -77,7 +77,7 @@ impl Inputs {
             pool_claims: &self.pool_claims,
             warm: &self.warm,
             staying: &[],
-            reserved: &[],
+            pending: &[],
             shapes: &self.shapes,
             market: self.market.as_ref(),
             exhausted: self.exhausted.as_ref(),

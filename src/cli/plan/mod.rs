@@ -24,7 +24,7 @@ use crate::api::parameters::{GateMode, PackingMode};
 use crate::gang::identity::gang_label;
 use crate::plan::catalogue;
 use crate::plan::policy_warnings::{absurd_money, oversized};
-use crate::plan::{self, Cluster, Obstacle, OptionSelection, Outcome, Plan, PlanRequest};
+use crate::plan::{self, Obstacle, OptionSelection, Outcome, Plan, PlanRequest, PlanSnapshot};
 use crate::policy::overrides::{self, Ignored};
 use crate::policy::{Policy, Settings};
 use crate::words::counted;
@@ -89,7 +89,7 @@ impl Args {
             workload: &admitted.workload,
             check: &admitted.check,
             our_checks: &admitted.our_checks,
-            gang: &gang,
+            gang_label: &gang,
             policy: &policy,
             selection: OptionSelection::From(0),
         };
@@ -159,7 +159,7 @@ fn policy_of(admitted: &Admitted, objects: &Objects, settings: &Settings) -> Res
 
 /// What the same option would cost in another packing mode, if that differs. If a budget or a limit refuses the plan, the
 /// packing that would stay within it.
-fn otherwise(cluster: &Cluster<'_>, request: &PlanRequest<'_>, outcome: &Outcome) -> Vec<String> {
+fn otherwise(cluster: &PlanSnapshot<'_>, request: &PlanRequest<'_>, outcome: &Outcome) -> Vec<String> {
     let with = |(packing, name): (PackingMode, &str)| {
         let policy = Policy { packing, ..request.policy.clone() };
         let request = PlanRequest { policy: &policy, ..*request };

@@ -19,7 +19,7 @@ use crate::names;
 use crate::plan::gates::inflight::InflightNodes;
 use crate::plan::observed_shapes::ObservedShapes;
 use crate::plan::shape::Shape;
-use crate::plan::volumes::{Found, Storage};
+use crate::plan::volumes::{Lookup, Storage};
 use crate::plan::{PlanObjects, PlanRequest, demand, lifetime, warm};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{LimitRange, PersistentVolumeClaim};
@@ -285,8 +285,8 @@ impl Objects {
         request.workload.replaces()?;
         let own = request.workload.metadata.uid.as_deref().unwrap_or_default();
         let claims = self.node_claims.iter();
-        let of_line =
-            claims.filter(|c| c.label(names::GANG) == request.gang && c.label(names::WORKLOAD_UID) != own);
+        let of_line = claims
+            .filter(|c| c.label(names::GANG) == request.gang_label && c.label(names::WORKLOAD_UID) != own);
         let node = |name| self.nodes.iter().find(|node| node.metadata.name.as_deref() == Some(name));
         let nodes = of_line.filter_map(|claim| node(claim.node_name()?));
         nodes.filter_map(|node| node.metadata.labels.as_ref()?.get(key).cloned()).min()
@@ -333,9 +333,9 @@ fn unreadable(value: &Value, error: &serde_json::Error) -> String {
 }
 
 /// Those of these objects that are of a namespace or name none, by name.
-fn named_in<K: Resource + Clone>(namespace: &str, all: &[Arc<K>]) -> BTreeMap<String, Found<K>> {
+fn named_in<K: Resource + Clone>(namespace: &str, all: &[Arc<K>]) -> BTreeMap<String, Lookup<K>> {
     let its = all.iter().filter(|object| is_of(namespace, object.meta()));
-    its.map(|one| (one.meta().name.clone().unwrap_or_default(), Found::There(Box::new((**one).clone()))))
+    its.map(|one| (one.meta().name.clone().unwrap_or_default(), Lookup::There(Box::new((**one).clone()))))
         .collect()
 }
 
@@ -345,10 +345,10 @@ fn is_of(namespace: &str, metadata: &ObjectMeta) -> bool {
 }
 
 /// Notes an object under its name.
-fn note<K: DeserializeOwned>(all: &mut BTreeMap<String, Found<K>>, value: Value) -> Result<(), String> {
+fn note<K: DeserializeOwned>(all: &mut BTreeMap<String, Lookup<K>>, value: Value) -> Result<(), String> {
     let name = text(&value, "/metadata/name").to_owned();
     let read = serde_json::from_value(value).map_err(|e| format!("{name} cannot be read: {e}"))?;
-    all.insert(name, Found::There(Box::new(read)));
+    all.insert(name, Lookup::There(Box::new(read)));
     Ok(())
 }
 
@@ -459,7 +459,7 @@ mod tests {
                 workload: &own,
                 check: "c",
                 our_checks: &[],
-                gang: "g",
+                gang_label: "g",
                 policy,
                 selection: OptionSelection::From(0),
             };
@@ -565,7 +565,7 @@ mod tests {
             workload: &second,
             check: "prov",
             our_checks: &[],
-            gang: "elastic-job",
+            gang_label: "elastic-job",
             policy: &policy,
             selection: crate::plan::OptionSelection::From(0),
         };

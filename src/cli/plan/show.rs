@@ -30,7 +30,7 @@ pub struct View {
     flavors_are_guessed: bool,
     /// The outcome in one sentence.
     outcome: String,
-    /// The same, without what the table of options shows for each of them.
+    /// The outcome without the details that the table of options shows.
     #[serde(skip)]
     short_outcome: String,
     /// The obstacle, if any.

@@ -150,8 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn the_operator_sets_one_executor_and_a_gibibyte_where_neither_the_roles_nor_sparks_configuration_say_another()
-     {
+    fn executors_default_to_one_with_one_gibibyte() {
         let count_and_memory = |conf: Value| {
             let sets = made(&json!({"sparkConf": conf, "driver": {}, "executor": {}})).unwrap();
             let asked = &sets[1]["template"]["spec"]["containers"][0]["resources"]["requests"];

@@ -90,8 +90,8 @@ impl Gang<'_> {
         workload: &Workload,
         mut wanted: Vec<NodeClaim>,
     ) -> Result<Vec<NodeClaim>, Error> {
-        if self.judgement.policy.release == Release::Warm {
-            self.inputs.read_warm(&self.scope, &self.judgement.policy, workload).await?;
+        if self.effective.policy.release == Release::Warm {
+            self.inputs.read_warm(&self.scope, &self.effective.policy, workload).await?;
             self.read_quorum(workload).await?;
             self.observed.freshness = Freshness::Cached;
             wanted.retain(|wanted| !self.observed.claims.iter().any(|claim| fills_slot_of(claim, wanted)));
@@ -101,7 +101,7 @@ impl Gang<'_> {
             return Ok(wanted);
         }
         let others = warm::take_over(&self.scope, &mut self.observed, kept, wanted).await?;
-        warm::mark_nodes(&self.scope, &self.stored.opened.journal, &mut self.observed).await?;
+        warm::mark_nodes(&self.scope, &self.stored.loaded.journal, &mut self.observed).await?;
         Ok(others)
     }
 
@@ -109,7 +109,7 @@ impl Gang<'_> {
     fn note_replacements(&self, workload: &Workload, claims: usize) {
         if self.new_claims().are_uncounted() {
             let claims = u32::try_from(claims).unwrap_or(u32::MAX);
-            let mut ledger = self.scope.context.of_gangs.ledger();
+            let mut ledger = self.scope.context.gang_state.ledger();
             ledger.note_created(&workload.local_queue(), claims, self.scope.now());
         }
     }
@@ -117,7 +117,7 @@ impl Gang<'_> {
     /// Deletes, hands back or keeps the claims of these names, as the policy says. Returns false if none could be
     /// released.
     async fn release(&mut self, workload: &Workload, names: &[String]) -> Result<bool, Error> {
-        if self.judgement.policy.release != Release::Delete {
+        if self.effective.policy.release != Release::Delete {
             // The cache may still show claims that this gang has released and another gang owns now.
             self.read_quorum(workload).await?;
             self.observed.freshness = Freshness::Cached;
@@ -133,7 +133,7 @@ impl Gang<'_> {
         let going: Vec<String> = names.iter().filter(|name| !stays.contains(name)).cloned().collect();
         let deleted = delete(&self.scope, &mut self.observed, &going, gone).await;
         let back = handover::hand_back_all(self.scope.client, back).await;
-        let kept = warm::keep(&self.scope, &self.judgement.policy, workload, kept).await;
+        let kept = warm::keep(&self.scope, &self.effective.policy, workload, kept).await;
         let forbidden = [back.forbidden, kept.forbidden].concat();
         self.delete_forbidden(workload, &forbidden).await?;
         if let Some(error) = back.failed.or(kept.failed) {
@@ -162,7 +162,7 @@ impl Gang<'_> {
             gang_label: &self.scope.label,
             owner: self.scope.owner.as_deref(),
             journal: self.journal(),
-            policy: &self.judgement.policy,
+            policy: &self.effective.policy,
         }
     }
 }

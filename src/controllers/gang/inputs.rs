@@ -5,7 +5,7 @@ use super::scope::GangScope;
 use crate::api::parameters::Release;
 use crate::api::{NodeClaim, Workload};
 use crate::controllers::Context;
-use crate::controllers::grounds::Grounds;
+use crate::controllers::plan_objects::GangPlanObjects;
 use crate::controllers::{admission_check, plans, storage};
 use crate::effects::{claims, warm};
 use crate::error::Error;
@@ -24,23 +24,23 @@ use std::sync::Arc;
 
 /// What was read for a plan.
 #[derive(Default)]
-pub(super) struct PlanInputs {
+pub(super) struct OwnedLiveReads {
     /// The claims of the NodePools whose claims must all be known.
     pub pool_claims: Option<Arc<PoolClaims>>,
     /// What the volumes of its pods depend on.
     pub storage: Option<Storage>,
     /// The objects that plans are made from, read past the caches.
-    pub grounds: Option<Grounds>,
+    pub plan_objects: Option<GangPlanObjects>,
     /// Kept nodes that the gang may take over.
     pub warm: Option<Vec<NodeClaim>>,
-    /// The possible causes of a refusal, taken before `grounds` was read.
+    /// The possible causes of a refusal, taken before `plan_objects` was read.
     pub causes: Option<Causes>,
 }
 
-impl PlanInputs {
+impl OwnedLiveReads {
     /// How the objects that plans are made from were read.
     pub(super) fn freshness(&self) -> Freshness {
-        if self.grounds.is_some() { Freshness::Quorum } else { Freshness::Cached }
+        if self.plan_objects.is_some() { Freshness::Quorum } else { Freshness::Cached }
     }
 
     /// Reads the claims that a plan depends on: those of NodePools, and those that the gang may take over.
@@ -52,7 +52,7 @@ impl PlanInputs {
         workload: &Workload,
     ) -> Result<(), Error> {
         let context = scope.context;
-        let is_accepted = context.of_gangs.ledger().accepted(&scope.id).is_some();
+        let is_accepted = context.gang_state.ledger().accepted(&scope.id).is_some();
         if !state.chooses_nodes() || is_accepted || self.pool_claims.is_some() {
             return Ok(());
         }
@@ -101,7 +101,7 @@ impl PlanInputs {
     ) -> Result<(), Error> {
         // A refused gang is planned anew where something has changed.
         let has_changed =
-            |causes| scope.context.of_gangs.ledger().refused.changed(&scope.id, causes).is_some();
+            |causes| scope.context.gang_state.ledger().refused.changed(&scope.id, causes).is_some();
         if self.storage.is_none() && (state.needs_plan() || refused_by.is_some_and(has_changed)) {
             self.storage = Some(storage::read(scope.client, workload).await?);
         }
@@ -111,17 +111,18 @@ impl PlanInputs {
 
 impl Gang<'_> {
     /// Reads past the caches what decides whether the gang is given up, ended or refused, and notes the causes of a refusal.
-    pub(super) async fn read_grounds(&mut self, workload: &Workload) -> Result<(), Error> {
+    pub(super) async fn read_plan_objects(&mut self, workload: &Workload) -> Result<(), Error> {
         let (context, identity) = (self.scope.context, &self.scope.identity);
         // What changes from now on may allow a gang that is refused.
         let causes = context.causes_of_refusal(workload);
         // Faults of the parameters are reported by the policy.
         let read = Box::pin(async {
-            let grounds = context.grounds.read(&context.client, &context.stores, &identity.namespace);
-            tokio::try_join!(grounds, admission_check::refresh(context, &identity.check))
+            let plan_objects =
+                context.plan_objects.read(&context.client, &context.stores, &identity.namespace);
+            tokio::try_join!(plan_objects, admission_check::refresh(context, &identity.check))
         });
-        let (grounds, _) = read.await?;
-        (self.inputs.causes, self.inputs.grounds) = (Some(causes), Some(grounds));
+        let (plan_objects, _) = read.await?;
+        (self.inputs.causes, self.inputs.plan_objects) = (Some(causes), Some(plan_objects));
         Ok(())
     }
 }

@@ -6,9 +6,9 @@
 //! quota is reserved. Decisions that rest on absence need a quorum read.
 
 mod act;
+mod effective_policy;
 mod inputs;
-mod judgement;
-mod opening;
+mod journal_load;
 mod planning;
 mod pods;
 mod quorum_read;
@@ -32,10 +32,10 @@ use crate::gang::snapshot::observed::Observed;
 use crate::gang::step::consequences::{Consequences, LedgerChange};
 use crate::gang::step::reconcile::{Next, STEPS};
 use crate::gang::workload::stored::StoredJournal;
-use crate::gang::{Commit, Journal, Judgement, Refusal, Step, report::message, step};
+use crate::gang::{Commit, EffectivePolicy, Journal, Refusal, Step, report::message, step};
 use crate::plan::{Outcome, Plan, PlanChange};
 use crate::telemetry::traces::own;
-use inputs::PlanInputs;
+use inputs::OwnedLiveReads;
 pub use reconciled::{LeftAlone, Reconciled};
 use scope::GangScope;
 use std::collections::BTreeMap;
@@ -49,9 +49,9 @@ pub struct Gang<'a> {
     /// What was read about it.
     observed: Observed,
     /// The policy that it is judged by.
-    judgement: Judgement,
+    effective: EffectivePolicy,
     /// What its plan is made from, besides the stores.
-    inputs: PlanInputs,
+    inputs: OwnedLiveReads,
     /// What the last step was based on.
     planned: Planned,
 }
@@ -88,16 +88,16 @@ impl<'a> Gang<'a> {
     ) -> Result<Option<Self>, LeftAlone> {
         let scope = GangScope::of(context, workload, check, our_checks);
         let claims = view::claims_of(&scope);
-        let Some(stored) = opening::open(&scope, workload, &claims)? else { return Ok(None) };
-        context.of_gangs.registry.begin(&scope.id, || scope.is_there(workload));
+        let Some(stored) = journal_load::load(&scope, workload, &claims)? else { return Ok(None) };
+        context.gang_state.registry.begin(&scope.id, || scope.is_there(workload));
         let nodes = view::nodes_of(context, &claims);
-        let judgement = judgement::judge(&scope, &stored.opened.journal, &claims, workload);
+        let effective = effective_policy::judge(&scope, &stored.loaded.journal, &claims, workload);
         let observed = Observed {
             pods_listed: context.board().pods_listed(&scope.id),
             ..Observed::cached(claims, nodes)
         };
-        let (inputs, planned) = (PlanInputs::default(), Planned::default());
-        let mut gang = Self { scope, stored, observed, judgement, inputs, planned };
+        let (inputs, planned) = (OwnedLiveReads::default(), Planned::default());
+        let mut gang = Self { scope, stored, observed, effective, inputs, planned };
         let tolerated = gang.tolerated(workload);
         gang.observed.ignore_taints(&tolerated);
         Ok(Some(gang))
@@ -108,7 +108,7 @@ impl<'a> Gang<'a> {
         own::link(&self.scope.id, &self.journal().trace_context());
         let before = self.replay_reports(workload);
         // A failure to mark Nodes must not hold up the gang's deadlines. Such Nodes count as not ready.
-        let marked = warm::mark_nodes(&self.scope, &self.stored.opened.journal, &mut self.observed).await;
+        let marked = warm::mark_nodes(&self.scope, &self.stored.loaded.journal, &mut self.observed).await;
         let seq = self.journal().seq;
         if self.pod_listing(workload).is_due() {
             self.read_quorum(workload).await?;
@@ -116,13 +116,13 @@ impl<'a> Gang<'a> {
         }
         for _ in 0..STEPS {
             let refused_by = self.refused_by(workload);
-            let (state, policy) = (&self.stored.opened.journal.state, &self.judgement.policy);
+            let (state, policy) = (&self.stored.loaded.journal.state, &self.effective.policy);
             self.inputs.read_claims(&self.scope, state, policy, workload).await?;
             self.inputs.read_storage(&self.scope, state, workload, refused_by).await?;
             let step = self.step(workload, refused_by);
             match Next::after(step, self.observed.freshness) {
                 Next::ReadGang => self.read_quorum(workload).await?,
-                Next::ReadGrounds => self.read_grounds(workload).await?,
+                Next::ReadPlanObjects => self.read_plan_objects(workload).await?,
                 Next::Step => {}
                 Next::Commit(effects) => self.commit_and_act(workload, effects).await?,
                 Next::Report => break,
@@ -137,18 +137,18 @@ impl<'a> Gang<'a> {
     }
 
     fn journal(&self) -> &Journal {
-        &self.stored.opened.journal
+        &self.stored.loaded.journal
     }
 
-    fn judge(&self, workload: &Workload) -> Judgement {
-        judgement::judge(&self.scope, self.journal(), &self.observed.claims, workload)
+    fn judge(&self, workload: &Workload) -> EffectivePolicy {
+        effective_policy::judge(&self.scope, self.journal(), &self.observed.claims, workload)
     }
 
     /// Plans, takes one step and updates the ledger, all under the ledger's lock.
     fn step(&mut self, workload: &Workload, refused_by: Option<Causes>) -> Step {
-        self.judgement = self.judge(workload);
+        self.effective = self.judge(workload);
         let mut ledger = tracing::info_span!(target: own::TARGET, "wait for the ledger")
-            .in_scope(|| self.scope.context.of_gangs.ledger());
+            .in_scope(|| self.scope.context.gang_state.ledger());
         // Only here, where the journal is stored: if the write that ends the wait failed, the wait would start over.
         if !self.journal().state.awaits_next_try() {
             ledger.capacity_returns.forget(&self.scope.id);
@@ -159,7 +159,7 @@ impl<'a> Gang<'a> {
         let snapshot = self.snapshot(&parts, workload);
         let taken = step(self.journal(), &snapshot);
         match &taken {
-            Step::NeedsQuorumRead | Step::NeedsGrounds => return taken,
+            Step::NeedsQuorumRead | Step::NeedsPlanRead => return taken,
             Step::Moved(moved) => {
                 let follows = Consequences::of(self.journal(), moved, &snapshot);
                 self.follow(&follows, workload, &parts.losses, &mut ledger);
@@ -218,10 +218,10 @@ impl<'a> Gang<'a> {
                     let settled = plans::settled(self.scope.context, &self.request(workload));
                     ledger.enter(id, &workload.local_queue(), settled, plan, self.scope.now());
                 }
-                ledger.came_back(id)
+                ledger.note_reentered(id)
             }
             LedgerChange::Keep => false,
-            LedgerChange::Complete => ledger.came_back(id),
+            LedgerChange::Complete => ledger.note_reentered(id),
             LedgerChange::Remove => ledger.remove(id),
         }
     }
@@ -248,7 +248,7 @@ impl<'a> Gang<'a> {
                 return Err(error);
             }
         }
-        self.scope.context.of_gangs.registry.wrote(workload);
+        self.scope.context.gang_state.registry.wrote(workload);
         self.stored.saved(text);
         let (claims, plan) = (self.observed.claims.as_slice(), self.planned.outcome.as_ref());
         self.report_transitions(workload, &Transitions { steps, sentence, claims, plan });

@@ -16,8 +16,9 @@ use std::collections::{BTreeMap, BTreeSet};
 impl Gang<'_> {
     pub(super) fn planning(&self) -> Planning<'_> {
         Planning {
+            front_end: self.scope.front_end,
             journal: self.journal(),
-            policy: &self.judgement.policy,
+            policy: &self.effective.policy,
             observed: &self.observed,
             now: self.scope.now(),
         }
@@ -52,7 +53,7 @@ impl Gang<'_> {
     }
 
     fn make_plan(&self, workload: &Workload, ledger: &mut Ledger) -> Outcome {
-        if let Some(fault) = &self.judgement.fault {
+        if let Some(fault) = &self.effective.fault {
             return Outcome::Wait(fault.clone());
         }
         let (planning, now) = (self.planning(), self.scope.now());
@@ -60,16 +61,16 @@ impl Gang<'_> {
         let accepted = ledger.accepted(&self.scope.id).map(|accepted| accepted.option_index);
         let selection = planning.selection(accepted, &kinds);
         let request = PlanRequest { selection, ..self.request(workload) };
-        let read = plans::ReadInputs {
+        let read = plans::LiveReads {
             claims: self.inputs.pool_claims.as_deref().unwrap_or(&NO_CLAIMS),
             warm: self.inputs.warm.as_deref().unwrap_or_default(),
             staying: &staying,
             shapes: None,
             storage: self.inputs.storage.as_ref(),
             edited: planning.edited(),
-            grounds: self.inputs.grounds.as_ref(),
+            plan_objects: self.inputs.plan_objects.as_ref(),
         };
-        let awaited = ledger.awaits_others(now);
+        let awaited = ledger.reentry_deadline(now);
         let exhausted = planning.needs_capacity_now(selection).then(|| ledger.exhausted(now));
         let mut plan = |workload: &Workload, read| {
             let request = PlanRequest { workload, ..request };
@@ -78,7 +79,7 @@ impl Gang<'_> {
         };
         let outcome = planning.with_start_wait(plan(workload, read));
         let outcome = planning.of_replacement(workload, outcome, |workload, shapes| {
-            plan(workload, plans::ReadInputs { shapes, ..read })
+            plan(workload, plans::LiveReads { shapes, ..read })
         });
         let named = |wanted: &BTreeSet<Offering>| shortage::named(wanted, &ledger.shortages(now));
         planning.among_others(outcome, awaited, exhausted.as_ref(), named)
@@ -87,7 +88,7 @@ impl Gang<'_> {
     /// The causes that the gang's refusal may have now; `None` if it is not refused.
     pub(super) fn refused_by(&self, workload: &Workload) -> Option<Causes> {
         let context = self.scope.context;
-        let is_refused = context.of_gangs.ledger().refused.has(&self.scope.id);
+        let is_refused = context.gang_state.ledger().refused.has(&self.scope.id);
         is_refused.then(|| context.causes_of_refusal(workload))
     }
 

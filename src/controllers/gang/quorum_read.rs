@@ -60,7 +60,7 @@ impl Gang<'_> {
         let read = self.scope.context.reads.read(identity.uid.clone(), list).await?;
         let (claims, nodes) = &*read;
         let own = nodes.iter().filter(|node| node.label(names::WORKLOAD_UID) == identity.uid);
-        let claims = claims.iter().filter(|claim| identity.made(claim));
+        let claims = claims.iter().filter(|claim| identity.is_of_gang(claim));
         Ok((claims.cloned().collect(), own.cloned().collect()))
     }
 

@@ -17,7 +17,7 @@ use jiff::{SignedDuration, Timestamp};
 const REPLAY_WINDOW: SignedDuration = SignedDuration::from_mins(2);
 
 impl Gang<'_> {
-    /// Keeps the reports of a failed journal write, which may have succeeded all the same.
+    /// Keeps the reports of a journal write without an answer, because it may have succeeded.
     pub(super) fn keep_unreported(
         &self,
         workload: &Workload,
@@ -37,15 +37,15 @@ impl Gang<'_> {
             plan: self.planned.outcome.clone(),
         };
         let is_there = || self.scope.is_there(workload);
-        self.scope.context.of_gangs.registry.keep(&self.scope.id, write, is_there);
+        self.scope.context.gang_state.registry.keep(&self.scope.id, write, is_there);
     }
 
     /// Reports what an earlier reconcile or another replica left unreported. Returns the state before that.
     pub(super) fn replay_reports(&self, workload: &Workload) -> StateName {
         let state = self.journal().state.name();
-        let known = &self.scope.context.of_gangs.registry;
-        let Some(write) = known.turned_out(&self.scope.id, self.stored.text(), self.journal().seq) else {
-            if !self.stored.opened.is_substitute && !known.knows(&self.scope.id) {
+        let known = &self.scope.context.gang_state.registry;
+        let Some(write) = known.take_applied(&self.scope.id, self.stored.text(), self.journal().seq) else {
+            if !self.stored.loaded.is_substitute && !known.knows(&self.scope.id) {
                 self.trace_again(workload);
                 self.publish_again(workload);
             }
@@ -88,9 +88,13 @@ impl Gang<'_> {
         let sentence =
             message::check_message(self.journal(), &self.snapshot(&self.parts(workload), workload));
         let cost = self.cost(&self.observed.claims, self.planned.outcome.as_ref());
-        for notice in
-            notice::of_transition(self.journal(), &sentence, &cost, &self.stored.accepted.passed_over)
-        {
+        for notice in notice::of_transition(
+            self.journal(),
+            self.scope.front_end,
+            &sentence,
+            &cost,
+            &self.stored.accepted.passed_over,
+        ) {
             self.scope.publish(workload, self.journal().seq, step.at, &notice);
         }
     }

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 /// How often a gang is reconciled without a change.
 const SAFETY_NET: Duration = Duration::from_mins(1);
-/// The same for gangs at rest. There may be thousands.
+/// How often a gang at rest is reconciled without a change. There may be thousands.
 const REST_NET: Duration = Duration::from_mins(10);
 
 impl Gang<'_> {
@@ -54,14 +54,15 @@ impl Gang<'_> {
         let claims = self.observed.claims.as_slice();
         let next_check = self.observed.pod_check.as_ref().and_then(|check| check.next);
         let reported = workload.check(&self.scope.identity.check);
-        let is_behind = Queueing::of(workload).is_behind(self.journal(), &snapshot, reported);
-        let entry = reported.filter(|_| !is_behind).and_then(|old| self.entry(workload, &snapshot, old));
+        let condition_is_due = Queueing::of(workload).condition_is_due(self.journal(), &snapshot, reported);
+        let entry =
+            reported.filter(|_| !condition_is_due).and_then(|old| self.entry(workload, &snapshot, old));
         let (entry, progress) = entry.map_or((None, false), |(entry, progress)| (Some(entry), progress));
         Reconciled {
             entry,
             progress,
             in_request: self.in_request(),
-            queueing: Queueing::of_gang(self.journal(), &snapshot, is_behind),
+            queueing: Queueing::of_gang(self.journal(), &snapshot, condition_is_due),
             has_nodes: self.journal().state.holds_nodes(),
             holds: holds_claims(self.journal(), claims),
             net: if rests(self.journal(), workload, claims) { REST_NET } else { SAFETY_NET },
@@ -72,7 +73,7 @@ impl Gang<'_> {
     /// Records which events of its NodeClaims the gang waits for.
     fn expect(&self, workload: &Workload, snapshot: &Snapshot<'_>) {
         let expectation = Expectation::of(self.journal(), snapshot, &self.observed.claims);
-        if self.scope.context.of_gangs.registry.expect(&self.scope.id, expectation) {
+        if self.scope.context.gang_state.registry.expect(&self.scope.id, expectation) {
             self.scope.context.wake_workload(ObjectRef::from_obj(workload));
         }
     }
@@ -96,7 +97,7 @@ impl Gang<'_> {
 
     /// Publishes what the gang waits for, once for each.
     fn publish_wait(&self, workload: &Workload, snapshot: &Snapshot<'_>) {
-        let (journal, registry) = (self.journal(), &self.scope.context.of_gangs.registry);
+        let (journal, registry) = (self.journal(), &self.scope.context.gang_state.registry);
         let text = message::check_message(journal, snapshot);
         let unbound = || snapshot.forecast.unbound.map(notice::of_unbound);
         let refused = notice::of_refused(journal, snapshot);
@@ -144,8 +145,11 @@ impl Gang<'_> {
 
     fn count_ready(&self) {
         // The others were counted when they became ready.
-        let latest = self.journal().memory.generation;
-        let made = |c: &&NodeClaim| c.generation() == latest && c.taken_over().is_none();
+        let memory = &self.journal().memory;
+        let (attempt, latest) = (memory.attempt.to_string(), memory.generation);
+        let made = |c: &&NodeClaim| {
+            c.label(names::ATTEMPT) == attempt && c.generation() == latest && c.taken_over().is_none()
+        };
         for claim in self.observed.claims.iter().filter(made) {
             if let Some(ready) = claim.since("Initialized") {
                 let took = elapsed(created(claim, ready), ready);

@@ -1,6 +1,6 @@
 //! Whose gang is reconciled, and with what. Nothing here changes during a reconcile.
 
-use crate::api::Workload;
+use crate::api::{FrontEnd, Workload};
 use crate::controllers::Context;
 use crate::effects::events::Moment;
 use crate::gang::GangIdentity;
@@ -23,6 +23,8 @@ pub(super) struct GangScope<'a> {
     pub id: String,
     /// Value of the gang's label on its nodes.
     pub label: String,
+    /// What the gang comes from.
+    pub front_end: FrontEnd,
     /// The Workload that owns the ProvisioningRequest, where the gang is that of one.
     pub owner: Option<String>,
     our_checks: &'a [String],
@@ -43,6 +45,7 @@ impl<'a> GangScope<'a> {
             client: context.client_of(&identity.uid),
             id: identity.id(),
             label: gang_label(workload, check),
+            front_end: workload.front_end(),
             owner: owner_ref(workload),
             our_checks,
             changes: context.changes(),
@@ -60,7 +63,7 @@ impl<'a> GangScope<'a> {
             workload,
             check: &self.identity.check,
             our_checks: self.our_checks,
-            gang: &self.label,
+            gang_label: &self.label,
             policy,
             selection: OptionSelection::From(0),
         }

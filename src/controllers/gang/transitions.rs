@@ -40,7 +40,9 @@ impl Gang<'_> {
             count(step, before, after, all.claims);
             let cost = self.cost(all.claims, all.plan);
             let passed_over = &self.stored.accepted.passed_over;
-            let notices = notice::of_transition(after, &all.sentence, &cost, passed_over).into_iter();
+            let notices =
+                notice::of_transition(after, self.scope.front_end, &all.sentence, &cost, passed_over)
+                    .into_iter();
             for notice in notices.chain(self.drawbacks(step)) {
                 self.scope.publish(workload, after.seq, step.at, &notice);
             }
@@ -57,7 +59,7 @@ impl Gang<'_> {
 
     pub(super) fn cost_of(&self, claims: &[NodeClaim]) -> Cost {
         let nodes = claims.iter().map(|claim| (claim, 1));
-        self.scope.context.cost(&self.judgement.policy.budget, nodes)
+        self.scope.context.cost(&self.effective.policy.budget, nodes)
     }
 
     fn log(&self, step: &Transition, after: &Journal) {
@@ -98,7 +100,7 @@ impl Gang<'_> {
     pub(super) fn note(&self, workload: &Workload, plan: Option<&Outcome>) -> bool {
         let lasts = plan.is_some_and(|plan| plan.waits_without_deadline() || plan.is_refused());
         let entry = GangEntry::new(workload, self.journal(), self.scope.subject(workload), lasts);
-        self.scope.context.of_gangs.registry.note(entry, || self.scope.is_there(workload))
+        self.scope.context.gang_state.registry.note(entry, || self.scope.is_there(workload))
     }
 }
 
@@ -109,7 +111,10 @@ fn count(step: &Transition, before: &Journal, after: &Journal, claims: &[NodeCla
     if let Some((kind, number)) = after.retry(step, before) {
         metrics::attempt_retried(kind.name(), number);
     }
-    for claim in claims.iter().filter(|c| step.fails_attempt() && !c.is("Initialized")) {
+    // Those of earlier attempts were counted when these failed.
+    let attempt = before.memory.attempt.to_string();
+    let is_new = |claim: &&NodeClaim| claim.label(names::ATTEMPT) == attempt && !claim.is("Initialized");
+    for claim in claims.iter().filter(|_| step.fails_attempt()).filter(is_new) {
         metrics::claim_failed(claim.label(names::NODEPOOL), elapsed(created(claim, step.at), step.at));
     }
 }

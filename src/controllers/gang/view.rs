@@ -27,18 +27,18 @@ impl Gang<'_> {
     pub(super) fn snapshot<'f>(&'f self, parts: &'f SnapshotParts, workload: &Workload) -> Snapshot<'f> {
         let planned = &self.planned;
         Snapshot {
-            is_substitute: self.stored.opened.is_substitute,
+            is_substitute: self.stored.loaded.is_substitute,
             plan: planned.outcome.as_ref(),
             freshness: self.observed.freshness,
-            grounds: self.inputs.freshness(),
+            plan_freshness: self.inputs.freshness(),
             passes_over_edited: planned.passes_over_edited,
             capacity_back: planned.capacity_back,
             create_refused: self.observed.create_refused.as_deref(),
             refusal: planned.refusal,
-            judged_by: self.judgement.by(),
+            policy_source: self.effective.source(),
             jitter: self.scope.identity.jitter(self.journal().memory.attempt),
             forecast: Forecast { unplaced: workload.is_unplaced(), ..self.forecast() },
-            ..parts.snapshot(&self.judgement.policy)
+            ..parts.snapshot(&self.effective.policy)
         }
     }
 
@@ -48,7 +48,7 @@ impl Gang<'_> {
             State::WaitingReady => {
                 let current: Vec<&NodeClaim> = self.observed.of_attempt(journal.memory.attempt).collect();
                 let estimate = || self.scope.context.estimates.ready_by(&current);
-                self.scope.context.of_gangs.registry.ready_by(&self.scope.id, journal.seq, estimate)
+                self.scope.context.gang_state.registry.ready_by(&self.scope.id, journal.seq, estimate)
             }
             _ => None,
         };
@@ -68,13 +68,13 @@ impl Gang<'_> {
 
     /// Whom to plan for, with every option open.
     pub(super) fn request<'r>(&'r self, workload: &'r Workload) -> PlanRequest<'r> {
-        self.scope.request(workload, &self.judgement.policy)
+        self.scope.request(workload, &self.effective.policy)
     }
 
     pub(super) fn views(&self, now: Timestamp) -> Vec<ClaimView> {
         let records = &self.scope.context.claim_records;
         let launch_error = |claim: &str| records.launch_error(claim);
-        self.observed.views(self.journal(), &self.judgement.policy, now, launch_error)
+        self.observed.views(self.journal(), &self.effective.policy, now, launch_error)
     }
 
     /// This replica's records of the gang's claims.
@@ -128,7 +128,7 @@ impl ClaimRecords for Records<'_> {
 pub(super) fn claims_of(scope: &GangScope<'_>) -> Vec<NodeClaim> {
     let (context, now) = (scope.context, scope.now());
     let all = context.stores.claims.of(BY_WORKLOAD, &scope.identity.uid);
-    let own = all.iter().filter(|c| scope.identity.made(c));
+    let own = all.iter().filter(|c| scope.identity.is_of_gang(c));
     own.map(|claim| {
         let mut claim = (**claim).clone();
         if context.claim_records.is_deleted(&claim) {

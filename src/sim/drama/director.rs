@@ -19,8 +19,9 @@ use setu_sim::api::{Preconditions, kinds};
 use setu_sim::chance::Chance;
 use setu_sim::faults::{Rates, STALE_REPLICA, WriteFault};
 use setu_sim::values::{annotation, is, name, text};
-use setu_sim::wire::Line;
+use setu_sim::wire::{Line, Wire};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc::Receiver;
 use tokio::time::Instant;
@@ -29,7 +30,7 @@ use tokio::time::Instant;
 const ID: &str = "drama";
 /// Interval of the director's loop.
 const BEAT: Duration = Duration::from_millis(250);
-/// The same, once only the end is awaited.
+/// Interval of the director's loop once only the end is awaited.
 const LATE_BEAT: Duration = Duration::from_secs(1);
 /// How long the stale API server replica stays behind after a restart of Setu against it.
 const STALE_FOR: Duration = Duration::from_secs(20);
@@ -50,7 +51,8 @@ pub struct Director<'d> {
     players: Players,
     chance: Chance,
     started: Instant,
-    first_writes: Option<usize>,
+    /// The wire of the first replica in its first life.
+    first: Option<Arc<Wire>>,
     met: Met,
     /// The receiving end of all spans, which is never read.
     _unheard: Receiver<TraceSpan>,
@@ -96,7 +98,7 @@ impl<'d> Director<'d> {
             players: Players::default(),
             chance: Chance::new(drama.seed, "director"),
             started: Instant::now(),
-            first_writes: None,
+            first: None,
             met,
             _unheard: unheard,
         };
@@ -188,6 +190,9 @@ impl<'d> Director<'d> {
             ..Start::default()
         };
         let setu = self.cluster.start_setu(&start);
+        if replica == 0 {
+            self.first.get_or_insert_with(|| Arc::clone(&setu.wire));
+        }
         if let Some(place) = self.stage.get_mut(replica) {
             *place = Some(setu);
         }
@@ -195,8 +200,8 @@ impl<'d> Director<'d> {
 
     fn leave(&mut self, replica: usize) {
         self.wakings.remove(&replica);
-        if let Some(setu) = self.stage.get_mut(replica).and_then(Option::take) {
-            self.first_writes.get_or_insert(setu.wire.written().len());
+        if let Some(place) = self.stage.get_mut(replica) {
+            *place = None;
         }
     }
 
@@ -344,7 +349,6 @@ impl<'d> Director<'d> {
     }
 
     fn outcome(self) -> DramaOutcome {
-        let first = self.stage.first().and_then(Option::as_ref).map_or(0, |s| s.wire.written().len());
         DramaOutcome {
             violations: self.checker.violations(),
             digest: self.checker.digest(),
@@ -352,7 +356,8 @@ impl<'d> Director<'d> {
             lines: self.checker.lines(),
             lives: self.checker.lives(),
             met: self.met.counts(),
-            writes: self.first_writes.unwrap_or(first),
+            writes: self.first.as_ref().map_or(0, |wire| wire.written().len()),
+            fired: self.first.as_ref().map_or(0, |wire| wire.fired()),
             wasted: self.checker.wasted(),
             created: self.checker.created(),
             ends: self.checker.ends(),

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use setu_sim::chance::Chance;
 use setu_sim::faults::{Rates, WriteFault};
+use setu_sim::weather::WeatherRule;
 use std::collections::BTreeMap;
 
 /// Maximum duration of a drama's first part in seconds.
@@ -127,6 +128,8 @@ pub struct DramaOutcome {
     pub met: BTreeMap<(StateName, String), u64>,
     /// Writes of the first replica before its first end.
     pub writes: usize,
+    /// How many faults that were planned for them have hit: 1 with a plan, unless that life was too short.
+    pub fired: usize,
     /// Total lifetime in seconds of nodes that never ran a pod.
     pub wasted: f64,
     /// NodeClaims that Setu created.
@@ -208,11 +211,24 @@ impl Drama {
         let delays = self.rates.writes.contains_key(&WriteFault::Delayed)
             || self.plan.is_some_and(|(_, fault)| fault == WriteFault::Delayed);
         let delay = if delays { DELAY } else { SignedDuration::ZERO };
-        Allowed { attempts, delay }
+        Allowed { attempts, delay, several_act: self.replicas.len() > 1 }
+    }
+
+    /// Refuses weather that the cloud would ignore.
+    fn check_weather(&self) -> Result<(), String> {
+        for (_, scene) in &self.scenes {
+            let Scene::Weather(rules) = scene else { continue };
+            for rule in rules {
+                WeatherRule::deserialize(rule)
+                    .map_err(|error| format!("rule {rule} of the weather: {error}"))?;
+            }
+        }
+        Ok(())
     }
 
     /// Plays it in virtual time. `lines` keeps every change as a line of text.
     pub fn play(&self, lines: bool) -> Result<DramaOutcome, String> {
+        self.check_weather()?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .start_paused(true)

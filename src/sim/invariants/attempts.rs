@@ -21,6 +21,8 @@ pub struct Allowed {
     pub attempts: Option<usize>,
     /// Maximum additional delay of a request.
     pub delay: SignedDuration,
+    /// Whether several replicas act at the same time.
+    pub several_act: bool,
 }
 
 /// UID of the Workload, the check, and the attempt.

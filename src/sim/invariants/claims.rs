@@ -65,7 +65,7 @@ pub fn changed(committed: &mut Committed, change: &Change) {
     match (&change.before, &change.after) {
         (None, Some(claim)) if by_setu => created(committed, claim),
         (Some(before), after) => {
-            if after.is_none() && !committed.claims_record.used.contains(name(before)) {
+            if after.is_none() && !committed.claims_record.used.contains(node_of(before)) {
                 let launched = since(before, "Launched").filter(|_| is(before, "Launched"));
                 committed.claims_record.wasted +=
                     launched.map_or(0.0, |t| committed.now.duration_since(t).as_secs_f64());
@@ -263,23 +263,33 @@ fn bound(committed: &mut Committed, pod: &Value, node: &str) {
         let journal = text.and_then(|text| read_journal(text, &uid));
         journal.is_some_and(|j| j.state.holds_nodes())
     });
-    let own = committed.claims.get(node).is_some_and(|claim| label(claim, names::WORKLOAD_UID) == uid);
+    let own = claim_of(committed, node).is_some_and(|claim| label(claim, names::WORKLOAD_UID) == uid);
     if led && !own && !committed.gangs_record.is_tampered(&uid) {
         committed.violated("led", format!("{} is bound to {node}, which is none of its gang's", name(pod)));
     }
 }
 
+/// Name of a claim's Node; empty before it has one.
+fn node_of(claim: &Value) -> &str {
+    text(claim, "/status/nodeName")
+}
+
+/// The claim of the Node with this name.
+fn claim_of<'c>(committed: &'c Committed, node: &str) -> Option<&'c Arc<Value>> {
+    committed.claims.values().find(|claim| node_of(claim) == node)
+}
+
 /// A Node was written. `committed` has the new state.
 pub fn node_changed(committed: &mut Committed, change: &Change) {
     if let Some(node) = change.after.as_ref().or(change.before.as_ref())
-        && let Some(claim) = committed.claims.get(name(node)).cloned()
+        && let Some(claim) = claim_of(committed, name(node)).cloned()
     {
         note_up(committed, &claim);
     }
 }
 
 fn note_up(committed: &mut Committed, claim: &Value) {
-    let node = committed.nodes.get(name(claim));
+    let node = committed.nodes.get(node_of(claim));
     let up =
         is(claim, "Initialized") && !is_going(claim) && node.is_some_and(|n| is(n, "Ready") && !is_going(n));
     let now = committed.now;

@@ -1,10 +1,11 @@
-//! The outcome of each Job: whether it finished, and how long that took.
+//! The outcome of each Job: whether it finished, and how long that took. Invariant: its pods can be started.
 
 use super::Committed;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
+use setu_sim::actors::kueue::FAILED_TO_START;
 use setu_sim::api::Change;
-use setu_sim::values::{created, flag, is, list, name, text};
+use setu_sim::values::{condition, created, flag, is, list, name, text};
 use std::collections::BTreeMap;
 
 /// The outcome of a Job.
@@ -47,6 +48,9 @@ pub fn workload_changed(committed: &mut Committed, change: &Change) {
     if !finished && !given_up {
         return;
     }
+    if change.before.as_deref().is_none_or(|before| !is(before, "Finished")) {
+        started(committed, workload);
+    }
     let now = committed.now;
     let record = &mut committed.ends_record;
     for owner in list(workload, "/metadata/ownerReferences") {
@@ -54,6 +58,14 @@ pub fn workload_changed(committed: &mut Committed, change: &Change) {
         let Some(end) = record.ends.get_mut(job).filter(|end| end.took.is_none()) else { continue };
         let since = record.submitted.get(job).copied().unwrap_or(now);
         *end = End { finished, given_up, took: Some(now.duration_since(since)) };
+    }
+}
+
+/// A Workload has ended. Kueue must have been able to start its pods.
+fn started(committed: &mut Committed, workload: &Value) {
+    if let Some(end) = condition(workload, "Finished").filter(|end| text(end, "/reason") == FAILED_TO_START) {
+        let what = format!("{} cannot be started: {}", name(workload), text(end, "/message"));
+        committed.violated("startable", what);
     }
 }
 

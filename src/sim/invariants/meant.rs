@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_selected_by_workload_uid_is_about_that_workload_and_other_lists_are_about_none() {
+    fn a_list_concerns_a_workload_only_if_it_selects_by_uid() {
         let of_gang = format!("{}={},{}=abc", names::MANAGED_BY, names::SETU, names::WORKLOAD_UID);
         let of_gang: String = form_urlencoded::byte_serialize(of_gang.as_bytes()).collect();
         let claims = "/apis/karpenter.sh/v1/nodeclaims";

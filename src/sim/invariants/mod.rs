@@ -19,6 +19,7 @@
 //! | small | a journal has at most 8 KiB, a message at most 1 KiB |
 //! | alive | no replica ends unless it is stopped |
 //! | same-queue | a warm node passes only to a gang of the LocalQueue that it was kept for |
+//! | startable | Kueue can start the pods of every gang that is admitted: nothing that is added to them clashes |
 //! | progress | once faults have ended, every Workload finishes or is deactivated |
 //! | nothing-left | at the end, no claim and no node is left |
 
@@ -137,6 +138,7 @@ impl InvariantChecker {
     pub fn allow(&self, allowed: Allowed) {
         let mut committed = self.lock();
         committed.attempts_record.most = allowed.attempts;
+        committed.gangs_record.several_act = allowed.several_act;
         committed.lateness.delay = allowed.delay;
     }
 

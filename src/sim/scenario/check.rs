@@ -2,9 +2,10 @@
 //!
 //! Rule: whatever is found here could never become true, so nothing should wait for it.
 
-use super::file::{Expect, ScenarioStep};
+use super::conditions::Expect;
+use super::file::ScenarioStep;
+use super::fill::filled;
 use super::runs::Run;
-use super::world::filled;
 use anyhow::{Context as _, Result, ensure};
 use setu_sim::api::is_name;
 use setu_sim::api::kinds;

@@ -1,6 +1,6 @@
 //! What an expectation of a scenario lacks, in words.
 
-use super::file::Expect;
+use super::conditions::Expect;
 use super::{ScenarioWorld, Theatre};
 use crate::api::workload::Verdict;
 use crate::api::{AdmissionCheck, NodeClaim, Workload, condition};
@@ -25,7 +25,7 @@ pub async fn lacks<T: Theatre>(world: &mut ScenarioWorld<T>, expect: &Expect) ->
         return Ok(Some(format!("{} NodeClaims in all, not {wanted}", claims.len())));
     }
     if let Some(wanted) = expect.nodes {
-        let nodes = nodes(world).await?.len();
+        let nodes = world.of_node_pools::<Node>().await?.len();
         if nodes != wanted {
             return Ok(Some(format!("{nodes} Nodes of the scenario's NodePools, not {wanted}")));
         }
@@ -278,12 +278,4 @@ async fn no_event<T: Theatre>(
     let reasons: BTreeSet<String> =
         events.items.iter().filter(|e| about(e)).filter_map(|e| e.reason.clone()).collect();
     Ok((!reasons.contains(reason)).then(|| format!("events are {reasons:?}, without {reason}")))
-}
-
-/// Names of the Nodes of the scenario's NodePools.
-pub async fn nodes<T: Theatre>(world: &ScenarioWorld<T>) -> Result<Vec<String>> {
-    let pools = format!("{} in ({1}, {1}-cpu)", names::NODEPOOL, world.id);
-    let nodes: Api<Node> = Api::all(world.client.clone());
-    let nodes = nodes.list(&ListParams::default().labels(&pools)).await?.items;
-    Ok(nodes.iter().map(ResourceExt::name_any).collect())
 }

@@ -2,9 +2,8 @@
 //!
 //! Rule: strict. An unknown key is an error, so that a typo can never skip a check.
 
+use super::conditions::{self, Expect, ObjectName};
 use crate::api::duration::Span;
-use crate::api::workload::Verdict;
-use crate::gang::{FailureClass, StateName};
 use crate::plan::market::AVAILABLE;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
@@ -129,8 +128,10 @@ pub enum ScenarioStep {
     /// The steps of the alternative chosen on this axis of the matrix.
     Use(String),
     /// This becomes true.
+    #[serde(deserialize_with = "conditions::until")]
     Until(Expect),
     /// This is true now and stays so for `within`.
+    #[serde(deserialize_with = "conditions::holds")]
     Holds(Expect),
 }
 
@@ -269,8 +270,11 @@ pub struct CheckAnswer {
     pub name: String,
     /// The check.
     pub check: String,
-    /// Its verdict: `Ready`, `Retry` or `Rejected`.
+    /// Its verdict: `Ready`, `Retry`, `Rejected` or `Pending`.
     pub verdict: String,
+    /// What it adds to the pods of each pod set.
+    #[serde(default)]
+    pub pod_set_updates: Vec<Value>,
 }
 
 /// An eviction that Setu does not cause.
@@ -293,16 +297,6 @@ pub struct Annotation {
     pub journal: Option<String>,
 }
 
-/// An object by kind and name, in the scenario's namespace if its kind has one.
-#[derive(Deserialize, Clone, Debug)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct ObjectName {
-    /// Its kind.
-    pub kind: String,
-    /// Its name.
-    pub name: String,
-}
-
 /// A merge patch. A Workload is named by its Job.
 #[derive(Deserialize, Clone, Debug)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -313,64 +307,4 @@ pub struct MergePatch {
     pub name: String,
     /// The merge patch.
     pub patch: Value,
-}
-
-/// Conditions that must all be true.
-#[derive(Deserialize, Clone, Debug, Default)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Expect {
-    /// Seconds until it must be true, or for which it must hold.
-    #[serde(default = "two_minutes")]
-    pub within: u64,
-    /// The Job or pod group that the following fields are about.
-    pub job: Option<String>,
-    /// State of its gang.
-    pub state: Option<StateName>,
-    /// Verdict of its check.
-    pub verdict: Option<Verdict>,
-    /// Text contained in the check's message.
-    pub message: Option<String>,
-    /// Class of the last failure.
-    pub failure: Option<FailureClass>,
-    /// States that its gang has been in, in this order; other states may lie between.
-    pub went_through: Option<Vec<StateName>>,
-    /// Whether it holds quota.
-    pub reserved: Option<bool>,
-    /// Whether it is admitted.
-    pub admitted: Option<bool>,
-    /// Whether it has finished.
-    pub finished: Option<bool>,
-    /// Number of running pods.
-    pub running: Option<usize>,
-    /// Number of running pods, each on a node of this gang, one pod per node. Nodes of NodeClaims that are being
-    /// deleted do not count.
-    pub running_on_own_nodes: Option<usize>,
-    /// Number of NodeClaims of this gang.
-    pub claims: Option<usize>,
-    /// The gang's current or last attempt.
-    pub attempt: Option<u32>,
-    /// Number of NodeClaims of this gang by capacity type.
-    pub capacity_types: Option<BTreeMap<String, usize>>,
-    /// Number of NodeClaims of this gang whose machine has a GPU.
-    pub gpu_nodes: Option<usize>,
-    /// Annotations that every NodeClaim of this gang has; null for those that it must not have.
-    pub annotations: Option<BTreeMap<String, Option<String>>>,
-    /// Label key for which every NodeClaim of this gang requires the same single value, which every Node has.
-    pub together: Option<String>,
-    /// Number of foreign pods that run on the nodes of this gang.
-    pub foreign_pods: Option<usize>,
-    /// Reason of an Event on its Workload.
-    pub event: Option<String>,
-    /// Number of NodeClaims in the whole scenario.
-    pub all_claims: Option<usize>,
-    /// Number of Nodes of the scenario's NodePools, of any gang.
-    pub nodes: Option<usize>,
-    /// An object that must not exist.
-    pub gone: Option<ObjectName>,
-    /// Status and reason of the check's Active condition.
-    pub active: Option<String>,
-}
-
-fn two_minutes() -> u64 {
-    120
 }

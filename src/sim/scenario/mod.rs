@@ -4,15 +4,18 @@
 //! plane; both are a [`Theatre`].
 
 mod check;
+mod conditions;
 mod expect;
 mod file;
+mod fill;
 mod library;
 mod play;
 mod runs;
 mod world;
 
 pub use check::check;
-pub use file::{Expect, KarpenterProvider, Scenario, ScenarioStep};
+pub use conditions::Expect;
+pub use file::{KarpenterProvider, Scenario, ScenarioStep};
 pub use library::{find, names};
 pub use play::{nothing_is_left, paths_are_lawful, play, take};
 pub use runs::{Run, parse, read, read_file};

@@ -1,15 +1,18 @@
 //! Plays a scenario: takes its steps in order, and then checks what must hold at the end of every scenario.
 
-use super::expect::{lacks, nodes};
-use super::file::{Expect, ListedOffering, Power, ScenarioStep};
+use super::conditions::Expect;
+use super::expect::lacks;
+use super::file::{ListedOffering, Power, ScenarioStep};
 use super::runs::Run;
 use super::{ScenarioWorld, Theatre};
+use crate::api::NodeClaim;
 use crate::gang::statechart::diagram;
 use crate::names;
 use anyhow::{Context as _, Result, bail, ensure};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams};
+use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -122,7 +125,7 @@ fn last_lines<T: Theatre>(world: &ScenarioWorld<T>) -> String {
     if tail.is_empty() { tail } else { format!("\nSetu's last lines:\n{tail}") }
 }
 
-/// Deletes all Jobs and pods of the scenario. Then no NodeClaim, Node and Workload may be left.
+/// Deletes all Jobs and pods of the scenario. Then no NodeClaim, Node and Workload may be left, in any of its NodePools.
 pub async fn nothing_is_left<T: Theatre>(world: &mut ScenarioWorld<T>) -> Result<()> {
     use k8s_openapi::api::batch::v1::Job;
     let all = ListParams::default();
@@ -134,8 +137,9 @@ pub async fn nothing_is_left<T: Theatre>(world: &mut ScenarioWorld<T>) -> Result
     let deadline = Instant::now() + CLEAN_UP;
     loop {
         world.theatre.revive_setu()?;
-        let claims = world.claims().await?;
-        let nodes = nodes(world).await?;
+        let mut claims: BTreeSet<String> = world.of_node_pools::<NodeClaim>().await?.into_iter().collect();
+        claims.extend(world.claims().await?.iter().map(ResourceExt::name_any));
+        let nodes = world.of_node_pools::<Node>().await?;
         let workloads = world.workloads().await?;
         for workload in &workloads {
             world.journal(workload);
@@ -144,7 +148,6 @@ pub async fn nothing_is_left<T: Theatre>(world: &mut ScenarioWorld<T>) -> Result
             return Ok(());
         }
         if Instant::now() > deadline {
-            let claims: Vec<String> = claims.iter().map(ResourceExt::name_any).collect();
             let workloads: Vec<String> = workloads.iter().map(ResourceExt::name_any).collect();
             bail!(
                 "left over: NodeClaims {claims:?}, Nodes {nodes:?}, Workloads {workloads:?}{}",

@@ -2,9 +2,11 @@
 
 use super::Theatre;
 use super::file::{CheckAnswer, Job, KarpenterProvider, KueueEviction, PodGroup};
+use super::fill::{documents, filled, substituted, timed};
 use super::runs::Run;
 use crate::api::duration::Span;
 use crate::api::{NodeClaim, Workload};
+use crate::cluster::lock;
 use crate::gang::Journal;
 use crate::names;
 use anyhow::{Context as _, Result};
@@ -12,12 +14,15 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use kube::discovery::{ApiResource, Scope};
-use kube::{Client, ResourceExt};
+use kube::{Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use setu_sim::actors::kueue::eviction as evicted;
 use setu_sim::actors::machines::RUN_FOR;
 use setu_sim::values::{seconds, set, text};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+use std::sync::Mutex;
 
 const WORLD: &str = include_str!("world.yaml");
 /// Instance types from the catalogue that worlds use.
@@ -39,6 +44,8 @@ pub struct ScenarioWorld<T> {
     pub journals: BTreeMap<String, Journal>,
     gpus: u32,
     provider: KarpenterProvider,
+    /// The NodePools that were applied. The cluster may also have those of scenarios whose ids begin like this one.
+    node_pools: Mutex<BTreeSet<String>>,
 }
 
 /// The controller name of a run's Setu.
@@ -77,7 +84,8 @@ impl<T: Theatre> ScenarioWorld<T> {
     pub async fn new(theatre: T, run: &Run) -> Result<Self> {
         let client = theatre.client();
         let (id, gpus, provider) = (run.id.clone(), run.scenario.gpus, run.scenario.provider);
-        let world = Self { theatre, id, client, journals: BTreeMap::new(), gpus, provider };
+        let (journals, node_pools) = (BTreeMap::new(), Mutex::default());
+        let world = Self { theatre, id, client, journals, gpus, provider, node_pools };
         world.weather(&run.scenario.weather).await?;
         for object in objects(&world.id, world.gpus)? {
             world.apply(object).await?;
@@ -126,7 +134,22 @@ impl<T: Theatre> ScenarioWorld<T> {
             .await
             .map_err(message_of)
             .with_context(|| format!("applying {kind} {name}"))?;
+        if kind == "NodePool" {
+            lock(&self.node_pools).insert(name);
+        }
         Ok(())
+    }
+
+    /// Names of the objects of this kind that belong to the scenario's NodePools, whoever made them.
+    pub async fn of_node_pools<K>(&self) -> Result<Vec<String>>
+    where
+        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+    {
+        let pools: Vec<String> = lock(&self.node_pools).iter().cloned().collect();
+        let selector = format!("{} in ({})", names::NODEPOOL, pools.join(", "));
+        let api: Api<K> = Api::all(self.client.clone());
+        let found = api.list(&ListParams::default().labels(&selector)).await?.items;
+        Ok(found.iter().map(ResourceExt::name_any).collect())
     }
 
     /// Deletes an object.
@@ -185,12 +208,17 @@ impl<T: Theatre> ScenarioWorld<T> {
         let (api, resource) = self.api("Workload")?;
         let name = self.real_name("Workload", &answer.name).await?;
         let check = filled(&answer.check, &self.id);
+        let mut entry = json!({
+            "name": check, "state": answer.verdict, "message": "set by the scenario",
+            "lastTransitionTime": seconds(self.theatre.now()), "requeueAfterSeconds": 0,
+        });
+        if !answer.pod_set_updates.is_empty() {
+            let updates = substituted(&json!(answer.pod_set_updates), &self.id)?;
+            set(&mut entry, &["podSetUpdates"], updates);
+        }
         let body = json!({
             "apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": name},
-            "status": {"admissionChecks": [{
-                "name": check, "state": answer.verdict, "message": "set by the scenario",
-                "lastTransitionTime": seconds(self.theatre.now()), "requeueAfterSeconds": 0,
-            }]},
+            "status": {"admissionChecks": [entry]},
         });
         let params = PatchParams::apply("e2e.setu/nobody").force();
         api.patch_status(&name, &params, &Patch::Apply(&body))
@@ -364,32 +392,4 @@ fn container(cpu: &str, gpus: u32) -> Value {
         set(&mut limits, &["nvidia.com/gpu"], json!(gpus.to_string()));
     }
     json!({"name": "main", "image": "none", "resources": {"requests": requests, "limits": limits}})
-}
-
-/// Fills in the scenario's id, and a name prefix that is as long as possible.
-pub(super) fn filled(text: &str, id: &str) -> String {
-    text.replace("${id}", id).replace("${long}", &"long-".repeat(50))
-}
-
-/// Fills the scenario's id into a value.
-fn substituted(value: &Value, id: &str) -> Result<Value> {
-    Ok(serde_json::from_str(&filled(&value.to_string(), id))?)
-}
-
-/// Fills in times that are written as spans from now.
-fn timed(text: &str, now: Timestamp) -> Result<String> {
-    let mut parts = text.split("${now+");
-    let mut filled = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let (span, rest) = part.split_once('}').context("${now+ has no end")?;
-        let span: Span = span.parse().with_context(|| format!("in ${{now+{span}}}"))?;
-        filled += &seconds(now.checked_add(span.signed())?);
-        filled += rest;
-    }
-    Ok(filled)
-}
-
-fn documents(text: &str) -> Result<Vec<Value>> {
-    use serde::Deserialize as _;
-    serde_yaml::Deserializer::from_str(text).map(|d| Ok(Value::deserialize(d)?)).collect()
 }

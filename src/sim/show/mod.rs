@@ -178,7 +178,7 @@ impl ShownCluster {
 
     fn claim_gone(&mut self, claim: &Value) {
         let now = self.now;
-        let used = self.used.contains(name(claim));
+        let used = self.used.contains(text(claim, "/status/nodeName"));
         let Some(gang) = self.gangs.get_mut(label(claim, names::WORKLOAD_UID)) else { return };
         gang.nodes.remove(name(claim));
         if !used && is(claim, "Launched") {

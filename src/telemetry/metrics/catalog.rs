@@ -98,7 +98,7 @@ catalog! {
     WASTED_COST = counter("setu_wasted_cost_cents_total", &["nodepool", "capacity_type", "reason"],
         "What the seconds of setu_wasted_node_seconds_total cost at most, in hundredths of the currency, of nodes with a known price");
     KEPT_WARM = counter("setu_warm_node_seconds_total", &["nodepool", "result"],
-        "Seconds that nodes were kept for a next gang, until one took them over (reused) or they went without (unused)");
+        "Seconds that nodes were kept for a next gang, until one took them over (reused) or they left unused (unused)");
     SWEPT = counter("setu_orphans_swept_total", &["reason"],
         "NodeClaims deleted because they are no longer needed. Their Workload is gone, their hold ran out, their gang is over, or their elastic Job has neither quota nor pods. Or their AdmissionCheck is gone, or no gang took over warm nodes in time");
     CAPACITY = counter("setu_capacity_validation_total", &["nodepool", "result"],

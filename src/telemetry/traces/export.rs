@@ -56,7 +56,7 @@ pub fn start(settings: &TraceSettings) -> Result<(Traces, Exporting), BadSetting
     Ok((traces, export(settings, queue, of_gang)?))
 }
 
-/// The same for the spans of this replica's own work.
+/// Starts the export of the spans of this replica's own work.
 pub(super) fn start_own(
     settings: &TraceSettings,
     replica: &str,

@@ -27,8 +27,8 @@ pub const TARGET: &str = "setu::work";
 
 /// A reconcile that takes longer counts as slow.
 const SLOW: Duration = Duration::from_secs(1);
-/// The most reconciles whose spans are kept until they end.
-const MOST_TRACES: usize = 1_000;
+/// The most reconciles whose spans are kept until they end. More do not run at once.
+const MOST_TRACES: usize = 2_000;
 /// The most spans of one reconcile. A gang of a thousand nodes has a call for each.
 const MOST_SPANS: usize = 2_000;
 
@@ -111,11 +111,14 @@ impl EndedSpans {
         let (trace, is_root) = (span.span_context.trace_id(), span.parent_span_id == SpanId::INVALID);
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if open.len() >= MOST_TRACES && !open.contains_key(&trace) {
-            open.clear();
+            let lost: usize = open.drain().map(|(_, spans)| spans.len()).sum();
+            metrics::spans_unsent(Unsent::Queue, u64::try_from(lost).unwrap_or(u64::MAX));
         }
         let spans = open.entry(trace).or_default();
         if spans.len() < MOST_SPANS || is_root {
             spans.push(span);
+        } else {
+            metrics::spans_unsent(Unsent::Queue, 1);
         }
         if is_root { open.remove(&trace) } else { None }
     }

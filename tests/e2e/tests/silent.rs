@@ -17,6 +17,8 @@ use replicas::Replicas;
 use serde_json::json;
 use setu_e2e::KUEUE_NAMESPACE;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -31,6 +33,16 @@ const POLICY: &str =
 struct Wire {
     address: SocketAddr,
     silences: watch::Sender<u32>,
+    counts: Arc<Counts>,
+}
+
+/// What a silence does.
+#[derive(Default)]
+struct Counts {
+    /// Reads of data that was not passed on.
+    swallowed: AtomicUsize,
+    /// Connections that were accepted after a silence began.
+    accepted_later: AtomicUsize,
 }
 
 impl Wire {
@@ -38,16 +50,19 @@ impl Wire {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let (silences, heard) = watch::channel(0);
+        let counts = Arc::new(Counts::default());
+        let counted = Arc::clone(&counts);
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
+                counted.accepted_later.fetch_add(usize::from(*heard.borrow() > 0), Ordering::Relaxed);
                 let Ok(server) = TcpStream::connect(&server).await else { continue };
                 let ((from_client, to_client), (from_server, to_server)) =
                     (client.into_split(), server.into_split());
-                tokio::spawn(carry(from_client, to_server, heard.clone()));
-                tokio::spawn(carry(from_server, to_client, heard.clone()));
+                tokio::spawn(carry(from_client, to_server, heard.clone(), Arc::clone(&counted)));
+                tokio::spawn(carry(from_server, to_client, heard.clone(), Arc::clone(&counted)));
             }
         });
-        Self { address, silences }
+        Self { address, silences, counts }
     }
 
     fn falls_silent(&self) {
@@ -55,11 +70,17 @@ impl Wire {
     }
 }
 
-async fn carry(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, heard: watch::Receiver<u32>) {
+async fn carry(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    heard: watch::Receiver<u32>,
+    counts: Arc<Counts>,
+) {
     let begun = *heard.borrow();
     let mut buffer = vec![0; 64 * 1024];
     while let Ok(read) = from.read(&mut buffer).await {
         if *heard.borrow() != begun {
+            counts.swallowed.fetch_add(usize::from(read > 0), Ordering::Relaxed);
             // Neither side notices.
             std::future::pending::<()>().await;
         }
@@ -93,6 +114,8 @@ async fn a_gang_whose_nodes_register_during_silence_is_not_given_up() {
         json!({"until": {"job": "train", "finished": true, "state": "Released", "claims": 0, "within": 240}}),
     )
     .await;
+    let counted = [&wire.counts.swallowed, &wire.counts.accepted_later].map(|c| c.load(Ordering::Relaxed));
+    assert!(!counted.contains(&0), "data that was lost, and connections made anew: {counted:?}");
     play.left_nothing_and_did_nothing_twice().await;
     play.end();
 }

@@ -322,7 +322,7 @@ impl Requirements {
         self.0.get(key)
     }
 
-    /// The same without the requirements on a key.
+    /// These requirements without those on a key.
     #[must_use]
     pub fn without(&self, key: &str) -> Self {
         let mut rest = self.clone();

@@ -69,7 +69,7 @@ impl GangIdentity {
     }
 
     /// Whether a claim was made for this gang.
-    pub fn made(&self, claim: &NodeClaim) -> bool {
+    pub fn is_of_gang(&self, claim: &NodeClaim) -> bool {
         claim.label(names::WORKLOAD_UID) == self.uid && claim.annotation(names::CHECK) == self.check
     }
 

@@ -4,9 +4,9 @@
 //! any time. Then a gang starts again from its first tier, and gangs that already create claims are entered again before
 //! others are planned.
 
-pub mod basis;
 pub mod capacity_returns;
 mod inflight;
+pub mod known_capacity;
 pub mod refused;
 pub mod shortage;
 
@@ -15,14 +15,14 @@ use crate::gang::statechart::option_position::OptionPosition;
 use crate::plan::gates::inflight::{HOUR, HeldNodes, MINUTE};
 use crate::plan::market::Market;
 use crate::plan::observed_shapes::ObservedShapes;
-use crate::plan::offering::{Offering, REMEMBERED};
+use crate::plan::offering::{Offering, SHORTAGE_TTL};
 use crate::plan::shape::Shape;
-use crate::plan::{ObstacleReason, OptionSelection, Plan, PoolReservation};
-use basis::{Bases, Basis};
+use crate::plan::{ObstacleReason, OptionSelection, PendingNodes, Plan};
 use capacity_returns::CapacityReturns;
 use jiff::{SignedDuration, Timestamp};
+use known_capacity::{CapacityByGang, KnownCapacity};
 use refused::Refused;
-use shortage::{Remembered, ShortageEntry, ShortageSource};
+use shortage::{CapacityReport, ShortageEntry, ShortageSource};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -54,7 +54,7 @@ pub struct Ledger {
     market: Option<Arc<Market>>,
     options: BTreeMap<String, OptionPosition>,
     /// What each gang was planned from.
-    bases: Bases,
+    capacity_by_gang: CapacityByGang,
     observed_shapes: ObservedShapes,
     /// When the first plan was entered. Older claims were created before a restart.
     since: Option<Timestamp>,
@@ -82,11 +82,11 @@ struct ExhaustedUntil {
 /// An accepted plan whose nodes do not all exist yet.
 #[derive(Debug)]
 struct LedgerEntry {
-    reservations: Vec<PoolReservation>,
+    reservations: Vec<PendingNodes>,
     held: Vec<HeldNodes>,
     offerings: BTreeSet<Offering>,
     option_index: u32,
-    basis: Basis,
+    capacity: KnownCapacity,
     settled: Option<String>,
     queue: String,
 }
@@ -97,7 +97,7 @@ pub struct Accepted {
     /// The index of the option that was taken.
     pub option_index: u32,
     /// What was known about nodes and offerings.
-    pub basis: Basis,
+    pub capacity: KnownCapacity,
     /// Value of the shared label on the nodes of the gang's elastic Job.
     pub settled: Option<String>,
 }
@@ -105,17 +105,17 @@ pub struct Accepted {
 impl Ledger {
     /// Forgets everything except what nodes and metrics have shown, which is true for any leader.
     pub fn forget_gangs(&mut self) {
-        self.bases.forget_gangs();
+        self.capacity_by_gang.forget_gangs();
         *self = Self {
             observed_shapes: std::mem::take(&mut self.observed_shapes),
             market: self.market.take(),
-            bases: std::mem::take(&mut self.bases),
+            capacity_by_gang: std::mem::take(&mut self.capacity_by_gang),
             ..Self::default()
         };
     }
 
     /// What all other gangs are about to create.
-    pub fn others(&self, gang: &str) -> Vec<PoolReservation> {
+    pub fn others(&self, gang: &str) -> Vec<PendingNodes> {
         self.entries.iter().filter(|(id, _)| *id != gang).flat_map(|(_, e)| e.reservations.clone()).collect()
     }
 
@@ -124,14 +124,14 @@ impl Ledger {
         if self.is_entered(gang) {
             return;
         }
-        let Basis { shapes, market } = self.basis(now);
-        let basis = self.bases.keep(gang, shapes, market.is_some());
+        let KnownCapacity { shapes, market } = self.capacity_now(now);
+        let capacity = self.capacity_by_gang.keep(gang, shapes, market.is_some());
         let entry = LedgerEntry {
             reservations: plan.reservations(gang),
             held: plan.held(),
             offerings: plan.offerings(),
             option_index: plan.option_index,
-            basis,
+            capacity,
             settled,
             queue: queue.to_owned(),
         };
@@ -141,18 +141,18 @@ impl Ledger {
     }
 
     /// Makes others wait for these gangs, whose claims an earlier leader began to create.
-    pub fn wait_for(&mut self, gangs: impl Iterator<Item = String>, now: Timestamp) {
+    pub fn await_reentry(&mut self, gangs: impl Iterator<Item = String>, now: Timestamp) {
         self.awaited.extend(gangs.filter(|gang| !self.entries.contains_key(gang)));
         self.awaited_until = now.checked_add(AWAITED).ok();
     }
 
     /// Until when no new plan is made, because gangs that must be counted are not entered again yet.
-    pub fn awaits_others(&self, now: Timestamp) -> Option<Timestamp> {
+    pub fn reentry_deadline(&self, now: Timestamp) -> Option<Timestamp> {
         self.awaited_until.filter(|until| *until > now && !self.awaited.is_empty())
     }
 
     /// Records that a gang is entered again, or need not be. Returns whether it was the last awaited one.
-    pub fn came_back(&mut self, gang: &str) -> bool {
+    pub fn note_reentered(&mut self, gang: &str) -> bool {
         self.awaited.remove(gang) && self.awaited.is_empty()
     }
 
@@ -187,25 +187,25 @@ impl Ledger {
     pub fn accepted(&self, gang: &str) -> Option<Accepted> {
         let accepted = |entry: &LedgerEntry| Accepted {
             option_index: entry.option_index,
-            basis: entry.basis.clone(),
+            capacity: entry.capacity.clone(),
             settled: entry.settled.clone(),
         };
         self.entries.get(gang).map(accepted)
     }
 
     /// What a gang is planned from. New shapes and prices must not change its plan while its claims are created or replaced.
-    pub fn basis_of(&self, gang: &str, selection: OptionSelection<'_>, now: Timestamp) -> Basis {
+    pub fn capacity_for(&self, gang: &str, selection: OptionSelection<'_>, now: Timestamp) -> KnownCapacity {
         if let Some(entry) = self.entries.get(gang) {
-            return entry.basis.clone();
+            return entry.capacity.clone();
         }
         let is_replacement = matches!(selection, OptionSelection::Like(_));
-        let began = self.frozen(gang).filter(|_| is_replacement);
-        began.map_or_else(|| self.basis(now), |began| began.or_market(self.market(now)))
+        let began = self.capacity_at_entry(gang).filter(|_| is_replacement);
+        began.map_or_else(|| self.capacity_now(now), |began| began.or_market(self.market(now)))
     }
 
     /// What the last entered plan of a gang was made from.
-    pub fn frozen(&self, gang: &str) -> Option<Basis> {
-        self.bases.of(gang).cloned()
+    pub fn capacity_at_entry(&self, gang: &str) -> Option<KnownCapacity> {
+        self.capacity_by_gang.of(gang).cloned()
     }
 
     /// Forgets everything about a gang. Returns whether others may now have their turn.
@@ -221,7 +221,7 @@ impl Ledger {
         let Self {
             entries,
             options,
-            bases,
+            capacity_by_gang,
             capacity_returns,
             refused,
             answers,
@@ -237,7 +237,7 @@ impl Ledger {
         [
             ("entries", entries.len()),
             ("options", options.len()),
-            ("bases", bases.count()),
+            ("bases", capacity_by_gang.count()),
             ("answers", answers.len()),
             ("awaited", awaited.len()),
             ("given back", capacity_returns.count()),
@@ -247,7 +247,7 @@ impl Ledger {
 
     /// Removes a gang's entry. Returns whether others may now have their turn.
     pub fn remove(&mut self, gang: &str) -> bool {
-        let was_last = self.came_back(gang);
+        let was_last = self.note_reentered(gang);
         self.entries.remove(gang).is_some() || was_last
     }
 
@@ -258,7 +258,7 @@ impl Ledger {
             self.options.insert(gang.to_owned(), option);
         } else {
             self.options.remove(gang);
-            self.bases.forget(gang);
+            self.capacity_by_gang.forget(gang);
         }
     }
 
@@ -270,7 +270,7 @@ impl Ledger {
 
     /// Records what ran out of capacity.
     pub fn note_shortage(&mut self, offerings: BTreeSet<Offering>, now: Timestamp) {
-        let exhausted = ExhaustedUntil { until: now + REMEMBERED, source: ShortageSource::Launch };
+        let exhausted = ExhaustedUntil { until: now + SHORTAGE_TTL, source: ShortageSource::Launch };
         self.exhausted.extend(offerings.into_iter().map(|offering| (offering, exhausted)));
     }
 
@@ -284,7 +284,7 @@ impl Ledger {
             exhausted.source == ShortageSource::Launch || reported.contains(offering)
         });
         let eased = self.exhausted.len() < before;
-        let new = ExhaustedUntil { until: market.seen + REMEMBERED, source: ShortageSource::Karpenter };
+        let new = ExhaustedUntil { until: market.seen + SHORTAGE_TTL, source: ShortageSource::Karpenter };
         for offering in reported {
             let exhausted = self.exhausted.entry(offering).or_insert(new);
             if exhausted.until < new.until {
@@ -292,7 +292,7 @@ impl Ledger {
             }
         }
         let market = Arc::new(market);
-        self.bases.take_market(&market);
+        self.capacity_by_gang.take_market(&market);
         self.market = Some(market);
         MarketChange { eased, is_better }
     }
@@ -333,8 +333,8 @@ impl Ledger {
     }
 
     /// What is known about nodes and offerings now.
-    pub fn basis(&self, now: Timestamp) -> Basis {
-        Basis { shapes: self.shapes(now), market: self.market(now) }
+    pub fn capacity_now(&self, now: Timestamp) -> KnownCapacity {
+        KnownCapacity { shapes: self.shapes(now), market: self.market(now) }
     }
 
     /// The shape of every type that was seen.
@@ -360,8 +360,8 @@ impl Ledger {
     }
 
     /// Everything known about capacity, for users.
-    pub fn remembered(&self, now: Timestamp) -> Remembered {
-        Remembered { shortages: self.shortages(now), shapes: self.observed_shapes.shapes(now).collect() }
+    pub fn capacity_report(&self, now: Timestamp) -> CapacityReport {
+        CapacityReport { shortages: self.shortages(now), shapes: self.observed_shapes.shapes(now).collect() }
     }
 }
 
@@ -424,7 +424,7 @@ mod tests {
             "what is not exhausted needs no turn"
         );
         assert_eq!(ledger.tried_by_others("a", &plan("p5"), now), None);
-        assert_eq!(ledger.tried_by_others("b", &plan("p5"), now + REMEMBERED), None);
+        assert_eq!(ledger.tried_by_others("b", &plan("p5"), now + SHORTAGE_TTL), None);
         assert!(ledger.remove("a") && !ledger.remove("a"));
     }
 
@@ -451,10 +451,10 @@ mod tests {
         let mut ledger = Ledger::default();
         ledger.note_shortage(plan("p5").offerings(), now);
         assert!(plan("p5").is_exhausted(Some(&ledger.exhausted(now))));
-        let shown = serde_json::to_value(ledger.remembered(now)).unwrap();
+        let shown = serde_json::to_value(ledger.capacity_report(now)).unwrap();
         let expected = json!({"instanceType": "p5", "zone": "any", "capacityType": "any", "until": "1970-01-01T00:03:00Z", "source": "Launch"});
         assert_eq!(shown["shortages"], json!([expected]));
-        assert!(!plan("p5").is_exhausted(Some(&ledger.exhausted(now + REMEMBERED))));
+        assert!(!plan("p5").is_exhausted(Some(&ledger.exhausted(now + SHORTAGE_TTL))));
     }
 
     #[test]
@@ -493,7 +493,7 @@ mod tests {
         let mut ledger = Ledger::default();
         ledger.enter("a", "ns/lq", Some("r1".into()), &plan("p5"), now);
         ledger.enter("b", "ns/lq", None, &plan("p5"), now);
-        let shapes = |ledger: &Ledger, gang| ledger.frozen(gang).unwrap().shapes;
+        let shapes = |ledger: &Ledger, gang| ledger.capacity_at_entry(gang).unwrap().shapes;
         assert!(Arc::ptr_eq(&shapes(&ledger, "a"), &shapes(&ledger, "b")));
         ledger.observed_shapes().note(shape("p5"), now);
         ledger.enter("c", "ns/lq", None, &plan("p5"), now);
@@ -502,7 +502,7 @@ mod tests {
         assert!(ledger.accepted("a").is_none());
         assert_eq!(["a", "c"].map(|gang| shapes(&ledger, gang).len()), [0, 1]);
         ledger.note_option("a", None);
-        assert_eq!(ledger.frozen("a"), None);
+        assert_eq!(ledger.capacity_at_entry("a"), None);
     }
 
     #[test]
@@ -519,16 +519,16 @@ mod tests {
             ledger.take_market(page(price, now));
             ledger.enter(gang, "ns/lq", None, &plan("p5"), now);
         }
-        let market = |gang| ledger.accepted(gang).unwrap().basis.market.unwrap();
+        let market = |gang| ledger.accepted(gang).unwrap().capacity.market.unwrap();
         assert!(Arc::ptr_eq(&market("a"), &market("b")) && *market("a") == page("4", now));
-        assert_eq!(ledger.frozen("c").unwrap().market, ledger.market(now));
-        assert_ne!(ledger.frozen("a").unwrap().market, ledger.market(now));
+        assert_eq!(ledger.capacity_at_entry("c").unwrap().market, ledger.market(now));
+        assert_ne!(ledger.capacity_at_entry("a").unwrap().market, ledger.market(now));
         for price in 10..17 {
             let now = now + SignedDuration::from_secs(price * 60);
             ledger.take_market(page(&price.to_string(), now));
             ledger.enter(&price.to_string(), "ns/lq", None, &plan("p5"), now);
         }
-        let kept = |gang| ledger.frozen(gang).unwrap().market.is_some();
+        let kept = |gang| ledger.capacity_at_entry(gang).unwrap().market.is_some();
         assert_eq!((kept("a"), kept("b"), kept("c"), kept("16")), (false, false, true, true));
     }
 
@@ -537,14 +537,18 @@ mod tests {
         let now = Timestamp::UNIX_EPOCH;
         let begun = || ["a", "b"].map(str::to_owned).into_iter();
         let mut ledger = Ledger::default();
-        ledger.wait_for(begun(), now);
-        assert_eq!(ledger.awaits_others(now), Some(now + AWAITED));
-        assert_eq!(ledger.awaits_others(now + AWAITED), None);
+        ledger.await_reentry(begun(), now);
+        assert_eq!(ledger.reentry_deadline(now), Some(now + AWAITED));
+        assert_eq!(ledger.reentry_deadline(now + AWAITED), None);
         ledger.enter("a", "ns/lq", None, &plan("p5"), now);
-        assert!(!ledger.came_back("a") && !ledger.came_back("c") && ledger.awaits_others(now).is_some());
+        assert!(
+            !ledger.note_reentered("a")
+                && !ledger.note_reentered("c")
+                && ledger.reentry_deadline(now).is_some()
+        );
         assert!(ledger.forget("b"));
-        assert_eq!(ledger.awaits_others(now), None);
-        ledger.wait_for(begun(), now);
+        assert_eq!(ledger.reentry_deadline(now), None);
+        ledger.await_reentry(begun(), now);
         assert!(ledger.remove("b"), "the other is entered already");
     }
 

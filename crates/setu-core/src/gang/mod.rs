@@ -26,12 +26,12 @@ pub use snapshot::unbound::{AdmittedPods, JournalPosition, PodCheck, UnboundPods
 pub use snapshot::waits::WaitsFor;
 pub use snapshot::{Forecast, Freshness, Refusal, Snapshot, SnapshotParts};
 pub use statechart::decide::decide;
+pub use statechart::effective_policy::EffectivePolicy;
 pub use statechart::event::{Effect, Event};
 pub use statechart::failure::{Failure, FailureClass};
 pub use statechart::journal::{Journal, Memory};
-pub use statechart::judged_by::JudgedBy;
-pub use statechart::judgement::Judgement;
 pub use statechart::option_position::OptionPosition;
+pub use statechart::policy_source::PolicySource;
 pub use statechart::reservation::{AdmissionId, AdmissionPhase, Ending, Reservation};
 pub use statechart::rules::{Eviction, Rules};
 pub use statechart::state::{Nodes, State, StateName, Then};

@@ -20,7 +20,7 @@ use crate::api::workload::Verdict;
 use crate::api::{FrontEnd, Workload};
 use crate::gang::identity::GangIdentity;
 use crate::gang::statechart::journal::Journal;
-use crate::gang::statechart::judged_by::JudgedBy;
+use crate::gang::statechart::policy_source::PolicySource;
 use crate::gang::statechart::reservation::Reservation;
 use crate::gang::statechart::rules::Eviction;
 use crate::plan::Outcome;
@@ -54,7 +54,7 @@ pub struct Snapshot<'a> {
     /// How the claims and their Nodes were read.
     pub freshness: Freshness,
     /// How the objects that the plan is made from were read.
-    pub grounds: Freshness,
+    pub plan_freshness: Freshness,
     /// Whether the plan passes over a NodePool whose last edit Karpenter has not seen.
     pub passes_over_edited: bool,
     /// Whether others have given back as many nodes as the gang needs since it ran out of capacity; false if that is unknown.
@@ -66,7 +66,7 @@ pub struct Snapshot<'a> {
     /// The gang's policy.
     pub policy: &'a Policy,
     /// Where that policy comes from.
-    pub judged_by: JudgedBy<'a>,
+    pub policy_source: PolicySource<'a>,
     /// Whether the Workload may be evicted to give its quota back.
     pub eviction: Eviction,
     /// A number in `0.0..1.0` that spreads the waits of different gangs.
@@ -90,13 +90,13 @@ impl<'a> Snapshot<'a> {
             claims: &[],
             losses: &NO_LOSSES,
             freshness: Freshness::Cached,
-            grounds: Freshness::Quorum,
+            plan_freshness: Freshness::Quorum,
             passes_over_edited: false,
             capacity_back: false,
             create_refused: None,
             refusal: None,
             policy,
-            judged_by: JudgedBy::Policy(policy),
+            policy_source: PolicySource::Policy(policy),
             eviction: Eviction::default(),
             jitter: 0.0,
             forecast: Forecast::default(),
@@ -138,7 +138,7 @@ impl SnapshotParts {
         }
     }
 
-    /// The same with what these records show of claims that are gone.
+    /// This snapshot, with the losses that these records show.
     #[must_use]
     pub fn with_records(
         self,

@@ -5,8 +5,8 @@
 
 mod adoption;
 pub mod approved;
+pub mod attempt_plan;
 mod attempting;
-pub mod begun_with;
 pub mod commit;
 pub mod consequences;
 pub mod new_claims;
@@ -24,7 +24,7 @@ use crate::gang::snapshot::Snapshot;
 use crate::gang::statechart::decide::decide;
 use crate::gang::statechart::event::{Effect, Event};
 use crate::gang::statechart::journal::Journal;
-use crate::gang::statechart::judged_by::{JudgedBy, is_independent_of_terms, record_terms};
+use crate::gang::statechart::policy_source::{PolicySource, is_independent_of_terms, record_terms};
 use crate::gang::statechart::rules::Rules;
 use crate::gang::statechart::state::State;
 use crate::plan::Outcome;
@@ -37,7 +37,7 @@ pub enum Step {
     /// The cache suggests a decision that a quorum read of the gang must confirm.
     NeedsQuorumRead,
     /// The plan suggests a decision that must be confirmed by a quorum read of the gang and of what plans are made from.
-    NeedsGrounds,
+    NeedsPlanRead,
     /// Nothing changes.
     Still,
     /// The journal changes, or there are effects.
@@ -63,11 +63,11 @@ pub fn step(stored: &Journal, snapshot: &Snapshot<'_>) -> Step {
     bound_deadline(&mut journal, snapshot);
     let events = match observe(&journal, snapshot) {
         Observation::NeedsQuorumRead => return Step::NeedsQuorumRead,
-        Observation::NeedsGrounds => return Step::NeedsGrounds,
+        Observation::NeedsPlanRead => return Step::NeedsPlanRead,
         Observation::Events(events) => events,
     };
     let may_act = |event: &Event| {
-        !matches!(snapshot.judged_by, JudgedBy::Unknown)
+        !matches!(snapshot.policy_source, PolicySource::Unknown)
             || !journal.state.is_in_flight()
             || is_independent_of_terms(event, &journal, snapshot.reservation)
     };
@@ -82,8 +82,8 @@ pub fn step(stored: &Journal, snapshot: &Snapshot<'_>) -> Step {
             break;
         }
     }
-    name_tier(&mut moved.journal, &journal, snapshot.judged_by);
-    record_terms(&mut moved.journal, &journal.memory, snapshot.judged_by);
+    name_tier(&mut moved.journal, &journal, snapshot.policy_source);
+    record_terms(&mut moved.journal, &journal.memory, snapshot.policy_source);
     if moved.effects.is_empty() && moved.journal == *stored {
         return Step::Still;
     }
@@ -99,15 +99,15 @@ fn bound_deadline(journal: &mut Journal, snapshot: &Snapshot<'_>) {
         return;
     }
     let begins = is_validating && journal.memory.deadline.is_none();
-    if begins || !matches!(snapshot.judged_by, JudgedBy::Unknown) {
+    if begins || !matches!(snapshot.policy_source, PolicySource::Unknown) {
         journal.bound_deadline(snapshot.now, snapshot.policy.deadlines.gang.signed());
     }
 }
 
 /// Records the policy's name for the tier at a transition or a change of tier.
-fn name_tier(journal: &mut Journal, before: &Journal, by: JudgedBy<'_>) {
+fn name_tier(journal: &mut Journal, before: &Journal, by: PolicySource<'_>) {
     let tier = journal.memory.option.tier;
-    if let JudgedBy::Policy(policy) = by
+    if let PolicySource::Policy(policy) = by
         && (journal.seq != before.seq || tier != before.memory.option.tier)
     {
         journal.name_tier(policy.tier_name(tier));
@@ -123,7 +123,7 @@ mod tests {
     use jiff::Timestamp;
 
     /// The deadline after a step of a gang that had none and waits for its plan, or for its nodes.
-    fn deadline(state: State, judged_by: JudgedBy<'_>, policy: &Policy) -> Option<Timestamp> {
+    fn deadline(state: State, policy_source: PolicySource<'_>, policy: &Policy) -> Option<Timestamp> {
         let now = Timestamp::from_second(1_800_000_000).unwrap();
         let admission = AdmissionId("1-0-a".into());
         let mut journal = Journal::new("uid", admission.clone(), now, None);
@@ -131,7 +131,7 @@ mod tests {
         let reservation = Reservation::Held { admission, phase: AdmissionPhase::Reserved };
         let waits = Outcome::Wait(Obstacle::new(ObstacleReason::CapacityShort, "none"));
         let snapshot = Snapshot {
-            judged_by,
+            policy_source,
             plan: Some(&waits),
             freshness: crate::gang::Freshness::Quorum,
             ..Snapshot::of(now, &reservation, policy)
@@ -139,7 +139,7 @@ mod tests {
         match step(&journal, &snapshot) {
             Step::Moved(moved) => moved.journal.memory.deadline,
             Step::Still => None,
-            Step::NeedsQuorumRead | Step::NeedsGrounds => panic!("all is current"),
+            Step::NeedsQuorumRead | Step::NeedsPlanRead => panic!("all is current"),
         }
     }
 
@@ -148,10 +148,10 @@ mod tests {
         let policy = Policy::default();
         let due = Timestamp::from_second(1_800_000_000).unwrap() + policy.deadlines.gang.signed();
         for (state, by, expected) in [
-            (State::Validating, JudgedBy::Policy(&policy), Some(due)),
-            (State::Validating, JudgedBy::Unknown, Some(due)),
-            (State::WaitingReady, JudgedBy::Terms, Some(due)),
-            (State::WaitingReady, JudgedBy::Unknown, None),
+            (State::Validating, PolicySource::Policy(&policy), Some(due)),
+            (State::Validating, PolicySource::Unknown, Some(due)),
+            (State::WaitingReady, PolicySource::Terms, Some(due)),
+            (State::WaitingReady, PolicySource::Unknown, None),
         ] {
             assert_eq!(deadline(state.clone(), by, &policy), expected, "{state:?} {by:?}");
         }

@@ -92,7 +92,7 @@ pub(super) fn joined(terms: Vec<Vec<NodeSelectorRequirement>>) -> Vec<Vec<NodeSe
 }
 
 /// Most combinations that are kept from one choice to the next.
-const MOST: usize = 64;
+const COMBINATIONS: usize = 64;
 
 /// Narrows a node's requirements to one term of each choice: the first combination that can be met. A choice without terms is
 /// skipped.
@@ -112,7 +112,7 @@ pub(super) fn with_one_of_each(
         {
             match combined {
                 Ok(combined) if Some(index) == last => return Ok(combined),
-                Ok(combined) if next.len() < MOST && !next.contains(&combined) => next.push(combined),
+                Ok(combined) if next.len() < COMBINATIONS && !next.contains(&combined) => next.push(combined),
                 Ok(_) => {}
                 Err(why) => clash = clash.or(Some(why)),
             }

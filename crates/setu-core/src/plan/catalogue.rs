@@ -134,7 +134,7 @@ pub fn find(name: &str) -> Option<&'static Type> {
 }
 
 /// The region of a zone: the zone without its letter (`us-east-1a`, `us-central1-a`), or without its number on Azure (`eastus-1`).
-/// Anything else, such as a local zone, is its own region.
+/// Anything else is its own region. A local zone (`us-east-1-bos-1a`) counts as the region `us-east-1-bos-1`.
 pub fn region_of(zone: &str) -> &str {
     if let Some((region, number)) = zone.split_once('-')
         && !number.is_empty()
@@ -410,7 +410,7 @@ mod tests {
         ("trn1.32xlarge", 128, 512.0, "aws.amazon.com/neuron", 16),
     ];
 
-    /// The same of other providers.
+    /// Sizes and devices of instance types that other providers document.
     const DOCUMENTED_ELSEWHERE: [(&str, &str, u32, u32, &str, u32); 24] = [
         (AZURE, "Standard_NC4as_T4_v3", 4, 28, "nvidia.com/gpu", 1),
         (AZURE, "Standard_NC64as_T4_v3", 64, 440, "nvidia.com/gpu", 4),
@@ -744,7 +744,7 @@ mod tests {
     }
 
     #[test]
-    fn a_zone_is_of_the_region_without_its_letter_or_number_unless_it_is_a_local_one() {
+    fn a_region_is_its_zone_without_the_suffix_and_other_names_are_their_own() {
         for (zone, region) in [
             ("us-east-1a", "us-east-1"),
             ("us-east-1-bos-1a", "us-east-1-bos-1"),

@@ -67,7 +67,7 @@ impl Draft {
         Ok(Self { node_pool, requirements, notes, has_spare: false, defined, holds, pool })
     }
 
-    /// The same draft with one label fixed to a value. Errors name `who` as the one who asks.
+    /// This draft with one label fixed to a value. Errors say that `who` asks for it.
     ///
     /// # Errors
     /// If the nodes cannot have the value.
@@ -75,7 +75,7 @@ impl Draft {
         self.narrowed(key, &Values::one(value), who)
     }
 
-    /// The same draft with one label narrowed to some values. Errors name `who` as the one who asks.
+    /// This draft with one label narrowed to some values. Errors say that `who` asks for them.
     ///
     /// # Errors
     /// If the nodes can have none of the values.
@@ -88,7 +88,7 @@ impl Draft {
         Ok(held)
     }
 
-    /// The same draft, held to what launches into the capacity reservations of its tier.
+    /// This draft, narrowed to nodes that launch into the capacity reservations of its tier.
     ///
     /// # Errors
     /// What the NodePool does not offer.
@@ -326,7 +326,8 @@ impl DraftParts<'_> {
     /// The pods' spec without the gang's own node selector, which the template of a running Job has.
     fn without_pin(&self) -> Cow<'_, PodSpec> {
         let spec = &*self.wanted.spec;
-        let pinned = spec.node_selector.get(names::GANG).is_some_and(|value| value == self.request.gang);
+        let pinned =
+            spec.node_selector.get(names::GANG).is_some_and(|value| value == self.request.gang_label);
         if !pinned || self.request.workload.replaces().is_none() {
             return Cow::Borrowed(spec);
         }
@@ -387,7 +388,7 @@ fn bad_label(key: &str, value: &str) -> Obstacle {
 mod tests {
     use super::super::affinity::NODE_NAME;
     use super::super::fixtures::{Fixture, flavor, object, patched, pool};
-    use super::super::volumes::Found;
+    use super::super::volumes::Lookup;
     use super::*;
     use serde_json::{Value, json};
 
@@ -594,9 +595,9 @@ mod tests {
             let mut world = Fixture::new().pods(&patched(affinity(&terms), &volume));
             let in_b = json!({"spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": [zone("b")]}}}});
             world.storage.claims =
-                [("v".to_owned(), Found::There(Box::new(object(json!({"spec": {"volumeName": "pv"}})))))]
+                [("v".to_owned(), Lookup::There(Box::new(object(json!({"spec": {"volumeName": "pv"}})))))]
                     .into();
-            world.storage.volumes = [("pv".to_owned(), Found::There(Box::new(object(in_b))))].into();
+            world.storage.volumes = [("pv".to_owned(), Lookup::There(Box::new(object(in_b))))].into();
             world
         };
         for terms in [json!([zone("a"), zone("b")]), json!([also("a", "spot"), also("b", "on-demand")])] {

@@ -68,7 +68,7 @@ impl Cost {
         self.unpriced.saturating_add(self.partly_priced)
     }
 
-    /// The same with its currency, for display.
+    /// The price of [`Self::known`] with its currency, for display.
     pub fn shown(&self) -> Option<Money> {
         self.known().map(|price| Money { price, currency: self.currency })
     }
@@ -106,7 +106,7 @@ impl Cost {
         format!("no price for {what} ({})", common.join(", "))
     }
 
-    /// The same. `None` if only simulated nodes lack a price.
+    /// As [`Self::lack`]. `None` if only simulated nodes lack a price.
     pub fn unpaid(&self) -> Option<String> {
         (self.not_known() > self.simulated).then(|| self.lack())
     }

@@ -7,7 +7,7 @@ use super::affinity::{constrained, keys};
 use super::claim::Draft;
 use super::resources::{self, Defaults};
 use super::taints::{gang_taint, tolerates};
-use super::{Cluster, Obstacle};
+use super::{Obstacle, PlanSnapshot};
 use crate::api::parameters::Pinning;
 use crate::api::pod::{PodSpec, ResourceList};
 use crate::api::requirements::{Values, is_reserved, is_well_known};
@@ -20,7 +20,7 @@ const NODE_ROLE_PREFIX: &str = "node-role.kubernetes.io/";
 /// Names of the DaemonSets that run, or may run later, on one of these nodes and do not tolerate the gang's taint.
 pub fn kept_off_by_taint<'a>(
     drafts: impl Iterator<Item = &'a Draft>,
-    cluster: &Cluster<'_>,
+    cluster: &PlanSnapshot<'_>,
     gang: &str,
 ) -> Vec<String> {
     let taint = gang_taint(gang);
@@ -50,7 +50,7 @@ pub fn kept_off_by_taint<'a>(
 pub fn overhead(
     draft: &Draft,
     taints: &[Taint],
-    cluster: &Cluster<'_>,
+    cluster: &PlanSnapshot<'_>,
     in_doubt: bool,
 ) -> Result<ResourceList, Obstacle> {
     let defaults = Defaults { limit_ranges: &[], runtime_classes: &cluster.objects.runtime_classes };
@@ -84,7 +84,7 @@ fn belongs(spec: &PodSpec, draft: &Draft, taints: &[Taint]) -> bool {
 
 /// Whether they would run once the node gets more labels. Device plugins select on labels that a feature discovery sets and that
 /// no NodePool knows.
-fn may_belong(spec: &PodSpec, draft: &Draft, taints: &[Taint], cluster: &Cluster<'_>) -> bool {
+fn may_belong(spec: &PodSpec, draft: &Draft, taints: &[Taint], cluster: &PlanSnapshot<'_>) -> bool {
     let mut later = draft.clone();
     for key in keys(spec) {
         let by_hand = is_reserved(key) || key.starts_with(NODE_ROLE_PREFIX);

@@ -3,18 +3,17 @@
 //! Rule: counts come from the admission, never from `resourceUsage`, which covers quota alone.
 
 use super::affinity::{NODE_NAME, constrained, keys};
-use super::apart;
+use super::host_anti_affinity;
 use super::resources::{self, Defaults};
-use super::volumes::{self, Reach};
-use super::{Cluster, Obstacle, ObstacleReason, Outcome, PlanRequest};
+use super::volumes::{self, VolumeTopology};
+use super::{Obstacle, ObstacleReason, Outcome, PlanRequest, PlanSnapshot};
 use super::{devices, runtime};
 use crate::api::pod::{PodSpec, ResourceList};
 use crate::api::queue::CheckRule;
 use crate::api::requirements::{Requirements, Values};
 use crate::api::workload::PodSet;
-use crate::api::{ClusterQueue, ResourceFlavor, Workload};
+use crate::api::{ClusterQueue, FrontEnd, ResourceFlavor, Workload};
 use crate::names;
-use crate::policy::Policy;
 use k8s_openapi::api::core::v1::Toleration;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -37,7 +36,7 @@ pub struct PodSetDemand<'a> {
     /// Whether its pods get what those flavors say.
     pub gets_flavors: bool,
     /// Where the volumes of its pods can be used.
-    pub reach: Vec<Reach>,
+    pub reach: Vec<VolumeTopology>,
     /// What each pod takes from a node.
     pub each: ResourceList,
     /// Most of its pods that may share a node.
@@ -60,13 +59,16 @@ impl PodSetDemand<'_> {
 
 /// The needs of all pod sets that this check provides for, or why there is nothing to provide.
 pub fn demand<'a>(
-    cluster: &Cluster<'a>,
+    cluster: &PlanSnapshot<'a>,
     request: &PlanRequest<'a>,
 ) -> Result<Vec<PodSetDemand<'a>>, Outcome> {
     let queue = queue(cluster, request).map_err(Outcome::Wait)?;
     if let Some(check) = sent_away(cluster, queue, request.workload) {
         let why = format!("check {check} sends the pods to another cluster, where their nodes are created");
         return Err(Outcome::NothingNeeded(why));
+    }
+    if let Some(obstacle) = elastic_request(queue, request.workload) {
+        return Err(Outcome::Never(obstacle));
     }
     let covered = covered(Some(queue), request.workload, request.check, request.our_checks);
     let mut needs = Vec::new();
@@ -76,7 +78,7 @@ pub fn demand<'a>(
         if pods == 0 {
             continue;
         }
-        if is_managed(&pod_set.template.spec, request.policy) {
+        if is_managed(pod_set, request) {
             needs.push(of_pod_set(cluster, request, pod_set, pods)?);
         } else {
             unmanaged += 1;
@@ -95,7 +97,7 @@ pub fn demand<'a>(
 
 /// The need of so many pods of a pod set, or why no node can serve them.
 fn of_pod_set<'a>(
-    cluster: &Cluster<'a>,
+    cluster: &PlanSnapshot<'a>,
     request: &PlanRequest<'a>,
     pod_set: &'a PodSet,
     pods: u32,
@@ -111,17 +113,17 @@ fn of_pod_set<'a>(
     let defaults =
         Defaults { limit_ranges: cluster.limit_ranges, runtime_classes: &cluster.objects.runtime_classes };
     let each = each(defaults, pod_set).map_err(Outcome::Wait)?;
-    let each = devices::asked::with_devices(cluster, request, pod_set, each)?;
+    let each = devices::device_requests::with_devices(cluster, request, pod_set, each)?;
     let reach = cluster.storage.map(|storage| volumes::reach(storage, request.workload, pod_set, pods));
     let reach = reach.transpose()?.unwrap_or_default();
-    let per_node = apart::per_node(pod_set);
+    let per_node = host_anti_affinity::per_node(pod_set);
     let gets_flavors = request.workload.has_pods_of_kueue();
     Ok(PodSetDemand { pod_set, spec, pods, flavors, gets_flavors, reach, each, per_node })
 }
 
 /// The queue that granted the quota, known to list this check. Without it, it is unknown which pod
 /// sets are meant, and "none" would start the gang without nodes.
-fn queue<'a>(cluster: &Cluster<'a>, request: &PlanRequest<'_>) -> Result<&'a ClusterQueue, Obstacle> {
+fn queue<'a>(cluster: &PlanSnapshot<'a>, request: &PlanRequest<'_>) -> Result<&'a ClusterQueue, Obstacle> {
     let name = request.workload.admission().map_or("", |a| a.cluster_queue.as_str());
     let unknown = |what: &str| {
         Obstacle::new(
@@ -136,7 +138,7 @@ fn queue<'a>(cluster: &Cluster<'a>, request: &PlanRequest<'_>) -> Result<&'a Clu
 }
 
 /// Name of the check by which MultiKueue takes the Workload to another cluster: here its pods never run.
-fn sent_away(cluster: &Cluster<'_>, queue: &ClusterQueue, workload: &Workload) -> Option<String> {
+fn sent_away(cluster: &PlanSnapshot<'_>, queue: &ClusterQueue, workload: &Workload) -> Option<String> {
     let flavors = || {
         let assignments = workload.admission().into_iter().flat_map(|a| &a.pod_set_assignments);
         assignments.flat_map(|psa| psa.flavors.values())
@@ -144,6 +146,23 @@ fn sent_away(cluster: &Cluster<'_>, queue: &ClusterQueue, workload: &Workload) -
     let sends = cluster.checks.iter().filter(|c| c.spec.controller_name == names::MULTIKUEUE);
     let mut names = sends.filter_map(|c| c.metadata.name.clone());
     names.find(|check| flavors().any(|flavor| queue.check_covers(check, flavor)))
+}
+
+/// Why an elastic Job gets no nodes by a request of Kueue's: its new pods would select the nodes of another request than those that
+/// run, and Kueue never starts such pods.
+fn elastic_request(queue: &ClusterQueue, workload: &Workload) -> Option<Obstacle> {
+    let is_elastic = workload.front_end() == FrontEnd::ProvisioningRequest && workload.is_elastic();
+    let name = queue.metadata.name.as_deref().unwrap_or_default();
+    is_elastic.then(|| {
+        Obstacle::new(
+            ObstacleReason::UpdatesClash,
+            format!(
+                "elastic Jobs cannot get nodes by ProvisioningRequests; use a check of Setu's own in ClusterQueue {name}, \
+                 or remove the annotation {} from the Job",
+                names::ELASTIC_JOB
+            ),
+        )
+    })
 }
 
 /// Why a check has no pod set although it is on the queue.
@@ -160,7 +179,7 @@ fn provided_elsewhere(queue: &ClusterQueue, request: &PlanRequest<'_>) -> String
 }
 
 /// Names of the pod sets that `check` provides for: it covers one of their assigned flavors, and no check of Setu's that comes
-/// earlier in the alphabet does.
+/// earlier in the alphabet does. A request of Kueue's is for all pod sets that it lists, because Kueue pins the pods of all of them.
 pub fn covered(
     queue: Option<&ClusterQueue>,
     workload: &Workload,
@@ -169,9 +188,13 @@ pub fn covered(
 ) -> BTreeSet<String> {
     let covers = |check: &str, flavor: &String| queue.is_some_and(|q| q.check_covers(check, flavor));
     let assignments = workload.admission().map_or(&[][..], |a| &a.pod_set_assignments);
+    let has_own_checks = workload.front_end().has_own_checks();
     assignments
         .iter()
         .filter(|psa| {
+            if !has_own_checks {
+                return true;
+            }
             let ours = our_checks.iter().filter(|ours| psa.flavors.values().any(|f| covers(ours, f)));
             ours.min().is_some_and(|first| first == check)
         })
@@ -183,7 +206,7 @@ pub fn covered(
 /// covered that request a managed resource. Pods that are done change nothing in it.
 pub fn pinned(queue: Option<&ClusterQueue>, request: &PlanRequest<'_>) -> Vec<String> {
     let covered = covered(queue, request.workload, request.check, request.our_checks);
-    let managed = |p: &&PodSet| is_managed(&p.template.spec, request.policy);
+    let managed = |p: &&PodSet| is_managed(p, request);
     let sets = request.workload.spec.pod_sets.iter().filter(managed);
     sets.map(|p| p.name.clone()).filter(|name| covered.contains(name)).collect()
 }
@@ -241,7 +264,7 @@ pub fn predecessors(
 
 /// Pods of a pod set that earlier slices have nodes for. Each slice got nodes only for pods that it had more than the slices before
 /// it, and keeps them while the Job runs.
-fn placed(cluster: &Cluster<'_>, pod_set: &str) -> u32 {
+fn placed(cluster: &PlanSnapshot<'_>, pod_set: &str) -> u32 {
     let of = |slice: &Arc<Workload>| {
         let same = slice.spec.pod_sets.iter().find(|p| p.name == pod_set)?;
         u32::try_from(granted(slice, same)).ok()
@@ -281,8 +304,12 @@ fn contradiction(pod_set: &str, spec: &PodSpec) -> Option<Obstacle> {
 }
 
 /// Whether the pods ask for one of the policy's managed resources, in a request or a limit, or for devices by claims where the
-/// policy states devices. No list of resources means yes.
-fn is_managed(spec: &PodSpec, policy: &Policy) -> bool {
+/// policy states devices. No list of resources means yes, and so does a ProvisioningRequest, which lists what needs nodes.
+fn is_managed(pod_set: &PodSet, request: &PlanRequest<'_>) -> bool {
+    if request.workload.front_end() != FrontEnd::Workload {
+        return true;
+    }
+    let (spec, policy) = (&pod_set.template.spec, request.policy);
     let managed = &policy.managed_resources;
     let containers = spec.containers.iter().chain(&spec.init_containers).filter_map(|c| c.resources.as_ref());
     let lists = containers.chain(&spec.resources).flat_map(|r| [&r.requests, &r.limits]).flatten();
@@ -441,6 +468,24 @@ mod tests {
     }
 
     #[test]
+    fn a_request_gets_nodes_for_all_pod_sets_that_it_lists() {
+        let mut world = Fixture::new().workload(&assigned(&json!([
+            {"name": "lead", "flavors": {"cpu": "cpu"}}, {"name": "main", "flavors": {"nvidia.com/gpu": "gpu"}},
+        ])));
+        world.queue = Some(queue(&json!([{"name": "prov", "onFlavors": ["gpu"]}])));
+        world.objects.flavors.push(flavor("cpu", &json!({})));
+        world.policy.managed_resources = vec!["google.com/tpu".to_owned()];
+        assert_eq!(nothing(&world), "no pod set requests a managed resource (google.com/tpu)");
+        world.workload.metadata.name = Some(format!("{}w-prov-1", names::REQUEST_PREFIX));
+        assert_eq!(needs(&world), [("lead".to_owned(), 1), ("main".to_owned(), 4)]);
+        assert_eq!(pinned(world.queue.as_ref(), &world.request()), ["lead", "main"]);
+        let elastic = [(names::ELASTIC_JOB.to_owned(), "true".to_owned())];
+        world.workload.metadata.annotations = Some(elastic.into());
+        let Outcome::Never(obstacle) = world.plan() else { panic!("not rejected") };
+        assert!(obstacle.message.starts_with("elastic Jobs cannot get nodes by ProvisioningRequests"));
+    }
+
+    #[test]
     fn a_pod_set_that_gets_no_nodes_is_not_held_to_them() {
         let mut change = assigned(&json!([
             {"name": "main", "flavors": {"cpu": "gpu"}}, {"name": "lead", "flavors": {"cpu": "gpu"}},
@@ -522,7 +567,7 @@ mod tests {
         let spec = &mut world.workload.spec.pod_sets[0].template.spec;
         spec.node_selector.insert(names::GANG.to_owned(), "g1".to_owned());
         let plan = |predecessors: &[Arc<Workload>]| {
-            let cluster = Cluster { predecessors, ..world.cluster() };
+            let cluster = PlanSnapshot { predecessors, ..world.cluster() };
             match super::super::plan(&cluster, &world.request()) {
                 Outcome::Provision(plan) => plan,
                 other => panic!("{other:?}"),

@@ -3,7 +3,7 @@
 //! A count is an amount of the extended resource that Kubernetes names after the class, `deviceclass.resource.kubernetes.io/NAME`, so
 //! that devices are packed like every other resource.
 
-pub mod asked;
+pub mod device_requests;
 
 use super::resources::{self, amount};
 use super::shape::Shape;
@@ -174,7 +174,7 @@ pub fn record(claim: &mut NodeClaim, entries: &[&NodeDevices]) {
 mod tests {
     use super::super::Outcome;
     use super::super::fixtures::{Fixture, object, patched, pod_set, pool};
-    use super::super::volumes::Found;
+    use super::super::volumes::Lookup;
     use super::super::warm;
     use super::*;
     use crate::api::parameters::PackingMode;
@@ -223,7 +223,7 @@ mod tests {
         let request = patched(json!({"name": "gpus", "exactly": exactly}), change);
         let spec = json!({"spec": {"devices": {"requests": [request]}}});
         let template = object(json!({"metadata": {"name": "two", "namespace": "ns"}, "spec": spec}));
-        world.storage.claim_templates = [("two".to_owned(), Found::There(Box::new(template)))].into();
+        world.storage.claim_templates = [("two".to_owned(), Lookup::There(Box::new(template)))].into();
         world.policy.devices = stated(&json!([entry("p5", 8)]));
         world.objects.device_classes =
             vec![Arc::new(object(json!({"metadata": {"name": "gpu.nvidia.com"}, "spec": {}})))];
@@ -283,7 +283,7 @@ mod tests {
             let mut world = by_template(&json!({"exactly": {"count": count}}));
             let slots = world.provisioned().slots;
             assert_eq!(slots.len(), nodes, "{count} devices a pod");
-            // The same where no shape is known.
+            // The node count stays the same if no shape is known.
             world.objects.node_pools = vec![pool("gpu", &json!({}))];
             world.policy.devices[0].requirements.clear();
             world.policy.packing = PackingMode::Fill;
@@ -372,7 +372,7 @@ mod tests {
             assert!(message.contains(words), "{message}");
         }
         let mut world = by_template(&json!({}));
-        world.storage.claim_templates = [("two".to_owned(), Found::Forbidden)].into();
+        world.storage.claim_templates = [("two".to_owned(), Lookup::Forbidden)].into();
         assert!(refused(&world).1.contains("grant its ServiceAccount get on resourceclaimtemplates"));
         world.storage.claim_templates.clear();
         let (reason, message) = refused(&world);
@@ -516,7 +516,7 @@ mod tests {
     #[test]
     fn constraints_of_a_template_are_noted() {
         let mut world = by_template(&json!({}));
-        let Some(Found::There(template)) = world.storage.claim_templates.get_mut("two") else {
+        let Some(Lookup::There(template)) = world.storage.claim_templates.get_mut("two") else {
             panic!("absent")
         };
         template.spec.spec.devices.constraints = vec![json!({"matchAttribute": "numa"})];

@@ -8,7 +8,7 @@ use super::offering::Offering;
 use super::pool_claims::PoolClaims;
 use super::shape::Shape;
 use super::volumes::Storage;
-use super::{Cluster, OptionSelection, Outcome, PlanObjects, PlanRequest, PoolReservation};
+use super::{OptionSelection, Outcome, PendingNodes, PlanObjects, PlanRequest, PlanSnapshot};
 use crate::api::{
     AdmissionCheck, ClusterQueue, Cohort, DaemonSet, LocalQueue, NodeClaim, NodePool, ResourceFlavor,
     Workload,
@@ -89,7 +89,7 @@ pub struct Fixture {
     pub all_checks: Vec<Arc<AdmissionCheck>>,
     pub objects: PlanObjects,
     pub claims: Vec<Arc<NodeClaim>>,
-    pub reserved: Vec<PoolReservation>,
+    pub pending: Vec<PendingNodes>,
     pub workload: Workload,
     pub checks: Vec<String>,
     pub policy: Policy,
@@ -116,7 +116,7 @@ impl Fixture {
                 ..PlanObjects::default()
             },
             claims: Vec::new(),
-            reserved: Vec::new(),
+            pending: Vec::new(),
             workload: object(workload()),
             checks: vec!["prov".to_owned()],
             policy: Policy::default(),
@@ -157,11 +157,11 @@ impl Fixture {
         Box::leak(Box::new(PoolClaims::of(self.claims.iter().cloned(), gang_of)))
     }
 
-    pub fn cluster(&self) -> Cluster<'_> {
-        Cluster {
+    pub fn cluster(&self) -> PlanSnapshot<'_> {
+        PlanSnapshot {
             checks: &self.all_checks,
             pool_claims: self.pool_claims(),
-            reserved: &self.reserved,
+            pending: &self.pending,
             shapes: &self.shapes,
             exhausted: Some(&self.exhausted),
             market: self.market.as_ref(),
@@ -170,7 +170,7 @@ impl Fixture {
             local_queues: Some(&self.local_queues),
             namespace_labels: Some(&self.namespace),
             now: self.now,
-            ..Cluster::with(self.queue.as_ref(), &self.objects)
+            ..PlanSnapshot::with(self.queue.as_ref(), &self.objects)
         }
     }
 
@@ -179,7 +179,7 @@ impl Fixture {
             workload: &self.workload,
             check: "prov",
             our_checks: &self.checks,
-            gang: "g1",
+            gang_label: "g1",
             policy: &self.policy,
             selection: self.selection,
         }

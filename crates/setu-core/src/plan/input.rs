@@ -5,8 +5,8 @@ use super::gates::inflight::InflightNodes;
 use super::kinds::PlanObjects;
 use super::market::Market;
 use super::offering::Offering;
+use super::pending_nodes::PendingNodes;
 use super::pool_claims::{NO_CLAIMS, PoolClaims};
-use super::reserved::PoolReservation;
 use super::shape::Shape;
 use super::volumes::Storage;
 use crate::api::{AdmissionCheck, ClusterQueue, Cohort, LocalQueue, NodeClaim, Workload};
@@ -21,7 +21,7 @@ use std::sync::Arc;
 ///
 /// The controller and `setu plan` state every field, so that the compiler names both when one is added.
 #[derive(Clone, Copy, Debug)]
-pub struct Cluster<'a> {
+pub struct PlanSnapshot<'a> {
     /// The queue that granted the quota.
     pub cluster_queue: Option<&'a ClusterQueue>,
     /// Every AdmissionCheck.
@@ -37,8 +37,8 @@ pub struct Cluster<'a> {
     pub pool_claims: &'a PoolClaims,
     /// Warm claims of the gang's LocalQueue, which it may take over.
     pub warm: &'a [NodeClaim],
-    /// What other gangs are about to create.
-    pub reserved: &'a [PoolReservation],
+    /// What other gangs are about to create, without this gang.
+    pub pending: &'a [PendingNodes],
     /// Shapes learnt from existing nodes.
     pub shapes: &'a [Shape],
     /// Offerings from Karpenter's metrics, if they are read.
@@ -67,7 +67,7 @@ pub struct Cluster<'a> {
     pub now: Timestamp,
 }
 
-impl<'a> Cluster<'a> {
+impl<'a> PlanSnapshot<'a> {
     /// A cluster with only these objects: for questions that depend on nothing else, benches and tests.
     pub const fn with(cluster_queue: Option<&'a ClusterQueue>, objects: &'a PlanObjects) -> Self {
         Self {
@@ -78,7 +78,7 @@ impl<'a> Cluster<'a> {
             storage: None,
             pool_claims: &NO_CLAIMS,
             warm: &[],
-            reserved: &[],
+            pending: &[],
             shapes: &[],
             market: None,
             exhausted: None,
@@ -120,7 +120,7 @@ pub struct PlanRequest<'a> {
     /// All of Setu's checks on this Workload, sorted.
     pub our_checks: &'a [String],
     /// Value of the gang's label on its nodes.
-    pub gang: &'a str,
+    pub gang_label: &'a str,
     /// The gang's policy.
     pub policy: &'a Policy,
     /// Which provisioning options are allowed.

@@ -24,8 +24,8 @@ pub fn notes(
         let runs = longest(workload, set.pod_set)?;
         (runs.0.saturating_add(older) > life.0).then(|| {
             format!(
-                "pod set {} may run for {runs}, on nodes that may be up for {} by then, and Karpenter takes nodes of NodePool \
-                 {} away after {life}, whatever runs there; raise its expireAfter",
+                "pod set {} may run for {runs} on nodes that may already be {} old, but NodePool {} expires nodes after \
+                 {life}; raise its expireAfter",
                 set.pod_set.name,
                 Span(older),
                 draft.node_pool
@@ -86,8 +86,8 @@ mod tests {
     fn a_job_that_may_outlive_its_nodes_gets_a_note() {
         let day = json!("24h");
         let found = notes(&day, &json!(90_000), &json!(null));
-        let note = "pod set main may run for 25h, on nodes that may be up for 45m by then, and Karpenter takes nodes of \
-                    NodePool gpu away after 24h, whatever runs there; raise its expireAfter";
+        let note = "pod set main may run for 25h on nodes that may already be 45m old, but NodePool gpu expires nodes \
+                    after 24h; raise its expireAfter";
         assert_eq!(found, [note]);
         assert_eq!(notes(&day, &json!(null), &json!(90_000)).len(), 1);
         // The lowest limit counts; a Job without a limit gets no note.

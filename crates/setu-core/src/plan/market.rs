@@ -33,12 +33,12 @@ pub struct Market {
     /// When the page was read.
     pub seen: Timestamp,
     /// Implausible prices on the page.
-    absurd: Absurd,
+    absurd: ImplausiblePrices,
 }
 
 /// Implausible prices: negative, not a number, or too high.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Absurd {
+struct ImplausiblePrices {
     /// How many.
     prices: u32,
     /// The first of them, with its offering.
@@ -156,8 +156,8 @@ impl Market {
     }
 
     /// A message about implausible prices on the page. `None` if there are none.
-    pub fn doubt(&self) -> Option<String> {
-        let Absurd { prices, first } = &self.absurd;
+    pub fn price_warning(&self) -> Option<String> {
+        let ImplausiblePrices { prices, first } = &self.absurd;
         match prices {
             0 => None,
             1 => Some(format!("one price is absurd, {first}, and is left out")),
@@ -241,7 +241,7 @@ impl Market {
     }
 
     /// Whether two pages have the same offerings and sizes, ignoring when they were read.
-    pub fn says_the_same_as(&self, other: &Self) -> bool {
+    pub fn has_same_offers(&self, other: &Self) -> bool {
         self.keys == other.keys && self.types == other.types
     }
 
@@ -363,7 +363,7 @@ go_goroutines 12
         let doubt = |prices: &[&str]| {
             let price = |price: &&str| offer("price_estimate", ["m5.large", "spot", "a"], price);
             let lines: String = prices.iter().map(price).collect();
-            market_of(&(offer("available", ["m5.large", "spot", "a"], 1) + &lines)).doubt()
+            market_of(&(offer("available", ["m5.large", "spot", "a"], 1) + &lines)).price_warning()
         };
         assert_eq!(doubt(&["1", "0"]), None, "the provider reports 0 if it has no price");
         let one = "one price is absurd, 1000000 of m5.large, spot in a, and is left out";

@@ -22,8 +22,8 @@ impl Plan {
         hash.split('.').next() == Some(&self.hash_of(NodeClaimSpec::clone))
     }
 
-    /// The same, ignoring the listed instance types if the hash allows that.
-    pub fn is_hashed_but_for_types(&self, hash: &str) -> bool {
+    /// As [`Self::is_hashed`], but ignores the listed instance types if the hash allows it.
+    pub fn is_hashed_except_types(&self, hash: &str) -> bool {
         let kinds = hash.split_once('.').map(|(_, kinds)| kinds);
         kinds.map_or_else(|| self.is_hashed(hash), |kinds| kinds == self.hash_of(without_types))
     }
@@ -60,7 +60,7 @@ impl Plan {
             }
             let requests = &first.template.spec.resources.requests;
             let is_as_large = |claim: &&NodeClaim| claim.spec.resources.requests == *requests;
-            let differ = claims.iter().filter(|claim| is_like_but_for_types(first, claim));
+            let differ = claims.iter().filter(|claim| is_like_except_types(first, claim));
             let (others, disjoint): (Vec<&NodeClaim>, Vec<&NodeClaim>) =
                 differ.partition(|claim| shares_types(first, claim));
             if disjoint.iter().any(is_as_large) {
@@ -149,7 +149,7 @@ fn is_narrower(slot: &Slot, claim: &NodeClaim) -> bool {
 }
 
 /// Whether a slot matches this claim, ignoring the instance types.
-fn is_like_but_for_types(slot: &Slot, claim: &NodeClaim) -> bool {
+fn is_like_except_types(slot: &Slot, claim: &NodeClaim) -> bool {
     let rest = |list: &[Requirement]| split(list, names::INSTANCE_TYPE).1;
     is_within(slot, claim) && rest(&slot.template.spec.requirements) == rest(&claim.spec.requirements)
 }
@@ -190,7 +190,7 @@ mod tests {
     use crate::names;
     use crate::plan::fixtures::{self, Fixture, offer, pod_set, pool};
     use crate::plan::market::Market;
-    use crate::plan::{Cluster, OptionSelection, Outcome, Plan, PlanRequest, Slot, catalogue};
+    use crate::plan::{OptionSelection, Outcome, Plan, PlanRequest, PlanSnapshot, Slot, catalogue};
     use serde_json::{Value, json};
     use std::sync::Arc;
 
@@ -205,7 +205,7 @@ mod tests {
     }
 
     fn planned(world: &Fixture, market: &Market, selection: OptionSelection<'_>) -> Option<Plan> {
-        let cluster = Cluster { market: Some(market), ..world.cluster() };
+        let cluster = PlanSnapshot { market: Some(market), ..world.cluster() };
         match crate::plan::plan(&cluster, &PlanRequest { selection, ..world.request() }) {
             Outcome::Provision(plan) => Some(plan),
             _ => None,
@@ -262,11 +262,9 @@ mod tests {
             let begun = begun(&first);
             let again = planned(&world, &after, OptionSelection::Like(&begun)).unwrap();
             assert_eq!(again.hash(), first.hash(), "{zones:?}");
-            assert!(!now.is_hashed(&first.hash()) && now.is_hashed_but_for_types(&first.hash()), "{zones:?}");
+            assert!(!now.is_hashed(&first.hash()) && now.is_hashed_except_types(&first.hash()), "{zones:?}");
             let of_earlier_release = first.hash().split('.').next().unwrap().to_owned();
-            assert!(
-                again.is_hashed(&of_earlier_release) && !now.is_hashed_but_for_types(&of_earlier_release)
-            );
+            assert!(again.is_hashed(&of_earlier_release) && !now.is_hashed_except_types(&of_earlier_release));
             world.objects.node_pools = pools("c");
             assert_eq!(planned(&world, &after, OptionSelection::Like(&begun)), None, "those are other nodes");
         }

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn another_check_that_takes_our_key_is_found_and_on_another_pod_set_is_not_looked_at() {
+    fn another_checks_update_clashes_only_on_the_same_pod_set() {
         let clash =
             with_other_check(&json!({"name": "main", "nodeSelector": {(crate::names::GANG): "theirs"}}));
         assert_eq!(clash.obstacle().0, ObstacleReason::UpdatesClash);

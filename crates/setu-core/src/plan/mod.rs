@@ -9,7 +9,6 @@
 //! objects alone. Nothing a tenant annotates has a say.
 
 pub mod affinity;
-pub mod apart;
 pub mod catalogue;
 pub mod claim;
 pub mod cost;
@@ -17,6 +16,7 @@ pub mod daemons;
 pub mod demand;
 pub mod devices;
 pub mod gates;
+pub mod host_anti_affinity;
 mod input;
 mod kinds;
 mod labels;
@@ -30,12 +30,12 @@ pub mod offering;
 pub mod outcome;
 pub mod packing;
 pub mod passed_over;
+mod pending_nodes;
 pub mod pod_set_labels;
 pub mod policy_warnings;
 pub mod pool_claims;
 pub mod pools;
 pub mod reservations;
-mod reserved;
 pub mod resources;
 pub mod runtime;
 pub mod shape;
@@ -56,14 +56,14 @@ use crate::api::workload::PodSetUpdate;
 use crate::names;
 use crate::planted::planted;
 use demand::PodSetDemand;
-pub use input::{Cluster, Edited, OptionSelection, PlanRequest};
+pub use input::{Edited, OptionSelection, PlanRequest, PlanSnapshot};
 use k8s_openapi::api::core::v1::Toleration;
 pub use kinds::PlanObjects;
 pub use obstacle::{Obstacle, ObstacleReason, PlanChange};
-pub use outcome::{Most, Outcome, Plan, PodShare, Slot};
+pub use outcome::{NodeMaximum, Outcome, Plan, PodShare, Slot};
 use passed_over::PassedOver;
+pub use pending_nodes::PendingNodes;
 use pod_set_labels::PodSetLabels;
-pub use reserved::PoolReservation;
 use std::sync::Arc;
 use tiers::ProvisioningOption;
 use topology::Topology;
@@ -112,7 +112,7 @@ struct Needs<'a> {
 }
 
 impl<'a> Needs<'a> {
-    fn of(cluster: &Cluster<'a>, request: &PlanRequest<'a>) -> Result<Self, Outcome> {
+    fn of(cluster: &PlanSnapshot<'a>, request: &PlanRequest<'a>) -> Result<Self, Outcome> {
         let demand = demand::demand(cluster, request)?;
         let topology = Topology::of(cluster, request, &demand).map_err(Outcome::Refuse)?;
         Ok(Self { demand, topology })
@@ -123,13 +123,13 @@ impl<'a> Needs<'a> {
         self.demand.iter().any(|wanted| !wanted.reach.is_empty())
     }
 
-    fn options(&self, cluster: &Cluster<'_>, request: &PlanRequest<'_>) -> Vec<ProvisioningOption> {
+    fn options(&self, cluster: &PlanSnapshot<'_>, request: &PlanRequest<'_>) -> Vec<ProvisioningOption> {
         tiers::options(cluster, request, &self.demand, &self.topology)
     }
 }
 
 /// Plans the nodes of a gang.
-pub fn plan(cluster: &Cluster<'_>, request: &PlanRequest<'_>) -> Outcome {
+pub fn plan(cluster: &PlanSnapshot<'_>, request: &PlanRequest<'_>) -> Outcome {
     let needs = match Needs::of(cluster, request) {
         Ok(needs) => needs,
         Err(stop) => return stop,
@@ -179,7 +179,7 @@ pub fn plan(cluster: &Cluster<'_>, request: &PlanRequest<'_>) -> Outcome {
 }
 
 /// Whether no later option is tried.
-fn is_taken(cluster: &Cluster<'_>, request: &PlanRequest<'_>, plan: &Plan) -> bool {
+fn is_taken(cluster: &PlanSnapshot<'_>, request: &PlanRequest<'_>, plan: &Plan) -> bool {
     match request.selection {
         OptionSelection::Like(claims) => plan.has_like(claims),
         OptionSelection::From(_) | OptionSelection::Accepted { .. } => !plan.is_exhausted(cluster.exhausted),
@@ -187,7 +187,7 @@ fn is_taken(cluster: &Cluster<'_>, request: &PlanRequest<'_>, plan: &Plan) -> bo
 }
 
 /// Whether planning waits a moment for the obstacle to clear, instead of taking another option.
-fn is_awaited(cluster: &Cluster<'_>, obstacle: &Obstacle) -> bool {
+fn is_awaited(cluster: &PlanSnapshot<'_>, obstacle: &Obstacle) -> bool {
     obstacle.reason == ObstacleReason::NodePoolEdited && cluster.edited == Edited::Awaited
 }
 
@@ -211,7 +211,7 @@ pub struct OptionReport {
 /// # Errors
 /// The outcome of planning, if it ends before there are options.
 pub fn option_reports(
-    cluster: &Cluster<'_>,
+    cluster: &PlanSnapshot<'_>,
     request: &PlanRequest<'_>,
 ) -> Result<Vec<OptionReport>, Outcome> {
     let needs = Needs::of(cluster, request)?;
@@ -228,7 +228,7 @@ pub fn option_reports(
 
 /// The plan of one option, if every gate lets it pass.
 fn gated(
-    cluster: &Cluster<'_>,
+    cluster: &PlanSnapshot<'_>,
     request: &PlanRequest<'_>,
     needs: &Needs<'_>,
     option: &ProvisioningOption,
@@ -247,13 +247,13 @@ fn gated(
 }
 
 /// The plan with what its nodes cost.
-fn priced(cluster: &Cluster<'_>, request: &PlanRequest<'_>, plan: Plan) -> Plan {
+fn priced(cluster: &PlanSnapshot<'_>, request: &PlanRequest<'_>, plan: Plan) -> Plan {
     Plan { cost: Arc::new(cluster.prices(request.policy).of_nodes(plan.claims())), ..plan }
 }
 
 /// The plan of one option, whatever the gates say.
 fn nodes(
-    cluster: &Cluster<'_>,
+    cluster: &PlanSnapshot<'_>,
     request: &PlanRequest<'_>,
     needs: &Needs<'_>,
     option: &ProvisioningOption,
@@ -267,7 +267,7 @@ fn nodes(
     let plan = Plan { tier: option.tier, option_name: option.title(request.policy).into(), ..plan };
     let pinned = demand::pinned(cluster.cluster_queue, request);
     let labels = PodSetLabels::of(&plan.slots);
-    let updates = pod_set_updates(&pinned, request.gang, plan.pinning, &labels);
+    let updates = pod_set_updates(&pinned, request.gang_label, plan.pinning, &labels);
     merge::check(&cluster.objects.flavors, request, &updates)?;
     Ok(plan)
 }

@@ -142,22 +142,22 @@ impl PlanChange {
 
 /// How long an obstacle lasts, and what happens meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stay {
+enum Lasts {
     /// It may clear by itself. The gang waits until its deadline.
-    Deadline,
+    UntilDeadline,
     /// The gang waits without a deadline.
     Unbounded,
     /// Something is broken or being changed, and the plan without it is unknown.
-    PlanHidden,
+    PlanUnknown,
     /// It lasts until someone changes something. Quota is not held.
-    Refused,
+    UntilChanged,
     /// It lasts until something missing or unknown appears. Quota is not held.
-    Missing,
+    UntilCreated,
 }
 
 impl ObstacleReason {
     /// The only place that maps a kind to how long it lasts.
-    const fn stay(self) -> Stay {
+    const fn lasts(self) -> Lasts {
         match self {
             Self::NodePoolNotReady
             | Self::QueueUnknown
@@ -168,15 +168,15 @@ impl ObstacleReason {
             | Self::CapacityShort
             | Self::OthersFirst
             | Self::QuotaExceeded
-            | Self::Guarded => Stay::Deadline,
-            Self::OtherChecks | Self::DryRun => Stay::Unbounded,
-            Self::NoPolicy | Self::NodePoolEdited => Stay::PlanHidden,
+            | Self::Guarded => Lasts::UntilDeadline,
+            Self::OtherChecks | Self::DryRun => Lasts::Unbounded,
+            Self::NoPolicy | Self::NodePoolEdited => Lasts::PlanUnknown,
             Self::NodePoolMissing
             | Self::FlavorMissing
             | Self::RuntimeClassMissing
             | Self::ResourceClaimTemplateMissing
             | Self::AmountUnknown
-            | Self::VolumeNotReady => Stay::Missing,
+            | Self::VolumeNotReady => Lasts::UntilCreated,
             Self::TooManyNodes
             | Self::TooLarge
             | Self::BudgetExceeded
@@ -195,28 +195,28 @@ impl ObstacleReason {
             | Self::ResourceClaims
             | Self::DeviceClass
             | Self::VolumeUnusable
-            | Self::VolumeUnreadable => Stay::Refused,
+            | Self::VolumeUnreadable => Lasts::UntilChanged,
         }
     }
 
     /// Whether the gang waits as long as it lasts, without a deadline.
     pub fn has_no_deadline(self) -> bool {
-        self.stay() == Stay::Unbounded
+        self.lasts() == Lasts::Unbounded
     }
 
     /// Whether the plan without it is unknown.
     pub fn hides_plan(self) -> bool {
-        self.stay() == Stay::PlanHidden
+        self.lasts() == Lasts::PlanUnknown
     }
 
     /// Whether something missing or unknown may still appear. The Workload itself may be correct.
     pub fn may_appear(self) -> bool {
-        self.stay() == Stay::Missing
+        self.lasts() == Lasts::UntilCreated
     }
 
     /// Whether it lasts until something is changed or created, so that quota need not be held.
     pub(super) fn is_refusal(self) -> bool {
-        matches!(self.stay(), Stay::Refused | Stay::Missing)
+        matches!(self.lasts(), Lasts::UntilChanged | Lasts::UntilCreated)
     }
 }
 

@@ -19,11 +19,11 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 /// How long a shortage of capacity is kept: as long as in AWS' own cache.
-pub const REMEMBERED: SignedDuration = SignedDuration::from_mins(3);
+pub const SHORTAGE_TTL: SignedDuration = SignedDuration::from_mins(3);
 /// Stands for any zone or capacity type that the provider picks.
 pub const ANY: &str = "any";
 /// With more combinations than this, the NodePool stands for the types.
-const MOST: usize = 2_048;
+const MOST_OFFERINGS: usize = 2_048;
 /// Labels that an offering states in other fields.
 const OWN_LABELS: [&str; 4] = [names::ZONE, names::CAPACITY_TYPE, names::INSTANCE_TYPE, names::NODEPOOL];
 /// Longest text of machine requirements. A longer text is replaced by its digest.
@@ -75,17 +75,17 @@ impl Offering {
         let or_any = |key: &str| listed(key).unwrap_or_else(|| vec![ANY.to_owned()]);
         let (mut zones, mut capacity_types) = (or_any(names::ZONE), or_any(names::CAPACITY_TYPE));
         // A tenant can name any number of values.
-        capacity_types.truncate(MOST);
-        zones.truncate((MOST / capacity_types.len().max(1)).max(1));
+        capacity_types.truncate(MOST_OFFERINGS);
+        zones.truncate((MOST_OFFERINGS / capacity_types.len().max(1)).max(1));
         let pool = || vec![(What::NodePool(node_pool.to_owned()), machine(&requirements))];
-        let few = |types: &Vec<String>| types.len() * zones.len() * capacity_types.len() <= MOST;
+        let few = |types: &Vec<String>| types.len() * zones.len() * capacity_types.len() <= MOST_OFFERINGS;
         let types = listed(names::INSTANCE_TYPE).filter(few);
         // If the type is open, `machine` already covers the machine labels.
         let keys = domain_keys.iter().filter(|key| types.is_some() || !is_of_machine(key));
         let whats = types.as_ref().map_or_else(pool, |types| {
             types.iter().map(|t| (What::InstanceType(t.clone()), String::new())).collect()
         });
-        let room = MOST / (whats.len() * zones.len() * capacity_types.len()).max(1);
+        let room = MOST_OFFERINGS / (whats.len() * zones.len() * capacity_types.len()).max(1);
         let lists = keys.filter_map(|key| Some((key.as_str(), listed(key)?))).collect();
         let domains =
             domains(lists).filter(|domains| domains.len() <= room).unwrap_or_else(|| vec![String::new()]);
@@ -166,7 +166,7 @@ pub fn domain_keys(policy: &Policy) -> Vec<String> {
 fn domains(lists: Vec<(&str, Vec<String>)>) -> Option<Vec<String>> {
     let mut all = vec![String::new()];
     for (key, values) in lists {
-        if all.len().saturating_mul(values.len()) > MOST {
+        if all.len().saturating_mul(values.len()) > MOST_OFFERINGS {
             return None;
         }
         let with = |domain: &String, value: &String| {
@@ -185,7 +185,7 @@ pub fn is_exhausted(claim: &NodeClaim, domain_keys: &[String], exhausted: &BTree
 
 /// What a claim of this NodePool with these requirements asks for, for users: `on-demand g5.48xlarge in us-east-1a`. Empty if its
 /// NodePool is not known.
-pub fn asked(node_pool: &str, list: &[Requirement]) -> String {
+pub fn describe_request(node_pool: &str, list: &[Requirement]) -> String {
     if node_pool.is_empty() {
         return String::new();
     }
@@ -233,10 +233,10 @@ mod tests {
         let on_demand: (&str, &[&str]) = (names::CAPACITY_TYPE, &["on-demand"]);
         let types: (&str, &[&str]) = (names::INSTANCE_TYPE, &["a", "b", "c", "d", "e", "f"]);
         let narrow = claim(&[on_demand, types, (names::ZONE, &["x"])]);
-        let in_words = |claim: &NodeClaim| asked("gpu", &claim.spec.requirements);
+        let in_words = |claim: &NodeClaim| describe_request("gpu", &claim.spec.requirements);
         assert_eq!(in_words(&narrow), "on-demand a, b, c, d and 2 more in x");
         assert_eq!(in_words(&claim(&[])), "nodes of NodePool gpu");
-        assert_eq!(asked("", &narrow.spec.requirements), "");
+        assert_eq!(describe_request("", &narrow.spec.requirements), "");
     }
 
     #[test]
@@ -306,7 +306,7 @@ mod tests {
         let expected =
             ["example.com/block b1, example.com/rack r1", "example.com/block b2, example.com/rack r1"];
         assert_eq!(domains(&blocks), expected);
-        let racks: Vec<String> = (0..=MOST).map(|n| format!("r{n}")).collect();
+        let racks: Vec<String> = (0..=MOST_OFFERINGS).map(|n| format!("r{n}")).collect();
         let many = claim(&[(RACK, &racks.iter().map(String::as_str).collect::<Vec<_>>())]);
         assert_eq!(domains(&many), [""], "too many domains count as one");
     }

@@ -6,7 +6,7 @@ use super::gates::{Gate, GateAnswer, GateReport, GateResult};
 use super::obstacle::{Obstacle, ObstacleReason};
 use super::offering::{Offering, is_exhausted};
 use super::passed_over::PassedOver;
-use super::reserved::PoolReservation;
+use super::pending_nodes::PendingNodes;
 use super::shape::{Shape, UnknownAmount};
 use super::{reservations, resources};
 use crate::api::NodeClaim;
@@ -162,7 +162,7 @@ pub struct Slot {
     /// The shape it was packed into, if one was known.
     pub shape: Option<Arc<Shape>>,
     /// The most that its node may have.
-    pub most: Arc<Most>,
+    pub most: Arc<NodeMaximum>,
     /// Labels by which the policy distinguishes topology domains. Shortages are recorded by them.
     pub domain_keys: Arc<[String]>,
     /// Value of [`names::POD_SETS`] on its node, if it gets that label.
@@ -171,7 +171,7 @@ pub struct Slot {
 
 /// The most that a node may have, over its known possible types.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Most {
+pub struct NodeMaximum {
     /// The amount of each resource.
     pub resources: ResourceList,
     /// Whether it may be of an unknown type and have more.
@@ -204,9 +204,9 @@ impl Slot {
     }
 
     /// What so many nodes like it take from its NodePool.
-    fn reservation(&self, gang: &str, nodes: u32) -> PoolReservation {
+    fn reservation(&self, gang: &str, nodes: u32) -> PendingNodes {
         let ids = reservations::ids(&self.template);
-        PoolReservation {
+        PendingNodes {
             gang: gang.to_owned(),
             node_pool: self.node_pool.clone(),
             nodes,
@@ -257,14 +257,14 @@ impl Plan {
         format!("{}: {}{option}{cost}", counted(self.nodes(), "node"), groups.join(", "))
     }
 
-    /// The same plan with existing claims in their slots. `most` is what the node of a claim may have.
+    /// This plan with existing claims in their slots. `most` returns the most that a claim's node may have.
     #[must_use]
     pub fn keeping(mut self, staying: &[NodeClaim], most: impl Fn(&NodeClaim) -> ResourceList) -> Self {
         for claim in staying {
             if let Some(slot) = self.slots.iter_mut().find(|s| Some(s.index) == claim.slot()) {
                 claim.label(names::NODEPOOL).clone_into(&mut slot.node_pool);
                 (slot.template, slot.shape) = (Arc::new(claim.clone()), None);
-                slot.most = Arc::new(Most { resources: most(claim), ..Most::default() });
+                slot.most = Arc::new(NodeMaximum { resources: most(claim), ..NodeMaximum::default() });
             }
         }
         self
@@ -300,8 +300,8 @@ impl Plan {
     }
 
     /// What this plan takes from each NodePool.
-    pub fn reservations(&self, gang: &str) -> Vec<PoolReservation> {
-        let mut all: Vec<PoolReservation> = Vec::new();
+    pub fn reservations(&self, gang: &str) -> Vec<PendingNodes> {
+        let mut all: Vec<PendingNodes> = Vec::new();
         for (slot, count) in self.groups() {
             let taken = slot.reservation(gang, count);
             match all.iter_mut().find(|r| r.node_pool == slot.node_pool) {

@@ -49,8 +49,8 @@ impl PodSetLabels {
         self.0.iter().map(String::as_str).find(|value| lists(value, pod_set))
     }
 
-    /// The value on the node of a slot. A gang that was adopted from its claims does not know the values of those that were gone; they
-    /// are those of its plan.
+    /// The value on the node of a slot. A gang that was adopted from its claims lacks the values of lost claims. For
+    /// those slots its plan has the value.
     pub fn of_slot<'s>(&'s self, slot: &'s Slot) -> Option<&'s str> {
         let of_plan = || slot.pod_sets.as_deref().filter(|_| !self.is_empty());
         self.of_pod_set(&slot.pods.first()?.pod_set).or_else(of_plan)

@@ -83,7 +83,7 @@ pub fn oversized<'s>(shapes: impl IntoIterator<Item = &'s StatedShape>) -> Vec<O
     found
 }
 
-/// The same, with their paths in a layer.
+/// The findings of [`oversized`] in a layer, with their paths.
 fn oversized_of(at: &Path, spec: &ProvisioningParametersSpec) -> Vec<Finding> {
     let at = at.key("packing").key("shapes");
     let found = oversized(spec.packing.iter().flat_map(|packing| packing.shapes.iter().flatten()));
@@ -96,7 +96,7 @@ pub fn absurd_money(budget: &Budget) -> Vec<String> {
     money::absurd(&at, budget).into_iter().map(|(path, why)| format!("{path}: {why}")).collect()
 }
 
-/// The same, with their paths in a layer.
+/// The findings of [`absurd_money`] in a layer, with their paths.
 fn absurd_of(at: &Path, spec: &ProvisioningParametersSpec) -> Vec<Finding> {
     let budget = spec.gates.as_ref().and_then(|gates| gates.budget.as_ref());
     budget.map_or_else(Vec::new, |budget| money::absurd(&at.key("gates").key("budget"), budget))

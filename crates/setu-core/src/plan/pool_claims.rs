@@ -3,7 +3,7 @@
 //! Rule: a plan goes through gangs and not through their claims, because a NodePool may have thousands. Only claims that may count
 //! differently for each gang are kept apart.
 
-use super::PoolReservation;
+use super::PendingNodes;
 use super::resources::{minus, sum, with_nodes};
 use crate::api::NodeClaim;
 use crate::api::pod::ResourceList;
@@ -71,17 +71,14 @@ impl PoolClaims {
         &self,
         node_pool: &str,
         (label, uid): (&str, &str),
-        reserved: &[PoolReservation],
+        pending: &[PendingNodes],
     ) -> ClaimsBeside<'_> {
-        self.pools.get(node_pool).map(|pool| pool.beside(label, uid, reserved)).unwrap_or_default()
+        self.pools.get(node_pool).map(|pool| pool.beside(label, uid, pending)).unwrap_or_default()
     }
 
     /// Every claim, without those of gangs whose planned nodes are reserved: such a gang counts with all nodes of its plan.
-    pub fn each_other<'c>(
-        &'c self,
-        reserved: &'c [PoolReservation],
-    ) -> impl Iterator<Item = &'c Arc<NodeClaim>> {
-        let entered = entered(reserved);
+    pub fn each_other<'c>(&'c self, pending: &'c [PendingNodes]) -> impl Iterator<Item = &'c Arc<NodeClaim>> {
+        let entered = entered(pending);
         let gangs = self.pools.values().flat_map(|pool| &pool.gangs);
         gangs.filter(move |gang| !entered.contains(gang.gang.as_str())).flat_map(|gang| &gang.claims)
     }
@@ -99,8 +96,8 @@ pub struct ClaimsBeside<'c> {
 }
 
 impl ClaimsOfPool {
-    fn beside(&self, label: &str, uid: &str, reserved: &[PoolReservation]) -> ClaimsBeside<'_> {
-        let entered = entered(reserved);
+    fn beside(&self, label: &str, uid: &str, pending: &[PendingNodes]) -> ClaimsBeside<'_> {
+        let entered = entered(pending);
         let mut beside = ClaimsBeside { settled: self.settled.clone(), ..ClaimsBeside::default() };
         for gang in &self.gangs {
             let is_own = gang.owner.0 == label && gang.owner.1 == uid;
@@ -134,8 +131,8 @@ fn is_settled(claim: &NodeClaim) -> bool {
     is_launched && claim.metadata.deletion_timestamp.is_none() && !claim.is_warm()
 }
 
-fn entered(reserved: &[PoolReservation]) -> BTreeSet<&str> {
-    reserved.iter().map(|reservation| reservation.gang.as_str()).collect()
+fn entered(pending: &[PendingNodes]) -> BTreeSet<&str> {
+    pending.iter().map(|reservation| reservation.gang.as_str()).collect()
 }
 
 #[cfg(test)]
@@ -158,8 +155,8 @@ mod tests {
         })
     }
 
-    fn reserved(uid: &str) -> PoolReservation {
-        PoolReservation {
+    fn pending(uid: &str) -> PendingNodes {
+        PendingNodes {
             gang: gang_id(uid, "prov"),
             node_pool: "gpu".into(),
             nodes: 1,
@@ -178,10 +175,10 @@ mod tests {
     #[test]
     fn a_gang_whose_plan_is_entered_is_left_out_though_its_label_is_that_of_its_elastic_job() {
         let claims = PoolClaims::of([claim("earlier", "1"), claim("later", "2")].map(object), gang_of);
-        let reserved = [reserved("later")];
-        let each: Vec<_> = claims.each_other(&reserved).collect();
+        let pending = [pending("later")];
+        let each: Vec<_> = claims.each_other(&pending).collect();
         assert_eq!(names(&each), ["earlier"]);
-        let beside = claims.beside("gpu", ("job", "third"), &reserved);
+        let beside = claims.beside("gpu", ("job", "third"), &pending);
         assert_eq!((beside.settled["gpu"].0.as_str(), beside.settled["nodes"].0.as_str()), ("1", "1"));
     }
 

@@ -8,7 +8,7 @@ use super::demand::PodSetDemand;
 use super::gates::readiness;
 use super::passed_over::PassedOver;
 use super::slots::fit::{self, Suits};
-use super::{Cluster, Obstacle, ObstacleReason, PlanRequest, devices};
+use super::{Obstacle, ObstacleReason, PlanRequest, PlanSnapshot, devices};
 use crate::api::NodePool;
 use crate::api::parameters::{NodeDevices, PackingMode, Tier};
 use crate::policy::Policy;
@@ -46,7 +46,7 @@ pub struct Candidates {
 /// # Errors
 /// What is wrong with the nearest of them, if none fits.
 pub fn candidates(
-    cluster: &Cluster<'_>,
+    cluster: &PlanSnapshot<'_>,
     request: &PlanRequest<'_>,
     tier: &Tier,
     wanted: &PodSetDemand<'_>,
@@ -83,7 +83,7 @@ pub fn candidates(
 }
 
 /// The NodePool of this name.
-fn named<'c>(cluster: &Cluster<'c>, name: &String) -> Result<&'c Arc<NodePool>, Obstacle> {
+fn named<'c>(cluster: &PlanSnapshot<'c>, name: &String) -> Result<&'c Arc<NodePool>, Obstacle> {
     let mut pools = cluster.objects.node_pools.iter();
     pools.find(|p| p.metadata.name.as_ref() == Some(name)).ok_or_else(|| {
         let message = format!(
@@ -113,7 +113,7 @@ struct Ranked {
 
 impl Ranked {
     fn of(
-        cluster: &Cluster<'_>,
+        cluster: &PlanSnapshot<'_>,
         request: &PlanRequest<'_>,
         pool: &NodePool,
         mut draft: Draft,
@@ -161,7 +161,7 @@ fn none_fits(wanted: &PodSetDemand<'_>, reasons: &[Obstacle]) -> Obstacle {
 
 /// The draft from one NodePool, if it fits.
 fn draft(
-    cluster: &Cluster<'_>,
+    cluster: &PlanSnapshot<'_>,
     pool: &Arc<NodePool>,
     request: &PlanRequest<'_>,
     tier: &Tier,
@@ -187,7 +187,7 @@ fn draft(
 
 /// The draft with the first of the policy's entries of devices that types of the NodePool have, as far as types are known.
 fn with_devices(
-    cluster: &Cluster<'_>,
+    cluster: &PlanSnapshot<'_>,
     pool: &Arc<NodePool>,
     request: &PlanRequest<'_>,
     tier: &Tier,
@@ -419,7 +419,7 @@ mod tests {
         ] {
             let world = world(&[("light", json!({})), ("heavy", edited(unseen))]);
             assert_eq!(world.obstacle().0, ObstacleReason::NodePoolEdited, "{unseen:?}");
-            let cluster = Cluster { edited: Edited::PassedOver, ..world.cluster() };
+            let cluster = PlanSnapshot { edited: Edited::PassedOver, ..world.cluster() };
             let Outcome::Provision(plan) = crate::plan::plan(&cluster, &world.request()) else {
                 panic!("nothing may ever reconcile it")
             };

@@ -93,7 +93,7 @@ pub fn first_insufficient<'a>(wanted: &'a ResourceList, offered: &ResourceList) 
     wanted.keys().find(|key| amount(wanted, key) > amount(offered, key)).map(String::as_str)
 }
 
-/// The same, as text with both amounts.
+/// The first insufficient resource, as text with both amounts.
 pub fn shortage(wanted: &ResourceList, offered: &ResourceList) -> Option<String> {
     let key = first_insufficient(wanted, offered)?;
     let (has, asked) = (amount(offered, key), amount(wanted, key));

@@ -8,7 +8,7 @@ mod bounds;
 mod choice;
 mod crowding;
 pub mod fit;
-mod made;
+mod packed_gang;
 mod pinning;
 mod types;
 
@@ -19,7 +19,7 @@ use super::packing::{Batch, Filled, Misfit, NodeKind, pack};
 use super::shape::Shape;
 use super::shapes::{KnownTypes, Sources, devices_per_node, known};
 use super::{
-    Cluster, Obstacle, ObstacleReason, Plan, PlanRequest, PodShare, Slot, daemons, devices, lifetime,
+    Obstacle, ObstacleReason, Plan, PlanRequest, PlanSnapshot, PodShare, Slot, daemons, devices, lifetime,
     resources,
 };
 use crate::api::parameters::NodeDevices;
@@ -30,35 +30,35 @@ use bounds::Ceiling;
 use fit::Shortfall;
 use k8s_openapi::api::core::v1::Taint;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use made::{Made, require_possible};
+use packed_gang::{PackedGang, require_possible};
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Plans the slots of all pod sets. `drafts` has one draft for each pod set.
 pub fn plan(
-    cluster: &Cluster<'_>,
+    cluster: &PlanSnapshot<'_>,
     request: &PlanRequest<'_>,
     demand: &[PodSetDemand<'_>],
     drafts: &[Draft],
 ) -> Result<Plan, Obstacle> {
     let mut notes: Vec<String> = drafts.iter().flat_map(|draft| draft.notes.clone()).collect();
-    notes.extend(demand.iter().flat_map(|wanted| devices::asked::notes(cluster, wanted.pod_set)));
+    notes.extend(demand.iter().flat_map(|wanted| devices::device_requests::notes(cluster, wanted.pod_set)));
     // A node's age counts from its creation, a Job's time limit from its admission.
     let deadlines = &request.policy.deadlines;
     let older = deadlines.gang.0.saturating_add(deadlines.admit.0);
     notes.extend(lifetime::notes(request.workload, demand, drafts, older));
     let pinning = pinning::of(cluster, request, demand, drafts, &mut notes);
-    let mut families = families(cluster, request, demand, drafts);
-    notes.extend(families.iter().filter_map(|family| fit::note(request, family)));
-    let Made { mut slots, facts, notes: more } = Made::of(cluster, request, &mut families, pinning)?;
-    notes.extend(more);
+    let mut groups = pod_set_groups(cluster, request, demand, drafts);
+    notes.extend(groups.iter().filter_map(|group| fit::note(request, group)));
+    let PackedGang { mut slots, facts, notes: own } = PackedGang::of(cluster, request, &mut groups, pinning)?;
+    notes.extend(own);
     let domain_keys: Arc<[String]> = offering::domain_keys(request.policy).into();
     for (index, slot) in (0..).zip(&mut slots) {
         (slot.index, slot.domain_keys) = (index, Arc::clone(&domain_keys));
     }
     notes.extend(fit::several_gpus(&slots));
-    notes.extend(crowding::prevent(&mut slots, request, pinning, demand, drafts));
+    notes.extend(crowding::separate_pod_sets(&mut slots, request, pinning, demand, drafts));
     notes.dedup();
     Ok(Plan {
         slots,
@@ -77,7 +77,7 @@ pub fn plan(
 }
 
 /// Pod sets whose nodes are identical.
-struct Family<'a> {
+struct PodSetGroup<'a> {
     draft: &'a Draft,
     sets: Vec<&'a PodSetDemand<'a>>,
     known: KnownTypes,
@@ -87,30 +87,30 @@ struct Family<'a> {
     ceilings: Vec<Ceiling>,
 }
 
-fn families<'a>(
-    cluster: &Cluster<'_>,
+fn pod_set_groups<'a>(
+    cluster: &PlanSnapshot<'_>,
     request: &PlanRequest<'_>,
     demand: &'a [PodSetDemand<'a>],
     drafts: &'a [Draft],
-) -> Vec<Family<'a>> {
-    let mut families: Vec<Family<'a>> = Vec::new();
+) -> Vec<PodSetGroup<'a>> {
+    let mut groups: Vec<PodSetGroup<'a>> = Vec::new();
     let each = || demand.iter().zip(drafts);
     for (wanted, draft) in each() {
-        if let Some(family) = families.iter_mut().find(|f| f.fills && f.draft.is_like(draft)) {
-            family.sets.push(wanted);
+        if let Some(group) = groups.iter_mut().find(|f| f.fills && f.draft.is_like(draft)) {
+            group.sets.push(wanted);
             continue;
         }
         let known = of_draft(cluster, request, draft, demand.iter().any(PodSetDemand::asks_devices));
         let alike = each().filter(|(_, other)| other.is_like(draft)).map(|(set, _)| set);
         let fills = fit::fills(request.policy, draft, &known, alike);
-        families.push(Family { draft, sets: vec![wanted], known, fills, ceilings: Vec::new() });
+        groups.push(PodSetGroup { draft, sets: vec![wanted], known, fills, ceilings: Vec::new() });
     }
-    families
+    groups
 }
 
 /// What is known of the types that nodes of a draft may be of. `asks_devices` says whether pods ask for devices.
 fn of_draft(
-    cluster: &Cluster<'_>,
+    cluster: &PlanSnapshot<'_>,
     request: &PlanRequest<'_>,
     draft: &Draft,
     asks_devices: bool,
@@ -125,27 +125,27 @@ fn of_draft(
     known
 }
 
-/// Everything that the nodes of one family are planned from.
-struct Site<'a> {
-    cluster: &'a Cluster<'a>,
+/// Everything that the nodes of one pod set group are planned from.
+struct GroupPlanner<'a> {
+    cluster: &'a PlanSnapshot<'a>,
     request: &'a PlanRequest<'a>,
-    family: &'a Family<'a>,
+    group: &'a PodSetGroup<'a>,
     taints: Vec<Taint>,
     daemons: ResourceList,
     /// Whether Karpenter's metrics list any offering that the nodes may be of. Computed on first use.
     has_offers: OnceCell<bool>,
 }
 
-impl Site<'_> {
+impl GroupPlanner<'_> {
     /// One node for each pod. The provider picks the type, so only pods that no type can hold are refused.
     fn one_each(&self, notes: &mut Vec<String>) -> Result<Vec<Slot>, Obstacle> {
-        let KnownTypes { shapes, others, .. } = &self.family.known;
+        let KnownTypes { shapes, others, .. } = &self.group.known;
         let listed =
-            self.family.draft.requirements.get(names::INSTANCE_TYPE).is_some_and(|v| v.listed().is_some());
+            self.group.draft.requirements.get(names::INSTANCE_TYPE).is_some_and(|v| v.listed().is_some());
         let mut slots = Vec::new();
         // If pods share nodes, `filled` adds this note.
-        notes.extend(self.by_disk().filter(|_| !self.family.fills));
-        for (index, set) in self.family.sets.iter().enumerate() {
+        notes.extend(self.by_disk().filter(|_| !self.group.fills));
+        for (index, set) in self.group.sets.iter().enumerate() {
             let fits =
                 |s: &Arc<Shape>| resources::first_insufficient(&set.each, &s.room(&self.daemons)).is_none();
             let holding: Vec<&Arc<Shape>> = shapes.iter().filter(|s| fits(s)).collect();
@@ -164,12 +164,12 @@ impl Site<'_> {
 
     /// As many pods on each node as its shape has room for.
     fn filled(&self, notes: &mut Vec<String>) -> Result<Vec<Slot>, Obstacle> {
-        let KnownTypes { shapes, others, .. } = &self.family.known;
+        let KnownTypes { shapes, others, .. } = &self.group.known;
         if shapes.is_empty() {
             return if *others {
                 self.by_devices(notes)
             } else {
-                Err(fit::no_type(self.family.draft, &self.family.known))
+                Err(fit::no_type(self.group.draft, &self.group.known))
             };
         }
         let mut batches = self.batches();
@@ -187,7 +187,7 @@ impl Site<'_> {
             match of_usable.or_else(|_| spread(&kinds).map(|filled| (filled, &kinds))) {
                 Ok(found) => break found,
                 Err(Misfit { batch }) => {
-                    let set = self.family.sets.get(batch).ok_or_else(|| self.too_large_for_all())?;
+                    let set = self.group.sets.get(batch).ok_or_else(|| self.too_large_for_all())?;
                     if !others {
                         return Err(self.too_large(set));
                     }
@@ -202,7 +202,7 @@ impl Site<'_> {
         };
         let mut slots = self.of(&filled, &batches, kinds, notes)?;
         for batch in alone {
-            let pods = self.family.sets.get(batch).map_or(0, |set| set.pods);
+            let pods = self.group.sets.get(batch).map_or(0, |set| set.pods);
             let shares = self.shares(|n| u32::from(n == batch));
             self.add((shares, pods), &[], None, &mut slots, notes)?;
         }
@@ -211,7 +211,7 @@ impl Site<'_> {
 
     /// The shapes that the slots were packed into.
     fn packed(&self, slots: &[Slot]) -> BTreeSet<String> {
-        let shapes = slots.iter().filter(|_| self.family.fills).filter_map(|slot| slot.shape.as_ref());
+        let shapes = slots.iter().filter(|_| self.group.fills).filter_map(|slot| slot.shape.as_ref());
         shapes
             .map(|shape| format!("packed into shape {} as known from {}", shape.instance_type, shape.source))
             .collect()
@@ -224,7 +224,7 @@ impl Site<'_> {
         kinds: &[NodeKind],
         notes: &mut Vec<String>,
     ) -> Result<Vec<Slot>, Obstacle> {
-        let shapes = &self.family.known.shapes;
+        let shapes = &self.group.known.shapes;
         let mut slots = Vec::new();
         for node in filled {
             let content = content(batches, &node.pods);
@@ -239,8 +239,8 @@ impl Site<'_> {
 
     /// Packing without a known shape: by the devices of a node, if the requirements state how many it has.
     fn by_devices(&self, notes: &mut Vec<String>) -> Result<Vec<Slot>, Obstacle> {
-        let pool = &self.family.draft.node_pool;
-        let sets = &self.family.sets;
+        let pool = &self.group.draft.node_pool;
+        let sets = &self.group.sets;
         let mut room = devices::per_node(self.devices());
         room.retain(|key, _| sets.iter().any(|set| set.each.contains_key(key)));
         if !room.is_empty() {
@@ -249,7 +249,7 @@ impl Site<'_> {
             ));
             return self.packed_by(room, notes);
         }
-        let counts = devices_per_node(&self.family.draft.requirements);
+        let counts = devices_per_node(&self.group.draft.requirements);
         let key = sets.iter().find_map(|set| set.each.keys().find(|key| resources::is_device(key)));
         let (Some(most), Some(key)) = (counts.last(), key) else {
             notes.push(match self.may_be_stated() {
@@ -297,17 +297,17 @@ impl Site<'_> {
 
     /// The entries of the policy whose devices each node has.
     fn devices(&self) -> Vec<&NodeDevices> {
-        devices::certain(&self.request.policy.devices, &self.family.draft.requirements)
+        devices::certain(&self.request.policy.devices, &self.group.draft.requirements)
     }
 
     /// The remedy where shapes are stated but the NodePool does not list its instance types.
     fn may_be_stated(&self) -> Option<String> {
-        let unlisted = !self.request.policy.shapes.is_empty() && !self.family.known.is_bounded;
+        let unlisted = !self.request.policy.shapes.is_empty() && !self.group.known.is_bounded;
         unlisted.then(|| {
             format!(
                 "NodePool {} lists no instance types, so it is not known whether the stated shapes are among them; list {} in \
                  NodePool or tier",
-                self.family.draft.node_pool,
+                self.group.draft.node_pool,
                 names::INSTANCE_TYPE
             )
         })
@@ -330,14 +330,14 @@ impl Site<'_> {
         require_possible(slots.len(), count)?;
         let mut requests = self.daemons.clone();
         for share in &pods {
-            if let Some(set) = self.family.sets.iter().find(|set| set.pod_set.name == share.pod_set) {
+            if let Some(set) = self.group.sets.iter().find(|set| set.pod_set.name == share.pod_set) {
                 requests = resources::sum(&requests, &resources::times(&set.each, share.pods));
             }
         }
         let types = self.possible(types, count, &requests, notes);
         notes.extend(self.not_sold(&types));
         let types = self.cheapest(types, &requests, notes)?;
-        let mut template = self.family.draft.claim(requests, self.taints.clone(), &types)?;
+        let mut template = self.group.draft.claim(requests, self.taints.clone(), &types)?;
         devices::record(&mut template, &self.devices());
         let template = Arc::new(template);
         let most = Arc::new(self.most(&template.spec.resources.requests, &types));
@@ -345,7 +345,7 @@ impl Site<'_> {
         let slot = |_| Slot {
             index: 0,
             pods: Arc::clone(&pods),
-            node_pool: self.family.draft.node_pool.clone(),
+            node_pool: self.group.draft.node_pool.clone(),
             template: Arc::clone(&template),
             shape: shape.cloned(),
             most: Arc::clone(&most),
@@ -359,23 +359,23 @@ impl Site<'_> {
     fn too_large_for_all(&self) -> Obstacle {
         Obstacle::new(
             ObstacleReason::TooLarge,
-            format!("no shape of NodePool {} holds the pods", self.family.draft.node_pool),
+            format!("no shape of NodePool {} holds the pods", self.group.draft.node_pool),
         )
     }
 
     /// The refusal for a pod that no shape holds: what the nearest shape lacks.
     fn too_large(&self, set: &PodSetDemand<'_>) -> Obstacle {
-        let shapes = &self.family.known.shapes;
+        let shapes = &self.group.known.shapes;
         if shapes.is_empty() {
-            return fit::no_type(self.family.draft, &self.family.known);
+            return fit::no_type(self.group.draft, &self.group.known);
         }
         let name = &set.pod_set.name;
-        let pool = &self.family.draft.node_pool;
+        let pool = &self.group.draft.node_pool;
         let rooms: Vec<ResourceList> = shapes.iter().map(|s| s.room(&self.daemons)).collect();
         let types = few(shapes.iter().map(|s| s.instance_type.as_str()));
         let daemons = if self.daemons.is_empty() { "" } else { " with DaemonSets taken off" };
         let message = match fit::lack(&set.each, &rooms) {
-            Shortfall::Resource(key) if self.family.known.are_without(&key) => {
+            Shortfall::Resource(key) if self.group.known.are_without(&key) => {
                 let remedy = "correct the request, or name a NodePool that has it";
                 format!("pod set {name}: {}; {remedy}", fit::none_has(pool, &key))
             }

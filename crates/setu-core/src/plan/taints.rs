@@ -5,7 +5,7 @@
 //! taint do not count, nor do tolerations of taints by which Kubernetes or Karpenter report a temporary state.
 
 use super::demand::demand;
-use super::{Cluster, PlanRequest};
+use super::{PlanRequest, PlanSnapshot};
 use crate::names;
 use k8s_openapi::api::core::v1::{Taint, Toleration};
 
@@ -46,7 +46,11 @@ pub fn may_stay(taint: &Taint) -> bool {
 }
 
 /// The taints among these that the pods of every pod set of the gang tolerate by key, without a time limit.
-pub fn tolerated(cluster: &Cluster<'_>, request: &PlanRequest<'_>, mut taints: Vec<Taint>) -> Vec<Taint> {
+pub fn tolerated(
+    cluster: &PlanSnapshot<'_>,
+    request: &PlanRequest<'_>,
+    mut taints: Vec<Taint>,
+) -> Vec<Taint> {
     taints.retain(may_stay);
     if taints.is_empty() {
         return taints;

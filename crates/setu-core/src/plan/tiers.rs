@@ -9,14 +9,14 @@ use super::demand::PodSetDemand;
 use super::passed_over::{self, PassedOver};
 use super::pools::{self, Candidates};
 use super::topology::{self, Arrangement, Topology};
-use super::{Cluster, Obstacle, ObstacleReason, PlanRequest};
+use super::{Obstacle, ObstacleReason, PlanRequest, PlanSnapshot};
 use crate::api::parameters::{CapacityType, ColocationMode, Tier};
 use crate::names;
 use crate::policy::{Policy, SharedLabel};
 use std::collections::BTreeSet;
 
 /// Most combinations of NodePools that are tried if pod sets choose among different ones.
-const MOST: usize = 64;
+const POOL_COMBINATIONS: usize = 64;
 
 /// One way to get all nodes of a gang.
 #[derive(Clone, Debug)]
@@ -45,7 +45,7 @@ pub fn of_policy(policy: &Policy) -> Vec<Tier> {
 
 /// All options, the preferred first. Never empty.
 pub fn options(
-    cluster: &Cluster<'_>,
+    cluster: &PlanSnapshot<'_>,
     request: &PlanRequest<'_>,
     demand: &[PodSetDemand<'_>],
     topology: &Topology,
@@ -56,7 +56,7 @@ pub fn options(
 
 /// What the options of one tier are made from.
 struct TierOptions<'a> {
-    cluster: &'a Cluster<'a>,
+    cluster: &'a PlanSnapshot<'a>,
     request: &'a PlanRequest<'a>,
     demand: &'a [PodSetDemand<'a>],
     topology: &'a Topology,
@@ -201,10 +201,9 @@ fn has_none(order: &[CapacityType], list: &[Draft]) -> Obstacle {
     let order: Vec<&str> = order.iter().map(|kind| kind.value()).collect();
     let pools: Vec<&str> = list.iter().map(|draft| draft.node_pool.as_str()).collect();
     let message = format!(
-        "the policy tries capacityTypes {}, but what NodePool {} offers and policy and pods ask for leaves none of them; \
-         list one that is left",
-        order.join(", "),
+        "NodePool {}, policy and pods together allow none of capacityTypes {}; list one that they allow",
         pools.join(" and "),
+        order.join(", "),
     );
     Obstacle::new(ObstacleReason::RequirementsClash, message)
 }
@@ -224,7 +223,7 @@ fn combinations(candidates: &[Vec<Draft>]) -> Vec<Vec<Draft>> {
         for list in candidates {
             let with = |row: &Vec<usize>, n| row.iter().copied().chain([n]).collect();
             let longer = mixed.iter().flat_map(|row| (0..list.len()).map(move |n| with(row, n)));
-            mixed = longer.take(MOST).collect();
+            mixed = longer.take(POOL_COMBINATIONS).collect();
         }
         mixed.retain(|row| !rows.contains(row));
         mixed.sort_by_key(|row| row.iter().sum::<usize>());
@@ -251,7 +250,7 @@ fn colocated(
     let open = |value: &&String| !required || settled.is_none_or(|settled| settled == *value);
     let mut values: Vec<&String> = common.iter().flatten().filter(open).collect();
     values.sort_by_key(|value| settled != Some(value.as_str()));
-    values.truncate(topology::MOST);
+    values.truncate(topology::DOMAINS);
     let mut all: Vec<_> = values
         .into_iter()
         .map(|value| (value.clone(), drafts.iter().map(|d| d.held_to(key, value, "colocation")).collect()))
@@ -379,13 +378,13 @@ mod tests {
             market(&(spot + &offer("available", ["p5", "on-demand", "a"], on_demand)))
         };
         let planned = |world: &Fixture, market: &Market| {
-            let cluster = crate::plan::Cluster { market: Some(market), ..world.cluster() };
+            let cluster = crate::plan::PlanSnapshot { market: Some(market), ..world.cluster() };
             crate::plan::plan(&cluster, &world.request())
         };
         let market = page(0);
         world.exhausted = market.exhausted();
         let Outcome::Wait(obstacle) = planned(&world, &market) else { panic!("asked for") };
-        let until = jiff::Timestamp::UNIX_EPOCH + super::super::offering::REMEMBERED;
+        let until = jiff::Timestamp::UNIX_EPOCH + super::super::offering::SHORTAGE_TTL;
         assert_eq!((obstacle.reason, obstacle.until), (ObstacleReason::CapacityShort, Some(until)));
         let words = "no tier can be used: spot: out of capacity by Karpenter's metrics: p5 (spot capacity in a zone); nothing is requested until they show capacity; on-demand: out of capacity by Karpenter's metrics: p5 (on-demand";
         assert!(obstacle.message.starts_with(words), "{}", obstacle.message);
@@ -406,7 +405,7 @@ mod tests {
         let market = market(&(spot + &offer("available", ["p5", "on-demand", "a"], 1)));
         world.exhausted = market.exhausted();
         let words = "out of capacity by Karpenter's metrics: p5 (spot capacity in a zone)";
-        let cluster = crate::plan::Cluster { market: Some(&market), ..world.cluster() };
+        let cluster = crate::plan::PlanSnapshot { market: Some(&market), ..world.cluster() };
         let Outcome::Provision(plan) = crate::plan::plan(&cluster, &world.request()) else {
             panic!("no plan")
         };
@@ -475,7 +474,7 @@ mod tests {
         world.exhausted = exhausted(&spot);
         world.selection = OptionSelection::From(1);
         let kept = [kept];
-        let cluster = crate::plan::Cluster { staying: &kept, ..world.cluster() };
+        let cluster = crate::plan::PlanSnapshot { staying: &kept, ..world.cluster() };
         let Outcome::Provision(plan) = crate::plan::plan(&cluster, &world.request()) else {
             panic!("no plan")
         };
@@ -499,7 +498,7 @@ mod tests {
         kept.metadata.name = Some("kept".to_owned());
         kept.metadata.annotations.get_or_insert_default().insert(names::SLOT.to_owned(), "0".to_owned());
         let kept = [kept];
-        let cluster = crate::plan::Cluster { staying: &kept, ..world.cluster() };
+        let cluster = crate::plan::PlanSnapshot { staying: &kept, ..world.cluster() };
         let Outcome::Provision(plan) = crate::plan::plan(&cluster, &world.request()) else {
             panic!("no plan")
         };
@@ -513,7 +512,7 @@ mod tests {
         let spot = world.provisioned();
         world.exhausted = exhausted(&spot);
         let planned = |kept: &[NodeClaim]| {
-            let cluster = crate::plan::Cluster { warm: kept, ..world.cluster() };
+            let cluster = crate::plan::PlanSnapshot { warm: kept, ..world.cluster() };
             match crate::plan::plan(&cluster, &world.request()) {
                 Outcome::Provision(plan) => (plan.tier, plan.to_create()),
                 other => panic!("{other:?}"),
@@ -645,7 +644,7 @@ mod tests {
         assert_eq!(reason, ObstacleReason::RequirementsClash);
         assert!(
             message.starts_with(
-                "the policy tries capacityTypes reserved, on-demand, but what NodePool heavy and light"
+                "NodePool heavy and light, policy and pods together allow none of capacityTypes reserved, on-demand"
             ),
             "{message}"
         );
@@ -738,7 +737,7 @@ mod tests {
     #[test]
     fn a_growing_gang_stays_in_the_zone_of_its_nodes() {
         let plan = |world: &Fixture, settled| {
-            let cluster = crate::plan::Cluster { settled: Some(settled), ..world.cluster() };
+            let cluster = crate::plan::PlanSnapshot { settled: Some(settled), ..world.cluster() };
             match crate::plan::plan(&cluster, &world.request()) {
                 Outcome::Provision(plan) => Ok(plan),
                 Outcome::Refuse(obstacle) => Err(obstacle.message),

@@ -11,7 +11,7 @@ mod constraints;
 use self::constraints::ConstraintReader;
 use super::claim::Draft;
 use super::demand::PodSetDemand;
-use super::{Cluster, Obstacle, ObstacleReason, Plan, PlanRequest};
+use super::{Obstacle, ObstacleReason, Plan, PlanRequest, PlanSnapshot};
 use crate::api::NodeClaim;
 use crate::api::requirements::{Values, normalized};
 use crate::names;
@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Most domains that are tried one by one, or that pods are spread over. A tenant can name any number of values.
-pub(super) const MOST: usize = 64;
+pub(super) const DOMAINS: usize = 64;
 /// Most pods that each get a domain of their own.
 const MOST_APART: usize = 256;
 /// Most domains of all lists but the first, because each domain of a list is planned by itself.
@@ -84,7 +84,7 @@ impl Topology {
     /// # Errors
     /// The constraint that cannot be guaranteed with any nodes.
     pub fn of(
-        cluster: &Cluster<'_>,
+        cluster: &PlanSnapshot<'_>,
         request: &PlanRequest<'_>,
         demand: &[PodSetDemand<'_>],
     ) -> Result<Self, Obstacle> {
@@ -302,7 +302,7 @@ impl Arranger<'_> {
             lists
         };
         Ok(match rule {
-            DomainRule::Together => domains.iter().take(MOST).map(|domain| vec![domain.clone()]).collect(),
+            DomainRule::Together => domains.iter().take(DOMAINS).map(|domain| vec![domain.clone()]).collect(),
             DomainRule::Apart if pods > domains.len() => {
                 return Err(refused(format!(
                     "{text}, so {pods} pods need as many values, but NodePool {pools} offers {} ({})",
@@ -315,13 +315,13 @@ impl Arranger<'_> {
                     "{text}, so {pods} pods need as many values; Setu arranges at most {MOST_APART}"
                 )));
             }
-            DomainRule::Apart if pods < domains.len() && pods <= MOST => all_and_without_one(pods, pods),
+            DomainRule::Apart if pods < domains.len() && pods <= DOMAINS => all_and_without_one(pods, pods),
             DomainRule::Apart => all_and_without_one(pods, 0),
             // Enough must remain to spread over.
             DomainRule::Even if domains.len() > 2 => {
-                all_and_without_one(pods.min(MOST), domains.len().min(MOST))
+                all_and_without_one(pods.min(DOMAINS), domains.len().min(DOMAINS))
             }
-            DomainRule::Even => all_and_without_one(pods.min(MOST), 0),
+            DomainRule::Even => all_and_without_one(pods.min(DOMAINS), 0),
         })
     }
 
@@ -473,7 +473,7 @@ mod tests {
             .filter_map(|slot| slot.template.spec.requirements.iter().find(|r| r.key == OPEN))
             .map(|r| r.values.join(" "))
             .collect();
-        assert_eq!((plan.slots.len(), used.len()), (200, MOST));
+        assert_eq!((plan.slots.len(), used.len()), (200, DOMAINS));
         let apart = affinity("podAntiAffinity", OPEN, &own());
         assert_eq!(of_open_values(200, 4_000, &apart).provisioned().slots.len(), 200);
         let refusal = refusal(&of_open_values(300, 4_000, &apart));
@@ -481,7 +481,7 @@ mod tests {
         let mut together = of_open_values(8, 4_000, &json!({}));
         let shared = crate::policy::SharedLabel { topology_key: OPEN.into(), mode: ColocationMode::Required };
         together.policy.colocation = Some(shared);
-        assert_eq!(usize::try_from(together.provisioned().option_count).unwrap(), MOST);
+        assert_eq!(usize::try_from(together.provisioned().option_count).unwrap(), DOMAINS);
         // An unoptimized build took a second; without bounds it takes minutes and gigabytes.
         assert!(started.elapsed().as_secs() < 30, "{:?}", started.elapsed());
     }

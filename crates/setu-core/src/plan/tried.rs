@@ -2,10 +2,10 @@
 //! nodes.
 
 use super::gates::Gate;
-use super::offering::{Offering, REMEMBERED, is_exhausted};
+use super::offering::{Offering, SHORTAGE_TTL, is_exhausted};
 use super::passed_over::PassedOver;
 use super::tiers::ProvisioningOption;
-use super::{Cluster, Obstacle, ObstacleReason, Plan};
+use super::{Obstacle, ObstacleReason, Plan, PlanSnapshot};
 use crate::policy::Policy;
 use crate::words::few;
 use jiff::Timestamp;
@@ -31,7 +31,7 @@ impl CapacityShortage {
 }
 
 /// The shortage that blocks nodes of this plan. `None` if all may have capacity.
-pub fn shortage(cluster: &Cluster<'_>, plan: &Plan) -> Option<CapacityShortage> {
+pub fn shortage(cluster: &PlanSnapshot<'_>, plan: &Plan) -> Option<CapacityShortage> {
     let exhausted = cluster.exhausted?;
     let is_out = |slot: &&super::Slot| is_exhausted(&slot.template, &slot.domain_keys, exhausted);
     let out = plan.wanted().filter(is_out);
@@ -44,7 +44,7 @@ pub fn shortage(cluster: &Cluster<'_>, plan: &Plan) -> Option<CapacityShortage> 
         let reported = market.exhausted();
         out.iter().all(|offering| offering.is_in(&reported))
     };
-    let reported_until = cluster.market.filter(has_all).map(|market| market.seen + REMEMBERED);
+    let reported_until = cluster.market.filter(has_all).map(|market| market.seen + SHORTAGE_TTL);
     let who = if reported_until.is_some() {
         "out of capacity by Karpenter's metrics"
     } else {
@@ -86,7 +86,7 @@ impl<'o> TriedOptions<'o> {
     /// Adds to the plan every NodePool that it takes no nodes from, each with the reason: closed, later in order, out of capacity,
     /// or not eligible. Also adds options on its own NodePools that are out of capacity, and a note for each tier whose
     /// reservations are closed.
-    pub fn recorded_in(&self, mut plan: Plan, cluster: &Cluster<'_>, policy: &Policy) -> Plan {
+    pub fn recorded_in(&self, mut plan: Plan, cluster: &PlanSnapshot<'_>, policy: &Policy) -> Plan {
         let used = plan.slots.iter().map(|slot| slot.node_pool.clone()).collect();
         let mut unused = Unused { used, all: Vec::new() };
         for (option, obstacle) in &self.closed {
@@ -158,7 +158,7 @@ impl Unused {
 }
 
 /// The reason that other NodePools came before this one, with their weights.
-fn came_first(cluster: &Cluster<'_>, used: &BTreeSet<String>, pool: &str) -> String {
+fn came_first(cluster: &PlanSnapshot<'_>, used: &BTreeSet<String>, pool: &str) -> String {
     let weight = |name: &str| {
         let pool = cluster.objects.node_pools.iter().find(|pool| pool.metadata.name.as_deref() == Some(name));
         pool.and_then(|pool| pool.spec.weight).unwrap_or_default()

@@ -21,7 +21,7 @@ const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 
 /// The result of reading an object that the pods depend on.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Found<T> {
+pub enum Lookup<T> {
     /// It exists.
     There(Box<T>),
     /// It does not exist.
@@ -34,19 +34,19 @@ pub enum Found<T> {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Storage {
     /// PersistentVolumeClaims of the Workload's namespace.
-    pub claims: BTreeMap<String, Found<PersistentVolumeClaim>>,
+    pub claims: BTreeMap<String, Lookup<PersistentVolumeClaim>>,
     /// PersistentVolumes.
-    pub volumes: BTreeMap<String, Found<PersistentVolume>>,
+    pub volumes: BTreeMap<String, Lookup<PersistentVolume>>,
     /// StorageClasses.
-    pub classes: BTreeMap<String, Found<StorageClass>>,
+    pub classes: BTreeMap<String, Lookup<StorageClass>>,
     /// ResourceClaimTemplates of the Workload's namespace.
-    pub claim_templates: BTreeMap<String, Found<ResourceClaimTemplate>>,
+    pub claim_templates: BTreeMap<String, Lookup<ResourceClaimTemplate>>,
 }
 
 impl Storage {
     /// Adds the objects that it does not hold.
     pub fn add(&mut self, more: Self) {
-        fn add<K>(all: &mut BTreeMap<String, Found<K>>, more: BTreeMap<String, Found<K>>) {
+        fn add<K>(all: &mut BTreeMap<String, Lookup<K>>, more: BTreeMap<String, Lookup<K>>) {
             for (name, found) in more {
                 all.entry(name).or_insert(found);
             }
@@ -60,11 +60,11 @@ impl Storage {
     /// Whether a claim's volume is created near the first pod that uses it, and only one node at a time can mount it. Volumes
     /// with other access modes are often file systems that every zone can mount.
     pub fn follows_first_pod(&self, claim: &str) -> bool {
-        let Some(Found::There(claim)) = self.claims.get(claim) else { return false };
+        let Some(Lookup::There(claim)) = self.claims.get(claim) else { return false };
         let modes = claim.spec.as_ref().and_then(|spec| spec.access_modes.as_deref()).unwrap_or_default();
         let once = !modes.is_empty() && modes.iter().all(|mode| mode == "ReadWriteOnce");
         let class = class_of(claim).and_then(|class| self.classes.get(class));
-        let waits = matches!(class, Some(Found::There(class)) if waits_for_pod(class));
+        let waits = matches!(class, Some(Lookup::There(class)) if waits_for_pod(class));
         once && waits && volume_of(claim).is_none()
     }
 }
@@ -75,7 +75,7 @@ fn waits_for_pod(class: &StorageClass) -> bool {
 
 /// Where one volume can be used.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Reach {
+pub struct VolumeTopology {
     /// The volume and its user, for messages.
     pub text: String,
     /// Alternatives of which a node must meet one, as in a node affinity.
@@ -121,7 +121,7 @@ pub fn reach(
     workload: &Workload,
     pod_set: &PodSet,
     pods: u32,
-) -> Result<Vec<Reach>, Outcome> {
+) -> Result<Vec<VolumeTopology>, Outcome> {
     let reader = VolumeReader { storage, workload, pod_set: &pod_set.name, pods };
     let mut all = Vec::new();
     for volume in &pod_set.template.spec.volumes {
@@ -151,7 +151,7 @@ struct VolumeReader<'a> {
 }
 
 impl VolumeReader<'_> {
-    fn claim(&self, name: &str) -> Result<Option<Reach>, Outcome> {
+    fn claim(&self, name: &str) -> Result<Option<VolumeTopology>, Outcome> {
         let what = format!("PersistentVolumeClaim {name}");
         let claim = self.found(self.storage.claims.get(name), &what, "persistentvolumeclaims")?;
         let modes = claim.spec.as_ref().and_then(|spec| spec.access_modes.as_ref());
@@ -189,7 +189,7 @@ impl VolumeReader<'_> {
         claim: &PersistentVolumeClaim,
         claim_name: &str,
         asking: &str,
-    ) -> Result<Option<Reach>, Outcome> {
+    ) -> Result<Option<VolumeTopology>, Outcome> {
         let what = format!("PersistentVolume {name}");
         let volume = self.found(self.storage.volumes.get(name), &what, "persistentvolumes")?;
         let owner = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
@@ -213,19 +213,19 @@ impl VolumeReader<'_> {
         let labelled = label_requirements(volume);
         let Some(required) = affinity.and_then(|affinity| affinity.required.as_ref()) else {
             let terms = if labelled.is_empty() { Vec::new() } else { vec![labelled] };
-            return Ok(Some(Reach { text: self.of(&what), terms }));
+            return Ok(Some(VolumeTopology { text: self.of(&what), terms }));
         };
         let all = required.node_selector_terms.iter().filter(|term| !is_of_one_node(term));
         let terms: Vec<_> = all.map(|term| [expressions(term), labelled.clone()].concat()).collect();
         if terms.is_empty() {
             return Err(self.unusable(&format!(
-                "{what}, to which {asking} is bound, can be used on the node only where it is; a new node cannot have it"
+                "{asking} is bound to {what}, which exists on one node; a new node cannot use it"
             )));
         }
-        Ok(Some(Reach { text: self.of(&what), terms: joined(terms) }))
+        Ok(Some(VolumeTopology { text: self.of(&what), terms: joined(terms) }))
     }
 
-    fn class(&self, name: &str, whose: &str, made: ClaimCreation) -> Result<Option<Reach>, Outcome> {
+    fn class(&self, name: &str, whose: &str, made: ClaimCreation) -> Result<Option<VolumeTopology>, Outcome> {
         let what = format!("StorageClass {name}");
         let class = self.found(self.storage.classes.get(name), &what, "storageclasses")?;
         if !waits_for_pod(class) && made == ClaimCreation::BeforePod {
@@ -233,8 +233,8 @@ impl VolumeReader<'_> {
         }
         if class.provisioner == NO_PROVISIONER {
             return Err(self.unusable(&format!(
-                "{whose} has {what}, whose volumes are made by hand, and it is not known on which nodes these are; bind the claim \
-                 to a volume that new nodes can use"
+                "{whose} has {what}, whose volumes are created by hand on unknown nodes; bind the claim to a volume that \
+                 new nodes can use"
             )));
         }
         let terms = joined(class.allowed_topologies.iter().flatten().map(allowed).collect());
@@ -243,26 +243,26 @@ impl VolumeReader<'_> {
         };
         if !waits_for_pod(class) && (terms.len() > 1 || terms.iter().any(|term| values(term) > 1)) {
             return Err(self.unusable(&format!(
-                "{whose} has {what}, which makes each volume before its pod has a node, and may do so where the node is not; set its \
-                 volumeBindingMode to WaitForFirstConsumer"
+                "{whose} has {what}, which may create a volume in a zone without the pod's node; set its volumeBindingMode to \
+                 WaitForFirstConsumer"
             )));
         }
-        Ok(Some(Reach { text: self.of(&what), terms }))
+        Ok(Some(VolumeTopology { text: self.of(&what), terms }))
     }
 
     fn found<'f, T>(
         &self,
-        found: Option<&'f Found<T>>,
+        found: Option<&'f Lookup<T>>,
         what: &str,
         resource: &str,
     ) -> Result<&'f T, Outcome> {
         match found {
-            Some(Found::There(object)) => Ok(object),
-            Some(Found::Forbidden) => Err(Outcome::Refuse(Obstacle::new(
+            Some(Lookup::There(object)) => Ok(object),
+            Some(Lookup::Forbidden) => Err(Outcome::Refuse(Obstacle::new(
                 ObstacleReason::VolumeUnreadable,
                 format!("{} may not be read; grant Setu the right to get {resource}", self.of(what)),
             ))),
-            Some(Found::Absent) | None => Err(self.not_ready(&format!("{what} does not exist; create it"))),
+            Some(Lookup::Absent) | None => Err(self.not_ready(&format!("{what} does not exist; create it"))),
         }
     }
 
@@ -342,8 +342,8 @@ mod tests {
         ]}))
     }
 
-    fn there<T: serde::de::DeserializeOwned>(name: &str, value: Value) -> BTreeMap<String, Found<T>> {
-        [(name.to_owned(), Found::There(Box::new(object(value))))].into()
+    fn there<T: serde::de::DeserializeOwned>(name: &str, value: Value) -> BTreeMap<String, Lookup<T>> {
+        [(name.to_owned(), Lookup::There(Box::new(object(value))))].into()
     }
 
     /// A claim that is bound to a volume with this node affinity.
@@ -421,7 +421,7 @@ mod tests {
     #[test]
     fn volume_of_one_node_is_refused() {
         let said = refused(&bound(&json!([term(names::HOSTNAME, &["n1"])])));
-        assert!(said.contains("PersistentVolume pv") && said.contains("a new node cannot have it"), "{said}");
+        assert!(said.contains("PersistentVolume pv") && said.contains("a new node cannot use it"), "{said}");
     }
 
     #[test]
@@ -472,7 +472,7 @@ mod tests {
         ephemeral.storage.classes = there("fast", immediate(&["a", "b"]));
         assert!(
             refused(&ephemeral)
-                .contains("StorageClass fast, which makes each volume before its pod has a node")
+                .contains("StorageClass fast, which may create a volume in a zone without the pod's node")
         );
         let anywhere = json!({"provisioner": "ebs.csi.aws.com", "volumeBindingMode": "WaitForFirstConsumer"});
         assert_eq!(zones(&unbound(anywhere)), ["a", "b"]);
@@ -534,7 +534,7 @@ mod tests {
     #[test]
     fn volumes_made_by_hand_or_for_one_pod_are_refused() {
         let local = json!({"provisioner": NO_PROVISIONER, "volumeBindingMode": "WaitForFirstConsumer"});
-        assert!(refused(&unbound(local)).contains("made by hand"));
+        assert!(refused(&unbound(local)).contains("created by hand"));
         let mut once = bound(&json!([term(names::ZONE, &["a"])]));
         once.storage.claims =
             there("data", json!({"spec": {"volumeName": "pv", "accessModes": ["ReadWriteOncePod"]}}));
@@ -578,7 +578,7 @@ mod tests {
     #[test]
     fn storage_that_may_not_be_read_is_refused_with_the_missing_right() {
         let mut world = bound(&json!([]));
-        world.storage.volumes = [("pv".to_owned(), Found::Forbidden)].into();
+        world.storage.volumes = [("pv".to_owned(), Lookup::Forbidden)].into();
         assert_eq!(
             refused(&world),
             "VolumeUnreadable: PersistentVolume pv of pod set main may not be read; grant Setu the right to get \

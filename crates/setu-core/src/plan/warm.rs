@@ -50,7 +50,7 @@ pub fn of_plan<'w>(plan: &'w Plan, kept: &'w [NodeClaim]) -> BTreeMap<u32, &'w N
     matches(plan.slots.iter().map(|slot| (slot.index, &*slot.template)), kept)
 }
 
-/// The same plan, in which kept claims fill the slots that they fit.
+/// This plan, with kept claims in the slots that they fit.
 pub fn reusing(plan: Plan, kept: &[NodeClaim]) -> Plan {
     let reused: BTreeSet<u32> = of_plan(&plan, kept).into_keys().collect();
     Plan { reused: reused.into(), ..plan }

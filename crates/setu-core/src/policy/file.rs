@@ -20,7 +20,7 @@ pub struct PolicyFile {
     /// Preset of the NodeClass's group and kind, used where a NodePool does not say it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cloud_provider: Option<CloudProvider>,
-    /// Bounds of the whole controller: a bug in retrying is a bill.
+    /// Limits of the whole controller, so that a retry bug cannot run up a bill.
     #[serde(default)]
     pub guards: Guards,
     /// What a Job may change by annotations `provreq.kueue.x-k8s.io/setu-<key>`, and within which bounds.
@@ -52,7 +52,7 @@ pub enum FileKind {
     Policy,
 }
 
-/// Bounds of the whole controller: a bug in retrying is a bill. What is absent has its default.
+/// Limits of the whole controller, so that a retry bug cannot run up a bill. What is absent has its default.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Guards {

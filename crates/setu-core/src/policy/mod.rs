@@ -67,7 +67,7 @@ pub struct Policy {
     /// How near to each other the nodes of a gang are; `None` means it does not matter.
     pub colocation: Option<SharedLabel>,
     /// Limits of each phase.
-    pub deadlines: PhaseLimits,
+    pub deadlines: ResolvedDeadlines,
     /// Retries while the quota is held.
     pub in_check: RetryStrategy,
     /// Retries after the quota was given back.
@@ -134,7 +134,7 @@ pub struct NodeReadiness {
 /// Limits of each phase of an attempt.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
-pub struct PhaseLimits {
+pub struct ResolvedDeadlines {
     /// Creation of a NodeClaim until Launched.
     pub launch: Span,
     /// Creation of a NodeClaim until Registered.
@@ -195,7 +195,7 @@ impl Default for Policy {
             shapes: Vec::new(),
             devices: Vec::new(),
             colocation: None,
-            deadlines: PhaseLimits {
+            deadlines: ResolvedDeadlines {
                 launch: Span::minutes(4),
                 register: Span::minutes(8),
                 initialize: Span::minutes(10),

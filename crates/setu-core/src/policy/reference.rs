@@ -123,7 +123,7 @@ Keys under `jobOverrides` are open to Jobs, within the bounds given there. A Job
 Requirements only narrow what the policy allows. Setu ignores all else that a Job asks for, and says so
 once by the Event `JobOverrideIgnored` on the Workload. Nothing else on a Workload, Job or Pod changes a policy.
 
-## From when deadlines count
+## When each deadline starts
 
 | key | counts from | what follows |
 |---|---|---|

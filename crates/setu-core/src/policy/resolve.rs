@@ -4,7 +4,7 @@
 //! `tiers` cancels an earlier `nodePoolName`, and vice versa. A new field is one row of `fields!`; a deadline is
 //! also set in `in_force`.
 
-use super::{PhaseLimits, Policy, RetryStrategy, SharedLabel};
+use super::{Policy, ResolvedDeadlines, RetryStrategy, SharedLabel};
 use crate::api::duration::Span;
 use crate::api::parameters::{Colocation, ColocationMode, Compat, OnExhausted, ProvisioningParametersSpec};
 use crate::names;
@@ -152,7 +152,7 @@ impl Policy {
             self.yielding.limit = 0;
             self.on_exhausted = OnExhausted::Reject;
             // One deadline for all: the limits of the phases never end first.
-            self.deadlines = PhaseLimits {
+            self.deadlines = ResolvedDeadlines {
                 launch: Span::minutes(15),
                 register: Span::minutes(15),
                 initialize: Span::minutes(15),
@@ -209,7 +209,7 @@ mod tests {
             node_pool: Some("gpu".into()),
             pinning: Pinning::Selector,
             in_check: RetryStrategy { limit: 2, ..Policy::default().in_check },
-            deadlines: PhaseLimits { launch: Span::seconds(90), ..Policy::default().deadlines },
+            deadlines: ResolvedDeadlines { launch: Span::seconds(90), ..Policy::default().deadlines },
             ..Policy::default()
         };
         assert_eq!(policy, expected);

@@ -2,7 +2,7 @@
 //!
 //! Rule: a journal holds it, so that a new leader does not need the old policy.
 
-use super::{NodeReadiness, PhaseLimits, Policy, RetryStrategy};
+use super::{NodeReadiness, Policy, ResolvedDeadlines, RetryStrategy};
 use crate::api::duration::Span;
 use crate::api::parameters::{Compat, OnExhausted, OnNodeLost, Release};
 use crate::digest::hex_digest;
@@ -22,7 +22,7 @@ const UNLIMITED: Span = Span::minutes(100 * 365 * 24 * 60);
 #[serde(rename_all = "camelCase")]
 pub struct Terms {
     /// Limits of each phase.
-    pub deadlines: PhaseLimits,
+    pub deadlines: ResolvedDeadlines,
     /// The launch timeout of the attempt's tier, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tier_launch: Option<Span>,
@@ -114,13 +114,13 @@ impl Terms {
 }
 
 /// The policy of an attempt with unknown terms: no phase times out.
-pub fn judged_unread(policy: Policy) -> Policy {
+pub fn without_timeouts(policy: Policy) -> Policy {
     if planted!(JudgedUnread) { policy } else { unlimited(policy) }
 }
 
 /// A policy under which no phase times out.
 pub fn unlimited(policy: Policy) -> Policy {
-    let deadlines = PhaseLimits {
+    let deadlines = ResolvedDeadlines {
         launch: UNLIMITED,
         register: UNLIMITED,
         initialize: UNLIMITED,

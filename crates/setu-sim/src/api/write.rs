@@ -123,6 +123,7 @@ impl ObjectStore {
         deny: Deny<'_>,
     ) -> Result<(Arc<Value>, bool), Status> {
         let now = seconds(self.clock.now());
+        let has_null_version = stated.pointer("/metadata/resourceVersion") == Some(&Value::Null);
         let mut stated = defaults::without_nulls(with_empty_metadata(stated.clone()));
         if stated.pointer("/metadata/managedFields").is_some() {
             return Err(Status::bad_request("metadata.managedFields must be nil"));
@@ -143,6 +144,9 @@ impl ObjectStore {
             let object = managers.apply(kind, by.manager(&now), (&json!({}), &stated), force)?;
             return Ok((self.create_with(kind, object, managers, by, deny)?, true));
         };
+        if kind.custom && has_null_version {
+            return Err(must_have_version(kind, &key.1));
+        }
         let mut managers = (*stored.managers).clone();
         // Fixed fields in an apply are preconditions. They are not applied.
         let preconditions = taken_out(&mut stated);

@@ -37,6 +37,7 @@ impl FleetOverride {
 
 /// Launches instances, and returns the XML answer of CreateFleet.
 pub(super) async fn create(shared: &Arc<ProxyShared>, form: &Form) -> Result<String> {
+    let _buying = shared.buying.lock().await;
     let token = form.get("ClientToken").cloned().unwrap_or_default();
     if let Some(known) = shared.answered(&token) {
         return Ok(known);

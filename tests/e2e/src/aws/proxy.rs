@@ -84,12 +84,14 @@ struct ProxyState {
 /// The state that the proxy, the registrar and the tests share.
 pub(super) struct ProxyShared {
     pub moto: Moto,
+    /// Held for a whole CreateFleet, so that two calls do not take the same room.
+    pub buying: tokio::sync::Mutex<()>,
     state: Mutex<ProxyState>,
 }
 
 impl ProxyShared {
     pub(super) fn new(moto: Moto) -> Self {
-        Self { moto, state: Mutex::default() }
+        Self { moto, buying: tokio::sync::Mutex::default(), state: Mutex::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, ProxyState> {

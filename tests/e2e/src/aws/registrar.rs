@@ -86,9 +86,8 @@ impl Registrar {
         let nodes = self.nodes.list(&ListParams::default()).await.context("listing Nodes")?.items;
         let machines = self.shared.machines();
         for instance in &instances {
-            let launch = self.shared.launch_of(&instance.id);
-            let launch =
-                launch.with_context(|| format!("{} was not launched through the proxy", instance.id))?;
+            // It is recorded once its CreateFleet is answered.
+            let Some(launch) = self.shared.launch_of(&instance.id) else { continue };
             let age = launch.at.elapsed();
             match nodes.iter().find(|node| node.name_any() == instance.name) {
                 None if machines.node.due(age) => {

@@ -54,7 +54,11 @@ pub async fn killed(stage: &Stage, victim: Victim, instance_type: &'static str) 
             stage.stack.start_program(Program::Karpenter).await?;
         }
     }
-    play.steps(json!([{"until": {"job": "train", "admitted": true, "runningOnOwnNodes": 4}}])).await?;
+    let mut runs = json!({"job": "train", "admitted": true, "runningOnOwnNodes": 4});
+    if matches!(victim, Victim::Setu) {
+        runs["attempt"] = json!(1);
+    }
+    play.steps(json!([{"until": runs}])).await?;
     play.audit(4).await?;
     play.end().await
 }

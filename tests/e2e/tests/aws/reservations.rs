@@ -314,7 +314,7 @@ pub async fn block_too_short(stage: &Stage, instance_type: &'static str) -> Resu
     for job in ["long", "long-pods"] {
         play.steps(json!([
             {"until": {"job": job, "state": "Yielded", "verdict": "Retry", "message": format!("Capacity Block {ID} closes at {closes}"), "claims": 0}},
-            {"until": {"job": job, "message": "and run for 2h, which is longer"}},
+            {"until": {"job": job, "message": "to start and 2h to run"}},
             {"holds": {"job": job, "claims": 0, "within": 5}},
         ]))
         .await?;

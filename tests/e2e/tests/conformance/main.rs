@@ -21,7 +21,7 @@ mod step;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use campaign::{Campaign, Pair};
 use libtest_mimic::{Arguments, Failed, Trial};
 use server::Server;
@@ -75,13 +75,11 @@ fn main() -> Result<()> {
 /// A trial for each kept sequence.
 fn kept(campaign: &Campaign) -> Result<Vec<Trial>> {
     let folder = kept_folder();
-    if !folder.is_dir() {
-        return Ok(Vec::new());
-    }
     let mut files: Vec<PathBuf> = std::fs::read_dir(&folder)
         .with_context(|| format!("reading {}", folder.display()))?
         .filter_map(|entry| entry.ok().map(|entry| entry.path()))
         .collect();
+    ensure!(!files.is_empty(), "{} is empty", folder.display());
     files.sort();
     let trial = |(index, file): (usize, PathBuf)| {
         let text = std::fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;

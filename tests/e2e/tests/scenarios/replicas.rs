@@ -99,9 +99,12 @@ impl Replicas {
 
     /// Checks that no transition happened twice, every history is a valid path, and nothing is left behind.
     pub async fn left_nothing_and_did_nothing_twice(&mut self) {
-        for ((workload, seq), by) in self.committed() {
+        let committed = self.committed();
+        assert!(!committed.is_empty(), "no log has a transition");
+        for ((workload, seq), by) in committed {
             assert_eq!(by.len(), 1, "transition {seq} of {workload} was made by {by:?}");
         }
+        assert!(!self.world.journals.is_empty(), "no journal was seen");
         scenario::paths_are_lawful(&self.world).unwrap();
         for journal in self.world.journals.values() {
             assert_eq!(journal.memory.attempt, 1);

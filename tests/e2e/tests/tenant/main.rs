@@ -59,7 +59,7 @@ async fn honest_gangs_are_served(mut stage: Stage) {
     apply::one(&stage.admin, job(NEIGHBOURS, "comes")).await.unwrap();
     stage.until("the new gang runs", async |s| s.running(NEIGHBOURS, "comes").await == PODS).await;
     stage
-        .until("the stranger is seen", async |s| s.said_of("waits").await.contains("other pods to leave"))
+        .until("the stranger is seen", async |s| s.said_of("waits").await.contains("other pods to free"))
         .await;
     loads::it_leaves(&stage).await;
     stage.until("the gang that waited runs", async |s| s.running(NEIGHBOURS, "waits").await == PODS).await;

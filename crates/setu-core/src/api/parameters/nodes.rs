@@ -27,8 +27,8 @@ pub struct Tier {
     /// tier is tried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launch_timeout: Option<Span>,
-    /// Capacity reservations that all nodes of the tier are launched into. It is taken while all of them are open and have
-    /// room for the gang; those that open and close at other times belong in a tier of their own.
+    /// Capacity reservations that all nodes of the tier are launched into. Setu uses the tier while all of them are open
+    /// and have room for the gang. Put reservations with other times into a tier of their own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub reservations: Vec<CapacityReservation>,

@@ -20,10 +20,10 @@ pub struct CapacityReservation {
     /// Its type: the value of label `karpenter.k8s.aws/capacity-reservation-type`.
     #[serde(default, rename = "type", skip_serializing_if = "ReservationType::is_default")]
     pub kind: ReservationType,
-    /// Instance type that it is for. Where each of the tier says it, the NodeClaims ask for these types alone.
+    /// Instance type that it is for. If every reservation of the tier states it, NodeClaims allow only these types.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance_type: Option<String>,
-    /// Zone that it is in. Where each of the tier says it, the NodeClaims ask for these zones alone.
+    /// Zone that it is in. If every reservation of the tier states it, NodeClaims allow only these zones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
     /// How many instances it is for.

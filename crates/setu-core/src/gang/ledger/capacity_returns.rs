@@ -5,7 +5,7 @@
 //! early and buys nothing. If no nodes are given back, the wait ends by its time.
 
 use crate::api::{Workload, condition};
-use crate::plan::PoolReservation;
+use crate::plan::PendingNodes;
 use jiff::Timestamp;
 use kube_core::ResourceExt;
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,12 +30,12 @@ struct WaitingGang {
 impl CapacityReturns {
     /// Makes a gang wait until as many nodes of the same NodePools are given back as were reserved for it. A gang that
     /// already waits starts over.
-    pub fn wait(&mut self, gang: &str, workload: &Workload, reserved: &[PoolReservation]) {
+    pub fn wait(&mut self, gang: &str, workload: &Workload, pending: &[PendingNodes]) {
         let waiting = WaitingGang {
             since: condition::since(workload.conditions(), "QuotaReserved").unwrap_or(Timestamp::MAX),
             workload: (workload.namespace().unwrap_or_default(), workload.name_any()),
-            node_pools: reserved.iter().map(|r| r.node_pool.clone()).collect(),
-            missing: reserved.iter().map(|r| r.nodes).fold(0, u32::saturating_add),
+            node_pools: pending.iter().map(|r| r.node_pool.clone()).collect(),
+            missing: pending.iter().map(|r| r.nodes).fold(0, u32::saturating_add),
         };
         self.0.insert(gang.to_owned(), waiting);
     }
@@ -83,8 +83,8 @@ mod tests {
         .unwrap()
     }
 
-    fn nodes(node_pool: &str, nodes: u32) -> PoolReservation {
-        PoolReservation {
+    fn nodes(node_pool: &str, nodes: u32) -> PendingNodes {
+        PendingNodes {
             gang: String::new(),
             node_pool: node_pool.into(),
             nodes,

@@ -1,10 +1,9 @@
 //! Gangs that are refused until something changes, and stay out of Kueue's queue until then.
 //!
 //! Kueue queues a Workload again as soon as its quota is released, but reserves none while a check says Retry. So the
-//! check of a refused gang says Retry after its eviction too. At the head of a `StrictFIFO` ClusterQueue, such a Workload
-//! would block all others, and in other queues no change of the check brings it back. So its condition
-//! `Requeued` is also False until the cause of the refusal may have changed, or for a while, as not every cause is
-//! watched.
+//! check of a refused gang says Retry after its eviction too. A Retry check alone would block a `StrictFIFO`
+//! ClusterQueue, and elsewhere changing it does not requeue the Workload. So the condition `Requeued` is False too,
+//! until the cause may have changed. Not every cause is watched, so the refusal also ends by time.
 //!
 //! Rule: a hint, which may be lost at any time; then the gang is tried once more.
 
@@ -83,8 +82,8 @@ impl Refused {
         Some(Arc::clone(&entry.workload))
     }
 
-    /// Records the new outcome for a refused gang under these causes. Any outcome except a refusal ends its refusal, unless it
-    /// hides whether there is a plan.
+    /// Records a gang's new planning outcome under these causes. Anything but a refusal ends the refusal, unless the
+    /// outcome hides whether a plan exists.
     pub fn replanned(&mut self, gang: &str, causes: Causes, outcome: &Outcome) {
         match outcome {
             Outcome::Refuse(_) => {

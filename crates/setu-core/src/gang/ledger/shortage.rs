@@ -37,7 +37,7 @@ pub struct ShortageEntry {
 
 /// What is known about capacity, for users.
 #[derive(Serialize, Debug)]
-pub struct Remembered {
+pub struct CapacityReport {
     /// What ran out of capacity lately.
     pub shortages: Vec<ShortageEntry>,
     /// What nodes of each instance type have offered.

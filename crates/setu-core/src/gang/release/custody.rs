@@ -222,7 +222,7 @@ impl Released {
         claims: impl Iterator<Item = &'c NodeClaim>,
     ) -> Self {
         let mut released = Self::default();
-        for claim in claims.filter(|claim| owns(identity, claim)) {
+        for claim in claims.filter(|claim| is_of_workload(identity, claim)) {
             let view = snapshot.claims.iter().find(|view| Some(&view.uid) == claim.metadata.uid.as_ref());
             let list = match disposition(journal, snapshot.reservation, view, snapshot.policy) {
                 _ if claim.is_handing_back() => &mut released.back,
@@ -242,7 +242,7 @@ impl Released {
 }
 
 /// Whether a claim was made for this gang's Workload.
-pub(in crate::gang) fn owns(identity: &GangIdentity, claim: &NodeClaim) -> bool {
+pub(in crate::gang) fn is_of_workload(identity: &GangIdentity, claim: &NodeClaim) -> bool {
     claim.label(names::MANAGED_BY) == names::SETU && claim.label(names::WORKLOAD_UID) == identity.uid
 }
 

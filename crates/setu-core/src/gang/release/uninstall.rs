@@ -4,10 +4,11 @@
 
 use crate::api::workload::{CheckState, Verdict};
 use crate::api::{AdmissionCheck, FrontEnd, NodeClaim, ProvisioningRequest, Workload, condition};
-use crate::gang::workload::finalizer::is_held;
-use crate::gang::workload::others::Others;
+use crate::gang::workload::finalizer::has_finalizer;
+use crate::gang::workload::other_installations::OtherInstallations;
 use crate::gang::workload::queueing::Queueing;
 use crate::gang::workload::request::{as_workload, has_ended, owner_of};
+use crate::gang::workload::standalone::is_ending;
 use crate::names;
 use jiff::Timestamp;
 use kube_core::ResourceExt;
@@ -36,14 +37,14 @@ pub struct UninstallObjects {
     /// it removes a node.
     pub workloads: Option<Vec<Workload>>,
     /// The ProvisioningRequests.
-    pub requests: FoundRequests,
+    pub requests: RequestListing,
     /// When they were read.
     pub now: Timestamp,
 }
 
 /// ProvisioningRequests, as far as they can be read.
 #[derive(Clone, Debug, Default)]
-pub enum FoundRequests {
+pub enum RequestListing {
     /// All of them.
     All(Vec<ProvisioningRequest>),
     /// The cluster serves none.
@@ -105,7 +106,8 @@ impl WorkloadMarks {
         };
         let ours = annotations.keys().filter(|_| nodes == RunningNodes::Delete).filter(of_check);
         Self {
-            finalizer: is_held(workload) && !Others::of(workload, is_others, now).may_have_nodes,
+            finalizer: has_finalizer(workload)
+                && !OtherInstallations::of(workload, is_others, now).may_have_nodes,
             annotations: ours.cloned().collect(),
         }
     }
@@ -137,10 +139,10 @@ impl UninstallPlan {
         let gone: BTreeSet<String> =
             checks.iter().filter(|check| is_abandoned(check)).map(ResourceExt::name_any).collect();
         // Where requests are served, Kueue answers its own checks.
-        let may_be_served_elsewhere = matches!(requests, FoundRequests::Forbidden);
+        let may_be_served_elsewhere = matches!(requests, RequestListing::Forbidden);
         let (serves_requests, mut requests) = match requests {
-            FoundRequests::All(requests) => (true, requests),
-            FoundRequests::NotServed | FoundRequests::Forbidden => (false, Vec::new()),
+            RequestListing::All(requests) => (true, requests),
+            RequestListing::NotServed | RequestListing::Forbidden => (false, Vec::new()),
         };
         let compat = if serves_requests { BTreeSet::new() } else { served_without_request(&claims) };
         let is_ours = |check: &AdmissionCheck| {
@@ -217,7 +219,8 @@ impl UninstallPlan {
         let is_created = |w: &&Workload| w.front_end() == FrontEnd::StandaloneRequest;
         // Where requests may not be read, another installation may serve them.
         let created = workloads.iter().filter(|w| serves_requests && is_created(w)).cloned();
-        (self.created, self.kept) = created.partition(|w| nodes == RunningNodes::Delete || !w.runs());
+        (self.created, self.kept) =
+            created.partition(|w| nodes == RunningNodes::Delete || !w.runs() || is_ending(w));
         let waits = |w: &&Workload| {
             w.is("QuotaReserved")
                 && may_be_stopped(w)
@@ -413,7 +416,7 @@ mod tests {
             UninstallPlan::of("setu", RunningNodes::HandBack, UninstallObjects { requests, ..found.clone() })
         };
         for (requests, closed) in
-            [(FoundRequests::NotServed, vec!["served"]), (FoundRequests::All(vec![]), vec![])]
+            [(RequestListing::NotServed, vec!["served"]), (RequestListing::All(vec![]), vec![])]
         {
             let plan = plan_with(requests);
             assert_eq!(names_of(&plan.checks), closed);
@@ -466,7 +469,7 @@ mod tests {
                 workload("failed", &[]),
                 workload("finished", &["QuotaReserved", "Admitted", "Finished"]),
             ]),
-            requests: FoundRequests::All(vec![
+            requests: RequestListing::All(vec![
                 request("runs", ours, &["Accepted", "Provisioned"], Some("runs")),
                 request("waits", ours, &["Accepted", "Provisioned"], Some("waits")),
                 request("failed", ours, &["Accepted", "Failed"], Some("failed")),
@@ -510,7 +513,7 @@ mod tests {
 
     #[test]
     fn running_requests_keep_their_nodes_also_where_requests_are_not_served() {
-        let found = UninstallObjects { requests: FoundRequests::NotServed, ..with_requests() };
+        let found = UninstallObjects { requests: RequestListing::NotServed, ..with_requests() };
         let plan = UninstallPlan::of("setu", RunningNodes::HandBack, found);
         assert_eq!(names_of(&plan.hand_back), ["runs", "alone"]);
         assert!(plan.checks.is_empty() && plan.open_requests.is_empty() && plan.marked_requests.is_empty());
@@ -519,7 +522,7 @@ mod tests {
     #[test]
     fn nodes_of_requests_stay_where_another_installation_may_serve_them() {
         for nodes in [RunningNodes::HandBack, RunningNodes::Delete] {
-            let found = UninstallObjects { requests: FoundRequests::Forbidden, ..with_requests() };
+            let found = UninstallObjects { requests: RequestListing::Forbidden, ..with_requests() };
             let plan = UninstallPlan::of("setu-b", nodes, found);
             assert_eq!(names_of(&plan.hand_back), Vec::<String>::new());
             // Of these the Workload has finished, so nobody needs them.
@@ -536,7 +539,7 @@ mod tests {
         let requests = ["first", "second"].map(|uid| request(uid, names::REQUEST_CLASS, &[], Some(uid)));
         let found = UninstallObjects {
             workloads: Some(slices),
-            requests: FoundRequests::All(requests.to_vec()),
+            requests: RequestListing::All(requests.to_vec()),
             ..UninstallObjects::default()
         };
         let plan = UninstallPlan::of("setu", RunningNodes::HandBack, found);

@@ -3,7 +3,7 @@
 //! Rule: every text about a gang that users see comes from the snapshot that decides the gang's next step. So all places agree.
 
 use super::message;
-use crate::api::NodeClaim;
+use crate::api::{FrontEnd, NodeClaim};
 use crate::gang::snapshot::Snapshot;
 use crate::gang::snapshot::claims::ClaimView;
 use crate::gang::snapshot::health::Health;
@@ -208,15 +208,15 @@ fn next(attempt: &Attempt<'_>) -> String {
         (State::WaitingReady, _) if slots > 0 && attempt.ready() == slots => {
             "Setu reports this to Kueue at once; if it lasts, see that Setu runs".to_owned()
         }
-        (State::Yielded, _) if snapshot.refusal.is_some() => {
+        (State::Yielded, _) if snapshot.refusal.is_some() && snapshot.front_end == FrontEnd::Workload => {
             "it waits for quota again as soon as that changes".to_owned()
         }
-        _ => next_after(journal),
+        _ => next_after(journal, snapshot.front_end),
     }
 }
 
 /// The next step if there is no obstacle.
-pub(super) fn next_after(journal: &Journal) -> String {
+pub(super) fn next_after(journal: &Journal, front_end: FrontEnd) -> String {
     let words = match &journal.state {
         State::Validating => "the NodeClaims of all nodes are created at once",
         State::Provisioning => "the nodes come up",
@@ -226,7 +226,13 @@ pub(super) fn next_after(journal: &Journal) -> String {
             return format!("attempt {} starts", journal.memory.attempt.saturating_add(1));
         }
         State::Approved { .. } => "Kueue admits the Workload once every check is Ready; then its pods start",
-        State::Yielded => "Kueue reserves quota again when its turn comes; the next attempt starts then",
+        State::Yielded => match front_end {
+            FrontEnd::Workload => {
+                "Kueue reserves quota again when its turn comes; the next attempt starts then"
+            }
+            FrontEnd::ProvisioningRequest => "Kueue makes another request, or rejects the Workload",
+            FrontEnd::StandaloneRequest => "nothing by itself: create another request to ask again",
+        },
         State::Rejected => "nothing by itself: change the Job, delete it and create it again",
         State::Released => "nothing, unless quota is reserved again",
     };

@@ -18,7 +18,7 @@ pub fn check_message(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
     sentence(&Attempt::of(journal, snapshot))
 }
 
-/// The same for an attempt that is already computed.
+/// As [`check_message`], for an attempt that is already computed.
 pub(super) fn sentence(attempt: &Attempt<'_>) -> String {
     let Attempt { journal, snapshot, .. } = attempt;
     let text = match &journal.state {
@@ -56,8 +56,11 @@ fn validating(attempt: &Attempt<'_>) -> String {
             format!("{reason}: {message}. Continues automatically once this is fixed{stops}")
         }
         Some(Outcome::Refuse(Obstacle { reason, message, until, .. })) => {
+            if snapshot.front_end != FrontEnd::Workload {
+                return format!("{reason}: {message}. The request fails");
+            }
             let opens = at(*until, ", or at ");
-            format!("{reason}: {message}. Gives its quota back, and continues once this is changed{opens}")
+            format!("{reason}: {message}. It gives its quota back and continues when this changes{opens}")
         }
         _ if snapshot.claims.iter().any(|c| !c.stuck) => {
             format!("waiting for {} of an earlier attempt to be deleted", claims(snapshot))
@@ -144,16 +147,21 @@ fn untainted(journal: &Journal, snapshot: &Snapshot<'_>) -> &'static str {
 }
 
 fn yielded(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
+    let asks_again = match snapshot.front_end {
+        FrontEnd::Workload => None,
+        FrontEnd::ProvisioningRequest => Some("Kueue"),
+        FrontEnd::StandaloneRequest => Some("its client"),
+    };
+    if let Some(who) = asks_again {
+        return format!("the request has failed, and {who} decides when to ask again{}", cause(journal));
+    }
     if let Some(refusal) = snapshot.refusal {
         return format!(
-            "refused, and holds no quota until a change of the Job, its queue, the policy or a NodePool may help; tried \
-             again at {} anyway{}",
+            "refused and without quota until the Job, its queue, the policy or a NodePool changes; retried at {} in any \
+             case{}",
             to_the_second(refusal.until),
             cause(journal)
         );
-    }
-    if snapshot.front_end == FrontEnd::ProvisioningRequest {
-        return format!("the request has failed, and Kueue decides when to ask again{}", cause(journal));
     }
     let next = at(journal.memory.not_before, "; next attempt not before ");
     format!("quota given back{next}{}", cause(journal))
@@ -258,6 +266,10 @@ mod tests {
         assert_eq!(
             said(FrontEnd::ProvisioningRequest),
             "the request has failed, and Kueue decides when to ask again"
+        );
+        assert_eq!(
+            said(FrontEnd::StandaloneRequest),
+            "the request has failed, and its client decides when to ask again"
         );
     }
 

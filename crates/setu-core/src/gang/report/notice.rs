@@ -4,6 +4,7 @@
 //! the administrator only.
 
 use super::explain::next_after;
+use crate::api::FrontEnd;
 use crate::gang::snapshot::Snapshot;
 use crate::gang::snapshot::slot::Attempt;
 use crate::gang::snapshot::unbound::UnboundPods;
@@ -60,66 +61,83 @@ impl Notice {
     }
 }
 
-/// The Event text for the journal's current state, with the next step. `text` describes the state. For `Validating`,
-/// `RollingBack` and `BackingOff` it already has the next step.
-fn with_next(text: &str, journal: &Journal) -> String {
-    match journal.state.name() {
-        StateName::Validating | StateName::RollingBack | StateName::BackingOff => text.to_owned(),
-        _ => format!("{text}{NEXT}{}", next_after(journal)),
-    }
+/// What comes next for a gang, for Event texts.
+struct NextStep<'a> {
+    journal: &'a Journal,
+    front_end: FrontEnd,
 }
 
-/// The Event text for a failure, with what happens next.
-fn failed(failure: &Failure, journal: &Journal) -> String {
-    let next = match journal.state.name() {
-        StateName::Provisioning | StateName::WaitingReady if failure.reason.is_shortage() => {
-            "what is missing is asked for elsewhere at once".to_owned()
+impl NextStep<'_> {
+    fn words(&self) -> String {
+        next_after(self.journal, self.front_end)
+    }
+
+    /// A text that describes the journal's current state, with the next step. For `Validating`, `RollingBack` and `BackingOff` it
+    /// already has the next step.
+    fn after(&self, text: &str) -> String {
+        match self.journal.state.name() {
+            StateName::Validating | StateName::RollingBack | StateName::BackingOff => text.to_owned(),
+            _ => format!("{text}{NEXT}{}", self.words()),
         }
-        StateName::Provisioning | StateName::WaitingReady | StateName::Approved => {
-            "what was lost is replaced".to_owned()
-        }
-        StateName::RollingBack => format!("all nodes are given back; after that, {}", next_after(journal)),
-        _ => next_after(journal),
-    };
-    format!("{failure}. Next: {next}")
+    }
+
+    /// The text for a failure, with what happens next.
+    fn after_failure(&self, failure: &Failure) -> String {
+        let next = match self.journal.state.name() {
+            StateName::Provisioning | StateName::WaitingReady if failure.reason.is_shortage() => {
+                "the missing nodes are requested elsewhere at once".to_owned()
+            }
+            StateName::Provisioning | StateName::WaitingReady | StateName::Approved => {
+                "what was lost is replaced".to_owned()
+            }
+            StateName::RollingBack => format!("all nodes are given back; after that, {}", self.words()),
+            _ => self.words(),
+        };
+        format!("{failure}. Next: {next}")
+    }
 }
 
 /// The Events for the journal's last transition. `words` describe the state after it, `cost` is the cost of the nodes, and
 /// `passed_over` are the NodePools that give none.
-pub fn of_transition(journal: &Journal, words: &str, cost: &Cost, passed_over: &[PassedOver]) -> Vec<Notice> {
+pub fn of_transition(
+    journal: &Journal,
+    front_end: FrontEnd,
+    words: &str,
+    cost: &Cost,
+    passed_over: &[PassedOver],
+) -> Vec<Notice> {
     let Some(last) = journal.history.last() else {
         return Vec::new();
     };
-    let text = with_next(words, journal);
-    let memory = &journal.memory;
-    let failure = memory.last_failure.as_ref().filter(|f| last.reason == Reason::Failed(f.reason));
+    let next = NextStep { journal, front_end };
+    let text = next.after(words);
+    let of_last = |failure: &&Failure| last.reason == Reason::Failed(failure.reason);
+    let failure = journal.memory.last_failure.as_ref().filter(of_last);
     match (last.from, last.to) {
         (_, StateName::Validating) => Vec::new(),
         (StateName::Validating, StateName::Provisioning) => {
-            vec![of_plan(memory.slots, cost, passed_over), Notice::new("GangProvisioning", text)]
+            vec![of_plan(journal.memory.slots, cost, passed_over), Notice::new("GangProvisioning", text)]
         }
         (StateName::Provisioning | StateName::WaitingReady, StateName::Provisioning)
             if let Some(failure) = failure.filter(|f| f.reason.is_shortage()) =>
         {
-            vec![
-                Notice::warning("NodeClaimFailed", failed(failure, journal)),
-                Notice::new("GangProvisioning", text),
-            ]
+            let failed = Notice::warning("NodeClaimFailed", next.after_failure(failure));
+            vec![failed, Notice::new("GangProvisioning", text)]
         }
         (StateName::WaitingReady | StateName::Approved, StateName::Provisioning)
         | (StateName::Approved, StateName::Approved)
             if let Some(failure) = failure =>
         {
-            vec![Notice::warning("NodeLost", failed(failure, journal)), Notice::new("NodeReplaced", text)]
+            vec![Notice::warning("NodeLost", next.after_failure(failure)), Notice::new("NodeReplaced", text)]
         }
         (_, StateName::Provisioning) => vec![Notice::new("GangProvisioning", text)],
         (_, StateName::WaitingReady) => vec![Notice::new("GangWaiting", text)],
         (_, StateName::Approved) => {
-            vec![Notice::new("GangReady", with_next(&format!("{words}{}", cost.clause()), journal))]
+            vec![Notice::new("GangReady", next.after(&format!("{words}{}", cost.clause())))]
         }
         (_, StateName::RollingBack) => match failure {
             Some(failure) => vec![
-                Notice::warning("NodeClaimFailed", failed(failure, journal)),
+                Notice::warning("NodeClaimFailed", next.after_failure(failure)),
                 Notice::warning("GangRollingBack", text),
             ],
             // Giving back nodes that are no longer needed is not a failure.
@@ -144,14 +162,13 @@ fn of_plan(slots: u32, cost: &Cost, passed_over: &[PassedOver]) -> Notice {
 
 /// The Event for an accepted plan that has drawbacks.
 pub fn of_drawbacks(notes: &[String]) -> Notice {
-    Notice::warning("PlanHasDrawback", format!("{}. The gang goes on all the same", notes.join("; ")))
+    Notice::warning("PlanHasDrawback", format!("{}. The gang continues anyway", notes.join("; ")))
 }
 
 /// The Event for nodes of a finished gang that are deleted because Setu may not change them.
 pub fn of_forbidden(nodes: u32) -> Notice {
     let text = format!(
-        "custody.release does not hold for {}, deleted instead: Setu may not change NodeClaims and nodes, for which \
-         the chart has rbac.handBack",
+        "{} deleted despite custody.release: Setu may not patch NodeClaims and Nodes; set rbac.handBack in the chart",
         counted(nodes, "node")
     );
     Notice::warning("HandBackRefused", text)
@@ -179,7 +196,7 @@ pub fn of_unbound(unbound: &UnboundPods) -> Notice {
 /// The Event for a gang that waits for an obstacle to clear or for the rest of its nodes. `text` describes the state.
 /// `None` if the Events of the last transition are enough.
 pub fn of_wait(journal: &Journal, snapshot: &Snapshot<'_>, text: &str) -> Option<Notice> {
-    let mut text = with_next(text, journal);
+    let mut text = NextStep { journal, front_end: snapshot.front_end }.after(text);
     let topic = match (&journal.state, snapshot.plan) {
         (State::Validating, Some(Outcome::Wait(obstacle))) => {
             if obstacle.reason == ObstacleReason::DryRun {
@@ -218,7 +235,7 @@ mod tests {
         for event in events {
             journal = decide(&journal, event, &Rules::new(&Policy::default(), now, 0.0)).journal;
             reported.extend(
-                of_transition(&journal, "where it is", &Cost::default(), &[])
+                of_transition(&journal, FrontEnd::Workload, "where it is", &Cost::default(), &[])
                     .into_iter()
                     .map(|n| (n.reason, n.warning)),
             );
@@ -272,7 +289,7 @@ mod tests {
         let mut reported = BTreeMap::new();
         for event in [planned, Event::ClaimsExist, Event::NodesReady] {
             journal = decide(&journal, &event, &Rules::new(&Policy::default(), now, 0.0)).journal;
-            let notices = of_transition(&journal, "where it is", &cost, &[]);
+            let notices = of_transition(&journal, FrontEnd::Workload, "where it is", &cost, &[]);
             reported.extend(notices.into_iter().map(|notice| (notice.reason, notice.text)));
         }
         let lack = ", no price for p5.48xlarge, spot (2 nodes)";
@@ -282,7 +299,7 @@ mod tests {
         );
         assert!(reported["GangReady"].starts_with(&format!("where it is{lack}. Next: ")), "{reported:?}");
         let free = Cost { simulated: 2, ..cost };
-        let of_kwok = &of_transition(&journal, "where it is", &free, &[])[0].text;
+        let of_kwok = &of_transition(&journal, FrontEnd::Workload, "where it is", &free, &[])[0].text;
         assert!(of_kwok.starts_with("where it is. Next: "), "{of_kwok}");
     }
 
@@ -337,7 +354,9 @@ mod tests {
                 journal = decide(&journal, &event, &Rules::new(&Policy::default(), now, 0.0)).journal;
                 let state = journal.state.name();
                 let is_included = matches!(state, StateName::RollingBack | StateName::BackingOff);
-                for notice in of_transition(&journal, "where it is", &Cost::default(), &[]) {
+                for notice in
+                    of_transition(&journal, FrontEnd::Workload, "where it is", &Cost::default(), &[])
+                {
                     let has_next =
                         notice.text.contains(". Next: ") || (is_included && notice.text == "where it is");
                     assert!(has_next, "{}: {}", notice.reason, notice.text);

@@ -9,11 +9,12 @@ use crate::api::workload::{CheckState, PodSetUpdate, Verdict};
 use crate::gang::snapshot::slot::Attempt;
 use crate::gang::snapshot::{Freshness, Snapshot};
 use crate::gang::statechart::journal::Journal;
-use crate::gang::statechart::judged_by::JudgedBy;
+use crate::gang::statechart::policy_source::PolicySource;
 use crate::gang::statechart::reservation::{AdmissionPhase, Ending, Reservation, ShapeMatch};
 use crate::gang::statechart::rules::Eviction;
 use crate::gang::statechart::state::{Nodes, State, Then};
 use crate::gang::step::approved::{failure_before_admission, has_lost_readiness};
+use crate::gang::workload::queueing::{is_refused, may_requeue};
 use crate::plan::Obstacle;
 use crate::planted::planted;
 use jiff::Timestamp;
@@ -45,8 +46,8 @@ pub fn desired(
         Reservation::Held { admission, .. } if *admission != journal.memory.admission => {
             under_another_admission(attempt, entry)
         }
-        // Either its pods run without us, and a decision for another admission must not stop them, or they are ungated: an
-        // eviction would delete them permanently, so they get their nodes late instead.
+        // Its pods may run without us, and a verdict for another admission must not stop them. Ungated pods would be
+        // lost by an eviction, so they get their nodes late.
         Reservation::Held { phase: AdmissionPhase::Running | AdmissionPhase::AdmittedPods, .. }
             if !journal.state.is_approved() =>
         {
@@ -79,7 +80,7 @@ pub fn desired(
 
 /// Whether the policy of an attempt in flight is unknown.
 fn is_undecided(journal: &Journal, snapshot: &Snapshot<'_>) -> bool {
-    journal.state.is_in_flight() && matches!(snapshot.judged_by, JudgedBy::Unknown)
+    journal.state.is_in_flight() && matches!(snapshot.policy_source, PolicySource::Unknown)
 }
 
 /// The entry of a gang whose reservation ends or has ended.
@@ -93,7 +94,7 @@ fn without_reservation(attempt: &Attempt<'_>, entry: &CheckState) -> Option<Desi
         {
             Some(Desired::new(Verdict::Retry, message::sentence(attempt)))
         }
-        Reservation::Gone(Ending::Evicted) if comes_back(journal, snapshot, entry) => {
+        Reservation::Gone(Ending::Evicted) if may_requeue(journal, snapshot, entry) => {
             pending("what it was refused for may have changed; it waits for quota again")
         }
         // Quota can be lost without an eviction. Then Kueue keeps our Ready and would admit the next reservation on it at
@@ -190,41 +191,13 @@ fn still_ready(attempt: &Attempt<'_>) -> String {
     format!("{ready}/{slots} nodes still ready{}", message::lag(attempt))
 }
 
-/// Whether a gang that its check keeps out of Kueue's queue may come back. Kueue queues it only when its condition `Requeued`
-/// changes. So that condition must keep it out first.
-pub fn comes_back(journal: &Journal, snapshot: &Snapshot<'_>, reported: &CheckState) -> bool {
-    is_held_back(snapshot.reservation, reported.state) && !is_refused(journal, snapshot)
-}
-
-/// Whether the gang has given back its quota over a refusal that still stands.
-fn is_refused(journal: &Journal, snapshot: &Snapshot<'_>) -> bool {
-    journal.state == State::Yielded && snapshot.refusal.is_some()
-}
-
-/// Whether to keep a refused gang out of Kueue's queue: its quota is given back, and the refusal still stands.
-pub fn keeps_out(journal: &Journal, snapshot: &Snapshot<'_>) -> bool {
-    snapshot.eviction == Eviction::Harmless
-        && is_refused(journal, snapshot)
-        && is_held_back(snapshot.reservation, Verdict::Retry)
-}
-
-/// Whether a check with this verdict keeps a refused gang out of Kueue's queue.
-pub fn is_kept_out(journal: &Journal, reservation: &Reservation, reported: Verdict) -> bool {
-    journal.state == State::Yielded && is_held_back(reservation, reported)
-}
-
-/// Whether Kueue reserves no quota for a Workload because a check still has this verdict after its eviction.
-pub fn is_held_back(reservation: &Reservation, reported: Verdict) -> bool {
-    reported == Verdict::Retry && *reservation == Reservation::Gone(Ending::Evicted)
-}
-
 impl Desired {
     /// A verdict that adds nothing to the pods.
     fn new(state: Verdict, message: impl Into<String>) -> Self {
         Self { state, message: message.into(), updates: Vec::new() }
     }
 
-    /// The same, with Pending in place of a verdict that evicts.
+    /// This entry, with Pending in place of a verdict that evicts.
     fn without_eviction(self) -> Self {
         match self.state {
             Verdict::Retry | Verdict::Rejected => {

@@ -122,12 +122,12 @@ mod tests {
         health_among(pods, &[json!({"cpu": "5", "pods": "1"})])
     }
 
-    /// The same, if a pod of each pod set takes this.
+    /// The health of that node if a pod of each pod set takes this.
     fn health_among(pods: &[Pod], each: &[Value]) -> Health {
         health_of(&json!({}), pods, each)
     }
 
-    /// The same, of a claim with these annotations.
+    /// The health of that node if its claim has these annotations.
     fn health_of(annotations: &Value, pods: &[Pod], each: &[Value]) -> Health {
         let each: Vec<ResourceList> =
             each.iter().map(|e| serde_json::from_value(e.clone()).unwrap()).collect();
@@ -164,10 +164,7 @@ mod tests {
     fn a_foreign_pod_that_leaves_too_little_is_waited_for() {
         assert!(matches!(health(&[]), Health::Ready { .. }));
         let Health::Coming { waits_for, until } = health(&[pod(&json!({}))]) else { panic!("ready") };
-        assert_eq!(
-            waits_for.to_string(),
-            "other pods to leave node n1, where they leave too little cpu (5 of 6)"
-        );
+        assert_eq!(waits_for.to_string(), "other pods to free cpu (5 of 6) on node n1");
         assert!(until.is_some(), "nothing else would check again");
     }
 
@@ -198,10 +195,7 @@ mod tests {
     fn daemon_sets_that_leave_too_little_for_the_pod_of_a_node_are_waited_for() {
         assert!(matches!(health(&[daemon("2"), daemon("1")]), Health::Ready { .. }));
         let Health::Coming { waits_for, .. } = health(&[daemon("2"), daemon("2")]) else { panic!("ready") };
-        assert_eq!(
-            waits_for.to_string(),
-            "room on node n1, where pods of DaemonSets leave too little cpu (4 of 5)"
-        );
+        assert_eq!(waits_for.to_string(), "more cpu (4 of 5) on node n1, whose DaemonSet pods take too much");
         let stranger = pod(&json!({"/spec/containers/0/resources/requests/cpu": "2"}));
         assert!(matches!(health(&[daemon("1500m"), stranger]), Health::Coming { .. }), "together they do");
     }

@@ -65,7 +65,7 @@ impl Loss {
             return Self::Unclear(noticed + GONE_CLAIM_GRACE);
         }
         let message = format!(
-            "the NodeClaim of slot {slot} was deleted before its launch, and no event says why; it counts as a lack of \
+            "the NodeClaim of slot {slot} was deleted before launch and no Event explains it; Setu assumes a lack of \
              capacity"
         );
         Self::Failed(Failure::new(FailureClass::Unknown, message))
@@ -79,7 +79,7 @@ impl Loss {
         }
     }
 
-    /// The same loss of a claim from before the attempt's last replacement.
+    /// This loss, of a claim from before the attempt's last replacement.
     #[must_use]
     pub fn superseded(self) -> Self {
         match self {

@@ -187,8 +187,7 @@ impl<'a> Attempt<'a> {
         })
     }
 
-    /// The failure that ends the attempt. A failed claim comes before a lost node, because a replacement makes up only for
-    /// the lost node.
+    /// The failure that ends the attempt. A failed claim outranks a lost node: a replacement repairs only the loss.
     pub(in crate::gang) fn first_failure(&self) -> Option<&'a Failure> {
         let failed = |slot: &SlotStatus<'a>| match slot {
             SlotStatus::Failed(_, failure) => Some(*failure),

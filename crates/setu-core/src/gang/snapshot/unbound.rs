@@ -154,13 +154,13 @@ impl PodCheck {
         self.next.is_some_and(|next| next <= now)
     }
 
-    /// The same, with the next check a while later.
+    /// This check, with the next one postponed by the usual wait.
     #[must_use]
     pub fn postponed(&self, now: Timestamp) -> Self {
         Self { next: now.checked_add(BIND_WAIT).ok(), ..self.clone() }
     }
 
-    /// The same, if Setu may not list pods: nothing is known, and no check follows.
+    /// This check if Setu may not list pods: nothing is known, and no check follows.
     #[must_use]
     pub fn forbidden(&self) -> Self {
         Self { next: None, found: None, ..self.clone() }

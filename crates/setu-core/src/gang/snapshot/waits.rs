@@ -111,10 +111,10 @@ impl fmt::Display for WaitsFor {
             Self::Devices { node, resource } => write!(f, "node {node} to offer enough {resource}"),
             Self::ResourceSlices { lack, .. } => f.write_str(lack),
             Self::OtherPods { node, resource } => {
-                write!(f, "other pods to leave node {node}, where they leave too little {resource}")
+                write!(f, "other pods to free {resource} on node {node}")
             }
             Self::DaemonSets { node, resource } => {
-                write!(f, "room on node {node}, where pods of DaemonSets leave too little {resource}")
+                write!(f, "more {resource} on node {node}, whose DaemonSet pods take too much")
             }
             Self::Mark => f.write_str("the gang's label on its Node"),
             Self::BufferTime => f.write_str("the buffer time"),

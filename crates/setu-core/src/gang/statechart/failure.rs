@@ -80,7 +80,7 @@ enum ShortageEvidence {
     None,
     /// These nodes are not available now; another tier may have some.
     OfTheseNodes,
-    /// The same. The requested types count as short too, as a guess.
+    /// As `OfTheseNodes`. The requested types are also assumed to be short.
     Suspected,
     /// What was requested is known to be short: a loss shows it, or how late a launch is. `step::planning` reads which.
     Certain,
@@ -104,7 +104,7 @@ impl ClassTraits {
     };
     /// Of a class that needs a quorum read.
     const NEEDS_QUORUM: Self = Self { needs_quorum: true, ..Self::NOTHING };
-    /// The same, of a claim that never had a Node.
+    /// Of a class that needs a quorum read, for a claim that never had a Node.
     const WITHOUT_NODE: Self = Self { may_have_had_node: false, ..Self::NEEDS_QUORUM };
 }
 

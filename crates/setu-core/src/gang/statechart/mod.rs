@@ -1,18 +1,18 @@
 //! The statechart of a gang: its states, what may happen to it, and what happens then.
 //!
 //! Read in this order: `state` → `event` (what was observed, and what to do about it) → `chart` (the edges) → `decide`
-//! (handles one event). `journal` is how a Workload stores its gang. `judgement` and `judged_by` pick the policy that a gang is
-//! judged by, and `diagram` draws the chart from the code.
+//! (handles one event). `journal` is how a Workload stores its gang. `effective_policy` and `policy_source` pick the policy that a
+//! gang is judged by, and `diagram` draws the chart from the code.
 
 mod chart;
 pub mod decide;
 pub mod diagram;
+pub mod effective_policy;
 pub mod event;
 pub mod failure;
 pub mod journal;
-pub mod judged_by;
-pub mod judgement;
 pub mod option_position;
+pub mod policy_source;
 pub mod reservation;
 pub mod rules;
 pub mod state;

@@ -27,7 +27,7 @@ impl OptionPosition {
         (failure.is_shortage() && self.count > 1 && next < self.count).then_some(next)
     }
 
-    /// The same for a slot that was lost under an earlier option: the current option stays, as it has not failed.
+    /// The option to try for a slot that was lost under an earlier option. The current one has not failed, so it stays.
     pub fn current_for_lost(self, failure: FailureClass) -> Option<u32> {
         (failure.is_shortage() && self.count > 1).then_some(self.index)
     }

@@ -13,7 +13,7 @@ pub struct Rules {
     /// A number in `0.0..1.0` that spreads the waits of different gangs.
     pub jitter: f64,
     /// Time limit of one attempt, and of the validation before it.
-    pub gang_deadline: SignedDuration,
+    pub attempt_timeout: SignedDuration,
     /// Retries while the quota is held.
     pub in_check: RetryStrategy,
     /// Retries after the quota was given back.
@@ -49,7 +49,7 @@ impl Rules {
             now,
             // The first Setu waited without jitter.
             jitter: if policy.compat == Compat::Setu { 0.0 } else { jitter },
-            gang_deadline: policy.deadlines.gang.signed(),
+            attempt_timeout: policy.deadlines.gang.signed(),
             in_check: policy.in_check,
             yielding: policy.yielding,
             wait_bound: policy.wait_bound(),

@@ -58,7 +58,7 @@ impl StepContext {
 
     /// Restarts the deadline.
     pub(super) fn restart_deadline(&mut self) {
-        self.memory.deadline = later(self.now, self.rules.gang_deadline);
+        self.memory.deadline = later(self.now, self.rules.attempt_timeout);
     }
 
     /// Records why the gang cannot run.
@@ -230,8 +230,8 @@ impl StepContext {
         }
     }
 
-    /// The next state of a refused gang. It sets no wait, because that would hold the quota of the next reservation. A missing
-    /// object that may appear never leads to a rejection, and waiting for it is not a retry.
+    /// The next state of a refused gang. It sets no wait, which would hold the next reservation's quota. A missing
+    /// object that may still appear never causes a rejection or counts as a retry.
     pub(super) fn refuse(&mut self, failure: &Failure) -> State {
         let state = if failure.may_appear() && self.rules.eviction == Eviction::Harmless {
             self.memory.waits = self.memory.waits.saturating_add(1);

@@ -46,9 +46,9 @@ fn found(snapshot: &Snapshot<'_>, phase: AdmissionPhase) -> Option<Event> {
     })
 }
 
-/// The claims of an admitted gang that contradict its journal, which a tenant can write. In a journal of ours, the attempt
-/// never has more claims than slots, and is never without claims while a later attempt has some. Pods run on the nodes of
-/// the claims, so the claims win.
+/// The claims of an admitted gang that contradict its journal, which a tenant can write. In a genuine journal, the
+/// attempt has at most as many claims as slots. No later attempt has claims while it has none. Pods run on the nodes
+/// of the claims, so the claims win.
 pub(super) fn contradicted(attempt: &Attempt<'_>) -> Option<Event> {
     let Attempt { journal, snapshot, .. } = attempt;
     // A gang that needs no node, or was not started on our Ready, runs elsewhere: a late claim is unwanted. Once our

@@ -59,7 +59,7 @@ fn with_plan(attempt: &Attempt<'_>, plan: &Outcome, missing: Vec<u32>) -> Option
     let changed =
         |message: &str| Some(Observation::failed(snapshot, Failure::new(FailureClass::PlanChanged, message)));
     match plan {
-        Outcome::Provision(plan) if !journal.is_begun_with(plan) => {
+        Outcome::Provision(plan) if !journal.matches_attempt(plan) => {
             changed("NodePool, flavor or policy changed while the NodeClaims were being created")
         }
         Outcome::Provision(plan) if journal.changes_option(plan, snapshot.policy) => {

@@ -44,9 +44,9 @@ pub(super) enum Permission {
 }
 
 impl Journal {
-    /// What a write of this journal requires. `stored` is the number of the last transition that is stored. A write that takes
-    /// an approval back or gives the gang up requires that the Workload was not admitted or changed meanwhile. One write may
-    /// store several transitions.
+    /// What must still hold when this journal is written. `stored` is the number of the last stored transition;
+    /// one write may store several. A write that revokes an approval or gives up the gang requires an unchanged,
+    /// unadmitted Workload.
     pub fn precondition(&self, stored: u64) -> Precondition {
         let is_back = matches!(self.state, State::RollingBack { .. } | State::Provisioning);
         let leaves_approval = |t: &Transition| t.seq > stored && t.from == StateName::Approved;
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn an_approval_revoked_by_an_earlier_transition_of_the_same_write_requires_an_unchanged_workload() {
+    fn a_write_that_revokes_an_approval_requires_an_unchanged_workload() {
         let now = Timestamp::UNIX_EPOCH;
         let mut journal = Journal::new("u", AdmissionId("1-0-a".into()), now, None);
         journal.state = State::Approved { nodes: Nodes::Held };

@@ -6,8 +6,8 @@ use crate::gang::snapshot::Snapshot;
 use crate::gang::statechart::event::Event;
 use crate::gang::statechart::failure::Failure;
 use crate::gang::statechart::journal::Journal;
-use crate::gang::statechart::judged_by::JudgedBy;
 use crate::gang::statechart::option_position::OptionPosition;
+use crate::gang::statechart::policy_source::PolicySource;
 use crate::gang::statechart::state::{Nodes, State};
 use crate::plan::Plan;
 use jiff::Timestamp;
@@ -87,7 +87,7 @@ impl<'m> Consequences<'m> {
                 && after.state.wants_claims()
                 && Nodes::of(after.memory.slots) != Nodes::Unneeded
                 && after.memory.terms.is_none()
-                && matches!(snapshot.judged_by, JudgedBy::Policy(_)),
+                && matches!(snapshot.policy_source, PolicySource::Policy(_)),
         }
     }
 }

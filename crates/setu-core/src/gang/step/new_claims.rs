@@ -79,7 +79,7 @@ pub fn fills_slot_of(claim: &NodeClaim, wanted: &NodeClaim) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gang::release::custody::owns;
+    use crate::gang::release::custody::is_of_workload;
     use crate::gang::statechart::reservation::AdmissionId;
     use crate::plan::fixtures::Fixture;
     use crate::plan::pod_set_labels::PodSetLabels;
@@ -106,7 +106,7 @@ mod tests {
         with(0, |new| {
             let [claim] = new.of_slots(&plan, &[0, 99], now).try_into().unwrap();
             assert_eq!(claim.metadata.name, Some(new.identity.claim_name(2, 0)));
-            assert!(new.identity.made(&claim) && owns(new.identity, &claim));
+            assert!(new.identity.is_of_gang(&claim) && is_of_workload(new.identity, &claim));
             assert_eq!((claim.label(names::GANG), claim.label(names::ATTEMPT)), ("gang", "2"));
             assert_eq!((claim.slot(), claim.generation()), (Some(0), 0));
             let held = claim.annotation(names::HOLD_UNTIL).parse::<Timestamp>().unwrap();

@@ -13,7 +13,7 @@ pub enum Observation {
     /// The cache suggests a decision that needs a quorum read of the gang.
     NeedsQuorumRead,
     /// The plan suggests a decision that needs a quorum read of the gang and of what plans are made from.
-    NeedsGrounds,
+    NeedsPlanRead,
 }
 
 impl Observation {
@@ -24,8 +24,8 @@ impl Observation {
 
     /// One event that counts only in a quorum read.
     pub(super) fn confirmed(snapshot: &Snapshot<'_>, event: Event) -> Self {
-        match (snapshot.freshness, snapshot.grounds) {
-            (_, Freshness::Cached) if rests_on_plan(snapshot, &event) => Self::NeedsGrounds,
+        match (snapshot.freshness, snapshot.plan_freshness) {
+            (_, Freshness::Cached) if rests_on_plan(snapshot, &event) => Self::NeedsPlanRead,
             (Freshness::Quorum, _) => Self::of(event),
             (Freshness::Cached, _) => Self::NeedsQuorumRead,
         }

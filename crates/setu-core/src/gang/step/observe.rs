@@ -62,7 +62,7 @@ pub fn observe(journal: &Journal, snapshot: &Snapshot<'_>) -> Observation {
     match read {
         Observation::Events(more) => events.extend(more),
         needs_read if events.is_empty() => return needs_read,
-        Observation::NeedsQuorumRead | Observation::NeedsGrounds => {}
+        Observation::NeedsQuorumRead | Observation::NeedsPlanRead => {}
     }
     Observation::Events(events)
 }

@@ -1,7 +1,7 @@
 //! How long a gang waits for a gate on a tier after the first.
 //!
-//! Used by `validating`, `wake` and `report/explain`. A gate that opens wakes such a gang too. But an earlier tier may have capacity
-//! again meanwhile, so the wait is at most as long as before any other try.
+//! Used by `validating`, `wake` and `report/explain`. An opened gate also wakes the gang. An earlier tier may regain
+//! capacity unnoticed, so the wait is never longer than before any other try.
 
 use crate::gang::snapshot::Snapshot;
 use crate::gang::statechart::journal::Journal;

@@ -2,7 +2,7 @@
 //!
 //! Rule: decisions only. `plan` computes the outcome, and the controller reads what it needs.
 
-use crate::api::{NodeClaim, NodePool, Workload};
+use crate::api::{FrontEnd, NodeClaim, NodePool, Workload};
 use crate::gang::snapshot::loss::Loss;
 use crate::gang::snapshot::observed::Observed;
 use crate::gang::statechart::failure::{Failure, FailureClass};
@@ -26,6 +26,8 @@ const UNWATCHED: SignedDuration = SignedDuration::from_mins(1);
 /// What a gang's planning depends on, besides the cluster.
 #[derive(Clone, Copy, Debug)]
 pub struct Planning<'a> {
+    /// What the gang comes from.
+    pub front_end: FrontEnd,
     /// Where the gang is.
     pub journal: &'a Journal,
     /// Its policy.
@@ -99,16 +101,23 @@ impl<'a> Planning<'a> {
             {
                 Outcome::Wait(Obstacle { until, ..obstacle })
             }
+            // A request that is refused has failed for good, so its gang waits until its deadline.
             Outcome::Refuse(obstacle)
-                if matches!(
-                    obstacle.reason,
-                    ObstacleReason::VolumeNotReady | ObstacleReason::ResourceClaimTemplateMissing
-                ) =>
+                if obstacle.reason.may_appear() && self.front_end != FrontEnd::Workload =>
             {
-                Outcome::Refuse(Obstacle { until: Some(self.now + UNWATCHED), ..obstacle })
+                Outcome::Wait(self.with_next_try(obstacle))
             }
+            Outcome::Refuse(obstacle) => Outcome::Refuse(self.with_next_try(obstacle)),
             other => other,
         }
+    }
+
+    /// The obstacle with the time of the next try, if nothing watches for what is missing.
+    fn with_next_try(&self, obstacle: Obstacle) -> Obstacle {
+        use ObstacleReason::{ResourceClaimTemplateMissing, VolumeNotReady};
+        let is_unwatched = matches!(obstacle.reason, VolumeNotReady | ResourceClaimTemplateMissing);
+        let until = if is_unwatched { Some(self.now + UNWATCHED) } else { obstacle.until };
+        Obstacle { until, ..obstacle }
     }
 
     /// Whether the gang was refused for the same before.
@@ -118,14 +127,14 @@ impl<'a> Planning<'a> {
     }
 
     /// Whether this is the plan that the attempt was begun with, apart from instance types.
-    pub fn is_begun_with(&self, outcome: &Outcome) -> bool {
+    pub fn has_plan_of_attempt(&self, outcome: &Outcome) -> bool {
         let hash = self.journal.memory.plan.as_ref();
-        outcome.plan().is_some_and(|plan| hash.is_some_and(|hash| plan.is_hashed_but_for_types(hash)))
+        outcome.plan().is_some_and(|plan| hash.is_some_and(|hash| plan.is_hashed_except_types(hash)))
     }
 
     /// Whether the gang has fewer nodes than this plan, or fewer for some of the pod sets. It is not the plan that it began with.
     pub fn is_short_of(&self, outcome: &Outcome) -> bool {
-        let Some(plan) = outcome.plan().filter(|_| !self.is_begun_with(outcome)) else { return false };
+        let Some(plan) = outcome.plan().filter(|_| !self.has_plan_of_attempt(outcome)) else { return false };
         let labels = &self.journal.memory.pod_sets;
         let mut missing: BTreeMap<&str, usize> = BTreeMap::new();
         for slot in &plan.slots {
@@ -153,16 +162,16 @@ impl<'a> Planning<'a> {
         let all = as_granted(workload);
         let counts_more = workload.is_replaced() || self.is_short_of(&current);
         let found = if counts_more { plan(&all, None) } else { current };
-        if self.journal.memory.plan.is_none() || self.is_begun_with(&found) {
+        if self.journal.memory.plan.is_none() || self.has_plan_of_attempt(&found) {
             return found;
         }
         // An earlier leader may have planned the gang before any shape was learnt.
         let mut before = [workload, &all].into_iter().map(|workload| plan(workload, Some(&[])));
-        before.find(|plan| self.is_begun_with(plan)).unwrap_or(found)
+        before.find(|plan| self.has_plan_of_attempt(plan)).unwrap_or(found)
     }
 
-    /// The outcome once other gangs are counted: a gang waits for exhausted offerings, and until `awaited` for gangs that come
-    /// first. `named` names which of these offerings are exhausted.
+    /// Adjusts this outcome for the other gangs. A plan waits while its offerings are exhausted, and until `awaited`
+    /// for gangs that come first. `named` lists the exhausted ones among the plan's offerings.
     pub fn among_others(
         &self,
         outcome: Outcome,
@@ -252,7 +261,35 @@ mod tests {
     fn with<T>(state: State, act: impl FnOnce(&Planning<'_>) -> T) -> T {
         let observed = Observed::cached(Vec::new(), BTreeMap::new());
         let now = Timestamp::UNIX_EPOCH;
-        act(&Planning { journal: &journal(state), policy: &Policy::default(), observed: &observed, now })
+        act(&Planning {
+            front_end: FrontEnd::Workload,
+            journal: &journal(state),
+            policy: &Policy::default(),
+            observed: &observed,
+            now,
+        })
+    }
+
+    #[test]
+    fn a_request_waits_for_what_is_missing_until_its_deadline() {
+        let missing = || Outcome::Refuse(Obstacle::new(ObstacleReason::VolumeNotReady, "no claim"));
+        let waits = |front_end, reason| {
+            with(State::Provisioning, |gang| {
+                let gang = Planning { front_end, ..*gang };
+                let outcome = Outcome::Refuse(Obstacle::new(reason, "missing"));
+                matches!(gang.with_start_wait(outcome), Outcome::Wait(_))
+            })
+        };
+        assert!(!waits(FrontEnd::Workload, ObstacleReason::VolumeNotReady));
+        for front_end in [FrontEnd::ProvisioningRequest, FrontEnd::StandaloneRequest] {
+            assert!(waits(front_end, ObstacleReason::VolumeNotReady));
+            assert!(!waits(front_end, ObstacleReason::RequirementsClash), "somebody must change it");
+        }
+        let gang = |front_end| {
+            with(State::Provisioning, |gang| Planning { front_end, ..*gang }.with_start_wait(missing()))
+        };
+        let Outcome::Wait(obstacle) = gang(FrontEnd::StandaloneRequest) else { panic!("refused") };
+        assert_eq!(obstacle.until, Some(Timestamp::UNIX_EPOCH + UNWATCHED), "nothing watches for it");
     }
 
     #[test]

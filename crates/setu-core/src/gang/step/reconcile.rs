@@ -17,7 +17,7 @@ pub enum Next<E> {
     /// Reads the gang, bypassing the caches, then takes another step.
     ReadGang,
     /// Reads what plans are made from, bypassing the caches, then takes another step.
-    ReadGrounds,
+    ReadPlanObjects,
     /// Takes another step: this one has no effects, and its journal is written with that of a later one.
     Step,
     /// Writes the journal if it changed, then runs the effects that [`Permitted`] allows, then takes another step.
@@ -53,8 +53,8 @@ impl Next<Effect> {
         match step {
             Step::NeedsQuorumRead => Self::ReadGang,
             // A decision that rests on a plan rests on the gang as well.
-            Step::NeedsGrounds if freshness == Freshness::Cached => Self::ReadGang,
-            Step::NeedsGrounds => Self::ReadGrounds,
+            Step::NeedsPlanRead if freshness == Freshness::Cached => Self::ReadGang,
+            Step::NeedsPlanRead => Self::ReadPlanObjects,
             Step::Moved(moved) if moved.effects.is_empty() => Self::Step,
             Step::Moved(moved) => Self::Commit(moved.effects),
             Step::Still => Self::Report,
@@ -79,8 +79,8 @@ mod tests {
 
     #[test]
     fn a_decision_that_rests_on_a_plan_needs_the_gang_and_then_the_plans_objects() {
-        assert_eq!(Next::after(Step::NeedsGrounds, Freshness::Cached), Next::ReadGang);
-        assert_eq!(Next::after(Step::NeedsGrounds, Freshness::Quorum), Next::ReadGrounds);
+        assert_eq!(Next::after(Step::NeedsPlanRead, Freshness::Cached), Next::ReadGang);
+        assert_eq!(Next::after(Step::NeedsPlanRead, Freshness::Quorum), Next::ReadPlanObjects);
     }
 
     #[test]

@@ -14,9 +14,9 @@ use crate::gang::statechart::reservation::{AdmissionPhase, Ending, Reservation};
 use crate::plan::Outcome;
 use jiff::Timestamp;
 
-/// What a reservation event means for the gang's existing nodes. If lost nodes are not replaced, the next admission starts
-/// with new nodes instead of an incomplete set. It also starts with new ones if the hold on the old ones has ended: that would end
-/// the next attempt at once, and the sweep would delete the nodes.
+/// What a reservation event means for the gang's existing nodes. An incomplete set carries over to the next admission
+/// only if lost nodes are replaced. No set carries over after its hold has ended: the hold would end the next attempt
+/// at once, and the sweep would delete the nodes.
 pub(super) fn carry_nodes_over(attempt: &Attempt<'_>, event: Event) -> Observation {
     let anew = matches!(event, Event::Reserved { phase: AdmissionPhase::Reserved, .. });
     let carries = anew && attempt.journal.state.is_approved();
@@ -96,7 +96,7 @@ pub(super) fn replace_lost(attempt: &Attempt<'_>) -> Option<Observation> {
     match snapshot.plan {
         _ if !is_replacing || missing.is_empty() => {}
         Some(Outcome::Provision(plan))
-            if journal.is_begun_with_but_for_types(plan) && snapshot.create_refused.is_none() =>
+            if journal.matches_attempt_except_types(plan) && snapshot.create_refused.is_none() =>
         {
             return event(Event::ClaimsMissing(missing));
         }
@@ -135,8 +135,8 @@ pub(super) fn next_replacement(attempt: &Attempt<'_>) -> Option<Timestamp> {
     }
 }
 
-/// A replacement that has failed permanently, and why: if possible, one that has no pods. None of a slice that was replaced: its Job
-/// may need fewer nodes now.
+/// A permanently failed replacement and its failure, preferably one without pods. `None` for a replaced slice, whose
+/// Job may now need fewer nodes.
 fn failed_replacement<'a>(attempt: &Attempt<'a>) -> Option<(&'a ClaimView, &'a Failure)> {
     if !matches!(attempt.snapshot.reservation, Reservation::Held { .. }) {
         return None;

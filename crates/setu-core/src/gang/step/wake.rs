@@ -77,8 +77,8 @@ pub fn holds_claims(journal: &Journal, claims: &[NodeClaim]) -> bool {
     !journal.state.is_over() || !claims.is_empty()
 }
 
-/// Whether a gang does not change by itself: it was admitted, or it is over without nodes. A replaced slice may change: its
-/// nodes may be needed again when the Job grows.
+/// Whether a gang stays as it is until an event: it is admitted, or over without nodes. An approved slice that was
+/// replaced does not rest: its Job may grow and need the nodes again.
 pub fn rests(journal: &Journal, workload: &Workload, claims: &[NodeClaim]) -> bool {
     if journal.state.is_approved() {
         return workload.is("Admitted") && !workload.is_replaced();

@@ -11,9 +11,9 @@ pub fn needs_more_nodes(slices: impl Iterator<Item = impl Borrow<Workload>>, nod
     pods.is_some_and(|pods| usize::try_from(pods).is_ok_and(|pods| pods > nodes))
 }
 
-/// Whether the pods of the Job may run because of this slice. One that was evicted has none, once they are stopped. Kueue finishes a
-/// slice before it gives quota to the one that takes over its pods, so a slice without quota may have them. If no slice of a Job is in
-/// use, its nodes are not needed: a slice that gets quota later plans nodes for all of its pods.
+/// Whether this slice may have running pods. An evicted slice has none once they have stopped. A slice without quota
+/// may have some: Kueue finishes its predecessor before giving it quota. If no slice of a Job is in use, the Job needs
+/// no nodes: a slice that gets quota later plans nodes for all of its pods.
 pub fn is_in_use(slice: &Workload) -> bool {
     let is_stopped = slice.is("Evicted") || slice.spec.active == Some(false);
     !slice.is("Finished") && (slice.is("QuotaReserved") || slice.is("Admitted") || !is_stopped)

@@ -1,10 +1,10 @@
 //! When a Workload has the finalizer that `--workload-finalizer` puts on it: while its gangs may have nodes.
 //!
-//! Called by the controller, which writes it. Rule: it never stays longer than needed. With or without the flag it is removed if
-//! nothing is held, unless it may be another Setu's. A Workload that is being deleted is released after `RELEASE_AFTER` in any case,
+//! Called by the controller, which writes it. Rule: it is removed, with or without the flag, once nothing is held and
+//! no other installation may need it. A Workload that is being deleted is released after `RELEASE_AFTER` in any case,
 //! because its nodes are swept without it.
 
-use super::others::Others;
+use super::other_installations::OtherInstallations;
 use crate::api::Workload;
 use crate::names;
 use jiff::{SignedDuration, Timestamp};
@@ -15,16 +15,16 @@ const RELEASE_AFTER: SignedDuration = SignedDuration::from_mins(5);
 
 /// Whether the finalizer is to be added. `is_on` is the flag.
 pub fn is_missing(workload: &Workload, is_on: bool) -> bool {
-    is_on && may_get_nodes(workload) && !is_held(workload)
+    is_on && may_get_nodes(workload) && !has_finalizer(workload)
 }
 
 /// Whether it is removed now, whatever the Workload holds: a failing gang must not block the deletion of its namespace.
 pub fn is_overdue(workload: &Workload, now: Timestamp) -> bool {
-    is_held(workload) && release_at(workload).is_some_and(|end| end <= now)
+    has_finalizer(workload) && release_at(workload).is_some_and(|end| end <= now)
 }
 
 /// Whether the finalizer is needed after a reconcile of the Workload. `has_nodes` says whether it has nodes, or may still get some.
-pub fn is_needed(workload: &Workload, is_on: bool, has_nodes: bool, others: Others) -> bool {
+pub fn is_needed(workload: &Workload, is_on: bool, has_nodes: bool, others: OtherInstallations) -> bool {
     has_nodes || others.may_have_nodes || is_on && may_get_nodes(workload)
 }
 
@@ -34,7 +34,7 @@ pub fn release_at(workload: &Workload) -> Option<Timestamp> {
 }
 
 /// Whether the Workload has the finalizer.
-pub fn is_held(workload: &Workload) -> bool {
+pub fn has_finalizer(workload: &Workload) -> bool {
     workload.finalizers().iter().any(|f| f == names::FINALIZER)
 }
 
@@ -50,9 +50,9 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
-    fn workload(is_reserved: bool, is_held: bool, deleted: Option<Timestamp>) -> Workload {
+    fn workload(is_reserved: bool, has_finalizer: bool, deleted: Option<Timestamp>) -> Workload {
         let status = if is_reserved { "True" } else { "False" };
-        let finalizers: Vec<&str> = is_held.then_some(names::FINALIZER).into_iter().collect();
+        let finalizers: Vec<&str> = has_finalizer.then_some(names::FINALIZER).into_iter().collect();
         serde_json::from_value(json!({
             "metadata": {
                 "name": "w", "finalizers": finalizers, "deletionTimestamp": deleted.map(|at| at.to_string()),
@@ -69,7 +69,7 @@ mod tests {
     #[test]
     fn a_workload_with_quota_gets_the_finalizer_if_the_flag_is_set_and_loses_it_if_its_deletion_takes_too_long()
      {
-        for (is_reserved, is_held, deleted, is_on, missing, overdue) in [
+        for (is_reserved, has_finalizer, deleted, is_on, missing, overdue) in [
             (true, false, None, true, true, false),
             (true, false, None, false, false, false),
             (false, false, None, true, false, false),
@@ -78,7 +78,7 @@ mod tests {
             (true, true, Some(NOW), true, false, false),
             (true, true, Some(NOW - RELEASE_AFTER), true, false, true),
         ] {
-            let workload = workload(is_reserved, is_held, deleted);
+            let workload = workload(is_reserved, has_finalizer, deleted);
             let found = (is_missing(&workload, is_on), is_overdue(&workload, NOW));
             assert_eq!(found, (missing, overdue), "{workload:?} {is_on}");
         }
@@ -87,8 +87,8 @@ mod tests {
 
     #[test]
     fn a_workload_that_holds_nothing_needs_no_finalizer_unless_another_setu_may_hold_it() {
-        let alone = Others { may_refuse: false, may_have_nodes: false };
-        let others = Others { may_have_nodes: true, ..alone };
+        let alone = OtherInstallations { may_refuse: false, may_have_nodes: false };
+        let others = OtherInstallations { may_have_nodes: true, ..alone };
         for (is_reserved, is_on, has_nodes, others, needed) in [
             (true, true, false, alone, true),
             (true, false, false, alone, false),

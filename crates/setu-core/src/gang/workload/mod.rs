@@ -2,8 +2,8 @@
 
 pub mod elastic_job;
 pub mod finalizer;
-pub mod opening;
-pub mod others;
+pub mod journal_load;
+pub mod other_installations;
 pub mod queueing;
 pub mod repair;
 pub mod request;

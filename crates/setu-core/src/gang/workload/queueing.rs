@@ -2,12 +2,14 @@
 //!
 //! Called by the controller, which writes the condition. Rule: a condition of another installation of Setu is not taken back.
 
-use super::others::Others;
-use crate::api::workload::CheckState;
+use super::other_installations::OtherInstallations;
+use crate::api::workload::{CheckState, Verdict};
 use crate::api::{Workload, condition};
-use crate::gang::report::verdict;
 use crate::gang::snapshot::Snapshot;
 use crate::gang::statechart::journal::Journal;
+use crate::gang::statechart::reservation::{Ending, Reservation};
+use crate::gang::statechart::rules::Eviction;
+use crate::gang::statechart::state::State;
 use crate::names;
 
 /// Whether Setu lets a Workload into Kueue's queue.
@@ -27,20 +29,20 @@ impl Queueing {
         if is_kept_out { Self::KeptOut } else { Self::Allowed }
     }
 
-    /// Whether a gang that may come back is not kept out yet: the replica that reported Retry ended before it wrote the
-    /// condition. The condition must keep it out before the check changes: only a change of the condition brings it back.
-    pub fn is_behind(
+    /// Whether `Requeued` lags behind the check: the replica that reported Retry stopped before writing it. Write it
+    /// before the check changes, because only its change requeues the Workload.
+    pub fn condition_is_due(
         self,
         journal: &Journal,
         snapshot: &Snapshot<'_>,
         reported: Option<&CheckState>,
     ) -> bool {
-        self == Self::Allowed && reported.is_some_and(|entry| verdict::comes_back(journal, snapshot, entry))
+        self == Self::Allowed && reported.is_some_and(|entry| may_requeue(journal, snapshot, entry))
     }
 
-    /// What one gang requires. `is_behind` is from [`Self::is_behind`].
-    pub fn of_gang(journal: &Journal, snapshot: &Snapshot<'_>, is_behind: bool) -> Self {
-        let is_kept_out = is_behind || verdict::keeps_out(journal, snapshot);
+    /// What one gang requires. `condition_is_due` is from [`Self::condition_is_due`].
+    pub fn of_gang(journal: &Journal, snapshot: &Snapshot<'_>, condition_is_due: bool) -> Self {
+        let is_kept_out = condition_is_due || must_stay_out(journal, snapshot);
         if is_kept_out { Self::KeptOut } else { Self::Allowed }
     }
 
@@ -48,7 +50,7 @@ impl Queueing {
     pub fn change(
         workload: &Workload,
         of_gangs: impl IntoIterator<Item = Self>,
-        others: Others,
+        others: OtherInstallations,
     ) -> Option<Self> {
         let is_kept_out = of_gangs.into_iter().any(|of_gang| of_gang == Self::KeptOut);
         let wanted = if is_kept_out { Self::KeptOut } else { Self::Allowed };
@@ -56,6 +58,34 @@ impl Queueing {
         let may_write = is_kept_out || !others.may_refuse;
         (workload.front_end().holds_quota() && may_write && wanted != Self::of(workload)).then_some(wanted)
     }
+}
+
+/// Whether the check may stop keeping the gang out of Kueue's queue. Kueue requeues only when `Requeued` changes, so
+/// that condition must be False first.
+pub fn may_requeue(journal: &Journal, snapshot: &Snapshot<'_>, reported: &CheckState) -> bool {
+    retry_blocks_requeue(snapshot.reservation, reported.state) && !is_refused(journal, snapshot)
+}
+
+/// Whether the gang has given back its quota over a refusal that still stands.
+pub fn is_refused(journal: &Journal, snapshot: &Snapshot<'_>) -> bool {
+    journal.state == State::Yielded && snapshot.refusal.is_some()
+}
+
+/// Whether to keep a refused gang out of Kueue's queue: its quota is given back, and the refusal still stands.
+fn must_stay_out(journal: &Journal, snapshot: &Snapshot<'_>) -> bool {
+    snapshot.eviction == Eviction::Harmless
+        && is_refused(journal, snapshot)
+        && retry_blocks_requeue(snapshot.reservation, Verdict::Retry)
+}
+
+/// Whether a check with this verdict keeps a refused gang out of Kueue's queue.
+pub fn is_out_after_refusal(journal: &Journal, reservation: &Reservation, reported: Verdict) -> bool {
+    journal.state == State::Yielded && retry_blocks_requeue(reservation, reported)
+}
+
+/// Whether Kueue reserves no quota for a Workload because a check still has this verdict after its eviction.
+pub fn retry_blocks_requeue(reservation: &Reservation, reported: Verdict) -> bool {
+    reported == Verdict::Retry && *reservation == Reservation::Gone(Ending::Evicted)
 }
 
 #[cfg(test)]
@@ -92,8 +122,8 @@ mod tests {
     #[test]
     fn one_refused_gang_keeps_a_workload_out_and_another_setu_puts_back_what_it_keeps_out() {
         let (out, queued) = (workload("False", names::REFUSED), workload("True", names::ALLOWED));
-        let alone = Others { may_refuse: false, may_have_nodes: false };
-        let others = Others { may_refuse: true, ..alone };
+        let alone = OtherInstallations { may_refuse: false, may_have_nodes: false };
+        let others = OtherInstallations { may_refuse: true, ..alone };
         for (workload, of_gangs, others, change) in [
             (&queued, vec![Allowed, KeptOut], alone, Some(KeptOut)),
             (&queued, vec![KeptOut], others, Some(KeptOut)),

@@ -3,13 +3,13 @@
 //! Used by `setu repair` for a journal that the controller ignores or that someone else wrote.
 //! Rule: the result is the one that the controller would reach without a journal.
 
-use super::opening::substitute_journal;
+use super::journal_load::substitute_journal;
 use crate::api::Workload;
 use crate::gang::identity::GangIdentity;
 use crate::gang::snapshot::claims::ClaimView;
 use crate::gang::snapshot::{Freshness, Snapshot, SnapshotParts};
 use crate::gang::statechart::journal::Journal;
-use crate::gang::statechart::judged_by::JudgedBy;
+use crate::gang::statechart::policy_source::PolicySource;
 use crate::gang::statechart::reservation::{Ending, Reservation};
 use crate::gang::step::{Step, step};
 use crate::policy::Policy;
@@ -45,7 +45,7 @@ pub fn rebuild_journal(
     let snapshot = Snapshot {
         is_substitute: true,
         freshness: Freshness::Quorum,
-        judged_by: JudgedBy::Unknown,
+        policy_source: PolicySource::Unknown,
         ..parts.snapshot(&policy)
     };
     if is_held && let Step::Moved(moved) = step(&journal, &snapshot) {

@@ -15,7 +15,7 @@ use crate::gang::statechart::failure::{Failure, FailureClass};
 use crate::names;
 use crate::plan::demand::granted;
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -105,7 +105,8 @@ pub fn served_for<'w>(
     all: &[Arc<ProvisioningRequest>],
     is_provisioning: impl Fn(&str) -> bool,
 ) -> Option<&'w str> {
-    // The standalone request that a Workload was created for is no request of its check, whatever owner it names.
+    // A standalone request never answers the check of the Workload that Setu created for it, whatever owner it
+    // names.
     let check_of = |request: &ProvisioningRequest| {
         check_of(request, workload, &is_provisioning).filter(|_| !workload.is_for(request))
     };
@@ -144,7 +145,8 @@ pub fn as_workload(request: &ProvisioningRequest, owner: Option<(&Workload, Opti
     }
     mirror.metadata.finalizers.get_or_insert_default().retain(|finalizer| finalizer != names::FINALIZER);
     let mut annotations: BTreeMap<String, String> = own_annotations(request).collect();
-    annotations.extend(of_job.into_iter().filter(|(key, _)| key.starts_with(names::JOB_OVERRIDE_PREFIX)));
+    let of_owner = |key: &str| key.starts_with(names::JOB_OVERRIDE_PREFIX) || key == names::ELASTIC_JOB;
+    annotations.extend(of_job.into_iter().filter(|(key, _)| of_owner(key)));
     let mark = owner.and_then(|(owner, _)| owner.standalone_request());
     annotations.extend(mark.map(|(name, uid)| (names::REQUEST.to_owned(), format!("{name}/{uid}"))));
     annotations.extend(overrides(request));
@@ -193,7 +195,7 @@ fn keep_requested(mirror: &mut Workload, request: &ProvisioningRequest) {
     }
 }
 
-/// The same Workload after its request was written.
+/// The mirrored Workload after its request was written.
 pub fn after_write(mut mirror: Workload, request: &ProvisioningRequest) -> Workload {
     mirror.metadata.resource_version.clone_from(&request.metadata.resource_version);
     mirror.metadata.annotations.get_or_insert_default().extend(own_annotations(request));
@@ -201,10 +203,13 @@ pub fn after_write(mut mirror: Workload, request: &ProvisioningRequest) -> Workl
     mirror
 }
 
-/// A request's annotations, except a Job's overrides, for which a request has parameters, and the mark of a client's pods.
+/// A request's annotations, except a Job's overrides, for which a request has parameters, and what only its Workload states.
 fn own_annotations(request: &ProvisioningRequest) -> impl Iterator<Item = (String, String)> {
     let all = request.metadata.annotations.clone().unwrap_or_default().into_iter();
-    all.filter(|(key, _)| !key.starts_with(names::JOB_OVERRIDE_PREFIX) && key != names::REQUEST)
+    let of_workload = [names::REQUEST, names::ELASTIC_JOB, names::SLICE_REPLACES];
+    all.filter(move |(key, _)| {
+        !key.starts_with(names::JOB_OVERRIDE_PREFIX) && !of_workload.contains(&key.as_str())
+    })
 }
 
 /// The check that a mirrored request answers.
@@ -291,15 +296,11 @@ impl Details {
         Self { gangs: gangs.into_iter().collect(), node_pools: node_pools.into_iter().collect(), nodes }
     }
 
-    /// As they stand in the status.
+    /// As they stand in the status. Without nodes there is no gang to select, and Kueue adds no selector for a missing detail.
     pub fn in_status(&self) -> BTreeMap<String, String> {
-        [
-            (GANG_DETAIL, self.gangs.join(",")),
-            ("nodePool", self.node_pools.join(",")),
-            ("count", self.nodes.to_string()),
-        ]
-        .map(|(key, value)| (key.to_owned(), value))
-        .into()
+        let gangs = (self.nodes > 0).then(|| (GANG_DETAIL, self.gangs.join(",")));
+        let others = [("nodePool", self.node_pools.join(",")), ("count", self.nodes.to_string())];
+        gangs.into_iter().chain(others).map(|(key, value)| (key.to_owned(), value)).collect()
     }
 }
 
@@ -313,15 +314,8 @@ pub(super) struct Before<'a> {
 
 impl Before<'_> {
     pub(super) fn condition(&self, kind: &str, status: &str, reason: &str, message: &str) -> Condition {
-        let last = condition::find(self.conditions, kind).filter(|last| last.status == status);
-        Condition {
-            type_: kind.to_owned(),
-            status: status.to_owned(),
-            reason: reason.to_owned(),
-            message: message.chars().take(MESSAGE_LIMIT).collect(),
-            last_transition_time: last.map_or(Time(self.now), |last| last.last_transition_time.clone()),
-            observed_generation: None,
-        }
+        let message: String = message.chars().take(MESSAGE_LIMIT).collect();
+        condition::next(self.conditions, (kind, status), reason, message, self.now)
     }
 
     pub(super) fn accepted(&self) -> Condition {
@@ -354,13 +348,19 @@ pub fn conditions(
     match entry.state {
         Verdict::Pending => vec![before.accepted(), provisioned("False", "GangNotReady")],
         Verdict::Ready => vec![before.accepted(), provisioned("True", "GangReady")],
-        Verdict::Retry if failure.is_some_and(|failure| failure.reason == FailureClass::NotAdmitted) => {
+        // Kueue ignores an expired booking of a Workload that it admitted meanwhile.
+        Verdict::Retry if is_unused(failure) && !condition::is_true(before.conditions, "Admitted") => {
             let expired = before.condition("BookingExpired", "True", "NotAdmitted", message);
             vec![before.accepted(), provisioned("False", "BookingExpired"), expired]
         }
         Verdict::Retry => before.failed(RequestFailure::Retry, message),
         Verdict::Rejected => before.failed(RequestFailure::Rejected, message),
     }
+}
+
+/// Whether Kueue did not admit the Workload in time.
+fn is_unused(failure: Option<&Failure>) -> bool {
+    failure.is_some_and(|failure| failure.reason == FailureClass::NotAdmitted)
 }
 
 /// The conditions of a request that is open when Setu is uninstalled. `before` are those it has.
@@ -371,6 +371,7 @@ pub fn conditions_after_uninstall(before: &[Condition], now: Timestamp) -> Vec<C
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::provisioning_request::ProvisioningRequestSpec;
     use serde_json::{Value, json};
 
     fn workload(name: &str, conditions: &[&str], checks: &[&str]) -> Workload {
@@ -389,10 +390,7 @@ mod tests {
     }
 
     fn answered_by(request: &str, workload: &Workload) -> Option<String> {
-        let request = ProvisioningRequest::new(
-            request,
-            crate::api::provisioning_request::ProvisioningRequestSpec::default(),
-        );
+        let request = ProvisioningRequest::new(request, ProvisioningRequestSpec::default());
         check_of(&request, workload, |_| true).map(str::to_owned)
     }
 
@@ -455,6 +453,43 @@ mod tests {
         assert_eq!(sets(&[("w-gpu-1-driver", 5)]), both, "both were merged into one");
         assert_eq!(sets(&[("long-1a2b3", 4)]), both, "the name was shortened");
         assert_eq!(sets(&[]), both);
+    }
+
+    #[test]
+    fn a_request_takes_from_its_workload_alone_whether_its_job_is_elastic() {
+        let elastic = |value: &str| [(names::ELASTIC_JOB.to_owned(), value.to_owned())].into();
+        let mut request = ProvisioningRequest::new("w-gpu-1", ProvisioningRequestSpec::default());
+        let mut owner = workload("w", &["QuotaReserved"], &["gpu"]);
+        request.metadata.annotations = Some(elastic("true"));
+        assert!(!as_workload(&request, Some((&owner, Some("gpu")))).is_elastic());
+        owner.metadata.annotations = Some(elastic("true"));
+        request.metadata.annotations = Some(elastic("false"));
+        assert!(as_workload(&request, Some((&owner, Some("gpu")))).is_elastic());
+    }
+
+    #[test]
+    fn a_gang_without_nodes_has_no_label_for_kueue_to_select() {
+        let details = Details { gangs: vec!["g".to_owned()], node_pools: Vec::new(), nodes: 0 };
+        assert!(!details.in_status().contains_key(GANG_DETAIL));
+        assert!(Details { nodes: 1, ..details }.in_status().contains_key(GANG_DETAIL));
+    }
+
+    #[test]
+    fn a_booking_that_expires_after_kueue_admitted_the_workload_fails_the_request() {
+        let failure = Failure::new(FailureClass::NotAdmitted, "not admitted in time");
+        let entry: CheckState = serde_json::from_value(json!({"name": "c", "state": "Retry"})).unwrap();
+        let ends = |conditions: &[&str]| -> Vec<String> {
+            let before = workload("w", conditions, &[]);
+            let next = conditions_of(&entry, &failure, before.conditions());
+            let is_end = |c: &Condition| ENDS.contains(&c.type_.as_str()) && c.status == "True";
+            next.into_iter().filter(is_end).map(|c| c.type_).collect()
+        };
+        assert_eq!(ends(&["QuotaReserved"]), ["BookingExpired"]);
+        assert_eq!(ends(&["QuotaReserved", "Admitted"]), ["Failed"]);
+    }
+
+    fn conditions_of(entry: &CheckState, failure: &Failure, before: &[Condition]) -> Vec<Condition> {
+        conditions(entry, Some(failure), before, Timestamp::UNIX_EPOCH)
     }
 
     #[test]

@@ -66,11 +66,10 @@ pub fn workload_for(
             json!({"name": format!("set-{number}"), "count": pods.count, "template": template})
         })
         .collect();
-    let mut spec = json!({"queueName": queue, "podSets": sets});
+    let mut spec: BTreeMap<&str, Value> = [("queueName", json!(queue)), ("podSets", json!(sets))].into();
     if let Some(Priority { class, value }) = priority {
-        spec["priority"] = json!(value);
-        spec["priorityClassRef"] =
-            json!({"group": "kueue.x-k8s.io", "kind": "WorkloadPriorityClass", "name": class});
+        let class = json!({"group": "kueue.x-k8s.io", "kind": "WorkloadPriorityClass", "name": class});
+        spec.extend([("priority", json!(value)), ("priorityClassRef", class)]);
     }
     json!({
         "apiVersion": "kueue.x-k8s.io/v1beta2",
@@ -132,8 +131,8 @@ fn has_passed(since: Timestamp, time: Duration, now: Timestamp) -> bool {
     Duration::try_from(now.duration_since(since)).is_ok_and(|passed| passed >= time)
 }
 
-/// Name of the request whose nodes a pod uses.
-fn consumes(pod: &Pod) -> Option<&str> {
+/// Name of the request whose nodes a pod uses; `None` if it names none.
+pub fn consumes(pod: &Pod) -> Option<&str> {
     pod.metadata.annotations.as_ref()?.get(names::CONSUMES).map(String::as_str)
 }
 
@@ -171,9 +170,9 @@ pub enum Expiry {
 #[derive(Clone, Debug)]
 pub enum BookedNodes {
     /// The client does not know of them yet.
-    New(Details),
+    Unreported(Details),
     /// The client knows of them and may use them; `None` if it is not known how, and then they are kept.
-    Told(Option<Booking>),
+    Reported(Option<Booking>),
 }
 
 /// How the nodes of a request are used.
@@ -226,14 +225,14 @@ pub fn answer(
         return Answer::Pending(said_by_checks(workload).unwrap_or_else(|| "waits for its nodes".to_owned()));
     };
     match nodes {
-        BookedNodes::New(details) if details.nodes > 0 => Answer::Provisioned,
-        BookedNodes::New(_) if has_passed(admitted, GRACE, now) => {
+        BookedNodes::Unreported(details) if details.nodes > 0 => Answer::Provisioned,
+        BookedNodes::Unreported(_) if has_passed(admitted, GRACE, now) => {
             let why = "Kueue admitted the Workload, but no nodes came from Setu".to_owned();
             Answer::Failed(RequestFailure::Rejected, why)
         }
-        BookedNodes::New(_) => Answer::Pending("waits for its nodes".to_owned()),
-        BookedNodes::Told(None) => Answer::Provisioned,
-        BookedNodes::Told(Some(booking)) => while_booked(*booking, admitted, now),
+        BookedNodes::Unreported(_) => Answer::Pending("waits for its nodes".to_owned()),
+        BookedNodes::Reported(None) => Answer::Provisioned,
+        BookedNodes::Reported(Some(booking)) => while_booked(*booking, admitted, now),
     }
 }
 
@@ -350,7 +349,7 @@ pub fn conditions(answer: &Answer, before: &[Condition], now: Timestamp) -> Vec<
 }
 
 /// Whether two lists of conditions say the same.
-pub fn say_the_same(some: &[Condition], others: &[Condition]) -> bool {
+pub fn are_equivalent(some: &[Condition], others: &[Condition]) -> bool {
     let says = |c: &Condition| (c.type_.clone(), c.status.clone(), c.reason.clone(), c.message.clone());
     let of = |all: &[Condition]| all.iter().map(says).collect::<BTreeSet<_>>();
     of(some) == of(others)

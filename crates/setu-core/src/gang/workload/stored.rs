@@ -2,7 +2,7 @@
 //!
 //! Rule: the controller writes what [`StoredJournal::unsaved`] gives, and says with [`StoredJournal::saved`] that it did.
 
-use super::opening::{OpenedGang, open};
+use super::journal_load::{LoadedGang, load};
 use crate::api::{NodeClaim, Workload};
 use crate::gang::identity::GangIdentity;
 use crate::gang::statechart::journal::{Journal, JournalError};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct StoredJournal {
     /// The gang as the steps have left it.
-    pub opened: OpenedGang,
+    pub loaded: LoadedGang,
     /// The annotation as last read or written.
     text: Option<String>,
     /// The number of its last transition.
@@ -50,23 +50,23 @@ impl StoredJournal {
     ///
     /// # Errors
     /// A newer release wrote the journal.
-    pub fn open(
+    pub fn load(
         workload: &Workload,
         identity: &GangIdentity,
         claims: &[NodeClaim],
         own_index: u32,
         now: Timestamp,
     ) -> Result<(Option<Self>, Option<JournalError>), JournalError> {
-        let opening = open(workload, identity, claims, now)?;
+        let result = load(workload, identity, claims, now)?;
         let text = || workload.annotations().get(&names::journal_key(&identity.check)).cloned();
-        let stored = opening.gang.map(|opened| Self::of(opened, text(), own_index));
-        Ok((stored, opening.unreadable))
+        let stored = result.gang.map(|loaded| Self::of(loaded, text(), own_index));
+        Ok((stored, result.unreadable))
     }
 
-    fn of(mut opened: OpenedGang, text: Option<String>, own_index: u32) -> Self {
-        let written_index = std::mem::replace(&mut opened.journal.memory.option.index, own_index);
-        let (seq, unreported, accepted) = (opened.journal.seq, Vec::new(), PlanNotes::default());
-        Self { opened, text, seq, written_index, own_index, unreported, accepted }
+    fn of(mut loaded: LoadedGang, text: Option<String>, own_index: u32) -> Self {
+        let written_index = std::mem::replace(&mut loaded.journal.memory.option.index, own_index);
+        let (seq, unreported, accepted) = (loaded.journal.seq, Vec::new(), PlanNotes::default());
+        Self { loaded, text, seq, written_index, own_index, unreported, accepted }
     }
 
     /// The annotation as last read or written.
@@ -87,14 +87,14 @@ impl StoredJournal {
         claims: &[NodeClaim],
         now: Timestamp,
     ) {
-        if self.opened.verify(workload, identity, claims, now) {
+        if self.loaded.verify(workload, identity, claims, now) {
             self.seq = 0;
         }
     }
 
     /// Adopts the journal of a step that this replica took by this plan.
     pub fn adopt(&mut self, next: Journal, replica: &str, plan: Option<&Plan>) {
-        let journal = &mut self.opened.journal;
+        let journal = &mut self.loaded.journal;
         let before = std::mem::replace(journal, next);
         let stepped = journal.seq != before.seq;
         if stepped {
@@ -111,28 +111,28 @@ impl StoredJournal {
 
     /// The journal's text, if it is to be written.
     pub fn unsaved(&self) -> Option<String> {
-        let text = self.opened.journal.encode();
-        (self.opened.journal.is_worth_storing() && !self.is_stored(&text)).then_some(text)
+        let text = self.loaded.journal.encode();
+        (self.loaded.journal.is_worth_storing() && !self.is_stored(&text)).then_some(text)
     }
 
     /// Whether the Workload already has this journal, apart from the option index. Each replica uses its own index, so
     /// two replicas that both believe they lead would overwrite each other forever.
     fn is_stored(&self, text: &str) -> bool {
         let is_same_but_for_index = || {
-            let mut journal = self.opened.journal.clone();
+            let mut journal = self.loaded.journal.clone();
             journal.memory.option.index = self.written_index;
             self.text() == Some(&journal.encode())
         };
         self.text() == Some(text)
             || (self.written_index != self.own_index
-                && self.opened.journal.memory.option.index == self.own_index
+                && self.loaded.journal.memory.option.index == self.own_index
                 && is_same_but_for_index())
     }
 
     /// Records that this text was written.
     pub fn saved(&mut self, text: String) {
-        (self.text, self.seq) = (Some(text), self.opened.journal.seq);
-        self.opened.is_substitute = false;
+        (self.text, self.seq) = (Some(text), self.loaded.journal.seq);
+        self.loaded.is_substitute = false;
     }
 
     /// Takes the transitions that are not reported yet.
@@ -159,15 +159,15 @@ mod tests {
         let mut journal = journal();
         journal.memory.option.index = written_index;
         let text = journal.encode();
-        StoredJournal::of(OpenedGang { journal, is_substitute: false }, Some(text), own_index)
+        StoredJournal::of(LoadedGang { journal, is_substitute: false }, Some(text), own_index)
     }
 
     #[test]
-    fn a_replica_goes_on_from_its_own_option_and_does_not_rewrite_the_journal_for_it() {
+    fn a_replica_prefers_its_own_option_without_rewriting_the_journal() {
         let mut stored = read(3, 1);
-        assert_eq!(stored.opened.journal.memory.option.index, 1);
+        assert_eq!(stored.loaded.journal.memory.option.index, 1);
         assert_eq!(stored.unsaved(), None);
-        let mut next = stored.opened.journal.clone();
+        let mut next = stored.loaded.journal.clone();
         next.memory.option.index = 2;
         stored.adopt(next, "replica", None);
         let text = stored.unsaved().unwrap();
@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn each_transition_is_signed_and_reported_once() {
         let mut stored = read(0, 0);
-        let before = stored.opened.journal.clone();
+        let before = stored.loaded.journal.clone();
         stored.adopt(before.clone(), "replica", None);
         assert!(stored.take_unreported().is_empty(), "nothing has changed");
         let mut next = before.clone();

@@ -79,7 +79,7 @@ fn of_money(plan: &Plan, most: Price) -> GateReport {
                 "the gang takes {least} an hour with the cheapest types that have a price, and gates.budget allows {most}; make it smaller or ask the administrator; {lack}"
             )
         } else {
-            format!("{lack}: gates.budget.maxHourlyCost {most} cannot be kept; {}", cost.remedy())
+            format!("{lack}: gates.budget.maxHourlyCost {most} cannot be enforced; {}", cost.remedy())
         };
         return report.answer(GateAnswer::Refuse, message);
     }
@@ -171,10 +171,7 @@ mod tests {
             world.objects.node_pools = vec![pool("gpu", &json!({"spec": {"template": {"spec": spec}}}))];
             let (reason, message) = world.obstacle();
             assert_eq!(reason, ObstacleReason::AmountUnknown);
-            assert!(
-                message.contains("it is not known how much ephemeral-storage 2 nodes may have"),
-                "{message}"
-            );
+            assert!(message.contains("the amount of ephemeral-storage on 2 nodes is unknown"), "{message}");
             world.policy.unknown = crate::api::parameters::Unknown::Warn;
             let plan = world.provisioned();
             let report = plan.reports.iter().find(|r| r.gate == Gate::Budget).unwrap();

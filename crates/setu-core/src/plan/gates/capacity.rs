@@ -14,20 +14,20 @@ use crate::plan::resources::{
 };
 use crate::plan::shape::Shape;
 use crate::plan::shapes::{KnownTypes, Sources, known};
-use crate::plan::{Cluster, ObstacleReason, Plan, PlanRequest, PoolReservation, Slot, warm};
+use crate::plan::{ObstacleReason, PendingNodes, Plan, PlanRequest, PlanSnapshot, Slot, warm};
 use crate::policy::Policy;
 use crate::words::counted;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// One report for each NodePool of the plan.
-pub fn reports_of(cluster: &Cluster<'_>, request: &PlanRequest<'_>, plan: &Plan) -> Vec<GateReport> {
+pub fn reports_of(cluster: &PlanSnapshot<'_>, request: &PlanRequest<'_>, plan: &Plan) -> Vec<GateReport> {
     let taken_over = warm::of_plan(plan, cluster.warm);
     let taken_over: BTreeSet<&str> =
         taken_over.values().filter_map(|claim| claim.metadata.name.as_deref()).collect();
     let pool =
         |name: &String| cluster.objects.node_pools.iter().find(|p| p.metadata.name.as_ref() == Some(name));
-    plan.reservations(request.gang)
+    plan.reservations(request.gang_label)
         .iter()
         .filter_map(|wanted| {
             let report = GateReport::of(Gate::Capacity, &wanted.node_pool, ObstacleReason::LimitExceeded);
@@ -55,7 +55,7 @@ pub fn reports_of(cluster: &Cluster<'_>, request: &PlanRequest<'_>, plan: &Plan)
                 None => allowed(report, pool, wanted, request.policy),
             })
         })
-        .map(|report| report.with_force_of(request.policy.capacity_gate))
+        .map(|report| report.limited_by(request.policy.capacity_gate))
         .collect()
 }
 
@@ -80,7 +80,7 @@ enum Whose {
     },
 }
 
-fn allowed(report: GateReport, pool: &NodePool, wanted: &PoolReservation, policy: &Policy) -> GateReport {
+fn allowed(report: GateReport, pool: &NodePool, wanted: &PendingNodes, policy: &Policy) -> GateReport {
     let more = format!("{} of NodePool {}", counted(wanted.nodes, "more node"), wanted.node_pool);
     let Some(limits) = pool.spec.limits.as_ref().filter(|limits| !limits.is_empty()) else {
         return report.allow(format!("{more}, which has no limits"));
@@ -91,10 +91,10 @@ fn allowed(report: GateReport, pool: &NodePool, wanted: &PoolReservation, policy
 }
 
 fn over_limit(
-    cluster: &Cluster<'_>,
+    cluster: &PlanSnapshot<'_>,
     taken_over: &BTreeSet<&str>,
     pool: &NodePool,
-    wanted: &PoolReservation,
+    wanted: &PendingNodes,
     (request, plan): (&PlanRequest<'_>, &Plan),
 ) -> Option<Over> {
     let limits = pool.spec.limits.as_ref().filter(|l| !l.is_empty())?;
@@ -126,22 +126,22 @@ fn over_limit(
 /// Excludes the gang's own nodes, nodes it takes over, and nodes that are being deleted. Files may hold a NodePool without the
 /// NodeClaims that its status counts.
 fn in_use(
-    cluster: &Cluster<'_>,
+    cluster: &PlanSnapshot<'_>,
     taken_over: &BTreeSet<&str>,
     pool: &NodePool,
-    wanted: &PoolReservation,
+    wanted: &PendingNodes,
     request: &PlanRequest<'_>,
 ) -> ResourceList {
     let uid = request.workload.metadata.uid.as_deref().unwrap_or_default();
     let add = |all: ResourceList, more: &ResourceList, nodes| sum(&all, &with_nodes(more, nodes));
-    let claims = cluster.pool_claims.beside(&wanted.node_pool, (&wanted.gang, uid), cluster.reserved);
+    let claims = cluster.pool_claims.beside(&wanted.node_pool, (request.gang_label, uid), cluster.pending);
     let is_taken_over =
         |c: &NodeClaim| c.metadata.name.as_deref().is_some_and(|name| taken_over.contains(name));
     let stays = |c: &&Arc<NodeClaim>| c.metadata.deletion_timestamp.is_none() && !is_taken_over(c);
     let (staying, going): (Vec<_>, Vec<_>) = claims.unsettled.into_iter().partition(stays);
     let used =
         staying.into_iter().fold(claims.settled, |all, c| add(all, &most_of(c, cluster, request.policy), 1));
-    let gangs = cluster.reserved.iter().filter(|r| r.node_pool == wanted.node_pool && r.gang != wanted.gang);
+    let gangs = cluster.pending.iter().filter(|r| r.node_pool == wanted.node_pool);
     let used = gangs.fold(used, |all, other| add(all, &other.most, other.nodes));
     let Some(status) = pool.status.as_ref() else { return used };
     let rest = going.into_iter().chain(claims.own);
@@ -150,16 +150,16 @@ fn in_use(
 }
 
 /// Groups of identical slots on a NodePool, with the size of each group.
-fn groups<'p>(plan: &'p Plan, wanted: &PoolReservation) -> Vec<(&'p Slot, u32)> {
+fn groups<'p>(plan: &'p Plan, wanted: &PendingNodes) -> Vec<(&'p Slot, u32)> {
     plan.groups().into_iter().filter(|(slot, _)| slot.node_pool == wanted.node_pool).collect()
 }
 
 /// The least amount of a resource that the gang's nodes on a NodePool can count as: each node as its smallest possible type.
 fn least(
     key: &str,
-    wanted: &PoolReservation,
+    wanted: &PendingNodes,
     plan: &Plan,
-    (cluster, policy): (&Cluster<'_>, &Policy),
+    (cluster, policy): (&PlanSnapshot<'_>, &Policy),
 ) -> Amount {
     if key == NODES {
         return amount(&with_nodes(&ResourceList::new(), wanted.nodes), NODES);
@@ -174,7 +174,7 @@ fn least(
 }
 
 /// The types that a node of this slot may be of and that hold its pods. Empty unless all types are known.
-fn types_of(slot: &Slot, cluster: &Cluster<'_>, policy: &Policy) -> Vec<Arc<Shape>> {
+fn types_of(slot: &Slot, cluster: &PlanSnapshot<'_>, policy: &Policy) -> Vec<Arc<Shape>> {
     let claim = &slot.template.spec;
     let known = known_of(claim, &slot.node_pool, cluster, policy).filter(|known| !known.others);
     let shapes = known.into_iter().flat_map(|known| known.shapes);
@@ -182,7 +182,12 @@ fn types_of(slot: &Slot, cluster: &Cluster<'_>, policy: &Policy) -> Vec<Arc<Shap
 }
 
 /// The known types that a node of this claim may be of. `None` if its requirements cannot be read.
-fn known_of(claim: &NodeClaimSpec, pool: &str, cluster: &Cluster<'_>, policy: &Policy) -> Option<KnownTypes> {
+fn known_of(
+    claim: &NodeClaimSpec,
+    pool: &str,
+    cluster: &PlanSnapshot<'_>,
+    policy: &Policy,
+) -> Option<KnownTypes> {
     let mut asked = Requirements::default();
     asked.add_all(&claim.requirements).ok()?;
     Some(known(from(cluster, policy, claim), &asked, pool))
@@ -196,9 +201,9 @@ fn holds(shape: &Shape, requests: &ResourceList) -> bool {
 /// The remedy where the gang alone exceeds the limits. Smaller types help if the pods ask for less.
 fn remedy(
     limits: &ResourceList,
-    wanted: &PoolReservation,
+    wanted: &PendingNodes,
     plan: &Plan,
-    (cluster, policy): (&Cluster<'_>, &Policy),
+    (cluster, policy): (&PlanSnapshot<'_>, &Policy),
 ) -> String {
     let groups = groups(plan, wanted);
     let asked = groups.iter().fold(ResourceList::new(), |all, (slot, count)| {
@@ -218,7 +223,7 @@ fn remedy(
 
 /// Names the type that a node of this slot counts as for a resource, with the amount. `None` if that is no more than the node asks
 /// for, or if no known type has it.
-fn largest(slot: &Slot, key: &str, cluster: &Cluster<'_>, policy: &Policy) -> Option<String> {
+fn largest(slot: &Slot, key: &str, cluster: &PlanSnapshot<'_>, policy: &Policy) -> Option<String> {
     let claim = &slot.template.spec;
     let most = amount(&slot.most.resources, key);
     let known = known_of(claim, &slot.node_pool, cluster, policy)?;
@@ -227,7 +232,7 @@ fn largest(slot: &Slot, key: &str, cluster: &Cluster<'_>, policy: &Policy) -> Op
     Some(format!(", {} with {} {key}", shape.instance_type, shown(&slot.most.resources, key)))
 }
 
-fn from<'a>(cluster: &Cluster<'a>, policy: &'a Policy, claim: &'a NodeClaimSpec) -> Sources<'a> {
+fn from<'a>(cluster: &PlanSnapshot<'a>, policy: &'a Policy, claim: &'a NodeClaimSpec) -> Sources<'a> {
     Sources {
         stated: &policy.shapes,
         learnt: cluster.shapes,
@@ -238,7 +243,11 @@ fn from<'a>(cluster: &Cluster<'a>, policy: &'a Policy, claim: &'a NodeClaimSpec)
 }
 
 /// The amounts that a claim counts as. Before launch, those of the largest type that it may become.
-pub(in crate::plan) fn most_of(claim: &NodeClaim, cluster: &Cluster<'_>, policy: &Policy) -> ResourceList {
+pub(in crate::plan) fn most_of(
+    claim: &NodeClaim,
+    cluster: &PlanSnapshot<'_>,
+    policy: &Policy,
+) -> ResourceList {
     let counted = claim.counts_with().clone();
     if claim.status.as_ref().is_some_and(|status| !status.capacity.is_empty()) {
         return counted;
@@ -418,7 +427,7 @@ mod tests {
         let mut world = of(&json!({"nvidia.com/gpu": "64", "nodes": "9"}));
         let (reason, message) = world.obstacle();
         assert_eq!(reason, ObstacleReason::AmountUnknown);
-        assert!(message.contains("so how much nvidia.com/gpu they have cannot be compared"), "{message}");
+        assert!(message.contains("so nvidia.com/gpu cannot be compared"), "{message}");
         let reports = crate::plan::option_reports(&world.cluster(), &world.request()).unwrap();
         let report = reports[0].reports.iter().find(|r| r.gate == Gate::Capacity).unwrap();
         assert_eq!((report.answer, report.is_closed()), (GateAnswer::Unknown, true));
@@ -459,8 +468,7 @@ mod tests {
             let mut world = of(group, name, &json!({resource: "500", "cpu": "500"}));
             let (reason, message) = world.obstacle();
             assert_eq!(reason, ObstacleReason::AmountUnknown, "{resource} of {name}");
-            let words =
-                format!("it is not known how much {resource} 2 nodes may have, so it cannot be compared");
+            let words = format!("the amount of {resource} on 2 nodes is unknown and cannot be compared");
             assert!(message.contains(&words), "{message}");
             let reports = crate::plan::option_reports(&world.cluster(), &world.request()).unwrap();
             let report = reports[0].reports.iter().find(|r| r.gate == Gate::Capacity).unwrap();
@@ -644,7 +652,7 @@ mod tests {
         };
         let nodes = |types: &[(&str, u8)]| {
             let market = page(types);
-            let cluster = Cluster { market: Some(&market), ..world.cluster() };
+            let cluster = PlanSnapshot { market: Some(&market), ..world.cluster() };
             match crate::plan::plan(&cluster, &world.request()) {
                 Outcome::Provision(plan) => plan.slots.len(),
                 other => panic!("{other:?}"),
@@ -703,7 +711,7 @@ mod tests {
         let offered = offer("available", ["m99.huge", "on-demand", "a"], 1);
         let market =
             market(&[offered, size("cpu_cores", "64"), size("memory_bytes", "274877906944")].concat());
-        let cluster = Cluster { market: Some(&market), ..world.cluster() };
+        let cluster = PlanSnapshot { market: Some(&market), ..world.cluster() };
         match crate::plan::plan(&cluster, &world.request()) {
             Outcome::Wait(obstacle) | Outcome::Refuse(obstacle) => {
                 assert_eq!(obstacle.reason, ObstacleReason::AmountUnknown, "{obstacle:?}");
@@ -723,9 +731,9 @@ mod tests {
         let mut world = of("example.com/foo");
         let (reason, message) = world.obstacle();
         assert_eq!(reason, ObstacleReason::AmountUnknown, "{message}");
-        assert!(message.contains("it is not known how much example.com/foo 2 nodes may have"), "{message}");
+        assert!(message.contains("the amount of example.com/foo on 2 nodes is unknown"), "{message}");
         world.policy.unknown = Unknown::Warn;
-        assert!(world.provisioned().notes[0].contains("how much example.com/foo"));
+        assert!(world.provisioned().notes[0].contains("the amount of example.com/foo"));
         world.policy.unknown = Unknown::Wait;
         for foo in ["8", "9"] {
             let allocatable = json!({"cpu": "90", "memory": "1000Gi", "example.com/foo": foo});
@@ -760,9 +768,9 @@ mod tests {
     }
 
     #[test]
-    fn reservations_of_other_gangs_count_and_those_of_this_gang_do_not() {
+    fn reservations_of_other_gangs_count() {
         let mut world = world(&json!({"nodes": "3"}));
-        let reserved = |gang: &str, node_pool: &str, nodes| PoolReservation {
+        let pending = |gang: &str, node_pool: &str, nodes| PendingNodes {
             gang: gang.into(),
             node_pool: node_pool.into(),
             nodes,
@@ -772,9 +780,9 @@ mod tests {
             unknown: BTreeSet::new(),
             drawn: BTreeMap::new(),
         };
-        world.reserved = vec![reserved("g1", "gpu", 9), reserved("g2", "cpu", 9), reserved("g2", "gpu", 1)];
+        world.pending = vec![pending("g2", "cpu", 9), pending("g2", "gpu", 1)];
         assert_eq!(world.provisioned().slots.len(), 2);
-        world.reserved.push(reserved("g3", "gpu", 1));
+        world.pending.push(pending("g3", "gpu", 1));
         assert_eq!(world.obstacle().0, ObstacleReason::LimitExceeded);
     }
 

@@ -7,7 +7,7 @@
 use crate::api::quantity::Amount;
 use crate::api::queue::{ResourceQuota, quota_of};
 use crate::api::{ClusterQueue, Cohort};
-use crate::plan::Cluster;
+use crate::plan::PlanSnapshot;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -55,7 +55,7 @@ pub struct QuotaItem<'a> {
 /// # Errors
 /// The first place on the way up that has too little, with its figures.
 pub fn borrow<'a>(
-    cluster: &'a Cluster<'a>,
+    cluster: &'a PlanSnapshot<'a>,
     queue: &ClusterQueue,
     item: QuotaItem<'a>,
 ) -> Result<String, CannotBorrow> {
@@ -127,7 +127,7 @@ struct Tree {
 }
 
 impl Tree {
-    fn of<'a>(cluster: &'a Cluster<'a>, cohort: &'a str, item: QuotaItem<'a>) -> Self {
+    fn of<'a>(cluster: &'a PlanSnapshot<'a>, cohort: &'a str, item: QuotaItem<'a>) -> Self {
         let known: BTreeMap<&str, &Cohort> =
             cluster.cohorts.iter().filter_map(|c| Some((c.metadata.name.as_deref()?, c.as_ref()))).collect();
         let way_up = way_up(&known, cohort);

@@ -1,11 +1,11 @@
 //! Limits of the whole controller. They bound the cost of a bug in the retries.
 
 use super::{Gate, GateAnswer, GateReport};
-use crate::plan::{Cluster, ObstacleReason, Plan};
+use crate::plan::{ObstacleReason, Plan, PlanSnapshot};
 use jiff::Timestamp;
 
 /// One report for each guard.
-pub fn reports_of(cluster: &Cluster<'_>, plan: &Plan) -> Vec<GateReport> {
+pub fn reports_of(cluster: &PlanSnapshot<'_>, plan: &Plan) -> Vec<GateReport> {
     let (Some(guards), Some(inflight)) = (cluster.guards, cluster.inflight) else {
         return Vec::new();
     };
@@ -56,7 +56,10 @@ mod tests {
     /// The outcome of planning a gang of two nodes.
     fn outcome(guards: &Guards, inflight: &InflightNodes) -> Outcome {
         let world = Fixture::new();
-        plan(&Cluster { guards: Some(guards), inflight: Some(inflight), ..world.cluster() }, &world.request())
+        plan(
+            &PlanSnapshot { guards: Some(guards), inflight: Some(inflight), ..world.cluster() },
+            &world.request(),
+        )
     }
 
     #[test]

@@ -11,11 +11,11 @@ use crate::api::amount::{Money, Price};
 use crate::api::pod::ResourceList;
 use crate::plan::cost::Prices;
 use crate::plan::resources::{self, shown, sum};
-use crate::plan::{Cluster, ObstacleReason, Plan, PlanRequest, warm};
+use crate::plan::{ObstacleReason, Plan, PlanRequest, PlanSnapshot, warm};
 use jiff::Timestamp;
 
 /// The held nodes, where one that has not launched counts with its largest possible type.
-fn with_most(held: &HeldNodes, cluster: &Cluster<'_>, request: &PlanRequest<'_>) -> HeldNodes {
+fn with_most(held: &HeldNodes, cluster: &PlanSnapshot<'_>, request: &PlanRequest<'_>) -> HeldNodes {
     let most = resources::times(&most_of(&held.claim, cluster, request.policy), held.nodes);
     HeldNodes { resources: resources::max(&held.resources, &most), ..held.clone() }
 }
@@ -29,7 +29,7 @@ struct QueueUse<'a> {
 }
 
 /// One report for each bound that is stated.
-pub fn reports_of(cluster: &Cluster<'_>, request: &PlanRequest<'_>, plan: &Plan) -> Vec<GateReport> {
+pub fn reports_of(cluster: &PlanSnapshot<'_>, request: &PlanRequest<'_>, plan: &Plan) -> Vec<GateReport> {
     let (Some(guards), Some(inflight)) = (cluster.guards, cluster.inflight) else {
         return Vec::new();
     };
@@ -163,7 +163,7 @@ impl QueueUse<'_> {
         ] {
             if cost.not_known() > 0 {
                 let message = format!(
-                    "{} of {whose} nodes: guards.perLocalQueue.maxHourlyCost {} of LocalQueue {} cannot be kept; {}",
+                    "{} of {whose} nodes: guards.perLocalQueue.maxHourlyCost {} of LocalQueue {} cannot be enforced; {}",
                     cost.lack(),
                     shown(most),
                     self.queue,
@@ -225,7 +225,7 @@ mod tests {
         let guards = Guards { per_local_queue: bounds.clone(), ..Guards::default() };
         let inflight =
             InflightNodes { queue, recheck_at: Some(Timestamp::UNIX_EPOCH), ..InflightNodes::default() };
-        let cluster = Cluster { guards: Some(&guards), inflight: Some(&inflight), ..world.cluster() };
+        let cluster = PlanSnapshot { guards: Some(&guards), inflight: Some(&inflight), ..world.cluster() };
         plan(&cluster, &world.request())
     }
 
@@ -308,7 +308,7 @@ mod tests {
         let mut world = on("g6.xlarge");
         let obstacle = refused(outcome(&world, &disk, Vec::new()));
         assert_eq!(obstacle.reason, ObstacleReason::AmountUnknown);
-        let words = "it is not known how much ephemeral-storage 2 nodes may have";
+        let words = "the amount of ephemeral-storage on 2 nodes is unknown";
         assert!(obstacle.message.contains(words), "{}", obstacle.message);
         world.policy.unknown = crate::api::parameters::Unknown::Warn;
         assert!(matches!(outcome(&world, &disk, Vec::new()), Outcome::Provision(_)));
@@ -365,9 +365,9 @@ mod tests {
             ..InflightNodes::default()
         };
         let warm = [kept];
-        let cluster = Cluster { guards: Some(&guards), inflight: Some(&inflight), ..world.cluster() };
+        let cluster = PlanSnapshot { guards: Some(&guards), inflight: Some(&inflight), ..world.cluster() };
         assert!(matches!(plan(&cluster, &world.request()), Outcome::Wait(_)));
-        let cluster = Cluster { warm: &warm, ..cluster };
+        let cluster = PlanSnapshot { warm: &warm, ..cluster };
         assert!(matches!(plan(&cluster, &world.request()), Outcome::Provision(_)));
     }
 }

@@ -20,12 +20,12 @@ pub mod reservations;
 mod unknown;
 
 pub use super::obstacle::Gate;
-use super::{Cluster, Obstacle, Plan, PlanRequest};
+use super::{Obstacle, Plan, PlanRequest, PlanSnapshot};
 use crate::api::parameters::GateMode;
 pub use report::{GateAnswer, GateReport, GateResult};
 
 /// The answers of all gates that the policy has not switched off.
-pub fn reports_of(cluster: &Cluster<'_>, request: &PlanRequest<'_>, plan: &Plan) -> Vec<GateReport> {
+pub fn reports_of(cluster: &PlanSnapshot<'_>, request: &PlanRequest<'_>, plan: &Plan) -> Vec<GateReport> {
     let policy = request.policy;
     let mut reports = placement::reports_of(cluster, request);
     reports.extend(readiness::reports_of(cluster, policy, plan));
@@ -38,16 +38,15 @@ pub fn reports_of(cluster: &Cluster<'_>, request: &PlanRequest<'_>, plan: &Plan)
         reports.extend(capacity::reports_of(cluster, request, plan));
     }
     if policy.quota_gate != GateMode::Off {
-        reports.extend(
-            quota::reports_of(cluster, request).into_iter().map(|r| r.with_force_of(policy.quota_gate)),
-        );
+        reports
+            .extend(quota::reports_of(cluster, request).into_iter().map(|r| r.limited_by(policy.quota_gate)));
     }
     reports
 }
 
 /// Returns a plan that was accepted before, if Karpenter can still create nodes from its NodePools.
 pub fn require_ready_pools(
-    cluster: &Cluster<'_>,
+    cluster: &PlanSnapshot<'_>,
     request: &PlanRequest<'_>,
     plan: Plan,
 ) -> Result<Plan, Obstacle> {
@@ -57,7 +56,7 @@ pub fn require_ready_pools(
 
 /// Returns the plan with the gates' reports if every gate lets it pass. Warnings become notes.
 pub fn require_open(
-    cluster: &Cluster<'_>,
+    cluster: &PlanSnapshot<'_>,
     request: &PlanRequest<'_>,
     mut plan: Plan,
 ) -> Result<Plan, Obstacle> {

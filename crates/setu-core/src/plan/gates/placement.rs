@@ -2,12 +2,12 @@
 
 use super::{Gate, GateAnswer, GateReport};
 use crate::api::requirements;
-use crate::plan::{Cluster, ObstacleReason, PlanRequest};
+use crate::plan::{ObstacleReason, PlanRequest, PlanSnapshot};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// One report for each rule that the policy states.
-pub fn reports_of(cluster: &Cluster<'_>, request: &PlanRequest<'_>) -> Vec<GateReport> {
+pub fn reports_of(cluster: &PlanSnapshot<'_>, request: &PlanRequest<'_>) -> Vec<GateReport> {
     let placement = &request.policy.placement;
     let report = || GateReport::of(Gate::Placement, "", ObstacleReason::PlacementForbidden);
     let namespace = request.workload.metadata.namespace.as_deref().unwrap_or_default();

@@ -10,11 +10,11 @@ use crate::api::quantity::Amount;
 use crate::api::queue::{ResourceQuota, quota_of};
 use crate::names;
 use crate::plan::resources::shown;
-use crate::plan::{Cluster, ObstacleReason, PlanRequest};
+use crate::plan::{ObstacleReason, PlanRequest, PlanSnapshot};
 use std::collections::BTreeSet;
 
 /// One report for the LocalQueue, and one for each resource of each flavor of the gang's admission.
-pub fn reports_of(cluster: &Cluster<'_>, request: &PlanRequest<'_>) -> Vec<GateReport> {
+pub fn reports_of(cluster: &PlanSnapshot<'_>, request: &PlanRequest<'_>) -> Vec<GateReport> {
     let Some(queue) = cluster.cluster_queue else {
         return Vec::new();
     };
@@ -38,7 +38,7 @@ pub fn reports_of(cluster: &Cluster<'_>, request: &PlanRequest<'_>) -> Vec<GateR
 }
 
 fn of_local_queue(
-    cluster: &Cluster<'_>,
+    cluster: &PlanSnapshot<'_>,
     request: &PlanRequest<'_>,
     queue: &str,
     report: GateReport,
@@ -76,7 +76,7 @@ fn of_local_queue(
 }
 
 fn of_resource(
-    cluster: &Cluster<'_>,
+    cluster: &PlanSnapshot<'_>,
     queue: &ClusterQueue,
     (flavor, quota): (&str, &ResourceQuota),
     what: &str,

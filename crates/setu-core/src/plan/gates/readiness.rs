@@ -8,12 +8,12 @@ use crate::api::NodePool;
 use crate::api::condition;
 use crate::api::node_claim::NodeClassRef;
 use crate::api::parameters::GateMode;
-use crate::plan::{Cluster, Edited, ObstacleReason, Plan};
+use crate::plan::{Edited, ObstacleReason, Plan, PlanSnapshot};
 use crate::policy::Policy;
 use std::collections::BTreeSet;
 
 /// One report for each NodePool that the plan still creates nodes from.
-pub fn reports_of(cluster: &Cluster<'_>, policy: &Policy, plan: &Plan) -> Vec<GateReport> {
+pub fn reports_of(cluster: &PlanSnapshot<'_>, policy: &Policy, plan: &Plan) -> Vec<GateReport> {
     let mut asked = BTreeSet::new();
     let pools = plan.wanted().filter_map(|slot| {
         let found =
@@ -48,7 +48,7 @@ fn of_pool(pool: &NodePool, class: &NodeClassRef, force: GateMode) -> Option<Gat
     if !only_the_class_is_not_ready(pool) {
         return Some(report);
     }
-    (force != GateMode::Off).then(|| report.with_force_of(force))
+    (force != GateMode::Off).then(|| report.limited_by(force))
 }
 
 fn only_the_class_is_not_ready(pool: &NodePool) -> bool {

@@ -134,7 +134,7 @@ impl GateReport {
     }
 
     /// Downgrades a closed report to a warning unless the policy enforces the gate.
-    pub(super) fn with_force_of(mut self, gate: GateMode) -> Self {
+    pub(super) fn limited_by(mut self, gate: GateMode) -> Self {
         if gate != GateMode::Enforce && self.is_closed() {
             self.answer = GateAnswer::Warn;
         }

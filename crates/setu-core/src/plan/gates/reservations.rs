@@ -5,14 +5,14 @@ use crate::api::NodeClaim;
 use crate::api::parameters::{CapacityReservation, Tier};
 use crate::names;
 use crate::plan::reservations::{Room, ids};
-use crate::plan::{Cluster, ObstacleReason, Plan, PlanRequest, lifetime, tiers, warm};
+use crate::plan::{ObstacleReason, Plan, PlanRequest, PlanSnapshot, lifetime, tiers, warm};
 use crate::words::{counted, few, to_the_second};
 use jiff::Timestamp;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// One report on their times and one on their room, if the tier has any.
-pub fn reports_of(cluster: &Cluster<'_>, request: &PlanRequest<'_>, plan: &Plan) -> Vec<GateReport> {
+pub fn reports_of(cluster: &PlanSnapshot<'_>, request: &PlanRequest<'_>, plan: &Plan) -> Vec<GateReport> {
     let tiers = tiers::of_policy(request.policy);
     let mut tiers = tiers.iter().skip(usize::try_from(plan.tier).unwrap_or(usize::MAX));
     let Some(tier) = tiers.next().filter(|tier| !tier.reservations.is_empty()) else { return Vec::new() };
@@ -32,7 +32,12 @@ enum Next {
 }
 
 /// Whether all reservations are open and stay open until the gang has ended.
-fn time(report: GateReport, cluster: &Cluster<'_>, request: &PlanRequest<'_>, tier: &Tier) -> GateReport {
+fn time(
+    report: GateReport,
+    cluster: &PlanSnapshot<'_>,
+    request: &PlanRequest<'_>,
+    tier: &Tier,
+) -> GateReport {
     let (now, limit) = (cluster.now, request.policy.deadlines.gang);
     let times = |time: fn(&CapacityReservation) -> Option<Timestamp>| {
         tier.reservations.iter().filter_map(move |one| Some((one, time(one)?)))
@@ -80,15 +85,15 @@ fn too_short(request: &PlanRequest<'_>, begins: Timestamp, ends: Timestamp) -> O
     let runs = lifetime::of_job(request.workload);
     let needed = limit.signed().saturating_add(runs.unwrap_or_default().signed());
     begins.checked_add(needed).is_ok_and(|end| end > ends).then(|| {
-        let runs = runs.map_or_else(String::new, |runs| format!(" and run for {runs}"));
-        format!("and the gang may take {limit} to start{runs}, which is longer")
+        let runs = runs.map_or_else(String::new, |runs| format!(" and {runs} to run"));
+        format!("but the gang may need {limit} to start{runs}")
     })
 }
 
 /// Whether the reservations have room for all nodes that draw on them.
 fn room(
     report: GateReport,
-    (cluster, request): (&Cluster<'_>, &PlanRequest<'_>),
+    (cluster, request): (&PlanSnapshot<'_>, &PlanRequest<'_>),
     plan: &Plan,
     (tier, next): (&Tier, Next),
 ) -> GateReport {
@@ -98,8 +103,7 @@ fn room(
     for claim in others(cluster, request, plan) {
         room.give(1, &ids(claim));
     }
-    let reserved = cluster.reserved.iter().filter(|other| other.gang != request.gang);
-    for (ids, nodes) in reserved.flat_map(|other| &other.drawn) {
+    for (ids, nodes) in cluster.pending.iter().flat_map(|other| &other.drawn) {
         room.give(*nodes, ids);
     }
     let free = room.free();
@@ -131,15 +135,15 @@ fn room(
 
 /// Claims that are neither the gang's nor taken over by it. A claim that is being deleted keeps its instance until it is gone.
 fn others<'c>(
-    cluster: &Cluster<'c>,
+    cluster: &PlanSnapshot<'c>,
     request: &PlanRequest<'_>,
     plan: &Plan,
 ) -> impl Iterator<Item = &'c Arc<NodeClaim>> {
     let uid = request.workload.metadata.uid.clone().unwrap_or_default();
-    let gang = request.gang.to_owned();
+    let gang = request.gang_label.to_owned();
     let taken = warm::of_plan(plan, cluster.warm);
     let taken: BTreeSet<String> = taken.values().filter_map(|claim| claim.metadata.name.clone()).collect();
-    cluster.pool_claims.each_other(cluster.reserved).filter(move |claim| {
+    cluster.pool_claims.each_other(cluster.pending).filter(move |claim| {
         let is_own = claim.label(names::GANG) == gang && claim.label(names::WORKLOAD_UID) == uid;
         !is_own && !claim.metadata.name.as_ref().is_some_and(|name| taken.contains(name))
     })
@@ -156,7 +160,7 @@ fn are(all: &[CapacityReservation]) -> String {
 mod tests {
     use super::*;
     use crate::plan::fixtures::{Fixture, object, patched, pod_set, pool};
-    use crate::plan::{OptionSelection, Outcome, PoolReservation, option_reports};
+    use crate::plan::{OptionSelection, Outcome, PendingNodes, option_reports};
     use serde_json::{Value, json};
     use std::collections::BTreeMap;
 
@@ -290,9 +294,9 @@ mod tests {
         );
         world.claims.clear();
         let plan = world.provisioned();
-        let other = PoolReservation { gang: "g2".to_owned(), ..plan.reservations("g2").remove(0) };
+        let other = PendingNodes { gang: "g2".to_owned(), ..plan.reservations("g2").remove(0) };
         assert_eq!(other.drawn, BTreeMap::from([(["cr-1".to_owned(), "cr-2".to_owned()].into(), 4)]));
-        world.reserved = vec![other];
+        world.pending = vec![other];
         assert!(world.obstacle().1.contains("have room for 0 of 4 nodes, as 4 of 4 are in use"));
     }
 
@@ -355,13 +359,13 @@ mod tests {
             (
                 "default",
                 4,
-                "reservation cr-1 closes at 2026-12-01T04:04:00Z, and the gang may take 15m to start and run for 4h, which is longer",
+                "reservation cr-1 closes at 2026-12-01T04:04:00Z, but the gang may need 15m to start and 4h to run",
             ),
             (
                 "capacity-block",
                 3,
-                "Capacity Block cr-1 closes at 2026-12-01T04:04:00Z and gives up its nodes at 2026-12-01T03:24:00Z, and the gang may \
-                 take 15m to start and run for 3h, which is longer",
+                "Capacity Block cr-1 closes at 2026-12-01T04:04:00Z and gives up its nodes at 2026-12-01T03:24:00Z, but the gang may \
+                 need 15m to start and 3h to run",
             ),
         ] {
             let plan = option(kind, hours);
@@ -387,7 +391,7 @@ mod tests {
         };
         let (reason, message) = bounded(4).obstacle();
         assert_eq!(reason, ObstacleReason::ReservationClosesFirst);
-        assert!(message.ends_with("may take 15m to start and run for 4h, which is longer"), "{message}");
+        assert!(message.ends_with("may need 15m to start and 4h to run"), "{message}");
         assert!(bounded(3).provisioned().notes.is_empty());
     }
 
@@ -398,7 +402,7 @@ mod tests {
                     loses its nodes; label the Job with kueue.x-k8s.io/max-exec-time-seconds";
         assert_eq!(world.provisioned().notes, [note]);
         world.now = "2026-12-01T03:50:00Z".parse().unwrap();
-        assert!(world.obstacle().1.ends_with("the gang may take 15m to start, which is longer"));
+        assert!(world.obstacle().1.ends_with("the gang may need 15m to start"));
         world.now = "2026-12-01T04:00:00Z".parse().unwrap();
         let over =
             "reservation cr-1 closes at 2026-12-01T04:00:00Z, which is over; take it out of tier reserved";

@@ -6,7 +6,7 @@ use super::{GateAnswer, GateReport};
 use crate::api::parameters::Unknown;
 use crate::api::pod::ResourceList;
 use crate::plan::resources::is_device;
-use crate::plan::{ObstacleReason, PoolReservation};
+use crate::plan::{ObstacleReason, PendingNodes};
 use crate::words::{counted, few};
 
 /// Bounded amounts that are unknown for some of the nodes.
@@ -21,13 +21,13 @@ pub struct UnknownAmounts<'b> {
 impl<'b> UnknownAmounts<'b> {
     /// The keys of `bounds` that are unknown for what a plan takes. Nodes of unknown type matter only for keys that `asked`
     /// accepts: the gang may ignore bounds on resources that it does not take.
-    pub fn of(taken: &[PoolReservation], bounds: &'b ResourceList, asked: impl Fn(&str) -> bool) -> Self {
+    pub fn of(taken: &[PendingNodes], bounds: &'b ResourceList, asked: impl Fn(&str) -> bool) -> Self {
         let is_open =
-            |r: &PoolReservation, key: &String| r.or_more > 0 && !r.counted.contains(key) && asked(key);
+            |r: &PendingNodes, key: &String| r.or_more > 0 && !r.counted.contains(key) && asked(key);
         let unknown = |key: &&String| {
             taken.iter().any(|r| r.unknown.iter().any(|amount| amount.covers(key)) || is_open(r, key))
         };
-        let sum = |of: fn(&PoolReservation) -> u32| taken.iter().map(of).fold(0, u32::saturating_add);
+        let sum = |of: fn(&PendingNodes) -> u32| taken.iter().map(of).fold(0, u32::saturating_add);
         Self {
             amounts: bounds.keys().filter(unknown).map(String::as_str).collect(),
             or_more: sum(|r| r.or_more),
@@ -51,13 +51,13 @@ impl<'b> UnknownAmounts<'b> {
         let or_warn = if report.is_awaited { ", or set gates.unknown: Warn" } else { "" };
         let message = if self.or_more > 0 {
             format!(
-                "{} may be of instance types that are not known, so how much {amounts} they have cannot be compared; name instance \
-                 types in NodePool or tier, and state what they have under packing.shapes{or_warn}",
+                "{} may be of unknown instance types, so {amounts} cannot be compared; name instance types in NodePool or \
+                 tier and state their amounts under packing.shapes{or_warn}",
                 counted(self.or_more, "node"),
             )
         } else {
             format!(
-                "it is not known how much {amounts} {} may have, so it cannot be compared; state it of their instance types under \
+                "the amount of {amounts} on {} is unknown and cannot be compared; state it for their instance types under \
                  packing.shapes{or_warn}",
                 counted(self.nodes, "node"),
             )

@@ -55,7 +55,7 @@ fn unknown(name: &str, catalogue: &Catalogue, what: &str) -> Option<String> {
     })
 }
 
-/// The same, if the catalogue has other types of the family.
+/// As `unknown`, but only if the catalogue has other types of the family.
 pub fn misspelt(name: &str, what: &str) -> Option<String> {
     let (catalogue, family) = (catalogue::of(EC2)?, name.split_once('.')?.0);
     let is_of_family = |known: &str| known.split_once('.').is_some_and(|(of, _)| of == family);

@@ -26,7 +26,7 @@ pub fn any_holds(kinds: &[NodeKind], batch: &Batch) -> bool {
     kinds.iter().any(|kind| resources::first_insufficient(&batch.needs, &kind.room).is_none())
 }
 
-/// The same batches, with no pods in batches that `is_meant` rejects.
+/// A copy of the batches. Those that `is_meant` rejects have no pods.
 pub fn these(batches: &[Batch], is_meant: impl Fn(&Batch) -> bool) -> Vec<Batch> {
     let pods = |batch: &Batch| if is_meant(batch) { batch.pods } else { 0 };
     batches.iter().map(|batch| Batch { pods: pods(batch), ..batch.clone() }).collect()

@@ -1,23 +1,23 @@
-//! The pods of a family as input for packing: which of them may share a node, and which node.
+//! The pods of a pod set group as input for packing: which of them may share a node, and which node.
 
-use super::{Site, apart};
+use super::{GroupPlanner, apart};
 use crate::api::pod::ResourceList;
 use crate::plan::PodShare;
-use crate::plan::apart::shun;
 use crate::plan::demand::PodSetDemand;
+use crate::plan::host_anti_affinity::exclude_each_other;
 use crate::plan::packing::{Batch, Filled, Misfit, NodeKind};
 use crate::plan::resources;
 use crate::plan::shape::DISK;
 
-impl Site<'_> {
+impl GroupPlanner<'_> {
     /// The pods of all sets, ready for packing.
     pub(super) fn batches(&self) -> Vec<Batch> {
-        let sets = &self.family.sets;
+        let sets = &self.group.sets;
         let by_disk = |set: &PodSetDemand<'_>| self.disk_is_open() && requests_disk(set);
         let apart = |n: usize, set: &PodSetDemand<'_>| {
             let others = sets.iter().enumerate().filter(|(other, _)| *other != n);
             let keeps_off = |other: &PodSetDemand<'_>| {
-                shun(set.pod_set, other.pod_set) || (by_disk(set) && by_disk(other))
+                exclude_each_other(set.pod_set, other.pod_set) || (by_disk(set) && by_disk(other))
             };
             others.filter(|(_, other)| keeps_off(other)).map(|(other, _)| other).collect()
         };
@@ -30,7 +30,7 @@ impl Site<'_> {
         sets.iter().enumerate().map(batch).collect()
     }
 
-    /// The same, where only the resources of this room count.
+    /// As [`Self::batches`], but only the resources of this room count.
     pub(super) fn batches_of(&self, room: &ResourceList) -> Vec<Batch> {
         let mut batches = self.batches();
         for batch in &mut batches {
@@ -45,7 +45,7 @@ impl Site<'_> {
 
     /// Packs all pods. Pods that nodes below the ceilings hold go into such nodes.
     pub(super) fn spread(&self, batches: &[Batch], kinds: &[NodeKind]) -> Result<Vec<Filled>, Misfit> {
-        if self.family.ceilings.is_empty() {
+        if self.group.ceilings.is_empty() {
             return apart::spread(batches, kinds);
         }
         let small = self.small(kinds);
@@ -57,7 +57,7 @@ impl Site<'_> {
 
     /// The number of pods of each set on a node, without sets that have none there.
     pub(super) fn shares(&self, pods: impl Fn(usize) -> u32) -> Vec<PodShare> {
-        let sets = self.family.sets.iter().enumerate();
+        let sets = self.group.sets.iter().enumerate();
         sets.map(|(n, set)| PodShare { pod_set: set.pod_set.name.clone(), pods: pods(n) })
             .filter(|s| s.pods > 0)
             .collect()
@@ -65,23 +65,23 @@ impl Site<'_> {
 
     /// Whether one of the possible types has unknown disk space.
     fn disk_is_open(&self) -> bool {
-        self.family.known.shapes.iter().any(|shape| !shape.states_disk())
+        self.group.known.shapes.iter().any(|shape| !shape.states_disk())
     }
 
     /// A note that the nodes' disk space is unknown, so that pods that ask for disk do not share nodes where others may. `None`
     /// if no pod asks for disk.
     pub(super) fn by_disk(&self) -> Option<String> {
-        let sets = self.family.sets.iter().filter(|set| self.disk_is_open() && requests_disk(set));
+        let sets = self.group.sets.iter().filter(|set| self.disk_is_open() && requests_disk(set));
         let names: Vec<&str> = sets.map(|set| set.pod_set.name.as_str()).collect();
-        let share = if self.family.fills { " and share no node with others that do" } else { "" };
-        let unread = disk_field(self.family.draft.node_class_group());
+        let share = if self.group.fills { " and share no node with others that do" } else { "" };
+        let unread = disk_field(self.group.draft.node_class_group());
         let unread = unread.map_or_else(String::new, |field| format!(", as {field} is not read"));
         (!names.is_empty()).then(|| {
             format!(
-                "pods of pod set {} ask for {DISK}{share}: it is not known how much of it nodes of NodePool {} have until one was \
-                 seen{unread}, and Karpenter launches nothing where it is too little; state it under packing.shapes",
+                "pods of pod set {} request {DISK}{share}, but the amount on nodes of NodePool {} is unknown until one \
+                 exists{unread}; Karpenter launches nothing if it is too small; state it under packing.shapes",
                 names.join(" and "),
-                self.family.draft.node_pool
+                self.group.draft.node_pool
             )
         })
     }

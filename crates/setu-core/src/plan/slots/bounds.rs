@@ -2,34 +2,34 @@
 //! bounds.
 //!
 //! Rule: only bounds on the gang alone count, not what other gangs leave of them, because that changes while the claims are
-//! created. If leaving out types does not help, none is left out: `made` then packs the pods into smaller nodes. If that does not
-//! help either, the gates report what the gang would take.
+//! created. If leaving out types does not help, none is left out: `packed_gang` then packs the pods into smaller nodes. If that
+//! does not help either, the gates report what the gang would take.
 
-use super::Site;
+use super::GroupPlanner;
 use crate::api::amount::{Money, Price};
 use crate::api::parameters::GateMode;
 use crate::api::pod::ResourceList;
 use crate::names;
 use crate::plan::gates::capacity::limit;
 use crate::plan::resources::{amount, shown};
-use crate::plan::{Cluster, PlanRequest, Slot};
+use crate::plan::{PlanRequest, PlanSnapshot, Slot};
 use crate::words::few;
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// A bound that the nodes exceed together, with any choice of their types.
-pub(super) struct Passed {
+pub(super) struct ExceededBound {
     /// The bound, for messages.
     pub bound: String,
     /// Nodes that may become smaller, the largest first.
-    pub smaller: Vec<Large>,
+    pub smaller: Vec<ShrinkableNode>,
 }
 
 /// Shared nodes that count towards a bound.
-pub(super) struct Large {
-    /// Index of their site.
-    pub site_index: usize,
+pub(super) struct ShrinkableNode {
+    /// Index of their pod set group.
+    pub group_index: usize,
     pub of: Measure,
     /// What the smallest of their types counts with.
     pub counts: i128,
@@ -53,9 +53,9 @@ pub(super) struct Ceiling {
 
 /// Identical nodes, with the possible types that hold their pods.
 struct NodeGroup<'s> {
-    /// Index of its site.
-    site_index: usize,
-    site: &'s Site<'s>,
+    /// Index of its pod set group.
+    group_index: usize,
+    planner: &'s GroupPlanner<'s>,
     slot: Slot,
     nodes: i128,
     types: Vec<String>,
@@ -74,16 +74,20 @@ struct Bound {
 }
 
 /// For each group, the indices of the types that are left.
-type Left = Vec<Vec<usize>>;
+type RemainingTypes = Vec<Vec<usize>>;
 
 /// Leaves out types until the nodes are within every bound on all of them together. Returns a bound that the nodes still exceed,
 /// if there is one.
-pub(super) fn enforce(sites: &[Site<'_>], made: &mut [Vec<Slot>], notes: &mut Vec<String>) -> Option<Passed> {
-    let of_site = |(site_index, (site, slots))| groups(site_index, site, slots);
+pub(super) fn enforce(
+    planners: &[GroupPlanner<'_>],
+    made: &mut [Vec<Slot>],
+    notes: &mut Vec<String>,
+) -> Option<ExceededBound> {
+    let of_planner = |(group_index, (planner, slots))| groups(group_index, planner, slots);
     let groups: Vec<NodeGroup<'_>> =
-        sites.iter().zip(made.iter().map(Vec::as_slice)).enumerate().flat_map(of_site).collect();
+        planners.iter().zip(made.iter().map(Vec::as_slice)).enumerate().flat_map(of_planner).collect();
     let bounds = bounds(&groups);
-    let all: Left = groups.iter().map(|group| (0..group.types.len()).collect()).collect();
+    let all: RemainingTypes = groups.iter().map(|group| (0..group.types.len()).collect()).collect();
     let mut left = all.clone();
     let mut kept = BTreeSet::new();
     while let Some(bound) = bounds.iter().find(|bound| bound.sum(&groups, &left) > bound.most) {
@@ -119,14 +123,14 @@ pub(super) fn enforce(sites: &[Site<'_>], made: &mut [Vec<Slot>], notes: &mut Ve
     None
 }
 
-fn groups<'s>(site_index: usize, site: &'s Site<'s>, slots: &[Slot]) -> Vec<NodeGroup<'s>> {
+fn groups<'s>(group_index: usize, planner: &'s GroupPlanner<'s>, slots: &[Slot]) -> Vec<NodeGroup<'s>> {
     let alike = slots.chunk_by(|a, b| Arc::ptr_eq(&a.template, &b.template));
     let group = |alike: &[Slot]| {
         let slot = alike.first()?.clone();
         let requests = &slot.template.spec.resources.requests;
-        let types = slot.instance_types().filter(|name| site.holds(name, requests)).cloned().collect();
+        let types = slot.instance_types().filter(|name| planner.holds(name, requests)).cloned().collect();
         let nodes = i128::try_from(alike.len()).ok()?;
-        Some(NodeGroup { site_index, site, slot, nodes, types, each: OnceCell::new() })
+        Some(NodeGroup { group_index, planner, slot, nodes, types, each: OnceCell::new() })
     };
     alike.filter_map(group).collect()
 }
@@ -135,7 +139,7 @@ impl NodeGroup<'_> {
     /// What the node counts with of a resource, by type.
     fn amounts(&self, key: &str) -> Vec<i128> {
         let requests = &self.slot.template.spec.resources.requests;
-        let of_type = |name: &String| self.site.most(requests, std::slice::from_ref(name)).resources;
+        let of_type = |name: &String| self.planner.most(requests, std::slice::from_ref(name)).resources;
         let each = self.each.get_or_init(|| match self.types.as_slice() {
             [] => vec![self.slot.most.resources.clone()],
             types => types.iter().map(of_type).collect(),
@@ -146,7 +150,7 @@ impl NodeGroup<'_> {
     /// The highest price of the node, by type. A type without a price ranks as the most expensive.
     fn prices(&self) -> Vec<i128> {
         let price = |name: &String| {
-            self.site.highest_price(name).map_or(i128::from(u64::MAX), |p| i128::from(p.micros))
+            self.planner.highest_price(name).map_or(i128::from(u64::MAX), |p| i128::from(p.micros))
         };
         if self.types.is_empty() {
             vec![i128::from(u64::MAX)]
@@ -162,17 +166,17 @@ impl NodeGroup<'_> {
         }
         let types: Vec<String> = left.iter().filter_map(|nth| self.types.get(*nth)).cloned().collect();
         let requests = &self.slot.template.spec.resources.requests;
-        let types = self.site.cheapest(types, requests, &mut Vec::new()).ok()?;
+        let types = self.planner.cheapest(types, requests, &mut Vec::new()).ok()?;
         let mut template = (*self.slot.template).clone();
         for asked in &mut template.spec.requirements {
             if asked.key == names::INSTANCE_TYPE && asked.operator == "In" {
                 asked.values.retain(|name| types.contains(name));
             }
         }
-        let most = Arc::new(self.site.most(requests, &types));
+        let most = Arc::new(self.planner.most(requests, &types));
         let shape = self.slot.shape.as_ref().and_then(|packed| {
             let is_left = types.contains(&packed.instance_type);
-            self.site.shape(if is_left { &packed.instance_type } else { types.first()? }).cloned()
+            self.planner.shape(if is_left { &packed.instance_type } else { types.first()? }).cloned()
         });
         Some(Slot { template: Arc::new(template), most, shape, ..self.slot.clone() })
     }
@@ -185,14 +189,14 @@ impl NodeGroup<'_> {
 }
 
 /// The lowest bound on what a gang may cost an hour, if there is any.
-pub(super) fn most_money(cluster: &Cluster<'_>, request: &PlanRequest<'_>) -> Option<Price> {
+pub(super) fn most_money(cluster: &PlanSnapshot<'_>, request: &PlanRequest<'_>) -> Option<Price> {
     let of_queue = cluster.guards.and_then(|guards| guards.per_local_queue.max_hourly_cost);
     request.policy.budget.max_hourly_cost.into_iter().chain(of_queue).min()
 }
 
 /// Every bound on the resources and the cost of these nodes together.
 fn bounds(groups: &[NodeGroup<'_>]) -> Vec<Bound> {
-    let Some(Site { cluster, request, .. }) = groups.first().map(|group| group.site) else {
+    let Some(GroupPlanner { cluster, request, .. }) = groups.first().map(|group| group.planner) else {
         return Vec::new();
     };
     let policy = request.policy;
@@ -226,7 +230,7 @@ fn bounds(groups: &[NodeGroup<'_>]) -> Vec<Bound> {
     let mut pools = BTreeSet::new();
     for group in groups.iter().filter(|_| policy.capacity_gate == GateMode::Enforce) {
         let pool = group.slot.node_pool.as_str();
-        let limits = group.site.family.draft.limits().filter(|_| pools.insert(pool));
+        let limits = group.planner.group.draft.limits().filter(|_| pools.insert(pool));
         for (limits, key) in limits.into_iter().flat_map(|limits| limits.keys().map(move |key| (limits, key)))
         {
             let name = format!("the limit of {} of NodePool {pool}", limit(limits, key));
@@ -238,7 +242,7 @@ fn bounds(groups: &[NodeGroup<'_>]) -> Vec<Bound> {
 
 impl Bound {
     /// The most that all nodes count with.
-    fn sum(&self, groups: &[NodeGroup<'_>], left: &Left) -> i128 {
+    fn sum(&self, groups: &[NodeGroup<'_>], left: &RemainingTypes) -> i128 {
         let most = |counts: &Vec<i128>, left: &Vec<usize>| {
             let of_left = left.iter().filter_map(|nth| counts.get(*nth)).max();
             of_left.or(counts.first()).copied().unwrap_or_default()
@@ -249,12 +253,12 @@ impl Bound {
     }
 
     /// The report that these nodes exceed it with any choice of their types.
-    fn passed(&self, groups: &[NodeGroup<'_>]) -> Passed {
-        Passed { bound: self.name.clone(), smaller: self.smaller(groups) }
+    fn passed(&self, groups: &[NodeGroup<'_>]) -> ExceededBound {
+        ExceededBound { bound: self.name.clone(), smaller: self.smaller(groups) }
     }
 
     /// The shared nodes that may become smaller, the largest first. None if the pods' requests alone exceed the bound.
-    fn smaller(&self, groups: &[NodeGroup<'_>]) -> Vec<Large> {
+    fn smaller(&self, groups: &[NodeGroup<'_>]) -> Vec<ShrinkableNode> {
         if let Measure::Resource(key) = &self.of {
             let asked = |(counts, group): (&Vec<i128>, &NodeGroup<'_>)| {
                 let counts = counts.iter().any(|count| *count > 0);
@@ -267,16 +271,16 @@ impl Bound {
         }
         let large = |(counts, group): (&Vec<i128>, &NodeGroup<'_>)| {
             let counts = counts.iter().min().copied().filter(|least| *least > 0)?;
-            let may_share = group.site.family.fills && !group.types.is_empty();
-            may_share.then(|| Large { site_index: group.site_index, of: self.of.clone(), counts })
+            let may_share = group.planner.group.fills && !group.types.is_empty();
+            may_share.then(|| ShrinkableNode { group_index: group.group_index, of: self.of.clone(), counts })
         };
-        let mut all: Vec<Large> = self.counts.iter().zip(groups).filter_map(large).collect();
+        let mut all: Vec<ShrinkableNode> = self.counts.iter().zip(groups).filter_map(large).collect();
         all.sort_by_key(|large| std::cmp::Reverse(large.counts));
         all
     }
 
     /// Leaves out the most expensive or largest types of the group where that saves most. Returns whether there were any.
-    fn lower(&self, groups: &[NodeGroup<'_>], left: &mut Left) -> bool {
+    fn lower(&self, groups: &[NodeGroup<'_>], left: &mut RemainingTypes) -> bool {
         let saving = |counts: &Vec<i128>, left: &Vec<usize>, nodes: i128| {
             let levels: BTreeSet<i128> = left.iter().filter_map(|nth| counts.get(*nth)).copied().collect();
             let mut levels = levels.into_iter().rev();
@@ -284,11 +288,11 @@ impl Bound {
             Some((most.saturating_sub(next).saturating_mul(nodes), most))
         };
         let each = self.counts.iter().zip(left.iter()).zip(groups).enumerate();
-        let savings = each.filter_map(|(site_index, ((counts, left), group))| {
-            saving(counts, left, group.nodes).map(|(saved, most)| (saved, site_index, most))
+        let savings = each.filter_map(|(group_index, ((counts, left), group))| {
+            saving(counts, left, group.nodes).map(|(saved, most)| (saved, group_index, most))
         });
-        let Some((_, site_index, most)) = savings.max() else { return false };
-        let Some((counts, left)) = self.counts.get(site_index).zip(left.get_mut(site_index)) else {
+        let Some((_, group_index, most)) = savings.max() else { return false };
+        let Some((counts, left)) = self.counts.get(group_index).zip(left.get_mut(group_index)) else {
             return false;
         };
         left.retain(|nth| counts.get(*nth).is_some_and(|count| *count < most));

@@ -4,11 +4,11 @@
 //! Karpenter launches nothing for a claim whose types have fewer values of a label than that. So the claim lists types with enough
 //! values, and pods are packed only into kinds of nodes whose content enough types can hold.
 
-use super::Site;
+use super::GroupPlanner;
 use crate::api::pod::ResourceList;
 use crate::names;
 use crate::plan::demand::PodSetDemand;
-use crate::plan::offering::REMEMBERED;
+use crate::plan::offering::SHORTAGE_TTL;
 use crate::plan::packing::NodeKind;
 use crate::plan::resources::{amount, first_insufficient};
 use crate::plan::shape::Shape;
@@ -18,9 +18,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Most types that a claim lists; Karpenter asks the provider for the same number.
-const MOST: usize = 60;
+const MOST_TYPES: usize = 60;
 
-impl Site<'_> {
+impl GroupPlanner<'_> {
     /// The cheapest of these types for nodes with these requests: at most as many as a claim may list, with the requested number
     /// of distinct values of each label. `types` is empty if the claim lists the types of its requirements, or none.
     ///
@@ -34,7 +34,7 @@ impl Site<'_> {
     ) -> Result<Vec<String>, Obstacle> {
         let price = |name: &String| self.price(name).map_or(u64::MAX, |price| price.micros);
         types.sort_by_cached_key(price);
-        let listed = self.family.draft.requirements.get(names::INSTANCE_TYPE).and_then(|v| v.listed());
+        let listed = self.group.draft.requirements.get(names::INSTANCE_TYPE).and_then(|v| v.listed());
         let possible: Vec<&String> =
             if types.is_empty() { listed.into_iter().flatten().collect() } else { types.iter().collect() };
         let mut chosen: BTreeSet<&String> = BTreeSet::new();
@@ -57,7 +57,7 @@ impl Site<'_> {
             }
         }
         for name in &types {
-            if chosen.len() < MOST {
+            if chosen.len() < MOST_TYPES {
                 chosen.insert(name);
             }
         }
@@ -74,7 +74,7 @@ impl Site<'_> {
         // The largest first, because they hold what most others hold.
         let mut others: Vec<(&NodeKind, &str)> = kinds
             .iter()
-            .zip(self.family.known.shapes.iter().map(|shape| shape.instance_type.as_str()))
+            .zip(self.group.known.shapes.iter().map(|shape| shape.instance_type.as_str()))
             .collect();
         others.sort_by_key(|(kind, _)| std::cmp::Reverse(amount(&kind.room, "cpu")));
         let has_choice = |kind: &NodeKind| {
@@ -103,7 +103,7 @@ impl Site<'_> {
             let most = asked.filter_map(|(room, each)| room.checked_div(each)).min().unwrap_or_default();
             u32::try_from(most).unwrap_or(u32::MAX).min(set.pods)
         };
-        let alone = self.family.sets.iter().map(|set| resources::times(&set.each, fit(set)));
+        let alone = self.group.sets.iter().map(|set| resources::times(&set.each, fit(set)));
         let all = alone.fold(ResourceList::new(), |all, more| resources::sum(&all, &more));
         let mut most = resources::min(&all, room);
         most.retain(|key, _| all.contains_key(key));
@@ -117,23 +117,23 @@ impl Site<'_> {
 
     /// Labels with a minimum number of distinct values.
     fn asked(&self) -> impl Iterator<Item = (&String, usize)> {
-        let requirements = self.family.draft.requirements.iter();
+        let requirements = self.group.draft.requirements.iter();
         requirements.filter_map(|(key, values)| Some((key, values.at_least().filter(|least| *least > 0)?)))
     }
 
     /// Whether the instance type determines the label.
     fn is_of_types(&self, key: &str) -> bool {
-        key == names::INSTANCE_TYPE || self.family.known.catalogue.is_some_and(|c| c.has_label(key))
+        key == names::INSTANCE_TYPE || self.group.known.catalogue.is_some_and(|c| c.has_label(key))
     }
 
     /// The value of a label of a type.
     fn value<'n>(&self, name: &'n str, key: &str) -> Option<&'n str> {
-        if key == names::INSTANCE_TYPE { Some(name) } else { self.family.known.catalogue?.label(name, key) }
+        if key == names::INSTANCE_TYPE { Some(name) } else { self.group.known.catalogue?.label(name, key) }
     }
 
     /// Whether the type's value of a label is known, or known to be absent.
     fn knows_label_of(&self, name: &str, key: &str) -> bool {
-        key == names::INSTANCE_TYPE || self.family.known.catalogue.is_some_and(|c| c.get(name).is_some())
+        key == names::INSTANCE_TYPE || self.group.known.catalogue.is_some_and(|c| c.get(name).is_some())
     }
 
     /// The obstacle that too few values of a label are left. It is temporary if types that are out of capacity have the missing
@@ -145,7 +145,7 @@ impl Site<'_> {
         found: &BTreeMap<&str, &String>,
         requests: &ResourceList,
     ) -> Obstacle {
-        let pool = &self.family.draft.node_pool;
+        let pool = &self.group.draft.node_pool;
         let asks = format!("NodePool {pool} asks for {least} values of {key} to choose from");
         let holds = |shape: &&Arc<Shape>| self.holds(&shape.instance_type, requests);
         let out: Vec<&str> = self.out().filter(holds).map(|shape| shape.instance_type.as_str()).collect();
@@ -156,7 +156,7 @@ impl Site<'_> {
                 "{asks}, and Karpenter's metrics hold {} for out of capacity; nothing is requested until they show capacity",
                 few(out.into_iter())
             );
-            let until = self.cluster.market.map(|market| market.seen + REMEMBERED);
+            let until = self.cluster.market.map(|market| market.seen + SHORTAGE_TTL);
             return Obstacle { until, ..Obstacle::new(ObstacleReason::CapacityShort, message) };
         }
         let absent: Vec<&str> =
@@ -166,7 +166,9 @@ impl Site<'_> {
         } else {
             let absent = few(absent.into_iter());
             (
-                format!(" without {absent}, which Karpenter's metrics do not have where the nodes may be"),
+                format!(
+                    " without {absent}, for which Karpenter's metrics list no offering in the allowed zones and capacity types"
+                ),
                 "allow more zones",
             )
         };
@@ -179,8 +181,8 @@ impl Site<'_> {
 
     /// A note that the claims drop `minValues` for a label because they allow fewer values.
     fn too_few_places(&self, key: &str, least: usize) -> Option<String> {
-        let listed = self.family.draft.requirements.get(key)?.listed()?;
-        let pool = &self.family.draft.node_pool;
+        let listed = self.group.draft.requirements.get(key)?.listed()?;
+        let pool = &self.group.draft.node_pool;
         (listed.len() < least).then(|| {
             format!(
                 "minValues {least} of {key} is left out, as nodes of NodePool {pool} may have {} of them here",

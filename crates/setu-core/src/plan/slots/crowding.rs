@@ -12,7 +12,7 @@ use crate::plan::{PlanRequest, Slot, pod_set_labels, resources};
 use std::sync::Arc;
 
 /// Has the pods of different pod sets select different nodes, where that is possible. Otherwise a note says what may happen.
-pub(super) fn prevent(
+pub(super) fn separate_pod_sets(
     slots: &mut [Slot],
     request: &PlanRequest<'_>,
     pinning: Pinning,

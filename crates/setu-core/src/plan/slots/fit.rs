@@ -1,6 +1,6 @@
 //! Whether the types of a NodePool hold the pods of a gang, and whether pods may share such nodes.
 
-use super::{Family, of_draft, resources};
+use super::{PodSetGroup, of_draft, resources};
 use crate::api::parameters::{Allocatable, PackingMode};
 use crate::api::pod::ResourceList;
 use crate::api::quantity::ONE;
@@ -10,7 +10,7 @@ use crate::plan::claim::Draft;
 use crate::plan::demand::PodSetDemand;
 use crate::plan::shape::is_of_machine;
 use crate::plan::shapes::{KnownTypes, Sources, known};
-use crate::plan::{Cluster, Obstacle, ObstacleReason, PlanRequest, Slot};
+use crate::plan::{Obstacle, ObstacleReason, PlanRequest, PlanSnapshot, Slot};
 use crate::policy::Policy;
 use crate::words::few;
 
@@ -51,7 +51,7 @@ pub enum Suits {
 /// # Errors
 /// What none of the types has, if all are known.
 pub fn suits(
-    cluster: &Cluster<'_>,
+    cluster: &PlanSnapshot<'_>,
     request: &PlanRequest<'_>,
     draft: &Draft,
     wanted: &PodSetDemand<'_>,
@@ -88,7 +88,7 @@ pub fn suits(
 /// # Errors
 /// If no other type is listed.
 pub fn of_known_types(
-    cluster: &Cluster<'_>,
+    cluster: &PlanSnapshot<'_>,
     request: &PlanRequest<'_>,
     draft: Draft,
     wanted: &PodSetDemand<'_>,
@@ -201,22 +201,22 @@ fn why_not<'s>(
 }
 
 /// Whether the policy leaves open if pods share nodes, except on kwok nodes, which cost nothing.
-fn is_open(request: &PlanRequest<'_>, family: &Family<'_>) -> bool {
-    request.policy.packing == PackingMode::Auto && !family.draft.node_class().is_kwok()
+fn is_open(request: &PlanRequest<'_>, group: &PodSetGroup<'_>) -> bool {
+    request.policy.packing == PackingMode::Auto && !group.draft.node_class().is_kwok()
 }
 
 /// A fact that pods share nodes, if some do and the policy leaves it open.
-pub(super) fn shared(request: &PlanRequest<'_>, family: &Family<'_>, made: &[Slot]) -> Option<String> {
-    let pool = &family.draft.node_pool;
+pub(super) fn shared(request: &PlanRequest<'_>, group: &PodSetGroup<'_>, made: &[Slot]) -> Option<String> {
+    let pool = &group.draft.node_pool;
     let share = made.iter().any(Slot::is_shared);
-    (share && is_open(request, family) && family.fills)
+    (share && is_open(request, group) && group.fills)
         .then(|| format!("pods share nodes, as every instance type of NodePool {pool} is known"))
 }
 
 /// A note why each pod gets its own node, if the policy leaves it open.
-pub(super) fn note(request: &PlanRequest<'_>, family: &Family<'_>) -> Option<String> {
-    let pool = &family.draft.node_pool;
-    (is_open(request, family) && !family.fills).then(|| match why_not(request.policy, family.draft, family.sets.iter().copied()) {
+pub(super) fn note(request: &PlanRequest<'_>, group: &PodSetGroup<'_>) -> Option<String> {
+    let pool = &group.draft.node_pool;
+    (is_open(request, group) && !group.fills).then(|| match why_not(request.policy, group.draft, group.sets.iter().copied()) {
         Some(why) => format!("each pod gets a node of its own: {why}"),
         None => format!(
             "each pod gets a node of its own, as not every instance type of NodePool {pool} is known: packing.mode Fill would \
@@ -247,7 +247,7 @@ mod tests {
     use crate::names;
     use crate::plan::fixtures::{Fixture, market, offer, patched, pod_set, pool};
     use crate::plan::passed_over::PassedOver;
-    use crate::plan::{Cluster, ObstacleReason, Outcome, Plan};
+    use crate::plan::{ObstacleReason, Outcome, Plan, PlanSnapshot};
     use crate::policy::file::Guards;
     use serde_json::{Value, json};
     use std::sync::Arc;
@@ -464,7 +464,7 @@ mod tests {
         let listed = json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": ["m99.huge"]}]);
         let planned = |limits: &Value, market| {
             let world = world(4, limits, vec![ec2("cpu", 0, &listed)]);
-            crate::plan::plan(&crate::plan::Cluster { market, ..world.cluster() }, &world.request())
+            crate::plan::plan(&crate::plan::PlanSnapshot { market, ..world.cluster() }, &world.request())
         };
         let cpu = json!({"cpu": "15", "memory": "50Gi"});
         let crate::plan::Outcome::Provision(plan) = planned(&cpu, Some(&market)) else { panic!("no plan") };
@@ -545,7 +545,7 @@ mod tests {
         world.policy.budget.max_hourly_cost = None;
         let mut guards = Guards::default();
         guards.per_local_queue.max_hourly_cost = Some("10".parse().unwrap());
-        let cluster = Cluster { guards: Some(&guards), ..world.cluster() };
+        let cluster = PlanSnapshot { guards: Some(&guards), ..world.cluster() };
         let Outcome::Provision(plan) = crate::plan::plan(&cluster, &world.request()) else {
             panic!("no plan")
         };
@@ -562,12 +562,12 @@ mod tests {
             let plan = scratch.provisioned();
             assert_eq!(plan.slots.len(), 4, "{mode:?}");
             let words =
-                "pods of pod set main ask for ephemeral-storage and share no node with others that do";
+                "pods of pod set main request ephemeral-storage and share no node with others that do";
             assert!(plan.notes.iter().any(|note| note.starts_with(words)), "{:?}", plan.notes);
         }
         scratch.policy.packing = PackingMode::PerPod;
-        let words = "pods of pod set main ask for ephemeral-storage: it is not known how much of it nodes of NodePool cpu have until \
-                    one was seen, as spec.blockDeviceMappings of its EC2NodeClass is not read";
+        let words = "pods of pod set main request ephemeral-storage, but the amount on nodes of NodePool cpu is unknown until \
+                    one exists, as spec.blockDeviceMappings of its EC2NodeClass is not read";
         let notes = scratch.provisioned().notes;
         assert!(notes.iter().any(|note| note.starts_with(words)), "{notes:?}");
         scratch.policy.packing = PackingMode::Auto;
@@ -635,7 +635,7 @@ mod tests {
         for mode in [PackingMode::Auto, PackingMode::PerPod] {
             let mut world = of(&four, 3);
             world.policy.packing = mode;
-            let cluster = Cluster { market: Some(&metrics), ..world.cluster() };
+            let cluster = PlanSnapshot { market: Some(&metrics), ..world.cluster() };
             match crate::plan::plan(&cluster, &world.request()) {
                 Outcome::Wait(obstacle) => {
                     let said = (obstacle.reason, obstacle.until.is_some());
@@ -677,7 +677,10 @@ mod tests {
             let offered =
                 listed.map(|name| offer("available", [name, "on-demand", "a"], u8::from(name != out)));
             let market = market(&offered.concat());
-            match crate::plan::plan(&Cluster { market: Some(&market), ..world.cluster() }, &world.request()) {
+            match crate::plan::plan(
+                &PlanSnapshot { market: Some(&market), ..world.cluster() },
+                &world.request(),
+            ) {
                 Outcome::Provision(plan) => types(&plan),
                 other => panic!("{other:?}"),
             }

@@ -4,12 +4,12 @@ use crate::api::parameters::Pinning;
 use crate::names;
 use crate::plan::claim::Draft;
 use crate::plan::demand::PodSetDemand;
-use crate::plan::{Cluster, PlanRequest, daemons, taints};
+use crate::plan::{PlanRequest, PlanSnapshot, daemons, taints};
 use k8s_openapi::api::core::v1::Toleration;
 
 /// The pinning of a plan. Its drawbacks are added to `notes`.
 pub fn of(
-    cluster: &Cluster<'_>,
+    cluster: &PlanSnapshot<'_>,
     request: &PlanRequest<'_>,
     demand: &[PodSetDemand<'_>],
     drafts: &[Draft],
@@ -18,7 +18,7 @@ pub fn of(
     let may_taint = matches!(request.policy.pinning, Pinning::Auto | Pinning::SelectorAndTaint);
     if may_taint
         && !request.workload.front_end().gets_pod_set_updates()
-        && !all_tolerate(demand, request.gang)
+        && !all_tolerate(demand, request.gang_label)
     {
         let who = if request.workload.has_pods_of_kueue() {
             "neither the pods nor their ResourceFlavors tolerate"
@@ -28,7 +28,7 @@ pub fn of(
         notes.push(format!("the nodes get no taint: {who} {}", names::GANG));
         return Pinning::Selector;
     }
-    let excluded = daemons::kept_off_by_taint(drafts.iter(), cluster, request.gang);
+    let excluded = daemons::kept_off_by_taint(drafts.iter(), cluster, request.gang_label);
     let names = excluded.join(", ");
     match request.policy.pinning {
         // Kueue adds only the selector to the pods that an elastic Job gets while it runs.

@@ -1,6 +1,6 @@
 //! Which instance types the nodes of a slot may be of, and what the largest of them has.
 
-use super::Site;
+use super::GroupPlanner;
 use super::bounds::{Measure, most_money};
 use crate::api::amount::Price;
 use crate::api::parameters::GateMode;
@@ -11,23 +11,23 @@ use crate::plan::cost::{Prices, times};
 use crate::plan::packing::NodeKind;
 use crate::plan::shape::Shape;
 use crate::plan::shapes::devices_per_node;
-use crate::plan::{Most, Slot, devices, resources};
+use crate::plan::{NodeMaximum, Slot, devices, resources};
 use crate::policy::file::QueueGuards;
 use crate::words::{counted, few};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-impl Site<'_> {
+impl GroupPlanner<'_> {
     /// The lowest price, by which types are compared.
     pub(super) fn price(&self, instance_type: &str) -> Option<Price> {
-        let requirements = &self.family.draft.requirements;
-        self.prices().cheapest(instance_type, requirements, self.family.draft.node_class_group())
+        let requirements = &self.group.draft.requirements;
+        self.prices().cheapest(instance_type, requirements, self.group.draft.node_class_group())
     }
 
     /// The highest price that a node of this type may have. `None` if it may be bought as an offering without a price.
     pub(super) fn highest_price(&self, instance_type: &str) -> Option<Price> {
-        let draft = self.family.draft;
+        let draft = self.group.draft;
         self.prices().dearest_of(instance_type, &draft.requirements, draft.node_class_group())
     }
 
@@ -39,13 +39,13 @@ impl Site<'_> {
         })
     }
 
-    /// The same; a kind gets no room if one node alone exceeds the cost bound. `None` if there is no such bound.
+    /// As [`Self::usable`], but a kind gets no room if one node alone exceeds the cost bound. `None` without a bound.
     pub(super) fn affordable(&self, kinds: &[NodeKind]) -> Option<Vec<NodeKind>> {
         most_money(self.cluster, self.request)?;
         Some(self.with_room(kinds, |_, shape| self.too_expensive(&shape.instance_type, 1).is_none()))
     }
 
-    /// The same; a kind gets no room if it is not below the family's ceilings.
+    /// As [`Self::usable`], but a kind gets no room if it is not below the pod set group's ceilings.
     pub(super) fn small(&self, kinds: &[NodeKind]) -> Vec<NodeKind> {
         let counts = |shape: &Shape, of: &Measure| match of {
             Measure::Price => {
@@ -53,7 +53,7 @@ impl Site<'_> {
             }
             Measure::Resource(key) => resources::amount(&shape.counts_with(), key).nanos(),
         };
-        let ceilings = &self.family.ceilings;
+        let ceilings = &self.group.ceilings;
         self.with_room(kinds, |_, shape| ceilings.iter().all(|most| counts(shape, &most.of) < most.below))
     }
 
@@ -67,7 +67,7 @@ impl Site<'_> {
             let room = if has_room(kind, shape) { kind.room.clone() } else { ResourceList::new() };
             NodeKind { room, ..*kind }
         };
-        kinds.iter().zip(&self.family.known.shapes).map(with_room).collect()
+        kinds.iter().zip(&self.group.known.shapes).map(with_room).collect()
     }
 
     /// These types without those out of capacity, or all of them if all are out.
@@ -78,12 +78,12 @@ impl Site<'_> {
 
     /// The types that Karpenter marks as out of capacity everywhere the nodes may be.
     pub(super) fn out(&self) -> impl Iterator<Item = &Arc<Shape>> {
-        self.family.known.shapes.iter().filter(|shape| self.has(shape) == Some(false))
+        self.group.known.shapes.iter().filter(|shape| self.has(shape) == Some(false))
     }
 
     /// The types that Karpenter's metrics lack where the nodes may be, though they list others.
     pub(super) fn absent(&self) -> impl Iterator<Item = &Arc<Shape>> {
-        self.family.known.shapes.iter().filter(|shape| self.is_absent(shape))
+        self.group.known.shapes.iter().filter(|shape| self.is_absent(shape))
     }
 
     fn is_absent(&self, shape: &Shape) -> bool {
@@ -95,7 +95,8 @@ impl Site<'_> {
         let is_absent = |name: &String| self.shape(name).is_some_and(|shape| self.is_absent(shape));
         (!types.is_empty() && types.iter().all(is_absent)).then(|| {
             format!(
-                "Karpenter's metrics do not have {} where the nodes may be, and no other type holds the pods: it may launch nothing",
+                "Karpenter's metrics list no offering of {} in the allowed zones and capacity types, and no other type holds \
+                 the pods; the launch may fail",
                 few(types.iter().map(String::as_str))
             )
         })
@@ -108,13 +109,13 @@ impl Site<'_> {
             Some(has) => !has,
             None => *self
                 .has_offers
-                .get_or_init(|| self.family.known.shapes.iter().any(|other| self.has(other).is_some())),
+                .get_or_init(|| self.group.known.shapes.iter().any(|other| self.has(other).is_some())),
         }
     }
 
     /// Whether Karpenter has capacity of a type anywhere the nodes may be. `None` if its metrics do not say.
     fn has(&self, shape: &Shape) -> Option<bool> {
-        let requirements = &self.family.draft.requirements;
+        let requirements = &self.group.draft.requirements;
         let allows = |key: &str, value: &str| requirements.get(key).is_none_or(|values| values.allows(value));
         self.cluster.market?.has(&shape.instance_type, |zone, kind| {
             allows(names::ZONE, zone) && allows(names::CAPACITY_TYPE, kind)
@@ -123,7 +124,7 @@ impl Site<'_> {
 
     /// What is known of a type.
     pub(super) fn shape(&self, instance_type: &str) -> Option<&Arc<Shape>> {
-        self.family.known.shapes.iter().find(|shape| shape.instance_type == instance_type)
+        self.group.known.shapes.iter().find(|shape| shape.instance_type == instance_type)
     }
 
     /// Whether a node of this type holds the requests. True for unknown types.
@@ -142,7 +143,7 @@ impl Site<'_> {
         requests: &ResourceList,
         notes: &mut Vec<String>,
     ) -> Vec<String> {
-        let listed = self.family.draft.requirements.get(names::INSTANCE_TYPE).and_then(|v| v.listed());
+        let listed = self.group.draft.requirements.get(names::INSTANCE_TYPE).and_then(|v| v.listed());
         let all: Vec<&String> =
             if types.is_empty() { listed.into_iter().flatten().collect() } else { types.iter().collect() };
         let why_not = |name: &String| {
@@ -198,7 +199,7 @@ impl Site<'_> {
             return Some("its nodes have shown that they do not hold the pods".to_owned());
         }
         // Not what is left of the limits, because that changes while the claims are created.
-        let limits = self.family.draft.limits().filter(|_| policy.capacity_gate == GateMode::Enforce);
+        let limits = self.group.draft.limits().filter(|_| policy.capacity_gate == GateMode::Enforce);
         let all = resources::times(&shape.counts_with(), nodes);
         let of_queue = self.of_queue().and_then(|queue| queue.max_resources.as_ref());
         let mut bounds = limits.into_iter().chain(policy.budget.max_resources.as_ref()).chain(of_queue);
@@ -223,27 +224,27 @@ impl Site<'_> {
     }
 
     /// The most that a node with these requests may have: that of its largest possible type.
-    pub(super) fn most(&self, requests: &ResourceList, types: &[String]) -> Most {
-        let shapes = || self.family.known.shapes.iter();
+    pub(super) fn most(&self, requests: &ResourceList, types: &[String]) -> NodeMaximum {
+        let shapes = || self.group.known.shapes.iter();
         let may_be = |shape: &&Arc<Shape>| {
             let named = types.is_empty() || types.contains(&shape.instance_type);
             named && resources::first_insufficient(requests, &shape.room(&ResourceList::new())).is_none()
         };
-        let listed = !types.is_empty() || self.family.known.is_bounded;
+        let listed = !types.is_empty() || self.group.known.is_bounded;
         // If any type is possible, a large type is not likely just because it is known.
         let holding = || shapes().filter(|_| listed).filter(may_be);
         let stated = devices::counts(&self.devices());
         let mut most = holding().fold(resources::max(requests, &stated), |most, shape| {
             resources::max(&most, &shape.counts_with())
         });
-        let listed_devices = self.family.known.catalogue.map(Catalogue::resources);
+        let listed_devices = self.group.known.catalogue.map(Catalogue::resources);
         let unknown = holding().flat_map(|shape| shape.unknown_amounts(listed_devices)).collect();
         let is_known = |name: &String| shapes().any(|shape| shape.instance_type == *name);
-        let or_more = if types.is_empty() { self.family.known.others } else { !types.iter().all(is_known) };
+        let or_more = if types.is_empty() { self.group.known.others } else { !types.iter().all(is_known) };
         let mut counted = BTreeSet::new();
         let device = requests.keys().find(|key| resources::is_device(key));
         if let (true, Some(key), Some(count)) =
-            (or_more, device, devices_per_node(&self.family.draft.requirements).last())
+            (or_more, device, devices_per_node(&self.group.draft.requirements).last())
         {
             let count = ResourceList::from([(key.clone(), Quantity(count.to_string()))]);
             most = resources::max(&most, &count);
@@ -252,7 +253,7 @@ impl Site<'_> {
         if or_more {
             counted.extend(stated.into_keys());
         }
-        Most { resources: most, or_more, counted, unknown }
+        NodeMaximum { resources: most, or_more, counted, unknown }
     }
 }
 

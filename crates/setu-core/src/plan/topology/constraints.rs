@@ -9,17 +9,17 @@ use crate::api::pod::PodSpec;
 use crate::api::requirements::normalized;
 use crate::api::workload::PodSet;
 use crate::names;
-use crate::plan::apart::{may_select, surely_selects};
 use crate::plan::demand::PodSetDemand;
+use crate::plan::host_anti_affinity::{may_select, surely_selects};
 use crate::plan::volumes::claims_of_set;
-use crate::plan::{Cluster, Obstacle, PlanRequest};
+use crate::plan::{Obstacle, PlanRequest, PlanSnapshot};
 use k8s_openapi::api::core::v1::{PodAffinityTerm, TopologySpreadConstraint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The input for reading constraints.
 pub(super) struct ConstraintReader<'a> {
-    pub(super) cluster: &'a Cluster<'a>,
+    pub(super) cluster: &'a PlanSnapshot<'a>,
     pub(super) request: &'a PlanRequest<'a>,
     pub(super) demand: &'a [PodSetDemand<'a>],
 }

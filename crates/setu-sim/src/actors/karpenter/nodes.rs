@@ -19,6 +19,11 @@ const REGISTRATION_LIMIT: SignedDuration = SignedDuration::from_mins(15);
 /// An unprotected node is removed after it has been idle for this long.
 const IDLE_LIMIT: Duration = Duration::from_secs(27);
 
+/// The Node of a claim, if it has registered. Its name is not that of the claim.
+pub(super) fn node_of(user: &User, claim: &Value) -> Option<Arc<Value>> {
+    user.get(&kinds::NODE, "", text(claim, "/status/nodeName"))
+}
+
 impl Karpenter {
     pub(super) fn register(&self, user: &User, claim: &Value, stage: &mut Stage<Due>) {
         let now = stage.now();
@@ -31,8 +36,9 @@ impl Karpenter {
         if waited < signed(weather(user).registration_delay(place)) {
             return stage.after(POLL, key(ClaimStage::Register));
         }
+        let node_name = format!("node-{}", name(claim));
         let mut labels = map(claim, "/metadata/labels");
-        labels.insert("kubernetes.io/hostname".to_owned(), name(claim).to_owned());
+        labels.insert("kubernetes.io/hostname".to_owned(), node_name.clone());
         labels.insert("kubernetes.io/os".to_owned(), "linux".to_owned());
         labels.insert("kubernetes.io/arch".to_owned(), "amd64".to_owned());
         labels.insert("karpenter.sh/registered".to_owned(), "true".to_owned());
@@ -42,7 +48,7 @@ impl Karpenter {
         let node = json!({
             "apiVersion": "v1", "kind": "Node",
             "metadata": {
-                "name": name(claim), "labels": labels, "annotations": map(claim, "/metadata/annotations"),
+                "name": node_name, "labels": labels, "annotations": map(claim, "/metadata/annotations"),
                 "ownerReferences": [{
                     "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "name": name(claim), "uid": uid(claim),
                     "blockOwnerDeletion": true,
@@ -52,7 +58,7 @@ impl Karpenter {
         });
         let _ = user.create(&kinds::NODE, node);
         let status = json!({"status": {
-            "nodeName": name(claim),
+            "nodeName": node_name,
             "conditions": with_condition(claim, ("Registered", "True"), ("Registered", ""), now),
         }});
         let _ = user.merge_status(&kinds::NODE_CLAIM, "", name(claim), &status);
@@ -62,10 +68,7 @@ impl Karpenter {
     /// The kubelet: the Node becomes Ready and reports its resources.
     pub(super) fn boot(&self, user: &User, claim: &Value, stage: &mut Stage<Due>) {
         let key = |phase| (name(claim).to_owned(), uid(claim).to_owned(), phase);
-        let (Some(place), Some(node)) = (self.live.get(name(claim)), user.get(&kinds::NODE, "", name(claim)))
-        else {
-            return;
-        };
+        let (Some(place), Some(node)) = (self.live.get(name(claim)), node_of(user, claim)) else { return };
         let weather = weather(user);
         if weather.never_ready(place) {
             return stage.after(POLL, key(ClaimStage::Boot));
@@ -80,12 +83,12 @@ impl Karpenter {
             "capacity": shown, "allocatable": shown,
             "conditions": with_condition(&node, ("Ready", "True"), ("KubeletReady", "kubelet is posting ready status"), stage.now()),
         }});
-        let _ = user.merge_status(&kinds::NODE, "", name(claim), &status);
+        let _ = user.merge_status(&kinds::NODE, "", name(&node), &status);
         let taints: Vec<&Value> = list(&node, "/spec/taints")
             .iter()
             .filter(|t| !text(t, "/key").starts_with("node.kubernetes.io/not-ready"))
             .collect();
-        let _ = user.merge(&kinds::NODE, "", name(claim), &json!({"spec": {"taints": taints}}));
+        let _ = user.merge(&kinds::NODE, "", name(&node), &json!({"spec": {"taints": taints}}));
         if shown.len() < all.len() {
             stage.after(POLL, key(ClaimStage::Boot));
         }
@@ -93,27 +96,29 @@ impl Karpenter {
     }
 
     pub(super) fn terminate(&mut self, user: &User, claim: &Value) {
-        let node = name(claim);
-        let drained = |p: &&Arc<Value>| text(p, "/spec/nodeName") == node && !has_ended(p);
-        for pod in user.list(&kinds::POD).iter().filter(drained) {
-            let _ = user.delete(
-                &kinds::POD,
-                text(pod, "/metadata/namespace"),
-                name(pod),
-                Preconditions::default(),
-            );
+        if let Some(node) = node_of(user, claim) {
+            drain(user, name(&node));
+            let _ = user.delete(&kinds::NODE, "", name(&node), Preconditions::default());
         }
-        let _ = user.delete(&kinds::NODE, "", node, Preconditions::default());
-        self.live.remove(node);
+        self.live.remove(name(claim));
         let others: Vec<&Value> =
             list(claim, "/metadata/finalizers").iter().filter(|f| *f != FINALIZER).collect();
-        let _ = user.merge(&kinds::NODE_CLAIM, "", node, &json!({"metadata": {"finalizers": others}}));
+        let _ = user.merge(&kinds::NODE_CLAIM, "", name(claim), &json!({"metadata": {"finalizers": others}}));
+    }
+}
+
+/// Deletes the pods that run on a Node.
+fn drain(user: &User, node: &str) {
+    let drained = |p: &&Arc<Value>| text(p, "/spec/nodeName") == node && !has_ended(p);
+    for pod in user.list(&kinds::POD).iter().filter(drained) {
+        let namespace = text(pod, "/metadata/namespace");
+        let _ = user.delete(&kinds::POD, namespace, name(pod), Preconditions::default());
     }
 }
 
 /// Sets Initialized. Only a reboot unsets it.
 pub(super) fn initialize(user: &User, claim: &Value, stage: &mut Stage<Due>) {
-    let Some(node) = user.get(&kinds::NODE, "", name(claim)) else { return };
+    let Some(node) = node_of(user, claim) else { return };
     let shown = map(&node, "/status/allocatable");
     let missing = map(claim, "/spec/resources/requests").keys().any(|r| !shown.contains_key(r));
     let startup = list(claim, "/spec/startupTaints");
@@ -126,7 +131,7 @@ pub(super) fn initialize(user: &User, claim: &Value, stage: &mut Stage<Due>) {
     let _ = user.merge(
         &kinds::NODE,
         "",
-        name(claim),
+        name(&node),
         &json!({"metadata": {"labels": {"karpenter.sh/initialized": "true"}}}),
     );
     let now = stage.now();
@@ -144,9 +149,9 @@ pub(super) fn initialize(user: &User, claim: &Value, stage: &mut Stage<Due>) {
 /// Consolidation: removes an unprotected node without running pods. Karpenter removes nothing while any claim
 /// has no instance yet, because its view of the cluster is incomplete.
 pub(super) fn idle(user: &User, claim: &Value, stage: &mut Stage<Due>) {
-    let Some(node) = user.get(&kinds::NODE, "", name(claim)) else { return };
+    let Some(node) = node_of(user, claim) else { return };
     let protected = annotation(&node, names::DO_NOT_DISRUPT) == "true";
-    let runs = |p: &Arc<Value>| text(p, "/spec/nodeName") == name(claim) && !has_ended(p);
+    let runs = |p: &Arc<Value>| text(p, "/spec/nodeName") == name(&node) && !has_ended(p);
     let busy = user.list(&kinds::POD).iter().any(runs);
     let unknown = |c: &Arc<Value>| text(c, "/status/providerID").is_empty();
     let stalls = user.list(&kinds::NODE_CLAIM).iter().any(unknown);

@@ -2,6 +2,7 @@
 //!
 //! A Node is rebooted if it has the condition that Karpenter's kwok provider uses to request a reboot.
 
+use super::nodes::node_of;
 use super::{ClaimStage, Due, set_conditions};
 use crate::actors::Stage;
 use crate::api::{User, kinds};
@@ -19,20 +20,24 @@ pub const DURATION: Duration = Duration::from_mins(12);
 
 /// Starts the reboot of a Node that requests one.
 pub(super) fn node_seen(user: &User, node: &Value, stage: &mut Stage<Due>) {
-    let claim = user.get(&kinds::NODE_CLAIM, "", name(node)).filter(|c| !is_going(c) && !is(c, REBOOTING));
-    if let Some(claim) = claim.filter(|_| is(node, REQUIRED)) {
-        stage.soon(100, 500, (name(&claim).to_owned(), uid(&claim).to_owned(), ClaimStage::Reboot));
+    if !is(node, REQUIRED) {
+        return;
+    }
+    let claims = user.list(&kinds::NODE_CLAIM);
+    let claim = claims.iter().find(|claim| text(claim, "/status/nodeName") == name(node));
+    if let Some(claim) = claim.filter(|c| !is_going(c) && !is(c, REBOOTING)) {
+        stage.soon(100, 500, (name(claim).to_owned(), uid(claim).to_owned(), ClaimStage::Reboot));
     }
 }
 
 /// The machine goes down.
 pub(super) fn begin(user: &User, claim: &Value, stage: &mut Stage<Due>) {
-    let Some(node) = user.get(&kinds::NODE, "", name(claim)).filter(|_| !is(claim, REBOOTING)) else {
+    let Some(node) = node_of(user, claim).filter(|_| !is(claim, REBOOTING)) else {
         return;
     };
     let mut taints = list(&node, "/spec/taints").to_vec();
     taints.push(json!({"key": TAINT, "effect": "NoSchedule"}));
-    turn(user, (claim, &node), &taints, ("Unknown", "NodeStatusUnknown"), stage);
+    turn(user, &node, &taints, ("Unknown", "NodeStatusUnknown"), stage);
     let rebooting = [
         (REBOOTING, "True", "RebootIssued"),
         ("Initialized", "Unknown", REBOOTING),
@@ -44,22 +49,16 @@ pub(super) fn begin(user: &User, claim: &Value, stage: &mut Stage<Due>) {
 
 /// The machine is up again, and its claim must be initialized again.
 pub(super) fn end(user: &User, claim: &Value, stage: &mut Stage<Due>) {
-    let Some(node) = user.get(&kinds::NODE, "", name(claim)) else { return };
+    let Some(node) = node_of(user, claim) else { return };
     let taints: Vec<Value> =
         list(&node, "/spec/taints").iter().filter(|t| text(t, "/key") != TAINT).cloned().collect();
-    turn(user, (claim, &node), &taints, ("True", "KubeletReady"), stage);
+    turn(user, &node, &taints, ("True", "KubeletReady"), stage);
     set_claim_conditions(user, claim, &[(REBOOTING, "False", "RebootSucceeded")], stage);
     stage.soon(50, 500, (name(claim).to_owned(), uid(claim).to_owned(), ClaimStage::Initialize));
 }
 
 /// Sets the Node's taints and readiness, and clears its request for a reboot.
-fn turn(
-    user: &User,
-    (claim, node): (&Value, &Value),
-    taints: &[Value],
-    ready: (&str, &str),
-    stage: &Stage<Due>,
-) {
+fn turn(user: &User, node: &Value, taints: &[Value], ready: (&str, &str), stage: &Stage<Due>) {
     let mut shown = node.clone();
     for (kind, (status, reason)) in [("Ready", ready), (REQUIRED, ("False", "Rebooted"))] {
         let conditions = with_condition(&shown, (kind, status), (reason, ""), stage.now());
@@ -67,7 +66,7 @@ fn turn(
     }
     set_conditions(user, &kinds::NODE, node, list(&shown, "/status/conditions"));
     // The Node may be gone by now.
-    let _ = user.merge(&kinds::NODE, "", name(claim), &json!({"spec": {"taints": taints}}));
+    let _ = user.merge(&kinds::NODE, "", name(node), &json!({"spec": {"taints": taints}}));
 }
 
 /// Sets conditions of a claim, each given as type, status and reason.

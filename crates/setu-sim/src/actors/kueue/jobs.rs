@@ -23,6 +23,8 @@ const TOTAL: &str = "kueue.x-k8s.io/pod-group-total-count";
 const GATE: &str = "kueue.x-k8s.io/admission";
 /// Annotation that keeps the pod template as it was before the start.
 const ORIGINAL: &str = "embedded.kueue.x-k8s.io/original-template";
+/// Kueue's reason for the end of a Workload whose pods it cannot start.
+pub const FAILED_TO_START: &str = "FailedToStart";
 /// The label that names the priority class of a job.
 const PRIORITY_CLASS: &str = "kueue.x-k8s.io/priority-class";
 
@@ -49,11 +51,16 @@ pub fn sync_job(user: &User, namespace: &str, job: &str, now: Timestamp) {
         let reason = if is(&job, "Complete") { "Succeeded" } else { "Failed" };
         let set = [("Finished", "True", reason, "Job finished")];
         set_status(user, &workload, &json!({"conditions": conditions(&workload, &set, now)}));
-    } else if is(&workload, "Admitted") && !is(&workload, "Evicted") && is_suspended(&job) && !ended {
-        start_job(user, &job, &workload);
+    } else if may_start(&workload) && is_suspended(&job) && !ended {
+        start_job(user, &job, &workload, now);
     } else if !is(&workload, "Admitted") && !is_suspended(&job) && !ended {
         suspend(user, &job);
     }
+}
+
+/// Whether the pods of a Workload may start.
+fn may_start(workload: &Value) -> bool {
+    is(workload, "Admitted") && !is(workload, "Evicted") && !is(workload, "Finished")
 }
 
 fn make_workload(user: &User, job: &Value) {
@@ -96,8 +103,12 @@ fn create(
     let _ = user.create(&kinds::WORKLOAD, workload);
 }
 
-/// What Kueue adds to the pods of a pod set: node labels and tolerations from its flavors and its checks.
-pub fn additions(user: &User, workload: &Value, pod_set: &str) -> (BTreeMap<String, String>, Vec<Value>) {
+/// A node selector and tolerations.
+pub type Additions = (BTreeMap<String, String>, Vec<Value>);
+
+/// What Kueue adds to the pods of a pod set: node labels and tolerations from its flavors and its checks. An error if they
+/// clash.
+pub fn additions(user: &User, workload: &Value, pod_set: &str) -> Result<Additions, String> {
     let mut selector = BTreeMap::new();
     let mut tolerations = Vec::new();
     let assignments = list(workload, "/status/admission/podSetAssignments");
@@ -113,19 +124,51 @@ pub fn additions(user: &User, workload: &Value, pod_set: &str) -> (BTreeMap<Stri
     }
     let checks = list(workload, "/status/admissionChecks").iter();
     for update in checks.flat_map(|c| list(c, "/podSetUpdates")).filter(|u| text(u, "/name") == pod_set) {
-        selector.extend(map(update, "/nodeSelector"));
+        merge(&mut selector, map(update, "/nodeSelector"))?;
         tolerations.extend_from_slice(list(update, "/tolerations"));
     }
     tolerations.dedup();
-    (selector, tolerations)
+    Ok((selector, tolerations))
 }
 
-fn start_job(user: &User, job: &Value, workload: &Value) {
+/// Adds entries to a node selector. An error, in Kueue's words, if one of them is there with another value.
+fn merge(selector: &mut BTreeMap<String, String>, more: BTreeMap<String, String>) -> Result<(), String> {
+    for (key, value) in more {
+        match selector.get(&key).filter(|old| **old != value) {
+            Some(old) => {
+                return Err(format!(
+                    "invalid admission check PodSetUpdate: conflict for nodeSelector: conflict for key={key}, value1={old}, \
+                     value2={value}"
+                ));
+            }
+            None => selector.insert(key, value),
+        };
+    }
+    Ok(())
+}
+
+/// The node selector and tolerations of pods with this spec that start.
+fn started(user: &User, workload: &Value, pod_set: &str, spec: &Value) -> Result<Additions, String> {
+    let (selector, mut tolerations) = additions(user, workload, pod_set)?;
+    let mut all = map(spec, "/nodeSelector");
+    merge(&mut all, selector)?;
+    tolerations.splice(0..0, list(spec, "/tolerations").iter().cloned());
+    Ok((all, tolerations))
+}
+
+/// Ends a Workload whose pods cannot be started, now or ever.
+fn fail_to_start(user: &User, workload: &Value, why: &str, now: Timestamp) {
+    let set = [("Finished", "True", FAILED_TO_START, why)];
+    set_status(user, workload, &json!({"conditions": conditions(workload, &set, now)}));
+}
+
+fn start_job(user: &User, job: &Value, workload: &Value, now: Timestamp) {
     let template = job.pointer("/spec/template").cloned().unwrap_or_default();
-    let (selector, mut tolerations) = additions(user, workload, MAIN);
-    let mut all = map(&template, "/spec/nodeSelector");
-    all.extend(selector);
-    tolerations.splice(0..0, list(&template, "/spec/tolerations").iter().cloned());
+    let spec = template.get("spec").cloned().unwrap_or_default();
+    let (all, tolerations) = match started(user, workload, MAIN, &spec) {
+        Ok(started) => started,
+        Err(why) => return fail_to_start(user, workload, &why, now),
+    };
     // A tenant who suspends a started Job does not remove what was added at the start.
     let original = Some(annotation(job, ORIGINAL)).filter(|known| !known.is_empty());
     let original = original.map_or_else(|| template.to_string(), str::to_owned);
@@ -179,9 +222,9 @@ pub fn sync_group(user: &User, namespace: &str, group_name: &str, now: Timestamp
             let set = [("Finished", "True", "Succeeded", "Pods succeeded")];
             set_status(user, &workload, &json!({"conditions": conditions(&workload, &set, now)}));
         }
-    } else if is(&workload, "Admitted") && !is(&workload, "Evicted") {
+    } else if may_start(&workload) {
         for pod in pods.iter().filter(|p| !list(p, "/spec/schedulingGates").is_empty()) {
-            ungate(user, pod, &workload, &role(pod));
+            ungate(user, pod, (&workload, &role(pod)), now);
         }
     }
     if pods.is_empty() {
@@ -208,11 +251,8 @@ pub fn sync_pod(user: &User, namespace: &str, name: &str, now: Timestamp) {
     if ended && !is(&workload, "Finished") {
         let set = [("Finished", "True", "Succeeded", "Pod succeeded")];
         set_status(user, &workload, &json!({"conditions": conditions(&workload, &set, now)}));
-    } else if is(&workload, "Admitted")
-        && !is(&workload, "Evicted")
-        && !list(&pod, "/spec/schedulingGates").is_empty()
-    {
-        ungate(user, &pod, &workload, MAIN);
+    } else if may_start(&workload) && !list(&pod, "/spec/schedulingGates").is_empty() {
+        ungate(user, &pod, (&workload, MAIN), now);
     }
 }
 
@@ -260,11 +300,13 @@ fn gate(user: &User, pod: &Value) {
     let _ = user.merge(&kinds::POD, text(pod, "/metadata/namespace"), name(pod), &gated);
 }
 
-fn ungate(user: &User, pod: &Value, workload: &Value, pod_set: &str) {
-    let (selector, mut tolerations) = additions(user, workload, pod_set);
-    let mut all = map(pod, "/spec/nodeSelector");
-    all.extend(selector);
-    tolerations.splice(0..0, list(pod, "/spec/tolerations").iter().cloned());
+/// Starts a pod of this pod set.
+fn ungate(user: &User, pod: &Value, (workload, pod_set): (&Value, &str), now: Timestamp) {
+    let spec = pod.get("spec").cloned().unwrap_or_default();
+    let (all, tolerations) = match started(user, workload, pod_set, &spec) {
+        Ok(started) => started,
+        Err(why) => return fail_to_start(user, workload, &why, now),
+    };
     let patch = json!({"spec": {"schedulingGates": null, "nodeSelector": all, "tolerations": tolerations}});
     let _ = user.merge(&kinds::POD, text(pod, "/metadata/namespace"), name(pod), &patch);
 }
@@ -332,10 +374,10 @@ mod tests {
             user.create(&kinds::NAMESPACE, namespace).unwrap();
             let submitted = user.create(&kinds::JOB, job).unwrap();
             let now = || user.get(&kinds::JOB, "n", "j").unwrap();
-            start_job(&user, &now(), &workload);
+            start_job(&user, &now(), &workload, Timestamp::UNIX_EPOCH);
             let by_tenant = json!({"spec": {"suspend": true}});
             user.merge(&kinds::JOB, "n", "j", &by_tenant).unwrap();
-            start_job(&user, &now(), &workload);
+            start_job(&user, &now(), &workload, Timestamp::UNIX_EPOCH);
             assert_eq!(text(&now(), "/spec/template/spec/nodeSelector/gang"), "a");
             suspend(&user, &now());
             assert_eq!(text(&now(), "/spec/template/spec/nodeSelector/gang"), "");

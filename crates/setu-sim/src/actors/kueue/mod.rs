@@ -8,6 +8,7 @@ mod topology;
 mod workloads;
 
 pub use checks::{evict, eviction, lose_quota};
+pub use jobs::FAILED_TO_START;
 
 use super::{Actor, ObjectChange, Stage};
 use crate::api::User;

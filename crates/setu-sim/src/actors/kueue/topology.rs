@@ -66,7 +66,7 @@ fn domain(user: &User, workload: &Value, assignment: &Value, nodes: &[Arc<Value>
     let levels: Vec<String> =
         map(assignment, "/flavors").values().flat_map(|flavor| levels(user, flavor)).collect();
     let required = map(template, "/template/metadata/annotations").remove(REQUIRED).unwrap_or_default();
-    let (selector, tolerations) = additions(user, workload, pod_set);
+    let (selector, tolerations) = additions(user, workload, pod_set).ok()?;
     let pod = json!({"spec": {
         "nodeSelector": selector, "tolerations": tolerations,
         "containers": template.pointer("/template/spec/containers"),

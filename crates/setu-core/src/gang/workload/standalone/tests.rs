@@ -57,13 +57,13 @@ fn answered(
     seconds: i64,
 ) -> Answer {
     let booking = pods.map(|pods| Booking { pods, used_at: at(0), limit: BOOKING });
-    let nodes = if request.is("Provisioned") { BookedNodes::Told(booking) } else { new(4) };
+    let nodes = if request.is("Provisioned") { BookedNodes::Reported(booking) } else { new(4) };
     let kind_of = |check: &str| if check == "setu" { CheckKind::OfSetu } else { CheckKind::Other };
     answer(request, Some(workload), kind_of, &nodes, at(seconds))
 }
 
 fn new(nodes: u32) -> BookedNodes {
-    BookedNodes::New(Details { nodes, ..Details::default() })
+    BookedNodes::Unreported(Details { nodes, ..Details::default() })
 }
 
 /// A pod that names a request. It was created at one time, and ended at another.
@@ -189,7 +189,7 @@ fn nodes_are_kept_while_pods_run_and_given_back_when_none_does() {
     assert_eq!(after(PodUse::Succeeded(at(-9_000)), 29), Answer::Provisioned, "it was admitted at 0");
     assert_eq!(answered(&provisioned, &admitted, None, 100_000), Answer::Provisioned, "its pods are unknown");
     let used = Booking { pods: PodUse::Idle, used_at: at(600), limit: BOOKING };
-    let nodes = BookedNodes::Told(Some(used));
+    let nodes = BookedNodes::Reported(Some(used));
     let later = |seconds| answer(&provisioned, Some(&admitted), |_| CheckKind::OfSetu, &nodes, at(seconds));
     assert_eq!(later(2_399), Answer::Provisioned, "a pod may be created again");
     assert_eq!(later(2_400), Answer::Expired(Expiry::Unused));
@@ -278,7 +278,7 @@ fn the_conditions_say_the_answer_and_keep_their_times() {
     assert_eq!(kinds(&revoked), of(&[&provisioned[..], &[("CapacityRevoked", "True")]].concat()));
     let first = conditions(&Answer::Provisioned, &[], at(0));
     let second = conditions(&Answer::Provisioned, &first, at(9));
-    assert!(say_the_same(&first, &second));
+    assert!(are_equivalent(&first, &second));
     assert_eq!(second[1].last_transition_time.0, at(0));
-    assert!(!say_the_same(&first, &conditions(&expired, &first, at(9))));
+    assert!(!are_equivalent(&first, &conditions(&expired, &first, at(9))));
 }

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// What a gang is about to create in one NodePool.
 #[derive(Clone, Debug, PartialEq)]
-pub struct PoolReservation {
-    /// The gang.
+pub struct PendingNodes {
+    /// The gang's id.
     pub gang: String,
     /// The NodePool.
     pub node_pool: String,
@@ -26,7 +26,7 @@ pub struct PoolReservation {
     pub drawn: BTreeMap<BTreeSet<String>, u32>,
 }
 
-impl PoolReservation {
+impl PendingNodes {
     /// Adds nodes that the same gang is about to create in the same NodePool.
     pub fn add(&mut self, more: Self) {
         self.nodes = self.nodes.saturating_add(more.nodes);

@@ -10,8 +10,8 @@ use crate::api::pod::{PodSpec, ResourceClaim, ResourceList};
 use crate::api::quantity::{Amount, ONE};
 use crate::api::resource_claim_template::{DeviceRequest, ExactDeviceRequest, ResourceClaimTemplate};
 use crate::api::workload::PodSet;
-use crate::plan::volumes::Found;
-use crate::plan::{Cluster, Obstacle, ObstacleReason, Outcome, PlanRequest, resources};
+use crate::plan::volumes::Lookup;
+use crate::plan::{Obstacle, ObstacleReason, Outcome, PlanRequest, PlanSnapshot, resources};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::cmp::Reverse;
 
@@ -36,7 +36,7 @@ pub fn templates_of(spec: &PodSpec) -> impl Iterator<Item = &String> {
 /// # Errors
 /// The claim that no plan can serve, or that needs something first.
 pub fn with_devices(
-    cluster: &Cluster<'_>,
+    cluster: &PlanSnapshot<'_>,
     request: &PlanRequest<'_>,
     pod_set: &PodSet,
     each: ResourceList,
@@ -54,19 +54,19 @@ pub fn with_devices(
         }
         all = resources::sum(&all, &[(class.unwrap_or(resource), amount)].into());
     }
-    let asker = Asker { cluster, request, pod_set: &pod_set.name };
+    let reader = DeviceRequestReader { cluster, request, pod_set: &pod_set.name };
     if let Some(devices) = too_many(&served_by_class) {
-        return Err(asker.refused(&format!("requests {devices} devices by extended resources, {TOO_MANY}")));
+        return Err(reader.refused(&format!("requests {devices} devices by extended resources, {TOO_MANY}")));
     }
     for claim in &pod_set.template.spec.resource_claims {
-        all = resources::sum(&all, &asker.devices_of(claim)?);
+        all = resources::sum(&all, &reader.devices_of(claim)?);
     }
     Ok(all)
 }
 
 /// The resource that stands for a DeviceClass, if one serves this resource; `None` if nodes report it themselves.
 fn served(
-    cluster: &Cluster<'_>,
+    cluster: &PlanSnapshot<'_>,
     request: &PlanRequest<'_>,
     resource: &str,
 ) -> Result<Option<String>, String> {
@@ -120,7 +120,7 @@ fn unstated(class: &str, with: &str, remedy: &str) -> String {
 }
 
 /// Whether a device plugin serves a resource on nodes that the policy allows: a shape of them has it.
-fn has_plugin(cluster: &Cluster<'_>, request: &PlanRequest<'_>, resource: &str) -> bool {
+fn has_plugin(cluster: &PlanSnapshot<'_>, request: &PlanRequest<'_>, resource: &str) -> bool {
     let has = |list: &ResourceList| list.get(resource).is_some_and(resources::is_positive);
     let stated = request.policy.shapes.iter().any(|shape| has(&shape.allocatable));
     let mut shown =
@@ -138,13 +138,13 @@ fn may_be_of(request: &PlanRequest<'_>, node_pool: &str) -> bool {
 }
 
 /// A pod set that asks for devices by claims.
-struct Asker<'a> {
-    cluster: &'a Cluster<'a>,
+struct DeviceRequestReader<'a> {
+    cluster: &'a PlanSnapshot<'a>,
     request: &'a PlanRequest<'a>,
     pod_set: &'a str,
 }
 
-impl Asker<'_> {
+impl DeviceRequestReader<'_> {
     /// The devices that each pod gets by one of its claims.
     fn devices_of(&self, claim: &ResourceClaim) -> Result<ResourceList, Outcome> {
         if let Some(name) = &claim.resource_claim_name {
@@ -163,12 +163,12 @@ impl Asker<'_> {
         // Where nobody has read templates, the question does not depend on them.
         let Some(storage) = self.cluster.storage else { return Ok(ResourceList::new()) };
         match storage.claim_templates.get(name) {
-            Some(Found::There(template)) => self.devices_by(name, template),
-            Some(Found::Forbidden) => Err(self.refused(&format!(
+            Some(Lookup::There(template)) => self.devices_by(name, template),
+            Some(Lookup::Forbidden) => Err(self.refused(&format!(
                 "uses ResourceClaimTemplate {name}, which Setu may not read; grant its ServiceAccount get on \
                  resourceclaimtemplates of resource.k8s.io"
             ))),
-            Some(Found::Absent) | None => Err(Outcome::Refuse(Obstacle::new(
+            Some(Lookup::Absent) | None => Err(Outcome::Refuse(Obstacle::new(
                 ObstacleReason::ResourceClaimTemplateMissing,
                 format!(
                     "pod set {} uses ResourceClaimTemplate {name}, which does not exist; create it",
@@ -247,10 +247,10 @@ impl Asker<'_> {
 }
 
 /// Notes of what nobody checks before pods start: whether devices meet the expressions and constraints of their requests.
-pub fn notes(cluster: &Cluster<'_>, pod_set: &PodSet) -> Vec<String> {
+pub fn notes(cluster: &PlanSnapshot<'_>, pod_set: &PodSet) -> Vec<String> {
     let of_template = |name: &String| {
         let found = cluster.storage.and_then(|storage| storage.claim_templates.get(name));
-        let Some(Found::There(template)) = found else { return Vec::new() };
+        let Some(Lookup::There(template)) = found else { return Vec::new() };
         let devices = &template.spec.spec.devices;
         let mut exact = devices.requests.iter().filter_map(|asked| asked.exactly.as_ref());
         let selects = exact.any(|exact| !exact.selectors.is_empty()).then(|| {

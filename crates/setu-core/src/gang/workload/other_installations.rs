@@ -1,6 +1,6 @@
 //! Other installations of Setu, which may have put things on a Workload that this one did not.
 
-use super::opening::journal_of;
+use super::journal_load::journal_of;
 use crate::api::{AdmissionCheck, Workload};
 use crate::names;
 use jiff::Timestamp;
@@ -11,14 +11,14 @@ const OF_KUEUE: [&str; 2] = [names::PROVISIONING_REQUEST, names::MULTIKUEUE];
 
 /// What other installations of Setu may still need of a Workload, by its checks that are not ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Others {
+pub struct OtherInstallations {
     /// One of them may keep it out of Kueue's queue.
     pub may_refuse: bool,
     /// One of them may hold it until its nodes are gone.
     pub may_have_nodes: bool,
 }
 
-impl Others {
+impl OtherInstallations {
     /// From its journals and from the checks that it lists: an installation holds a Workload before it writes its
     /// journal. `is_others` says whether another installation may answer the check of this name.
     pub fn of(workload: &Workload, is_others: impl Fn(&str) -> bool, now: Timestamp) -> Self {
@@ -64,7 +64,7 @@ mod tests {
                 "status": {"admissionChecks": [{"name": check, "state": "Pending"}]},
             }))
             .unwrap();
-            let others = Others::of(&workload, |check| check == "theirs", now);
+            let others = OtherInstallations::of(&workload, |check| check == "theirs", now);
             (others.may_refuse, others.may_have_nodes)
         };
         assert_eq!(of("ours", None), (false, false));

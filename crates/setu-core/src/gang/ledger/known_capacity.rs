@@ -11,15 +11,15 @@ const MARKETS: usize = 8;
 
 /// What was known about nodes and offerings at one time.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Basis {
+pub struct KnownCapacity {
     /// The shapes learnt from nodes.
     pub shapes: Arc<[Shape]>,
     /// Karpenter's metrics, if they were read.
     pub market: Option<Arc<Market>>,
 }
 
-impl Basis {
-    /// The same with this market, if its own is no longer kept.
+impl KnownCapacity {
+    /// This basis, with `market` if its own is no longer kept.
     #[must_use]
     pub fn or_market(self, market: Option<Arc<Market>>) -> Self {
         Self { market: self.market.or(market), ..self }
@@ -28,13 +28,13 @@ impl Basis {
 
 /// What each gang was planned from, until it is over. Replacements are planned from it again.
 #[derive(Debug, Default)]
-pub struct Bases {
-    of_gangs: BTreeMap<String, Basis>,
+pub struct CapacityByGang {
+    of_gangs: BTreeMap<String, KnownCapacity>,
     /// The latest of each, which most gangs share: equal data is in memory once.
-    latest: Basis,
+    latest: KnownCapacity,
 }
 
-impl Bases {
+impl CapacityByGang {
     /// Forgets all gangs.
     pub fn forget_gangs(&mut self) {
         self.of_gangs.clear();
@@ -42,32 +42,32 @@ impl Bases {
 
     /// Takes another page of metrics. If gangs use too many pages, the oldest is dropped from all of them.
     pub fn take_market(&mut self, market: &Arc<Market>) {
-        if self.latest.market.as_ref().is_some_and(|before| market.says_the_same_as(before)) {
+        if self.latest.market.as_ref().is_some_and(|before| market.has_same_offers(before)) {
             return;
         }
         self.latest.market = Some(Arc::clone(market));
-        let seen = |basis: &Basis| basis.market.as_ref().map(|market| market.seen);
+        let seen = |capacity: &KnownCapacity| capacity.market.as_ref().map(|market| market.seen);
         let times: BTreeSet<_> = self.of_gangs.values().filter_map(seen).collect();
         if times.len() >= MARKETS {
             let oldest = times.first().copied();
-            let with_oldest = self.of_gangs.values_mut().filter(|basis| seen(basis) == oldest);
-            with_oldest.for_each(|basis| basis.market = None);
+            let with_oldest = self.of_gangs.values_mut().filter(|capacity| seen(capacity) == oldest);
+            with_oldest.for_each(|capacity| capacity.market = None);
         }
     }
 
     /// Keeps what a gang is planned from: these shapes, and the last page of metrics if it counts.
-    pub fn keep(&mut self, gang: &str, shapes: Arc<[Shape]>, market_counts: bool) -> Basis {
+    pub fn keep(&mut self, gang: &str, shapes: Arc<[Shape]>, market_counts: bool) -> KnownCapacity {
         if self.latest.shapes != shapes {
             self.latest.shapes = shapes;
         }
         let market = self.latest.market.clone().filter(|_| market_counts);
-        let basis = Basis { market, shapes: Arc::clone(&self.latest.shapes) };
-        self.of_gangs.insert(gang.to_owned(), basis.clone());
-        basis
+        let capacity = KnownCapacity { market, shapes: Arc::clone(&self.latest.shapes) };
+        self.of_gangs.insert(gang.to_owned(), capacity.clone());
+        capacity
     }
 
     /// What a gang was planned from.
-    pub fn of(&self, gang: &str) -> Option<&Basis> {
+    pub fn of(&self, gang: &str) -> Option<&KnownCapacity> {
         self.of_gangs.get(gang)
     }
 

@@ -29,7 +29,7 @@ pub fn per_node(pod_set: &PodSet) -> u32 {
 
 /// Whether a pod of one set and a pod of the other cannot share a node: one has anti-affinity to the other there, or both use the
 /// same host port.
-pub fn shun(one: &PodSet, other: &PodSet) -> bool {
+pub fn exclude_each_other(one: &PodSet, other: &PodSet) -> bool {
     let keeps_off = |a: &PodSet, b: &PodSet| {
         let labels = &b.template.metadata.labels;
         excluded_pods(&a.template.spec)
@@ -139,7 +139,11 @@ mod tests {
             (json!({"matchExpressions": [{"key": "app", "operator": "DoesNotExist"}]}), js.clone(), false),
         ] {
             let (one, other) = (set(&js, &anti(&selector)), set(&labels, &json!({})));
-            assert_eq!((shun(&one, &other), shun(&other, &one)), (expected, expected), "{selector} {labels}");
+            assert_eq!(
+                (exclude_each_other(&one, &other), exclude_each_other(&other, &one)),
+                (expected, expected),
+                "{selector} {labels}"
+            );
             assert_eq!(per_node(&other), u32::MAX);
         }
     }
@@ -176,10 +180,10 @@ mod tests {
                 ]}]}),
             )
         };
-        assert!(shun(&listens(80, "TCP"), &listens(80, "TCP")));
+        assert!(exclude_each_other(&listens(80, "TCP"), &listens(80, "TCP")));
         assert!(
-            !shun(&listens(80, "TCP"), &listens(80, "UDP"))
-                && !shun(&listens(80, "TCP"), &listens(81, "TCP"))
+            !exclude_each_other(&listens(80, "TCP"), &listens(80, "UDP"))
+                && !exclude_each_other(&listens(80, "TCP"), &listens(81, "TCP"))
         );
         assert_eq!(per_node(&listens(80, "TCP")), 1);
     }
@@ -192,6 +196,6 @@ mod tests {
         let sidecar = json!([{"restartPolicy": "Always", "ports": [{"containerPort": 80, "hostPort": 80}]}]);
         let with_sidecar = set(&json!({}), &json!({"initContainers": sidecar}));
         assert_eq!((per_node(&plain), per_node(&on_host)), (u32::MAX, 1));
-        assert!(shun(&on_host, &with_sidecar));
+        assert!(exclude_each_other(&on_host, &with_sidecar));
     }
 }

@@ -9,7 +9,7 @@
 use super::board::Board;
 use super::memory::lock;
 use super::progress::ProgressLimiter;
-use super::registry::{Cause, GangRegistry, LastJournal};
+use super::registry::{ForgetReason, GangRegistry, LastJournal};
 use super::waiting::Waiting;
 use crate::gang::ledger::Ledger;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,7 @@ use std::sync::{Mutex, MutexGuard};
 /// Everything this replica keeps about gangs and their Workloads. Forgetting and counting take it apart whole, so that a
 /// field that is not handled there does not compile.
 #[derive(Debug, Default)]
-pub struct OfGangs {
+pub struct GangState {
     /// What is remembered of each gang and of each Workload.
     pub(super) registry: GangRegistry,
     /// What users and metrics see.
@@ -39,14 +39,14 @@ pub(super) struct Forgotten {
     pub freed: bool,
 }
 
-impl OfGangs {
+impl GangState {
     /// Locks the ledger. No other gang is planned until the guard is dropped.
     pub(super) fn ledger(&self) -> MutexGuard<'_, Ledger> {
         lock(&self.ledger)
     }
 
     /// Forgets the gangs of one Workload. `claims` names its NodeClaims that still exist.
-    pub(super) fn forget(&self, uid: &str, cause: Cause, claims: &BTreeSet<String>) -> Forgotten {
+    pub(super) fn forget(&self, uid: &str, cause: ForgetReason, claims: &BTreeSet<String>) -> Forgotten {
         let Self {
             registry,
             board,
@@ -57,7 +57,7 @@ impl OfGangs {
         } = self;
         let (gangs, last_journals) = registry.forget(uid, cause, claims);
         board.forget(&gangs);
-        if matches!(cause, Cause::Deleted { .. }) {
+        if matches!(cause, ForgetReason::Deleted { .. }) {
             progress.forget(uid);
         }
         let mut ledger = lock(ledger);

@@ -1,11 +1,11 @@
-//! The nodes of all families of a gang, packed so that together they are within the bounds where possible.
+//! The nodes of all pod set groups of a gang, packed so that together they are within the bounds where possible.
 
-use super::bounds::{self, Ceiling, Measure, Passed};
-use super::{Family, Site, daemons, fit};
+use super::bounds::{self, Ceiling, ExceededBound, Measure};
+use super::{GroupPlanner, PodSetGroup, daemons, fit};
 use crate::api::parameters::{GateMode, PackingMode, Pinning};
 use crate::plan::cost::Cost;
 use crate::plan::gates::capacity;
-use crate::plan::{Cluster, Obstacle, ObstacleReason, PlanRequest, Slot};
+use crate::plan::{Obstacle, ObstacleReason, PlanRequest, PlanSnapshot, Slot};
 use crate::policy::MOST_NODES;
 use crate::words::counted;
 use std::cell::OnceCell;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// The nodes of a gang.
 #[derive(Default)]
-pub(super) struct Made {
+pub(super) struct PackedGang {
     /// One slot for each node, not numbered yet.
     pub slots: Vec<Slot>,
     /// How the pods were packed.
@@ -25,50 +25,50 @@ pub(super) struct Made {
 /// Most packings that are tried for a gang that exceeds a bound.
 const PACKINGS: usize = 16;
 
-/// Packs the pods of a gang, and keeps the last result of each family.
+/// Packs the pods of a gang, and keeps the last result of each pod set group.
 struct GangPacker<'p> {
-    cluster: &'p Cluster<'p>,
+    cluster: &'p PlanSnapshot<'p>,
     request: &'p PlanRequest<'p>,
     pinning: Pinning,
-    /// Slots and notes of each family, until something of the family changes.
+    /// Slots and notes of each pod set group, until something of the pod set group changes.
     last: Vec<Option<(Vec<Slot>, Vec<String>)>>,
     /// Packings that may still be tried.
     left: usize,
 }
 
-impl Made {
+impl PackedGang {
     /// Nodes for all pods. If shared nodes exceed a bound together, smaller nodes are tried. If the policy leaves packing open,
     /// one node for each pod is the last try. If nothing is within the bounds, the first packing is returned.
     ///
     /// # Errors
     /// What no node holds.
     pub fn of(
-        cluster: &Cluster<'_>,
+        cluster: &PlanSnapshot<'_>,
         request: &PlanRequest<'_>,
-        families: &mut [Family<'_>],
+        groups: &mut [PodSetGroup<'_>],
         pinning: Pinning,
     ) -> Result<Self, Obstacle> {
-        let last = families.iter().map(|_| None).collect();
+        let last = groups.iter().map(|_| None).collect();
         let mut packer = GangPacker { cluster, request, pinning, last, left: PACKINGS };
-        let (shared, passed) = packer.pack(families)?;
-        let Some(passed) = passed.filter(|_| families.iter().any(|family| family.fills)) else {
+        let (shared, passed) = packer.pack(groups)?;
+        let Some(passed) = passed.filter(|_| groups.iter().any(|group| group.fills)) else {
             return Ok(shared);
         };
         let amounts = shared.words(cluster, request);
         let why = format!("where they share the largest they take {amounts}, which is over {}", passed.bound);
-        let mut found = packer.smaller(families, passed);
+        let mut found = packer.smaller(groups, passed);
         if found.is_none() && request.policy.packing == PackingMode::Auto {
-            for family in families.iter_mut() {
-                family.fills = false;
+            for group in groups.iter_mut() {
+                group.fills = false;
             }
             packer.last.fill_with(|| None);
-            found = packer.within(families).and_then(|(made, passed)| passed.is_none().then_some(made));
+            found = packer.within(groups).and_then(|(made, passed)| passed.is_none().then_some(made));
         }
         Ok(found.map_or(shared, |made| made.because(&why, cluster, request)))
     }
 
-    /// The same, with a note why its nodes are not as large as they could be.
-    fn because(mut self, why: &str, cluster: &Cluster<'_>, request: &PlanRequest<'_>) -> Self {
+    /// Adds a note why its nodes are not as large as they could be.
+    fn because(mut self, why: &str, cluster: &PlanSnapshot<'_>, request: &PlanRequest<'_>) -> Self {
         let share = self.slots.iter().any(Slot::is_shared);
         let have = if share { "the pods share smaller nodes" } else { "each pod gets a node of its own" };
         let cost = self.cost(cluster, request).clause();
@@ -79,19 +79,19 @@ impl Made {
     /// Whether there are more nodes than a bound allows.
     fn are_too_many(
         &self,
-        cluster: &Cluster<'_>,
+        cluster: &PlanSnapshot<'_>,
         request: &PlanRequest<'_>,
-        families: &[Family<'_>],
+        groups: &[PodSetGroup<'_>],
     ) -> bool {
         let policy = request.policy;
         let of_queue = cluster.guards.and_then(|guards| guards.per_local_queue.nodes);
         let most = policy.budget.max_nodes.into_iter().chain(of_queue).fold(policy.gang_nodes, u32::min);
-        let is_over = |family: &Family<'_>| {
-            let limits = family.draft.limits().filter(|_| policy.capacity_gate == GateMode::Enforce);
-            let of_pool = self.slots.iter().filter(|slot| slot.node_pool == family.draft.node_pool).count();
+        let is_over = |group: &PodSetGroup<'_>| {
+            let limits = group.draft.limits().filter(|_| policy.capacity_gate == GateMode::Enforce);
+            let of_pool = self.slots.iter().filter(|slot| slot.node_pool == group.draft.node_pool).count();
             limits.is_some_and(|limits| capacity::are_too_many(saturated(of_pool), limits))
         };
-        self.nodes() > most || families.iter().any(is_over)
+        self.nodes() > most || groups.iter().any(is_over)
     }
 
     fn nodes(&self) -> u32 {
@@ -99,7 +99,7 @@ impl Made {
     }
 
     /// The number of nodes and their cost, in words.
-    fn words(&self, cluster: &Cluster<'_>, request: &PlanRequest<'_>) -> String {
+    fn words(&self, cluster: &PlanSnapshot<'_>, request: &PlanRequest<'_>) -> String {
         let cost = self.cost(cluster, request);
         let cost = match cost.known() {
             Some(most) if cost.at_least < most => {
@@ -110,7 +110,7 @@ impl Made {
         format!("{}{cost}", counted(self.nodes(), "node"))
     }
 
-    fn cost(&self, cluster: &Cluster<'_>, request: &PlanRequest<'_>) -> Cost {
+    fn cost(&self, cluster: &PlanSnapshot<'_>, request: &PlanRequest<'_>) -> Cost {
         let groups = self.slots.chunk_by(|a, b| Arc::ptr_eq(&a.template, &b.template));
         let nodes = groups.filter_map(|group| Some((&*group.first()?.template, saturated(group.len()))));
         cluster.prices(request.policy).of_nodes(nodes)
@@ -134,69 +134,79 @@ fn saturated(count: usize) -> u32 {
 }
 
 impl GangPacker<'_> {
-    /// Nodes within all bounds. Makes nodes that exceed a bound smaller step by step, family by family.
-    fn smaller(&mut self, families: &mut [Family<'_>], first: Passed) -> Option<Made> {
+    /// Nodes within all bounds. Makes nodes that exceed a bound smaller step by step, group by group.
+    fn smaller(&mut self, groups: &mut [PodSetGroup<'_>], first: ExceededBound) -> Option<PackedGang> {
         let mut passed = first;
-        // Families that no step could make smaller for this measure.
+        // Pod set groups that no step could make smaller for this measure.
         let mut settled: Vec<(usize, Measure)> = Vec::new();
         loop {
-            let wanted = passed.smaller.iter().find(|s| !settled.contains(&(s.site_index, s.of.clone())))?;
-            let (site_index, of) = (wanted.site_index, wanted.of.clone());
+            let wanted = passed.smaller.iter().find(|s| !settled.contains(&(s.group_index, s.of.clone())))?;
+            let (group_index, of) = (wanted.group_index, wanted.of.clone());
             let mut next = None;
             // Try a long step first, to need fewer.
             for below in [wanted.counts.saturating_mul(3) / 4, wanted.counts] {
-                families.get_mut(site_index)?.ceilings.push(Ceiling { of: of.clone(), below });
-                let before = self.last.get_mut(site_index)?.take();
-                match self.within(families) {
+                groups.get_mut(group_index)?.ceilings.push(Ceiling { of: of.clone(), below });
+                let before = self.last.get_mut(group_index)?.take();
+                match self.within(groups) {
                     Some((made, None)) => return Some(made),
-                    Some((_, Some(over))) if self.has_changed(site_index, before.as_ref()) => {
+                    Some((_, Some(over))) if self.has_changed(group_index, before.as_ref()) => {
                         next = Some(over);
                         break;
                     }
                     _ => {
-                        families.get_mut(site_index)?.ceilings.pop();
-                        *self.last.get_mut(site_index)? = before;
+                        groups.get_mut(group_index)?.ceilings.pop();
+                        *self.last.get_mut(group_index)? = before;
                     }
                 }
             }
             match next {
                 Some(over) => passed = over,
-                None => settled.push((site_index, of)),
+                None => settled.push((group_index, of)),
             }
         }
     }
 
-    /// Whether a family has nodes other than these.
-    fn has_changed(&self, site_index: usize, before: Option<&(Vec<Slot>, Vec<String>)>) -> bool {
-        let now = self.last.get(site_index).and_then(Option::as_ref);
+    /// Whether a pod set group has nodes other than these.
+    fn has_changed(&self, group_index: usize, before: Option<&(Vec<Slot>, Vec<String>)>) -> bool {
+        let now = self.last.get(group_index).and_then(Option::as_ref);
         now.map(|(slots, _)| slots) != before.map(|(slots, _)| slots)
     }
 
-    /// The nodes of all families unless there are too many, with a bound that they exceed together, if there is one.
-    fn within(&mut self, families: &[Family<'_>]) -> Option<(Made, Option<Passed>)> {
+    /// The nodes of all pod set groups unless there are too many, with a bound that they exceed together, if there is one.
+    fn within(&mut self, groups: &[PodSetGroup<'_>]) -> Option<(PackedGang, Option<ExceededBound>)> {
         self.left = self.left.checked_sub(1)?;
-        let (made, passed) = self.pack(families).ok()?;
-        (!made.are_too_many(self.cluster, self.request, families)).then_some((made, passed))
+        let (made, passed) = self.pack(groups).ok()?;
+        (!made.are_too_many(self.cluster, self.request, groups)).then_some((made, passed))
     }
 
-    /// The nodes of all families, with a bound that they exceed together, if there is one.
-    fn pack(&mut self, families: &[Family<'_>]) -> Result<(Made, Option<Passed>), Obstacle> {
+    /// The nodes of all pod set groups, with a bound that they exceed together, if there is one.
+    fn pack(&mut self, groups: &[PodSetGroup<'_>]) -> Result<(PackedGang, Option<ExceededBound>), Obstacle> {
         let (cluster, request) = (self.cluster, self.request);
-        let mut sites = Vec::new();
-        for family in families {
-            let taints = family.draft.taints(request.gang, self.pinning);
+        let mut planners = Vec::new();
+        for group in groups {
+            let taints = group.draft.taints(request.gang_label, self.pinning);
             // With packing, a DaemonSet that may appear takes a pod's room, so it counts. A node for a single pod has room to
             // spare, or shows after launch that it has none.
-            let daemons = daemons::overhead(family.draft, &taints, cluster, family.fills)?;
-            sites.push(Site { cluster, request, family, taints, daemons, has_offers: OnceCell::new() });
+            let daemons = daemons::overhead(group.draft, &taints, cluster, group.fills)?;
+            planners.push(GroupPlanner {
+                cluster,
+                request,
+                group,
+                taints,
+                daemons,
+                has_offers: OnceCell::new(),
+            });
         }
-        let mut made = Made::default();
+        let mut made = PackedGang::default();
         let mut all: Vec<Vec<Slot>> = Vec::new();
-        for (site, last) in sites.iter().zip(&mut self.last) {
+        for (planner, last) in planners.iter().zip(&mut self.last) {
             if last.is_none() {
                 let mut notes = Vec::new();
-                let slots =
-                    if site.family.fills { site.filled(&mut notes)? } else { site.one_each(&mut notes)? };
+                let slots = if planner.group.fills {
+                    planner.filled(&mut notes)?
+                } else {
+                    planner.one_each(&mut notes)?
+                };
                 *last = Some((slots, notes));
             }
             let Some((slots, notes)) = last else { continue };
@@ -204,11 +214,11 @@ impl GangPacker<'_> {
             all.push(slots.clone());
             made.notes.extend_from_slice(notes);
         }
-        let passed = bounds::enforce(&sites, &mut all, &mut made.notes);
-        for (site, slots) in sites.iter().zip(all) {
-            made.facts.extend(fit::shared(request, site.family, &slots));
-            made.facts.extend(site.packed(&slots));
-            made.facts.extend(site.without_those_out(&slots));
+        let passed = bounds::enforce(&planners, &mut all, &mut made.notes);
+        for (planner, slots) in planners.iter().zip(all) {
+            made.facts.extend(fit::shared(request, planner.group, &slots));
+            made.facts.extend(planner.packed(&slots));
+            made.facts.extend(planner.without_those_out(&slots));
             made.slots.extend(slots);
         }
         Ok((made, passed))
@@ -418,12 +428,12 @@ mod tests {
         let (reason, message) = world.obstacle();
         assert_eq!(reason, ObstacleReason::RequirementsClash, "{message}");
         assert!(
-            message.contains("without g5.48xlarge, which Karpenter's metrics do not have where"),
+            message.contains("without g5.48xlarge, for which Karpenter's metrics list no offering"),
             "{message}"
         );
         let mut world = pods("8");
         world.objects.node_pools = types(1);
-        let note = "Karpenter's metrics do not have g5.48xlarge where the nodes may be";
+        let note = "Karpenter's metrics list no offering of g5.48xlarge in the allowed zones";
         let notes = world.provisioned().notes;
         assert!(notes.iter().any(|one| one.starts_with(note)), "{notes:?}");
     }

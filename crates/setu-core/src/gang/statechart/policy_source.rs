@@ -15,7 +15,7 @@ use crate::policy::terms::Terms;
 
 /// What a gang is judged by.
 #[derive(Clone, Copy, Debug)]
-pub enum JudgedBy<'a> {
+pub enum PolicySource<'a> {
     /// This policy: the current one, or the one that its attempt began with.
     Policy(&'a Policy),
     /// The terms of its attempt. The parameters cannot be read.
@@ -48,7 +48,7 @@ pub fn is_independent_of_terms(event: &Event, journal: &Journal, reservation: &R
 }
 
 /// Records the terms of an attempt that begins, or that moves to another tier.
-pub(in crate::gang) fn record_terms(journal: &mut Journal, before: &Memory, by: JudgedBy<'_>) {
+pub(in crate::gang) fn record_terms(journal: &mut Journal, before: &Memory, by: PolicySource<'_>) {
     let needs_none = matches!(journal.state, State::Approved { nodes: Nodes::Unneeded });
     if !journal.state.is_in_flight() || needs_none {
         return;
@@ -57,11 +57,13 @@ pub(in crate::gang) fn record_terms(journal: &mut Journal, before: &Memory, by: 
     let begins = memory.attempt != before.attempt;
     let moves = memory.option.tier != before.option.tier && before.terms.is_some();
     match by {
-        JudgedBy::Policy(policy) if begins || moves => {
+        PolicySource::Policy(policy) if begins || moves => {
             memory.terms = Terms::of(policy, memory.option.tier);
         }
         // An attempt that is resumed while its policy is unknown has no deadline either.
-        JudgedBy::Terms | JudgedBy::Unknown if begins => (memory.terms, memory.deadline) = (None, None),
+        PolicySource::Terms | PolicySource::Unknown if begins => {
+            (memory.terms, memory.deadline) = (None, None);
+        }
         _ => {}
     }
 }
@@ -108,21 +110,21 @@ mod tests {
         let (policy, known) = (Policy::default(), Terms::of(&Policy::default(), 0));
         let mut before = journal(known.clone());
         before.memory.deadline = Some(Timestamp::UNIX_EPOCH);
-        let after = |attempt, tier, state: State, by: JudgedBy<'_>| {
+        let after = |attempt, tier, state: State, by: PolicySource<'_>| {
             let mut journal = Journal { state, ..before.clone() };
             (journal.memory.attempt, journal.memory.option.tier) = (attempt, tier);
             journal.memory.terms = None;
             record_terms(&mut journal, &before.memory, by);
             (journal.memory.terms.is_some(), journal.memory.deadline.is_some())
         };
-        let by = JudgedBy::Policy(&policy);
+        let by = PolicySource::Policy(&policy);
         let held = State::Approved { nodes: Nodes::Held };
         assert_eq!(after(3, 0, State::Provisioning, by), (true, true));
         assert_eq!(after(2, 1, held, by), (true, true));
         assert_eq!(after(2, 0, State::Provisioning, by), (false, true), "nothing new");
         assert_eq!(after(3, 0, State::Approved { nodes: Nodes::Unneeded }, by), (false, true));
         assert_eq!(after(3, 0, State::Released, by), (false, true));
-        assert_eq!(after(3, 0, State::Provisioning, JudgedBy::Unknown), (false, false));
-        assert_eq!(after(2, 1, State::Provisioning, JudgedBy::Terms), (false, true));
+        assert_eq!(after(3, 0, State::Provisioning, PolicySource::Unknown), (false, false));
+        assert_eq!(after(2, 1, State::Provisioning, PolicySource::Terms), (false, true));
     }
 }

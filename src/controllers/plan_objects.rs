@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// The objects that mostly decide whether a gang has a plan.
 #[derive(Clone, Debug)]
-pub struct Grounds {
+pub struct GangPlanObjects {
     /// The objects that all Workloads share.
     pub cluster: Arc<PlanObjects>,
     /// The LimitRanges of the Workload's namespace.
@@ -24,7 +24,7 @@ pub struct Grounds {
     pub namespace: Option<Arc<Namespace>>,
 }
 
-impl Grounds {
+impl GangPlanObjects {
     /// What the caches show for a Workload.
     pub fn cached(stores: &Stores, workload: &Workload) -> Self {
         let namespace = workload.namespace();
@@ -39,23 +39,28 @@ impl Grounds {
 
 /// Reads under way. Concurrent requests for the same objects share a read.
 #[derive(Debug, Default)]
-pub struct Reads {
+pub struct PlanObjectReads {
     of_cluster: Joined<(), PlanObjects, Error>,
     of_namespaces: Joined<String, OfNamespace, Error>,
 }
 
-impl Reads {
+impl PlanObjectReads {
     /// Reads all of it for the Workloads of a namespace, past the caches.
     ///
     /// # Errors
     /// The first read that failed.
-    pub async fn read(&self, client: &Client, stores: &Stores, namespace: &str) -> Result<Grounds, Error> {
+    pub async fn read(
+        &self,
+        client: &Client,
+        stores: &Stores,
+        namespace: &str,
+    ) -> Result<GangPlanObjects, Error> {
         let (cluster, of_namespace) = tokio::try_join!(
             self.of_cluster.read((), read_all(client)),
             self.of_namespaces.read(namespace.to_owned(), OfNamespace::read(client, stores, namespace)),
         )?;
         let OfNamespace { limit_ranges, namespace } = (*of_namespace).clone();
-        Ok(Grounds { cluster, limit_ranges, namespace })
+        Ok(GangPlanObjects { cluster, limit_ranges, namespace })
     }
 }
 

@@ -4,46 +4,46 @@
 //! depends on a policy is decided.
 
 use super::journal::Journal;
-use super::judged_by::{JudgedBy, confirmed_terms};
+use super::policy_source::{PolicySource, confirmed_terms};
 use crate::api::NodeClaim;
 use crate::names;
 use crate::plan::Obstacle;
-use crate::policy::terms::judged_unread;
-use crate::policy::{PhaseLimits, Policy};
+use crate::policy::terms::without_timeouts;
+use crate::policy::{Policy, ResolvedDeadlines};
 use std::sync::Arc;
 
 /// The policy that a gang is judged by, and how far it is known.
 #[derive(Clone, Debug)]
-pub struct Judgement {
+pub struct EffectivePolicy {
     /// The policy, with the launch timeout of the attempt's tier and what its topology demands of nodes.
     pub policy: Arc<Policy>,
     /// The policy without these.
-    pub stated: Arc<Policy>,
+    pub without_tier: Arc<Policy>,
     /// Why the parameters cannot be read.
     pub fault: Option<Obstacle>,
     has_terms: bool,
 }
 
-impl Judgement {
+impl EffectivePolicy {
     /// By the current policy. With a `fault`, it is not the policy that the parameters state. An attempt in flight is judged
     /// by the terms in its journal, if these claims confirm them.
     pub fn of(journal: &Journal, claims: &[NodeClaim], current: Policy, fault: Option<Obstacle>) -> Self {
         let is_in_flight = journal.state.is_in_flight();
         let terms = confirmed_terms(journal, claims).filter(|_| is_in_flight);
-        let stated = Arc::new(match terms {
+        let without_tier = Arc::new(match terms {
             Some(terms) => terms.over(current, journal.memory.option.tier),
-            None if is_in_flight && fault.is_some() => judged_unread(current),
+            None if is_in_flight && fault.is_some() => without_timeouts(current),
             None => current,
         });
-        Self { policy: for_tier(journal, &stated), stated, fault, has_terms: terms.is_some() }
+        Self { policy: for_tier(journal, &without_tier), without_tier, fault, has_terms: terms.is_some() }
     }
 
     /// By the policy that its attempt began with.
     pub fn of_attempt(journal: &Journal, policy: Arc<Policy>) -> Self {
-        Self { policy: for_tier(journal, &policy), stated: policy, fault: None, has_terms: false }
+        Self { policy: for_tier(journal, &policy), without_tier: policy, fault: None, has_terms: false }
     }
 
-    /// The same if Kueue places pods only on nodes that have the gang's label and each of these.
+    /// Also requires the gang's label and each topology level's label on every node. Kueue places pods only there.
     #[must_use]
     pub fn with_topology(mut self, gang: &str, levels: Vec<String>) -> Self {
         if levels.is_empty() {
@@ -59,11 +59,11 @@ impl Judgement {
     }
 
     /// What the gang is judged by.
-    pub fn by(&self) -> JudgedBy<'_> {
+    pub fn source(&self) -> PolicySource<'_> {
         match self.fault {
-            None => JudgedBy::Policy(&self.stated),
-            Some(_) if self.has_terms => JudgedBy::Terms,
-            Some(_) => JudgedBy::Unknown,
+            None => PolicySource::Policy(&self.without_tier),
+            Some(_) if self.has_terms => PolicySource::Terms,
+            Some(_) => PolicySource::Unknown,
         }
     }
 }
@@ -75,7 +75,7 @@ fn for_tier(journal: &Journal, policy: &Arc<Policy>) -> Arc<Policy> {
     let Some(launch) = launch.filter(|launch| *launch != policy.deadlines.launch) else {
         return Arc::clone(policy);
     };
-    let deadlines = PhaseLimits { launch, ..policy.deadlines };
+    let deadlines = ResolvedDeadlines { launch, ..policy.deadlines };
     Arc::new(Policy { deadlines, ..(**policy).clone() })
 }
 
@@ -117,14 +117,14 @@ mod tests {
         .unwrap();
         let mut flies = journal(State::WaitingReady);
         flies.memory.terms = Some(terms);
-        let by_terms = Judgement::of(&flies, std::slice::from_ref(&claim), buffered(1), Some(fault()));
-        assert!(matches!(by_terms.by(), JudgedBy::Terms));
+        let by_terms = EffectivePolicy::of(&flies, std::slice::from_ref(&claim), buffered(1), Some(fault()));
+        assert!(matches!(by_terms.source(), PolicySource::Terms));
         assert_eq!(by_terms.policy.buffer_time, Span::minutes(3));
-        let unknown = Judgement::of(&flies, &[], buffered(1), Some(fault()));
-        assert!(matches!(unknown.by(), JudgedBy::Unknown));
+        let unknown = EffectivePolicy::of(&flies, &[], buffered(1), Some(fault()));
+        assert!(matches!(unknown.source(), PolicySource::Unknown));
         assert!(unknown.policy.deadlines.gang > Policy::default().deadlines.gang);
-        let waits = Judgement::of(&journal(State::Validating), &[claim], buffered(1), Some(fault()));
-        assert!(matches!(waits.by(), JudgedBy::Unknown));
+        let waits = EffectivePolicy::of(&journal(State::Validating), &[claim], buffered(1), Some(fault()));
+        assert!(matches!(waits.source(), PolicySource::Unknown));
         assert_eq!(*waits.policy, buffered(1));
     }
 
@@ -133,12 +133,12 @@ mod tests {
         let tier = Tier { name: "t".into(), launch_timeout: Some(Span::minutes(1)), ..Tier::default() };
         let policy = Arc::new(Policy { tiers: vec![tier], ..Policy::default() });
         let launch =
-            |state| Judgement::of_attempt(&journal(state), Arc::clone(&policy)).policy.deadlines.launch;
+            |state| EffectivePolicy::of_attempt(&journal(state), Arc::clone(&policy)).policy.deadlines.launch;
         assert_eq!(launch(State::Provisioning), Span::minutes(1));
         assert_eq!(launch(State::Validating), Policy::default().deadlines.launch);
-        let judgement = Judgement::of_attempt(&journal(State::Provisioning), Arc::clone(&policy));
-        let placed = judgement.with_topology("g", vec!["rack".into()]);
+        let effective = EffectivePolicy::of_attempt(&journal(State::Provisioning), Arc::clone(&policy));
+        let placed = effective.with_topology("g", vec!["rack".into()]);
         let labels: Vec<&str> = placed.policy.readiness.node_labels.keys().map(String::as_str).collect();
-        assert_eq!((labels, &placed.stated), (vec!["rack", names::GANG], &policy));
+        assert_eq!((labels, &placed.without_tier), (vec!["rack", names::GANG], &policy));
     }
 }

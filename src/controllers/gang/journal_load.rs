@@ -1,4 +1,4 @@
-//! Opens the gang of a reconcile, and warns of a stored journal that is not used.
+//! Loads the gang of a reconcile, and warns of a stored journal that is not used.
 
 use super::reconciled::LeftAlone;
 use super::scope::GangScope;
@@ -9,14 +9,14 @@ use crate::gang::workload::stored::StoredJournal;
 use kube::ResourceExt;
 
 /// The journal of a gang with these claims; `None` if there is nothing to do.
-pub(super) fn open(
+pub(super) fn load(
     scope: &GangScope<'_>,
     workload: &Workload,
     claims: &[NodeClaim],
 ) -> Result<Option<StoredJournal>, LeftAlone> {
-    let own_index = scope.context.of_gangs.ledger().option(&scope.id).map_or(0, |option| option.index);
-    let opened = StoredJournal::open(workload, &scope.identity, claims, own_index, scope.now());
-    let (stored, unreadable) = opened.map_err(|error| {
+    let own_index = scope.context.gang_state.ledger().option(&scope.id).map_or(0, |option| option.index);
+    let loaded = StoredJournal::load(workload, &scope.identity, claims, own_index, scope.now());
+    let (stored, unreadable) = loaded.map_err(|error| {
         warn_of_newer(scope, workload, &error);
         LeftAlone
     })?;
@@ -29,7 +29,7 @@ pub(super) fn open(
 /// Warns once that a gang is left alone because a newer release wrote its journal.
 fn warn_of_newer(scope: &GangScope<'_>, workload: &Workload, error: &JournalError) {
     let (check, notice) = (scope.identity.check.as_str(), Notice::of_newer_journal(error));
-    let registry = &scope.context.of_gangs.registry;
+    let registry = &scope.context.gang_state.registry;
     if !registry.is_new_notice(&scope.identity.uid, &format!("{check}: {}", notice.text)) {
         return;
     }

@@ -1,11 +1,11 @@
-//! How a reconcile opens its gang: which stored journal it goes on from, and what takes the place of one that is not used.
+//! How a reconcile loads its gang: which stored journal it goes on from, and what takes the place of one that is not used.
 //!
 //! Called by the controller and the model checker. The command line reads stored journals here too.
 //! Rule: a tenant can write the journal. One that cannot be the gang's is ignored, and the gang starts over from its claims.
 
+use super::queueing::retry_blocks_requeue;
 use crate::api::{NodeClaim, Workload};
 use crate::gang::identity::GangIdentity;
-use crate::gang::report::verdict::is_held_back;
 use crate::gang::statechart::journal::{Journal, JournalError};
 use crate::gang::statechart::reservation::Reservation;
 use crate::gang::statechart::state::{Nodes, State};
@@ -15,18 +15,18 @@ use kube_core::ResourceExt;
 
 /// The journal of a gang that is reconciled.
 #[derive(Clone, Debug, PartialEq)]
-pub struct OpenedGang {
+pub struct LoadedGang {
     /// The journal to go on from.
     pub journal: Journal,
     /// Whether the Workload has no journal of this gang that can be used.
     pub is_substitute: bool,
 }
 
-/// The result of opening a gang.
+/// The result of loading a gang.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Opening {
+pub struct LoadResult {
     /// `None` if there is nothing to do.
-    pub gang: Option<OpenedGang>,
+    pub gang: Option<LoadedGang>,
     /// Why its stored journal is ignored, if it cannot be read.
     pub unreadable: Option<JournalError>,
 }
@@ -42,7 +42,7 @@ pub fn stored_journal(
 }
 
 /// The checks of a Workload with quota whose stored journals say that claims are being created.
-pub fn begun_checks(workload: &Workload, now: Timestamp) -> impl Iterator<Item = &str> {
+pub fn checks_being_provisioned(workload: &Workload, now: Timestamp) -> impl Iterator<Item = &str> {
     let journals = workload.annotations().iter().filter(|_| workload.is("QuotaReserved"));
     journals.filter_map(move |(key, text)| {
         let check = key.strip_prefix(names::JOURNAL_PREFIX)?;
@@ -58,17 +58,17 @@ pub(super) fn journal_of(workload: &Workload, text: &str, now: Timestamp) -> Res
     Journal::decode(text, uid, created, now)
 }
 
-/// Opens a gang with these claims. A gang with neither a journal nor a reservation is handled only if it has claims or Kueue
+/// Loads a gang with these claims. A gang with neither a journal nor a reservation is handled only if it has claims or Kueue
 /// waits for its check.
 ///
 /// # Errors
 /// A newer release wrote its journal and decides about its nodes.
-pub fn open(
+pub fn load(
     workload: &Workload,
     identity: &GangIdentity,
     claims: &[NodeClaim],
     now: Timestamp,
-) -> Result<Opening, JournalError> {
+) -> Result<LoadResult, JournalError> {
     let (stored, unreadable) = match stored_journal(workload, identity, now) {
         Some(Err(error @ JournalError::Newer(_))) => return Err(error),
         Some(Err(error)) => (None, Some(error)),
@@ -77,17 +77,17 @@ pub fn open(
     };
     let reservation = Reservation::of(workload, &identity.check);
     let reported = workload.check(&identity.check).map(|check| check.state).unwrap_or_default();
-    let is_awaited = !claims.is_empty() || is_held_back(&reservation, reported);
+    let is_awaited = !claims.is_empty() || retry_blocks_requeue(&reservation, reported);
     let gang = match (stored, reservation) {
-        (Some(journal), _) => Some(OpenedGang { journal, is_substitute: false }),
+        (Some(journal), _) => Some(LoadedGang { journal, is_substitute: false }),
         (None, Reservation::Leaving(_)) => None,
         (None, Reservation::Gone(_)) if !is_awaited => None,
-        (None, reservation) => Some(OpenedGang::substitute(&identity.uid, reservation, now)),
+        (None, reservation) => Some(LoadedGang::substitute(&identity.uid, reservation, now)),
     };
-    Ok(Opening { gang, unreadable })
+    Ok(LoadResult { gang, unreadable })
 }
 
-impl OpenedGang {
+impl LoadedGang {
     /// A gang without a journal that can be used.
     fn substitute(uid: &str, reservation: Reservation, now: Timestamp) -> Self {
         Self { journal: substitute_journal(uid, reservation, now), is_substitute: true }
@@ -191,21 +191,21 @@ mod tests {
     }
 
     /// The state that a gang goes on from, and whether it has no usable journal.
-    fn opened(workload: &Workload, claims: &[NodeClaim]) -> Option<(StateName, bool)> {
-        let opening = open(workload, &identity(), claims, NOW).unwrap();
-        opening.gang.map(|gang| (gang.journal.state.name(), gang.is_substitute))
+    fn loaded(workload: &Workload, claims: &[NodeClaim]) -> Option<(StateName, bool)> {
+        let result = load(workload, &identity(), claims, NOW).unwrap();
+        result.gang.map(|gang| (gang.journal.state.name(), gang.is_substitute))
     }
 
     #[test]
     fn a_gang_without_a_journal_starts_by_its_reservation_and_claims() {
         let held = workload(&[("QuotaReserved", "True")], "Pending", None);
-        assert_eq!(opened(&held, &[]), Some((StateName::Validating, true)));
+        assert_eq!(loaded(&held, &[]), Some((StateName::Validating, true)));
         let leaving = workload(&[("QuotaReserved", "True"), ("Evicted", "True")], "Pending", None);
-        assert_eq!(opened(&leaving, &[claim(0)]), None, "its pods may still run");
+        assert_eq!(loaded(&leaving, &[claim(0)]), None, "its pods may still run");
         let evicted = |verdict| workload(&[("QuotaReserved", "False"), ("Evicted", "True")], verdict, None);
-        assert_eq!(opened(&evicted("Pending"), &[]), None);
-        assert_eq!(opened(&evicted("Pending"), &[claim(0)]), Some((StateName::Released, true)));
-        assert_eq!(opened(&evicted("Retry"), &[]), Some((StateName::Released, true)), "Kueue waits for it");
+        assert_eq!(loaded(&evicted("Pending"), &[]), None);
+        assert_eq!(loaded(&evicted("Pending"), &[claim(0)]), Some((StateName::Released, true)));
+        assert_eq!(loaded(&evicted("Retry"), &[]), Some((StateName::Released, true)), "Kueue waits for it");
     }
 
     #[test]
@@ -216,7 +216,7 @@ mod tests {
             (&[], State::Provisioning, false),
         ] {
             let workload = workload(conditions, "Pending", Some(&journal(state.clone(), 2).encode()));
-            let checks: Vec<&str> = begun_checks(&workload, NOW).collect();
+            let checks: Vec<&str> = checks_being_provisioned(&workload, NOW).collect();
             assert_eq!(checks, if begun { vec!["c"] } else { vec![] }, "{state:?} {conditions:?}");
         }
     }
@@ -225,7 +225,7 @@ mod tests {
     fn a_journal_that_cannot_be_the_gangs_is_ignored_and_one_of_a_newer_release_is_left_alone() {
         let with = |text: &str| workload(&[("QuotaReserved", "True")], "Pending", Some(text));
         let text = journal(State::WaitingReady, 2).encode();
-        let own = open(&with(&text), &identity(), &[], NOW).unwrap();
+        let own = load(&with(&text), &identity(), &[], NOW).unwrap();
         assert_eq!(
             own.gang.map(|gang| (gang.journal.encode(), gang.is_substitute)),
             Some((text.clone(), false))
@@ -235,11 +235,11 @@ mod tests {
             ("{".to_owned(), true),
             (journal(State::WaitingReady, 3).encode(), false),
         ] {
-            let opening = open(&with(&text), &identity(), &[], NOW).unwrap();
-            assert_eq!(opening.unreadable.is_some(), unreadable, "{text}");
-            assert!(opening.gang.unwrap().is_substitute, "{text}");
+            let result = load(&with(&text), &identity(), &[], NOW).unwrap();
+            assert_eq!(result.unreadable.is_some(), unreadable, "{text}");
+            assert!(result.gang.unwrap().is_substitute, "{text}");
         }
-        let newer = open(&with(r#"{"version": 999}"#), &identity(), &[], NOW);
+        let newer = load(&with(r#"{"version": 999}"#), &identity(), &[], NOW);
         assert_eq!(newer, Err(JournalError::Newer(999)));
     }
 
@@ -257,11 +257,11 @@ mod tests {
             let workload = workload(&conditions, "Ready", Some(&of_one.encode()));
             let claims = [claim(0), claim(1)];
             assert_eq!(
-                opened(&workload, &claims).map(|(_, is_substitute)| !is_substitute),
+                loaded(&workload, &claims).map(|(_, is_substitute)| !is_substitute),
                 Some(is_used),
                 "{state:?}"
             );
-            let mut gang = OpenedGang { journal: of_one, is_substitute: false };
+            let mut gang = LoadedGang { journal: of_one, is_substitute: false };
             assert_eq!(gang.verify(&workload, &identity(), &claims, NOW), !is_used, "{state:?}");
             assert_eq!(gang.is_substitute, !is_used);
             assert!(!gang.verify(&workload, &identity(), &claims, NOW), "it has started over");

@@ -8,7 +8,7 @@ use crate::policy::Policy;
 
 /// The plan or plans that the nodes of an attempt come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BegunWith<'a> {
+pub enum AttemptPlan<'a> {
     /// One plan, with this hash.
     Single(&'a str),
     /// Plans of several tiers: some slots moved to another tier.
@@ -19,30 +19,31 @@ pub enum BegunWith<'a> {
 
 impl Journal {
     /// The plan or plans that the attempt's nodes come from, under the policy that judges the attempt.
-    pub fn begun_with(&self, policy: &Policy) -> BegunWith<'_> {
+    pub fn attempt_plan(&self, policy: &Policy) -> AttemptPlan<'_> {
         match &self.memory.plan {
-            Some(hash) => BegunWith::Single(hash),
-            None if policy.mixed_tiers && self.memory.generation > 0 => BegunWith::Mixed,
-            None => BegunWith::Unknown,
+            Some(hash) => AttemptPlan::Single(hash),
+            None if policy.mixed_tiers && self.memory.generation > 0 => AttemptPlan::Mixed,
+            None => AttemptPlan::Unknown,
         }
     }
 
     /// Whether the attempt's nodes may come from several options.
     pub fn is_mixed(&self, policy: &Policy) -> bool {
-        self.begun_with(policy) == BegunWith::Mixed
+        self.attempt_plan(policy) == AttemptPlan::Mixed
     }
 
     /// Whether a plan gives the nodes that the attempt was begun with.
-    pub fn is_begun_with(&self, plan: &Plan) -> bool {
-        self.has_begun(plan, Plan::is_hashed)
+    pub fn matches_attempt(&self, plan: &Plan) -> bool {
+        self.matches(plan, Plan::is_hashed)
     }
 
-    /// The same, whatever instance types are the cheapest now. A lost node is replaced by one of these types.
-    pub(super) fn is_begun_with_but_for_types(&self, plan: &Plan) -> bool {
-        self.has_begun(plan, Plan::is_hashed_but_for_types)
+    /// As [`Self::matches_attempt`], but the cheapest instance types may have changed. A lost node is replaced by one of
+    /// them.
+    pub(super) fn matches_attempt_except_types(&self, plan: &Plan) -> bool {
+        self.matches(plan, Plan::is_hashed_except_types)
     }
 
-    fn has_begun(&self, plan: &Plan, has_hash: impl Fn(&Plan, &str) -> bool) -> bool {
+    fn matches(&self, plan: &Plan, has_hash: impl Fn(&Plan, &str) -> bool) -> bool {
         let memory = &self.memory;
         // Kueue adds the same pinning to the pods of all nodes.
         let is_pinned_alike = || {

@@ -3,7 +3,7 @@
 use super::scope::GangScope;
 use crate::api::{NodeClaim, Workload};
 use crate::controllers::plans;
-use crate::gang::{Journal, Judgement};
+use crate::gang::{EffectivePolicy, Journal};
 
 /// What a gang with these claims is judged by. An attempt keeps the policy it began with.
 pub(super) fn judge(
@@ -11,25 +11,25 @@ pub(super) fn judge(
     journal: &Journal,
     claims: &[NodeClaim],
     workload: &Workload,
-) -> Judgement {
-    let registry = &scope.context.of_gangs.registry;
+) -> EffectivePolicy {
+    let registry = &scope.context.gang_state.registry;
     let (is_in_flight, attempt) = (journal.state.is_in_flight(), journal.memory.attempt);
     let kept = || registry.policy(&scope.id, attempt).filter(|_| is_in_flight);
-    let judgement = kept().map_or_else(
+    let effective = kept().map_or_else(
         || {
             let (policy, fault) = plans::policy(scope.context, workload, &scope.identity.check);
-            let judgement = Judgement::of(journal, claims, policy, fault.err());
-            match &judgement.fault {
+            let effective = EffectivePolicy::of(journal, claims, policy, fault.err());
+            match &effective.fault {
                 _ if !is_in_flight => registry.forget_policy(&scope.id),
-                None => registry.keep_policy(&scope.id, attempt, &judgement.stated),
+                None => registry.keep_policy(&scope.id, attempt, &effective.without_tier),
                 Some(_) => {}
             }
-            judgement
+            effective
         },
-        |policy| Judgement::of_attempt(journal, policy),
+        |policy| EffectivePolicy::of_attempt(journal, policy),
     );
     if !is_in_flight {
-        return judgement;
+        return effective;
     }
-    judgement.with_topology(&scope.label, plans::topology_levels(scope.context, workload))
+    effective.with_topology(&scope.label, plans::topology_levels(scope.context, workload))
 }
