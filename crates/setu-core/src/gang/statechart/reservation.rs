@@ -147,6 +147,11 @@ impl AdmissionPhase {
 }
 
 impl Reservation {
+    /// Whether Kueue reserves no quota because a check still has this verdict after its eviction.
+    pub fn retry_blocks_requeue(&self, reported: Verdict) -> bool {
+        reported == Verdict::Retry && *self == Self::Gone(Ending::Evicted)
+    }
+
     /// Reads the reservation of `workload`, as `check` sees it.
     pub fn of(workload: &Workload, check: &str) -> Self {
         if workload.is_replaced() {

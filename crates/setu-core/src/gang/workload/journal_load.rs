@@ -3,7 +3,6 @@
 //! Called by the controller and the model checker. The command line reads stored journals here too.
 //! Rule: a tenant can write the journal. One that cannot be the gang's is ignored, and the gang starts over from its claims.
 
-use super::queueing::retry_blocks_requeue;
 use crate::api::{NodeClaim, Workload};
 use crate::gang::identity::GangIdentity;
 use crate::gang::statechart::journal::{Journal, JournalError};
@@ -77,7 +76,7 @@ pub fn load(
     };
     let reservation = Reservation::of(workload, &identity.check);
     let reported = workload.check(&identity.check).map(|check| check.state).unwrap_or_default();
-    let is_awaited = !claims.is_empty() || retry_blocks_requeue(&reservation, reported);
+    let is_awaited = !claims.is_empty() || reservation.retry_blocks_requeue(reported);
     let gang = match (stored, reservation) {
         (Some(journal), _) => Some(LoadedGang { journal, is_substitute: false }),
         (None, Reservation::Leaving(_)) => None,

@@ -7,7 +7,7 @@ use crate::api::workload::{CheckState, Verdict};
 use crate::api::{Workload, condition};
 use crate::gang::snapshot::Snapshot;
 use crate::gang::statechart::journal::Journal;
-use crate::gang::statechart::reservation::{Ending, Reservation};
+use crate::gang::statechart::reservation::Reservation;
 use crate::gang::statechart::rules::Eviction;
 use crate::gang::statechart::state::State;
 use crate::names;
@@ -63,7 +63,7 @@ impl Queueing {
 /// Whether the check may stop keeping the gang out of Kueue's queue. Kueue requeues only when `Requeued` changes, so
 /// that condition must be False first.
 pub fn may_requeue(journal: &Journal, snapshot: &Snapshot<'_>, reported: &CheckState) -> bool {
-    retry_blocks_requeue(snapshot.reservation, reported.state) && !is_refused(journal, snapshot)
+    snapshot.reservation.retry_blocks_requeue(reported.state) && !is_refused(journal, snapshot)
 }
 
 /// Whether the gang has given back its quota over a refusal that still stands.
@@ -75,17 +75,12 @@ pub fn is_refused(journal: &Journal, snapshot: &Snapshot<'_>) -> bool {
 fn must_stay_out(journal: &Journal, snapshot: &Snapshot<'_>) -> bool {
     snapshot.eviction == Eviction::Harmless
         && is_refused(journal, snapshot)
-        && retry_blocks_requeue(snapshot.reservation, Verdict::Retry)
+        && snapshot.reservation.retry_blocks_requeue(Verdict::Retry)
 }
 
 /// Whether a check with this verdict keeps a refused gang out of Kueue's queue.
 pub fn is_out_after_refusal(journal: &Journal, reservation: &Reservation, reported: Verdict) -> bool {
-    journal.state == State::Yielded && retry_blocks_requeue(reservation, reported)
-}
-
-/// Whether Kueue reserves no quota for a Workload because a check still has this verdict after its eviction.
-pub fn retry_blocks_requeue(reservation: &Reservation, reported: Verdict) -> bool {
-    reported == Verdict::Retry && *reservation == Reservation::Gone(Ending::Evicted)
+    journal.state == State::Yielded && reservation.retry_blocks_requeue(reported)
 }
 
 #[cfg(test)]
