@@ -1,7 +1,7 @@
 //! How far Kueue has got with a Workload.
 
 use crate::api::{Workload, condition};
-use crate::gang::workload::request::{ENDS, is_unowned};
+use crate::gang::workload::request::{has_ended, is_unowned};
 use serde::Serialize;
 
 /// How far Kueue has got with a Workload.
@@ -29,8 +29,7 @@ impl WorkloadPhase {
     /// Reads it from the Workload's conditions.
     pub fn of(workload: &Workload) -> Self {
         if is_unowned(workload) {
-            let has_ended = ENDS.iter().any(|kind| workload.is(kind));
-            if has_ended { Self::Ended } else { Self::Unowned }
+            if has_ended(workload.conditions()) { Self::Ended } else { Self::Unowned }
         } else if workload.is("Finished") {
             Self::Finished
         } else if workload.spec.active == Some(false) {

@@ -49,7 +49,7 @@ async fn serve(context: &Context, mirror: &Workload) -> Result<Option<Duration>,
     let Some(request) = context.standalone_request(mirror) else { return Ok(None) };
     let served = Served { context, client: client_of(context, mirror), mirror, request: &request };
     let workload = context.workload_of(&request);
-    if has_ended(&request) {
+    if has_ended(request.conditions()) {
         served.delete(workload.as_deref()).await?;
         return Ok(None);
     }

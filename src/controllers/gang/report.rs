@@ -146,11 +146,8 @@ impl Gang<'_> {
     fn count_ready(&self) {
         // The others were counted when they became ready.
         let memory = &self.journal().memory;
-        let (attempt, latest) = (memory.attempt.to_string(), memory.generation);
-        let made = |c: &&NodeClaim| {
-            c.label(names::ATTEMPT) == attempt && c.generation() == latest && c.taken_over().is_none()
-        };
-        for claim in self.observed.claims.iter().filter(made) {
+        let made = |c: &&NodeClaim| c.generation() == memory.generation && c.taken_over().is_none();
+        for claim in self.observed.of_attempt(memory.attempt).filter(made) {
             if let Some(ready) = claim.since("Initialized") {
                 let took = elapsed(created(claim, ready), ready);
                 metrics::claim_ready(claim.label(names::NODEPOOL), took);

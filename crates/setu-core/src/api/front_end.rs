@@ -40,6 +40,14 @@ impl FrontEnd {
         }
     }
 
+    /// Whether it is a ProvisioningRequest. That lists exactly what needs nodes, and has failed for good once it is refused.
+    pub const fn is_request(self) -> bool {
+        match self {
+            Self::Workload => false,
+            Self::ProvisioningRequest | Self::StandaloneRequest => true,
+        }
+    }
+
     /// Whether Kueue adds the check's `podSetUpdates` to its pods when it admits them.
     pub const fn gets_pod_set_updates(self) -> bool {
         match self {

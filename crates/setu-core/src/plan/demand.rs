@@ -306,7 +306,7 @@ fn contradiction(pod_set: &str, spec: &PodSpec) -> Option<Obstacle> {
 /// Whether the pods ask for one of the policy's managed resources, in a request or a limit, or for devices by claims where the
 /// policy states devices. No list of resources means yes, and so does a ProvisioningRequest, which lists what needs nodes.
 fn is_managed(pod_set: &PodSet, request: &PlanRequest<'_>) -> bool {
-    if request.workload.front_end() != FrontEnd::Workload {
+    if request.workload.front_end().is_request() {
         return true;
     }
     let (spec, policy) = (&pod_set.template.spec, request.policy);

@@ -196,7 +196,7 @@ impl UninstallPlan {
                 (None, Some(created)) => !stays(created.metadata.uid.as_deref().unwrap_or_default()),
                 (None, None) => uid.is_none(),
             };
-            if waits && !has_ended(request) {
+            if waits && !has_ended(request.conditions()) {
                 self.open_requests.push(mirror);
             } else if is_journalled(&mirror) && !uid.is_some_and(&stays) {
                 self.marked_requests.push(mirror);

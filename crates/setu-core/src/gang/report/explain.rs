@@ -208,7 +208,7 @@ fn next(attempt: &Attempt<'_>) -> String {
         (State::WaitingReady, _) if slots > 0 && attempt.ready() == slots => {
             "Setu reports this to Kueue at once; if it lasts, see that Setu runs".to_owned()
         }
-        (State::Yielded, _) if snapshot.refusal.is_some() && snapshot.front_end == FrontEnd::Workload => {
+        (State::Yielded, _) if snapshot.refusal.is_some() && !snapshot.front_end.is_request() => {
             "it waits for quota again as soon as that changes".to_owned()
         }
         _ => next_after(journal, snapshot.front_end),

@@ -56,7 +56,7 @@ fn validating(attempt: &Attempt<'_>) -> String {
             format!("{reason}: {message}. Continues automatically once this is fixed{stops}")
         }
         Some(Outcome::Refuse(Obstacle { reason, message, until, .. })) => {
-            if snapshot.front_end != FrontEnd::Workload {
+            if snapshot.front_end.is_request() {
                 return format!("{reason}: {message}. The request fails");
             }
             let opens = at(*until, ", or at ");

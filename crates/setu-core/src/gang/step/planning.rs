@@ -102,9 +102,7 @@ impl<'a> Planning<'a> {
                 Outcome::Wait(Obstacle { until, ..obstacle })
             }
             // A request that is refused has failed for good, so its gang waits until its deadline.
-            Outcome::Refuse(obstacle)
-                if obstacle.reason.may_appear() && self.front_end != FrontEnd::Workload =>
-            {
+            Outcome::Refuse(obstacle) if obstacle.reason.may_appear() && self.front_end.is_request() => {
                 Outcome::Wait(self.with_next_try(obstacle))
             }
             Outcome::Refuse(obstacle) => Outcome::Refuse(self.with_next_try(obstacle)),

@@ -92,9 +92,9 @@ pub fn check_of<'w>(
 /// The conditions after which a request gets no nodes any more.
 pub const ENDS: [&str; 3] = ["Failed", "BookingExpired", "CapacityRevoked"];
 
-/// Whether a request gets no nodes any more.
-pub fn has_ended(request: &ProvisioningRequest) -> bool {
-    ENDS.iter().any(|kind| request.is(kind))
+/// Whether a request with these conditions gets no nodes any more.
+pub fn has_ended(conditions: &[Condition]) -> bool {
+    ENDS.iter().any(|kind| condition::is_true(conditions, kind))
 }
 
 /// The check that a request is served for, among its Workload's checks that `is_provisioning` accepts. None if the request ended
@@ -115,9 +115,9 @@ pub fn served_for<'w>(
         (r.metadata.creation_timestamp.clone().map(|t| t.0), r.metadata.name.clone().unwrap_or_default())
     };
     let comes_first = |other: &Arc<ProvisioningRequest>| {
-        order(other) < order(request) && !has_ended(other) && check_of(other) == Some(check)
+        order(other) < order(request) && !has_ended(other.conditions()) && check_of(other) == Some(check)
     };
-    let is_over = has_ended(request) && !workload.is("Admitted");
+    let is_over = has_ended(request.conditions()) && !workload.is("Admitted");
     (!is_over && !all.iter().any(comes_first)).then_some(check)
 }
 
