@@ -66,15 +66,15 @@ async fn controller(most: usize) {
         start(&settings).unwrap()
     });
     let traces = exported.as_ref().map(|(traces, _)| traces.clone()).unwrap_or_default();
-    let replica = Replica::start(ContextParts {
+    let parts = ContextParts {
         client: client::connect(kube::Config::infer().await.unwrap()).unwrap(),
         clock: Clock::wall(),
         controller_name: scenario::controller_name_of(ID),
         options: Options::default(),
         policy: policy(most).into(),
         telemetry: Telemetry { instance: "bench".to_owned(), traces, events_on_job: false },
-        election: None,
-    });
+    };
+    let replica = Replica::start(parts, None);
     let stop = CancellationToken::new();
     if let Some(handle) = handle {
         tokio::spawn(server::serve(listener, server::metrics(handle.clone()), stop.clone()));

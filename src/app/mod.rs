@@ -13,7 +13,7 @@ pub mod server;
 pub mod uninstall;
 
 use crate::cluster::client;
-use crate::cluster::lease;
+use crate::cluster::lease::ElectionSettings;
 use crate::cluster::page::Page;
 use crate::controllers::Context;
 use crate::controllers::context::{ContextParts, Options};
@@ -22,7 +22,7 @@ use crate::telemetry::traces::{self, Exporting, Traces};
 use crate::telemetry::{Telemetry, metrics};
 use kube::Client;
 use metrics_exporter_prometheus::PrometheusHandle;
-use replica::Replica;
+use replica::{ElectionParts, Replica};
 use setu_clock::Clock;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -44,7 +44,7 @@ pub struct Config {
     /// Optional behaviour.
     pub options: Options,
     /// How replicas settle who leads; `None` for a sole replica.
-    pub election: Option<lease::ElectionSettings>,
+    pub election: Option<ElectionSettings>,
     /// Address of the metrics.
     pub metrics: SocketAddr,
     /// Address of the probes.
@@ -81,7 +81,10 @@ pub enum AppError {
 pub async fn run(config: Config) -> Result<(), AppError> {
     let stop = CancellationToken::new();
     let handle = metrics::install().map_err(|e| AppError::Failed(format!("starting metrics: {e}")))?;
-    let client = connect().await?;
+    let cluster = infer_cluster().await?;
+    let client = connect(cluster.clone())?;
+    let elections = config.election.map(|settings| take_part(settings, cluster)).transpose()?;
+    let elections_on = elections.as_ref().map(|e| e.runtime.clone());
     if config.options.tas_compat {
         compat::refuse_two_writers(&client).await?;
     }
@@ -89,15 +92,15 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     let watched = config.policy_file.as_deref().map(reload::WatchedFile::start).transpose()?;
     let mut policy = config.policy;
     policy.served_groups = reload::groups_that_matter(&client, &policy).await;
-    let mut replica = Replica::start(ContextParts {
+    let parts = ContextParts {
         client,
         clock: Clock::wall(),
         controller_name: config.controller_name.clone(),
         options: config.options,
         policy,
         telemetry: Telemetry { instance: config.instance, traces, events_on_job: config.events_on_job },
-        election: config.election,
-    });
+    };
+    let mut replica = Replica::start(parts, elections);
     let context = replica.context();
     let metrics_server = server::bind("metrics", config.metrics).await?;
     let health_server = server::bind("health probes", config.health).await?;
@@ -117,10 +120,12 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     tokio::spawn(gauges(context, handle));
     tracing::info!(controller_name = config.controller_name, version = env!("CARGO_PKG_VERSION"), "started");
     let signals = tokio::spawn(signals(stop.clone()));
-    let elections = tokio::spawn(replica.elections());
+    let elections = elections_on.map(|runtime| runtime.spawn(replica.elections()));
     replica.work(&stop).await;
-    // It ends with the work. It fails only if it has panicked, and then there is no lease to give up.
-    let _ = elections.await;
+    if let Some(elections) = elections {
+        // It ends with the work. It fails only if it has panicked, and then there is no lease to give up.
+        let _ = elections.await;
+    }
     for exporting in exporting.into_iter().chain(config.own_traces) {
         exporting.finish().await;
     }
@@ -129,14 +134,25 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     Ok(())
 }
 
-/// The client of the cluster that the environment names.
-async fn connect() -> Result<Client, AppError> {
-    let config = kube::Config::infer().await.map_err(|e| {
+/// The cluster that the environment names.
+async fn infer_cluster() -> Result<kube::Config, AppError> {
+    kube::Config::infer().await.map_err(|e| {
         AppError::Invalid(format!(
             "cannot reach a cluster: {e}. Set KUBECONFIG to a kubeconfig file, or run in a pod with a ServiceAccount"
         ))
-    })?;
-    client::connect(config).map_err(|e| AppError::Invalid(format!("the kubeconfig cannot be used: {e}")))
+    })
+}
+
+fn connect(cluster: kube::Config) -> Result<Client, AppError> {
+    client::connect(cluster).map_err(|e| AppError::Invalid(format!("the kubeconfig cannot be used: {e}")))
+}
+
+/// What the elections need, with a thread and connections of their own.
+fn take_part(settings: ElectionSettings, cluster: kube::Config) -> Result<ElectionParts, AppError> {
+    let runtime = replica::election_runtime()
+        .map_err(|e| AppError::Failed(format!("starting a thread for the elections: {e}")))?;
+    let _entered = runtime.enter();
+    Ok(ElectionParts { settings, client: connect(cluster)?, runtime: runtime.clone() })
 }
 
 /// Takes over every new policy file and every new page of Karpenter's metrics until `stop`.

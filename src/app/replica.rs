@@ -1,7 +1,7 @@
 //! One replica of the controller: its watches, its memory and its loops, without the process around them.
 
 use super::feeds::Feeds;
-use crate::cluster::lease::{Elector, Shards};
+use crate::cluster::lease::{ElectionSettings, Elector, Shards};
 use crate::cluster::outage::Outage;
 use crate::cluster::time::timed;
 use crate::controllers::claims::{MissingChecks, SeenUids, Sweeper};
@@ -12,9 +12,11 @@ use crate::telemetry::metrics;
 use crate::telemetry::traces::own;
 use futures::FutureExt;
 use futures::future::join_all;
+use kube::Client;
 use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::runtime::Handle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
@@ -39,15 +41,40 @@ pub struct Replica {
     idle: CancellationToken,
 }
 
+/// How a replica takes part in the elections.
+pub struct ElectionParts {
+    /// Whose Leases, and how often they are renewed.
+    pub settings: ElectionSettings,
+    /// The API server client, made on `runtime`: its connections are served there.
+    pub client: Client,
+    /// Where [`Replica::elections`] runs. It has threads of its own: a reconcile may compute for seconds, and a Lease
+    /// that is not renewed meanwhile is lost, with everything kept in memory about its gangs.
+    pub runtime: Handle,
+}
+
+/// A runtime on a thread of its own, for [`ElectionParts::runtime`]. It lasts as long as the process.
+pub fn election_runtime() -> std::io::Result<Handle> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let handle = runtime.handle().clone();
+    std::thread::Builder::new()
+        .name("elections".to_owned())
+        .spawn(move || runtime.block_on(std::future::pending::<()>()))?;
+    Ok(handle)
+}
+
 impl Replica {
-    /// Starts the watches. Nothing is decided before [`Replica::work`].
-    pub fn start(mut parts: ContextParts) -> Self {
+    /// Starts the watches. Nothing is decided before [`Replica::work`]. Without an election it acts for all shards. Must
+    /// be called within a tokio runtime.
+    pub fn start(mut parts: ContextParts, election: Option<ElectionParts>) -> Self {
         let outage = Outage::default();
-        parts.client = timed(&outage.observe(&parts.client), &parts.clock);
-        let (electors, shards) = match parts.election.take() {
+        let (electors, shards) = match election {
             None => (Vec::new(), Shards::sole()),
-            Some(settings) => Elector::enter(&parts.client, settings, &parts.clock),
+            Some(ElectionParts { settings, client, runtime }) => {
+                let _entered = runtime.enter();
+                Elector::enter(&timed(&outage.observe(&client), &parts.clock), settings, &parts.clock)
+            }
         };
+        parts.client = timed(&outage.observe(&parts.client), &parts.clock);
         let (feeds, context) = Feeds::start(parts, shards, outage);
         Self { context, feeds, electors, idle: CancellationToken::new() }
     }
@@ -57,8 +84,8 @@ impl Replica {
         Arc::clone(&self.context)
     }
 
-    /// Takes part in the elections until [`Self::work`] is done, and then gives the leases up. Needs a task of its own:
-    /// reconciles compute, and a lease that is not renewed meanwhile is lost, with everything kept about its gangs.
+    /// Takes part in the elections until [`Self::work`] is done, and then gives the leases up. Runs on the runtime of
+    /// [`ElectionParts`].
     pub fn elections(&mut self) -> impl Future<Output = ()> + Send + 'static {
         let (electors, idle) = (std::mem::take(&mut self.electors), self.idle.clone());
         async move {

@@ -119,7 +119,7 @@ impl Cli {
     /// Runs the command to its end.
     pub async fn run(self) -> Result<(), CliError> {
         match self.command {
-            Command::Run(args) => args.run().await,
+            Command::Run(args) => Box::pin(args.run()).await,
             #[cfg(feature = "demo")]
             Command::Demo(args) => args.run().await,
             Command::Plan(args) => args.run().await,

@@ -14,7 +14,7 @@ use crate::api::{AdmissionCheck, Node, NodeClaim, RawParameters, Workload};
 use crate::cluster::batched::Batched;
 use crate::cluster::fence::fenced;
 use crate::cluster::joined::Joined;
-use crate::cluster::lease::{self, Leadership, Shards};
+use crate::cluster::lease::{Leadership, Shards};
 use crate::cluster::outage::Outage;
 use crate::cluster::watch::FirstLists;
 use crate::cluster::write_limiter::WriteLimiter;
@@ -76,8 +76,6 @@ pub struct ContextParts {
     pub policy: Settings,
     /// Logs, metrics and traces.
     pub telemetry: Telemetry,
-    /// How replicas settle who leads; `None` for a sole replica.
-    pub election: Option<lease::ElectionSettings>,
 }
 
 /// What the controllers share.

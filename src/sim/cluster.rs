@@ -1,7 +1,7 @@
 //! Assembles the embedded cluster: the API server, the actors, and replicas of Setu.
 
 use crate::app::reload;
-use crate::app::replica::Replica;
+use crate::app::replica::{ElectionParts, Replica};
 use crate::cluster::client::counted;
 use crate::cluster::lease::{ElectionSettings, Timing};
 use crate::cluster::lock;
@@ -28,6 +28,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
+use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -89,6 +90,8 @@ pub struct Start {
     pub options: Options,
     /// Its leader election; without one, it acts regardless of other replicas.
     pub election: Option<Election>,
+    /// Where its elections run, if not on the caller's runtime.
+    pub elections_on: Option<Handle>,
     /// Whether it also records Events on the Job of a gang.
     pub events_on_job: bool,
 }
@@ -163,8 +166,22 @@ impl SimCluster {
         if let Some((write, fault)) = start.plan {
             wire.plan(write, fault);
         }
-        let client = client(self.link(names::SETU, start.api_replica, self.clock.clone(), Arc::clone(&wire)));
-        let mut replica = Replica::start(ContextParts {
+        let connect =
+            || client(self.link(names::SETU, start.api_replica, self.clock.clone(), Arc::clone(&wire)));
+        let client = connect();
+        let (runtime, lease_client) = match &start.elections_on {
+            None => (Handle::current(), client.clone()),
+            Some(runtime) => {
+                let _entered = runtime.enter();
+                (runtime.clone(), connect())
+            }
+        };
+        let election = start.election.map(|election| ElectionParts {
+            settings: self.election(&name, election),
+            client: lease_client,
+            runtime: runtime.clone(),
+        });
+        let parts = ContextParts {
             client,
             clock: self.clock.skewed(start.skew),
             controller_name: start.controller_name.clone().unwrap_or_else(|| self.controller_name.clone()),
@@ -175,13 +192,13 @@ impl SimCluster {
                 traces: self.traces.clone(),
                 events_on_job: start.events_on_job,
             },
-            election: start.election.map(|election| self.election(&name, election)),
-        });
+        };
+        let mut replica = Replica::start(parts, election);
         let context = replica.context();
         lock(&self.started).push(Arc::downgrade(&context));
         let stop = CancellationToken::new();
         let stopped = stop.clone();
-        let elections = tokio::spawn(Gated::new(Arc::clone(&wire), replica.elections()));
+        let elections = runtime.spawn(Gated::new(Arc::clone(&wire), replica.elections()));
         let work = async move { replica.work(&stopped).await };
         let task = tokio::spawn(Gated::new(Arc::clone(&wire), work));
         Setu { name, wire, context, stop, task, elections }

@@ -2,6 +2,7 @@
 
 use crate::world;
 use http::Method;
+use setu::app::replica;
 use setu::cluster::lease::Timing;
 use setu::policy::PolicyFile;
 use setu::sim::cluster::{Election, Start};
@@ -28,7 +29,8 @@ async fn until(what: &str, holds: impl FnMut() -> bool) {
 async fn a_reconcile_that_computes_for_longer_than_the_lease_duration_loses_no_lease() {
     let (mut cluster, admin) = world::cluster(ID, PolicyFile::default());
     let election = Some(Election { timing: TIMING, shards: 1 });
-    let setu = cluster.start_setu(&Start { election, ..Start::default() });
+    let elections_on = Some(replica::election_runtime().unwrap());
+    let setu = cluster.start_setu(&Start { election, elections_on, ..Start::default() });
     let leads = || setu.context.shards.any_led();
     until("it leads", leads).await;
     let (begun, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));

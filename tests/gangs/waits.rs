@@ -71,15 +71,15 @@ async fn no_workload_is_read_for_a_claim_before_workloads_are_listed() {
         admin.create(&kinds::NODE_CLAIM, claim).unwrap();
     }
     let reads = Arc::default();
-    let replica = Replica::start(ContextParts {
+    let parts = ContextParts {
         client: late(cluster.client(names::SETU), &reads),
         clock,
         controller_name: controller,
         options: Options::default(),
         policy: policy.into(),
         telemetry: Telemetry::default(),
-        election: None,
-    });
+    };
+    let replica = Replica::start(parts, None);
     let stop = CancellationToken::new();
     let stopped = stop.clone();
     let work = tokio::spawn(async move { replica.work(&stopped).await });
