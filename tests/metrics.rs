@@ -6,7 +6,7 @@ use http::Method;
 use jiff::Timestamp;
 use setu::api::NodeClaim;
 use setu::gang::StateName;
-use setu::gang::release::custody::OrphanReason;
+use setu::gang::release::orphan::OrphanReason;
 use setu::names;
 use setu::plan::gates::{Gate, GateResult};
 use setu::telemetry::metrics::catalog::{self, Metric, MetricKind};

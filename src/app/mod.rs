@@ -28,6 +28,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 /// How often the gauges are set: as often as they are scraped, because every claim is counted.
@@ -79,7 +80,9 @@ pub enum AppError {
 
 /// Runs the controller until SIGTERM or SIGINT.
 pub async fn run(config: Config) -> Result<(), AppError> {
+    end_on_panic();
     let stop = CancellationToken::new();
+    let signals = tokio::spawn(signals(Signals::listen()?, stop.clone()));
     let handle = metrics::install().map_err(|e| AppError::Failed(format!("starting metrics: {e}")))?;
     let cluster = infer_cluster().await?;
     let client = connect(cluster.clone())?;
@@ -119,8 +122,7 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     follow(watched, config.karpenter_metrics, &context, &stop).await;
     tokio::spawn(gauges(context, handle));
     tracing::info!(controller_name = config.controller_name, version = env!("CARGO_PKG_VERSION"), "started");
-    let signals = tokio::spawn(signals(stop.clone()));
-    let elections = elections_on.map(|runtime| runtime.spawn(replica.elections()));
+    let elections = elections_on.map(|runtime| runtime.spawn(replica.elections(&stop)));
     replica.work(&stop).await;
     if let Some(elections) = elections {
         // It ends with the work. It fails only if it has panicked, and then there is no lease to give up.
@@ -213,18 +215,35 @@ async fn gauges(context: Arc<Context>, handle: PrometheusHandle) {
     }
 }
 
+/// Ends the process at any panic. Nobody would miss a task that is gone, and the next start resumes exactly.
+fn end_on_panic() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        tracing::error!(%panic, "this is a bug in Setu: the process ends, and the next start resumes every gang");
+        report(panic);
+        std::process::exit(1);
+    }));
+}
+
+/// SIGTERM and SIGINT. Received from the start: as the first process of a container, Setu would not end by them otherwise.
+struct Signals {
+    term: Signal,
+    int: Signal,
+}
+
+impl Signals {
+    fn listen() -> Result<Self, AppError> {
+        let listen = |kind| signal(kind).map_err(|e| AppError::Failed(format!("receiving signals: {e}")));
+        Ok(Self { term: listen(SignalKind::terminate())?, int: listen(SignalKind::interrupt())? })
+    }
+}
+
 /// Stops on the first SIGTERM or SIGINT, and ends the process on the second.
-async fn signals(stop: CancellationToken) {
-    use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
-    else {
-        tracing::error!("signals cannot be received; end the process with SIGKILL");
-        return;
-    };
+async fn signals(mut signals: Signals, stop: CancellationToken) {
     for again in [false, true] {
         tokio::select! {
-            _ = term.recv() => {}
-            _ = int.recv() => {}
+            _ = signals.term.recv() => {}
+            _ = signals.int.recv() => {}
         }
         if again {
             std::process::exit(1);

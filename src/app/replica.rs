@@ -10,8 +10,9 @@ use crate::controllers::queue::{self, Action, QueueKey, QueueLimits};
 use crate::controllers::{Context, admission_check, claims, orphan_nodes, parameters, workload};
 use crate::telemetry::metrics;
 use crate::telemetry::traces::own;
-use futures::FutureExt;
-use futures::future::join_all;
+use futures::future::{BoxFuture, join_all, select};
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
 use kube::Client;
 use std::fmt::Display;
 use std::sync::Arc;
@@ -84,33 +85,41 @@ impl Replica {
         Arc::clone(&self.context)
     }
 
-    /// Takes part in the elections until [`Self::work`] is done, and then gives the leases up. Runs on the runtime of
-    /// [`ElectionParts`].
-    pub fn elections(&mut self) -> impl Future<Output = ()> + Send + 'static {
-        let (electors, idle) = (std::mem::take(&mut self.electors), self.idle.clone());
-        async move {
-            join_all(electors.into_iter().map(|elector| elector.run(idle.clone()).boxed())).await;
-        }
+    /// Takes part in the elections once everything is listed: before that, this replica could not act for a shard that it
+    /// leads. Gives the leases up once [`Self::work`] is done, or shortly after `stop` if running reconciles take longer.
+    /// Runs on the runtime of [`ElectionParts`].
+    pub fn elections(&mut self, stop: &CancellationToken) -> impl Future<Output = ()> + Send + 'static {
+        let (electors, idle, stop) = (std::mem::take(&mut self.electors), self.idle.clone(), stop.clone());
+        let lists = self.context.first_lists.clone();
+        let taking_part = {
+            let idle = idle.clone();
+            async move {
+                if idle.run_until_cancelled(lists.complete()).await.is_some() {
+                    join_all(electors.into_iter().map(|elector| elector.run(idle.clone()).boxed())).await;
+                }
+            }
+        };
+        let late = async move {
+            stop.cancelled().await;
+            tokio::time::sleep(LAST_RECONCILES).await;
+            idle.cancel();
+            std::future::pending::<()>().await;
+        };
+        select(taking_part.boxed(), late.boxed()).map(drop)
     }
 
-    /// Runs the loops, which act for the shards that this replica leads, until `stop`. Running reconciles are finished.
-    /// The leases are given up after that, or shortly after `stop` if they take longer. Later writes of such reconciles
-    /// are refused.
+    /// Runs the loops, which act for the shards that this replica leads, until `stop`. Running reconciles are finished, but
+    /// their writes are refused once the leases are given up.
     pub async fn work(self, stop: &CancellationToken) {
         let Self { context, feeds, idle, .. } = self;
         let loops = async {
             loops(feeds, &context, stop).await;
             idle.cancel();
         };
-        let late = async {
-            stop.cancelled().await;
-            if idle.run_until_cancelled(tokio::time::sleep(LAST_RECONCILES)).await.is_some() {
-                idle.cancel();
-            }
+        let leaderships = async {
+            join_all((0..context.shards.count()).map(|shard| follow_leadership(&context, shard))).await;
         };
-        let leaderships =
-            join_all((0..context.shards.count()).map(|shard| follow_leadership(&context, shard)));
-        tokio::join!(loops, late, leaderships);
+        run_all([loops.boxed(), leaderships.boxed()]).await;
     }
 }
 
@@ -119,9 +128,9 @@ async fn follow_leadership(context: &Context, shard: usize) {
     let Some(mut leadership) = context.shards.all().nth(shard).cloned() else { return };
     let label = (context.shards.count() > 1).then_some(shard);
     metrics::leader(label, leadership.leads());
-    while let Some(leads) = leadership.changed().await {
-        metrics::leader(label, leads);
-        context.on_leadership_change(shard, leads);
+    while let Some(term) = leadership.changed().await {
+        metrics::leader(label, term.is_some());
+        context.on_leadership_change(shard, term);
     }
 }
 
@@ -134,8 +143,9 @@ async fn loops(feeds: Feeds, context: &Arc<Context>, stop: &CancellationToken) {
         ended: SeenUids::default(),
     });
     // An object that is not listed yet would count as missing.
+    let listed = context.first_lists.complete().shared();
     let opened = async {
-        context.first_lists.complete().await;
+        listed.clone().await;
         context.mirror_requests();
         context.wait_for_begun(|uid| context.acts_for(uid));
     };
@@ -148,7 +158,7 @@ async fn loops(feeds: Feeds, context: &Arc<Context>, stop: &CancellationToken) {
     );
     let checks = queue::work(feeds.checks, ONE, QueueKey::flow, |key| reconcile_check(key, context), stop);
     let claims = queue::work(
-        queue::buffered_until(feeds.claims, context.first_lists.complete()),
+        queue::buffered_until(feeds.claims, listed.clone()),
         AT_ONCE,
         QueueKey::flow,
         |key| reconcile_claim(key, &sweeper),
@@ -157,14 +167,20 @@ async fn loops(feeds: Feeds, context: &Arc<Context>, stop: &CancellationToken) {
     let named =
         queue::work(feeds.parameters, ONE, QueueKey::flow, |key| reconcile_parameters(key, context), stop);
     // The result of each reconcile is logged where it ends.
-    tokio::join!(
-        workloads,
-        checks,
-        claims,
-        named,
-        sweeper.sweep(stop),
-        orphan_nodes::sweep(context, stop).boxed()
-    );
+    run_all([
+        workloads.boxed(),
+        checks.boxed(),
+        claims.boxed(),
+        named.boxed(),
+        sweeper.sweep(stop).boxed(),
+        orphan_nodes::sweep(context, stop).boxed(),
+    ])
+    .await;
+}
+
+/// Runs all of these to their ends. Each has a waker of its own: what wakes one does not poll the others.
+async fn run_all<const N: usize>(all: [BoxFuture<'_, ()>; N]) {
+    all.into_iter().collect::<FuturesUnordered<_>>().collect::<()>().await;
 }
 
 async fn reconcile_workload(key: QueueKey, context: &Arc<Context>) -> Action {

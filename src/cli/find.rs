@@ -95,7 +95,7 @@ pub fn similar(workloads: &[Workload], wanted: &str) -> Vec<String> {
 /// one of them.
 fn is_settled(objects: &ClusterObjects, wanted: &str) -> bool {
     let found = matches(&objects.workloads, wanted);
-    let lacks_checks = |w: &&Workload| w.is("QuotaReserved") && w.checks().is_empty() && !w.is("Admitted");
+    let lacks_checks = |w: &&Workload| w.has_quota() && w.checks().is_empty() && !w.is_admitted();
     let lacks_request = |w: &&Workload| check_without_request(objects, w).is_some();
     !found.is_empty() && !found.iter().any(|w| lacks_checks(w) || lacks_request(w))
 }
@@ -111,10 +111,10 @@ pub async fn read(cluster: &ClusterReader, wanted: &str) -> Result<ClusterObject
             if let Some(admitted) = found.iter().find(|w| w.runs()) {
                 objects.pods = cluster.unbound_pods(&admitted.namespace().unwrap_or_default()).await;
             }
-            if let Some(planned) = found.iter().find(|w| w.is("QuotaReserved")) {
+            if let Some(planned) = found.iter().find(|w| w.has_quota()) {
                 objects.plans = cluster.plans(&planned.namespace().unwrap_or_default()).await;
             }
-            if found.iter().any(|w| !w.is("QuotaReserved") && !w.is("Finished")) {
+            if found.iter().any(|w| !w.has_quota() && !w.is_finished()) {
                 objects.elsewhere = cluster.elsewhere().await;
             }
             return Ok(objects);
@@ -145,7 +145,7 @@ pub fn early(objects: &ClusterObjects, workload: &Workload) -> Result<GangReport
     if let Some(check) = check_without_request(objects, workload).filter(|_| objects.requests.is_some()) {
         return Ok(report::report(objects, workload, check));
     }
-    if workload.is("QuotaReserved") || workload.is("Finished") {
+    if workload.has_quota() || workload.is_finished() {
         let why = why_not_ours(objects, workload).unwrap_or_else(|| not_ours(objects, workload));
         return Err(CliError::Failed(why));
     }

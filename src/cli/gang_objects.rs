@@ -129,7 +129,7 @@ pub struct GangObjects<'o> {
     /// Its identity.
     pub identity: GangIdentity,
     /// Its NodeClaims, as far as they may be read.
-    pub claims: Vec<NodeClaim>,
+    pub claims: Vec<Arc<NodeClaim>>,
     journal: Option<Result<Journal, JournalError>>,
 }
 
@@ -137,8 +137,14 @@ impl<'o> GangObjects<'o> {
     /// The gang of this Workload under this check.
     pub fn of(objects: &'o ClusterObjects, workload: &'o Workload, check: &str) -> Self {
         let identity = GangIdentity::of(workload, check);
-        let claims =
-            objects.claims.iter().flatten().filter(|claim| identity.is_of_gang(claim)).cloned().collect();
+        let claims = objects
+            .claims
+            .iter()
+            .flatten()
+            .filter(|claim| identity.is_of_gang(claim))
+            .cloned()
+            .map(Arc::new)
+            .collect();
         let journal = stored_journal(workload, &identity, objects.now);
         Self { objects, workload, identity, claims, journal }
     }
@@ -221,7 +227,7 @@ impl<'o> GangObjects<'o> {
     fn explain(&self, journal: &Journal) -> Explanation {
         let (policy, now) = (self.policy(journal), self.objects.now);
         let is_reported = self.reported() == Verdict::Ready;
-        let view = |claim| {
+        let view = |claim: &Arc<NodeClaim>| {
             let node = self.node_of(claim);
             let mut view = ClaimView::of(claim, node, &policy, now, None);
             if !is_reported {
@@ -247,7 +253,7 @@ impl<'o> GangObjects<'o> {
     /// The ending, if Kueue is taking its Workload down.
     pub fn rebuild_journal(&self) -> Result<Journal, Ending> {
         let (policy, now) = (Policy::default(), self.objects.now);
-        let view = |claim| ClaimView::of(claim, None, &policy, now, None);
+        let view = |claim: &Arc<NodeClaim>| ClaimView::of(claim, None, &policy, now, None);
         let views: Vec<ClaimView> = self.claims.iter().map(view).collect();
         let known = self.journal().and_then(Result::ok);
         rebuild_journal(self.workload, &self.identity, &views, known, now)

@@ -178,7 +178,7 @@ fn named(objects: &ClusterObjects, wanted: &str) -> (Vec<GangReport>, Option<Str
     if !gangs.is_empty() {
         return (gangs, None);
     }
-    if first.is("QuotaReserved") && first.checks().is_empty() && !first.is("Admitted") {
+    if first.has_quota() && first.checks().is_empty() && !first.is_admitted() {
         return (gangs, Some(format!("Kueue is about to list the checks of {wanted}")));
     }
     match find::early(objects, first) {

@@ -179,7 +179,7 @@ fn report_among(
     let cluster_queue = queued::cluster_queue(objects, workload);
     let holders = holders.of_queued(workload_phase, cluster_queue);
     let prices = objects.prices_of(check);
-    let cost = prices.cost(&of_gang.claims);
+    let cost = prices.cost(of_gang.claims.iter().map(|claim| &**claim));
     let others = workload.checks().iter().filter(|c| c.name != check && is_foreign(objects, c));
     let mut report = GangReport {
         namespace: workload.namespace().unwrap_or_default(),
@@ -193,8 +193,7 @@ fn report_among(
         verdict: entry.map(|c| c.state),
         workload_phase,
         created: of_gang.created(),
-        reserved: condition::since(workload.conditions(), "QuotaReserved")
-            .filter(|_| workload.is("QuotaReserved")),
+        reserved: condition::since(workload.conditions(), "QuotaReserved").filter(|_| workload.has_quota()),
         why: String::new(),
         why_quotes_kueue: false,
         kueue_says: workload_phase.in_kueues_words(workload),

@@ -132,7 +132,7 @@ fn controller(owner: &Workload, uid: &str) -> OwnerReference {
 /// The check for which Kueue is about to make a request for this Workload.
 pub fn check_without_request<'w>(objects: &ClusterObjects, workload: &'w Workload) -> Option<&'w str> {
     let mut checks = workload.checks().iter().map(|check| check.name.as_str());
-    let waits = workload.is("QuotaReserved") && !workload.is("Admitted") && !workload.is("Finished");
+    let waits = workload.has_quota() && !workload.is_admitted() && !workload.is_finished();
     checks
         .find(|check| objects.is_by_request(check))
         .filter(|_| waits && requests_of(objects, workload).next().is_none())

@@ -204,11 +204,11 @@ impl Live {
             Some(namespace) => cluster.unbound_pods(&namespace).await,
             None => None,
         };
-        self.base.plans = match namespace_of(|w| w.is("QuotaReserved")) {
+        self.base.plans = match namespace_of(Workload::has_quota) {
             Some(namespace) => cluster.plans(&namespace).await,
             None => Vec::new(),
         };
-        if namespace_of(|w| !w.is("QuotaReserved") && !w.is("Finished")).is_none() {
+        if namespace_of(|w| !w.has_quota() && !w.is_finished()).is_none() {
             self.base.elsewhere.clear();
         } else if self.base.elsewhere.is_empty() || self.elsewhere_at.elapsed() >= ELSEWHERE {
             self.base.elsewhere = cluster.elsewhere().await;

@@ -30,15 +30,15 @@ impl WorkloadPhase {
     pub fn of(workload: &Workload) -> Self {
         if is_unowned(workload) {
             if has_ended(workload.conditions()) { Self::Ended } else { Self::Unowned }
-        } else if workload.is("Finished") {
+        } else if workload.is_finished() {
             Self::Finished
         } else if workload.spec.active == Some(false) {
             Self::Deactivated
-        } else if workload.is("Evicted") && workload.is("QuotaReserved") {
+        } else if workload.is_evicted() && workload.has_quota() {
             Self::Evicted
-        } else if workload.is("Admitted") {
+        } else if workload.is_admitted() {
             Self::Admitted
-        } else if workload.is("QuotaReserved") {
+        } else if workload.has_quota() {
             Self::Reserved
         } else {
             Self::Queued

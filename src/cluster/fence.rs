@@ -49,8 +49,11 @@ mod tests {
             counted.fetch_add(1, Ordering::SeqCst);
             async { Ok::<_, std::convert::Infallible>(Response::new(Body::empty())) }
         });
-        let (sender, leadership) =
-            Leadership::channel(Some(Term { until: Instant::now() + Duration::from_secs(10), after: None }));
+        let (sender, leadership) = Leadership::channel(Some(Term {
+            number: 1,
+            until: Instant::now() + Duration::from_secs(10),
+            after: None,
+        }));
         let client = fenced(&Client::new(server, "default"), move || leadership.leads());
         let api: Api<Workload> = Api::default_namespaced(client);
         let workload = Workload::new("w", crate::api::workload::WorkloadSpec::default());

@@ -18,11 +18,11 @@ pub fn timed(client: &Client, clock: &Clock) -> Client {
     let send = move |request: Request<Body>| {
         let (inner, clock) = (inner.clone(), clock.clone());
         async move {
-            let asked = clock.now();
+            let asked = clock.ask();
             let answer = inner.send(request).await?;
             let date = answer.headers().get(DATE).and_then(|date| date.to_str().ok());
             if let Some(date) = date.and_then(parsed) {
-                let step = clock.adjust(asked, date, clock.now());
+                let step = clock.adjust(asked, date);
                 if step.abs() > WORTH_A_WARNING {
                     tracing::warn!(
                         seconds = step.as_secs(),

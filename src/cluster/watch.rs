@@ -31,6 +31,8 @@ pub const WATCH_SECONDS: u32 = 60;
 
 /// How long to wait for a kind that is not served: an upgrade or a new CRD brings it.
 const NOT_SERVED: Duration = Duration::from_mins(10);
+/// How long to wait for a kind that was served before: its CRD may be installed anew.
+const NOT_SERVED_ANY_MORE: Duration = Duration::from_secs(10);
 
 /// A watched kind.
 pub struct Watched<K: Resource<DynamicType = ()> + 'static, G = ()> {
@@ -246,7 +248,7 @@ async fn pump<K, G>(
                 if let Some(lists) = &lists {
                     lists.set_not_served(kind, limitation);
                 }
-                tokio::time::sleep(NOT_SERVED).await;
+                tokio::time::sleep(if all_listed.is_done() { NOT_SERVED_ANY_MORE } else { NOT_SERVED }).await;
             }
         }
     }

@@ -77,7 +77,7 @@ impl BoardEntry {
             queue: workload.spec.queue_name.clone(),
             check: check.to_owned(),
             reserved: condition::since(workload.conditions(), "QuotaReserved")
-                .filter(|_| workload.is("QuotaReserved")),
+                .filter(|_| workload.has_quota()),
             explanation,
             cost_per_hour: None,
             currency: Currency::default(),

@@ -14,14 +14,14 @@ use crate::cluster::decoded::Decoded;
 use crate::effects::warm::{self, KeptFor};
 use crate::effects::{call, claims, handover};
 use crate::error::Error;
-use crate::gang::identity::{gang_label, gang_of};
-use crate::gang::release::custody::{
-    Disposition, OrphanReason, OwnerStatus, disposition_without_request, orphan_reason,
+use crate::gang::identity::gang_label;
+use crate::gang::release::custody::{Disposition, disposition_without_request};
+use crate::gang::release::orphan::{
+    OrphanDecision, OrphanReason, OwnerFacts, OwnerRead, WorkloadRead, decide_orphan,
 };
 use crate::gang::workload::elastic_job::is_in_use;
 use crate::gang::workload::request::owner_of;
 use crate::names;
-use crate::planted::planted;
 use crate::telemetry::metrics::{self, WarmResult};
 use jiff::Timestamp;
 use kube::api::ListParams;
@@ -187,7 +187,7 @@ async fn release(
     } else {
         let Some(owner) = owner else { return Ok(false) };
         let check = claim.annotation(names::CHECK);
-        let (policy, _) = plans::policy(context, owner, check);
+        let policy = plans::policy(context, owner, check).policy;
         match disposition_without_request(claim, owner, policy.release) {
             Disposition::Delete => return Ok(false),
             Disposition::HandBack => handover::hand_back_all(client, claims).await,
@@ -223,49 +223,46 @@ struct Orphan {
     owner: Option<Workload>,
 }
 
-/// Why a claim is no longer wanted. A claim that names no Workload has no owner.
+/// Why a claim is no longer wanted; `None` while something wants it. Reads what that depends on.
 async fn orphaned_now(sweeper: &Sweeper, claim: &NodeClaim, now: Timestamp) -> Result<Option<Orphan>, Error> {
     let context = &*sweeper.context;
-    let without_owner = |judged: Option<OrphanReason>| judged.map(|reason| Orphan { reason, owner: None });
-    let alone = |workload, check_missing| OwnerStatus { workload, slice_lives: false, check_missing };
-    let Some(object) = workload_of(claim).filter(|_| !claim.is_warm()) else {
-        return Ok(without_owner(orphan_reason(claim, alone(None, None), now)));
+    let mut facts = OwnerFacts {
+        cached: workload_of(claim).and_then(|object| context.stores.workloads.get(&object)),
+        check_missing: sweeper.missing_checks.since(claim.annotation(names::CHECK), context),
+        ..OwnerFacts::default()
     };
-    let missing = sweeper.missing_checks.since(claim.annotation(names::CHECK), context);
-    let is_meant = |w: &Workload| w.metadata.uid.as_deref() == Some(claim.label(names::WORKLOAD_UID));
-    let cached = context.stores.workloads.get(&object).filter(|w| is_meant(w));
-    let judged = orphan_reason(claim, alone(cached.as_deref(), missing), now);
-    if judged.is_none() || planted!(SweepBeforeStores) {
-        return Ok(without_owner(judged));
-    }
-    let namespace = object.namespace.as_deref().unwrap_or_default();
-    let (found, may_be_requested) = match context.read_workload(&object).await {
-        // It exists, but its content cannot be read.
-        Ok(Some(Decoded(Err(_)))) => return Ok(None),
-        Ok(Some(Decoded(Ok(found)))) => (Some(found).filter(is_meant), false),
-        Ok(None) => (None, false),
-        // Requests are switched off here, and another installation may serve them.
-        Err(error) if error.is_forbidden() && owner_of(claim).is_some() => (None, true),
-        Err(error) => return Err(error),
-    };
-    let owner = if found.is_none() { request_owner(context, claim).await? } else { None };
-    let is_held = claim.hold_ends().is_some_and(|end| end > now);
-    let may_wait =
-        |owner: &Workload| may_be_requested && is_held && owner.is("QuotaReserved") && !owner.is("Finished");
-    // It keeps its nodes even if the request was deleted.
-    if owner.as_ref().is_some_and(|owner| owner.runs() || may_wait(owner)) {
-        return Ok(None);
-    }
-    let status = alone(found.as_ref(), missing);
-    let judged = match orphan_reason(claim, status, now) {
-        Some(OrphanReason::WorkloadGone | OrphanReason::SlicesOver) if is_of_elastic_job(claim) => {
-            let status = OwnerStatus { slice_lives: slice_lives(context, namespace, claim).await?, ..status };
-            orphan_reason(claim, status, now)
+    loop {
+        match decide_orphan(claim, &facts, now) {
+            OrphanDecision::Wanted => return Ok(None),
+            OrphanDecision::Orphaned { reason, owner } => {
+                return Ok(Some(Orphan { reason, owner: owner.cloned() }));
+            }
+            OrphanDecision::Needs(OwnerRead::Workload) => {
+                facts.workload = Some(read_workload(context, claim).await?);
+            }
+            OrphanDecision::Needs(OwnerRead::RequestOwner) => {
+                facts.request_owner = Some(request_owner(context, claim).await?);
+            }
+            OrphanDecision::Needs(OwnerRead::Slices) => {
+                facts.slice_lives = Some(slice_lives(context, claim).await?);
+            }
+            OrphanDecision::Needs(OwnerRead::Check) => {
+                facts.check_exists = Some(check_exists(context, claim).await?);
+            }
         }
-        Some(OrphanReason::CheckGone) if check_exists(context, claim).await? => None,
-        judged => judged,
-    };
-    Ok(judged.map(|reason| Orphan { reason, owner }))
+    }
+}
+
+/// The Workload that the claim names.
+async fn read_workload(context: &Context, claim: &NodeClaim) -> Result<WorkloadRead, Error> {
+    let Some(object) = workload_of(claim) else { return Ok(WorkloadRead::Absent) };
+    Ok(match context.read_workload(&object).await {
+        Ok(None) => WorkloadRead::Absent,
+        Ok(Some(Decoded(Ok(found)))) => WorkloadRead::Found(Box::new(found)),
+        Ok(Some(Decoded(Err(_)))) => WorkloadRead::Unreadable,
+        Err(error) if error.is_forbidden() && owner_of(claim).is_some() => WorkloadRead::Forbidden,
+        Err(error) => return Err(error),
+    })
 }
 
 /// The Workload that owns the ProvisioningRequest of the claim, if the claim was made for a request.
@@ -280,14 +277,11 @@ async fn check_exists(context: &Context, claim: &NodeClaim) -> Result<bool, Erro
     Ok(call("reading AdmissionCheck", check, api.get_metadata_opt(check)).await?.is_some())
 }
 
-/// Whether the gang's label shows that the claim was made for a slice of an elastic Job.
-fn is_of_elastic_job(claim: &NodeClaim) -> bool {
-    claim.label(names::GANG) != gang_of(claim)
-}
-
 /// Whether the same elastic Job runs or is about to: a slice of it has quota, or its pods are not stopped yet. Many claims are orphaned
 /// at once, so claims of one namespace share a read.
-async fn slice_lives(context: &Context, namespace: &str, claim: &NodeClaim) -> Result<bool, Error> {
+async fn slice_lives(context: &Context, claim: &NodeClaim) -> Result<bool, Error> {
+    let object = workload_of(claim);
+    let namespace = object.as_ref().and_then(|object| object.namespace.as_deref()).unwrap_or_default();
     let read = async {
         let api: Api<Decoded<Workload>> = Api::namespaced(context.client.clone(), namespace);
         let params = ListParams::default();

@@ -9,12 +9,11 @@ use crate::gang::release::uninstall::WorkloadMarks;
 use crate::gang::workload::finalizer::{has_finalizer, is_missing, is_needed, is_overdue, release_at};
 use crate::gang::workload::other_installations::OtherInstallations;
 use jiff::Timestamp;
-use kube::Client;
 
 /// Adds the finalizer to a Workload that may get nodes, if the flag is set.
 pub async fn take(context: &Context, workload: &mut Workload) -> Result<(), Error> {
     if is_missing(workload, context.options.workload_finalizer) {
-        *workload = add_finalizer(client_of(context, workload), workload).await?;
+        *workload = add_finalizer(context.client_for(workload), workload).await?;
         context.gang_state.registry.wrote(workload);
     }
     Ok(())
@@ -24,7 +23,7 @@ pub async fn take(context: &Context, workload: &mut Workload) -> Result<(), Erro
 pub async fn let_go_late(context: &Context, workload: &Workload) -> Result<bool, Error> {
     let late = is_overdue(workload, context.now());
     if late {
-        release_workload(client_of(context, workload), workload, &WorkloadMarks::FINALIZER).await?;
+        release_workload(context.client_for(workload), workload, &WorkloadMarks::FINALIZER).await?;
     }
     Ok(late)
 }
@@ -43,10 +42,6 @@ pub async fn let_go(
     if is_needed(workload, context.options.workload_finalizer, has_nodes, others) {
         return Ok(release_at(workload));
     }
-    release_workload(client_of(context, workload), workload, &WorkloadMarks::FINALIZER).await?;
+    release_workload(context.client_for(workload), workload, &WorkloadMarks::FINALIZER).await?;
     Ok(None)
-}
-
-fn client_of<'c>(context: &'c Context, workload: &Workload) -> &'c Client {
-    context.client_of(workload.metadata.uid.as_deref().unwrap_or_default())
 }

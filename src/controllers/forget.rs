@@ -8,7 +8,7 @@ use super::context::Context;
 use super::gang_state::Forgotten;
 use super::registry::ForgetReason;
 use super::summary::BY_WORKLOAD;
-use crate::api::{NodeClaim, Workload};
+use crate::api::Workload;
 use crate::gang::identity::{gang_id, gang_of};
 use crate::gang::trace::{Claims, CutOff, Subject, cut_off};
 use crate::gang::{Ending, Journal};
@@ -16,14 +16,13 @@ use crate::plan::PlanChange;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 impl Context {
     /// Forgets a deleted Workload, and its gangs.
     pub(super) fn forget_deleted(&self, workload: &Workload) {
         let uid = workload.uid().unwrap_or_default();
         self.gang_state.registry.add(&uid, gangs_of(workload));
-        let forgotten = self.forget(&uid, ForgetReason::Deleted { ran: workload.is("Admitted") });
+        let forgotten = self.forget(&uid, ForgetReason::Deleted { ran: workload.is_admitted() });
         for (gang, journal, subject) in &forgotten.last_journals {
             self.trace_cut_off(gang, journal, subject);
         }
@@ -81,9 +80,8 @@ impl Context {
         if !self.telemetry.traces.is_on() {
             return;
         }
-        let all = self.stores.claims.of(BY_WORKLOAD, &journal.workload_uid).into_iter();
-        let claims: Vec<NodeClaim> =
-            all.filter(|claim| gang_of(claim) == gang).map(Arc::unwrap_or_clone).collect();
+        let mut claims = self.stores.claims.of(BY_WORKLOAD, &journal.workload_uid);
+        claims.retain(|claim| gang_of(claim) == gang);
         let end = CutOff { at: self.now(), why: Ending::Deleted, by: &self.telemetry.instance };
         self.telemetry.traces.send(cut_off(journal, end, Claims::Then(&claims), subject));
     }

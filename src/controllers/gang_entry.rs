@@ -11,6 +11,7 @@ use crate::plan::Outcome;
 use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The most unanswered journal writes kept of one gang. The newest count: an older one arrives late, if ever.
@@ -123,7 +124,7 @@ pub struct Unanswered {
     /// Its transitions: the journal before each, and after it.
     pub steps: Vec<(Journal, Journal)>,
     /// The gang's claims as they were then.
-    pub claims: Vec<NodeClaim>,
+    pub claims: Vec<Arc<NodeClaim>>,
     /// The plan at that time.
     pub plan: Option<Outcome>,
 }

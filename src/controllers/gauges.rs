@@ -19,7 +19,7 @@ impl Context {
     pub(super) fn measure(&self, claim: &NodeClaim) {
         let now = self.now();
         // Every replica records them, so that the next leader has estimates too.
-        let ready = claim.is("Initialized").then(|| claim.since("Initialized")).flatten();
+        let ready = claim.is_initialized().then(|| claim.since("Initialized")).flatten();
         if let Some(ready) = ready.filter(|_| claim.taken_over().is_none()) {
             self.estimates.note(claim, ready);
         }
@@ -29,7 +29,7 @@ impl Context {
         let is_gone = current.is_none();
         let waits = self.shards.first().leads() && current.as_ref().is_some_and(|c| c.waits_for_provider);
         self.stall.note(&name, waits, now);
-        let launched = claim.is("Launched").then(|| claim.since("Launched")).flatten();
+        let launched = claim.is_launched().then(|| claim.since("Launched")).flatten();
         let launched = launched.max(claim.taken_over());
         if let (None, Some(launched)) = (current, launched)
             && let Some(reason) = self.gang_state.registry.taken_back(claim)

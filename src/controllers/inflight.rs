@@ -75,7 +75,7 @@ impl Context {
         let left = self.stores.claims.entry(&ObjectRef::from_obj(claim)).is_none();
         let leaving = claim.metadata.deletion_timestamp.is_some();
         // A node that was never ready says nothing about capacity, and one that was handed back runs on.
-        if left && leaving && claim.is("Initialized") {
+        if left && leaving && claim.is_initialized() {
             let mut ledger = self.gang_state.ledger();
             let served = ledger.capacity_returns.take(claim.label(names::NODEPOOL), &gang_of(claim));
             drop(ledger);
@@ -86,7 +86,7 @@ impl Context {
         let change = match (left, leaving) {
             (true, _) => PlanChange::ClaimLeft,
             (_, true) => PlanChange::ClaimLeaving,
-            _ if claim.is("Initialized") => PlanChange::ClaimInitialized,
+            _ if claim.is_initialized() => PlanChange::ClaimInitialized,
             _ => return,
         };
         self.plans_may_change(change);

@@ -15,7 +15,7 @@ use kube::runtime::reflector::ObjectRef;
 impl Context {
     /// Whether this replica acts for the Workload with this UID.
     pub fn acts_for(&self, uid: &str) -> bool {
-        self.shards.of(uid).leads()
+        self.shards.of(uid).acts()
     }
 
     /// The client for the Workload with this UID.
@@ -23,14 +23,22 @@ impl Context {
         self.clients.get(shard_of(uid, self.clients.len())).unwrap_or(&self.client)
     }
 
-    /// Begins or ends a term as leader of a shard. What is kept about its gangs belongs to an earlier term and is
-    /// dropped. A new leader reconciles everything.
-    pub fn on_leadership_change(&self, shard: usize, leads: bool) {
+    /// The client for a Workload and its objects.
+    pub(super) fn client_for(&self, workload: &Workload) -> &Client {
+        self.client_of(workload.metadata.uid.as_deref().unwrap_or_default())
+    }
+
+    /// Begins the term of this number as leader of a shard, or ends one. What is kept about its gangs belongs to an earlier term
+    /// and is dropped. A new leader reconciles everything.
+    pub fn on_leadership_change(&self, shard: usize, term: Option<u64>) {
         let count = self.shards.count();
         let is_in = |uid: &str| shard_of(uid, count) == shard;
         self.forget_term(is_in);
-        if !leads {
-            return;
+        let Some(term) = term else { return };
+        self.wait_for_begun(is_in);
+        // No gang is reconciled before: what that reconcile records would be dropped above.
+        if let Some(leadership) = self.shards.all().nth(shard) {
+            leadership.begin(term);
         }
         if shard == 0 {
             // Sending fails only while the process ends.
@@ -41,7 +49,6 @@ impl Context {
                 let _ = self.wake.parameters.send(ObjectRef::from_obj(&*parameters));
             }
         }
-        self.wait_for_begun(is_in);
         // First those that wait for admission: thousands may run or be done.
         let waits = |w: &WorkloadSummary| !w.is_admitted && !w.is_finished;
         for first in [true, false] {

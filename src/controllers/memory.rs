@@ -163,7 +163,7 @@ impl ClaimRecordStore {
         let (name, key) = (claim.name_any(), claim.taken_over().map(|_| slot_key(claim)));
         let mut records = lock(&self.0);
         let record = records.record(&name);
-        record.gone_claim.launched |= claim.is("Launched");
+        record.gone_claim.launched |= claim.is_launched();
         claim.label(names::NODEPOOL).clone_into(&mut record.node_pool);
         record.requirements.clone_from(&claim.spec.requirements);
         record.workload = workload_of(claim);

@@ -9,7 +9,7 @@ use crate::api::{Node, NodeClaim};
 use crate::cluster::decoded::Decoded;
 use crate::effects::{call, claims, nodes};
 use crate::error::Error;
-use crate::gang::release::custody::OrphanReason;
+use crate::gang::release::orphan::OrphanReason;
 use crate::gang::release::orphan_node::{is_silent, may_own, may_run};
 use crate::names;
 use crate::telemetry::metrics;

@@ -7,10 +7,8 @@ use super::summary::BY_WORKLOAD;
 use crate::api::pod::ResourceList;
 use crate::api::workload::PodSetUpdate;
 use crate::api::{AdmissionCheck, ClusterQueue, Cohort, LocalQueue, NodeClaim, NodePool, Workload};
-use crate::effects::events::Moment;
 use crate::gang::ledger::Ledger;
 use crate::gang::ledger::known_capacity::KnownCapacity;
-use crate::gang::report::notice::Notice;
 use crate::gang::statechart::journal::Memory;
 use crate::plan::catalogue;
 use crate::plan::gates::inflight::InflightNodes;
@@ -33,26 +31,29 @@ use std::sync::{Arc, Once};
 
 static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
 
-/// The policy of a Workload's next attempt, or why it has none.
-pub fn policy(context: &Context, workload: &Workload, check: &str) -> (Policy, Result<(), Obstacle>) {
+/// The policy of a Workload's next attempt.
+pub struct CurrentPolicy {
+    /// The policy. With a `fault`, it is not the one that the parameters state.
+    pub policy: Policy,
+    /// Why the parameters cannot be read.
+    pub fault: Option<Obstacle>,
+    /// Overrides of the Job that do not count.
+    pub ignored: Vec<Ignored>,
+}
+
+/// The policy of a Workload's next attempt.
+pub fn policy(context: &Context, workload: &Workload, check: &str) -> CurrentPolicy {
     let settings = context.policies.settings();
-    let no_policy = |why| Err(Obstacle::new(ObstacleReason::NoPolicy, why));
+    let no_policy = |why| Some(Obstacle::new(ObstacleReason::NoPolicy, why));
     let (parameters, fault) = match context.policies.parameters(check) {
-        _ if !workload.front_end().has_own_checks() => (None, Ok(())),
-        Some(Ok(parameters)) => (parameters, Ok(())),
+        _ if !workload.front_end().has_own_checks() => (None, None),
+        Some(Ok(parameters)) => (parameters, None),
         Some(Err(why)) => (None, no_policy(why)),
         None => (None, no_policy(format!("the parameters of check {check} have not been read yet"))),
     };
     let policy = settings.policy(check, parameters.as_ref());
     let (policy, ignored) = overrides::apply(policy, &settings.file.job_overrides, workload.annotations());
-    for Ignored { key, why } in ignored {
-        let notice = Notice::of_ignored_override(&key, &why);
-        if context.gang_state.registry.is_new_notice(&workload.uid().unwrap_or_default(), &notice.topic) {
-            let moment = Moment { check, seq: 0, at: context.now() };
-            context.events.publish(workload, moment, &notice);
-        }
-    }
-    (policy, fault)
+    CurrentPolicy { policy, fault, ignored }
 }
 
 /// The labels of the topology levels by which Kueue places the Workload's pods. It uses no node without them.

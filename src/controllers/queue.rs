@@ -122,6 +122,7 @@ pub async fn work<F>(
     let mut wakes = pin!(wakes);
     let mut scheduler = Scheduler::new(flow_of);
     let mut running_now = FuturesUnordered::new();
+    let mut timer = pin!(tokio::time::sleep_until(Instant::now()));
     loop {
         scheduler.wake_due(Instant::now());
         while running_now.len() < limits.all + limits.first
@@ -134,7 +135,10 @@ pub async fn work<F>(
         if stop.is_cancelled() && running_now.is_empty() {
             return;
         }
-        let due = scheduler.first_due().unwrap_or_else(|| Instant::now() + Duration::from_hours(1));
+        let due = scheduler.first_due();
+        if let Some(due) = due.filter(|due| *due != timer.deadline()) {
+            timer.as_mut().reset(due);
+        }
         tokio::select! {
             biased;
             () = stop.cancelled(), if !stop.is_cancelled() => {}
@@ -144,7 +148,7 @@ pub async fn work<F>(
                 // Nothing can wake us any more: the process ends.
                 None => stop.cancelled().await,
             },
-            () = tokio::time::sleep_until(due), if !stop.is_cancelled() => {}
+            () = &mut timer, if due.is_some() && !stop.is_cancelled() => {}
         }
     }
 }
@@ -256,11 +260,9 @@ impl<L: Fn(&QueueKey) -> String> Scheduler<L> {
     }
 
     fn wake_due(&mut self, now: Instant) {
-        while let Some(((at, count), key)) = self.due.pop_first() {
-            if at > now {
-                self.due.insert((at, count), key);
-                return;
-            }
+        while self.first_due().is_some_and(|due| due <= now)
+            && let Some((_, key)) = self.due.pop_first()
+        {
             self.due_at.remove(&key);
             self.wake(key);
         }

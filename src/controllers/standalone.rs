@@ -47,13 +47,13 @@ pub(super) async fn reconcile(context: &Context, workload: &Workload) -> Result<
 /// Serves the standalone request that is mirrored as this Workload; does nothing for any other.
 async fn serve(context: &Context, mirror: &Workload) -> Result<Option<Duration>, Error> {
     let Some(request) = context.standalone_request(mirror) else { return Ok(None) };
-    let served = Served { context, client: client_of(context, mirror), mirror, request: &request };
+    let served = Served { context, client: context.client_for(mirror), mirror, request: &request };
     let workload = context.workload_of(&request);
     if has_ended(request.conditions()) {
         served.delete(workload.as_deref()).await?;
         return Ok(None);
     }
-    if workload.is_none() && !request.is("Provisioned") {
+    if workload.is_none() && !request.is_provisioned() {
         return served.create().await;
     }
     if workload.is_none() && served.has_workload().await? {
@@ -111,7 +111,7 @@ async fn end_without_request(context: &Context, workload: &Workload) -> Result<O
             }
         }
     }
-    delete(client_of(context, workload), workload).await?;
+    delete(context.client_for(workload), workload).await?;
     Ok(None)
 }
 
@@ -212,7 +212,7 @@ impl Served<'_> {
             // After a conflict, the watch delivers the Workload as it is now.
             failed = set.err().filter(|error| error.class() != Class::Again);
         }
-        if !self.request.is("Provisioned") {
+        if !self.request.is_provisioned() {
             return Ok((BookedNodes::Unreported(self.context.details_of(workload).await?), failed));
         }
         Ok(match self.booking(workload, age).await {
@@ -296,24 +296,19 @@ fn booking_of(context: &Context, workload: &Workload) -> Duration {
     let checks = workload.checks_of_gangs();
     let of = |check: &str| plans::policy(context, workload, check);
     if let Some(check) = checks.iter().find(|check| context.is_ours(check)) {
-        return match of(check) {
-            (policy, Ok(())) => policy.deadlines.admit.0,
-            (_, Err(_)) => Duration::MAX,
-        };
+        let current = of(check);
+        return if current.fault.is_none() { current.policy.deadlines.admit.0 } else { Duration::MAX };
     }
     // Kueue's check has no parameters of Setu's. For a check that was deleted, the defaults of the policy apply.
     let of_kueue = checks.iter().find(|check| context.is_answered_by_requests(check));
-    let policy = of_kueue.map_or_else(|| context.policies.settings().policy("", None), |check| of(check).0);
+    let policy =
+        of_kueue.map_or_else(|| context.policies.settings().policy("", None), |check| of(check).policy);
     policy.deadlines.admit.0
 }
 
 /// An error with its causes.
 fn text(error: &Error) -> String {
     error.in_full().to_string()
-}
-
-fn client_of<'c>(context: &'c Context, workload: &Workload) -> &'c Client {
-    context.client_of(workload.metadata.uid.as_deref().unwrap_or_default())
 }
 
 impl Context {

@@ -38,8 +38,8 @@ impl WorkloadSummary {
         Self {
             local_queue: workload.local_queue(),
             elastic_job: Some(workload.elastic_job()).filter(|job| *job != uid),
-            is_admitted: workload.is("Admitted"),
-            is_finished: workload.is("Finished"),
+            is_admitted: workload.is_admitted(),
+            is_finished: workload.is_finished(),
             queued_since: workload
                 .metadata
                 .creation_timestamp
@@ -124,7 +124,7 @@ impl ClaimSummary {
             gang_label: claim.label(names::GANG).to_owned(),
             is_warm: claim.is_warm(),
             waits_for_provider: claim.status.as_ref().is_none_or(|s| s.provider_id.is_empty()),
-            is_initialized: claim.is("Initialized"),
+            is_initialized: claim.is_initialized(),
             priced_as: priced_as(claim),
             phase: ClaimPhase::of(claim),
             deleting_since: claim.metadata.deletion_timestamp.as_ref().map(|t| t.0),

@@ -152,7 +152,7 @@ async fn write_queueing(
 ) -> Result<(), Error> {
     let of_gangs = results.iter().map(|result| result.queueing);
     if let Some(queueing) = Queueing::change(workload, of_gangs, others) {
-        let client = context.client_of(workload.metadata.uid.as_deref().unwrap_or_default());
+        let client = context.client_for(workload);
         *workload = requeued::apply(client, workload, queueing, context.now()).await?;
         context.gang_state.registry.wrote(workload);
     }
@@ -214,7 +214,7 @@ async fn apply(
     results: &[Reconciled],
     changed: &[&CheckState],
 ) -> Result<Workload, Error> {
-    let client = context.client_of(workload.metadata.uid.as_deref().unwrap_or_default());
+    let client = context.client_for(workload);
     match workload.front_end() {
         FrontEnd::Workload | FrontEnd::StandaloneRequest => {
             let ours = workload.checks().iter().filter(|c| context.is_ours(&c.name));
@@ -244,7 +244,7 @@ fn report(workload: &Workload, entry: &CheckState, after: SignedDuration) {
         Verdict::Ready => "approved",
         Verdict::Rejected => "rejected",
         // Kueue has already evicted it for that.
-        Verdict::Retry if workload.is("Evicted") => return,
+        Verdict::Retry if workload.is_evicted() => return,
         Verdict::Retry => "yielded",
         Verdict::Pending => return,
     };

@@ -198,7 +198,7 @@ impl SimCluster {
         lock(&self.started).push(Arc::downgrade(&context));
         let stop = CancellationToken::new();
         let stopped = stop.clone();
-        let elections = runtime.spawn(Gated::new(Arc::clone(&wire), replica.elections()));
+        let elections = runtime.spawn(Gated::new(Arc::clone(&wire), replica.elections(&stop)));
         let work = async move { replica.work(&stopped).await };
         let task = tokio::spawn(Gated::new(Arc::clone(&wire), work));
         Setu { name, wire, context, stop, task, elections }

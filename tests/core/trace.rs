@@ -12,6 +12,7 @@ use setu::gang::{
 use setu::plan::pod_set_labels::PodSetLabels;
 use setu::policy::Policy;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000).unwrap() + SignedDuration::from_secs(second)
@@ -46,7 +47,7 @@ fn subject() -> Subject {
 }
 
 /// A NodeClaim whose conditions became True at these seconds.
-fn claim(slot: u32, attempt: u32, created: i64, conditions: &[(&str, i64)]) -> NodeClaim {
+fn claim(slot: u32, attempt: u32, created: i64, conditions: &[(&str, i64)]) -> Arc<NodeClaim> {
     let conditions: Vec<_> = conditions
         .iter()
         .map(|(kind, second)| {
@@ -56,7 +57,7 @@ fn claim(slot: u32, attempt: u32, created: i64, conditions: &[(&str, i64)]) -> N
             })
         })
         .collect();
-    serde_json::from_value(serde_json::json!({
+    Arc::new(serde_json::from_value(serde_json::json!({
         "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
         "metadata": {
             "name": format!("claim-{slot}"), "creationTimestamp": at(created).to_string(),
@@ -66,12 +67,12 @@ fn claim(slot: u32, attempt: u32, created: i64, conditions: &[(&str, i64)]) -> N
         "spec": {"nodeClassRef": {"group": "", "kind": "", "name": ""}},
         "status": {"nodeName": format!("node-{slot}"), "conditions": conditions},
     }))
-    .unwrap()
+    .unwrap())
 }
 
 /// Applies events to a journal, one every ten seconds and each by another replica. Returns the journal and
 /// the spans.
-fn live(mut journal: Journal, events: &[Event], claims: &[NodeClaim]) -> (Journal, Vec<TraceSpan>) {
+fn live(mut journal: Journal, events: &[Event], claims: &[Arc<NodeClaim>]) -> (Journal, Vec<TraceSpan>) {
     let mut policy = Policy::default();
     policy.in_check.max = policy.in_check.base;
     let mut made = Vec::new();
@@ -181,9 +182,9 @@ fn node_spans_are_children_of_their_state_with_a_span_per_phase() {
 }
 
 /// The replacement claim of a slot.
-fn replacement(slot: u32, created: i64, conditions: &[(&str, i64)]) -> NodeClaim {
+fn replacement(slot: u32, created: i64, conditions: &[(&str, i64)]) -> Arc<NodeClaim> {
     let mut claim = claim(slot, 1, created, conditions);
-    let annotations = claim.metadata.annotations.get_or_insert_default();
+    let annotations = Arc::make_mut(&mut claim).metadata.annotations.get_or_insert_default();
     annotations.insert("setu.kueue.x-k8s.io/generation".to_owned(), "1".to_owned());
     claim
 }
@@ -222,7 +223,7 @@ fn a_replacement_in_a_running_gang_is_reported_under_the_stay_in_which_it_came_u
     let mut made = Vec::new();
     let second = {
         let mut claim = replacement(1, 50, &[("Launched", 52)]);
-        claim.metadata.name = Some("second".into());
+        Arc::make_mut(&mut claim).metadata.name = Some("second".into());
         claim
     };
     let firsts = [claim(0, 1, 10, &done(10)), claim(1, 1, 10, &done(10))];
@@ -255,7 +256,7 @@ fn a_failed_attempts_nodes_are_reported_again_only_if_they_are_left_and_unchange
     let claims = [claim(0, 1, 12, &[("Launched", 15)]), claim(1, 1, 12, &[("Launched", 16)])];
     let events = [planned(), Event::ClaimsExist, shortage()];
     let (journal, all) = live(new(), &events, &claims);
-    let left = |claims: &[NodeClaim]| spans(&journal, Claims::Left(claims), &subject(), journal.seq - 1);
+    let left = |claims: &[Arc<NodeClaim>]| spans(&journal, Claims::Left(claims), &subject(), journal.seq - 1);
     let nodes: Vec<_> = left(&claims[1..]).into_iter().filter(|s| s.name == "NodeClaim").collect();
     assert_eq!(nodes.len(), 1, "one is gone");
     assert!(nodes.iter().all(|node| all.contains(node)));

@@ -352,7 +352,7 @@ pub fn verify(seen: &mut StepInput) {
 }
 
 /// The NodeClaims as the API server has them.
-fn objects(claims: &[Claim]) -> Vec<NodeClaim> {
+fn objects(claims: &[Claim]) -> Vec<Arc<NodeClaim>> {
     let object = |claim: &Claim| {
         json!({
             "metadata": {
@@ -363,7 +363,7 @@ fn objects(claims: &[Claim]) -> Vec<NodeClaim> {
             "spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}},
         })
     };
-    claims.iter().map(|claim| serde_json::from_value(object(claim)).unwrap()).collect()
+    claims.iter().map(|claim| Arc::new(serde_json::from_value(object(claim)).unwrap())).collect()
 }
 
 /// The reservation as read from the Workload.

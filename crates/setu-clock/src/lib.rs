@@ -53,11 +53,16 @@ impl Clock {
         origin.checked_add(elapsed).and_then(|now| now.checked_add(ahead)).unwrap_or(Timestamp::MAX)
     }
 
-    /// Adjusts the clock to an answer of the API server. `asked` and `received` are times of this clock, and the server answered
-    /// within the second after `date`. Returns the correction of the clock.
-    pub fn adjust(&self, asked: Timestamp, date: Timestamp, received: Timestamp) -> SignedDuration {
-        let late = date.duration_since(received);
-        let early = asked.duration_since(date) - GRAIN;
+    /// Notes that the API server is asked now.
+    pub fn ask(&self) -> Asked {
+        Asked { ahead: self.ahead.load(Ordering::Relaxed), at: self.now() }
+    }
+
+    /// Adjusts the clock to an answer of the API server, which was given within the second after `date` and is received now.
+    /// Returns the correction of the clock. It is zero if the clock was moved since the question: another answer corrected it.
+    pub fn adjust(&self, asked: Asked, date: Timestamp) -> SignedDuration {
+        let late = date.duration_since(self.now());
+        let early = asked.at.duration_since(date) - GRAIN;
         let step = if late.is_positive() {
             late
         } else if early.is_positive() {
@@ -65,9 +70,17 @@ impl Clock {
         } else {
             return SignedDuration::ZERO;
         };
-        self.jump(step);
-        step
+        let moved = asked.ahead.saturating_add(i64::try_from(step.as_millis()).unwrap_or_default());
+        let swapped = self.ahead.compare_exchange(asked.ahead, moved, Ordering::Relaxed, Ordering::Relaxed);
+        if swapped.is_ok() { step } else { SignedDuration::ZERO }
     }
+}
+
+/// When the API server was asked, by a clock that may have been moved since.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    at: Timestamp,
+    ahead: i64,
 }
 
 #[cfg(test)]
@@ -93,11 +106,13 @@ mod tests {
         for skew in [-3_600, -2, 2, 3_600] {
             let clock = Clock::starting_at(origin()).skewed(SignedDuration::from_secs(skew));
             let copy = clock.clone();
-            let asked = clock.now();
-            assert!(!clock.adjust(asked, origin(), clock.now()).is_zero());
+            // Three calls at once, as at the start.
+            let asked = [clock.ask(), clock.ask(), clock.ask()];
+            let steps = asked.map(|asked| clock.adjust(asked, origin()));
+            assert!(!steps[0].is_zero() && steps[1].is_zero() && steps[2].is_zero(), "{skew}: {steps:?}");
             let off = copy.now().duration_since(origin()).abs();
             assert!(off <= GRAIN, "{skew}: {off:?}");
-            assert!(clock.adjust(clock.now(), origin(), clock.now()).is_zero());
+            assert!(clock.adjust(clock.ask(), origin()).is_zero());
         }
     }
 
@@ -105,10 +120,10 @@ mod tests {
     async fn a_slow_answer_or_a_clock_right_to_the_second_changes_nothing() {
         let clock = Clock::starting_at(origin());
         tokio::time::advance(Duration::from_millis(999)).await;
-        assert!(clock.adjust(clock.now(), origin(), clock.now()).is_zero());
-        let asked = clock.now();
+        assert!(clock.adjust(clock.ask(), origin()).is_zero());
+        let asked = clock.ask();
         tokio::time::advance(Duration::from_secs(40)).await;
         let given = origin() + SignedDuration::from_secs(30);
-        assert!(clock.adjust(asked, given, clock.now()).is_zero());
+        assert!(clock.adjust(asked, given).is_zero());
     }
 }

@@ -238,7 +238,7 @@ impl Objects {
         };
         let mut inflight = InflightNodes::default();
         for claim in self.node_claims.iter().filter(of_others) {
-            if !claim.is("Initialized") {
+            if !claim.is_initialized() {
                 inflight.add_in_flight();
             }
             let is_of_queue = is_of_queue(claim);
@@ -310,8 +310,7 @@ impl Objects {
 pub fn meant(workloads: &[Arc<Workload>], name: &str, namespace: &str) -> Result<Workload, CliError> {
     let all: Vec<Workload> = workloads.iter().map(|w| (**w).clone()).collect();
     let found = find::matches(&all, name).into_iter();
-    let newest =
-        found.max_by_key(|w| (!w.is("Finished"), w.metadata.creation_timestamp.clone().map(|t| t.0)));
+    let newest = found.max_by_key(|w| (!w.is_finished(), w.metadata.creation_timestamp.clone().map(|t| t.0)));
     newest.cloned().ok_or_else(|| {
         let place = format!("namespace {namespace}");
         CliError::Failed(find::absent(name, &place, &[], &find::similar(&all, name)))

@@ -151,7 +151,7 @@ impl<'o> Users<'o> {
             Some((report, slot)) if wanted(report, slot) => use_by_gang(report, slot, is_shared),
             _ if claim.metadata.deletion_timestamp.is_some() => NodeUse::Wasted,
             _ if claim.is_warm() => NodeUse::Warm,
-            None if is_shared && claim.is("Initialized") => NodeUse::Running,
+            None if is_shared && claim.is_initialized() => NodeUse::Running,
             None if is_shared => NodeUse::Coming,
             // Its gang has no journal that can be read.
             None if workload.is_some() || may_be_requested => NodeUse::Unknown,

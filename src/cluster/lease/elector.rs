@@ -22,6 +22,7 @@ use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
 use setu_clock::Clock;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
@@ -47,6 +48,8 @@ pub struct Elector {
     /// When the lease was first seen to be missing.
     missing: Instant,
     term: watch::Sender<Option<Term>>,
+    /// How many terms were won.
+    terms: AtomicU64,
 }
 
 /// The lease as last seen, whole.
@@ -72,6 +75,7 @@ impl Elector {
                 known: None,
                 missing: Instant::now(),
                 term,
+                terms: AtomicU64::new(0),
             };
             (elector, leadership)
         };
@@ -126,7 +130,11 @@ impl Elector {
     /// Does what is due now, and returns how long nothing more is due.
     async fn act(&mut self) -> Duration {
         let timing = self.settings.timing;
-        if let Some(asker) = self.asker().filter(|a| self.share.grants(&self.settings.identity, a)) {
+        // Only what this replica leads: another holder may lead on for a while after its lease has changed hands.
+        if let Some(asker) = self.asker()
+            && self.holds()
+            && self.share.grants(&self.settings.identity, &asker)
+        {
             self.hand_over(asker).await;
         }
         let now = Instant::now();
@@ -229,6 +237,12 @@ impl Elector {
         takeover_delay(self.share.held(&self.settings.identity), self.settings.timing.retry)
     }
 
+    /// Whether this replica has the lease and leads.
+    fn holds(&self) -> bool {
+        let holder = self.known.as_ref().and_then(|known| known.observed.holder.as_ref());
+        holder == Some(&self.settings.identity) && self.leads()
+    }
+
     /// The replica that asks for this lease.
     fn asker(&self) -> Option<String> {
         let annotations = self.known.as_ref()?.lease.metadata.annotations.as_ref()?;
@@ -326,7 +340,9 @@ impl Elector {
     fn lead_until(&self, until: Instant, before: Option<Timestamp>) {
         let won = self.term.send_if_modified(|term| {
             let current = term.filter(|term| Instant::now() < term.until);
-            *term = Some(Term { until, after: current.map_or(before, |term| term.after) });
+            let won =
+                || Term { number: self.terms.fetch_add(1, Ordering::Relaxed) + 1, until, after: before };
+            *term = Some(current.map_or_else(won, |term| Term { until, ..term }));
             current.is_none()
         });
         if won {

@@ -16,6 +16,8 @@ pub use evaluate::{LeaseState, ObservedRecord, evaluate};
 pub use shards::{Shards, shard_of};
 
 use jiff::Timestamp;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -89,6 +91,8 @@ impl ElectionSettings {
 /// A period in which a replica leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Term {
+    /// Its number: each term that this replica wins has another.
+    pub number: u64,
     /// When it ends, unless it is renewed.
     pub until: Instant,
     /// When the previous leader last renewed the lease, by its own clock; `None` if there was none.
@@ -97,7 +101,15 @@ pub(crate) struct Term {
 
 /// Whether this replica leads one shard. Cheap to ask, so it is asked before every write.
 #[derive(Clone, Debug)]
-pub struct Leadership(Option<watch::Receiver<Option<Term>>>);
+pub struct Leadership(Option<Elected>);
+
+/// The leadership of a replica that takes part in an election.
+#[derive(Clone, Debug)]
+struct Elected {
+    term: watch::Receiver<Option<Term>>,
+    /// Number of the last term that the controllers have begun.
+    begun: Arc<AtomicU64>,
+}
 
 impl Leadership {
     /// The leadership of a sole replica, which needs no election.
@@ -113,29 +125,47 @@ impl Leadership {
     /// A leadership, with the sender that sets its term.
     pub(crate) fn channel(term: Option<Term>) -> (watch::Sender<Option<Term>>, Self) {
         let (sender, term) = watch::channel(term);
-        (sender, Self(Some(term)))
+        (sender, Self(Some(Elected { term, begun: Arc::default() })))
     }
 
     /// Whether it leads now. Ends by itself at the renew deadline, even in a process that was suspended meanwhile and has
     /// not noticed yet.
     pub fn leads(&self) -> bool {
-        let Some(term) = &self.0 else {
-            return true;
-        };
-        term.borrow().is_some_and(|term| Instant::now() < term.until)
+        self.0.as_ref().is_none_or(|elected| elected.current().is_some())
+    }
+
+    /// Whether it leads, and the controllers have begun this term.
+    pub fn acts(&self) -> bool {
+        self.0.as_ref().is_none_or(|elected| {
+            elected.current().is_some_and(|term| elected.begun.load(Ordering::Acquire) == term.number)
+        })
+    }
+
+    /// Records that the controllers have begun the term of this number.
+    pub fn begin(&self, term: u64) {
+        if let Some(elected) = &self.0 {
+            elected.begun.store(term, Ordering::Release);
+        }
     }
 
     /// When the previous leader last renewed the lease, by its own clock; `None` if that is not known. For display only:
     /// nothing may be decided on it.
     pub fn after(&self) -> Option<Timestamp> {
-        self.0.as_ref()?.borrow().as_ref()?.after
+        self.0.as_ref()?.term.borrow().as_ref()?.after
     }
 
-    /// Waits until leadership is won or lost, and returns whether it is held now; `None` once that cannot change any
-    /// more.
-    pub async fn changed(&mut self) -> Option<bool> {
-        self.0.as_mut()?.changed().await.ok()?;
-        Some(self.leads())
+    /// Waits until leadership is won or lost, and returns the number of the term that it leads in now, if any; `None` once
+    /// that cannot change any more.
+    pub async fn changed(&mut self) -> Option<Option<u64>> {
+        let elected = self.0.as_mut()?;
+        elected.term.changed().await.ok()?;
+        Some(elected.current().map(|term| term.number))
+    }
+}
+
+impl Elected {
+    fn current(&self) -> Option<Term> {
+        self.term.borrow().filter(|term| Instant::now() < term.until)
     }
 }
 
@@ -156,8 +186,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_term_ends_by_itself() {
         assert!(Leadership::sole().leads());
-        let (sender, leadership) =
-            Leadership::channel(Some(Term { until: Instant::now() + Duration::from_secs(10), after: None }));
+        let (sender, leadership) = Leadership::channel(Some(Term {
+            number: 1,
+            until: Instant::now() + Duration::from_secs(10),
+            after: None,
+        }));
         assert!(leadership.leads());
         tokio::time::advance(Duration::from_secs(10)).await;
         assert!(!leadership.leads());

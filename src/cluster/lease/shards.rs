@@ -95,7 +95,8 @@ mod tests {
     fn only_the_leader_of_its_shard_acts_for_a_workload() {
         let until = tokio::time::Instant::now() + std::time::Duration::from_mins(1);
         let (_first, first) = Leadership::channel(None);
-        let (_second, second) = Leadership::channel(Some(crate::cluster::lease::Term { until, after: None }));
+        let (_second, second) =
+            Leadership::channel(Some(crate::cluster::lease::Term { number: 1, until, after: None }));
         let shards = Shards::new(first, vec![second]);
         assert!(shards.any_led() && !shards.first().leads());
         for uid in ["a", "b", "c", "d"] {

@@ -15,6 +15,7 @@ use crate::gang::{Commit, Effect, Freshness, Reservation, report::notice};
 use crate::planted::planted;
 use kube::ResourceExt;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 impl Gang<'_> {
     pub(super) async fn commit_and_act(
@@ -123,7 +124,7 @@ impl Gang<'_> {
             self.observed.freshness = Freshness::Cached;
         }
         let parts = self.parts(workload);
-        let leaving = self.observed.claims.iter().filter(|c| names.contains(&c.name_any()));
+        let leaving = self.observed.claims.iter().map(|c| &**c).filter(|c| names.contains(&c.name_any()));
         let snapshot = self.snapshot(&parts, workload);
         let released = Released::of(self.journal(), &snapshot, &self.scope.identity, leaving);
         let stays: Vec<String> = released.staying().map(ResourceExt::name_any).collect();
@@ -200,7 +201,7 @@ async fn delete(
     }
     observed.claims.retain(|c| !gone.contains(&c.name_any()));
     for claim in observed.claims.iter_mut().filter(|c| names.contains(&c.name_any())) {
-        mark_as_deleting(claim, &since, now);
+        mark_as_deleting(Arc::make_mut(claim), &since, now);
     }
     Ok(may)
 }

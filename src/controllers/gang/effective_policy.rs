@@ -2,14 +2,17 @@
 
 use super::scope::GangScope;
 use crate::api::{NodeClaim, Workload};
-use crate::controllers::plans;
+use crate::controllers::plans::{self, CurrentPolicy};
+use crate::gang::report::notice::Notice;
 use crate::gang::{EffectivePolicy, Journal};
+use crate::policy::overrides::Ignored;
+use std::sync::Arc;
 
 /// What a gang with these claims is judged by. An attempt keeps the policy it began with.
 pub(super) fn judge(
     scope: &GangScope<'_>,
     journal: &Journal,
-    claims: &[NodeClaim],
+    claims: &[Arc<NodeClaim>],
     workload: &Workload,
 ) -> EffectivePolicy {
     let registry = &scope.context.gang_state.registry;
@@ -17,8 +20,10 @@ pub(super) fn judge(
     let kept = || registry.policy(&scope.id, attempt).filter(|_| is_in_flight);
     let effective = kept().map_or_else(
         || {
-            let (policy, fault) = plans::policy(scope.context, workload, &scope.identity.check);
-            let effective = EffectivePolicy::of(journal, claims, policy, fault.err());
+            let CurrentPolicy { policy, fault, ignored } =
+                plans::policy(scope.context, workload, &scope.identity.check);
+            publish_ignored(scope, workload, &ignored);
+            let effective = EffectivePolicy::of(journal, claims, policy, fault);
             match &effective.fault {
                 _ if !is_in_flight => registry.forget_policy(&scope.id),
                 None => registry.keep_policy(&scope.id, attempt, &effective.without_tier),
@@ -32,4 +37,14 @@ pub(super) fn judge(
         return effective;
     }
     effective.with_topology(&scope.label, plans::topology_levels(scope.context, workload))
+}
+
+/// Publishes each ignored override of the Job once.
+fn publish_ignored(scope: &GangScope<'_>, workload: &Workload, ignored: &[Ignored]) {
+    for Ignored { key, why } in ignored {
+        let notice = Notice::of_ignored_override(key, why);
+        if scope.context.gang_state.registry.is_new_notice(&scope.identity.uid, &notice.topic) {
+            scope.publish(workload, 0, scope.now(), &notice);
+        }
+    }
 }

@@ -7,12 +7,13 @@ use crate::gang::report::notice::Notice;
 use crate::gang::statechart::journal::JournalError;
 use crate::gang::workload::stored::StoredJournal;
 use kube::ResourceExt;
+use std::sync::Arc;
 
 /// The journal of a gang with these claims; `None` if there is nothing to do.
 pub(super) fn load(
     scope: &GangScope<'_>,
     workload: &Workload,
-    claims: &[NodeClaim],
+    claims: &[Arc<NodeClaim>],
 ) -> Result<Option<StoredJournal>, LeftAlone> {
     let own_index = scope.context.gang_state.ledger().option(&scope.id).map_or(0, |option| option.index);
     let loaded = StoredJournal::load(workload, &scope.identity, claims, own_index, scope.now());

@@ -12,6 +12,7 @@ use crate::plan::Outcome;
 use crate::plan::cost::Cost;
 use crate::telemetry::metrics::{self, Counted};
 use jiff::Timestamp;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Committed transitions, with what was known when they were made.
@@ -20,7 +21,7 @@ pub(super) struct Transitions<'a> {
     pub steps: Vec<(Journal, Journal)>,
     /// Where the gang was then, for users.
     pub sentence: String,
-    pub claims: &'a [NodeClaim],
+    pub claims: &'a [Arc<NodeClaim>],
     pub plan: Option<&'a Outcome>,
 }
 
@@ -50,15 +51,15 @@ impl Gang<'_> {
     }
 
     /// The cost of the gang's nodes: of its claims, or of its plan while there are none.
-    pub(super) fn cost(&self, claims: &[NodeClaim], plan: Option<&Outcome>) -> Cost {
+    pub(super) fn cost(&self, claims: &[Arc<NodeClaim>], plan: Option<&Outcome>) -> Cost {
         match plan {
             Some(Outcome::Provision(plan)) if claims.is_empty() => (*plan.cost).clone(),
             _ => self.cost_of(claims),
         }
     }
 
-    pub(super) fn cost_of(&self, claims: &[NodeClaim]) -> Cost {
-        let nodes = claims.iter().map(|claim| (claim, 1));
+    pub(super) fn cost_of(&self, claims: &[Arc<NodeClaim>]) -> Cost {
+        let nodes = claims.iter().map(|claim| (&**claim, 1));
         self.scope.context.cost(&self.effective.policy.budget, nodes)
     }
 
@@ -83,7 +84,7 @@ impl Gang<'_> {
     }
 
     /// Sends the spans that a transition or a new admission completed.
-    fn trace(&self, workload: &Workload, before: &Journal, after: &Journal, claims: &[NodeClaim]) {
+    fn trace(&self, workload: &Workload, before: &Journal, after: &Journal, claims: &[Arc<NodeClaim>]) {
         let telemetry = &self.scope.context.telemetry;
         if !telemetry.traces.is_on() {
             return;
@@ -104,7 +105,7 @@ impl Gang<'_> {
     }
 }
 
-fn count(step: &Transition, before: &Journal, after: &Journal, claims: &[NodeClaim]) {
+fn count(step: &Transition, before: &Journal, after: &Journal, claims: &[Arc<NodeClaim>]) {
     let stayed = elapsed(before.entered_at, step.at);
     let reason = step.reason.to_string();
     metrics::transition(Counted { from: step.from, to: step.to, reason: &reason, stayed });
@@ -113,7 +114,7 @@ fn count(step: &Transition, before: &Journal, after: &Journal, claims: &[NodeCla
     }
     // Those of earlier attempts were counted when these failed.
     let attempt = before.memory.attempt.to_string();
-    let is_new = |claim: &&NodeClaim| claim.label(names::ATTEMPT) == attempt && !claim.is("Initialized");
+    let is_new = |claim: &&Arc<NodeClaim>| claim.label(names::ATTEMPT) == attempt && !claim.is_initialized();
     for claim in claims.iter().filter(|_| step.fails_attempt()).filter(is_new) {
         metrics::claim_failed(claim.label(names::NODEPOOL), elapsed(created(claim, step.at), step.at));
     }

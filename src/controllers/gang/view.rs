@@ -15,6 +15,7 @@ use k8s_openapi::api::core::v1::Taint;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::runtime::reflector::ObjectRef;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 impl Gang<'_> {
     /// What its snapshot borrows from.
@@ -125,25 +126,20 @@ impl ClaimRecords for Records<'_> {
 }
 
 /// A gang's claims from the cache. Those that this replica deleted count as being deleted.
-pub(super) fn claims_of(scope: &GangScope<'_>) -> Vec<NodeClaim> {
+pub(super) fn claims_of(scope: &GangScope<'_>) -> Vec<Arc<NodeClaim>> {
     let (context, now) = (scope.context, scope.now());
-    let all = context.stores.claims.of(BY_WORKLOAD, &scope.identity.uid);
-    let own = all.iter().filter(|c| scope.identity.is_of_gang(c));
-    own.map(|claim| {
-        let mut claim = (**claim).clone();
-        if context.claim_records.is_deleted(&claim) {
-            claim.metadata.deletion_timestamp.get_or_insert(Time(now));
-        }
-        claim
-    })
-    .collect()
+    let mut own = context.stores.claims.of(BY_WORKLOAD, &scope.identity.uid);
+    own.retain(|claim| scope.identity.is_of_gang(claim));
+    for claim in own.iter_mut().filter(|claim| context.claim_records.is_deleted(claim)) {
+        Arc::make_mut(claim).metadata.deletion_timestamp.get_or_insert(Time(now));
+    }
+    own
 }
 
 /// The known Nodes of these claims.
-pub(super) fn nodes_of(context: &Context, claims: &[NodeClaim]) -> BTreeMap<String, Node> {
-    let named = claims.iter().filter_map(NodeClaim::node_name);
-    let found = named.filter_map(|name| {
-        context.stores.nodes.get(&ObjectRef::new(name)).map(|n| (name.to_owned(), (*n).clone()))
-    });
-    found.collect()
+pub(super) fn nodes_of(context: &Context, claims: &[Arc<NodeClaim>]) -> BTreeMap<String, Arc<Node>> {
+    let named = claims.iter().filter_map(|claim| claim.node_name());
+    named
+        .filter_map(|name| Some((name.to_owned(), context.stores.nodes.get(&ObjectRef::new(name))?)))
+        .collect()
 }

@@ -14,6 +14,7 @@ use crate::telemetry::metrics::{self, WarmResult};
 use futures::{StreamExt, stream};
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
+use std::sync::Arc;
 
 /// The most claims that are taken over at once.
 const PARALLEL: usize = 32;
@@ -70,9 +71,9 @@ pub(super) async fn mark_nodes(
     if !journal.state.wants_claims() {
         return Ok(());
     }
-    let taken = |c: &&NodeClaim| c.taken_over().is_some() && c.metadata.deletion_timestamp.is_none();
+    let taken = |c: &&Arc<NodeClaim>| c.taken_over().is_some() && c.metadata.deletion_timestamp.is_none();
     let taken = observed.claims.iter().filter(taken);
-    let unmarked: Vec<NodeClaim> = taken.filter(|c| !is_marked(scope, c)).cloned().collect();
+    let unmarked: Vec<Arc<NodeClaim>> = taken.filter(|c| !is_marked(scope, c)).cloned().collect();
     let mut answers = stream::iter(unmarked)
         .map(|claim| async move { (claim.name_any(), effects::mark_node(scope.client, &claim).await) })
         .buffer_unordered(PARALLEL);

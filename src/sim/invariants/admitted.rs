@@ -58,7 +58,7 @@ pub fn gone(committed: &mut Committed, uid: &str) {
 /// A Workload was written by any client.
 pub fn changed(committed: &mut Committed, workload: &Workload) {
     let uid = workload.uid().unwrap_or_default();
-    let admitted = workload.is("Admitted") && workload.is("QuotaReserved") && !workload.is("Finished");
+    let admitted = workload.is_admitted() && workload.has_quota() && !workload.is_finished();
     if !admitted {
         return gone(committed, &uid);
     }

@@ -52,7 +52,7 @@ pub fn is_long_ago(committed: &Committed, then: Timestamp) -> bool {
 
 /// A Workload was written by any client.
 pub fn workload_changed(committed: &mut Committed, before: &Workload, after: &Workload) {
-    if before.is("QuotaReserved") && !after.is("QuotaReserved") {
+    if before.has_quota() && !after.has_quota() {
         *committed.attempts_record.ended.entry(after.uid().unwrap_or_default()).or_default() += 1;
     }
 }

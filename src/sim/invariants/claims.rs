@@ -214,7 +214,7 @@ fn deleted(committed: &mut Committed, claim: &Value) {
         _ => false,
     };
     let until: Option<Timestamp> = annotation(claim, names::HOLD_UNTIL).parse().ok();
-    let over = until.is_some_and(|until| until <= committed.now) && !workload.is("Admitted");
+    let over = until.is_some_and(|until| until <= committed.now) && !workload.is_admitted();
     if meant && held && !over && !tampered && journal.state.wants_claims() {
         committed.violated("first-written", format!("{name} is deleted under a journal that wants it"));
     }

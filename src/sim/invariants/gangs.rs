@@ -227,7 +227,7 @@ fn entry_written(committed: &mut Committed, workload: &Workload, old: &CheckStat
         committed.violated("honest", format!("{name} is reported Ready in {}", journal.state.name()));
     }
     // A gang that is admitted already does not start because of this Ready: its check was only added again.
-    if !workload.is("Admitted") {
+    if !workload.is_admitted() {
         nodes_are_up(committed, workload, &journal, &new.name);
     }
 }

@@ -36,7 +36,7 @@ pub fn entry_written(
 /// Why a verdict may not be revoked: pods may run on it.
 fn taken_back(workload: &Workload, old: &CheckState) -> Option<String> {
     match Reservation::of(workload, &old.name) {
-        Reservation::Held { .. } if workload.is("Admitted") => Some("although it is admitted".to_owned()),
+        Reservation::Held { .. } if workload.is_admitted() => Some("although it is admitted".to_owned()),
         // Kueue keeps the verdict, and would admit the next reservation on it.
         Reservation::Held { .. } | Reservation::Gone(Ending::QuotaLost) => None,
         // The Retry kept a refused gang out of the queue.

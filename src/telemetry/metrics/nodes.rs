@@ -4,7 +4,7 @@
 use super::catalog::{self, Metric};
 use crate::api::NodeClaim;
 use crate::api::amount::{MICROS_OF_A_CENT, Price};
-use crate::gang::release::custody::OrphanReason;
+use crate::gang::release::orphan::OrphanReason;
 use crate::names;
 use crate::plan::gates::{Gate, GateResult};
 use jiff::Timestamp;

@@ -133,6 +133,16 @@ impl NodeClaim {
         condition::is_true(self.conditions(), condition_type)
     }
 
+    /// Whether it has a machine.
+    pub fn is_launched(&self) -> bool {
+        self.is("Launched")
+    }
+
+    /// Whether its Node is ready for pods, as far as Karpenter can tell.
+    pub fn is_initialized(&self) -> bool {
+        self.is("Initialized")
+    }
+
     /// When the condition last changed its status.
     pub fn since(&self, condition_type: &str) -> Option<Timestamp> {
         condition::since(self.conditions(), condition_type)

@@ -84,6 +84,11 @@ impl ProvisioningRequest {
         condition::is_true(self.conditions(), condition_type)
     }
 
+    /// Whether its nodes were reported.
+    pub fn is_provisioned(&self) -> bool {
+        self.is("Provisioned")
+    }
+
     /// Whether Setu is to serve it.
     pub fn is_of_setus_class(&self) -> bool {
         self.spec.provisioning_class_name == names::REQUEST_CLASS

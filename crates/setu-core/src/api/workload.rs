@@ -260,19 +260,39 @@ impl Workload {
         condition::is_true(self.conditions(), condition_type)
     }
 
+    /// Whether Kueue has reserved quota for it.
+    pub fn has_quota(&self) -> bool {
+        self.is("QuotaReserved")
+    }
+
+    /// Whether Kueue has admitted it. Of an evicted Workload, Kueue clears this once its pods are gone.
+    pub fn is_admitted(&self) -> bool {
+        self.is("Admitted")
+    }
+
+    /// Whether Kueue takes its quota back.
+    pub fn is_evicted(&self) -> bool {
+        self.is("Evicted")
+    }
+
+    /// Whether it has ended.
+    pub fn is_finished(&self) -> bool {
+        self.is("Finished")
+    }
+
     /// Whether its pods may run. Of an evicted Workload, Kueue clears Admitted once they are gone.
     pub fn runs(&self) -> bool {
-        self.is("Admitted") && !self.is("Finished")
+        self.is_admitted() && !self.is_finished()
     }
 
     /// Whether it waits in its queue for quota.
     pub fn is_queued(&self) -> bool {
-        self.spec.active != Some(false) && !self.is("QuotaReserved") && !self.is("Finished")
+        self.spec.active != Some(false) && !self.has_quota() && !self.is_finished()
     }
 
     /// What it holds quota by; `None` if it holds none.
     pub fn held_admission(&self) -> Option<&Admission> {
-        self.admission().filter(|_| self.is("QuotaReserved") && !self.is("Finished"))
+        self.admission().filter(|_| self.has_quota() && !self.is_finished())
     }
 
     /// The checks that it lists or has a journal for.

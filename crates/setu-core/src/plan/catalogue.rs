@@ -256,6 +256,11 @@ impl Catalogue {
         there.or_else(|| at(0).map(ListPrice::Elsewhere))
     }
 
+    /// Whether it has prices of this region.
+    pub fn knows(&self, region: &str) -> bool {
+        self.regions.contains_key(region)
+    }
+
     /// Every resource that any type has, sorted.
     pub fn resources(&self) -> &[String] {
         &self.resources

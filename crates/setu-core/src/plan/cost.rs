@@ -18,7 +18,7 @@ use crate::api::parameters::{Budget, CAPACITY_TYPES};
 use crate::api::requirements::{Requirements, Values};
 use crate::names;
 use crate::words::counted;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 const ON_DEMAND: &str = "on-demand";
@@ -141,10 +141,16 @@ impl PriceQuery<'_> {
         (kinds, is_open)
     }
 
-    /// The region, or the region of a zone.
+    /// The first region, or the region of the first zone.
     fn region(&self) -> Option<&str> {
-        let first = |key| self.requirements.get(key).and_then(Values::listed).and_then(|all| all.first());
-        first(names::REGION).or_else(|| first(names::ZONE)).map(|place| region_of(place))
+        self.regions().first().copied()
+    }
+
+    /// Every listed region, or the region of each listed zone.
+    fn regions(&self) -> Vec<&str> {
+        let listed = |key| self.requirements.get(key).and_then(Values::listed);
+        let places = listed(names::REGION).filter(|all| !all.is_empty()).or_else(|| listed(names::ZONE));
+        places.into_iter().flatten().map(|place| region_of(place)).collect()
     }
 }
 
@@ -223,6 +229,20 @@ impl Prices<'_> {
         kinds.filter_map(|kind| self.range(instance_type, kind, &wanted)).map(|range| range.least).min()
     }
 
+    /// Whether the catalogue has no price of a type in any region that these requirements name, although it knows these regions.
+    /// A price in the policy shows that the type is sold.
+    pub fn is_unsold(&self, instance_type: &str, requirements: &Requirements, group: &str) -> bool {
+        let is_stated = self.budget.prices.as_ref().is_some_and(|prices| prices.contains_key(instance_type));
+        let (Some(catalogue), false) = (catalogue::of(group), is_stated) else { return false };
+        let wanted = PriceQuery { requirements, group };
+        let regions = wanted.regions();
+        let is_elsewhere = |region: &&str| {
+            catalogue.knows(region)
+                && matches!(catalogue.price(instance_type, Some(region)), Some(ListPrice::Elsewhere(_)))
+        };
+        !regions.is_empty() && regions.iter().all(is_elsewhere)
+    }
+
     /// The lowest known price that a node of this claim may have.
     pub fn least(&self, claim: &NodeClaim) -> Option<Price> {
         self.by_price(claim).into_iter().find_map(|(_, price)| price)
@@ -273,7 +293,7 @@ impl Prices<'_> {
     /// The cost of `count` nodes of each of these claims.
     pub fn of_nodes<'c>(&self, nodes: impl IntoIterator<Item = (&'c NodeClaim, u32)>) -> Cost {
         let mut cost = Cost { currency: self.currency(), ..Cost::default() };
-        for (claim, count) in nodes {
+        for (claim, count) in alike(nodes) {
             let Spread { known, usual, missing, sources } = self.spread(claim);
             let nodes = match (known, missing.is_empty()) {
                 (Some(_), true) => &mut cost.priced,
@@ -367,6 +387,19 @@ pub fn priced_as(claim: &NodeClaim) -> u64 {
         (&asked.key, &asked.operator, &asked.values).hash(&mut hasher);
     }
     hasher.finish()
+}
+
+/// These claims, with those that have the same price counted together.
+fn alike<'c>(nodes: impl IntoIterator<Item = (&'c NodeClaim, u32)>) -> Vec<(&'c NodeClaim, u32)> {
+    let (mut alike, mut places) = (Vec::<(&NodeClaim, u32)>::new(), BTreeMap::new());
+    for (claim, count) in nodes {
+        let place = *places.entry(priced_as(claim)).or_insert(alike.len());
+        match alike.get_mut(place) {
+            Some((_, counted)) => *counted = counted.saturating_add(count),
+            None => alike.push((claim, count)),
+        }
+    }
+    alike
 }
 
 /// A price multiplied by `count`.

@@ -5,6 +5,7 @@
 
 use super::affinity::{constrained, keys};
 use super::claim::Draft;
+use super::host_anti_affinity::shared_port;
 use super::resources::{self, Defaults};
 use super::taints::{gang_taint, tolerates};
 use super::{Obstacle, PlanSnapshot};
@@ -71,6 +72,23 @@ pub fn overhead(
     Ok(total)
 }
 
+/// Why pods of this spec cannot run on such a node: a DaemonSet that belongs there has one of their host ports. `None` if none has.
+pub fn taken_port(
+    draft: &Draft,
+    taints: &[Taint],
+    cluster: &PlanSnapshot<'_>,
+    pods: &PodSpec,
+) -> Option<String> {
+    cluster.objects.daemon_sets.iter().find_map(|daemon| {
+        let spec = &daemon.spec.template.spec;
+        let port = shared_port(pods, spec).filter(|_| belongs(spec, draft, taints))?;
+        let (name, pool) = (name(daemon), &draft.node_pool);
+        Some(format!(
+            "host port {port} belongs to DaemonSet {name} on the nodes of NodePool {pool}; use another port"
+        ))
+    })
+}
+
 fn name(daemon: &DaemonSet) -> String {
     let namespace = daemon.metadata.namespace.as_deref().unwrap_or_default();
     format!("{namespace}/{}", daemon.metadata.name.as_deref().unwrap_or_default())
@@ -104,7 +122,7 @@ fn defines(pool: &NodePool, key: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixtures::{Fixture, daemon_set, object, pool};
+    use super::super::fixtures::{Fixture, daemon_set, object, patched, pool};
     use super::*;
     use crate::api::parameters::PackingMode;
     use crate::api::parameters::Pinning;
@@ -167,6 +185,26 @@ mod tests {
         ] {
             assert_eq!(pinned(std::slice::from_ref(&spec)).0, Pinning::SelectorAndTaint, "{spec}");
         }
+    }
+
+    #[test]
+    fn pods_that_use_the_host_port_of_a_daemon_set_are_refused() {
+        let port =
+            |port: i32| json!({"containers": [{"ports": [{"containerPort": port, "hostPort": port}]}]});
+        let with = |daemon: &Value| {
+            let mut world = Fixture::new();
+            world.workload.spec.pod_sets[0].template.spec = serde_json::from_value(port(9_100)).unwrap();
+            world.objects.daemon_sets = vec![daemon_set("exporter", daemon)];
+            world
+        };
+        let expected = "pod set main: host port 9100 belongs to DaemonSet sys/exporter on the nodes of NodePool gpu; use \
+                        another port";
+        let (reason, message) = with(&port(9_100)).obstacle();
+        assert_eq!(reason, crate::plan::ObstacleReason::RequirementsClash);
+        assert!(message.contains(expected), "{message}");
+        assert_eq!(with(&port(9_101)).provisioned().slots.len(), 2);
+        let elsewhere = patched(port(9_100), &json!({"nodeSelector": {"topology.kubernetes.io/zone": "c"}}));
+        assert_eq!(with(&elsewhere).provisioned().slots.len(), 2);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::{devices, runtime};
 use crate::api::pod::{PodSpec, ResourceList};
 use crate::api::queue::CheckRule;
 use crate::api::requirements::{Requirements, Values};
-use crate::api::workload::PodSet;
+use crate::api::workload::{CheckState, PodSet};
 use crate::api::{ClusterQueue, FrontEnd, ResourceFlavor, Workload};
 use crate::names;
 use k8s_openapi::api::core::v1::Toleration;
@@ -110,6 +110,7 @@ fn of_pod_set<'a>(
     }
     let flavors =
         flavors(&cluster.objects.flavors, request.workload, &pod_set.name).map_err(Outcome::Refuse)?;
+    let spec = with_updates(spec, request, &pod_set.name, &flavors);
     let defaults =
         Defaults { limit_ranges: cluster.limit_ranges, runtime_classes: &cluster.objects.runtime_classes };
     let each = each(defaults, pod_set).map_err(Outcome::Wait)?;
@@ -119,6 +120,34 @@ fn of_pod_set<'a>(
     let per_node = host_anti_affinity::per_node(pod_set);
     let gets_flavors = request.workload.has_pods_of_kueue();
     Ok(PodSetDemand { pod_set, spec, pods, flavors, gets_flavors, reach, each, per_node })
+}
+
+/// The spec with what the checks of other controllers add to the pods of this set, besides these flavors and the gang's own
+/// selector. [`super::merge`] finds what clashes with them.
+fn with_updates<'a>(
+    mut spec: Cow<'a, PodSpec>,
+    request: &PlanRequest<'_>,
+    pod_set: &str,
+    flavors: &[&ResourceFlavor],
+) -> Cow<'a, PodSpec> {
+    let is_set = |key: &String| {
+        [names::GANG, names::POD_SETS].contains(&key.as_str())
+            || flavors.iter().any(|flavor| flavor.spec.node_labels.contains_key(key))
+    };
+    let is_others =
+        |check: &&CheckState| check.name != request.check && !request.our_checks.contains(&check.name);
+    let updates = request.workload.checks().iter().filter(is_others).flat_map(|check| &check.pod_set_updates);
+    for update in updates.filter(|update| update.name == pod_set) {
+        if update.node_selector.is_empty() && update.tolerations.is_empty() {
+            continue;
+        }
+        let spec = spec.to_mut();
+        for (key, value) in update.node_selector.iter().filter(|(key, _)| !is_set(key)) {
+            spec.node_selector.entry(key.clone()).or_insert_with(|| value.clone());
+        }
+        spec.tolerations.extend(update.tolerations.iter().cloned());
+    }
+    spec
 }
 
 /// The queue that granted the quota, known to list this check. Without it, it is unknown which pod
@@ -259,7 +288,7 @@ pub fn predecessors(
     };
     let slices = std::iter::successors(before(workload), |slice| before(slice));
     let has_nodes = |slice: &Arc<Workload>| slice.metadata.uid.as_deref().is_some_and(&has_nodes);
-    slices.take(SLICES).filter(|slice| slice.is("Admitted") && has_nodes(slice)).collect()
+    slices.take(SLICES).filter(|slice| slice.is_admitted() && has_nodes(slice)).collect()
 }
 
 /// Pods of a pod set that earlier slices have nodes for. Each slice got nodes only for pods that it had more than the slices before

@@ -5,9 +5,9 @@
 use crate::api::pod::PodSpec;
 use crate::api::workload::PodSet;
 use crate::names;
-use k8s_openapi::api::core::v1::ContainerPort;
+use k8s_openapi::api::core::v1::{ContainerPort, TopologySpreadConstraint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// How many pods of the set may share a node: one if they have anti-affinity to each other by host name or use a host port, and at
 /// most `maxSkew` if they spread over host names.
@@ -15,29 +15,48 @@ pub fn per_node(pod_set: &PodSet) -> u32 {
     let (spec, labels) = (&pod_set.template.spec, &pod_set.template.metadata.labels);
     let is_apart =
         excluded_pods(spec).any(|selector| selector.is_none_or(|selector| may_select(selector, labels)));
-    if is_apart || !ports(spec).is_empty() {
+    if is_apart || ports(spec).next().is_some() {
         return 1;
     }
-    let spread = spec.topology_spread_constraints.iter().filter(|constraint| {
-        constraint.topology_key == names::HOSTNAME
-            && constraint.when_unsatisfiable == "DoNotSchedule"
-            && constraint.label_selector.as_ref().is_some_and(|selector| may_select(selector, labels))
-    });
-    let skews = spread.map(|constraint| u32::try_from(constraint.max_skew).unwrap_or(1));
+    let skews =
+        spread_over_hosts(spec, labels).map(|constraint| u32::try_from(constraint.max_skew).unwrap_or(1));
     skews.min().unwrap_or(u32::MAX)
 }
 
 /// Whether a pod of one set and a pod of the other cannot share a node: one has anti-affinity to the other there, or both use the
-/// same host port.
+/// same host port. The same where one spreads both over host names: how many of the other are on a node counts there too.
 pub fn exclude_each_other(one: &PodSet, other: &PodSet) -> bool {
     let keeps_off = |a: &PodSet, b: &PodSet| {
-        let labels = &b.template.metadata.labels;
-        excluded_pods(&a.template.spec)
-            .any(|selector| selector.is_none_or(|selector| may_select(selector, labels)))
+        let (spec, labels) = (&a.template.spec, &b.template.metadata.labels);
+        excluded_pods(spec).any(|selector| selector.is_none_or(|selector| may_select(selector, labels)))
+            || spread_over_hosts(spec, labels).next().is_some()
     };
     keeps_off(one, other)
         || keeps_off(other, one)
-        || !ports(&one.template.spec).is_disjoint(&ports(&other.template.spec))
+        || shared_port(&one.template.spec, &other.template.spec).is_some()
+}
+
+/// The rules of these pods that must spread pods with these labels over host names.
+fn spread_over_hosts<'s>(
+    spec: &'s PodSpec,
+    labels: &'s BTreeMap<String, String>,
+) -> impl Iterator<Item = &'s TopologySpreadConstraint> {
+    spec.topology_spread_constraints.iter().filter(move |constraint| {
+        constraint.topology_key == names::HOSTNAME
+            && constraint.when_unsatisfiable == "DoNotSchedule"
+            && constraint.label_selector.as_ref().is_some_and(|selector| may_select(selector, labels))
+    })
+}
+
+/// A host port that pods of both specs use, so that they cannot share a node.
+pub fn shared_port(one: &PodSpec, other: &PodSpec) -> Option<i32> {
+    let is_any = |address: &str| ["", "0.0.0.0", "::"].contains(&address);
+    let clash = |a: &HostPort<'_>, b: &HostPort<'_>| {
+        let is_same_address = a.address == b.address || is_any(a.address) || is_any(b.address);
+        (a.port, a.protocol) == (b.port, b.protocol) && is_same_address
+    };
+    let others: Vec<HostPort<'_>> = ports(other).collect();
+    ports(one).find(|port| others.iter().any(|other| clash(port, other))).map(|port| port.port)
 }
 
 /// The selectors of pods that these must not share a host with. `None` is a missing selector, which counts as matching any pod.
@@ -92,15 +111,25 @@ fn is_of_controller(key: &str) -> bool {
     NAMES.contains(&key) || key.split_once('/').is_some_and(|(group, _)| GROUPS.contains(&group))
 }
 
-/// Host ports of the pods, with their protocol.
-fn ports(spec: &PodSpec) -> BTreeSet<(i32, &str)> {
+/// A port of the host that a pod uses.
+struct HostPort<'s> {
+    port: i32,
+    protocol: &'s str,
+    /// Empty for all addresses of the host.
+    address: &'s str,
+}
+
+/// Host ports of the pods.
+fn ports(spec: &PodSpec) -> impl Iterator<Item = HostPort<'_>> {
     let sidecars = spec.init_containers.iter().filter(|c| c.restart_policy.as_deref() == Some("Always"));
     let all = spec.containers.iter().chain(sidecars).flat_map(|c| &c.ports);
     // With host networking, the API server uses the container port as the host port, but only in the pod.
     let same = |port: &ContainerPort| spec.host_network.then_some(port.container_port);
-    let of_host =
-        all.filter_map(|p| Some((p.host_port.or(same(p))?, p.protocol.as_deref().unwrap_or("TCP"))));
-    of_host.filter(|(port, _)| *port > 0).collect()
+    all.filter_map(move |found| {
+        let port = found.host_port.or(same(found)).filter(|port| *port > 0)?;
+        let (protocol, address) = (found.protocol.as_deref(), found.host_ip.as_deref());
+        Some(HostPort { port, protocol: protocol.unwrap_or("TCP"), address: address.unwrap_or_default() })
+    })
 }
 
 #[cfg(test)]
@@ -168,6 +197,11 @@ mod tests {
         ] {
             assert_eq!(per_node(&set(&js, &spec)), most, "{spec}");
         }
+        // Each set may have two pods on a node, but not both sets together.
+        let (one, same) = (set(&js, &spread(2, &own)), set(&js, &spread(2, &own)));
+        assert!(exclude_each_other(&one, &same));
+        let another = set(&json!({"app": "other"}), &spread(2, &other));
+        assert!(!exclude_each_other(&one, &another), "neither counts the other");
     }
 
     #[test]
@@ -186,6 +220,17 @@ mod tests {
                 && !exclude_each_other(&listens(80, "TCP"), &listens(81, "TCP"))
         );
         assert_eq!(per_node(&listens(80, "TCP")), 1);
+    }
+
+    #[test]
+    fn the_same_port_of_two_addresses_of_the_host_is_free_for_both() {
+        let listens = |address: &str| -> PodSpec {
+            let port = json!({"containerPort": 80, "hostPort": 80, "hostIP": address});
+            serde_json::from_value(json!({"containers": [{"ports": [port]}]})).unwrap()
+        };
+        let (loopback, private, any) = (listens("127.0.0.1"), listens("10.0.0.1"), listens("0.0.0.0"));
+        assert_eq!(shared_port(&loopback, &private), None);
+        assert_eq!([shared_port(&loopback, &any), shared_port(&any, &private)], [Some(80), Some(80)]);
     }
 
     #[test]

@@ -78,7 +78,7 @@ impl<'a> Merged<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixtures::{Fixture, flavor};
+    use super::super::fixtures::{Fixture, flavor, pool};
     use super::*;
     use serde_json::{Value, json};
 
@@ -94,6 +94,25 @@ mod tests {
             with_other_check(&json!({"name": "main", "nodeSelector": {"topology.kubernetes.io/zone": "a"}}));
         world.objects.flavors = vec![flavor("gpu", &json!({"topology.kubernetes.io/zone": "a"}))];
         assert_eq!(world.provisioned().slots.len(), 2);
+    }
+
+    #[test]
+    fn nodes_are_planned_for_what_another_check_adds_to_the_pods() {
+        let zone = "topology.kubernetes.io/zone";
+        let world = with_other_check(&json!({"name": "main", "nodeSelector": {(zone): "b"}}));
+        let plan = world.provisioned();
+        let asked = &plan.slots[0].template.spec.requirements;
+        let zones: Vec<_> =
+            asked.iter().filter(|asked| asked.key == zone).map(|asked| &asked.values).collect();
+        assert_eq!(zones, [&["b".to_owned()]], "the NodePool has zones a and b");
+        let toleration = json!({"key": "dedicated", "operator": "Exists"});
+        let mut world = with_other_check(&json!({"name": "main", "tolerations": [toleration]}));
+        let taint = json!({"key": "dedicated", "value": "ml", "effect": "NoSchedule"});
+        let tainted = json!({"spec": {"template": {"spec": {"taints": [taint]}}}});
+        world.objects.node_pools = vec![pool("gpu", &tainted)];
+        assert_eq!(world.provisioned().slots.len(), 2);
+        let without = Fixture { workload: Fixture::new().workload, ..world };
+        assert_eq!(without.obstacle().0, ObstacleReason::TaintNotTolerated);
     }
 
     #[test]

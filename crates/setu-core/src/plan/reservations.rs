@@ -16,7 +16,7 @@ pub fn ids(claim: &NodeClaim) -> BTreeSet<String> {
         return BTreeSet::from([launched.to_owned()]);
     }
     // Karpenter removes the label from a node whose reservation has ended.
-    if claim.is("Launched") {
+    if claim.is_launched() {
         return BTreeSet::new();
     }
     let asked = Requirements::readable(&claim.spec.requirements);

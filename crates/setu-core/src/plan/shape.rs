@@ -166,7 +166,9 @@ impl Shape {
     /// The room for pods beside these DaemonSets.
     pub fn room(&self, daemons: &ResourceList) -> ResourceList {
         let mut allocatable = self.allocatable.clone();
-        allocatable.entry("pods".to_owned()).or_insert_with(|| Quantity(PODS.to_string()));
+        // The system takes no pods from what the machine has.
+        let pods = || self.capacity.get("pods").cloned().unwrap_or_else(|| Quantity(PODS.to_string()));
+        allocatable.entry("pods".to_owned()).or_insert_with(pods);
         if !self.states_disk() {
             allocatable.insert(DISK.to_owned(), Quantity(ANY_DISK.to_owned()));
         }

@@ -115,6 +115,10 @@ fn with_stated(stated: &[StatedShape], learnt: Vec<Shape>) -> Vec<Shape> {
             continue;
         };
         if shape.is_shown() {
+            if let Some(pods) = shape.allocatable.get("pods") {
+                // A shape without a number of pods says nothing about them.
+                known.allocatable.entry("pods".to_owned()).or_insert_with(|| pods.clone());
+            }
             let believed = |key: &str| {
                 known.allocatable.contains_key(key) && (!resources::is_device(key) || shape.nodes > 1)
             };
@@ -290,6 +294,26 @@ mod tests {
             let amounts = ["cpu", "nvidia.com/gpu"].map(|key| shape.allocatable[key].0.clone());
             assert_eq!(amounts, ["7", gpus], "{nodes}");
         }
+    }
+
+    #[test]
+    fn a_stated_shape_without_a_number_of_pods_has_that_of_the_catalogue_or_of_a_node() {
+        let stated: Vec<StatedShape> =
+            serde_json::from_value(json!([{"instanceType": "m5.large", "allocatable": {"cpu": "1930m"}}]))
+                .unwrap();
+        let asked = requirements(&json!([is(names::INSTANCE_TYPE, "m5.large")]));
+        let pods = |learnt: &[Shape]| {
+            let sources = Sources { group: "karpenter.k8s.aws", ..from(&stated, learnt) };
+            let shape = known(sources, &asked, "pool").shapes.remove(0);
+            shape.room(&ResourceList::new())["pods"].0.clone()
+        };
+        assert_eq!(pods(&[]), "29");
+        let shown = Shape {
+            instance_type: "m5.large".into(),
+            allocatable: serde_json::from_value(json!({"cpu": "1930m", "pods": "17"})).unwrap(),
+            ..node("n", "2", 1)
+        };
+        assert_eq!(pods(&[shown]), "17");
     }
 
     #[test]

@@ -250,7 +250,8 @@ impl GroupPlanner<'_> {
             return self.packed_by(room, notes);
         }
         let counts = devices_per_node(&self.group.draft.requirements);
-        let key = sets.iter().find_map(|set| set.each.keys().find(|key| resources::is_device(key)));
+        let asked = || sets.iter().flat_map(|set| set.each.keys()).filter(|key| resources::is_device(key));
+        let key = asked().find(|key| resources::is_accelerator(key)).or_else(|| asked().next());
         let (Some(most), Some(key)) = (counts.last(), key) else {
             notes.push(match self.may_be_stated() {
                 Some(remedy) => format!("each pod gets a node of its own: {remedy}"),

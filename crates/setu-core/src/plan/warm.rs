@@ -25,7 +25,7 @@ pub fn key(queue: &str, check: &str) -> String {
 pub fn is_free(claim: &NodeClaim, job: Option<Span>, now: Timestamp) -> bool {
     let stays = claim.hold_ends().and_then(|end| end.checked_sub(MARGIN).ok()).is_some_and(|end| end > now);
     let spoilt = claim.is("Drifted") || claim.is("DisruptionReason") || claim.is_rebooting();
-    let there = claim.metadata.deletion_timestamp.is_none() && claim.is("Initialized");
+    let there = claim.metadata.deletion_timestamp.is_none() && claim.is_initialized();
     there && stays && !spoilt && lasts(claim, job, now)
 }
 

@@ -236,11 +236,34 @@ async fn the_first_leads_at_once_and_keeps_leading() {
 async fn a_term_that_lapsed_before_its_renewal_counts_as_won_again() {
     let (electors, shards) = Elector::enter(&Cluster::default().client(), settings("a", 0.5), &Clock::wall());
     let mut leadership = shards.first().clone();
-    for (after, is_won) in [(0, true), (5, false), (11, true)] {
+    for (after, won) in [(0, Some(1)), (5, None), (11, Some(2))] {
         sleep(seconds(after)).await;
         electors[0].lead_until(Instant::now() + seconds(10), None);
-        assert_eq!(leadership.changed().now_or_never(), is_won.then_some(Some(true)), "after {after} s");
+        assert_eq!(leadership.changed().now_or_never(), won.map(|term| Some(Some(term))), "after {after} s");
+        assert_eq!(leadership.acts(), won.is_none(), "a new term has to be begun");
+        leadership.begin(won.unwrap_or(1));
+        assert!(leadership.acts());
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_the_holder_of_a_lease_hands_it_to_the_one_that_asks() {
+    let cluster = Cluster::default();
+    let settings = ElectionSettings { shards: 3, ..settings("a", 0.5) };
+    let (mut electors, _shards) = Elector::enter(&cluster.client(), settings, &Clock::wall());
+    let spec = json!({"holderIdentity": "c", "leaseDurationSeconds": 15, "renewTime": MicroTime(Clock::wall().now())});
+    let lease = json!({"metadata": {"name": "setu-2", "annotations": {WANTED_BY: "b"}}, "spec": spec});
+    cluster.0.lock().unwrap().store(lease);
+    electors[0].share.note(0, Some("a"));
+    electors[0].share.note(1, Some("a"));
+    electors[2].refresh().await;
+    // It has two shards and the one that asks has none, but c leads this one.
+    electors[2].act().await;
+    assert_eq!(cluster.holders(), ["c"]);
+    cluster.edit("a");
+    electors[2].refresh().await;
+    electors[2].act().await;
+    assert_eq!(cluster.holders(), ["c", "a"], "it does not lead yet");
 }
 
 #[tokio::test(start_paused = true)]

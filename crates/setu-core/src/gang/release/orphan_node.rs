@@ -30,7 +30,7 @@ pub fn may_own(claim: &NodeClaim, node: &Node) -> bool {
 
 /// Whether pods of this Workload may still run on its nodes, even if no kubelet reports them.
 pub fn may_run(workload: &Workload) -> bool {
-    workload.is("Admitted") && (!workload.is("Finished") || workload.is_replaced())
+    workload.is_admitted() && (!workload.is_finished() || workload.is_replaced())
 }
 
 #[cfg(test)]

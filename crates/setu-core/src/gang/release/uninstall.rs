@@ -157,7 +157,7 @@ impl UninstallPlan {
         let owners: BTreeMap<&str, &str> = requests.iter().filter_map(with_owner).collect();
         // A claim made for another controller's check belongs to another installation.
         let lives = |uid: &str| {
-            let is_it = |w: &Workload| w.metadata.uid.as_deref() == Some(uid) && !w.is("Finished");
+            let is_it = |w: &Workload| w.metadata.uid.as_deref() == Some(uid) && !w.is_finished();
             workloads.as_deref().is_none_or(|all| all.iter().any(is_it))
         };
         let is_foreign = |claim: &NodeClaim| {
@@ -222,7 +222,7 @@ impl UninstallPlan {
         (self.created, self.kept) =
             created.partition(|w| nodes == RunningNodes::Delete || !w.runs() || is_ending(w));
         let waits = |w: &&Workload| {
-            w.is("QuotaReserved")
+            w.has_quota()
                 && may_be_stopped(w)
                 && w.checks().iter().any(asks)
                 && !(serves_requests && is_created(w))
@@ -264,7 +264,7 @@ fn workload_of<'c>(claim: &'c NodeClaim, owners: &BTreeMap<&'c str, &'c str>) ->
 /// Whether a Workload loses nothing that runs if it does not get its nodes.
 fn may_be_stopped(workload: &Workload) -> bool {
     // An answer for a slice that is to replace a running one would make Kueue stop the whole Job.
-    !workload.is("Admitted") && workload.replaces().is_none()
+    !workload.is_admitted() && workload.replaces().is_none()
 }
 
 fn is_journalled(workload: &Workload) -> bool {
@@ -277,7 +277,7 @@ fn running(workloads: &[Workload]) -> BTreeSet<String> {
     let elastic_jobs: BTreeSet<String> = workloads.iter().filter(runs).map(Workload::elastic_job).collect();
     // The pods of a replaced slice run on with those of the slice that took its place.
     let runs_on = |w: &&Workload| {
-        runs(w) || (w.is("Admitted") && w.is_replaced() && elastic_jobs.contains(&w.elastic_job()))
+        runs(w) || (w.is_admitted() && w.is_replaced() && elastic_jobs.contains(&w.elastic_job()))
     };
     workloads.iter().filter(runs_on).filter_map(ResourceExt::uid).collect()
 }

@@ -21,6 +21,7 @@ use crate::words::to_the_second;
 use jiff::Timestamp;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// The most slots that are listed. The journal's slot count is not trusted: a tenant can write it.
 const SLOTS_LISTED: u32 = 1024;
@@ -141,7 +142,7 @@ pub enum SlotPhase {
 
 impl Explanation {
     /// Explains a gang. `snapshot.claims` were made from `claims`.
-    pub fn of(journal: &Journal, snapshot: &Snapshot<'_>, claims: &[NodeClaim]) -> Self {
+    pub fn of(journal: &Journal, snapshot: &Snapshot<'_>, claims: &[Arc<NodeClaim>]) -> Self {
         let memory = &journal.memory;
         let attempt = Attempt::of(journal, snapshot);
         Self {
@@ -269,11 +270,11 @@ fn otherwise(attempt: &Attempt<'_>) -> Option<Otherwise> {
 }
 
 /// Every slot of the attempt, and every other NodeClaim that still exists.
-fn slots(journal: &Journal, snapshot: &Snapshot<'_>, claims: &[NodeClaim]) -> Vec<SlotView> {
+fn slots(journal: &Journal, snapshot: &Snapshot<'_>, claims: &[Arc<NodeClaim>]) -> Vec<SlotView> {
     let memory = &journal.memory;
     let wanted = if journal.state.wants_claims() { memory.slots.min(SLOTS_LISTED) } else { 0 };
     let by_name: BTreeMap<Option<&str>, &NodeClaim> =
-        claims.iter().map(|c| (c.metadata.name.as_deref(), c)).collect();
+        claims.iter().map(|c| (c.metadata.name.as_deref(), &**c)).collect();
     let mut all: Vec<SlotView> = snapshot
         .claims
         .iter()

@@ -8,6 +8,7 @@ use crate::api::{Node, NodeClaim};
 use crate::gang::statechart::journal::Journal;
 use crate::gang::statechart::state::StateName;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// What the next step of a gang depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +47,7 @@ impl ClaimEvent {
 
 impl Expectation {
     /// What a gang waits for with these claims; `None` if every event counts.
-    pub fn of(journal: &Journal, snapshot: &Snapshot<'_>, claims: &[NodeClaim]) -> Option<Self> {
+    pub fn of(journal: &Journal, snapshot: &Snapshot<'_>, claims: &[Arc<NodeClaim>]) -> Option<Self> {
         match journal.state.name() {
             StateName::WaitingReady | StateName::Approved => {
                 let attempt = Attempt::of(journal, snapshot);

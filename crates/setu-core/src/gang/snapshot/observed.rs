@@ -20,14 +20,15 @@ use crate::policy::Policy;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Taint;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// What was read about a gang.
 #[derive(Debug)]
 pub struct Observed {
     /// Its NodeClaims.
-    pub claims: Vec<NodeClaim>,
+    pub claims: Vec<Arc<NodeClaim>>,
     /// Their Nodes, by name.
-    pub nodes: BTreeMap<String, Node>,
+    pub nodes: BTreeMap<String, Arc<Node>>,
     /// How both were read.
     pub freshness: Freshness,
     /// The capacity type that all claims share, for display.
@@ -70,7 +71,7 @@ impl OtherPods {
 
 impl Observed {
     /// What the caches show.
-    pub fn cached(claims: Vec<NodeClaim>, nodes: BTreeMap<String, Node>) -> Self {
+    pub fn cached(claims: Vec<Arc<NodeClaim>>, nodes: BTreeMap<String, Arc<Node>>) -> Self {
         let mut observed = Self {
             claims,
             nodes,
@@ -89,20 +90,21 @@ impl Observed {
 
     /// Replaces the claims and Nodes by these.
     pub fn replace(&mut self, claims: Vec<NodeClaim>, nodes: Vec<Node>) {
-        self.claims = claims;
-        self.nodes = nodes.into_iter().map(|n| (n.metadata.name.clone().unwrap_or_default(), n)).collect();
+        let named = |node: Node| (node.metadata.name.clone().unwrap_or_default(), Arc::new(node));
+        self.claims = claims.into_iter().map(Arc::new).collect();
+        self.nodes = nodes.into_iter().map(named).collect();
         self.note_capacity_type();
     }
 
     /// Records a claim that was written.
     pub fn note(&mut self, claim: NodeClaim) {
         self.claims.retain(|c| c.metadata.name != claim.metadata.name);
-        self.claims.push(claim);
+        self.claims.push(Arc::new(claim));
     }
 
     /// Records which capacity type the claims share now.
     pub fn note_capacity_type(&mut self) {
-        let mut types = self.claims.iter().map(capacity_type);
+        let mut types = self.claims.iter().map(|claim| capacity_type(claim));
         let first = types.next().flatten();
         self.capacity_type = first.filter(|first| types.all(|t| t == Some(*first))).map(str::to_owned);
     }
@@ -110,7 +112,7 @@ impl Observed {
     /// The claims of an attempt.
     pub fn of_attempt(&self, attempt: u32) -> impl Iterator<Item = &NodeClaim> + use<'_> {
         let attempt = attempt.to_string();
-        self.claims.iter().filter(move |claim| claim.label(names::ATTEMPT) == attempt)
+        self.claims.iter().map(|claim| &**claim).filter(move |claim| claim.label(names::ATTEMPT) == attempt)
     }
 
     /// The claims of an attempt that are not being deleted.
@@ -141,7 +143,7 @@ impl Observed {
     ) -> impl Iterator<Item = &NodeClaim> + use<'_> {
         let is_late = move |claim: &&NodeClaim| {
             let created = claim.metadata.creation_timestamp.as_ref();
-            !claim.is("Launched") && created.is_some_and(|created| created.0 + limit <= now)
+            !claim.is_launched() && created.is_some_and(|created| created.0 + limit <= now)
         };
         self.of_attempt(attempt).filter(is_late)
     }
@@ -158,7 +160,7 @@ impl Observed {
             return None;
         }
         let node = |claim: &NodeClaim| Some(claim.node_name()?.to_owned());
-        self.claims.iter().map(|claim| Some((claim.clone(), node(claim)?))).collect()
+        self.claims.iter().map(|claim| Some(((**claim).clone(), node(claim)?))).collect()
     }
 
     /// Whether at least as many Nodes are ready as the gang has slots.
@@ -172,7 +174,7 @@ impl Observed {
     pub fn nodes_with_devices(&self, reported: Verdict) -> Vec<String> {
         let with =
             self.claims.iter().filter(|claim| reported != Verdict::Ready && !claim.devices().is_empty());
-        let named = with.filter_map(NodeClaim::node_name).filter(|name| self.nodes.contains_key(*name));
+        let named = with.filter_map(|claim| claim.node_name()).filter(|name| self.nodes.contains_key(*name));
         named.map(str::to_owned).collect()
     }
 
@@ -192,8 +194,9 @@ impl Observed {
 
     /// Removes these taints from the Nodes in this view, because all pods of the gang tolerate them.
     pub fn ignore_taints(&mut self, tolerated: &[Taint]) {
-        for node in self.nodes.values_mut() {
-            node.spec.taints.retain(|taint| !tolerated.contains(taint));
+        let is_tolerated = |taint: &Taint| tolerated.contains(taint);
+        for node in self.nodes.values_mut().filter(|node| node.spec.taints.iter().any(is_tolerated)) {
+            Arc::make_mut(node).spec.taints.retain(|taint| !is_tolerated(taint));
         }
     }
 
@@ -206,7 +209,7 @@ impl Observed {
         launch_error: impl Fn(&str) -> Option<Timestamp>,
     ) -> Vec<ClaimView> {
         let view = |claim: &NodeClaim| {
-            let node = claim.node_name().and_then(|name| self.nodes.get(name));
+            let node = claim.node_name().and_then(|name| self.nodes.get(name)).map(|node| &**node);
             let launch_error = launch_error(claim.metadata.name.as_deref().unwrap_or_default());
             let mut view = ClaimView::of(claim, node, policy, now, launch_error);
             // Pods may be placed on a ready node at any time.
@@ -224,7 +227,7 @@ impl Observed {
             }
             view
         };
-        let mut views: Vec<ClaimView> = self.claims.iter().map(view).collect();
+        let mut views: Vec<ClaimView> = self.claims.iter().map(|claim| view(claim)).collect();
         views.sort_by_key(|v| v.slot);
         views
     }

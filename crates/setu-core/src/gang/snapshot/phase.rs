@@ -34,7 +34,7 @@ impl ClaimPhase {
 
 /// Whether the provider answered the launch with an error.
 pub fn has_launch_error(claim: &NodeClaim) -> bool {
-    !claim.is("Launched") && !detail(claim, "Launched").is_empty()
+    !claim.is_launched() && !detail(claim, "Launched").is_empty()
 }
 
 /// Why a condition is not True yet; empty if its reason only says "not yet". For a launch it names the NodeClass. The

@@ -12,6 +12,7 @@ use crate::gang::statechart::journal::Journal;
 use crate::gang::statechart::state::State;
 use jiff::{SignedDuration, Timestamp};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// How often the nodes of a gang that waits for admission are searched for other pods.
 const LIST_AGAIN: SignedDuration = SignedDuration::from_mins(1);
@@ -37,7 +38,7 @@ impl PodListing<'_> {
     pub fn is_due(&self) -> bool {
         let due = |last: Timestamp| last.checked_add(LIST_AGAIN).is_ok_and(|at| at <= self.now);
         self.journal.state.holds_nodes()
-            && !self.workload.is("Admitted")
+            && !self.workload.is_admitted()
             && self.journal.memory.pinning != Pinning::SelectorAndTaint
             && self.observed.pods_listed.is_none_or(due)
     }
@@ -54,15 +55,15 @@ impl PodListing<'_> {
         }
         let has_failures =
             matches!(state, State::Provisioning | State::WaitingReady | State::Approved { .. });
-        if !has_failures || !self.workload.is("Admitted") {
+        if !has_failures || !self.workload.is_admitted() {
             return Vec::new();
         }
         let failed: BTreeSet<String> =
             views().into_iter().filter(ClaimView::has_failed).map(|view| view.name).collect();
         let is_failed =
-            |claim: &&NodeClaim| claim.metadata.name.as_ref().is_some_and(|name| failed.contains(name));
+            |claim: &&Arc<NodeClaim>| claim.metadata.name.as_ref().is_some_and(|name| failed.contains(name));
         let failed = observed.claims.iter().filter(is_failed);
-        failed.filter_map(NodeClaim::node_name).map(str::to_owned).collect()
+        failed.filter_map(|claim| claim.node_name()).map(str::to_owned).collect()
     }
 }
 
@@ -92,17 +93,19 @@ mod tests {
 
     /// The claims "a" and "b" on the ready nodes "node-a" and "node-b".
     fn observed() -> Observed {
-        let claim = |name: &str| -> NodeClaim {
-            serde_json::from_value(json!({
-                "metadata": {"name": name}, "status": {"nodeName": format!("node-{name}")},
-                "spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}},
-            }))
-            .unwrap()
+        let claim = |name: &str| -> Arc<NodeClaim> {
+            Arc::new(
+                serde_json::from_value(json!({
+                    "metadata": {"name": name}, "status": {"nodeName": format!("node-{name}")},
+                    "spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}},
+                }))
+                .unwrap(),
+            )
         };
-        let node = |name: &str| -> (String, Node) {
+        let node = |name: &str| -> (String, Arc<Node>) {
             let ready = json!({"type": "Ready", "status": "True", "reason": "r", "message": "", "lastTransitionTime": NOW.to_string()});
             let node = json!({"metadata": {"name": name}, "spec": {}, "status": {"conditions": [ready]}});
-            (name.to_owned(), serde_json::from_value(node).unwrap())
+            (name.to_owned(), Arc::new(serde_json::from_value(node).unwrap()))
         };
         let nodes = BTreeMap::from([node("node-a"), node("node-b")]);
         Observed::cached(vec![claim("a"), claim("b")], nodes)

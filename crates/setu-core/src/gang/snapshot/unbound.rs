@@ -59,7 +59,7 @@ impl AdmittedPods {
     /// The pods of a Workload under a check; `None` unless it is admitted and not over.
     pub fn of(workload: &Workload, check: &str) -> Option<Self> {
         let stops = ["Finished", "Evicted"].iter().any(|kind| workload.is(kind));
-        if !workload.is("Admitted") || stops {
+        if !workload.is_admitted() || stops {
             return None;
         }
         let pods = workload.spec.pod_sets.iter().filter_map(|set| u32::try_from(set.count).ok()).sum();

@@ -27,7 +27,12 @@ pub struct EffectivePolicy {
 impl EffectivePolicy {
     /// By the current policy. With a `fault`, it is not the policy that the parameters state. An attempt in flight is judged
     /// by the terms in its journal, if these claims confirm them.
-    pub fn of(journal: &Journal, claims: &[NodeClaim], current: Policy, fault: Option<Obstacle>) -> Self {
+    pub fn of(
+        journal: &Journal,
+        claims: &[Arc<NodeClaim>],
+        current: Policy,
+        fault: Option<Obstacle>,
+    ) -> Self {
         let is_in_flight = journal.state.is_in_flight();
         let terms = confirmed_terms(journal, claims).filter(|_| is_in_flight);
         let without_tier = Arc::new(match terms {
@@ -108,13 +113,13 @@ mod tests {
     #[test]
     fn an_attempt_without_readable_parameters_is_judged_by_confirmed_terms_alone() {
         let terms = Terms::of(&buffered(3), 0).unwrap();
-        let claim: NodeClaim = serde_json::from_value(json!({
+        let claim: Arc<NodeClaim> = Arc::new(serde_json::from_value(json!({
             "metadata": {
                 "name": "c", "labels": {(names::ATTEMPT): "0"}, "annotations": {(names::TERMS): terms.digest()},
             },
             "spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}},
         }))
-        .unwrap();
+        .unwrap());
         let mut flies = journal(State::WaitingReady);
         flies.memory.terms = Some(terms);
         let by_terms = EffectivePolicy::of(&flies, std::slice::from_ref(&claim), buffered(1), Some(fault()));

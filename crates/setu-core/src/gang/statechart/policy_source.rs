@@ -12,6 +12,7 @@ use crate::names;
 use crate::planted::planted;
 use crate::policy::Policy;
 use crate::policy::terms::Terms;
+use std::sync::Arc;
 
 /// What a gang is judged by.
 #[derive(Clone, Copy, Debug)]
@@ -26,10 +27,11 @@ pub enum PolicySource<'a> {
 }
 
 /// The terms in a journal, if one of these NodeClaims confirms that its attempt has them.
-pub fn confirmed_terms<'j>(journal: &'j Journal, claims: &[NodeClaim]) -> Option<&'j Terms> {
+pub fn confirmed_terms<'j>(journal: &'j Journal, claims: &[Arc<NodeClaim>]) -> Option<&'j Terms> {
     let terms = journal.memory.terms.as_ref()?;
     let (attempt, digest) = (journal.memory.attempt.to_string(), terms.digest());
-    let confirms = |c: &NodeClaim| c.label(names::ATTEMPT) == attempt && c.annotation(names::TERMS) == digest;
+    let confirms =
+        |c: &Arc<NodeClaim>| c.label(names::ATTEMPT) == attempt && c.annotation(names::TERMS) == digest;
     claims.iter().any(confirms).then_some(terms)
 }
 
@@ -76,14 +78,14 @@ mod tests {
     use jiff::Timestamp;
     use serde_json::json;
 
-    fn claim(attempt: &str, digest: &str) -> NodeClaim {
-        serde_json::from_value(json!({
+    fn claim(attempt: &str, digest: &str) -> Arc<NodeClaim> {
+        Arc::new(serde_json::from_value(json!({
             "metadata": {
                 "name": "c", "labels": {(names::ATTEMPT): attempt}, "annotations": {(names::TERMS): digest},
             },
             "spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}},
         }))
-        .unwrap()
+        .unwrap())
     }
 
     fn journal(terms: Option<Terms>) -> Journal {

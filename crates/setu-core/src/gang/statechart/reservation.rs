@@ -156,14 +156,14 @@ impl Reservation {
     pub fn of(workload: &Workload, check: &str) -> Self {
         if workload.is_replaced() {
             // A slice that never ran has nothing to hand over.
-            let ran = workload.is("Admitted");
+            let ran = workload.is_admitted();
             return if ran { Self::Leaving(Ending::Replaced) } else { Self::Gone(Ending::Replaced) };
         }
         // Finished comes first: a finished Workload keeps its admission and QuotaReserved=True.
-        if workload.is("Finished") {
+        if workload.is_finished() {
             return Self::Gone(Ending::Finished);
         }
-        let reserved = workload.is("QuotaReserved") && workload.admission().is_some();
+        let reserved = workload.has_quota() && workload.admission().is_some();
         let stopped = !workload.metadata.finalizers.iter().flatten().any(|f| f == names::KUEUE_FINALIZER);
         let ending = if workload.metadata.deletion_timestamp.is_some() {
             if stopped {
@@ -173,7 +173,7 @@ impl Reservation {
             Some(Ending::Deleted)
         } else if workload.spec.active == Some(false) {
             Some(Ending::Deactivated)
-        } else if workload.is("Evicted") {
+        } else if workload.is_evicted() {
             Some(Ending::Evicted)
         } else {
             None
@@ -195,7 +195,7 @@ impl Reservation {
 fn phase(workload: &Workload, reported: Verdict) -> AdmissionPhase {
     let slice = workload.replaces().is_some();
     let keeps_pods = workload.is_plain_pods() || slice;
-    match (workload.is("Admitted"), keeps_pods) {
+    match (workload.is_admitted(), keeps_pods) {
         (true, _) if reported == Verdict::Pending && !slice => AdmissionPhase::Running,
         (true, true) => AdmissionPhase::AdmittedPods,
         (true, false) => AdmissionPhase::Admitted,

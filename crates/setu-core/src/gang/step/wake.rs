@@ -13,6 +13,7 @@ use crate::gang::statechart::journal::Journal;
 use crate::gang::statechart::state::State;
 use crate::plan::Outcome;
 use jiff::Timestamp;
+use std::sync::Arc;
 
 /// When time alone may cause the next event.
 pub fn wake_at(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Timestamp> {
@@ -73,15 +74,15 @@ fn gate_opens(snapshot: &Snapshot<'_>) -> Option<Timestamp> {
 }
 
 /// Whether a gang has claims, or may still get some.
-pub fn holds_claims(journal: &Journal, claims: &[NodeClaim]) -> bool {
+pub fn holds_claims(journal: &Journal, claims: &[Arc<NodeClaim>]) -> bool {
     !journal.state.is_over() || !claims.is_empty()
 }
 
 /// Whether a gang stays as it is until an event: it is admitted, or over without nodes. An approved slice that was
 /// replaced does not rest: its Job may grow and need the nodes again.
-pub fn rests(journal: &Journal, workload: &Workload, claims: &[NodeClaim]) -> bool {
+pub fn rests(journal: &Journal, workload: &Workload, claims: &[Arc<NodeClaim>]) -> bool {
     if journal.state.is_approved() {
-        return workload.is("Admitted") && !workload.is_replaced();
+        return workload.is_admitted() && !workload.is_replaced();
     }
     !holds_claims(journal, claims)
 }

@@ -9,6 +9,8 @@ use crate::gang::statechart::state::StateName;
 use crate::gang::statechart::transition::Transition;
 use crate::names;
 use jiff::Timestamp;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Phases of a NodeClaim: the span's name and the condition that ends it.
 const PHASES: [(&str, &str); 3] =
@@ -18,10 +20,10 @@ const PHASES: [(&str, &str); 3] =
 #[derive(Clone, Copy, Debug)]
 pub enum Claims<'a> {
     /// All of them, as they were at the last transition.
-    Then(&'a [NodeClaim]),
+    Then(&'a [Arc<NodeClaim>]),
     /// Those that still exist some time later. Claims that are gone or may have progressed since get no span, so that each
     /// span equals the one made at the transition.
-    Left(&'a [NodeClaim]),
+    Left(&'a [Arc<NodeClaim>]),
     /// Nothing.
     Unknown,
 }
@@ -55,10 +57,14 @@ fn of_attempt(journal: &Journal, end: &Transition, claims: Claims<'_>, subject: 
     // If the gang was approved before in this attempt, only claims created since then came up in this state.
     let ready_before = earlier().find(|s| s.to == StateName::Approved).map(|s| s.at);
     let attempt = end.attempt.to_string();
-    let of_slot = |slot: u32| {
-        let of_attempt = claims.iter().filter(|c| c.label(names::ATTEMPT) == attempt);
-        of_attempt.filter(|c| c.slot() == Some(slot)).max_by_key(|c| c.generation())
-    };
+    let mut by_slot = BTreeMap::<u32, &NodeClaim>::new();
+    for claim in claims.iter().filter(|c| c.label(names::ATTEMPT) == attempt) {
+        let Some(slot) = claim.slot() else { continue };
+        let last = by_slot.entry(slot).or_insert(claim);
+        if claim.generation() >= last.generation() {
+            *last = claim;
+        }
+    }
     let gets_span = |claim: Option<&NodeClaim>| {
         let is_new = || claim.and_then(created) >= ready_before;
         let is_lost = || claim.is_none_or(|c| c.metadata.deletion_timestamp.is_some());
@@ -66,7 +72,7 @@ fn of_attempt(journal: &Journal, end: &Transition, claims: Claims<'_>, subject: 
         is_new() && (!goes_on || is_lost()) && is_known()
     };
     (0..journal.memory.slots)
-        .map(|slot| (slot, of_slot(slot)))
+        .map(|slot| (slot, by_slot.get(&slot).copied()))
         .filter(|(_, claim)| gets_span(*claim))
         .flat_map(|slot| node(journal, end, slot, subject))
         .collect()
@@ -97,7 +103,8 @@ fn replacements(
         None => !goes_on,
     };
     let is_known = |claim: &&NodeClaim| !left_only || has_stood_still(claim, end.at);
-    let ours = claims.iter().filter(|c| c.label(names::ATTEMPT) == attempt && c.generation() > 0);
+    let ours =
+        claims.iter().map(|c| &**c).filter(|c| c.label(names::ATTEMPT) == attempt && c.generation() > 0);
     ours.filter(gets_span)
         .filter(is_known)
         .filter_map(|claim| Some((claim.slot()?, Some(claim))))

@@ -15,14 +15,14 @@ pub fn needs_more_nodes(slices: impl Iterator<Item = impl Borrow<Workload>>, nod
 /// may have some: Kueue finishes its predecessor before giving it quota. If no slice of a Job is in use, the Job needs
 /// no nodes: a slice that gets quota later plans nodes for all of its pods.
 pub fn is_in_use(slice: &Workload) -> bool {
-    let is_stopped = slice.is("Evicted") || slice.spec.active == Some(false);
-    !slice.is("Finished") && (slice.is("QuotaReserved") || slice.is("Admitted") || !is_stopped)
+    let is_stopped = slice.is_evicted() || slice.spec.active == Some(false);
+    !slice.is_finished() && (slice.has_quota() || slice.is_admitted() || !is_stopped)
 }
 
 /// Whether the pods of a slice run and go on. Before that, a slice plans its nodes itself.
 fn runs(slice: &Workload) -> bool {
-    let ends = slice.is("Finished") || slice.is("Evicted") || slice.metadata.deletion_timestamp.is_some();
-    slice.is("Admitted") && !ends && slice.spec.active != Some(false)
+    let ends = slice.is_finished() || slice.is_evicted() || slice.metadata.deletion_timestamp.is_some();
+    slice.is_admitted() && !ends && slice.spec.active != Some(false)
 }
 
 #[cfg(test)]

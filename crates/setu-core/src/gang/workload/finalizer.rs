@@ -39,8 +39,8 @@ pub fn has_finalizer(workload: &Workload) -> bool {
 }
 
 fn may_get_nodes(workload: &Workload) -> bool {
-    let is_over = workload.metadata.deletion_timestamp.is_some() || workload.is("Finished");
-    workload.is("QuotaReserved") && !is_over && workload.front_end().holds_quota()
+    let is_over = workload.metadata.deletion_timestamp.is_some() || workload.is_finished();
+    workload.has_quota() && !is_over && workload.front_end().holds_quota()
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use crate::gang::statechart::state::{Nodes, State};
 use crate::names;
 use jiff::Timestamp;
 use kube_core::ResourceExt;
+use std::sync::Arc;
 
 /// The journal of a gang that is reconciled.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,7 +43,7 @@ pub fn stored_journal(
 
 /// The checks of a Workload with quota whose stored journals say that claims are being created.
 pub fn checks_being_provisioned(workload: &Workload, now: Timestamp) -> impl Iterator<Item = &str> {
-    let journals = workload.annotations().iter().filter(|_| workload.is("QuotaReserved"));
+    let journals = workload.annotations().iter().filter(|_| workload.has_quota());
     journals.filter_map(move |(key, text)| {
         let check = key.strip_prefix(names::JOURNAL_PREFIX)?;
         let journal = journal_of(workload, text, now).ok()?;
@@ -65,7 +66,7 @@ pub(super) fn journal_of(workload: &Workload, text: &str, now: Timestamp) -> Res
 pub fn load(
     workload: &Workload,
     identity: &GangIdentity,
-    claims: &[NodeClaim],
+    claims: &[Arc<NodeClaim>],
     now: Timestamp,
 ) -> Result<LoadResult, JournalError> {
     let (stored, unreadable) = match stored_journal(workload, identity, now) {
@@ -98,7 +99,7 @@ impl LoadedGang {
         &mut self,
         workload: &Workload,
         identity: &GangIdentity,
-        claims: &[NodeClaim],
+        claims: &[Arc<NodeClaim>],
         now: Timestamp,
     ) -> bool {
         let is_contradicted = !self.is_substitute && !has_possible_slots(&self.journal, workload, claims);
@@ -119,24 +120,24 @@ pub(super) fn substitute_journal(uid: &str, reservation: Reservation, now: Times
 
 /// Whether a gang may have as many slots as its journal says. More slots would cause useless work. With fewer slots than
 /// claims the gang would start without some of its nodes.
-fn has_possible_slots(journal: &Journal, workload: &Workload, claims: &[NodeClaim]) -> bool {
+fn has_possible_slots(journal: &Journal, workload: &Workload, claims: &[Arc<NodeClaim>]) -> bool {
     let pods: i64 = workload.spec.pod_sets.iter().map(|set| i64::from(set.count)).sum();
     let begun = match journal.state {
         State::Provisioning | State::WaitingReady => true,
         // Without slots it needs no nodes, and its claims are deleted. Once it is admitted, its pods run on them.
-        State::Approved { nodes } => nodes != Nodes::Unneeded && !workload.is("Admitted"),
+        State::Approved { nodes } => nodes != Nodes::Unneeded && !workload.is_admitted(),
         _ => false,
     };
     let attempt = journal.memory.attempt.to_string();
     let lasts =
-        |c: &&NodeClaim| c.label(names::ATTEMPT) == attempt && c.metadata.deletion_timestamp.is_none();
+        |c: &&Arc<NodeClaim>| c.label(names::ATTEMPT) == attempt && c.metadata.deletion_timestamp.is_none();
     let least = if begun { slots_of(claims.iter().filter(lasts)) } else { 0 };
     let most = pods.max(slots_of(claims.iter()));
     (least..=most).contains(&i64::from(journal.memory.slots))
 }
 
 /// The least number of slots of a gang that has these claims.
-fn slots_of<'c>(claims: impl Iterator<Item = &'c NodeClaim>) -> i64 {
+fn slots_of<'c>(claims: impl Iterator<Item = &'c Arc<NodeClaim>>) -> i64 {
     claims.filter_map(|c| i64::from(c.slot()?).checked_add(1)).max().unwrap_or_default()
 }
 
@@ -172,14 +173,14 @@ mod tests {
         .unwrap()
     }
 
-    fn claim(slot: u32) -> NodeClaim {
-        serde_json::from_value(json!({
+    fn claim(slot: u32) -> Arc<NodeClaim> {
+        Arc::new(serde_json::from_value(json!({
             "metadata": {
                 "name": "n", "labels": {(names::ATTEMPT): "1"}, "annotations": {(names::SLOT): slot.to_string()},
             },
             "spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}},
         }))
-        .unwrap()
+        .unwrap())
     }
 
     fn journal(state: State, slots: u32) -> Journal {
@@ -190,7 +191,7 @@ mod tests {
     }
 
     /// The state that a gang goes on from, and whether it has no usable journal.
-    fn loaded(workload: &Workload, claims: &[NodeClaim]) -> Option<(StateName, bool)> {
+    fn loaded(workload: &Workload, claims: &[Arc<NodeClaim>]) -> Option<(StateName, bool)> {
         let result = load(workload, &identity(), claims, NOW).unwrap();
         result.gang.map(|gang| (gang.journal.state.name(), gang.is_substitute))
     }

@@ -117,7 +117,7 @@ pub fn served_for<'w>(
     let comes_first = |other: &Arc<ProvisioningRequest>| {
         order(other) < order(request) && !has_ended(other.conditions()) && check_of(other) == Some(check)
     };
-    let is_over = has_ended(request.conditions()) && !workload.is("Admitted");
+    let is_over = has_ended(request.conditions()) && !workload.is_admitted();
     (!is_over && !all.iter().any(comes_first)).then_some(check)
 }
 
@@ -138,7 +138,7 @@ pub fn as_workload(request: &ProvisioningRequest, owner: Option<(&Workload, Opti
     let of_job = mirror.metadata.annotations.take().unwrap_or_default();
     mirror.metadata = request.metadata.clone();
     mirror.metadata.name = Some(name_as_workload(name));
-    if mirror.is("Admitted") {
+    if mirror.is_admitted() {
         // A request that is being deleted takes nothing from what runs.
         mirror.metadata.deletion_timestamp = of_owner.deletion_timestamp;
         mirror.metadata.finalizers = of_owner.finalizers;

@@ -209,19 +209,19 @@ pub fn answer(
 ) -> Answer {
     let Some(workload) = workload else { return Answer::Revoked(WORKLOAD_DELETED.to_owned()) };
     if let Some((failure, why)) = end_of(workload, now) {
-        return if request.is("Provisioned") { Answer::Revoked(why) } else { Answer::Failed(failure, why) };
+        return if request.is_provisioned() { Answer::Revoked(why) } else { Answer::Failed(failure, why) };
     }
-    if !workload.is("QuotaReserved") {
+    if !workload.has_quota() {
         return Answer::Pending(waiting_for_quota(workload));
     }
     // Nodes that a client has are kept, also if the check is taken out of the queue.
-    if !request.is("Provisioned")
+    if !request.is_provisioned()
         && let Some(answer) = without_check(workload, kind_of)
     {
         return answer;
     }
     let since = condition::since(workload.conditions(), "Admitted");
-    let Some(admitted) = since.filter(|_| workload.is("Admitted")) else {
+    let Some(admitted) = since.filter(|_| workload.is_admitted()) else {
         return Answer::Pending(said_by_checks(workload).unwrap_or_else(|| "waits for its nodes".to_owned()));
     };
     match nodes {
@@ -240,7 +240,7 @@ pub fn answer(
 fn without_check(workload: &Workload, kind_of: impl Fn(&str) -> CheckKind) -> Option<Answer> {
     let checks = workload.checks();
     // Kueue lists the checks a moment after it reserves quota.
-    if (checks.is_empty() && !workload.is("Admitted"))
+    if (checks.is_empty() && !workload.is_admitted())
         || checks.iter().any(|check| kind_of(&check.name) == CheckKind::OfSetu)
     {
         return None;
@@ -269,7 +269,7 @@ fn while_booked(booking: Booking, admitted: Timestamp, now: Timestamp) -> Answer
 
 /// Whether Kueue takes the Workload's quota back. Nobody else releases that of a Workload without an owner.
 pub fn is_ending(workload: &Workload) -> bool {
-    workload.is("Evicted") || workload.spec.active == Some(false)
+    workload.is_evicted() || workload.spec.active == Some(false)
 }
 
 /// How a Workload ends, and why; `None` if it does not.
@@ -278,7 +278,7 @@ fn end_of(workload: &Workload, now: Timestamp) -> Option<(RequestFailure, String
         return Some((RequestFailure::Rejected, why));
     }
     let evicted = condition::find(workload.conditions(), "Evicted").filter(|c| c.status == "True")?;
-    let why = if workload.is("Admitted") {
+    let why = if workload.is_admitted() {
         format!("Kueue took the quota back: {}", evicted.message)
     } else {
         last_failure(workload, now).unwrap_or_else(|| evicted.message.clone())

@@ -53,7 +53,7 @@ impl StoredJournal {
     pub fn load(
         workload: &Workload,
         identity: &GangIdentity,
-        claims: &[NodeClaim],
+        claims: &[Arc<NodeClaim>],
         own_index: u32,
         now: Timestamp,
     ) -> Result<(Option<Self>, Option<JournalError>), JournalError> {
@@ -84,7 +84,7 @@ impl StoredJournal {
         &mut self,
         workload: &Workload,
         identity: &GangIdentity,
-        claims: &[NodeClaim],
+        claims: &[Arc<NodeClaim>],
         now: Timestamp,
     ) {
         if self.loaded.verify(workload, identity, claims, now) {

@@ -185,6 +185,12 @@ impl GangPacker<'_> {
         let mut planners = Vec::new();
         for group in groups {
             let taints = group.draft.taints(request.gang_label, self.pinning);
+            for set in &group.sets {
+                if let Some(why) = daemons::taken_port(group.draft, &taints, cluster, &set.spec) {
+                    let message = format!("pod set {}: {why}", set.pod_set.name);
+                    return Err(Obstacle::new(ObstacleReason::RequirementsClash, message));
+                }
+            }
             // With packing, a DaemonSet that may appear takes a pod's room, so it counts. A node for a single pod has room to
             // spare, or shows after launch that it has none.
             let daemons = daemons::overhead(group.draft, &taints, cluster, group.fills)?;
@@ -366,6 +372,39 @@ mod tests {
             world.market = Some(market(&page));
             assert_eq!(world.provisioned().slots.len(), 1, "a g5.48xlarge");
         }
+    }
+
+    #[test]
+    fn pods_are_not_packed_into_types_that_the_catalogue_does_not_list_in_the_region() {
+        let claim = |zone: &str, types: &[&str]| {
+            let mut world = family(8, &json!({}), &json!({}));
+            let class = json!({"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"});
+            let is = |key: &str, values: &[&str]| json!({"key": key, "operator": "In", "values": values});
+            let asked = json!([is(names::INSTANCE_TYPE, types), is(names::ZONE, &[zone])]);
+            let spec = json!({"nodeClassRef": class, "requirements": asked});
+            world.objects.node_pools = vec![pool("gpu", &json!({"spec": {"template": {"spec": spec}}}))];
+            world
+        };
+        let types_of = |world: &Fixture| {
+            let plan = world.provisioned();
+            let types: BTreeSet<String> = plan.slots.iter().flat_map(Slot::instance_types).cloned().collect();
+            let facts = plan.facts.iter().filter(|fact| fact.contains("not sold in the region"));
+            (types.into_iter().collect::<Vec<_>>(), facts.count())
+        };
+        // p5.48xlarge has no price in eu-central-1.
+        let both = ["g5.48xlarge", "p5.48xlarge"];
+        assert_eq!(types_of(&claim("eu-central-1a", &both)), (vec!["g5.48xlarge".to_owned()], 1));
+        assert_eq!(types_of(&claim("us-east-1a", &both)).1, 0);
+        let mut priced = claim("eu-central-1a", &both);
+        priced.policy.budget =
+            serde_json::from_value(json!({"prices": {"p5.48xlarge": {"on-demand": "60"}}})).unwrap();
+        assert_eq!(types_of(&priced).1, 0, "a stated price shows that it is sold");
+        let alone = claim("eu-central-1a", &["p5.48xlarge"]);
+        assert_eq!(
+            alone.provisioned().slots.len(),
+            1,
+            "the catalogue may be old, and nothing else holds the pods"
+        );
     }
 
     #[test]

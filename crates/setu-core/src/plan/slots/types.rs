@@ -6,7 +6,7 @@ use crate::api::amount::Price;
 use crate::api::parameters::GateMode;
 use crate::api::pod::ResourceList;
 use crate::names;
-use crate::plan::catalogue::Catalogue;
+use crate::plan::catalogue::{self, Catalogue};
 use crate::plan::cost::{Prices, times};
 use crate::plan::packing::NodeKind;
 use crate::plan::shape::Shape;
@@ -32,7 +32,7 @@ impl GroupPlanner<'_> {
     }
 
     /// These kinds, one for each known shape. A kind gets no room if no node can be of it now: one node alone exceeds the limits,
-    /// or Karpenter marks the type as out of capacity.
+    /// or the type is out of capacity or not sold there.
     pub(super) fn usable(&self, kinds: &[NodeKind]) -> Vec<NodeKind> {
         self.with_room(kinds, |_, shape| {
             self.why_not(shape, 1, &ResourceList::new()).is_none() && !self.is_out(shape)
@@ -87,7 +87,7 @@ impl GroupPlanner<'_> {
     }
 
     fn is_absent(&self, shape: &Shape) -> bool {
-        self.has(shape).is_none() && self.is_out(shape)
+        self.has(shape).is_none() && self.has_offers()
     }
 
     /// A note that none of these types can launch where the nodes may be, if that is the case.
@@ -102,15 +102,28 @@ impl GroupPlanner<'_> {
         })
     }
 
-    /// Whether Karpenter marks a type as out of capacity everywhere the nodes may be, or lists others there and not this one
-    /// because it is not sold there.
+    /// Whether no node can be of a type now: Karpenter marks it as out of capacity everywhere the nodes may be, or it is not sold
+    /// there.
     fn is_out(&self, shape: &Shape) -> bool {
         match self.has(shape) {
             Some(has) => !has,
-            None => *self
-                .has_offers
-                .get_or_init(|| self.group.known.shapes.iter().any(|other| self.has(other).is_some())),
+            None => self.has_offers() || self.is_unsold(shape),
         }
+    }
+
+    /// Whether Karpenter's metrics list any offering that the nodes may be of.
+    fn has_offers(&self) -> bool {
+        let is_listed = || self.group.known.shapes.iter().any(|shape| self.has(shape).is_some());
+        *self.has_offers.get_or_init(is_listed)
+    }
+
+    /// Whether the catalogue knows the region of the nodes, and has no price of the type there. Karpenter's metrics, where they
+    /// list offerings, know better.
+    fn is_unsold(&self, shape: &Shape) -> bool {
+        let draft = self.group.draft;
+        let is_unsold =
+            || self.prices().is_unsold(&shape.instance_type, &draft.requirements, draft.node_class_group());
+        !self.has_offers() && is_unsold()
     }
 
     /// Whether Karpenter has capacity of a type anywhere the nodes may be. `None` if its metrics do not say.
@@ -162,9 +175,21 @@ impl GroupPlanner<'_> {
         left.into_iter().cloned().collect()
     }
 
-    /// A fact that names the types that would hold the pods but are out of capacity, the cheapest first. `None` if there are
-    /// none.
-    pub(super) fn without_those_out(&self, slots: &[Slot]) -> Option<String> {
+    /// Facts that name the types that would hold the pods but are out of capacity or not sold, the cheapest first.
+    pub(super) fn without_those_out(&self, slots: &[Slot]) -> impl Iterator<Item = String> {
+        let out = self.left_out(slots, |shape| self.has(shape) == Some(false));
+        let unsold = self.left_out(slots, |shape| self.is_unsold(shape));
+        let by = catalogue::of(self.group.draft.node_class_group()).map(Catalogue::source);
+        let by = by.map(|source| source.to_string()).unwrap_or_default();
+        let out = out.map(|types| {
+            left_out(&types, "out of capacity by Karpenter's metrics wherever the nodes may be")
+        });
+        let unsold = unsold.map(|types| left_out(&types, &format!("not sold in the region by {by}")));
+        out.into_iter().chain(unsold)
+    }
+
+    /// The types without capacity that would hold the pods and that the slots do not list. `None` if there are none.
+    fn left_out(&self, slots: &[Slot], is_out: impl Fn(&Shape) -> bool) -> Option<Vec<&str>> {
         let alike = || slots.chunk_by(|a, b| Arc::ptr_eq(&a.template, &b.template)).filter_map(<[_]>::first);
         let is_left_out = |shape: &&Arc<Shape>| {
             let name = &shape.instance_type;
@@ -175,10 +200,10 @@ impl GroupPlanner<'_> {
                     && self.holds(name, &slot.template.spec.resources.requests)
             })
         };
-        let mut out: Vec<&str> = self.out().filter(is_left_out).map(|s| s.instance_type.as_str()).collect();
-        out.sort_by_cached_key(|name| (self.price(name).map_or(u64::MAX, |price| price.micros), *name));
-        let why = "out of capacity by Karpenter's metrics wherever the nodes may be";
-        (!out.is_empty()).then(|| left_out(&out, why))
+        let shapes = self.group.known.shapes.iter().filter(|shape| is_out(shape)).filter(is_left_out);
+        let mut types: Vec<&str> = shapes.map(|shape| shape.instance_type.as_str()).collect();
+        types.sort_by_cached_key(|name| (self.price(name).map_or(u64::MAX, |price| price.micros), *name));
+        (!types.is_empty()).then_some(types)
     }
 
     fn prices(&self) -> Prices<'_> {

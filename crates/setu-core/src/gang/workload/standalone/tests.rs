@@ -57,7 +57,7 @@ fn answered(
     seconds: i64,
 ) -> Answer {
     let booking = pods.map(|pods| Booking { pods, used_at: at(0), limit: BOOKING });
-    let nodes = if request.is("Provisioned") { BookedNodes::Reported(booking) } else { new(4) };
+    let nodes = if request.is_provisioned() { BookedNodes::Reported(booking) } else { new(4) };
     let kind_of = |check: &str| if check == "setu" { CheckKind::OfSetu } else { CheckKind::Other };
     answer(request, Some(workload), kind_of, &nodes, at(seconds))
 }
