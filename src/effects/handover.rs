@@ -3,8 +3,10 @@
 
 use crate::api::{Node, NodeClaim, Workload};
 use crate::effects::claims::current;
+use crate::effects::without;
 use crate::effects::{call, merge, patch_params, request, write};
 use crate::error::Error;
+use crate::gang::marks::{self, Says};
 use crate::gang::release::uninstall::WorkloadMarks;
 use crate::names;
 use futures::{StreamExt, stream};
@@ -18,9 +20,8 @@ const PARALLEL: usize = 32;
 
 /// Lets Karpenter disrupt a claim and its Node again. Either may be gone already.
 pub async fn release_node(client: &Client, claim: &NodeClaim) -> Result<(), Error> {
-    let annotations =
-        json!({names::DO_NOT_DISRUPT: null, names::DO_NOT_REPAIR: null, names::HOLD_UNTIL: null});
-    let patch = json!({"metadata": {"annotations": annotations}});
+    let hold = marks::ANNOTATIONS.iter().filter(|mark| mark.says == Says::Hold);
+    let patch = json!({"metadata": {"annotations": without(hold)}});
     let name = claim.name_any();
     let api: Api<NodeClaim> = Api::all(client.clone());
     merge(&api, "releasing NodeClaim", &name, &patch).await?;
@@ -125,37 +126,10 @@ async fn hand_back(client: &Client, claim: &NodeClaim) -> Result<(), Error> {
 
 /// Metadata that removes everything of ours from an object of this UID.
 fn unmarked(uid: Option<&str>) -> Map<String, Value> {
-    // Earlier versions wrote slot and generation as labels.
-    let labels = [
-        names::MANAGED_BY,
-        names::GANG,
-        names::POD_SETS,
-        names::WORKLOAD_UID,
-        names::ATTEMPT,
-        names::SLOT,
-        names::GENERATION,
-    ];
-    let annotations = [
-        names::DO_NOT_DISRUPT,
-        names::DO_NOT_REPAIR,
-        names::HOLD_UNTIL,
-        names::WORKLOAD,
-        names::OWNER,
-        names::CHECK,
-        names::TAKEN_OVER,
-        names::HANDING_BACK,
-        names::SLOT,
-        names::GENERATION,
-        names::TERMS,
-        names::DEVICES,
-    ];
-    let without = |keys: &[&str]| -> Value {
-        Value::Object(keys.iter().map(|key| ((*key).to_owned(), Value::Null)).collect())
-    };
     Map::from_iter([
         ("uid".to_owned(), json!(uid)),
-        ("labels".to_owned(), without(&labels)),
-        ("annotations".to_owned(), without(&annotations)),
+        ("labels".to_owned(), without(&marks::LABELS).into()),
+        ("annotations".to_owned(), without(&marks::ANNOTATIONS).into()),
     ])
 }
 
@@ -182,7 +156,7 @@ pub async fn release_workload(
     if marks.is_empty() {
         return Ok(false);
     }
-    let patch = without(marks, workload);
+    let patch = unmarked_workload(marks, workload);
     let name = workload.name_any();
     let api: Api<Workload> = Api::namespaced(client.clone(), &workload.namespace().unwrap_or_default());
     let (params, patch) = (patch_params(), Patch::Merge(&patch));
@@ -225,7 +199,7 @@ fn without_journals(workload: &Workload) -> Map<String, Value> {
     workload.annotations().keys().filter(ours).map(|key| (key.clone(), Value::Null)).collect()
 }
 
-fn without(marks: &WorkloadMarks, workload: &Workload) -> Value {
+fn unmarked_workload(marks: &WorkloadMarks, workload: &Workload) -> Value {
     let gone: Map<String, Value> = marks.annotations.iter().map(|key| (key.clone(), Value::Null)).collect();
     let stays = |finalizer: &&String| !marks.finalizer || *finalizer != names::FINALIZER;
     let left: Vec<&String> = workload.finalizers().iter().filter(stays).collect();
@@ -260,8 +234,8 @@ mod tests {
         assert_eq!(patch["metadata"]["annotations"].get(names::DO_NOT_REPAIR), Some(&Value::Null));
         assert_eq!(patch["metadata"]["labels"][names::GENERATION], Value::Null);
         assert_eq!(patch["metadata"]["annotations"][names::GENERATION], Value::Null);
-        assert_eq!(patch["metadata"]["labels"].as_object().unwrap().len(), 7);
-        assert_eq!(patch["metadata"]["annotations"].as_object().unwrap().len(), 12);
+        assert_eq!(patch["metadata"]["labels"].as_object().unwrap().len(), marks::LABELS.len());
+        assert_eq!(patch["metadata"]["annotations"].as_object().unwrap().len(), marks::ANNOTATIONS.len());
         let untainted = node_without_ours(&Node::default());
         assert_eq!(untainted.get("spec"), None);
         assert_eq!(untainted["metadata"].get("resourceVersion"), None);
@@ -273,11 +247,11 @@ mod tests {
         workload.metadata.finalizers = Some(vec!["others/theirs".into(), names::FINALIZER.into()]);
         let annotations = [(names::journal_key("c"), "{}"), ("others/theirs".to_owned(), "x")];
         workload.metadata.annotations = Some(annotations.map(|(k, v)| (k, v.to_owned())).into());
-        let kept = without(&WorkloadMarks::FINALIZER, &workload);
+        let kept = unmarked_workload(&WorkloadMarks::FINALIZER, &workload);
         assert_eq!(kept["metadata"]["finalizers"], json!(["others/theirs"]));
         assert_eq!(kept["metadata"]["annotations"], json!({}));
         let journal = WorkloadMarks { finalizer: false, annotations: vec![names::journal_key("c")] };
-        let removed = without(&journal, &workload);
+        let removed = unmarked_workload(&journal, &workload);
         assert_eq!(removed["metadata"]["finalizers"], json!(["others/theirs", names::FINALIZER]));
         assert_eq!(removed["metadata"]["annotations"], json!({names::journal_key("c"): null}));
     }

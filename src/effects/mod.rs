@@ -22,6 +22,7 @@ pub mod warm;
 use crate::cluster::decoded::Decoded;
 use crate::cluster::write_limiter;
 use crate::error::Error;
+use crate::gang::marks::Mark;
 use crate::names;
 use crate::telemetry::traces::own;
 use futures::{StreamExt, TryStreamExt, stream};
@@ -29,7 +30,7 @@ use jiff::Timestamp;
 use kube::api::{ListParams, ObjectMeta, Patch, PatchParams};
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::fmt::Debug;
 use std::time::Duration;
 use tracing::Instrument as _;
@@ -108,6 +109,11 @@ fn status_of<K: Resource<DynamicType = ()>>(name: &str, metadata: &ObjectMeta, s
     let named =
         ObjectMeta { name: Some(name.to_owned()), namespace, uid, resource_version, ..ObjectMeta::default() };
     json!({"apiVersion": K::api_version(&()), "kind": K::kind(&()), "metadata": named, "status": status})
+}
+
+/// Labels or annotations that remove these from an object.
+fn without<'m>(marks: impl IntoIterator<Item = &'m Mark>) -> Map<String, Value> {
+    marks.into_iter().map(|mark| (mark.key.to_owned(), Value::Null)).collect()
 }
 
 /// `metav1.Time` has no fractions.

@@ -6,8 +6,9 @@
 use crate::api::{Node, NodeClaim, Workload};
 use crate::cluster::decoded::Decoded;
 use crate::effects::handover::{NotReleased, ReleaseOutcome};
-use crate::effects::{call, merge, patch_params, write};
+use crate::effects::{call, merge, patch_params, without, write};
 use crate::error::Error;
+use crate::gang::marks::{self, Mark, Says};
 use crate::names;
 use crate::plan::warm::key;
 use crate::policy::Policy;
@@ -21,11 +22,6 @@ use serde_json::{Map, Value, json};
 
 /// The most claims of one gang that change hands at once.
 const PARALLEL: usize = 32;
-
-/// Labels that name a claim's gang.
-const OWNERSHIP: [&str; 4] = [names::GANG, names::POD_SETS, names::WORKLOAD_UID, names::ATTEMPT];
-/// Annotations that name its place there. Earlier versions wrote them as labels, which are removed.
-const PLACE: [&str; 2] = [names::SLOT, names::GENERATION];
 
 /// Who nodes are kept for, and how long.
 #[derive(Clone, Debug)]
@@ -61,21 +57,23 @@ pub async fn keep_all(client: &Client, claims: Vec<NodeClaim>, keeping: &KeptFor
 }
 
 async fn keep(client: &Client, claim: &NodeClaim, keeping: &KeptFor) -> Result<(), Error> {
-    let mut labels: Map<String, Value> =
-        OWNERSHIP.iter().chain(&PLACE).map(|key| ((*key).to_owned(), Value::Null)).collect();
-    let name = claim.name_any();
+    let of_gang = |mark: &&Mark| mark.says == Says::Gang;
+    let mut labels = without(marks::LABELS.iter().filter(of_gang));
     labels.insert(names::WARM.to_owned(), json!(keeping.key));
+    let mut annotations = without(marks::ANNOTATIONS.iter().filter(of_gang));
+    for (key, value) in [
+        (names::WARM_QUEUE, keeping.queue.clone()),
+        (names::WARM_SINCE, to_the_second(keeping.since)),
+        (names::HOLD_UNTIL, to_the_second(keeping.until)),
+    ] {
+        annotations.insert(key.to_owned(), value.into());
+    }
+    let name = claim.name_any();
     let patch = json!({"metadata": {
         "uid": claim.metadata.uid,
         "resourceVersion": claim.metadata.resource_version,
         "labels": labels,
-        "annotations": {
-            names::WORKLOAD: null, names::OWNER: null, names::TAKEN_OVER: null, names::SLOT: null,
-            names::GENERATION: null, names::TERMS: null,
-            names::WARM_QUEUE: keeping.queue,
-            names::WARM_SINCE: to_the_second(keeping.since),
-            names::HOLD_UNTIL: to_the_second(keeping.until),
-        },
+        "annotations": annotations,
     }});
     let api: Api<NodeClaim> = Api::all(client.clone());
     merge(&api, "keeping NodeClaim", &name, &patch).await?;
@@ -103,24 +101,16 @@ pub async fn take_over(
     wanted: &NodeClaim,
     now: Timestamp,
 ) -> Result<Option<NodeClaim>, Error> {
-    let mut labels = ownership(wanted);
+    let mut labels = labels(wanted);
     labels.insert(names::WARM.to_owned(), Value::Null);
+    let mut annotations = annotations(wanted, |_| true);
+    annotations.extend(without(marks::ANNOTATIONS.iter().filter(|mark| mark.says == Says::Warm)));
+    annotations.insert(names::TAKEN_OVER.to_owned(), to_the_second(now).into());
     let patch = Patch::Merge(json!({"metadata": {
         "uid": kept.metadata.uid,
         "resourceVersion": kept.metadata.resource_version,
         "labels": labels,
-        "annotations": {
-            names::WARM_QUEUE: null, names::WARM_SINCE: null,
-            names::WORKLOAD: wanted.annotation(names::WORKLOAD),
-            names::OWNER: optional(wanted, names::OWNER),
-            names::CHECK: wanted.annotation(names::CHECK),
-            names::HOLD_UNTIL: wanted.annotation(names::HOLD_UNTIL),
-            names::TERMS: optional(wanted, names::TERMS),
-            names::TAKEN_OVER: to_the_second(now),
-            names::DO_NOT_REPAIR: optional(wanted, names::DO_NOT_REPAIR),
-            names::SLOT: slot(wanted),
-            names::GENERATION: wanted.generation().to_string(),
-        },
+        "annotations": annotations,
     }}));
     let name = kept.name_any();
     let api: Api<NodeClaim> = Api::all(client.clone());
@@ -146,52 +136,39 @@ pub async fn mark_node(client: &Client, claim: &NodeClaim) -> Result<(), Error> 
     let Some(name) = claim.node_name() else { return Ok(()) };
     let api: Api<Node> = Api::all(client.clone());
     let Some(node) = call("reading Node", name, api.get_opt(name)).await? else { return Ok(()) };
-    merge(&api, "marking Node", name, &marks(claim, &node)).await
+    merge(&api, "marking Node", name, &marked(claim, &node)).await
 }
 
 /// A list of taints can only be replaced as a whole, so the Node must be as it was read.
-fn marks(claim: &NodeClaim, node: &Node) -> Value {
+fn marked(claim: &NodeClaim, node: &Node) -> Value {
     let mut taints: Vec<Taint> =
         node.spec.taints.iter().filter(|taint| taint.key != names::GANG).cloned().collect();
     let own = claim.spec.taints.iter().filter(|taint| taint.key == names::GANG).cloned();
     taints.extend(own.map(|taint| Taint { value: Some(claim.label(names::GANG).to_owned()), ..taint }));
+    let mut annotations = annotations(claim, |mark| mark.on_node);
+    annotations.insert(names::DO_NOT_DISRUPT.to_owned(), "true".into());
     json!({
         "metadata": {
             "uid": node.metadata.uid,
             "resourceVersion": node.metadata.resource_version,
-            "labels": ownership(claim),
-            "annotations": {
-                names::DO_NOT_DISRUPT: "true",
-                names::DO_NOT_REPAIR: optional(claim, names::DO_NOT_REPAIR),
-                names::WORKLOAD: claim.annotation(names::WORKLOAD),
-                names::OWNER: optional(claim, names::OWNER),
-                names::CHECK: claim.annotation(names::CHECK),
-                names::HOLD_UNTIL: claim.annotation(names::HOLD_UNTIL),
-                names::SLOT: slot(claim),
-                names::GENERATION: claim.generation().to_string(),
-            },
+            "labels": labels(claim),
+            "annotations": annotations,
         },
         "spec": {"taints": taints},
     })
 }
 
-/// Value of an annotation; null if the claim does not have it.
-fn optional<'c>(claim: &'c NodeClaim, key: &str) -> Option<&'c str> {
-    Some(claim.annotation(key)).filter(|value| !value.is_empty())
-}
-
-/// Its slot as an annotation value; null if it has none.
-fn slot(claim: &NodeClaim) -> Option<String> {
-    claim.slot().map(|slot| slot.to_string())
-}
-
 /// Labels that name a claim's gang. Missing ones are removed, and so are those of earlier versions.
-fn ownership(claim: &NodeClaim) -> Map<String, Value> {
-    let value = |key: &&str| {
-        Some(claim.label(key)).filter(|value| !value.is_empty()).map_or(Value::Null, Value::from)
-    };
-    let own = OWNERSHIP.iter().map(|key| ((*key).to_owned(), value(key)));
-    own.chain(PLACE.iter().map(|key| ((*key).to_owned(), Value::Null))).collect()
+fn labels(claim: &NodeClaim) -> Map<String, Value> {
+    let of_gang = marks::LABELS.iter().filter(|mark| mark.says == Says::Gang);
+    of_gang.map(|mark| (mark.key.to_owned(), marks::label(claim, mark.key).into())).collect()
+}
+
+/// Annotations that name a claim's gang, its check and its hold. Missing ones are removed.
+fn annotations(claim: &NodeClaim, is_meant: impl Fn(&Mark) -> bool) -> Map<String, Value> {
+    let of_gang = |mark: &&Mark| matches!(mark.says, Says::Gang | Says::Check | Says::Hold) && is_meant(mark);
+    let of_gang = marks::ANNOTATIONS.iter().filter(of_gang);
+    of_gang.map(|mark| (mark.key.to_owned(), marks::annotation(claim, mark.key).into())).collect()
 }
 
 #[cfg(test)]
@@ -223,7 +200,7 @@ mod tests {
             ]},
         }))
         .unwrap();
-        let patch = marks(&claim, &node);
+        let patch = marked(&claim, &node);
         assert_eq!(
             patch["spec"]["taints"],
             json!([
@@ -244,7 +221,7 @@ mod tests {
             })
         );
         let untainted = NodeClaim { spec: crate::api::node_claim::NodeClaimSpec::default(), ..claim };
-        assert_eq!(marks(&untainted, &Node::default())["spec"]["taints"], json!([]));
+        assert_eq!(marked(&untainted, &Node::default())["spec"]["taints"], json!([]));
     }
 
     #[tokio::test]

@@ -1,4 +1,4 @@
-//! Leases are renewed while a reconcile computes: in real time, on threads as in the controller.
+//! Elections: when a replica takes part, and how it renews its Leases while a reconcile computes.
 
 use crate::world;
 use http::Method;
@@ -7,6 +7,7 @@ use setu::cluster::lease::Timing;
 use setu::policy::PolicyFile;
 use setu::sim::cluster::{Election, Start};
 use setu_sim::api::kinds;
+use setu_sim::denials::Denial;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -58,4 +59,17 @@ async fn a_reconcile_that_computes_for_longer_than_the_lease_duration_loses_no_l
     assert_ne!(renewals(), before, "nobody renewed it");
     until("the gang has its NodeClaims", || admin.list(&kinds::NODE_CLAIM).len() == 2).await;
     assert!(leads());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_that_cannot_list_everything_takes_no_lease() {
+    let (mut cluster, admin) = world::cluster("unready", PolicyFile::default());
+    cluster.denials.begin(Denial::DeviceClasses);
+    let election = Some(Election { timing: Timing::default(), shards: 1 });
+    let setu = cluster.start_setu(&Start { election, ..Start::default() });
+    tokio::time::sleep(Duration::from_mins(2)).await;
+    assert!(admin.list(&kinds::LEASE).is_empty() && !setu.context.shards.any_led());
+    cluster.denials.end();
+    tokio::time::sleep(Duration::from_mins(2)).await;
+    assert!(setu.context.shards.any_led(), "another replica could have led until now");
 }

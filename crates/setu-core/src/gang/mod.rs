@@ -9,6 +9,7 @@
 
 pub mod identity;
 pub mod ledger;
+pub mod marks;
 pub mod release;
 pub mod report;
 pub mod snapshot;

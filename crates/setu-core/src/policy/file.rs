@@ -84,8 +84,8 @@ pub struct QueueGuards {
     #[serde(default, deserialize_with = "amount::some_amounts", skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "amount::amounts_schema")]
     pub max_resources: Option<Amounts>,
-    /// Maximum cost per hour of the nodes held for its gangs at a time, by the prices that
-    /// the check's `gates.budget` counts by.
+    /// Maximum cost per hour of the nodes held for its gangs at a time, by the prices of the
+    /// check's `gates.budget`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_hourly_cost: Option<Price>,
 }

@@ -75,7 +75,7 @@ pub struct Custody {
     /// How long nodes are kept for the next gang; only with `release: Warm`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warm_for: Option<Span>,
-    /// How long a hold on a node lasts at most.
+    /// How long a node is held at most for a gang that is not admitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold_limit: Option<Span>,
     /// If true, Karpenter 1.15 or later neither reboots nor replaces unhealthy nodes while the gang holds them.

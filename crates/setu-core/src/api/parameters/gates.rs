@@ -28,7 +28,7 @@ pub struct Gates {
     /// Readiness of the NodeClass, as the NodePool reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_class: Option<GateMode>,
-    /// What one gang may cost.
+    /// What one gang may cost. When an elastic Job grows, this bounds the nodes that it adds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<Budget>,
     /// Where gangs may run.

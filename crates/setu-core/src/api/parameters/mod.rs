@@ -167,7 +167,8 @@ pub struct Deadlines {
     /// Until the Node is initialized, devices included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initialize: Option<Span>,
-    /// For one attempt as a whole, and for waiting before an attempt can start.
+    /// For one attempt, from its plan, its change of tier or its last replaced node on; and for waiting before an attempt can
+    /// start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gang: Option<Span>,
     /// From Ready until Kueue admits the Workload.

@@ -112,8 +112,8 @@ pub struct NodeDevices {
     /// DRA driver that publishes the devices, as in `spec.driver` of its ResourceSlices.
     #[schemars(length(min = 1, max = 63))]
     pub driver: String,
-    /// Extended resource of the same devices, such as `nvidia.com/gpu`. The nodes do not offer it as well. Pods that request it get
-    /// devices of the class if `spec.extendedResourceName` of the DeviceClass names it too.
+    /// Extended resource of the same devices, such as `nvidia.com/gpu`. The nodes must not offer it through a device plugin
+    /// too. Pods that request it get devices of the class if `spec.extendedResourceName` of the DeviceClass names it too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extended_resource: Option<String>,
     /// How many devices of the class each node has.
