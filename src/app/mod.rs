@@ -105,27 +105,15 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     };
     let mut replica = Replica::start(parts, elections);
     let context = replica.context();
-    let metrics_server = server::bind("metrics", config.metrics).await?;
-    let health_server = server::bind("health probes", config.health).await?;
-    for (what, server) in [("metrics", &metrics_server), ("probes", &health_server)] {
-        let address = server.local_addr().map(|a| a.to_string()).unwrap_or_default();
-        tracing::info!(what, address, "listening");
-    }
-    tokio::spawn(server::serve(metrics_server, server::metrics(handle.clone()), stop.clone()));
-    let mut health = server::health(Arc::clone(&context), stop.clone());
-    if config.board {
-        let address = health_server.local_addr().map(|a| a.to_string()).unwrap_or_default();
-        tracing::info!(address, "the board is served as /board");
-        health = health.merge(board::router(Arc::clone(&context)));
-    }
-    tokio::spawn(server::serve(health_server, health, stop.clone()));
+    let served = Ports { metrics: config.metrics, health: config.health, board: config.board };
+    served.serve(&context, &handle, &stop).await?;
     follow(watched, config.karpenter_metrics, &context, &stop).await;
     tokio::spawn(gauges(context, handle));
     tracing::info!(controller_name = config.controller_name, version = env!("CARGO_PKG_VERSION"), "started");
     let elections = elections_on.map(|runtime| runtime.spawn(replica.elections(&stop)));
     replica.work(&stop).await;
     if let Some(elections) = elections {
-        // It ends with the work. It fails only if it has panicked, and then there is no lease to give up.
+        // They end with the work, and a panic of theirs would have ended the process.
         let _ = elections.await;
     }
     for exporting in exporting.into_iter().chain(config.own_traces) {
@@ -134,6 +122,40 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     signals.abort();
     tracing::info!("stopped");
     Ok(())
+}
+
+/// What is served where.
+struct Ports {
+    metrics: SocketAddr,
+    health: SocketAddr,
+    /// Whether the board is served beside the probes.
+    board: bool,
+}
+
+impl Ports {
+    /// Serves metrics, probes and the board until `stop`.
+    async fn serve(
+        &self,
+        context: &Arc<Context>,
+        handle: &PrometheusHandle,
+        stop: &CancellationToken,
+    ) -> Result<(), AppError> {
+        let metrics_server = server::bind("metrics", self.metrics).await?;
+        let health_server = server::bind("health probes", self.health).await?;
+        for (what, server) in [("metrics", &metrics_server), ("probes", &health_server)] {
+            let address = server.local_addr().map(|a| a.to_string()).unwrap_or_default();
+            tracing::info!(what, address, "listening");
+        }
+        tokio::spawn(server::serve(metrics_server, server::metrics(handle.clone()), stop.clone()));
+        let mut health = server::health(Arc::clone(context), stop.clone());
+        if self.board {
+            let address = health_server.local_addr().map(|a| a.to_string()).unwrap_or_default();
+            tracing::info!(address, "the board is served as /board");
+            health = health.merge(board::router(Arc::clone(context)));
+        }
+        tokio::spawn(server::serve(health_server, health, stop.clone()));
+        Ok(())
+    }
 }
 
 /// The cluster that the environment names.

@@ -6,7 +6,7 @@
 
 use super::evaluate::{LeaseState, ObservedRecord, evaluate};
 use super::lost::Lost;
-use super::record::{is_overtaken, params, version, without_request};
+use super::record::{held_by, is_overtaken, params, version, without_request};
 use super::share::{Share, takeover_delay};
 use super::{ElectionSettings, Leadership, Shards, Term};
 use crate::cluster::backoff::Doubling;
@@ -15,8 +15,8 @@ use crate::error::{in_words, is_unanswered};
 use crate::names::WANTED_BY;
 use futures::StreamExt;
 use jiff::Timestamp;
-use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
@@ -208,28 +208,7 @@ impl Elector {
 
     /// The lease as we want it.
     fn record(&self) -> Lease {
-        let now = MicroTime(self.clock.now());
-        let known = self.known.as_ref().map(|k| &k.lease);
-        let old = known.and_then(|l| l.spec.clone()).unwrap_or_default();
-        let renewed = old.holder_identity.as_deref() == Some(self.settings.identity.as_str());
-        let seconds = self.settings.timing.lease.as_secs();
-        let spec = LeaseSpec {
-            holder_identity: Some(self.settings.identity.clone()),
-            lease_duration_seconds: Some(i32::try_from(seconds).unwrap_or(i32::MAX)),
-            acquire_time: old.acquire_time.filter(|_| renewed).or_else(|| Some(now.clone())),
-            renew_time: Some(now),
-            lease_transitions: match (known, renewed) {
-                (None, _) => Some(0),
-                (Some(_), true) => old.lease_transitions,
-                (Some(_), false) => Some(old.lease_transitions.unwrap_or_default().saturating_add(1)),
-            },
-            ..old
-        };
-        let metadata = known.map_or_else(
-            || ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() },
-            |l| l.metadata.clone(),
-        );
-        without_request(Lease { metadata, spec: Some(spec) })
+        held_by(&self.settings, &self.name, self.known.as_ref().map(|known| &known.lease), self.clock.now())
     }
 
     /// How long a free lease is left to others.

@@ -4,9 +4,11 @@
 //! the most expensive and a choice the cheapest. Nothing costs more than on-demand, so that price stands in for unknown spot and
 //! reserved prices. A price of another region is used only to compare types, never for a bound.
 
+mod alike;
 mod compared;
 mod unpriced;
 
+pub use alike::priced_as;
 pub use unpriced::Unpriced;
 
 use super::catalogue::{self, ListPrice, region_of};
@@ -18,8 +20,7 @@ use crate::api::parameters::{Budget, CAPACITY_TYPES};
 use crate::api::requirements::{Requirements, Values};
 use crate::names;
 use crate::words::counted;
-use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::collections::BTreeSet;
 
 const ON_DEMAND: &str = "on-demand";
 
@@ -293,7 +294,7 @@ impl Prices<'_> {
     /// The cost of `count` nodes of each of these claims.
     pub fn of_nodes<'c>(&self, nodes: impl IntoIterator<Item = (&'c NodeClaim, u32)>) -> Cost {
         let mut cost = Cost { currency: self.currency(), ..Cost::default() };
-        for (claim, count) in alike(nodes) {
+        for (claim, count) in alike::together(nodes) {
             let Spread { known, usual, missing, sources } = self.spread(claim);
             let nodes = match (known, missing.is_empty()) {
                 (Some(_), true) => &mut cost.priced,
@@ -373,33 +374,6 @@ impl Prices<'_> {
         let factor = self.budget.multiplier(instance_type, family, kind);
         Some(Range { least: scaled(range.least, factor), most: scaled(range.most, factor), ..range })
     }
-}
-
-/// A hash of what the price of a claim depends on: equal hashes mean equal prices, as long as prices do not change.
-pub fn priced_as(claim: &NodeClaim) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    claim.annotation(names::CHECK).hash(&mut hasher);
-    claim.spec.node_class_ref.group.hash(&mut hasher);
-    for key in [names::NODEPOOL, names::CAPACITY_TYPE, names::INSTANCE_TYPE, names::ZONE, names::REGION] {
-        claim.label(key).hash(&mut hasher);
-    }
-    for asked in &claim.spec.requirements {
-        (&asked.key, &asked.operator, &asked.values).hash(&mut hasher);
-    }
-    hasher.finish()
-}
-
-/// These claims, with those that have the same price counted together.
-fn alike<'c>(nodes: impl IntoIterator<Item = (&'c NodeClaim, u32)>) -> Vec<(&'c NodeClaim, u32)> {
-    let (mut alike, mut places) = (Vec::<(&NodeClaim, u32)>::new(), BTreeMap::new());
-    for (claim, count) in nodes {
-        let place = *places.entry(priced_as(claim)).or_insert(alike.len());
-        match alike.get_mut(place) {
-            Some((_, counted)) => *counted = counted.saturating_add(count),
-            None => alike.push((claim, count)),
-        }
-    }
-    alike
 }
 
 /// A price multiplied by `count`.

@@ -4,8 +4,7 @@ use super::*;
 use crate::cluster::lease::Timing;
 use futures::FutureExt as _;
 use http::{Method, Request, Response, StatusCode};
-use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt as _, Full, StreamBody};
+use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody};
 use kube::client::Body;
 use serde_json::{Value, json};
 use std::convert::Infallible;
@@ -242,28 +241,20 @@ async fn a_term_that_lapsed_before_its_renewal_counts_as_won_again() {
         assert_eq!(leadership.changed().now_or_never(), won.map(|term| Some(Some(term))), "after {after} s");
         assert_eq!(leadership.acts(), won.is_none(), "a new term has to be begun");
         leadership.begin(won.unwrap_or(1));
-        assert!(leadership.acts());
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_the_holder_of_a_lease_hands_it_to_the_one_that_asks() {
+async fn only_the_leader_of_a_shard_hands_it_over() {
     let cluster = Cluster::default();
     let settings = ElectionSettings { shards: 3, ..settings("a", 0.5) };
     let (mut electors, _shards) = Elector::enter(&cluster.client(), settings, &Clock::wall());
-    let spec = json!({"holderIdentity": "c", "leaseDurationSeconds": 15, "renewTime": MicroTime(Clock::wall().now())});
-    let lease = json!({"metadata": {"name": "setu-2", "annotations": {WANTED_BY: "b"}}, "spec": spec});
+    let lease = json!({"metadata": {"annotations": {WANTED_BY: "b"}}, "spec": {"holderIdentity": "c"}});
     cluster.0.lock().unwrap().store(lease);
-    electors[0].share.note(0, Some("a"));
-    electors[0].share.note(1, Some("a"));
-    electors[2].refresh().await;
-    // It has two shards and the one that asks has none, but c leads this one.
-    electors[2].act().await;
-    assert_eq!(cluster.holders(), ["c"]);
-    cluster.edit("a");
+    (0..2).for_each(|shard| electors[0].share.note(shard, Some("a")));
     electors[2].refresh().await;
     electors[2].act().await;
-    assert_eq!(cluster.holders(), ["c", "a"], "it does not lead yet");
+    assert_eq!(cluster.holders(), ["c"], "a has two shards and b has none, but c leads this one");
 }
 
 #[tokio::test(start_paused = true)]
@@ -361,18 +352,6 @@ async fn a_lease_given_to_a_stranger_by_hand_ends_the_term_and_lapses() {
     assert_eq!(cluster.holder(), "somebody");
     sleep(seconds(3)).await;
     assert_eq!([a, b].iter().filter(|c| c.leadership.leads()).count(), 1);
-}
-
-#[test]
-fn a_missing_namespace_does_not_count_as_a_changed_lease() {
-    let lease = |version: Option<&str>| Lease {
-        metadata: ObjectMeta { resource_version: version.map(str::to_owned), ..ObjectMeta::default() },
-        spec: None,
-    };
-    let overtaken = |code| [None, Some("1")].map(|version| is_overtaken(code, &lease(version)));
-    assert_eq!(overtaken(409), [true, true]);
-    assert_eq!(overtaken(404), [false, true]);
-    assert_eq!(overtaken(403), [false, false]);
 }
 
 #[tokio::test(start_paused = true)]
