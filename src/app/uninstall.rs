@@ -7,7 +7,8 @@ use crate::api::workload::{CheckState, Verdict};
 use crate::api::{AdmissionCheck, NodeClaim, ProvisioningRequest, Workload};
 use crate::cluster::decoded::Decoded;
 use crate::effects::active::Active;
-use crate::effects::handover::{release_node, release_request, release_workload};
+use crate::effects::handover::release_node;
+use crate::effects::workload_marks::{release_request, release_workload};
 use crate::effects::{active, call, claims, deployment, request, requeued, standalone, verdict};
 use crate::error::Error;
 use crate::gang::release::uninstall::{

@@ -3,7 +3,7 @@
 use super::context::Context;
 use super::gang::Reconciled;
 use crate::api::Workload;
-use crate::effects::handover::{add_finalizer, release_workload};
+use crate::effects::workload_marks::{add_finalizer, release_workload};
 use crate::error::Error;
 use crate::gang::release::uninstall::WorkloadMarks;
 use crate::gang::workload::finalizer::{has_finalizer, is_missing, is_needed, is_overdue, release_at};

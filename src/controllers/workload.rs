@@ -257,7 +257,7 @@ fn requeue_after(context: &Context, results: &[Reconciled], later: Option<Timest
     let net = results.iter().map(|l| l.net).min().unwrap_or(SAFETY_NET);
     let wait = match due {
         None => net,
-        // This reconcile found it due without effect: something else must happen first.
+        // It was due in this reconcile already, and nothing changed: something else must happen first.
         Some(at) if at <= now => CATCH_UP,
         Some(at) => Duration::try_from(at.duration_since(now)).unwrap_or_default(),
     };

@@ -1,17 +1,13 @@
-//! Releases what Setu holds: nodes go back to Karpenter, and Workloads lose what only Setu would ever remove. Also adds
-//! the finalizer to Workloads.
+//! Gives nodes back to Karpenter.
 
-use crate::api::{Node, NodeClaim, Workload};
+use crate::api::{Node, NodeClaim};
 use crate::effects::claims::current;
-use crate::effects::without;
-use crate::effects::{call, merge, patch_params, request, write};
+use crate::effects::{call, merge, without};
 use crate::error::Error;
 use crate::gang::marks::{self, Says};
-use crate::gang::release::uninstall::WorkloadMarks;
 use crate::names;
 use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Taint;
-use kube::api::Patch;
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Map, Value, json};
 
@@ -101,7 +97,7 @@ async fn after_refusal(client: &Client, claim: &NodeClaim, refusal: Error) -> No
 }
 
 /// Marks the claim first: once the Node is Karpenter's, other pods may come to it, and a later try must not delete it.
-/// Then releases the Node: as long as the claim has our label, there is something left to do.
+/// Then releases the Node, and the claim last: its label shows that something is left to do.
 async fn hand_back(client: &Client, claim: &NodeClaim) -> Result<(), Error> {
     let name = claim.name_any();
     let api: Api<NodeClaim> = Api::all(client.clone());
@@ -144,74 +140,9 @@ fn node_without_ours(node: &Node) -> Value {
     json!({"metadata": metadata, "spec": {"taints": others}})
 }
 
-/// Removes these marks from a Workload. Returns whether there was anything to remove.
-///
-/// # Errors
-/// [`Error::Conflict`] if the Workload has changed since it was read.
-pub async fn release_workload(
-    client: &Client,
-    workload: &Workload,
-    marks: &WorkloadMarks,
-) -> Result<bool, Error> {
-    if marks.is_empty() {
-        return Ok(false);
-    }
-    let patch = unmarked_workload(marks, workload);
-    let name = workload.name_any();
-    let api: Api<Workload> = Api::namespaced(client.clone(), &workload.namespace().unwrap_or_default());
-    let (params, patch) = (patch_params(), Patch::Merge(&patch));
-    match write("releasing Workload", &workload.full_name(), api.patch(&name, &params, &patch)).await {
-        Err(error) if error.code() != Some(404) => Err(error),
-        _ => Ok(true),
-    }
-}
-
-/// Removes Setu's annotations from the ProvisioningRequest that is mirrored as this Workload. It may be gone already.
-///
-/// # Errors
-/// [`Error::Conflict`] if the request has changed since it was read.
-pub async fn release_request(client: &Client, mirror: &Workload) -> Result<(), Error> {
-    match request::write_journal(client, mirror, Value::Object(without_journals(mirror))).await {
-        Err(error) if error.code() != Some(404) => Err(error),
-        _ => Ok(()),
-    }
-}
-
-/// Adds Setu's finalizer to a Workload and returns the resulting Workload.
-///
-/// # Errors
-/// [`Error::Conflict`] if the Workload has changed since it was read.
-pub async fn add_finalizer(client: &Client, workload: &Workload) -> Result<Workload, Error> {
-    let mut finalizers = workload.finalizers().to_vec();
-    finalizers.push(names::FINALIZER.to_owned());
-    let patch = json!({
-        "metadata": {"resourceVersion": workload.resource_version(), "finalizers": finalizers},
-    });
-    let name = workload.name_any();
-    let api: Api<Workload> = Api::namespaced(client.clone(), &workload.namespace().unwrap_or_default());
-    let (params, patch) = (patch_params(), Patch::Merge(&patch));
-    write("holding Workload", &workload.full_name(), api.patch(&name, &params, &patch)).await
-}
-
-/// Annotations that remove those of Setu's.
-fn without_journals(workload: &Workload) -> Map<String, Value> {
-    let ours = |key: &&String| key.starts_with(names::JOURNAL_PREFIX) || key.starts_with(names::STATE_PREFIX);
-    workload.annotations().keys().filter(ours).map(|key| (key.clone(), Value::Null)).collect()
-}
-
-fn unmarked_workload(marks: &WorkloadMarks, workload: &Workload) -> Value {
-    let gone: Map<String, Value> = marks.annotations.iter().map(|key| (key.clone(), Value::Null)).collect();
-    let stays = |finalizer: &&String| !marks.finalizer || *finalizer != names::FINALIZER;
-    let left: Vec<&String> = workload.finalizers().iter().filter(stays).collect();
-    json!({
-        "metadata": {"resourceVersion": workload.resource_version(), "finalizers": left, "annotations": gone},
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::workload::WorkloadSpec;
 
     #[test]
     fn a_node_that_is_handed_back_keeps_what_is_not_ours() {
@@ -239,20 +170,5 @@ mod tests {
         let untainted = node_without_ours(&Node::default());
         assert_eq!(untainted.get("spec"), None);
         assert_eq!(untainted["metadata"].get("resourceVersion"), None);
-    }
-
-    #[test]
-    fn only_what_is_ours_is_removed_from_a_workload() {
-        let mut workload = Workload::new("w", WorkloadSpec::default());
-        workload.metadata.finalizers = Some(vec!["others/theirs".into(), names::FINALIZER.into()]);
-        let annotations = [(names::journal_key("c"), "{}"), ("others/theirs".to_owned(), "x")];
-        workload.metadata.annotations = Some(annotations.map(|(k, v)| (k, v.to_owned())).into());
-        let kept = unmarked_workload(&WorkloadMarks::FINALIZER, &workload);
-        assert_eq!(kept["metadata"]["finalizers"], json!(["others/theirs"]));
-        assert_eq!(kept["metadata"]["annotations"], json!({}));
-        let journal = WorkloadMarks { finalizer: false, annotations: vec![names::journal_key("c")] };
-        let removed = unmarked_workload(&journal, &workload);
-        assert_eq!(removed["metadata"]["finalizers"], json!(["others/theirs", names::FINALIZER]));
-        assert_eq!(removed["metadata"]["annotations"], json!({names::journal_key("c"): null}));
     }
 }

@@ -18,6 +18,7 @@ pub mod resource_slices;
 pub mod standalone;
 pub mod verdict;
 pub mod warm;
+pub mod workload_marks;
 
 use crate::cluster::decoded::Decoded;
 use crate::cluster::write_limiter;

@@ -223,9 +223,7 @@ impl Objects {
         };
         let (own, queue) = (name(workload), workload.local_queue());
         let of_others = |claim: &&Arc<NodeClaim>| {
-            claim.label(names::MANAGED_BY) == names::SETU
-                && claim.metadata.deletion_timestamp.is_none()
-                && claim.annotation(names::WORKLOAD) != own
+            claim.label(names::MANAGED_BY) == names::SETU && claim.annotation(names::WORKLOAD) != own
         };
         let is_of_queue = |claim: &NodeClaim| {
             let owner = owner_of(claim).map(|(_, _, uid)| uid);
@@ -238,11 +236,12 @@ impl Objects {
         };
         let mut inflight = InflightNodes::default();
         for claim in self.node_claims.iter().filter(of_others) {
-            if !claim.is_initialized() {
+            let stays = claim.metadata.deletion_timestamp.is_none();
+            if stays && !claim.is_initialized() {
                 inflight.add_in_flight();
             }
             let is_of_queue = is_of_queue(claim);
-            if is_of_queue {
+            if stays && is_of_queue {
                 inflight.add_held(Arc::clone(claim));
             }
             if let Some(created) = &claim.metadata.creation_timestamp {
@@ -515,6 +514,8 @@ mod tests {
         let own = workload("own", "own", time, None);
         let ready = claim("same-queue", "True");
         let of_request = owned("provisioningrequest-r", "ns/same-queue/same-queue", "True");
+        let mut leaving = (*claim("same-queue", "False")).clone();
+        leaving.metadata.deletion_timestamp.clone_from(&leaving.metadata.creation_timestamp);
         let objects = Objects {
             workloads: vec![workload("same-queue", "other", time, None)],
             node_claims: vec![
@@ -522,6 +523,7 @@ mod tests {
                 Arc::clone(&of_request),
                 claim("unknown", "False"),
                 claim("own", "False"),
+                Arc::new(leaving),
             ],
             ..Objects::default()
         };
@@ -529,9 +531,13 @@ mod tests {
         let inflight = objects.inflight(&own, created);
         let held: Vec<&NodeClaim> = inflight.queue.iter().map(|nodes| &*nodes.claim).collect();
         assert_eq!((inflight.in_flight, held), (1, vec![&*ready, &*of_request]));
-        assert_eq!((inflight.last_minute.claims, inflight.queue_last_hour.claims), (3, 2));
+        assert_eq!(
+            (inflight.last_minute.claims, inflight.queue_last_hour.claims),
+            (4, 3),
+            "it was created too"
+        );
         let later = objects.inflight(&own, created + SignedDuration::from_mins(2));
-        assert_eq!((later.last_minute.claims, later.queue_last_hour.claims), (0, 2));
+        assert_eq!((later.last_minute.claims, later.queue_last_hour.claims), (0, 3));
     }
 
     #[test]

@@ -149,7 +149,7 @@ impl<'a> Gang<'a> {
         self.effective = self.judge(workload);
         let mut ledger = tracing::info_span!(target: own::TARGET, "wait for the ledger")
             .in_scope(|| self.scope.context.gang_state.ledger());
-        // Only here, where the journal is stored: if the write that ends the wait failed, the wait would start over.
+        // The end of the wait is in the journal by now. If it were forgotten before, a failed write would start the wait anew.
         if !self.journal().state.awaits_next_try() {
             ledger.capacity_returns.forget(&self.scope.id);
         }

@@ -112,7 +112,7 @@ fn count(step: &Transition, before: &Journal, after: &Journal, claims: &[Arc<Nod
     if let Some((kind, number)) = after.retry(step, before) {
         metrics::attempt_retried(kind.name(), number);
     }
-    // Those of earlier attempts were counted when these failed.
+    // The claims of an earlier attempt were counted when that attempt failed.
     let attempt = before.memory.attempt.to_string();
     let is_new = |claim: &&Arc<NodeClaim>| claim.label(names::ATTEMPT) == attempt && !claim.is_initialized();
     for claim in claims.iter().filter(|_| step.fails_attempt()).filter(is_new) {
