@@ -6,6 +6,7 @@
 pub mod board;
 pub mod compat;
 mod feeds;
+pub mod heartbeat;
 pub mod market;
 pub mod reload;
 pub mod replica;
@@ -20,6 +21,9 @@ use crate::controllers::context::{ContextParts, Options};
 use crate::policy::Settings;
 use crate::telemetry::traces::{self, Exporting, Traces};
 use crate::telemetry::{Telemetry, metrics};
+use futures::FutureExt;
+use futures::future::select;
+use heartbeat::Heartbeat;
 use kube::Client;
 use metrics_exporter_prometheus::PrometheusHandle;
 use replica::{ElectionParts, Replica};
@@ -106,12 +110,14 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     let mut replica = Replica::start(parts, elections);
     let context = replica.context();
     let served = Ports { metrics: config.metrics, health: config.health, board: config.board };
-    served.serve(&context, &handle, &stop).await?;
+    let heartbeat = Heartbeat::start();
+    served.serve((&context, &heartbeat), &handle, &stop).await?;
     follow(watched, config.karpenter_metrics, &context, &stop).await;
     tokio::spawn(gauges(context, handle));
     tracing::info!(controller_name = config.controller_name, version = env!("CARGO_PKG_VERSION"), "started");
     let elections = elections_on.map(|runtime| runtime.spawn(replica.elections(&stop)));
-    replica.work(&stop).await;
+    // On one task: what blocks the loops stops the heartbeat too.
+    select(replica.work(&stop).boxed(), heartbeat.beat().boxed()).await;
     if let Some(elections) = elections {
         // They end with the work, and a panic of theirs would have ended the process.
         let _ = elections.await;
@@ -136,7 +142,7 @@ impl Ports {
     /// Serves metrics, probes and the board until `stop`.
     async fn serve(
         &self,
-        context: &Arc<Context>,
+        (context, heartbeat): (&Arc<Context>, &Heartbeat),
         handle: &PrometheusHandle,
         stop: &CancellationToken,
     ) -> Result<(), AppError> {
@@ -148,6 +154,7 @@ impl Ports {
         }
         tokio::spawn(server::serve(metrics_server, server::metrics(handle.clone()), stop.clone()));
         let mut health = server::health(Arc::clone(context), stop.clone());
+        health = health.merge(server::liveness(heartbeat.clone()));
         if self.board {
             let address = health_server.local_addr().map(|a| a.to_string()).unwrap_or_default();
             tracing::info!(address, "the board is served as /board");

@@ -4,6 +4,7 @@
 //! only for clients on the same host. `kubectl port-forward` is one.
 
 use super::AppError;
+use super::heartbeat::Heartbeat;
 use crate::cluster::lock;
 use crate::controllers::Context;
 use axum::extract::{ConnectInfo, Request};
@@ -146,7 +147,22 @@ pub fn metrics(handle: PrometheusHandle) -> Router {
     Router::new().route("/metrics", get(render))
 }
 
-/// `/healthz`, `/readyz`, `/debug/gangs` and `/debug/capacity`.
+/// `/healthz`.
+pub fn liveness(heartbeat: Heartbeat) -> Router {
+    let alive = move || {
+        let is_alive = heartbeat.is_alive();
+        async move {
+            if is_alive {
+                return (StatusCode::OK, "ok\n");
+            }
+            tracing::error!("the main loop hangs: this is a bug in Setu, and the kubelet will restart it");
+            (StatusCode::SERVICE_UNAVAILABLE, "the main loop hangs\n")
+        }
+    };
+    Router::new().route("/healthz", get(alive))
+}
+
+/// `/readyz`, `/debug/gangs` and `/debug/capacity`.
 pub fn health(context: Arc<Context>, stop: CancellationToken) -> Router {
     let for_ready = Arc::clone(&context);
     let ready = move || {
@@ -179,7 +195,6 @@ pub fn health(context: Arc<Context>, stop: CancellationToken) -> Router {
         .route("/debug/gangs", get(gangs))
         .route("/debug/capacity", get(capacity))
         .route_layer(middleware::from_fn(from_this_host))
-        .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
 }
 
