@@ -18,8 +18,6 @@ pub struct Mark {
 /// What a mark says. A new one needs no other change than a line in the tables, unless it says something new.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Says {
-    /// That Setu manages the object.
-    Managed,
     /// For which check the node was made. A node keeps its check when it passes to another gang.
     Check,
     /// Which gang has the node, as what, and on which terms.
@@ -28,15 +26,13 @@ pub enum Says {
     Hold,
     /// For whom the node is kept warm.
     Warm,
-    /// What was asked of the node.
-    Asked,
-    /// That the node is being handed back to Karpenter.
-    HandingBack,
+    /// Something else that holds until the node is handed back, such as that Setu manages it.
+    Other,
 }
 
 /// The labels. Earlier versions wrote slot and generation as labels.
 pub const LABELS: [Mark; 8] = [
-    mark(names::MANAGED_BY, Says::Managed, true),
+    mark(names::MANAGED_BY, Says::Other, true),
     mark(names::GANG, Says::Gang, true),
     mark(names::POD_SETS, Says::Gang, true),
     mark(names::WORKLOAD_UID, Says::Gang, true),
@@ -58,10 +54,10 @@ pub const ANNOTATIONS: [Mark; 14] = [
     mark(names::HOLD_UNTIL, Says::Hold, true),
     mark(names::DO_NOT_DISRUPT, Says::Hold, true),
     mark(names::DO_NOT_REPAIR, Says::Hold, true),
-    mark(names::DEVICES, Says::Asked, false),
+    mark(names::DEVICES, Says::Other, false),
     mark(names::WARM_QUEUE, Says::Warm, false),
     mark(names::WARM_SINCE, Says::Warm, false),
-    mark(names::HANDING_BACK, Says::HandingBack, false),
+    mark(names::HANDING_BACK, Says::Other, false),
 ];
 
 const fn mark(key: &'static str, says: Says, on_node: bool) -> Mark {

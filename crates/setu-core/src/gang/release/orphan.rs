@@ -63,17 +63,17 @@ impl OrphanReason {
 
 /// What may still want a node, read from the API server.
 #[derive(Clone, Copy, Debug)]
-pub struct OwnerStatus<'a> {
+struct OwnerStatus<'a> {
     /// The Workload with the UID that it was created for.
-    pub workload: Option<&'a Workload>,
+    workload: Option<&'a Workload>,
     /// Whether another slice of the same elastic Job has quota or pods.
-    pub slice_lives: bool,
+    slice_lives: bool,
     /// Since when its AdmissionCheck is known to be missing; `None` while it exists.
-    pub check_missing: Option<Timestamp>,
+    check_missing: Option<Timestamp>,
 }
 
 /// Why one of our NodeClaims is orphaned; `None` while something wants it.
-pub fn orphan_reason(claim: &NodeClaim, owner: OwnerStatus<'_>, now: Timestamp) -> Option<OrphanReason> {
+fn orphan_reason(claim: &NodeClaim, owner: OwnerStatus<'_>, now: Timestamp) -> Option<OrphanReason> {
     if claim.is_warm() {
         return claim.hold_ends().is_none_or(|end| end <= now).then_some(OrphanReason::WarmOver);
     }

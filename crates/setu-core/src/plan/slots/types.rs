@@ -177,8 +177,8 @@ impl GroupPlanner<'_> {
 
     /// Facts that name the types that would hold the pods but are out of capacity or not sold, the cheapest first.
     pub(super) fn without_those_out(&self, slots: &[Slot]) -> impl Iterator<Item = String> {
-        let out = self.left_out(slots, |shape| self.has(shape) == Some(false));
-        let unsold = self.left_out(slots, |shape| self.is_unsold(shape));
+        let out = self.unlisted(slots, |shape| self.has(shape) == Some(false));
+        let unsold = self.unlisted(slots, |shape| self.is_unsold(shape));
         let by = catalogue::of(self.group.draft.node_class_group()).map(Catalogue::source);
         let by = by.map(|source| source.to_string()).unwrap_or_default();
         let out = out.map(|types| {
@@ -189,7 +189,7 @@ impl GroupPlanner<'_> {
     }
 
     /// The types without capacity that would hold the pods and that the slots do not list. `None` if there are none.
-    fn left_out(&self, slots: &[Slot], is_out: impl Fn(&Shape) -> bool) -> Option<Vec<&str>> {
+    fn unlisted(&self, slots: &[Slot], is_out: impl Fn(&Shape) -> bool) -> Option<Vec<&str>> {
         let alike = || slots.chunk_by(|a, b| Arc::ptr_eq(&a.template, &b.template)).filter_map(<[_]>::first);
         let is_left_out = |shape: &&Arc<Shape>| {
             let name = &shape.instance_type;
