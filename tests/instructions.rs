@@ -115,7 +115,7 @@ fn a_step_of_256_nodes() {
 
 #[inline(never)]
 fn counted_an_event_of_one_of_256_nodes(expected: &mut Expectation) -> bool {
-    expected.is_due("claim-77", ClaimEvent::Ready)
+    expected.takes("claim-77", ClaimEvent::Ready)
 }
 
 #[test]

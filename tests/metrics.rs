@@ -312,4 +312,7 @@ fn every_alert_has_a_runbook() {
         let link = format!("docs/runbooks.md#{}", name.to_lowercase());
         assert_eq!(alert["annotations"]["runbook_url"], link);
     }
+    for reason in OrphanReason::ALL {
+        assert!(runbooks.contains(&format!("\n| `{}` |", reason.name())), "{reason:?} has no row");
+    }
 }

@@ -11,7 +11,7 @@ use crate::controllers::plan_kinds::{OnPlanChange, PlanStores};
 use crate::controllers::queue::{QueueKey, Wake};
 use crate::controllers::stores::{Optional, Stores};
 use crate::controllers::summary::{ClaimSummary, WorkloadSummary};
-use crate::controllers::workloads::{self, Requests, Workloads};
+use crate::controllers::workload_store::{self, Requests, Workloads};
 use crate::names;
 use crate::plan::PlanChange;
 use futures::stream::{self, BoxStream, StreamExt};
@@ -128,7 +128,7 @@ impl Watches {
         let (all, open) = (Config::default, Some(&lists));
         // Kinds with thousands of objects are kept packed.
         let workloads =
-            watch_keeping("workloads", Api::all(client.clone()), all(), open, workloads::WORKLOADS);
+            watch_keeping("workloads", Api::all(client.clone()), all(), open, workload_store::WORKLOADS);
         let checks = watch("admissionchecks", Api::all(client.clone()), all(), open);
         // Without permission to read a required kind nothing starts, so these two are watched only where they are needed.
         let serves_requests = options.provisioning_requests;
@@ -202,7 +202,7 @@ impl Watches {
         are_served: bool,
         of_kueue: Store<Workload, WorkloadSummary>,
     ) -> (Requests, Workloads) {
-        let (requests, changes) = workloads::watch(&self.client, are_served.then_some(&self.lists));
+        let (requests, changes) = workload_store::watch(&self.client, are_served.then_some(&self.lists));
         if let Some(changes) = changes {
             self.react(changes, Context::request_touched);
         }
@@ -328,8 +328,7 @@ fn parameters_touched(context: &Context, parameters: &RawParameters) {
     for check in context.stores.checks.state() {
         let named = check.spec.parameters.as_ref().map(|p| p.name.as_str());
         if named == parameters.metadata.name.as_deref() {
-            // Fails only while the process ends.
-            let _ = context.wake.check.send(ObjectRef::from_obj(&*check));
+            context.wake.check(&check);
         }
     }
 }

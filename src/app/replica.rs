@@ -7,7 +7,7 @@ use crate::cluster::time::timed;
 use crate::controllers::claims::{MissingChecks, SeenUids, Sweeper};
 use crate::controllers::context::ContextParts;
 use crate::controllers::queue::{self, Action, QueueKey, QueueLimits};
-use crate::controllers::{Context, admission_check, claims, orphan_nodes, parameters, workload};
+use crate::controllers::{Context, admission_check, claims, parameters, stray_nodes, workload};
 use crate::telemetry::metrics;
 use crate::telemetry::traces::own;
 use futures::future::{BoxFuture, join_all, select};
@@ -173,7 +173,7 @@ async fn loops(feeds: Feeds, context: &Arc<Context>, stop: &CancellationToken) {
         claims.boxed(),
         named.boxed(),
         sweeper.sweep(stop).boxed(),
-        orphan_nodes::sweep(context, stop).boxed(),
+        stray_nodes::sweep(context, stop).boxed(),
     ])
     .await;
 }

@@ -253,7 +253,9 @@ mod tests {
         let address = served(Router::new()).await;
         let mut silent = TcpStream::connect(address).await.unwrap();
         silent.write_all(b"GET / HT").await.unwrap();
+        let began = tokio::time::Instant::now();
         rest(&mut silent).await;
+        assert!((STALLED..STALLED * 2).contains(&began.elapsed()), "after {:?}", began.elapsed());
     }
 
     #[tokio::test(start_paused = true)]
@@ -266,6 +268,11 @@ mod tests {
         tokio::time::sleep(STALLED * 2).await;
         let mut sent = Vec::new();
         let _ = deaf.take(MOST_BUFFERED).read_to_end(&mut sent).await;
+        assert!(
+            sent.starts_with(b"HTTP/1.1 200") && sent.len() > 1 << 16,
+            "it was not served: {}",
+            sent.len()
+        );
         assert!((sent.len() as u64) < MOST_BUFFERED, "it is still served");
     }
 

@@ -18,6 +18,7 @@ use crate::gang::{
     Refusal, Reservation, Snapshot, SnapshotParts, State, StateName, UnboundPods,
 };
 use crate::names;
+use crate::plan::taints::is_named_by_templates;
 use crate::policy::Policy;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -73,7 +74,7 @@ impl GangView {
         format!("{ready}/{}", self.explanation.slots)
     }
 
-    /// Whether only its Node, which was not read, shows if this node is ready.
+    /// Whether this node may be ready. Its Node was not read.
     pub fn may_be_ready(&self, slot: &SlotView) -> bool {
         self.unread == Some(UnreadKind::Nodes) && is_initialized(slot)
     }
@@ -229,6 +230,12 @@ impl<'o> GangObjects<'o> {
         let is_reported = self.reported() == Verdict::Ready;
         let view = |claim: &Arc<NodeClaim>| {
             let node = self.node_of(claim);
+            let without_named = node.map(|node| {
+                let mut node = node.clone();
+                node.spec.taints.retain(|taint| !is_named_by_templates(self.workload, taint));
+                node
+            });
+            let node = without_named.as_ref();
             let mut view = ClaimView::of(claim, node, &policy, now, None);
             if !is_reported {
                 wait_for_devices(&mut view, claim, node, &self.objects.resource_slices, now);

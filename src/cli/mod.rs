@@ -23,6 +23,7 @@ pub mod report;
 mod requests;
 pub mod run;
 pub mod statechart;
+pub mod summary;
 pub mod top;
 pub mod trace;
 pub mod uninstall;

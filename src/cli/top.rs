@@ -2,8 +2,9 @@
 
 use super::cluster::{ClusterObjects, Connection, Scope};
 use super::known::ControllersPolicy;
+use super::summary::summary;
 use super::{CliError, Format, report};
-use crate::cli::render::{self, summary};
+use crate::cli::render;
 
 /// Shows the nodes that gangs hold, how many of them are idle or wasted, and the slowest gangs.
 #[derive(clap::Args, Debug)]
@@ -40,11 +41,11 @@ impl Args {
         }
         objects.notes.iter().for_each(|note| render::remark(note));
         let gangs = report::gangs_in(&objects, &cluster.scope);
-        let summary = summary::summary(&objects, gangs, self.slowest);
+        let summary = summary(&objects, gangs, self.slowest);
         let text = if self.output == Format::Json {
             super::json(&summary)?
         } else {
-            summary::top(&summary, objects.now, render::terminal_width())
+            render::summary::top(&summary, objects.now, render::terminal_width())
         };
         render::show(&text);
         Ok(())

@@ -3,12 +3,12 @@
 //! Rule: only the gangs' reconciles write it, everyone may read it, and it decides only which gangs to wake. A gang that
 //! did not change keeps its revision, so that readers get only changes.
 
-use super::memory::lock;
 use crate::api::amount::{Currency, Price};
 use crate::api::{Workload, condition};
+use crate::cluster::lock;
 use crate::gang::ledger::shortage::ShortageEntry;
 use crate::gang::statechart::transition::Transition;
-use crate::gang::{Explanation, Journal, PodCheck, StateName};
+use crate::gang::{Explanation, Journal};
 use crate::plan::cost::Cost;
 use crate::plan::{ObstacleReason, PlanChange};
 use jiff::Timestamp;
@@ -55,10 +55,6 @@ pub struct BoardEntry {
     object: ObjectRef<Workload>,
     #[serde(skip)]
     waits_for: BTreeSet<ObstacleReason>,
-    #[serde(skip)]
-    pods: Option<PodCheck>,
-    #[serde(skip)]
-    pods_listed: Option<Timestamp>,
 }
 
 impl BoardEntry {
@@ -87,8 +83,6 @@ impl BoardEntry {
             trace_id: journal.trace_id().unwrap_or_default().to_owned(),
             object: ObjectRef::from_obj(workload),
             waits_for: BTreeSet::new(),
-            pods: None,
-            pods_listed: None,
         }
     }
 
@@ -104,12 +98,6 @@ impl BoardEntry {
         let shown = cost.shown().map(|money| money.to_string());
         let no_price = cost.unpaid();
         Self { cost_per_hour: cost.known(), currency: cost.currency, cost: shown, no_price, ..self }
-    }
-
-    /// This entry, with the last check of the gang's pods and the last list of the pods on its nodes.
-    #[must_use]
-    pub fn checked(self, pods: Option<PodCheck>, pods_listed: Option<Timestamp>) -> Self {
-        Self { pods, pods_listed, ..self }
     }
 }
 
@@ -285,16 +273,6 @@ impl Board {
         self.pages().gangs.get(gang).map(|noted| noted.entry.waits_for.clone()).unwrap_or_default()
     }
 
-    /// The last check of a gang's pods.
-    pub fn pod_check(&self, gang: &str) -> Option<PodCheck> {
-        self.pages().gangs.get(gang).and_then(|noted| noted.entry.pods.clone())
-    }
-
-    /// When the pods on a gang's nodes were last listed.
-    pub fn pods_listed(&self, gang: &str) -> Option<Timestamp> {
-        self.pages().gangs.get(gang).and_then(|noted| noted.entry.pods_listed)
-    }
-
     /// How many gangs may run but have pods that are not bound to a node.
     pub fn with_unbound_pods(&self) -> usize {
         self.pages().gangs.values().filter(|noted| noted.entry.explanation.unbound_pods.is_some()).count()
@@ -317,15 +295,6 @@ impl Board {
     pub fn snapshot(&self, at: Timestamp, around: BoardContext) -> BoardSnapshot {
         let pages = self.pages();
         BoardSnapshot { at, revision: pages.revision, gangs: Arc::clone(&pages.gangs), around }
-    }
-
-    /// How many gangs are in each state.
-    pub fn by_state(&self) -> BTreeMap<StateName, usize> {
-        let mut counts = BTreeMap::new();
-        for noted in self.pages().gangs.values() {
-            *counts.entry(noted.entry.explanation.state).or_default() += 1;
-        }
-        counts
     }
 }
 
@@ -397,7 +366,7 @@ mod tests {
         board.note(entry("a", 1), || true);
         board.note(entry("b", 1), || true);
         board.forget(&BTreeSet::from(["a".to_owned(), "unknown".to_owned()]));
-        assert_eq!(board.by_state(), [(StateName::Validating, 1)].into());
+        assert_eq!(board.gangs().keys().collect::<Vec<_>>(), ["b"]);
         assert_eq!(board.waiting_for(PlanChange::Other).len(), 1);
     }
 }

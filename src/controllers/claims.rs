@@ -4,13 +4,14 @@
 //! Rule: the owner of a claim is read from the API server, compared by UID, and found missing twice before the claim is
 //! deleted. Wanted claims are left to their gang.
 
+use super::claim_records::workload_of;
 use super::context::Context;
-use super::memory::{lock, workload_of};
 use super::plans;
 use super::queue::Action;
 use super::summary::{ClaimSummary, WorkloadSummary};
 use crate::api::{AdmissionCheck, NodeClaim, Workload};
 use crate::cluster::decoded::Decoded;
+use crate::cluster::lock;
 use crate::effects::warm::{self, KeptFor};
 use crate::effects::{call, claims, handover};
 use crate::error::Error;
@@ -53,7 +54,7 @@ struct Noted {
 
 impl SeenUids {
     /// Notes a claim; returns whether it was noted before.
-    fn again(&self, uid: &str, now: Timestamp) -> bool {
+    fn note(&self, uid: &str, now: Timestamp) -> bool {
         let mut noted = lock(&self.0);
         if noted.at.len() >= MIN_KEPT.max(2 * noted.left) {
             noted.at.retain(|_, at| Duration::try_from(now.duration_since(*at)).is_ok_and(|age| age < SWEEP));
@@ -72,8 +73,8 @@ impl SeenUids {
 pub struct MissingChecks(Mutex<BTreeMap<String, Timestamp>>);
 
 impl MissingChecks {
-    /// Since when the check of this name is missing; `None` if it exists.
-    fn since(&self, check: &str, context: &Context) -> Option<Timestamp> {
+    /// Records whether the check of this name is missing. Returns since when it is; `None` if it exists.
+    fn note(&self, check: &str, context: &Context) -> Option<Timestamp> {
         let mut missing = lock(&self.0);
         if context.stores.checks.get(&ObjectRef::new(check)).is_some() {
             missing.remove(check);
@@ -102,8 +103,7 @@ impl Sweeper {
         while stop.run_until_cancelled(tokio::time::sleep(SWEEP)).await.is_some() {
             let context = &self.context;
             for claim in context.stores.claims.those(|claim| !is_used(context, claim)) {
-                // Fails only while the process ends.
-                let _ = context.wake.claim.send(claim);
+                context.wake.claim(claim);
             }
         }
     }
@@ -128,7 +128,7 @@ pub async fn reconcile(object: ObjectRef<NodeClaim>, sweeper: Arc<Sweeper>) -> R
     let now = context.now();
     if claim.metadata.deletion_timestamp.is_some() {
         // Karpenter updates the claim once more before it is gone, no matter who deletes it.
-        if claim.is_warm() && !sweeper.ended.again(&known.uid, now) {
+        if claim.is_warm() && !sweeper.ended.note(&known.uid, now) {
             metrics::kept_warm(&claim, WarmResult::Unused, now);
         }
         return Ok(Action::await_change());
@@ -137,7 +137,7 @@ pub async fn reconcile(object: ObjectRef<NodeClaim>, sweeper: Arc<Sweeper>) -> R
         sweeper.suspects.clear(&known.uid);
         return Ok(requeue_after(&claim, now));
     }
-    if !sweeper.suspects.again(&known.uid, now) {
+    if !sweeper.suspects.note(&known.uid, now) {
         return Ok(Action::requeue(SECOND_READ));
     }
     sweeper.suspects.clear(&known.uid);
@@ -156,7 +156,7 @@ async fn end(sweeper: &Sweeper, claim: &NodeClaim, now: Timestamp) -> Result<(),
         return Ok(());
     };
     let Some(Orphan { reason, owner }) = orphaned_now(sweeper, &current, now).await? else { return Ok(()) };
-    if release(context, &current, owner.as_ref(), now).await? {
+    if keep_or_hand_back(context, &current, owner.as_ref(), now).await? {
         return Ok(());
     }
     tracing::info!(
@@ -173,7 +173,7 @@ async fn end(sweeper: &Sweeper, claim: &NodeClaim, now: Timestamp) -> Result<(),
 
 /// Hands back or keeps an orphaned claim. `owner` owns the claim's request, if only the request is gone. Returns false
 /// if the claim is to be deleted, or if Setu may not change it.
-async fn release(
+async fn keep_or_hand_back(
     context: &Context,
     claim: &NodeClaim,
     owner: Option<&Workload>,
@@ -228,7 +228,7 @@ async fn orphaned_now(sweeper: &Sweeper, claim: &NodeClaim, now: Timestamp) -> R
     let context = &*sweeper.context;
     let mut facts = OwnerFacts {
         cached: workload_of(claim).and_then(|object| context.stores.workloads.get(&object)),
-        check_missing: sweeper.missing_checks.since(claim.annotation(names::CHECK), context),
+        check_missing: sweeper.missing_checks.note(claim.annotation(names::CHECK), context),
         ..OwnerFacts::default()
     };
     loop {
@@ -256,13 +256,19 @@ async fn orphaned_now(sweeper: &Sweeper, claim: &NodeClaim, now: Timestamp) -> R
 /// The Workload that the claim names.
 async fn read_workload(context: &Context, claim: &NodeClaim) -> Result<WorkloadRead, Error> {
     let Some(object) = workload_of(claim) else { return Ok(WorkloadRead::Absent) };
-    Ok(match context.read_workload(&object).await {
-        Ok(None) => WorkloadRead::Absent,
-        Ok(Some(Decoded(Ok(found)))) => WorkloadRead::Found(Box::new(found)),
-        Ok(Some(Decoded(Err(_)))) => WorkloadRead::Unreadable,
-        Err(error) if error.is_forbidden() && owner_of(claim).is_some() => WorkloadRead::Forbidden,
-        Err(error) => return Err(error),
-    })
+    match context.read_workload(&object).await {
+        Err(error) if error.is_forbidden() && owner_of(claim).is_some() => Ok(WorkloadRead::Forbidden),
+        found => found.map(as_read),
+    }
+}
+
+/// What a read has found.
+pub(super) fn as_read(found: Option<Decoded<Workload>>) -> WorkloadRead {
+    match found {
+        None => WorkloadRead::Absent,
+        Some(Decoded(Ok(found))) => WorkloadRead::Found(Box::new(found)),
+        Some(Decoded(Err(_))) => WorkloadRead::Unreadable,
+    }
 }
 
 /// The Workload that owns the ProvisioningRequest of the claim, if the claim was made for a request.
@@ -301,10 +307,10 @@ mod tests {
     fn any_number_of_orphans_is_remembered_until_the_second_read() {
         let (suspects, at) = (SeenUids::default(), |second| Timestamp::from_second(second).unwrap());
         let all: Vec<String> = (0..3 * MIN_KEPT).map(|number| number.to_string()).collect();
-        assert!(all.iter().all(|uid| !suspects.again(uid, at(0))));
-        assert!(all.iter().all(|uid| suspects.again(uid, at(100))));
+        assert!(all.iter().all(|uid| !suspects.note(uid, at(0))));
+        assert!(all.iter().all(|uid| suspects.note(uid, at(100))));
         let others = (0..3 * MIN_KEPT).map(|number| format!("other-{number}"));
-        others.for_each(|uid| assert!(!suspects.again(&uid, at(1_000))));
+        others.for_each(|uid| assert!(!suspects.note(&uid, at(1_000))));
         assert!(lock(&suspects.0).at.len() < 4 * MIN_KEPT, "old ones are forgotten");
     }
 }

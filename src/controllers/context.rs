@@ -1,8 +1,8 @@
 //! What the controllers share: the client, the stores, the policy and the replica's memory.
 
 use super::board::{Board, BoardContext, BoardSnapshot, Holder, LedShards, Queued};
+use super::claim_records::ClaimRecordStore;
 use super::gang_state::GangState;
-use super::memory::ClaimRecordStore;
 use super::meters::{ReadyEstimates, Stall};
 use super::plan_objects;
 use super::pod_lists::PodLists;
@@ -49,6 +49,34 @@ pub struct Wakers {
     pub parameters: UnboundedSender<ObjectRef<RawParameters>>,
     /// Wake the gangs that wait for such a change.
     pub plan: UnboundedSender<PlanChange>,
+}
+
+/// A receiver is gone only once the replica ends: then there is nothing to reconcile.
+impl Wakers {
+    /// Reconciles this NodeClaim.
+    pub fn claim(&self, claim: ObjectRef<NodeClaim>) {
+        let _ = self.claim.send(claim);
+    }
+
+    /// Reconciles this AdmissionCheck.
+    pub fn check(&self, check: &AdmissionCheck) {
+        let _ = self.check.send(ObjectRef::from_obj(check));
+    }
+
+    /// Reconciles these ProvisioningParameters.
+    pub fn parameters(&self, parameters: &RawParameters) {
+        let _ = self.parameters.send(ObjectRef::from_obj(parameters));
+    }
+
+    /// Reconciles a Workload.
+    fn workload(&self, wake: Wake) {
+        let _ = self.workload.send(wake);
+    }
+
+    /// Wakes the gangs that wait for such a change.
+    fn plan(&self, change: PlanChange) {
+        let _ = self.plan.send(change);
+    }
 }
 
 /// Optional behaviour of a replica.
@@ -265,8 +293,7 @@ impl Context {
         if within.is_zero() {
             self.gang_state.waiting.note(key.clone());
         }
-        // Fails only while the process ends, when nothing reconciles any more.
-        let _ = self.wake.workload.send(Wake { key, within });
+        self.wake.workload(Wake { key, within });
     }
 
     /// Wakes every Workload that carries this check, or has a journal for it.
@@ -310,8 +337,7 @@ impl Context {
 
     /// Schedules a wake of the gangs that this change may unblock, at once or with other changes.
     pub fn plans_may_change(&self, change: PlanChange) {
-        // Fails only while the process ends.
-        let _ = self.wake.plan.send(change);
+        self.wake.plan(change);
     }
 
     /// Wakes the gangs that wait for something that this change may clear.

@@ -1,7 +1,7 @@
 //! Reacts to changed objects: records what they show, and wakes what depends on them.
 
+use super::claim_records::workload_of;
 use super::context::Context;
-use super::memory::workload_of;
 use super::queue::QueueKey;
 use super::summary::{BY_WORKLOAD, ClaimSummary};
 use crate::api::{Node, NodeClaim, Workload};
@@ -75,7 +75,7 @@ impl Context {
     /// Wakes a Workload after an event of its NodeClaim: at once if its gang waits for that event, and otherwise with other
     /// changes.
     fn wake_as_due(&self, workload: ObjectRef<Workload>, gang: &str, claim: &str, event: ClaimEvent) {
-        let is_due = self.gang_state.registry.is_due(gang, claim, event);
+        let is_due = self.gang_state.registry.note_event(gang, claim, event);
         self.wake_workload_within(workload, if is_due { Duration::ZERO } else { TOGETHER });
     }
 
@@ -125,7 +125,7 @@ impl Context {
         }
         self.forget_deleted(workload);
         for claim in self.stores.claims.those_of(BY_WORKLOAD, &uid) {
-            let _ = self.wake.claim.send(claim);
+            self.wake.claim(claim);
         }
     }
 
@@ -133,7 +133,7 @@ impl Context {
     fn wake_claims_of_slices(&self, workload: &Workload) {
         let labels: Vec<String> = workload.checks().iter().map(|c| gang_label(workload, &c.name)).collect();
         for claim in self.stores.claims.those(|claim| labels.contains(&claim.gang_label)) {
-            let _ = self.wake.claim.send(claim);
+            self.wake.claim(claim);
         }
     }
 
@@ -141,14 +141,14 @@ impl Context {
     pub fn checks_touched(&self) {
         self.mirror_requests();
         for parameters in self.stores.parameters.state() {
-            let _ = self.wake.parameters.send(ObjectRef::from_obj(&*parameters));
+            self.wake.parameters(&parameters);
         }
     }
 
     /// Wakes the checks, and the Workloads that wait for a plan, after the policy changed.
     pub fn policy_changed(&self) {
         for check in self.stores.checks.state() {
-            let _ = self.wake.check.send(ObjectRef::from_obj(&*check));
+            self.wake.check(&check);
         }
         self.wake_waiting(PlanChange::Other);
     }

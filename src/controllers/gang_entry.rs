@@ -66,11 +66,11 @@ impl GangEntry {
     }
 
     /// Records the wait notice for the gang's owner; returns whether it is new.
-    pub fn is_new_wait(&mut self, seq: u64, topic: &str) -> bool {
+    pub fn note_wait(&mut self, seq: u64, topic: &str) -> bool {
         let reported = (seq, topic.to_owned());
-        let is_new_wait = self.reported != reported;
+        let is_new = self.reported != reported;
         self.reported = reported;
-        is_new_wait
+        is_new
     }
 
     /// For how long the gang has been in its state; zero if its wait has no deadline.

@@ -7,10 +7,10 @@
 //! only stores are read.
 
 use super::board::Board;
-use super::memory::lock;
 use super::progress::ProgressLimiter;
 use super::registry::{ForgetReason, GangRegistry, LastJournal};
 use super::waiting::Waiting;
+use crate::cluster::lock;
 use crate::gang::ledger::Ledger;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard};

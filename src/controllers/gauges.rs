@@ -78,8 +78,8 @@ impl Context {
             *claims.entry((claim.node_pool.clone(), claim.state(since, now))).or_default() += 1;
         }
         let named: BTreeSet<&str> = known.iter().map(|c| c.node_name.as_str()).collect();
-        for pool in self.orphan_nodes(&named) {
-            *held.entry((pool, HeldFor::OrphanNode.name())).or_default() += 1;
+        for pool in self.stray_nodes(&named) {
+            *held.entry((pool, HeldFor::Stray.name())).or_default() += 1;
         }
         metrics::claims(&claims);
         metrics::held_nodes(&held);
@@ -88,11 +88,11 @@ impl Context {
 
     /// NodePools of our Nodes whose NodeClaim is gone. Karpenter ends their machines. A machine that stays with a live
     /// kubelet costs money for no gang, and an administrator has to check it.
-    fn orphan_nodes(&self, named: &BTreeSet<&str>) -> Vec<String> {
-        let orphan_nodes = self.stores.nodes.named(|node| !named.contains(node));
+    fn stray_nodes(&self, named: &BTreeSet<&str>) -> Vec<String> {
+        let stray_nodes = self.stores.nodes.named(|node| !named.contains(node));
         let ours =
             |node: &Node| self.acts_for(node.labels().get(names::WORKLOAD_UID).map_or("", String::as_str));
-        let orphan_nodes = orphan_nodes.iter().filter(|node| ours(node));
-        orphan_nodes.filter_map(|node| node.labels().get(names::NODEPOOL).cloned()).collect()
+        let stray_nodes = stray_nodes.iter().filter(|node| ours(node));
+        stray_nodes.filter_map(|node| node.labels().get(names::NODEPOOL).cloned()).collect()
     }
 }

@@ -10,7 +10,6 @@ use crate::gang::identity::gang_id;
 use crate::gang::workload::journal_load;
 use jiff::Timestamp;
 use kube::Client;
-use kube::runtime::reflector::ObjectRef;
 
 impl Context {
     /// Whether this replica acts for the Workload with this UID.
@@ -41,12 +40,11 @@ impl Context {
             leadership.begin(term);
         }
         if shard == 0 {
-            // Sending fails only while the process ends.
             for check in self.stores.checks.state() {
-                let _ = self.wake.check.send(ObjectRef::from_obj(&*check));
+                self.wake.check(&check);
             }
             for parameters in self.stores.parameters.state() {
-                let _ = self.wake.parameters.send(ObjectRef::from_obj(&*parameters));
+                self.wake.parameters(&parameters);
             }
         }
         // First those that wait for admission: thousands may run or be done.
@@ -57,7 +55,7 @@ impl Context {
             }
         }
         for claim in self.stores.claims.those(|c| is_in(&c.workload_uid)) {
-            let _ = self.wake.claim.send(claim);
+            self.wake.claim(claim);
         }
     }
 

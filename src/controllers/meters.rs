@@ -2,8 +2,8 @@
 //!
 //! Rule: nothing is decided on them. They serve messages and metrics.
 
-use super::memory::lock;
 use crate::api::NodeClaim;
+use crate::cluster::lock;
 use crate::gang::snapshot::observed::allowed;
 use crate::names;
 use crate::telemetry::metrics;

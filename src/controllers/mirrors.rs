@@ -4,7 +4,7 @@
 
 use super::context::Context;
 use super::summary::BY_OWNER;
-use super::workloads::REQUESTS_BY_OWNER;
+use super::workload_store::REQUESTS_BY_OWNER;
 use crate::api::{ProvisioningRequest, Workload};
 use crate::cluster::decoded::Decoded;
 use crate::cluster::store::StoreChange;
@@ -45,8 +45,7 @@ impl Context {
             return;
         }
         for claim in self.stores.claims.those_of(BY_OWNER, owner) {
-            // Fails only while the process ends.
-            let _ = self.wake.claim.send(claim);
+            self.wake.claim(claim);
         }
     }
 

@@ -1,7 +1,7 @@
 //! The reconcilers, and what they share.
 //!
 //! `workload` drives gangs through their lives, `admission_check` reports whether a check works, `claims` checks that
-//! every NodeClaim still has an owner, and `orphan_nodes` that every Node has a claim. `queue` decides which object is
+//! every NodeClaim still has an owner, and `stray_nodes` that every Node has a claim. `queue` decides which object is
 //! reconciled when, `context` holds shared state, `event_handlers` reacts to changes of objects, and `board` holds what
 //! users are shown. `gang_state` holds what is kept about gangs, and `forget` drops it. `plan_kinds` lists the kinds that
 //! plans are made from.
@@ -9,6 +9,7 @@
 pub mod admission_check;
 pub mod board;
 mod causes;
+mod claim_records;
 pub mod claims;
 pub mod context;
 mod digests;
@@ -21,11 +22,10 @@ mod gang_state;
 mod gauges;
 mod inflight;
 mod leadership;
-mod memory;
 mod meters;
 mod mirrors;
 mod money;
-pub mod orphan_nodes;
+mod own_write;
 pub mod parameters;
 pub mod plan_kinds;
 mod plan_objects;
@@ -38,9 +38,10 @@ mod registry;
 mod standalone;
 pub mod storage;
 pub mod stores;
+pub mod stray_nodes;
 pub mod summary;
 mod waiting;
 pub mod workload;
-pub mod workloads;
+pub mod workload_store;
 
 pub use context::Context;

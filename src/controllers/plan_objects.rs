@@ -8,6 +8,7 @@ use crate::cluster::joined::Joined;
 use crate::effects::call;
 use crate::error::Error;
 use crate::plan::PlanObjects;
+use crate::plan::limit_ranges::LimitRanges;
 use k8s_openapi::api::core::v1::LimitRange;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, Client, ResourceExt};
@@ -18,8 +19,8 @@ use std::sync::Arc;
 pub struct GangPlanObjects {
     /// The objects that all Workloads share.
     pub cluster: Arc<PlanObjects>,
-    /// The LimitRanges of the Workload's namespace.
-    pub limit_ranges: Vec<Arc<LimitRange>>,
+    /// The LimitRanges of the namespaces of the Workload and of DaemonSets.
+    pub limit_ranges: LimitRanges,
     /// The namespace, if namespaces can be read.
     pub namespace: Option<Arc<Namespace>>,
 }
@@ -29,9 +30,12 @@ impl GangPlanObjects {
     pub fn cached(stores: &Stores, workload: &Workload) -> Self {
         let namespace = workload.namespace();
         let named = |name: &String| stores.namespaces.store.get(&ObjectRef::new(name));
+        let cluster = Arc::new(stores.plan.objects());
+        let all = stores.limit_ranges.state();
+        let of = namespace.as_deref().unwrap_or_default();
         Self {
-            cluster: Arc::new(stores.plan.objects()),
-            limit_ranges: stores.limit_ranges_of(workload),
+            limit_ranges: LimitRanges::for_plan(all, of, &cluster.daemon_sets),
+            cluster,
             namespace: namespace.as_ref().and_then(named),
         }
     }
@@ -59,8 +63,13 @@ impl PlanObjectReads {
             self.of_cluster.read((), read_all(client)),
             self.of_namespaces.read(namespace.to_owned(), OfNamespace::read(client, stores, namespace)),
         )?;
-        let OfNamespace { limit_ranges, namespace } = (*of_namespace).clone();
-        Ok(GangPlanObjects { cluster, limit_ranges, namespace })
+        let OfNamespace { limit_ranges: own, namespace: object } = (*of_namespace).clone();
+        let is_other = |range: &Arc<LimitRange>| range.metadata.namespace.as_deref() != Some(namespace);
+        // Those of DaemonSets do not decide alone whether a gang is refused.
+        let others = stores.limit_ranges.state().into_iter().filter(is_other);
+        let limit_ranges =
+            LimitRanges::for_plan(own.into_iter().chain(others), namespace, &cluster.daemon_sets);
+        Ok(GangPlanObjects { cluster, limit_ranges, namespace: object })
     }
 }
 

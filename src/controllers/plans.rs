@@ -6,10 +6,11 @@ use super::plan_objects::GangPlanObjects;
 use super::summary::BY_WORKLOAD;
 use crate::api::pod::ResourceList;
 use crate::api::workload::PodSetUpdate;
-use crate::api::{AdmissionCheck, ClusterQueue, Cohort, LocalQueue, NodeClaim, NodePool, Workload};
+use crate::api::{AdmissionCheck, ClusterQueue, Cohort, LocalQueue, Node, NodeClaim, NodePool, Workload};
 use crate::gang::ledger::Ledger;
 use crate::gang::ledger::known_capacity::KnownCapacity;
 use crate::gang::statechart::journal::Memory;
+use crate::gang::workload::elastic_job::nodes_of_slice;
 use crate::plan::catalogue;
 use crate::plan::gates::inflight::InflightNodes;
 use crate::plan::offering::Offering;
@@ -157,7 +158,7 @@ impl PlanSnapshotParts {
             cohorts: stores.cohorts.all().unwrap_or_default(),
             local_queues: stores.local_queues.all(),
             settings: context.policies.settings(),
-            predecessors: predecessors(context, workload),
+            predecessors: predecessors(context, request),
             settled: accepted.map_or_else(|| settled(context, request), |accepted| accepted.settled),
             pending,
             capacity: KnownCapacity { shapes: read.shapes.map_or(capacity.shapes, Arc::from), ..capacity },
@@ -232,6 +233,26 @@ pub fn updates(
     Ok(updates)
 }
 
+/// What sends the pods of a gang away from these nodes of its claims, if anything does. `read` has the objects that were read past
+/// the caches.
+pub fn misplaced(
+    context: &Context,
+    request: &PlanRequest<'_>,
+    read: Option<&GangPlanObjects>,
+    nodes: &[(&NodeClaim, &Node)],
+) -> Option<String> {
+    let name = request.workload.admission().map(|admission| &admission.cluster_queue);
+    let named = |read: &GangPlanObjects| {
+        let mut queues = read.cluster.cluster_queues.iter();
+        queues.find(|queue| queue.metadata.name.as_ref() == name).cloned()
+    };
+    let queue = read.map_or_else(|| queue_of(context, request.workload), named);
+    let flavors =
+        read.map_or_else(|| context.stores.plan.flavors.state(), |read| read.cluster.flavors.clone());
+    let pod_sets = plan::demand::pinned(queue.as_deref(), request);
+    plan::merge::misplaced(&flavors, request, &pod_sets, nodes)
+}
+
 /// The resources of a pod, for each pod set that is pinned to the gang's nodes. Empty if they are unknown.
 pub fn each(context: &Context, request: &PlanRequest<'_>) -> Vec<ResourceList> {
     let queue = queue_of(context, request.workload);
@@ -256,21 +277,23 @@ pub fn tolerated(context: &Context, request: &PlanRequest<'_>, taints: Vec<Taint
     let stores = &context.stores;
     let (flavors, runtime_classes) = (stores.plan.flavors.state(), stores.plan.runtime_classes.state());
     let objects = PlanObjects { flavors, runtime_classes, ..PlanObjects::default() };
-    let cluster = PlanSnapshot {
-        checks: &stores.checks.state(),
-        limit_ranges: &stores.limit_ranges_of(request.workload),
-        ..PlanSnapshot::with(queue.as_deref(), &objects)
-    };
+    let cluster =
+        PlanSnapshot { checks: &stores.checks.state(), ..PlanSnapshot::with(queue.as_deref(), &objects) };
     plan::taints::tolerated(&cluster, request, taints)
 }
 
 /// Earlier slices that were admitted and have nodes.
-fn predecessors(context: &Context, workload: &Workload) -> Vec<Arc<Workload>> {
+fn predecessors(context: &Context, request: &PlanRequest<'_>) -> Vec<Arc<Workload>> {
+    let workload = request.workload;
     let namespace = workload.namespace().unwrap_or_default();
     let find = |name: &str| context.stores.workloads.get(&ObjectRef::new(name).within(&namespace));
     let claims = &context.stores.claims;
-    let has_nodes = |uid: &str| claims.entries_of(BY_WORKLOAD, uid).iter().any(|claim| !claim.is_deleting());
-    plan::demand::predecessors(workload, find, has_nodes)
+    let nodes_of = |slice: &Workload| {
+        let claims = claims.entries_of(BY_WORKLOAD, &slice.uid().unwrap_or_default());
+        let has_nodes = claims.iter().any(|claim| !claim.is_deleting());
+        nodes_of_slice(slice, request.check, has_nodes, context.now())
+    };
+    plan::slices::predecessors(workload, find, nodes_of)
 }
 
 /// Value of the shared label on the nodes of earlier slices.

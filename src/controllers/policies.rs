@@ -3,8 +3,8 @@
 //! Rule: a change affects only new attempts. `registry` keeps the policy that an attempt began with until it is over. A
 //! replica that takes over a gang in flight keeps the policy of its own first reconcile.
 
-use super::memory::lock;
 use crate::api::parameters::ProvisioningParametersSpec;
+use crate::cluster::lock;
 use crate::policy::{Policy, PolicyFile, Settings};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -75,7 +75,7 @@ impl Policies {
 pub struct SharedPolicies(VecDeque<Weak<Policy>>);
 
 impl SharedPolicies {
-    /// An equal policy that another attempt already has, or this one.
+    /// Returns an equal policy already in use, or this one.
     pub fn one_like(&mut self, policy: &Arc<Policy>) -> Arc<Policy> {
         self.0.retain(|known| known.strong_count() > 0);
         if let Some(known) = self.0.iter().filter_map(Weak::upgrade).find(|known| known == policy) {
@@ -94,8 +94,8 @@ impl SharedPolicies {
 pub struct Notices(BTreeSet<(String, String)>);
 
 impl Notices {
-    /// Whether a Workload with this UID gets this notice for the first time.
-    pub fn is_new_notice(&mut self, uid: &str, notice: &str) -> bool {
+    /// Records that a Workload with this UID gets this notice; returns whether it is new.
+    pub fn note(&mut self, uid: &str, notice: &str) -> bool {
         if self.0.len() >= MOST_NOTICES {
             self.0.pop_first();
         }
@@ -124,13 +124,9 @@ mod tests {
     #[test]
     fn a_notice_is_new_once_for_each_workload() {
         let mut notices = Notices::default();
-        assert!(
-            notices.is_new_notice("u1", "x")
-                && notices.is_new_notice("u2", "x")
-                && notices.is_new_notice("u1", "y")
-        );
-        assert!(!notices.is_new_notice("u1", "x"));
+        assert!(notices.note("u1", "x") && notices.note("u2", "x") && notices.note("u1", "y"));
+        assert!(!notices.note("u1", "x"));
         notices.forget("u1");
-        assert!(notices.is_new_notice("u1", "x") && !notices.is_new_notice("u2", "x"));
+        assert!(notices.note("u1", "x") && !notices.note("u2", "x"));
     }
 }

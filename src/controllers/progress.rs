@@ -3,7 +3,7 @@
 //! Rule: each message wakes Kueue, and with a thousand waiting gangs nothing else would get through. Journals, verdicts
 //! and Events do not wait here.
 
-use super::memory::lock;
+use crate::cluster::lock;
 use jiff::{SignedDuration, Timestamp};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -31,8 +31,8 @@ struct Turns {
 }
 
 impl ProgressLimiter {
-    /// When the Workload with this UID may get a message; `None` means now, and uses the turn.
-    pub fn due(&self, uid: &str, now: Timestamp) -> Option<Timestamp> {
+    /// Takes the turn of the Workload with this UID: `None` means that it may get a message now, otherwise when it may.
+    pub fn take_turn(&self, uid: &str, now: Timestamp) -> Option<Timestamp> {
         let mut turns = lock(&self.0);
         turns.forget(now);
         if let Some(last) = turns.reported.get(uid) {
@@ -92,39 +92,39 @@ mod tests {
     #[test]
     fn one_workload_gets_a_message_every_five_seconds() {
         let progress = ProgressLimiter::default();
-        assert_eq!(progress.due("a", at(0)), None);
-        assert_eq!(progress.due("a", at(10)), Some(at(5_000)));
-        assert_eq!(progress.due("a", at(5_000)), None);
+        assert_eq!(progress.take_turn("a", at(0)), None);
+        assert_eq!(progress.take_turn("a", at(10)), Some(at(5_000)));
+        assert_eq!(progress.take_turn("a", at(5_000)), None);
     }
 
     #[test]
     fn many_workloads_get_their_turns_in_order_of_arrival() {
         let progress = ProgressLimiter::default();
         let names: Vec<String> = (0..50).map(|i| format!("{i:02}")).collect();
-        let turns: Vec<_> = names.iter().map(|name| progress.due(name, at(0))).collect();
+        let turns: Vec<_> = names.iter().map(|name| progress.take_turn(name, at(0))).collect();
         assert_eq!((turns[0], turns[1], turns[49]), (None, Some(at(200)), Some(at(9_800))));
-        assert_eq!(progress.due("25", at(40)), Some(at(5_000)), "whoever asks again keeps his turn");
-        assert_eq!(progress.due("25", at(5_003)), None);
+        assert_eq!(progress.take_turn("25", at(40)), Some(at(5_000)), "whoever asks again keeps his turn");
+        assert_eq!(progress.take_turn("25", at(5_003)), None);
     }
 
     #[test]
     fn an_unused_turn_does_not_block_others_for_long() {
         let progress = ProgressLimiter::default();
         for name in ["a", "b", "c"] {
-            let _ = progress.due(name, at(0));
+            let _ = progress.take_turn(name, at(0));
         }
-        assert_eq!(progress.due("b", at(9_000)), None, "its turn is kept");
-        assert_eq!(progress.due("d", at(70_000)), None);
-        assert_eq!(progress.due("c", at(70_050)), Some(at(70_200)), "not for ever");
+        assert_eq!(progress.take_turn("b", at(9_000)), None, "its turn is kept");
+        assert_eq!(progress.take_turn("d", at(70_000)), None);
+        assert_eq!(progress.take_turn("c", at(70_050)), Some(at(70_200)), "not for ever");
     }
 
     #[test]
     fn a_clock_that_is_set_back_blocks_no_workload() {
         let progress = ProgressLimiter::default();
         for name in ["a", "b", "c"] {
-            let _ = progress.due(name, at(900_000));
+            let _ = progress.take_turn(name, at(900_000));
         }
-        assert_eq!(progress.due("d", at(0)), Some(at(600)));
-        assert!(progress.due("b", at(600)).is_none_or(|due| due <= at(1_200)));
+        assert_eq!(progress.take_turn("d", at(0)), Some(at(600)));
+        assert!(progress.take_turn("b", at(600)).is_none_or(|due| due <= at(1_200)));
     }
 }

@@ -4,14 +4,15 @@
 //! be lost at any time.
 
 use super::gang_entry::{GangEntry, OrphanedGang, Unanswered, UnansweredWrites};
-use super::memory::{CacheLag, OwnWrite, lock};
+use super::own_write::{CacheLag, OwnWrite};
 use super::policies::{Notices, SharedPolicies};
 use crate::api::{NodeClaim, Workload};
+use crate::cluster::lock;
 use crate::gang::identity::gang_of;
 use crate::gang::snapshot::expectation::{ClaimEvent, Expectation};
 use crate::gang::statechart::event::Reason;
 use crate::gang::trace::Subject;
-use crate::gang::{Journal, StateName};
+use crate::gang::{Journal, PodCheck, StateName};
 use crate::names;
 use crate::policy::Policy;
 use jiff::Timestamp;
@@ -55,6 +56,10 @@ struct OfGang {
     expectation: Option<Expectation>,
     /// The latest event of each NodeClaim since its reconcile began; `None` if none runs.
     meanwhile: Option<BTreeMap<String, ClaimEvent>>,
+    /// The last check of its pods.
+    pod_check: Option<PodCheck>,
+    /// When the pods on its nodes were last listed.
+    pods_listed: Option<Timestamp>,
 }
 
 /// What is remembered of one Workload.
@@ -173,10 +178,10 @@ impl GangRegistry {
     }
 
     /// Records the wait notice for a gang's owner; returns whether it is new.
-    pub fn is_new_wait(&self, gang: &str, seq: u64, topic: &str) -> bool {
+    pub fn note_wait(&self, gang: &str, seq: u64, topic: &str) -> bool {
         let mut entries = self.entries();
         let entry = entries.gangs.get_mut(gang).and_then(|gang| gang.entry.as_mut());
-        entry.is_some_and(|entry| entry.is_new_wait(seq, topic))
+        entry.is_some_and(|entry| entry.note_wait(seq, topic))
     }
 
     /// Records that a NodeClaim of a deleted Workload was measured. After the last one, the reason is forgotten.
@@ -242,8 +247,8 @@ impl GangRegistry {
         }
     }
 
-    /// When a gang's nodes are usually ready, as first estimated after the transition `seq`.
-    pub fn ready_by(
+    /// When a gang's nodes are usually ready. The first estimate after the transition `seq` is kept.
+    pub fn fix_ready_by(
         &self,
         gang: &str,
         seq: u64,
@@ -256,6 +261,23 @@ impl GangRegistry {
         let estimated = estimate()?;
         self.entries().gangs.entry(gang.to_owned()).or_default().ready_by = Some((seq, estimated));
         Some(estimated)
+    }
+
+    /// Records the last check of a gang's pods, and when the pods on its nodes were last listed.
+    pub fn note_pods(&self, gang: &str, check: Option<PodCheck>, listed: Option<Timestamp>) {
+        if let Some(of) = self.entries().gangs.get_mut(gang) {
+            (of.pod_check, of.pods_listed) = (check, listed);
+        }
+    }
+
+    /// The last check of a gang's pods.
+    pub fn pod_check(&self, gang: &str) -> Option<PodCheck> {
+        self.entries().gangs.get(gang)?.pod_check.clone()
+    }
+
+    /// When the pods on a gang's nodes were last listed.
+    pub fn pods_listed(&self, gang: &str) -> Option<Timestamp> {
+        self.entries().gangs.get(gang)?.pods_listed
     }
 
     /// Records that a reconcile of the gang begins, if its Workload `is_there`.
@@ -273,22 +295,22 @@ impl GangRegistry {
         let Some(of) = entries.gangs.get_mut(gang) else { return false };
         of.expectation = expectation;
         let meanwhile = of.meanwhile.take().unwrap_or_default();
-        meanwhile.iter().fold(false, |due, (claim, event)| of.is_due(claim, *event) || due)
+        meanwhile.iter().fold(false, |due, (claim, event)| of.takes(claim, *event) || due)
     }
 
-    /// Takes an event of a gang's NodeClaim, and returns whether a reconcile is due at once.
-    pub fn is_due(&self, gang: &str, claim: &str, event: ClaimEvent) -> bool {
+    /// Records an event of a gang's NodeClaim; returns whether a reconcile is due at once.
+    pub fn note_event(&self, gang: &str, claim: &str, event: ClaimEvent) -> bool {
         let mut entries = self.entries();
         let Some(of) = entries.gangs.get_mut(gang) else { return true };
         if let Some(meanwhile) = &mut of.meanwhile {
             meanwhile.insert(claim.to_owned(), event);
         }
-        of.is_due(claim, event)
+        of.takes(claim, event)
     }
 
-    /// Whether a Workload with this UID gets this notice about its policy for the first time.
-    pub fn is_new_notice(&self, uid: &str, notice: &str) -> bool {
-        self.entries().notices.is_new_notice(uid, notice)
+    /// Records that a Workload with this UID gets this notice about its policy; returns whether it is new.
+    pub fn note_notice(&self, uid: &str, notice: &str) -> bool {
+        self.entries().notices.note(uid, notice)
     }
 
     /// Records that a reconcile of the Workload with this UID failed. Returns how many have failed in a row.
@@ -299,9 +321,9 @@ impl GangRegistry {
         workload.failures
     }
 
-    /// When pods were last seen on the nodes of the standalone request with this UID. It is `now` if pods run, or if
-    /// this replica asks for the first time: another replica may have seen them.
-    pub fn used_at(&self, uid: &str, runs: bool, now: Timestamp) -> Timestamp {
+    /// Records whether pods run on the nodes of the standalone request with this UID, and returns when they last did. That is
+    /// `now` if this replica asks for the first time: another replica may have seen them.
+    pub fn note_use(&self, uid: &str, runs: bool, now: Timestamp) -> Timestamp {
         let mut entries = self.entries();
         let used_at = &mut entries.workloads.entry(uid.to_owned()).or_default().used_at;
         *used_at.insert(used_at.filter(|_| !runs).unwrap_or(now))
@@ -337,17 +359,17 @@ impl GangRegistry {
         }
     }
 
-    /// How this view of the Workload compares with our last write to it.
-    pub fn cache_lag(&self, workload: &Workload) -> CacheLag {
+    /// How this view of the Workload compares with our last write to it. What it shows is not waited for again.
+    pub fn advance_cache_lag(&self, workload: &Workload) -> CacheLag {
         let mut entries = self.entries();
         let of = workload.uid().and_then(|uid| entries.workloads.get_mut(&uid));
-        of.map_or(CacheLag::Current, |of| of.own_write.cache_lag(workload))
+        of.map_or(CacheLag::Current, |of| of.own_write.advance_cache_lag(workload))
     }
 }
 
 impl OfGang {
-    fn is_due(&mut self, claim: &str, event: ClaimEvent) -> bool {
-        self.expectation.as_mut().is_none_or(|expectation| expectation.is_due(claim, event))
+    fn takes(&mut self, claim: &str, event: ClaimEvent) -> bool {
+        self.expectation.as_mut().is_none_or(|expectation| expectation.takes(claim, event))
     }
 }
 
@@ -400,13 +422,13 @@ mod tests {
         let registry = GangRegistry::default();
         let at = |second| Some(Timestamp::from_second(second).unwrap());
         registry.add("u", ["g".to_owned()].into_iter());
-        assert_eq!(registry.ready_by("g", 1, || None), None);
-        assert_eq!(registry.ready_by("g", 1, || at(170)), at(170));
-        assert_eq!(registry.ready_by("g", 1, || at(600)), at(170), "it was answered before");
-        assert_eq!(registry.ready_by("g", 2, || at(600)), at(600));
-        assert_eq!(registry.ready_by("g", 3, || None), None);
+        assert_eq!(registry.fix_ready_by("g", 1, || None), None);
+        assert_eq!(registry.fix_ready_by("g", 1, || at(170)), at(170));
+        assert_eq!(registry.fix_ready_by("g", 1, || at(600)), at(170), "it was answered before");
+        assert_eq!(registry.fix_ready_by("g", 2, || at(600)), at(600));
+        assert_eq!(registry.fix_ready_by("g", 3, || None), None);
         registry.forget("u", ForgetReason::TermOver, &BTreeSet::new());
-        assert_eq!(registry.ready_by("g", 2, || at(900)), at(900));
+        assert_eq!(registry.fix_ready_by("g", 2, || at(900)), at(900));
     }
 
     #[test]

@@ -103,7 +103,7 @@ async fn end_without_request(context: &Context, workload: &Workload) -> Result<O
         let since =
             workload.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
         let requested = Requested { name, since, pods: workload.pods() };
-        let booking = booking_of(context, workload);
+        let booking = booking_limit(context, workload);
         for age in [POLL, Duration::ZERO] {
             let pods = pods(context, &namespace, age).await?;
             if PodUse::of(requested, &pods, booking, context.now()) == PodUse::Running {
@@ -232,10 +232,10 @@ impl Served<'_> {
             pods: self.request.pods(),
         };
         let listed = pods(self.context, &self.request.namespace().unwrap_or_default(), age).await?;
-        let limit = booking_of(self.context, workload);
+        let limit = booking_limit(self.context, workload);
         let pods = PodUse::of(requested, &listed, limit, now);
         let uid = self.mirror.metadata.uid.as_deref().unwrap_or_default();
-        let used_at = self.context.gang_state.registry.used_at(uid, pods == PodUse::Running, now);
+        let used_at = self.context.gang_state.registry.note_use(uid, pods == PodUse::Running, now);
         Ok(Booking { pods, used_at, limit })
     }
 
@@ -292,7 +292,7 @@ async fn pods(context: &Context, namespace: &str, age: Duration) -> Result<Arc<[
 }
 
 /// How long the nodes of an admitted Workload are kept without a pod. While its policy cannot be read, they are kept.
-fn booking_of(context: &Context, workload: &Workload) -> Duration {
+fn booking_limit(context: &Context, workload: &Workload) -> Duration {
     let checks = workload.checks_of_gangs();
     let of = |check: &str| plans::policy(context, workload, check);
     if let Some(check) = checks.iter().find(|check| context.is_ours(check)) {

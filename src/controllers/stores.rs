@@ -2,7 +2,7 @@
 
 use super::plan_kinds::PlanStores;
 use super::summary::ClaimSummary;
-use super::workloads::{Requests, Workloads};
+use super::workload_store::{Requests, Workloads};
 use crate::api::{
     AdmissionCheck, Cohort, LocalQueue, Namespace, Node, NodeClaim, RawParameters, Topology, Workload,
 };

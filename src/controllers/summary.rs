@@ -1,7 +1,6 @@
-//! Summaries of Workloads and NodeClaims, for passes over all of them: there may be thousands, and a whole object has to
-//! be unpacked.
+//! Summaries of Workloads and NodeClaims, for passes over all of them. Unpacking thousands of whole objects would be slow.
 
-use super::memory::workload_of;
+use super::claim_records::workload_of;
 use crate::api::{NodeClaim, Workload};
 use crate::gang::identity::gang_of;
 use crate::gang::snapshot::claims::is_stuck;

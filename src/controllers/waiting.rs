@@ -2,8 +2,8 @@
 //!
 //! Rule: nothing is decided on it. The delay of verdicts is measured from it.
 
-use super::memory::lock;
 use super::queue::QueueKey;
+use crate::cluster::lock;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 use tokio::time::Instant;

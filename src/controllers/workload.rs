@@ -4,7 +4,7 @@
 use super::context::Context;
 use super::finalizer;
 use super::gang::{Gang, LeftAlone, Reconciled};
-use super::memory::CacheLag;
+use super::own_write::CacheLag;
 use super::queue::{Action, QueueKey};
 use super::standalone;
 use super::summary::BY_WORKLOAD;
@@ -114,7 +114,7 @@ async fn reconcile_gangs(
 /// The Workload with our last write: from the cache, or read by name if the watch is overdue. `None` while the watch may
 /// still deliver it, or once the Workload is gone.
 async fn current(cached: Arc<Workload>, context: &Context) -> Result<Option<Arc<Workload>>, Error> {
-    match context.gang_state.registry.cache_lag(&cached) {
+    match context.gang_state.registry.advance_cache_lag(&cached) {
         CacheLag::Current => return Ok(Some(cached)),
         CacheLag::Behind => return Ok(None),
         CacheLag::Overdue => {}
@@ -203,7 +203,8 @@ fn progress_due(
     if only_progress && age.is_positive() && age < SETTLING {
         return Some(reserved + SETTLING);
     }
-    let due = || context.gang_state.progress.due(workload.metadata.uid.as_deref().unwrap_or_default(), now);
+    let due =
+        || context.gang_state.progress.take_turn(workload.metadata.uid.as_deref().unwrap_or_default(), now);
     only_progress.then(due)?
 }
 

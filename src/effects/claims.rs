@@ -70,7 +70,10 @@ async fn adopt(api: &Api<NodeClaim>, claim: &NodeClaim, error: Error) -> Result<
     if are_of_one_slot(&found, claim) || planted!(AdoptStranger) {
         return Ok(found);
     }
-    tracing::error!(nodeclaim = name, "a NodeClaim of this name exists and is not ours");
+    tracing::error!(
+        nodeclaim = name,
+        "somebody else made a NodeClaim of this name; delete it to free the slot"
+    );
     Err(error)
 }
 

@@ -108,7 +108,7 @@ impl Publisher {
 
     fn enqueue(&self, flow: String, object: ObjectReference, moment: Moment<'_>, notice: &Notice) {
         let uid = object.uid.clone().unwrap_or_default();
-        let allowed = self.may_add(&uid, moment.at);
+        let allowed = self.take_token(&uid, moment.at);
         let mut queue = lock(&self.queue);
         if !allowed || queue.length >= QUEUE {
             metrics::event_unpublished(Unpublished::Limited);
@@ -122,8 +122,8 @@ impl Publisher {
         }
     }
 
-    /// Whether one more Event on this object is allowed.
-    fn may_add(&self, uid: &str, now: Timestamp) -> bool {
+    /// Takes a token for an Event on this object; returns whether one was left.
+    fn take_token(&self, uid: &str, now: Timestamp) -> bool {
         let mut buckets = lock(&self.buckets);
         if buckets.len() >= BUCKETS_KEPT && !buckets.contains_key(uid) {
             buckets.retain(|_, bucket| bucket.refilled(now).left < BURST);
@@ -321,9 +321,9 @@ mod tests {
         for seq in 0..80 {
             publisher.publish(&workload("train"), moment(seq, 0), &notice("x"));
         }
-        assert!(publisher.may_add("another", at(0)));
-        assert!(!publisher.may_add("u", at(14)));
-        assert!(publisher.may_add("u", at(16)) && !publisher.may_add("u", at(16)));
+        assert!(publisher.take_token("another", at(0)));
+        assert!(!publisher.take_token("u", at(14)));
+        assert!(publisher.take_token("u", at(16)) && !publisher.take_token("u", at(16)));
         is_idle(&publisher).await;
         drop(publisher);
         assert_eq!(reported.await.unwrap(), BURST);

@@ -26,9 +26,9 @@ pub async fn release_node(client: &Client, claim: &NodeClaim) -> Result<(), Erro
     merge(&api, "releasing Node", node, &patch).await
 }
 
-/// The result of releasing several claims.
+/// The result of handing back or keeping several claims.
 #[derive(Debug, Default)]
-pub struct ReleaseOutcome {
+pub struct HandoverOutcome {
     /// Claims that Setu may not change, and that are still its own.
     pub forbidden: Vec<NodeClaim>,
     /// The first other failure; the next try does the rest.
@@ -49,13 +49,13 @@ impl From<Error> for NotReleased {
     }
 }
 
-impl ReleaseOutcome {
+impl HandoverOutcome {
     /// Adds the answer for one more claim.
     pub(super) fn and(mut self, (claim, answer): (NodeClaim, Result<(), NotReleased>)) -> Self {
         match answer {
             Ok(()) => {}
             Err(NotReleased::Forbidden(error)) => {
-                tracing::warn!(nodeclaim = claim.name_any(), error = %error.in_full(), "not allowed to release a NodeClaim");
+                tracing::warn!(nodeclaim = claim.name_any(), error = %error.in_full(), "not allowed to patch a NodeClaim or its Node; set rbac.handBack in the chart");
                 self.forbidden.push(claim);
             }
             Err(NotReleased::Failed(error)) => self.failed = self.failed.or(Some(error)),
@@ -65,7 +65,7 @@ impl ReleaseOutcome {
 }
 
 /// Makes these claims and their Nodes Karpenter's own, in parallel: removes all of Setu's metadata.
-pub async fn hand_back_all(client: &Client, claims: Vec<NodeClaim>) -> ReleaseOutcome {
+pub async fn hand_back_all(client: &Client, claims: Vec<NodeClaim>) -> HandoverOutcome {
     let answers = stream::iter(claims)
         .map(|claim| async move {
             let answer = match hand_back(client, &claim).await {
@@ -75,7 +75,7 @@ pub async fn hand_back_all(client: &Client, claims: Vec<NodeClaim>) -> ReleaseOu
             (claim, answer)
         })
         .buffer_unordered(PARALLEL);
-    answers.fold(ReleaseOutcome::default(), |all, answer| async { all.and(answer) }).await
+    answers.fold(HandoverOutcome::default(), |all, answer| async { all.and(answer) }).await
 }
 
 /// What a refusal means for a claim: it is still its gang's own, unless it is marked and its Node no longer has our

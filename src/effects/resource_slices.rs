@@ -18,7 +18,7 @@ pub async fn of_nodes(client: &Client, nodes: Vec<String>) -> Result<NodeResourc
     }
     match effects::of_nodes(client, "listing ResourceSlices of Node", nodes).await {
         Ok(slices) => Ok(NodeResourceSlices::Read(slices)),
-        Err(error) if error.code() == Some(403) => Ok(NodeResourceSlices::Forbidden),
+        Err(error) if error.is_forbidden() => Ok(NodeResourceSlices::Forbidden),
         Err(error) if error.code() == Some(404) => Ok(NodeResourceSlices::NotServed),
         Err(error) => Err(error),
     }

@@ -5,7 +5,7 @@
 
 use crate::api::{Node, NodeClaim, Workload};
 use crate::cluster::decoded::Decoded;
-use crate::effects::handover::{NotReleased, ReleaseOutcome};
+use crate::effects::handover::{HandoverOutcome, NotReleased};
 use crate::effects::{call, merge, patch_params, without, write};
 use crate::error::Error;
 use crate::gang::marks::{self, Mark, Says};
@@ -46,14 +46,14 @@ impl KeptFor {
 }
 
 /// Keeps these claims for a next gang, in parallel.
-pub async fn keep_all(client: &Client, claims: Vec<NodeClaim>, keeping: &KeptFor) -> ReleaseOutcome {
+pub async fn keep_all(client: &Client, claims: Vec<NodeClaim>, keeping: &KeptFor) -> HandoverOutcome {
     let answers = stream::iter(claims)
         .map(|claim| async move {
             let answer = keep(client, &claim, keeping).await;
             (claim, answer.map_err(NotReleased::from))
         })
         .buffer_unordered(PARALLEL);
-    answers.fold(ReleaseOutcome::default(), |all, answer| async { all.and(answer) }).await
+    answers.fold(HandoverOutcome::default(), |all, answer| async { all.and(answer) }).await
 }
 
 async fn keep(client: &Client, claim: &NodeClaim, keeping: &KeptFor) -> Result<(), Error> {

@@ -3,10 +3,12 @@
 use super::traces::own::{OwnLayer, TARGET};
 use clap::ValueEnum;
 use std::io::IsTerminal as _;
+use tracing::Subscriber;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::Targets;
-use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
+use tracing_subscriber::layer::{Layer, SubscriberExt as _};
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// How a log line is written.
@@ -47,18 +49,28 @@ fn filter(level: &str, has_own_traces: bool) -> Result<EnvFilter, BadLevel> {
 /// Starts logging, and own traces if there is a layer for them. Called once.
 pub fn init(format: Format, level: &str, own: Option<OwnLayer>) -> Result<(), BadLevel> {
     let filter = filter(level, own.is_some())?;
+    let of_own = Targets::new().with_target(TARGET, LevelFilter::INFO);
+    let registry = tracing_subscriber::registry();
+    // A second call, as in tests, keeps the first subscriber. An absent layer would keep its spans enabled.
+    let _ = match own {
+        Some(own) => registry.with(own.with_filter(of_own)).with(lines(format, filter)).try_init(),
+        None => registry.with(lines(format, filter)).try_init(),
+    };
+    Ok(())
+}
+
+/// The layer that writes lines.
+fn lines<S>(format: Format, filter: EnvFilter) -> Box<dyn Layer<S> + Send + Sync>
+where
+    S: Subscriber + for<'s> LookupSpan<'s>,
+{
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal());
-    let lines = match format {
+    match format {
         Format::Text => lines.with_filter(filter).boxed(),
         Format::Json => lines.json().flatten_event(true).with_filter(filter).boxed(),
-    };
-    let of_own = Targets::new().with_target(TARGET, LevelFilter::INFO);
-    let subscriber = tracing_subscriber::registry().with(own.with_filter(of_own)).with(lines);
-    // A second call, as in tests, keeps the first subscriber.
-    let _ = subscriber.try_init();
-    Ok(())
+    }
 }
 
 #[cfg(test)]

@@ -484,7 +484,7 @@ fn held_idle_and_wasted_nodes_are_counted_by_node_pool() {
     let mut gangs = situations();
     gangs.push(kept);
     let snapshot = snapshot(&gangs);
-    let summary = summary::summary(&snapshot, report::gangs(&snapshot), 3);
+    let summary = setu::cli::summary::summary(&snapshot, report::gangs(&snapshot), 3);
     let held = &summary.pools.as_ref().unwrap()["gpu"];
     assert_eq!((held.nodes, held.running, held.coming, held.idle), (13, 3, 4, 3));
     assert_eq!((held.warm, held.wasted), (1, 2));

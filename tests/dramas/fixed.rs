@@ -218,9 +218,12 @@ fn the_metric_counts_each_committed_step_exactly_once() {
     for course in courses().into_iter().take(2) {
         let doubled = Drama { plan: Some((4, WriteFault::AppliedTwice)), ..course.drama.clone() };
         let (counted, committed) = counted(&doubled);
-        for (step, times) in counted {
-            assert!(committed.get(&step).is_some_and(|most| times <= *most), "{}: {step}", course.name);
+        for (step, times) in &counted {
+            assert!(committed.get(step).is_some_and(|most| times <= most), "{}: {step}", course.name);
         }
+        // Whether the step of the write that was applied twice counts is not known.
+        let missed = committed.values().sum::<u64>() - counted.values().sum::<u64>();
+        assert!(missed <= 1, "{}: {counted:?} of {committed:?}", course.name);
     }
 }
 

@@ -36,9 +36,41 @@ steps:
 - until: {job: train, finished: true, claims: 0}
 "#;
 
+/// The nodes come up in the cheapest zone, us-east-1a.
+const ANOTHER_ZONE: &str = r#"
+title: Nodes are made anew where another check sends the pods after they were planned
+weather: [{registrationDelay: 10s}]
+steps:
+- apply:
+  - apiVersion: kueue.x-k8s.io/v1beta2
+    kind: AdmissionCheck
+    metadata: {name: "${id}-other"}
+    spec: {controllerName: e2e.setu/nobody}
+- patch: {kind: ClusterQueue, name: "${id}", patch: {spec: {admissionChecksStrategy: {admissionChecks: [{name: "${id}"}, {name: "${id}-other"}]}}}}
+- activate: "${id}-other"
+- submit: {name: train, pods: 2, gpus: 1, runFor: 3s}
+- until: {job: train, state: WaitingReady, claims: 2}
+- answer:
+    name: train
+    check: "${id}-other"
+    verdict: Ready
+    podSetUpdates: [{name: main, nodeSelector: {topology.kubernetes.io/zone: us-east-1c}}]
+- until: {job: train, admitted: true, runningOnOwnNodes: 2}
+- until: {job: train, finished: true, claims: 0}
+"#;
+
 #[test]
 fn a_gang_whose_pods_another_check_sends_elsewhere_is_not_reported_ready() {
-    let run = scenario::parse("clashes", SCENARIO).unwrap().remove(0);
+    play(SCENARIO);
+}
+
+#[test]
+fn nodes_are_made_anew_where_another_check_sends_the_pods() {
+    play(ANOTHER_ZONE);
+}
+
+fn play(text: &str) {
+    let run = scenario::parse("clashes", text).unwrap().remove(0);
     in_virtual_time(async {
         let clock = Clock::starting_at(crate::world::START.parse().unwrap());
         let cluster = SimCluster::start(1, &clock, &scenario::controller_name(&run), PolicyFile::default());

@@ -278,6 +278,30 @@ fn changes_that_do_not_end_an_admission_take_no_node() {
     }
 }
 
+#[test]
+fn a_check_that_is_removed_before_admission_ends_the_attempt() {
+    for (state, verdict) in
+        [(State::WaitingReady, "Pending"), (State::Approved { nodes: Nodes::Held }, "Ready")]
+    {
+        let workload = reserved(verdict);
+        let mut gang = Gang::new(state.clone(), &workload);
+        let mut unlisted = workload.clone();
+        unlisted["status"]["admissionChecks"] = json!([]);
+        gang.see(&unlisted);
+        assert_eq!(gang.is(), (StateName::Released, 0), "{state:?}");
+    }
+}
+
+#[test]
+fn a_slice_that_was_evicted_may_give_its_quota_back() {
+    let eviction = |changes: &[Change]| {
+        let slice = slice(with(reserved("Pending"), changes), Some("ns/before"));
+        Eviction::of(&serde_json::from_value::<Workload>(slice).unwrap())
+    };
+    assert_eq!(eviction(&[]), Eviction::StopsOthers);
+    assert_eq!(eviction(&[Counted]), Eviction::Harmless);
+}
+
 /// A reservation in the same second as the evicted one. Its end was not observed.
 fn again(changes: &[Change]) -> Value {
     with(reserved("Pending"), changes)

@@ -94,6 +94,8 @@ async fn a_taint_that_nodes_add_delays_only_gangs_that_do_not_name_it() {
         stage.submit(&tolerations).await;
         stage.taint();
         stage.until("its pods run", |s| s.is_admitted() && s.running() == 2).await;
+        let explained = stage.explained().await;
+        assert!(!explained.contains("waits for taint"), "{explained}");
     }
     for tolerations in [json!([]), json!([{"operator": "Exists"}])] {
         let stage = Stage::new("");
@@ -149,7 +151,7 @@ async fn a_daemon_set_for_a_later_label_is_planned_for_in_fill_mode_and_delays_r
     tokio::time::sleep(Duration::from_mins(5)).await;
     assert!(!stage.is_admitted());
     let message = stage.message();
-    assert!(message.contains("whose DaemonSet pods take too much"), "{message}");
+    assert!(message.contains("whose DaemonSet and static pods take too much"), "{message}");
     for claim in stage.claims() {
         let pod = format!("late-{}", claim["status"]["nodeName"].as_str().unwrap());
         stage.admin.delete(&kinds::POD, ID, &pod, Preconditions::default()).unwrap();

@@ -614,7 +614,7 @@ async fn nothing_is_kept_of_a_request_that_was_recreated_under_its_name() {
     let kept = stage.setu.context.remembered_gangs();
     assert_eq!((kept["board"], kept["gangs"], kept["workloads"]), (1, 1, 1), "{kept:?}");
     for (kind, count) in kept {
-        assert!(count <= 1 || kind == "claims", "{kind}: {count}");
+        assert!(count <= 1, "{kind}: {count}");
     }
 }
 

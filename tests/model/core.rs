@@ -460,7 +460,7 @@ impl StepInput {
         let outcome = journal.state.needs_plan().then(|| outcome(self.planned));
         let records = ModelRecords { late: self.late };
         let parts = SnapshotParts::of(workload, CHECK, views, now(self.late));
-        let parts = parts.with_records(journal, &IDENTITY, &records);
+        let parts = parts.with_records(journal, &IDENTITY, &records, || true);
         then(&Snapshot {
             is_substitute: self.is_substitute,
             plan: outcome.as_ref(),
@@ -480,6 +480,8 @@ struct ModelRecords {
 }
 
 impl ClaimRecords for ModelRecords {
+    fn refresh(&self, _: &str) {}
+
     fn saw_since(&self, _: &str, _: Timestamp) -> bool {
         false
     }
@@ -492,12 +494,8 @@ impl ClaimRecords for ModelRecords {
         None
     }
 
-    fn missed(&self, _: &str, _: Timestamp) -> (GoneClaim, Option<Failure>) {
+    fn note_missing(&self, _: &str, _: Timestamp) -> (GoneClaim, Option<Failure>) {
         (GoneClaim { launched: self.late, ..GoneClaim::default() }, None)
-    }
-
-    fn needs_nodes(&self) -> bool {
-        true
     }
 }
 

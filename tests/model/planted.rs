@@ -41,7 +41,7 @@ found! {
     random_names_are_found: RandomClaimNames with MoveBudget { lost: 1, ..quiet() };
     an_old_journal_that_is_acted_on_is_found: ActOnStaleJournal with old_cache();
     a_lost_race_that_is_acted_on_is_found: ActOnConflict with quiet();
-    an_ignored_epoch_is_found: EpochIgnored with MoveBudget { quota_losses: 1, reservations: 2, ..quiet() };
+    an_ignored_admission_id_is_found: AdmissionIdIgnored with MoveBudget { quota_losses: 1, reservations: 2, ..quiet() };
     claims_without_a_journal_that_are_not_asked_are_found: AttemptFromJournalOnly with MoveBudget { erasures: 1, ..quiet() };
     nodes_taken_from_under_running_pods_are_found: DeleteWhileAdmitted with MoveBudget { evictions: 1, ..quiet() };
     a_ready_on_the_word_of_the_journal_is_found: ReadyFromJournalAlone with one_lost();

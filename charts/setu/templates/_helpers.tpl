@@ -5,7 +5,11 @@
 {{- define "setu.fullname" -}}
 {{- $name := .Release.Name -}}
 {{- with .Values.nameOverride }}{{ if not (contains . $name) }}{{ $name = printf "%s-%s" $name . }}{{ end }}{{ end -}}
-{{- default $name .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- $name = default $name .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- if and .Values.service.enabled (not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name)) -}}
+{{- fail (printf "%s cannot be the name of a Service, so set fullnameOverride to lower-case letters, digits and dashes that begin with a letter" $name) -}}
+{{- end -}}
+{{- $name -}}
 {{- end -}}
 
 {{- define "setu.serviceAccount" -}}
@@ -22,8 +26,13 @@ app.kubernetes.io/name: {{ include "setu.name" . }}-test
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
+{{- /* Flux adds +DIGEST to the version, and no label may have a plus. */ -}}
+{{- define "setu.chartLabel" -}}
+{{- printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
 {{- define "setu.labels" -}}
-helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+helm.sh/chart: {{ include "setu.chartLabel" . }}
 {{ include "setu.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}

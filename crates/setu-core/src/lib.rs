@@ -10,6 +10,7 @@
 pub mod api;
 pub mod digest;
 pub mod gang;
+mod listed;
 pub mod names;
 pub mod plan;
 pub mod planted;

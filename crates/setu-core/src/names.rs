@@ -118,6 +118,9 @@ pub const WANTED_BY: &str = "setu.kueue.x-k8s.io/wanted-by";
 pub const HOLD_UNTIL: &str = "setu.kueue.x-k8s.io/hold-until";
 /// Annotation on a NodeClaim: the devices of DeviceClasses that its pods ask for, a JSON list.
 pub const DEVICES: &str = "setu.kueue.x-k8s.io/devices";
+/// Annotation on a NodeClaim: what the pods request that the node was planned for, a JSON map of amounts. Devices of
+/// DeviceClasses are left out.
+pub const POD_REQUESTS: &str = "setu.kueue.x-k8s.io/pod-requests";
 /// Annotation on a NodeClaim: digest of the terms that judge its gang's attempt.
 pub const TERMS: &str = "setu.kueue.x-k8s.io/terms";
 /// Label on a NodeClaim that is kept for a next gang: a digest of the LocalQueue and the check that it is kept for.

@@ -9,7 +9,7 @@
 //!
 //! | found by | bug |
 //! |---|---|
-//! | model | `DeleteWithoutUid`, `ReadyBeforeGate`, `DeadlineOnCache`, `VerdictBeforeCleanup`, `CreateWithoutJournal`, `RandomClaimNames`, `ActOnStaleJournal`, `ActOnConflict`, `EpochIgnored`, `AttemptFromJournalOnly`, `DeleteWhileAdmitted`, `ReadyFromJournalAlone`, `PlanOnCachedAbsence`, `ReadyStandsWhileDeleting`, `ReleasedForGood`, `JudgedUnread` |
+//! | model | `DeleteWithoutUid`, `ReadyBeforeGate`, `DeadlineOnCache`, `VerdictBeforeCleanup`, `CreateWithoutJournal`, `RandomClaimNames`, `ActOnStaleJournal`, `ActOnConflict`, `AdmissionIdIgnored`, `AttemptFromJournalOnly`, `DeleteWhileAdmitted`, `ReadyFromJournalAlone`, `PlanOnCachedAbsence`, `ReadyStandsWhileDeleting`, `ReleasedForGood`, `JudgedUnread` |
 //! | names | `NameWithoutUid` |
 //! | journal | `JournalUnbound` |
 //! | client | `RetryInClient` |
@@ -47,83 +47,58 @@ pub const fn never() -> bool {
 
 #[cfg(feature = "planted-bugs")]
 mod switch {
+    use crate::listed::listed;
     use std::cell::Cell;
 
-    /// A known bug.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-    pub enum Planted {
-        /// A claim is deleted by name, even if another object has that name by then.
-        DeleteWithoutUid,
-        /// Readiness is decided on a cache.
-        ReadyBeforeGate,
-        /// A deadline is decided on a cache.
-        DeadlineOnCache,
-        /// The check becomes Retry while claims are still being deleted.
-        VerdictBeforeCleanup,
-        /// Claims are created before the journal has them.
-        CreateWithoutJournal,
-        /// Names of claims cannot be derived again.
-        RandomClaimNames,
-        /// A claim with that name is adopted, no matter who created it.
-        AdoptStranger,
-        /// A claim is swept because a cache does not show its Workload.
-        SweepBeforeStores,
-        /// Names of claims are derived from the Workload's name instead of its UID.
-        NameWithoutUid,
-        /// A journal copied from another Workload is accepted.
-        JournalUnbound,
-        /// The action of a cached journal is taken without a check that it is current.
-        ActOnStaleJournal,
-        /// A decision is carried out although another replica's journal was written first.
-        ActOnConflict,
-        /// Pods do not select the gang's nodes.
-        SelectorMissing,
-        /// All admissions have one id, so a Ready outlives its admission.
-        EpochIgnored,
-        /// Without a journal, the attempt is not read from existing claims.
-        AttemptFromJournalOnly,
-        /// An eviction that has only begun deletes the nodes under running pods.
-        DeleteWhileAdmitted,
-        /// Ready is reported from the journal alone, without a read of the claims.
-        ReadyFromJournalAlone,
-        /// An attempt starts because a cache shows no claim of the last one.
-        PlanOnCachedAbsence,
-        /// Nodes are deleted while Kueue may still admit on their Ready.
-        ReadyStandsWhileDeleting,
-        /// A released gang never notices that its reservation still stands.
-        ReleasedForGood,
-        /// An attempt is judged by defaults while its policy and terms are unknown.
-        JudgedUnread,
-        /// The client sends a failed write again, whatever has happened since.
-        RetryInClient,
-    }
-
-    impl Planted {
-        /// Every known bug.
-        pub const ALL: [Self; 22] = [
-            Self::DeleteWithoutUid,
-            Self::ReadyBeforeGate,
-            Self::DeadlineOnCache,
-            Self::VerdictBeforeCleanup,
-            Self::CreateWithoutJournal,
-            Self::RandomClaimNames,
-            Self::AdoptStranger,
-            Self::SweepBeforeStores,
-            Self::NameWithoutUid,
-            Self::JournalUnbound,
-            Self::ActOnStaleJournal,
-            Self::ActOnConflict,
-            Self::SelectorMissing,
-            Self::EpochIgnored,
-            Self::AttemptFromJournalOnly,
-            Self::DeleteWhileAdmitted,
-            Self::ReadyFromJournalAlone,
-            Self::PlanOnCachedAbsence,
-            Self::ReadyStandsWhileDeleting,
-            Self::ReleasedForGood,
-            Self::JudgedUnread,
-            Self::RetryInClient,
-        ];
+    listed! {
+        /// A known bug.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Planted {
+            /// A claim is deleted by name, even if another object has that name by then.
+            DeleteWithoutUid,
+            /// Readiness is decided on a cache.
+            ReadyBeforeGate,
+            /// A deadline is decided on a cache.
+            DeadlineOnCache,
+            /// The check becomes Retry while claims are still being deleted.
+            VerdictBeforeCleanup,
+            /// Claims are created before the journal has them.
+            CreateWithoutJournal,
+            /// Names of claims cannot be derived again.
+            RandomClaimNames,
+            /// A claim with that name is adopted, no matter who created it.
+            AdoptStranger,
+            /// A claim is swept because a cache does not show its Workload.
+            SweepBeforeStores,
+            /// Names of claims are derived from the Workload's name instead of its UID.
+            NameWithoutUid,
+            /// A journal copied from another Workload is accepted.
+            JournalUnbound,
+            /// The action of a cached journal is taken without a check that it is current.
+            ActOnStaleJournal,
+            /// A decision is carried out although another replica's journal was written first.
+            ActOnConflict,
+            /// Pods do not select the gang's nodes.
+            SelectorMissing,
+            /// All admissions have one id, so a Ready outlives its admission.
+            AdmissionIdIgnored,
+            /// Without a journal, the attempt is not read from existing claims.
+            AttemptFromJournalOnly,
+            /// An eviction that has only begun deletes the nodes under running pods.
+            DeleteWhileAdmitted,
+            /// Ready is reported from the journal alone, without a read of the claims.
+            ReadyFromJournalAlone,
+            /// An attempt starts because a cache shows no claim of the last one.
+            PlanOnCachedAbsence,
+            /// Nodes are deleted while Kueue may still admit on their Ready.
+            ReadyStandsWhileDeleting,
+            /// A released gang never notices that its reservation still stands.
+            ReleasedForGood,
+            /// An attempt is judged by defaults while its policy and terms are unknown.
+            JudgedUnread,
+            /// The client sends a failed write again, whatever has happened since.
+            RetryInClient,
+        }
     }
 
     thread_local! {

@@ -49,7 +49,7 @@ impl Objects {
             self.storage.add(read);
         }
         if let Some(namespace) = of {
-            list("limitranges", Api::namespaced(client.clone(), &namespace), &mut self.limit_ranges).await?;
+            list("limitranges", Api::all(client.clone()), &mut self.limit_ranges).await?;
             list("workloads", Api::namespaced(client.clone(), &namespace), &mut self.workloads).await?;
         }
         Ok(())

@@ -5,6 +5,7 @@ use super::objects::Objects;
 use crate::api::{NodeClaim, Workload};
 use crate::gang::identity::gang_of;
 use crate::plan::gates::inflight::InflightNodes;
+use crate::plan::limit_ranges::LimitRanges;
 use crate::plan::market::Market;
 use crate::plan::offering::Offering;
 use crate::plan::pool_claims::PoolClaims;
@@ -13,7 +14,6 @@ use crate::plan::volumes::Storage;
 use crate::plan::{Edited, PlanObjects, PlanRequest, PlanSnapshot};
 use crate::policy::file::Guards;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::LimitRange;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use std::sync::Arc;
 pub struct Inputs {
     objects: PlanObjects,
     namespace_labels: BTreeMap<String, String>,
-    limit_ranges: Vec<Arc<LimitRange>>,
+    limit_ranges: LimitRanges,
     storage: Storage,
     pool_claims: PoolClaims,
     shapes: Vec<Shape>,
@@ -47,14 +47,18 @@ impl Inputs {
         Self {
             objects: PlanObjects { flavors: admitted.flavors.clone(), ..objects.plan.clone() },
             namespace_labels: objects.labels_of(namespace),
-            limit_ranges: objects.limit_ranges_of(namespace),
+            limit_ranges: LimitRanges::for_plan(
+                objects.limit_ranges_within(namespace),
+                namespace,
+                &objects.plan.daemon_sets,
+            ),
             storage: objects.storage_of(namespace),
             pool_claims: PoolClaims::of(objects.node_claims.iter().cloned(), gang_of),
             shapes: objects.shapes(),
             inflight: objects.inflight(workload, now),
             warm: objects.warm(request, now),
             now,
-            predecessors: objects.predecessors(workload),
+            predecessors: objects.predecessors(workload, request.check, now),
             settled: objects.settled(request),
             exhausted: market.as_ref().map(Market::exhausted),
             market,

@@ -14,13 +14,14 @@ use crate::api::{
 };
 use crate::cli::{CliError, find};
 use crate::controllers::parameters;
+use crate::gang::workload::elastic_job::nodes_of_slice;
 use crate::gang::workload::request::owner_of;
 use crate::names;
 use crate::plan::gates::inflight::InflightNodes;
 use crate::plan::observed_shapes::ObservedShapes;
 use crate::plan::shape::Shape;
 use crate::plan::volumes::{Lookup, Storage};
-use crate::plan::{PlanObjects, PlanRequest, demand, lifetime, warm};
+use crate::plan::{PlanObjects, PlanRequest, lifetime, slices, warm};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{LimitRange, PersistentVolumeClaim};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -198,6 +199,18 @@ impl Objects {
         self.limit_ranges.iter().filter(|range| is_of(namespace, &range.metadata)).cloned().collect()
     }
 
+    /// All LimitRanges. One without a namespace counts for this one.
+    pub fn limit_ranges_within(&self, namespace: &str) -> impl Iterator<Item = Arc<LimitRange>> {
+        self.limit_ranges.iter().map(move |range| {
+            if range.metadata.namespace.is_some() {
+                return Arc::clone(range);
+            }
+            let mut range = (**range).clone();
+            range.metadata.namespace = Some(namespace.to_owned());
+            Arc::new(range)
+        })
+    }
+
     /// The objects that pods of a namespace may name. One without a namespace counts for each.
     pub fn storage_of(&self, namespace: &str) -> Storage {
         let mut storage = self.storage.clone();
@@ -269,13 +282,19 @@ impl Objects {
     }
 
     /// Earlier slices of the same elastic Job that have nodes.
-    pub fn predecessors(&self, workload: &Workload) -> Vec<Arc<Workload>> {
+    pub fn predecessors(&self, workload: &Workload, check: &str, now: Timestamp) -> Vec<Arc<Workload>> {
         let named = |name: &str| self.workloads.iter().find(|w| w.metadata.name.as_deref() == Some(name));
-        let has_nodes = |uid: &str| {
+        let nodes_of = |slice: &Workload| {
             let stays = |claim: &&Arc<NodeClaim>| claim.metadata.deletion_timestamp.is_none();
-            self.node_claims.iter().filter(stays).any(|claim| claim.label(names::WORKLOAD_UID) == uid)
+            let mut staying = self.node_claims.iter().filter(stays);
+            let has_nodes = slice
+                .metadata
+                .uid
+                .as_deref()
+                .is_some_and(|uid| staying.any(|claim| claim.label(names::WORKLOAD_UID) == uid));
+            nodes_of_slice(slice, check, has_nodes, now)
         };
-        demand::predecessors(workload, |name| named(name).cloned(), has_nodes)
+        slices::predecessors(workload, |name| named(name).cloned(), nodes_of)
     }
 
     /// Value of the shared label on the nodes of those slices.
@@ -410,13 +429,14 @@ mod tests {
         let named = |name: &str| meant(&objects.workloads, name, "ns");
         let found = named("train").unwrap();
         assert_eq!(found.metadata.name.as_deref(), Some("job-train-2"));
-        let before = objects.predecessors(&found);
+        let predecessors = |objects: &Objects| objects.predecessors(&found, "check", Timestamp::UNIX_EPOCH);
+        let before = predecessors(&objects);
         assert_eq!(
             before.iter().map(|w| w.metadata.name.as_deref()).collect::<Vec<_>>(),
             [Some("job-train-1")]
         );
         let without_nodes = Objects { workloads: objects.workloads.clone(), ..Objects::default() };
-        assert!(without_nodes.predecessors(&found).is_empty());
+        assert!(predecessors(&without_nodes).is_empty());
         assert_eq!(named("job-train-1").unwrap().metadata.name.as_deref(), Some("job-train-1"));
         let Err(CliError::Failed(why)) = named("trian") else { panic!("it is not there") };
         assert_eq!(

@@ -121,22 +121,19 @@ fn head(report: &GangReport, now: Timestamp, trace_url: Option<&str>) -> String 
 
 /// The transitions since this admission began.
 pub(super) fn this_admission(history: &[Transition]) -> &[Transition] {
-    let over =
-        |state: StateName| matches!(state, StateName::Yielded | StateName::Rejected | StateName::Released);
     // The last step out of a state that holds no nodes.
-    let start = history.iter().rposition(|step| over(step.from) && !over(step.to)).unwrap_or_default();
+    let start =
+        history.iter().rposition(|step| step.from.is_over() && !step.to.is_over()).unwrap_or_default();
     history.get(start..).unwrap_or_default()
 }
 
 /// One row for each period in a state.
 fn states(report: &GangReport, steps: &[Transition], now: Timestamp) -> Vec<Row> {
     let mut rows = Vec::new();
-    let over =
-        |name: StateName| matches!(name, StateName::Yielded | StateName::Rejected | StateName::Released);
     let mut left: Option<(StateName, Timestamp, String)> = None;
     if let Some(first) = steps.first() {
         // The time before the first transition is known only from the reservation, in whole seconds.
-        let reserved = report.reserved.filter(|at| *at <= first.at && !over(first.from));
+        let reserved = report.reserved.filter(|at| *at <= first.at && !first.from.is_over());
         left = reserved.map(|at| (first.from, at, String::new()));
     }
     for step in steps {
@@ -149,7 +146,7 @@ fn states(report: &GangReport, steps: &[Transition], now: Timestamp) -> Vec<Row>
         (None, Some(gang)) => (gang.state, gang.since),
         (None, None) => return rows,
     };
-    if over(name) {
+    if name.is_over() {
         rows.push(stay(name, since, since, false, String::new()));
     } else {
         rows.push(stay(name, since, now.max(since), true, String::new()));

@@ -6,7 +6,7 @@ use crate::api::parameters::Release;
 use crate::api::{NodeClaim, Workload};
 use crate::effects::{claims, handover, journal as journal_write};
 use crate::error::{Class, Error};
-use crate::gang::release::custody::Released;
+use crate::gang::release::custody::Dispositions;
 use crate::gang::release::undeletable::{are_given_up, mark_as_deleting};
 use crate::gang::snapshot::observed::Observed;
 use crate::gang::step::new_claims::{NewClaims, fills_slot_of};
@@ -51,7 +51,7 @@ impl Gang<'_> {
                     writes = true;
                     self.create(workload, &slots).await?;
                 }
-                Effect::DeleteClaims(names) => writes |= self.release(workload, &names).await?,
+                Effect::DeleteClaims(names) => writes |= self.give_up_claims(workload, &names).await?,
             }
         }
         if !writes {
@@ -92,12 +92,12 @@ impl Gang<'_> {
         mut wanted: Vec<NodeClaim>,
     ) -> Result<Vec<NodeClaim>, Error> {
         if self.effective.policy.release == Release::Warm {
-            self.inputs.read_warm(&self.scope, &self.effective.policy, workload).await?;
+            self.live_reads.read_warm(&self.scope, &self.effective.policy, workload).await?;
             self.read_quorum(workload).await?;
             self.observed.freshness = Freshness::Cached;
             wanted.retain(|wanted| !self.observed.claims.iter().any(|claim| fills_slot_of(claim, wanted)));
         }
-        let kept = self.inputs.warm.take().unwrap_or_default();
+        let kept = self.live_reads.warm.take().unwrap_or_default();
         if kept.is_empty() {
             return Ok(wanted);
         }
@@ -117,7 +117,7 @@ impl Gang<'_> {
 
     /// Deletes, hands back or keeps the claims of these names, as the policy says. Returns false if none could be
     /// released.
-    async fn release(&mut self, workload: &Workload, names: &[String]) -> Result<bool, Error> {
+    async fn give_up_claims(&mut self, workload: &Workload, names: &[String]) -> Result<bool, Error> {
         if self.effective.policy.release != Release::Delete {
             // The cache may still show claims that this gang has released and another gang owns now.
             self.read_quorum(workload).await?;
@@ -126,15 +126,15 @@ impl Gang<'_> {
         let parts = self.parts(workload);
         let leaving = self.observed.claims.iter().map(|c| &**c).filter(|c| names.contains(&c.name_any()));
         let snapshot = self.snapshot(&parts, workload);
-        let released = Released::of(self.journal(), &snapshot, &self.scope.identity, leaving);
-        let stays: Vec<String> = released.staying().map(ResourceExt::name_any).collect();
-        let Released { back, kept, gone } = released;
+        let dispositions = Dispositions::of(self.journal(), &snapshot, &self.scope.identity, leaving);
+        let stays: Vec<String> = dispositions.staying().map(ResourceExt::name_any).collect();
+        let Dispositions { hand_back, keep_warm, delete: gone } = dispositions;
         // A failed hand-back must not block deletions.
         let gone = gone.iter().map(target).collect();
         let going: Vec<String> = names.iter().filter(|name| !stays.contains(name)).cloned().collect();
         let deleted = delete(&self.scope, &mut self.observed, &going, gone).await;
-        let back = handover::hand_back_all(self.scope.client, back).await;
-        let kept = warm::keep(&self.scope, &self.effective.policy, workload, kept).await;
+        let back = handover::hand_back_all(self.scope.client, hand_back).await;
+        let kept = warm::keep(&self.scope, &self.effective.policy, workload, keep_warm).await;
         let forbidden = [back.forbidden, kept.forbidden].concat();
         self.delete_forbidden(workload, &forbidden).await?;
         if let Some(error) = back.failed.or(kept.failed) {

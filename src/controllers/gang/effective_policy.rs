@@ -43,7 +43,7 @@ pub(super) fn judge(
 fn publish_ignored(scope: &GangScope<'_>, workload: &Workload, ignored: &[Ignored]) {
     for Ignored { key, why } in ignored {
         let notice = Notice::of_ignored_override(key, why);
-        if scope.context.gang_state.registry.is_new_notice(&scope.identity.uid, &notice.topic) {
+        if scope.context.gang_state.registry.note_notice(&scope.identity.uid, &notice.topic) {
             scope.publish(workload, 0, scope.now(), &notice);
         }
     }

@@ -31,7 +31,7 @@ pub(super) fn load(
 fn warn_of_newer(scope: &GangScope<'_>, workload: &Workload, error: &JournalError) {
     let (check, notice) = (scope.identity.check.as_str(), Notice::of_newer_journal(error));
     let registry = &scope.context.gang_state.registry;
-    if !registry.is_new_notice(&scope.identity.uid, &format!("{check}: {}", notice.text)) {
+    if !registry.note_notice(&scope.identity.uid, &format!("{check}: {}", notice.text)) {
         return;
     }
     tracing::warn!(workload = workload.name_any(), check, error = notice.text, "left a gang alone");

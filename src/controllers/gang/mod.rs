@@ -7,17 +7,17 @@
 
 mod act;
 mod effective_policy;
-mod inputs;
 mod journal_load;
+mod live_reads;
 mod planning;
-mod pods;
+mod pod_check;
 mod quorum_read;
 mod reconciled;
 mod replay_reports;
 mod report;
 mod scope;
+mod snapshot;
 mod transitions;
-mod view;
 mod warm;
 
 use super::context::Context;
@@ -35,7 +35,7 @@ use crate::gang::workload::stored::StoredJournal;
 use crate::gang::{Commit, EffectivePolicy, Journal, Refusal, Step, report::message, step};
 use crate::plan::{Outcome, Plan, PlanChange};
 use crate::telemetry::traces::own;
-use inputs::OwnedLiveReads;
+use live_reads::OwnedLiveReads;
 pub use reconciled::{LeftAlone, Reconciled};
 use scope::GangScope;
 use std::collections::BTreeMap;
@@ -51,7 +51,7 @@ pub struct Gang<'a> {
     /// The policy that it is judged by.
     effective: EffectivePolicy,
     /// What its plan is made from, besides the stores.
-    inputs: OwnedLiveReads,
+    live_reads: OwnedLiveReads,
     /// What the last step was based on.
     planned: Planned,
 }
@@ -87,17 +87,17 @@ impl<'a> Gang<'a> {
         our_checks: &'a [String],
     ) -> Result<Option<Self>, LeftAlone> {
         let scope = GangScope::of(context, workload, check, our_checks);
-        let claims = view::claims_of(&scope);
+        let claims = snapshot::claims_of(&scope);
         let Some(stored) = journal_load::load(&scope, workload, &claims)? else { return Ok(None) };
         context.gang_state.registry.begin(&scope.id, || scope.is_there(workload));
-        let nodes = view::nodes_of(context, &claims);
+        let nodes = snapshot::nodes_of(context, &claims);
         let effective = effective_policy::judge(&scope, &stored.loaded.journal, &claims, workload);
         let observed = Observed {
-            pods_listed: context.board().pods_listed(&scope.id),
+            pods_listed: context.gang_state.registry.pods_listed(&scope.id),
             ..Observed::cached(claims, nodes)
         };
-        let (inputs, planned) = (OwnedLiveReads::default(), Planned::default());
-        let mut gang = Self { scope, stored, observed, effective, inputs, planned };
+        let (live_reads, planned) = (OwnedLiveReads::default(), Planned::default());
+        let mut gang = Self { scope, stored, observed, effective, live_reads, planned };
         let tolerated = gang.tolerated(workload);
         gang.observed.ignore_taints(&tolerated);
         Ok(Some(gang))
@@ -117,8 +117,8 @@ impl<'a> Gang<'a> {
         for _ in 0..STEPS {
             let refused_by = self.refused_by(workload);
             let (state, policy) = (&self.stored.loaded.journal.state, &self.effective.policy);
-            self.inputs.read_claims(&self.scope, state, policy, workload).await?;
-            self.inputs.read_storage(&self.scope, state, workload, refused_by).await?;
+            self.live_reads.read_claims(&self.scope, state, policy, workload).await?;
+            self.live_reads.read_storage(&self.scope, state, workload, refused_by).await?;
             let step = self.step(workload, refused_by);
             match Next::after(step, self.observed.freshness) {
                 Next::ReadGang => self.read_quorum(workload).await?,
@@ -198,11 +198,11 @@ impl<'a> Gang<'a> {
             ledger.remove(id);
             self.planned.outcome = None;
         }
-        if let (Some(causes), Some(until)) = (self.inputs.causes, follows.refused_until) {
+        if let (Some(causes), Some(until)) = (self.live_reads.causes, follows.refused_until) {
             ledger.refused.refuse(id, workload, causes, (now, until));
         }
         if let Some(failure) = follows.failure {
-            ledger.note_shortage(self.exhausted(workload, failure, losses), now);
+            ledger.note_shortage(self.exhausted(failure, losses), now);
         }
         if follows.awaits_nodes {
             ledger.await_nodes(id, workload);

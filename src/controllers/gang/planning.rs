@@ -1,4 +1,4 @@
-//! How a gang comes to its plan: the options that it may take, what it has already, and what others take.
+//! Plans a gang from its options, its own nodes and what other gangs reserve.
 
 use super::{Gang, Planned};
 use crate::api::{NodeClaim, Workload};
@@ -62,13 +62,13 @@ impl Gang<'_> {
         let selection = planning.selection(accepted, &kinds);
         let request = PlanRequest { selection, ..self.request(workload) };
         let read = plans::LiveReads {
-            claims: self.inputs.pool_claims.as_deref().unwrap_or(&NO_CLAIMS),
-            warm: self.inputs.warm.as_deref().unwrap_or_default(),
+            claims: self.live_reads.pool_claims.as_deref().unwrap_or(&NO_CLAIMS),
+            warm: self.live_reads.warm.as_deref().unwrap_or_default(),
             staying: &staying,
             shapes: None,
-            storage: self.inputs.storage.as_ref(),
+            storage: self.live_reads.storage.as_ref(),
             edited: planning.edited(),
-            plan_objects: self.inputs.plan_objects.as_ref(),
+            plan_objects: self.live_reads.plan_objects.as_ref(),
         };
         let awaited = ledger.reentry_deadline(now);
         let exhausted = planning.needs_capacity_now(selection).then(|| ledger.exhausted(now));
@@ -108,13 +108,8 @@ impl Gang<'_> {
     }
 
     /// What this failure shows to be out of capacity.
-    pub(super) fn exhausted(
-        &self,
-        workload: &Workload,
-        failure: &Failure,
-        losses: &BTreeMap<u32, Loss>,
-    ) -> BTreeSet<Offering> {
-        let (store, records) = (&self.scope.context.claim_records, self.records(workload));
+    pub(super) fn exhausted(&self, failure: &Failure, losses: &BTreeMap<u32, Loss>) -> BTreeSet<Offering> {
+        let (store, records) = (&self.scope.context.claim_records, self.records());
         self.planning().exhausted(failure, losses, |slot, keys| {
             let (_, name) = last_known(&self.journal().memory, &self.scope.identity, &records, slot);
             store.offerings(&name, keys)

@@ -83,8 +83,8 @@ impl Gang<'_> {
 /// The pods found; `None` if Setu may not list pods.
 fn permitted(pods: Result<Vec<Pod>, Error>) -> Result<Option<Vec<Pod>>, Error> {
     match pods {
-        Err(error) if error.code() == Some(403) => {
-            tracing::warn!(error = %error.in_full(), "could not list other pods on a gang's nodes");
+        Err(error) if error.is_forbidden() => {
+            tracing::warn!(error = %error.in_full(), "may not list pods, so other pods on a gang's nodes are not seen; allow list on pods");
             Ok(None)
         }
         pods => pods.map(Some),

@@ -1,4 +1,4 @@
-//! What the reconcile of a gang leaves to that of its Workload.
+//! The result of a gang's reconcile, for its Workload's.
 
 use crate::api::workload::CheckState;
 use crate::gang::Failure;

@@ -45,6 +45,8 @@ impl Gang<'_> {
         let snapshot = self.snapshot(&parts, workload);
         self.note_on_board(workload, &snapshot);
         self.note(workload, self.planned.outcome.as_ref());
+        let registry = &self.scope.context.gang_state.registry;
+        registry.note_pods(&self.scope.id, self.observed.pod_check.clone(), self.observed.pods_listed);
         self.expect(workload, &snapshot);
         self.publish_wait(workload, &snapshot);
         let is_approved = self.journal().state.is_approved();
@@ -86,8 +88,7 @@ impl Gang<'_> {
         let is_new = !waits_for.is_subset(&known);
         let entry = BoardEntry::new(&scope.id, workload, &scope.identity.check, self.journal(), explanation)
             .waiting_for(waits_for)
-            .costing(&self.cost_of(&self.observed.claims))
-            .checked(self.observed.pod_check.clone(), self.observed.pods_listed);
+            .costing(&self.cost_of(&self.observed.claims));
         context.board().note(entry, || scope.is_there(workload));
         if is_new && context.changes() != scope.changes {
             // No one could know yet what this gang waits for.
@@ -102,7 +103,7 @@ impl Gang<'_> {
         let unbound = || snapshot.forecast.unbound.map(notice::of_unbound);
         let refused = notice::of_refused(journal, snapshot);
         if let Some(notice) = refused.or_else(|| notice::of_wait(journal, snapshot, &text)).or_else(unbound)
-            && registry.is_new_wait(&self.scope.id, journal.seq, &notice.topic)
+            && registry.note_wait(&self.scope.id, journal.seq, &notice.topic)
         {
             self.scope.publish(workload, journal.seq, snapshot.now, &notice);
         }

@@ -1,4 +1,4 @@
-//! Whose gang is reconciled, and with what. Nothing here changes during a reconcile.
+//! The identity of the gang being reconciled, and its context. Nothing here changes during a reconcile.
 
 use crate::api::{FrontEnd, Workload};
 use crate::controllers::Context;
@@ -57,7 +57,7 @@ impl<'a> GangScope<'a> {
         self.context.now()
     }
 
-    /// Whom to plan for, with every option open.
+    /// The plan request of this gang; any option may be chosen.
     pub(super) fn request<'r>(&'r self, workload: &'r Workload, policy: &'r Policy) -> PlanRequest<'r> {
         PlanRequest {
             workload,

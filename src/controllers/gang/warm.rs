@@ -2,7 +2,7 @@
 
 use super::scope::GangScope;
 use crate::api::{NodeClaim, Workload};
-use crate::effects::handover::ReleaseOutcome;
+use crate::effects::handover::HandoverOutcome;
 use crate::effects::warm::{self as effects, KeptFor};
 use crate::error::Error;
 use crate::gang::Journal;
@@ -99,7 +99,7 @@ pub(super) async fn keep(
     policy: &Policy,
     workload: &Workload,
     claims: Vec<NodeClaim>,
-) -> ReleaseOutcome {
+) -> HandoverOutcome {
     let keeping = KeptFor::of(workload, &scope.identity.check, policy, scope.now());
     effects::keep_all(scope.client, claims, &keeping).await
 }

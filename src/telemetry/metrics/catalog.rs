@@ -100,7 +100,7 @@ catalog! {
     KEPT_WARM = counter("setu_warm_node_seconds_total", &["nodepool", "result"],
         "Seconds that nodes were kept for a next gang, until one took them over (reused) or they left unused (unused)");
     SWEPT = counter("setu_orphans_swept_total", &["reason"],
-        "NodeClaims deleted because they are no longer needed. Their Workload is gone, their hold ran out, their gang is over, or their elastic Job has neither quota nor pods. Or their AdmissionCheck is gone, or no gang took over warm nodes in time");
+        "NodeClaims, and Nodes without one, that were deleted because nothing needs them. Their Workload is gone, their hold ran out, their gang is over, or their elastic Job has neither quota nor pods. Or their AdmissionCheck is gone, or no gang took over warm nodes in time");
     CAPACITY = counter("setu_capacity_validation_total", &["nodepool", "result"],
         "Comparisons of a gang's demand with the limits of a NodePool");
     QUOTA = counter("setu_quota_check_total", &["queue", "result"],

@@ -153,6 +153,11 @@ impl NodeClaim {
         serde_json::from_str(self.annotation(names::DEVICES)).unwrap_or_default()
     }
 
+    /// What the pods request that its node was planned for, as [`names::POD_REQUESTS`] records it; `None` if it records nothing.
+    pub fn pod_requests(&self) -> Option<ResourceList> {
+        serde_json::from_str(self.annotation(names::POD_REQUESTS)).ok()
+    }
+
     /// When its gang took it over from an earlier one; `None` if it was created for its gang.
     pub fn taken_over(&self) -> Option<Timestamp> {
         self.annotation(names::TAKEN_OVER).parse().ok()

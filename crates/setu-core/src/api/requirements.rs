@@ -419,9 +419,12 @@ mod tests {
 
         #[test]
         fn a_picked_value_is_allowed(a in any_values()) {
-            if let Some(value) = a.pick() {
-                prop_assert!(a.allows(&value));
+            let picked = a.pick();
+            if let Some(value) = &picked {
+                prop_assert!(a.allows(value));
             }
+            let is_listed = a.listed().is_some_and(|values| !values.is_empty());
+            prop_assert!(picked.is_some() || !is_listed, "{a:?} has values");
         }
     }
 

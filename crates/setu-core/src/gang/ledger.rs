@@ -237,10 +237,10 @@ impl Ledger {
         [
             ("entries", entries.len()),
             ("options", options.len()),
-            ("bases", capacity_by_gang.count()),
+            ("capacity_by_gang", capacity_by_gang.count()),
             ("answers", answers.len()),
             ("awaited", awaited.len()),
-            ("given back", capacity_returns.count()),
+            ("capacity_returns", capacity_returns.count()),
             ("refused", refused.count()),
         ]
     }
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gangs_basis_is_kept_until_it_is_over_and_shared_with_gangs_planned_alike() {
+    fn the_known_capacity_of_a_gang_is_kept_until_it_is_over_and_shared_with_gangs_planned_alike() {
         let shape = |instance_type: &str| Shape {
             instance_type: instance_type.into(),
             allocatable: crate::api::pod::ResourceList::new(),

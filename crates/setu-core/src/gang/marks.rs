@@ -43,13 +43,14 @@ pub const LABELS: [Mark; 8] = [
 ];
 
 /// The annotations.
-pub const ANNOTATIONS: [Mark; 14] = [
+pub const ANNOTATIONS: [Mark; 15] = [
     mark(names::CHECK, Says::Check, true),
     mark(names::WORKLOAD, Says::Gang, true),
     mark(names::OWNER, Says::Gang, true),
     mark(names::SLOT, Says::Gang, true),
     mark(names::GENERATION, Says::Gang, true),
     mark(names::TERMS, Says::Gang, false),
+    mark(names::POD_REQUESTS, Says::Gang, false),
     mark(names::TAKEN_OVER, Says::Gang, false),
     mark(names::HOLD_UNTIL, Says::Hold, true),
     mark(names::DO_NOT_DISRUPT, Says::Hold, true),

@@ -20,9 +20,9 @@ pub mod workload;
 
 pub use identity::GangIdentity;
 pub use report::explain::{Explanation, SlotView};
+pub use snapshot::attempt::{Attempt, SlotStatus};
 pub use snapshot::claims::ClaimView;
 pub use snapshot::health::Health;
-pub use snapshot::slot::{Attempt, SlotStatus};
 pub use snapshot::unbound::{AdmittedPods, JournalPosition, PodCheck, UnboundPods};
 pub use snapshot::waits::WaitsFor;
 pub use snapshot::{Forecast, Freshness, Refusal, Snapshot, SnapshotParts};

@@ -2,6 +2,7 @@
 //!
 //! Rule: data only; [`observe`](crate::gang::observe) interprets it.
 
+pub mod attempt;
 pub mod claims;
 mod deadlines;
 pub mod expectation;
@@ -12,7 +13,6 @@ pub mod observed;
 pub mod phase;
 pub mod pod_list;
 pub mod resource_slices;
-pub mod slot;
 pub mod unbound;
 pub mod waits;
 
@@ -61,6 +61,8 @@ pub struct Snapshot<'a> {
     pub capacity_back: bool,
     /// Why the API server refused a NodeClaim of the attempt, if it did.
     pub create_refused: Option<&'a str>,
+    /// What sends the pods of a gang that is not admitted yet away from its nodes, if anything does.
+    pub misplaced: Option<&'a str>,
     /// The refusal that still stands because nothing has changed.
     pub refusal: Option<Refusal>,
     /// The gang's policy.
@@ -94,6 +96,7 @@ impl<'a> Snapshot<'a> {
             passes_over_edited: false,
             capacity_back: false,
             create_refused: None,
+            misplaced: None,
             refusal: None,
             policy,
             policy_source: PolicySource::Policy(policy),
@@ -118,6 +121,7 @@ pub struct SnapshotParts {
     pub reservation: Reservation,
     /// What happened to slots whose claim is missing or being deleted.
     pub losses: BTreeMap<u32, Loss>,
+    misplaced: Option<String>,
     front_end: FrontEnd,
     reported: Verdict,
     eviction: Eviction,
@@ -131,6 +135,7 @@ impl SnapshotParts {
             now,
             reservation: Reservation::of(workload, check),
             losses: BTreeMap::new(),
+            misplaced: None,
             reported: workload.check(check).map(|c| c.state).unwrap_or_default(),
             front_end: workload.front_end(),
             eviction: Eviction::of(workload),
@@ -138,15 +143,27 @@ impl SnapshotParts {
         }
     }
 
-    /// This snapshot, with the losses that these records show.
+    /// This snapshot, with the losses that these records show. `needs_nodes` returns whether the gang needs what it has lost; it is
+    /// called only if something is lost.
     #[must_use]
     pub fn with_records(
         self,
         journal: &Journal,
         identity: &GangIdentity,
         records: &impl ClaimRecords,
+        needs_nodes: impl FnOnce() -> bool,
     ) -> Self {
-        Self { losses: losses(journal, identity, &self.claims, records, self.now), ..self }
+        let mut losses = losses(journal, identity, &self.claims, records, self.now);
+        if !losses.is_empty() && !needs_nodes() {
+            losses.clear();
+        }
+        Self { losses, ..self }
+    }
+
+    /// These parts, for a gang whose pods this sends away from its nodes.
+    #[must_use]
+    pub fn with_misplaced(self, misplaced: Option<String>) -> Self {
+        Self { misplaced, ..self }
     }
 
     /// The snapshot of a gang with this policy, as far as these parts show it.
@@ -156,6 +173,7 @@ impl SnapshotParts {
             reported: self.reported,
             claims: &self.claims,
             losses: &self.losses,
+            misplaced: self.misplaced.as_deref(),
             eviction: self.eviction,
             ..Snapshot::of(self.now, &self.reservation, policy)
         }

@@ -224,6 +224,13 @@ impl Draft {
     }
 }
 
+/// Records in a claim what its pods request of what a Node reports.
+pub(super) fn record_pod_requests(claim: &mut NodeClaim, mut requests: ResourceList) {
+    requests.retain(|key, _| devices::class_of(key).is_none());
+    let recorded = serde_json::to_string(&requests).unwrap_or_default();
+    claim.metadata.annotations.get_or_insert_default().insert(names::POD_REQUESTS.to_owned(), recorded);
+}
+
 /// The label key under which Karpenter records the NodeClass.
 fn node_class_key(pool: &NodePool) -> String {
     let class = &pool.spec.template.spec.node_class_ref;
@@ -489,6 +496,7 @@ mod tests {
                     "karpenter.sh/nodepool-hash-version": "v3",
                     "karpenter.sh/nodeclaim-min-values-relaxed": "false",
                     "karpenter.sh/do-not-disrupt": "true",
+                    "setu.kueue.x-k8s.io/pod-requests": claim.annotation(names::POD_REQUESTS),
                 },
                 "ownerReferences": [{
                     "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "name": "gpu", "uid": "uid-gpu",

@@ -54,7 +54,6 @@ pub fn overhead(
     cluster: &PlanSnapshot<'_>,
     in_doubt: bool,
 ) -> Result<ResourceList, Obstacle> {
-    let defaults = Defaults { limit_ranges: &[], runtime_classes: &cluster.objects.runtime_classes };
     let mut total = ResourceList::new();
     for daemon in &cluster.objects.daemon_sets {
         let spec = &daemon.spec.template.spec;
@@ -63,6 +62,8 @@ pub fn overhead(
         if !belongs && !may_appear() {
             continue;
         }
+        let limit_ranges = cluster.limit_ranges.of(daemon.metadata.namespace.as_deref());
+        let defaults = Defaults { limit_ranges, runtime_classes: &cluster.objects.runtime_classes };
         let mut pod = resources::of_pod(spec, defaults)
             .map_err(|e| super::bad_quantity(&format!("DaemonSet {}", name(daemon)), &e))?;
         // The node may lack a device that only a possible DaemonSet asks for, so do not request it.
@@ -127,13 +128,40 @@ mod tests {
     use crate::api::parameters::PackingMode;
     use crate::api::parameters::Pinning;
     use crate::names;
+    use crate::plan::limit_ranges::LimitRanges;
     use serde_json::{Value, json};
+    use std::sync::Arc;
 
     fn pinned(daemons: &[Value]) -> (Pinning, Vec<String>) {
         let mut world = Fixture::new();
         world.objects.daemon_sets = daemons.iter().map(|spec| daemon_set("d", spec)).collect();
         let plan = world.provisioned();
         (plan.pinning, plan.notes)
+    }
+
+    #[test]
+    fn a_daemon_set_without_requests_takes_what_the_limit_range_of_its_namespace_says() {
+        let mut world = Fixture::new();
+        let bare = json!({"containers": [{"name": "agent", "resources": null}], "tolerations": everything()});
+        world.objects.daemon_sets = vec![daemon_set("agent", &bare)];
+        let requested = |world: &Fixture| {
+            let requests = world.provisioned().slots[0].template.spec.resources.requests.clone();
+            resources::amount(&requests, "cpu")
+        };
+        let before = requested(&world);
+        let range = |namespace: &str| {
+            Arc::new(object(json!({
+                "metadata": {"name": "defaults", "namespace": namespace},
+                "spec": {"limits": [{"type": "Container", "defaultRequest": {"cpu": "500m"}}]},
+            })))
+        };
+        let with = |world: &mut Fixture, namespace: &str| {
+            let daemon_sets = world.objects.daemon_sets.clone();
+            world.limit_ranges = LimitRanges::for_plan([range(namespace)], "ns", &daemon_sets);
+            requested(world)
+        };
+        assert_eq!(with(&mut world, "another"), before);
+        assert!(with(&mut world, "sys") > before);
     }
 
     fn everything() -> Value {

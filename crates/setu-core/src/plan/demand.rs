@@ -19,9 +19,6 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Most earlier slices of one Job that are considered.
-const SLICES: usize = 64;
-
 /// One pod set's need.
 #[derive(Clone, Debug)]
 pub struct PodSetDemand<'a> {
@@ -52,8 +49,7 @@ impl PodSetDemand<'_> {
 
     /// What its pods tolerate, by themselves or by a flavor.
     pub fn tolerations(&self) -> impl Iterator<Item = &Toleration> {
-        let flavors = self.flavors.iter().filter(|_| self.gets_flavors);
-        self.spec.tolerations.iter().chain(flavors.flat_map(|flavor| &flavor.spec.tolerations))
+        all_tolerations(&self.spec, &self.flavors, self.gets_flavors)
     }
 }
 
@@ -102,6 +98,25 @@ fn of_pod_set<'a>(
     pod_set: &'a PodSet,
     pods: u32,
 ) -> Result<PodSetDemand<'a>, Outcome> {
+    let (spec, flavors) = as_started(cluster, request, pod_set)?;
+    let namespace = request.workload.metadata.namespace.as_deref();
+    let limit_ranges = cluster.limit_ranges.of(namespace);
+    let defaults = Defaults { limit_ranges, runtime_classes: &cluster.objects.runtime_classes };
+    let each = each(defaults, pod_set).map_err(Outcome::Wait)?;
+    let each = devices::device_requests::with_devices(cluster, request, pod_set, each)?;
+    let reach = cluster.storage.map(|storage| volumes::reach(storage, request.workload, pod_set, pods));
+    let reach = reach.transpose()?.unwrap_or_default();
+    let per_node = host_anti_affinity::per_node(pod_set);
+    let gets_flavors = request.workload.has_pods_of_kueue();
+    Ok(PodSetDemand { pod_set, spec, pods, flavors, gets_flavors, reach, each, per_node })
+}
+
+/// The spec of a pod set's pods as they will be created, and the flavors that the pod set was assigned.
+fn as_started<'a>(
+    cluster: &PlanSnapshot<'a>,
+    request: &PlanRequest<'a>,
+    pod_set: &'a PodSet,
+) -> Result<(Cow<'a, PodSpec>, Vec<&'a ResourceFlavor>), Outcome> {
     let spec = runtime::completed(&pod_set.template.spec, &cluster.objects.runtime_classes, &pod_set.name)?;
     if let Some(obstacle) = contradiction(&pod_set.name, &spec) {
         // A RuntimeClass, unlike the pods, may be changed.
@@ -110,16 +125,35 @@ fn of_pod_set<'a>(
     }
     let flavors =
         flavors(&cluster.objects.flavors, request.workload, &pod_set.name).map_err(Outcome::Refuse)?;
-    let spec = with_updates(spec, request, &pod_set.name, &flavors);
-    let defaults =
-        Defaults { limit_ranges: cluster.limit_ranges, runtime_classes: &cluster.objects.runtime_classes };
-    let each = each(defaults, pod_set).map_err(Outcome::Wait)?;
-    let each = devices::device_requests::with_devices(cluster, request, pod_set, each)?;
-    let reach = cluster.storage.map(|storage| volumes::reach(storage, request.workload, pod_set, pods));
-    let reach = reach.transpose()?.unwrap_or_default();
-    let per_node = host_anti_affinity::per_node(pod_set);
+    Ok((with_updates(spec, request, &pod_set.name, &flavors), flavors))
+}
+
+/// What the pods of each pod set that is held to the gang's nodes tolerate. Does not depend on what they request.
+///
+/// # Errors
+/// Why the pods of a pod set cannot be created.
+pub fn tolerations(
+    cluster: &PlanSnapshot<'_>,
+    request: &PlanRequest<'_>,
+) -> Result<Vec<Vec<Toleration>>, Outcome> {
+    let pinned = pinned(cluster.cluster_queue, request);
     let gets_flavors = request.workload.has_pods_of_kueue();
-    Ok(PodSetDemand { pod_set, spec, pods, flavors, gets_flavors, reach, each, per_node })
+    let pod_sets = request.workload.spec.pod_sets.iter().filter(|pod_set| pinned.contains(&pod_set.name));
+    let of_pod_set = |pod_set: &PodSet| -> Result<Vec<Toleration>, Outcome> {
+        let (spec, flavors) = as_started(cluster, request, pod_set)?;
+        Ok(all_tolerations(&spec, &flavors, gets_flavors).cloned().collect())
+    };
+    pod_sets.map(of_pod_set).collect()
+}
+
+/// What pods of this spec and these flavors tolerate.
+fn all_tolerations<'t>(
+    spec: &'t PodSpec,
+    flavors: &'t [&ResourceFlavor],
+    gets_flavors: bool,
+) -> impl Iterator<Item = &'t Toleration> {
+    let flavors = flavors.iter().filter(move |_| gets_flavors);
+    spec.tolerations.iter().chain(flavors.flat_map(|flavor| &flavor.spec.tolerations))
 }
 
 /// The spec with what the checks of other controllers add to the pods of this set, besides these flavors and the gang's own
@@ -276,21 +310,6 @@ fn pods(workload: &Workload, pod_set: &PodSet) -> u32 {
     u32::try_from(granted.min(pod_set.count.saturating_sub(done))).unwrap_or(0)
 }
 
-/// The slices before this one that were admitted and have nodes, which stay while the Job runs. Workloads of its namespace are found
-/// by name. `has_nodes` says whether a Workload with this UID has NodeClaims.
-pub fn predecessors(
-    workload: &Workload,
-    find: impl Fn(&str) -> Option<Arc<Workload>>,
-    has_nodes: impl Fn(&str) -> bool,
-) -> Vec<Arc<Workload>> {
-    let before = |slice: &Workload| {
-        find(slice.replaces()?).filter(|found| found.elastic_job() == workload.elastic_job())
-    };
-    let slices = std::iter::successors(before(workload), |slice| before(slice));
-    let has_nodes = |slice: &Arc<Workload>| slice.metadata.uid.as_deref().is_some_and(&has_nodes);
-    slices.take(SLICES).filter(|slice| slice.is_admitted() && has_nodes(slice)).collect()
-}
-
 /// Pods of a pod set that earlier slices have nodes for. Each slice got nodes only for pods that it had more than the slices before
 /// it, and keeps them while the Job runs.
 fn placed(cluster: &PlanSnapshot<'_>, pod_set: &str) -> u32 {
@@ -380,6 +399,7 @@ pub fn flavors<'a>(
 #[cfg(test)]
 mod tests {
     use super::super::fixtures::{Fixture, flavor, pod_set, queue};
+    use super::super::slices::{SliceNodes, predecessors};
     use super::*;
     use serde_json::{Value, json};
 
@@ -611,6 +631,17 @@ mod tests {
         admission.pod_set_assignments[0].count = Some(4);
         let slices = [Arc::new(before.clone()), Arc::new(shrunk)];
         assert_eq!(plan(&slices).slots.len(), 1);
+        let on_others = |slice: &Workload| {
+            let find = |_: &str| Some(Arc::new(slice.clone()));
+            predecessors(&world.workload, find, |_| SliceNodes::Others)
+        };
+        let mut admitted = before.clone();
+        let condition = super::super::fixtures::condition("Admitted", "True");
+        let status = admitted.status.as_mut().unwrap();
+        status.conditions.push(super::super::fixtures::object(condition));
+        assert_eq!(plan(&on_others(&admitted)).slots.len(), 3, "two pods run on nodes that are not Setu's");
+        admitted.spec.pod_sets[0].count = 1;
+        assert_eq!(plan(&on_others(&admitted)).slots.len(), 4, "one of them was given up");
         // Kueue adds no toleration to pods that come later.
         assert_eq!(plan(&[]).pinning, crate::api::parameters::Pinning::Selector);
         let labels = [&before, &world.workload].map(|w| crate::gang::identity::gang_label(w, "prov"));

@@ -3,6 +3,7 @@
 //! Rule: everything fits by default, so that a test states only what it is about.
 
 use super::demand::{self, PodSetDemand};
+use super::limit_ranges::LimitRanges;
 use super::market::Market;
 use super::offering::Offering;
 use super::pool_claims::PoolClaims;
@@ -102,6 +103,7 @@ pub struct Fixture {
     pub market: Option<Market>,
     pub storage: Storage,
     pub now: Timestamp,
+    pub limit_ranges: LimitRanges,
 }
 
 impl Fixture {
@@ -129,6 +131,7 @@ impl Fixture {
             market: None,
             storage: Storage::default(),
             now: Timestamp::UNIX_EPOCH,
+            limit_ranges: LimitRanges::default(),
         }
     }
 
@@ -170,6 +173,7 @@ impl Fixture {
             local_queues: Some(&self.local_queues),
             namespace_labels: Some(&self.namespace),
             now: self.now,
+            limit_ranges: &self.limit_ranges,
             ..PlanSnapshot::with(self.queue.as_ref(), &self.objects)
         }
     }

@@ -3,6 +3,7 @@
 use super::cost::Prices;
 use super::gates::inflight::InflightNodes;
 use super::kinds::PlanObjects;
+use super::limit_ranges::LimitRanges;
 use super::market::Market;
 use super::offering::Offering;
 use super::pending_nodes::PendingNodes;
@@ -13,7 +14,6 @@ use crate::api::{AdmissionCheck, ClusterQueue, Cohort, LocalQueue, NodeClaim, Wo
 use crate::policy::Policy;
 use crate::policy::file::Guards;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::LimitRange;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -28,8 +28,8 @@ pub struct PlanSnapshot<'a> {
     pub checks: &'a [Arc<AdmissionCheck>],
     /// Every object of the kinds that are read whole.
     pub objects: &'a PlanObjects,
-    /// LimitRanges of the Workload's namespace.
-    pub limit_ranges: &'a [Arc<LimitRange>],
+    /// LimitRanges of the namespaces of the Workload and of DaemonSets.
+    pub limit_ranges: &'a LimitRanges,
     /// The storage objects that the pods' volumes depend on. `None` if they were not read: then volumes restrict
     /// nothing.
     pub storage: Option<&'a Storage>,
@@ -74,7 +74,7 @@ impl<'a> PlanSnapshot<'a> {
             cluster_queue,
             checks: &[],
             objects,
-            limit_ranges: &[],
+            limit_ranges: LimitRanges::NONE,
             storage: None,
             pool_claims: &NO_CLAIMS,
             warm: &[],

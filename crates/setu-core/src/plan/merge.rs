@@ -5,8 +5,9 @@
 
 use super::demand::flavors;
 use super::{Obstacle, ObstacleReason, PlanRequest};
-use crate::api::ResourceFlavor;
 use crate::api::workload::PodSetUpdate;
+use crate::api::{Node, NodeClaim, ResourceFlavor};
+use crate::names;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -39,6 +40,51 @@ pub fn check(
         }
     }
     Ok(())
+}
+
+/// What sends the pods of one of these pod sets away from the gang's nodes: another check or a flavor selects a label that such a
+/// node does not have. `None` if nothing does. `nodes` are the gang's nodes with their claims.
+pub fn misplaced(
+    all_flavors: &[Arc<ResourceFlavor>],
+    request: &PlanRequest<'_>,
+    pod_sets: &[String],
+    nodes: &[(&NodeClaim, &Node)],
+) -> Option<String> {
+    let workload = request.workload;
+    let others = || workload.checks().iter().filter(|c| c.name != request.check);
+    pod_sets.iter().find_map(|pod_set| {
+        let flavors = flavors(all_flavors, workload, pod_set).unwrap_or_default().into_iter();
+        let of_flavors = flavors.filter(|_| workload.has_pods_of_kueue()).map(|flavor| {
+            let name = flavor.metadata.name.as_deref().unwrap_or_default();
+            (format!("ResourceFlavor {name}"), &flavor.spec.node_labels)
+        });
+        let updates = others().flat_map(|c| c.pod_set_updates.iter().map(move |update| (c, update)));
+        let of_checks = updates
+            .filter(|(_, update)| update.name == *pod_set)
+            .map(|(check, update)| (format!("check {}", check.name), &update.node_selector));
+        // A node whose claim names no pod set, or several, may be for another one.
+        let is_only = pod_sets.len() == 1;
+        let serves = |claim: &NodeClaim| {
+            let value = claim.label(names::POD_SETS);
+            value == pod_set || (value.is_empty() && is_only)
+        };
+        let of_set = || nodes.iter().filter(|(claim, _)| serves(claim));
+        of_flavors.chain(of_checks).find_map(|(who, selector)| {
+            let is_ours = |key: &String| [names::GANG, names::POD_SETS].contains(&key.as_str());
+            selector.iter().filter(|(key, _)| !is_ours(key)).find_map(|(key, value)| {
+                let (_, node) = of_set().find(|(_, node)| node.label(key) != value)?;
+                let has = match node.label(key) {
+                    "" => "no such label".to_owned(),
+                    other => format!("{key} {other}"),
+                };
+                let name = node.metadata.name.as_deref().unwrap_or_default();
+                Some(format!(
+                    "{who} wants {key} {value} for pod set {pod_set}, and node {name} has {has}; with strategy LastCheck, nodes \
+                     are made after the other checks have answered"
+                ))
+            })
+        })
+    })
 }
 
 /// A map in the making that remembers who set each key.
@@ -144,6 +190,36 @@ mod tests {
             metadata.annotations.insert("x".into(), if kind == "labels" { "2".into() } else { "1".into() });
             assert_eq!(world.obstacle().0, ObstacleReason::UpdatesClash, "{kind}");
         }
+    }
+
+    #[test]
+    fn a_node_without_the_label_that_another_check_selects_is_named() {
+        let zone = "topology.kubernetes.io/zone";
+        let node = |zone_of: &str, label: &str| -> (NodeClaim, Node) {
+            let claim = json!({
+                "metadata": {"name": "c", "labels": {(names::POD_SETS): label}},
+                "spec": {"nodeClassRef": {"group": "", "kind": "", "name": ""}},
+            });
+            let node = json!({"metadata": {"name": "n1", "labels": {(zone): zone_of}}});
+            (super::super::fixtures::object(claim), super::super::fixtures::object(node))
+        };
+        let world =
+            with_other_check(&json!({"name": "main", "nodeSelector": {(zone): "b", (names::GANG): "g1"}}));
+        let found = |zone_of: &str, label: &str| {
+            let (claim, node) = node(zone_of, label);
+            let flavors = &world.objects.flavors;
+            misplaced(flavors, &world.request(), &["main".to_owned()], &[(&claim, &node)])
+        };
+        let said = found("a", "").unwrap();
+        let words = "check budget wants topology.kubernetes.io/zone b for pod set main, and node n1 has topology.kubernetes.io/zone a;";
+        assert!(said.starts_with(words), "{said}");
+        assert_eq!(found("b", ""), None);
+        assert_eq!(found("a", "other"), None, "the node is for another pod set");
+        assert_eq!(found("a", "main.other"), None, "it may be for the other one alone");
+        assert!(found("a", "main").is_some());
+        let (claim, node) = node("a", "");
+        let both = ["main".to_owned(), "other".to_owned()];
+        assert_eq!(misplaced(&world.objects.flavors, &world.request(), &both, &[(&claim, &node)]), None);
     }
 
     #[test]

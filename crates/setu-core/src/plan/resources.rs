@@ -40,6 +40,11 @@ pub fn amount(list: &ResourceList, key: &str) -> Amount {
     list.get(key).and_then(parse).unwrap_or_default()
 }
 
+/// Whether a list has at least this amount of a resource.
+pub fn has(list: &ResourceList, key: &str, wanted: &Quantity) -> bool {
+    parse(wanted).is_none_or(|wanted| wanted <= amount(list, key))
+}
+
 fn merged(a: &ResourceList, b: &ResourceList, pick: impl Fn(Amount, Amount) -> Amount) -> ResourceList {
     let mut all = a.clone();
     for key in b.keys() {
@@ -145,7 +150,24 @@ pub struct Defaults<'a> {
 
 /// What one pod of this spec requests from a node, including its place in the node's pod count.
 pub fn of_pod(spec: &PodSpec, defaults: Defaults<'_>) -> Result<ResourceList, BadQuantity> {
-    let requests = |container: &Container| container_requests(container, defaults.limit_ranges);
+    let mut total = of_containers(spec, defaults.limit_ranges)?;
+    if let Some(pod_level) = &spec.resources {
+        // The API server fills in pod-level requests before LimitRanges change the containers.
+        let own = of_containers(spec, &[])?;
+        replace_by_pod_level(&mut total, &own, pod_level)?;
+    }
+    let overhead = overhead(spec, defaults.runtime_classes);
+    validate(&overhead)?;
+    total = sum(&total, &overhead);
+    // Zero of a device must not count as a request for the device.
+    total.retain(|_, quantity| is_positive(quantity));
+    total.insert("pods".to_owned(), Quantity("1".to_owned()));
+    Ok(total)
+}
+
+/// What the containers of a pod request together.
+fn of_containers(spec: &PodSpec, limit_ranges: &[Arc<LimitRange>]) -> Result<ResourceList, BadQuantity> {
+    let requests = |container: &Container| container_requests(container, limit_ranges);
     let mut main = ResourceList::new();
     for container in &spec.containers {
         main = sum(&main, &requests(container)?);
@@ -161,35 +183,30 @@ pub fn of_pod(spec: &PodSpec, defaults: Defaults<'_>) -> Result<ResourceList, Ba
             peak = max(&peak, &sum(&sidecars, &own));
         }
     }
-    let mut total = max(&sum(&main, &sidecars), &peak);
-    replace_by_pod_level(&mut total, spec.resources.as_ref())?;
-    let overhead = overhead(spec, defaults.runtime_classes);
-    validate(&overhead)?;
-    total = sum(&total, &overhead);
-    // Zero of a device must not count as a request for the device.
-    total.retain(|_, quantity| is_positive(quantity));
-    total.insert("pods".to_owned(), Quantity("1".to_owned()));
-    Ok(total)
+    Ok(max(&sum(&main, &sidecars), &peak))
 }
 
-/// Replaces the containers' sum with the pod-level resources. As the API server fills them in, a limit counts only if no
-/// container requests the resource, but for huge pages always.
+/// Replaces the containers' sum with the pod-level resources, as the API server fills them in. With pod-level limits, a resource that
+/// has no pod-level request gets one: what the containers request by themselves (`own`), or else the limit. For huge pages the limit
+/// always counts.
 fn replace_by_pod_level(
     total: &mut ResourceList,
-    pod_level: Option<&ResourceRequirements>,
+    own: &ResourceList,
+    pod_level: &ResourceRequirements,
 ) -> Result<(), BadQuantity> {
-    let Some(pod_level) = pod_level else { return Ok(()) };
-    for list in [&pod_level.limits, &pod_level.requests].into_iter().flatten() {
-        validate(list)?;
-        for (key, quantity) in list {
-            let huge = key.starts_with("hugepages-");
-            let stated = pod_level.requests.as_ref().is_some_and(|r| r.contains_key(key));
-            let free = !total.get(key).is_some_and(is_positive);
-            if huge || ((key == "cpu" || key == "memory") && (stated || free)) {
-                total.insert(key.clone(), quantity.clone());
-            }
-        }
+    let none = ResourceList::new();
+    let [limits, requests] =
+        [&pod_level.limits, &pod_level.requests].map(|list| list.as_ref().unwrap_or(&none));
+    validate(limits)?;
+    validate(requests)?;
+    let is_huge = |key: &str| key.starts_with("hugepages-");
+    let counts = |key: &str| key == "cpu" || key == "memory" || is_huge(key);
+    let mut filled = limits.clone();
+    if !limits.is_empty() {
+        filled.extend(own.clone().into_iter().filter(|(key, amount)| !is_huge(key) && is_positive(amount)));
     }
+    filled.extend(requests.clone());
+    total.extend(filled.into_iter().filter(|(key, _)| counts(key)));
     Ok(())
 }
 
@@ -308,6 +325,22 @@ mod tests {
             "containers": [{"resources": {"requests": {"cpu": "2", "hugepages-2Mi": "512Mi"}}}],
         }));
         same(&pod, &[("cpu", "2"), ("memory", "8Gi"), ("hugepages-2Mi", "1Gi"), ("pods", "1")]);
+    }
+
+    #[test]
+    fn limit_ranges_do_not_change_what_pod_level_limits_have_set() {
+        let item = json!({"type": "Container", "defaultRequest": {"cpu": "100m", "memory": "128Mi"}});
+        let range: LimitRange = serde_json::from_value(json!({"spec": {"limits": [item]}})).unwrap();
+        let of = |spec: serde_json::Value| {
+            let defaults = Defaults { limit_ranges: &[Arc::new(range.clone())], runtime_classes: &[] };
+            of_pod(&serde_json::from_value(spec).unwrap(), defaults).unwrap()
+        };
+        let limits = json!({"limits": {"cpu": "8", "memory": "8Gi"}});
+        let bare = of(json!({"resources": limits, "containers": [{"name": "a"}]}));
+        same(&bare, &[("cpu", "8"), ("memory", "8Gi"), ("pods", "1")]);
+        let requests = json!([{"resources": {"requests": {"cpu": "2"}}}, {"name": "b"}]);
+        let stated = of(json!({"resources": limits, "containers": requests}));
+        same(&stated, &[("cpu", "2"), ("memory", "8Gi"), ("pods", "1")]);
     }
 
     #[test]

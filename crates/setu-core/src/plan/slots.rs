@@ -12,7 +12,7 @@ mod packed_gang;
 mod pinning;
 mod types;
 
-use super::claim::Draft;
+use super::claim::{self, Draft};
 use super::demand::PodSetDemand;
 use super::offering;
 use super::packing::{Batch, Filled, Misfit, NodeKind, pack};
@@ -329,17 +329,14 @@ impl GroupPlanner<'_> {
         notes: &mut Vec<String>,
     ) -> Result<(), Obstacle> {
         require_possible(slots.len(), count)?;
-        let mut requests = self.daemons.clone();
-        for share in &pods {
-            if let Some(set) = self.group.sets.iter().find(|set| set.pod_set.name == share.pod_set) {
-                requests = resources::sum(&requests, &resources::times(&set.each, share.pods));
-            }
-        }
+        let of_pods = self.requests_of(&pods);
+        let requests = resources::sum(&self.daemons, &of_pods);
         let types = self.possible(types, count, &requests, notes);
         notes.extend(self.not_sold(&types));
         let types = self.cheapest(types, &requests, notes)?;
         let mut template = self.group.draft.claim(requests, self.taints.clone(), &types)?;
         devices::record(&mut template, &self.devices());
+        claim::record_pod_requests(&mut template, of_pods);
         let template = Arc::new(template);
         let most = Arc::new(self.most(&template.spec.resources.requests, &types));
         let pods: Arc<[PodShare]> = pods.into();

@@ -4,8 +4,10 @@
 //! Rule: a taint that the NodeClaim does not state is ignored if all pods of the gang name it in a toleration. Tolerations of every
 //! taint do not count, nor do tolerations of taints by which Kubernetes or Karpenter report a temporary state.
 
-use super::demand::demand;
+use super::demand::tolerations;
 use super::{PlanRequest, PlanSnapshot};
+use crate::api::Workload;
+use crate::api::workload::PodSet;
 use crate::names;
 use k8s_openapi::api::core::v1::{Taint, Toleration};
 
@@ -55,12 +57,26 @@ pub fn tolerated(
     if taints.is_empty() {
         return taints;
     }
-    let Ok(needs) = demand(cluster, request) else { return Vec::new() };
-    for wanted in needs {
-        let named: Vec<Toleration> = wanted.tolerations().filter(|t| names_a_taint(t)).cloned().collect();
+    let of_pod_sets = tolerations(cluster, request).unwrap_or_default();
+    if of_pod_sets.is_empty() {
+        return Vec::new();
+    }
+    for mut named in of_pod_sets {
+        named.retain(names_a_taint);
         taints.retain(|taint| tolerates(&named, taint));
     }
     taints
+}
+
+/// Whether all pods of a Workload tolerate a lasting taint by key, as their templates say.
+pub fn is_named_by_templates(workload: &Workload, taint: &Taint) -> bool {
+    let names = |pod_set: &PodSet| {
+        let mut named = pod_set.template.spec.tolerations.clone();
+        named.retain(names_a_taint);
+        tolerates(&named, taint)
+    };
+    let pod_sets = &workload.spec.pod_sets;
+    may_stay(taint) && !pod_sets.is_empty() && pod_sets.iter().all(names)
 }
 
 fn names_a_taint(toleration: &Toleration) -> bool {
@@ -85,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_taint_is_none_to_pods_that_name_it_for_ever() {
+    fn only_a_lasting_toleration_by_key_ignores_a_taint() {
         let gpu = |more: Value| {
             let mut toleration = json!({"key": "nvidia.com/gpu", "operator": "Exists"});
             toleration.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -105,6 +121,21 @@ mod tests {
         for key in ["node.kubernetes.io/not-ready", "karpenter.sh/disrupted"] {
             assert!(!of_pods(&json!([{"key": key, "operator": "Exists"}]), key, "NoSchedule"), "{key}");
         }
+    }
+
+    #[test]
+    fn tolerations_do_not_depend_on_how_requested_devices_are_served() {
+        let gpu = json!([{"key": "nvidia.com/gpu", "operator": "Exists"}]);
+        let mut world = Fixture::new().pods(&json!({"tolerations": gpu}));
+        let devices = json!([{
+            "deviceClass": "gpu.nvidia.com", "driver": "gpu.nvidia.com", "extendedResource": "nvidia.com/gpu",
+            "perNode": 8,
+        }]);
+        world.policy.devices = object(devices);
+        assert!(world.demand().is_err(), "the DeviceClass is not among the objects");
+        assert!(is_tolerated(&world, "nvidia.com/gpu", "NoSchedule"));
+        world.queue = None;
+        assert!(!is_tolerated(&world, "nvidia.com/gpu", "NoSchedule"), "its pod sets are unknown");
     }
 
     #[test]

@@ -32,6 +32,8 @@ quotes. The policy file is YAML 1.2, where `Off` is text. kubectl reads YAML 1.1
 If a ClusterQueue names several checks of Setu's for one flavor, the first by name provides for all pod sets of the flavor. Divide them by
 `onFlavors`, not by `managedResources`.
 
+## When a change applies
+
 Changes apply to new attempts. A running attempt keeps its policy; after a failover it keeps its deadlines, readiness, retry and
 custody rules, and is planned again. If the plan differs, it starts over. Setu ignores an invalid file and keeps the last valid one.
 ";
@@ -129,7 +131,7 @@ once by the Event `JobOverrideIgnored` on the Workload. Nothing else on a Worklo
 |---|---|---|
 | `deadlines.launch`, `register`, `initialize` | each from the creation of the NodeClaim, not from the phase before | the attempt fails; with `tiers` the next tier is tried after a launch that took too long |
 | `deadlines.gang` | the reservation of quota; restarts after a wait, an accepted plan, a replacement or a change of tier | an attempt fails; a gang that waits for a gate gives its quota back |
-| `deadlines.admit` | Ready | nodes and quota are given back |
+| `deadlines.admit` | Ready | the nodes are deleted, and the quota is given back |
 
 An initialized Node may still miss something, such as a label, a condition or a device. That wait has no deadline of its own:
 `deadlines.gang` ends it. A deadline of a phase or tier that is longer than the gang's has no effect, and `setu policy check` warns of it. If the
@@ -139,7 +141,7 @@ While Karpenter reboots a node, neither `deadlines.gang` nor `deadlines.admit` e
 node is ready again, for at most `deadlines.initialize` plus `bufferTime`. `admit` restarts at the end of the reboot; `gang` does not
 restart. `custody.holdLimit` runs on: it bounds what held nodes cost.
 
-## Rejected is a one-way door
+## A rejected Workload is not tried again
 
 With `retry.onExhausted: Reject`, and with `retry.compat: Setu`, a gang ends Rejected once its retries are used up. With any policy,
 a gang ends Rejected if its pods can never run: they name a ResourceClaim that all of them would share, or contradict themselves.

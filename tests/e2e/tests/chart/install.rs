@@ -83,7 +83,12 @@ impl Install {
             let pods: Api<Pod> = Api::namespaced(self.stack.client().unwrap(), NAMESPACE);
             let list = pods.list(&ListParams::default().labels("app.kubernetes.io/name=setu")).await.unwrap();
             // There may be one more during a rollout.
+            let deployment = self.deployment().await;
+            let status = deployment.status.unwrap_or_default();
+            let is_seen = status.observed_generation == deployment.metadata.generation;
             list.items.len() >= replicas.unsigned_abs() as usize
+                && is_seen
+                && status.updated_replicas >= Some(1)
         })
         .await;
     }

@@ -17,7 +17,7 @@ pub const SECTIONS: [(&str, &str); 7] = [
 ];
 
 /// The prefixes of lines that do not run here, each with the reason.
-pub const ELSEWHERE: [(&str, &str); 56] = [
+pub const ELSEWHERE: [(&str, &str); 60] = [
     ("cargo run --release -- demo", "tests/project/docs.rs runs it, and with --serve tests/kubectl"),
     ("cargo test", "it is what runs the tests"),
     ("SETU_SLOW=3 cargo test", "just e2e runs it"),
@@ -32,6 +32,13 @@ pub const ELSEWHERE: [(&str, &str); 56] = [
         "helm install setu charts/setu --namespace kueue-system --set image.repository=REGISTRY/setu --set",
         "the README's with more values",
     ),
+    (
+        "helm install setu charts/setu --namespace kueue-system --set image.repository=$REGISTRY/setu --set",
+        "the README's with more values",
+    ),
+    ("export REGISTRY=", "the reader's own registry"),
+    ("kubectl patch clusterqueue NAME", "scenarios hold a queue; the tests of the chart uninstall it"),
+    ("kubectl edit clusterqueue NAME", "opens an editor"),
     (
         "helm install setu-b",
         "an installation beside the one that is typed here; tests/chart has the policies",

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// The tenant's namespace; also the name of its queues, check and NodePool.
 pub const TENANT: &str = "tenant";
 pub const NEIGHBOURS: &str = "neighbours";
-pub const POLICIES: [&str; 3] = ["setu-journal", "setu-nodeclaims", "setu-bounds"];
+pub const POLICIES: [&str; 4] = ["setu-journal", "setu-nodeclaims", "setu-bounds", "setu-workloads"];
 /// The number of pods of every gang.
 pub const PODS: usize = 2;
 

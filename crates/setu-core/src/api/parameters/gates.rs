@@ -41,12 +41,12 @@ pub struct Gates {
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[serde(rename = "Gate")]
 pub enum GateMode {
-    /// Buy nothing until the check passes.
+    /// Buy nothing until the gate is open.
     #[default]
     Enforce,
-    /// Report a failed check and go on.
+    /// Report a closed gate and go on.
     Warn,
-    /// Skip this check.
+    /// Ignore this gate.
     Off,
 }
 

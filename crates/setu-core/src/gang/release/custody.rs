@@ -11,26 +11,29 @@ use crate::gang::snapshot::claims::ClaimView;
 use crate::gang::statechart::journal::Journal;
 use crate::gang::statechart::reservation::{Ending, Reservation};
 use crate::gang::statechart::state::{State, StateName, Then};
+use crate::listed::listed;
 use crate::names;
 use crate::policy::Policy;
 
-/// What a node is held for: the label `state` of `setu_held_nodes`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HeldFor {
-    /// The rest of its gang.
-    RestOfGang,
-    /// A gang that is ready and not admitted.
-    ReadyGang,
-    /// A gang that is admitted.
-    AdmittedGang,
-    /// Nothing: it is being given up.
-    Leaving,
-    /// The next gang of its LocalQueue.
-    NextGang,
-    /// Nothing: its NodeClaim is gone.
-    OrphanNode,
-    /// Nobody knows: this replica has not read its gang yet.
-    Unknown,
+listed! {
+    /// What a node is held for: the label `state` of `setu_held_nodes`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum HeldFor {
+        /// The rest of its gang.
+        Gathering,
+        /// A gang that is ready and not admitted.
+        Idle,
+        /// A gang that is admitted.
+        Used,
+        /// Nothing: it is being given up.
+        Leaving,
+        /// The next gang of its LocalQueue.
+        Warm,
+        /// Nothing: its NodeClaim is gone.
+        Stray,
+        /// Nobody knows: this replica has not read its gang yet.
+        Unknown,
+    }
 }
 
 impl HeldFor {
@@ -44,10 +47,10 @@ impl HeldFor {
     ) -> Self {
         match gang {
             _ if is_deleting => Self::Leaving,
-            _ if is_warm => Self::NextGang,
-            Some(StateName::Approved) if is_admitted() => Self::AdmittedGang,
-            Some(StateName::Approved) => Self::ReadyGang,
-            Some(StateName::Provisioning | StateName::WaitingReady) => Self::RestOfGang,
+            _ if is_warm => Self::Warm,
+            Some(StateName::Approved) if is_admitted() => Self::Used,
+            Some(StateName::Approved) => Self::Idle,
+            Some(StateName::Provisioning | StateName::WaitingReady) => Self::Gathering,
             Some(_) => Self::Leaving,
             None => Self::Unknown,
         }
@@ -56,12 +59,12 @@ impl HeldFor {
     /// Its name, as a label.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::RestOfGang => "gathering",
-            Self::ReadyGang => "idle",
-            Self::AdmittedGang => "used",
+            Self::Gathering => "gathering",
+            Self::Idle => "idle",
+            Self::Used => "used",
             Self::Leaving => "leaving",
-            Self::NextGang => "warm",
-            Self::OrphanNode => "stray",
+            Self::Warm => "warm",
+            Self::Stray => "stray",
             Self::Unknown => "unknown",
         }
     }
@@ -114,16 +117,16 @@ pub fn disposition_without_request(claim: &NodeClaim, owner: &Workload, release:
 
 /// Claims that a gang lets go, by what becomes of them.
 #[derive(Clone, Debug, Default)]
-pub struct Released {
+pub struct Dispositions {
     /// Those that are handed back to Karpenter.
-    pub back: Vec<NodeClaim>,
+    pub hand_back: Vec<NodeClaim>,
     /// Those that are kept for the next gang.
-    pub kept: Vec<NodeClaim>,
+    pub keep_warm: Vec<NodeClaim>,
     /// Those that are deleted.
-    pub gone: Vec<NodeClaim>,
+    pub delete: Vec<NodeClaim>,
 }
 
-impl Released {
+impl Dispositions {
     /// What becomes of these claims of a gang, which it no longer wants. Only claims that were made for the gang's Workload are
     /// let go.
     pub fn of<'c>(
@@ -132,23 +135,23 @@ impl Released {
         identity: &GangIdentity,
         claims: impl Iterator<Item = &'c NodeClaim>,
     ) -> Self {
-        let mut released = Self::default();
+        let mut all = Self::default();
         for claim in claims.filter(|claim| is_of_workload(identity, claim)) {
             let view = snapshot.claims.iter().find(|view| Some(&view.uid) == claim.metadata.uid.as_ref());
             let list = match disposition(journal, snapshot.reservation, view, snapshot.policy) {
-                _ if claim.is_handing_back() => &mut released.back,
-                Disposition::HandBack => &mut released.back,
-                Disposition::KeepWarm => &mut released.kept,
-                Disposition::Delete => &mut released.gone,
+                _ if claim.is_handing_back() => &mut all.hand_back,
+                Disposition::HandBack => &mut all.hand_back,
+                Disposition::KeepWarm => &mut all.keep_warm,
+                Disposition::Delete => &mut all.delete,
             };
             list.push(claim.clone());
         }
-        released
+        all
     }
 
     /// Those that are not deleted.
     pub fn staying(&self) -> impl Iterator<Item = &NodeClaim> {
-        self.back.iter().chain(&self.kept)
+        self.hand_back.iter().chain(&self.keep_warm)
     }
 }
 
@@ -275,14 +278,14 @@ mod tests {
         ] {
             let policy = Policy { release, ..Policy::default() };
             let snapshot = Snapshot { claims: &views, ..Snapshot::of(at(1), &reservation, &policy) };
-            let released = Released::of(&journal, &snapshot, &identity, claims.iter());
+            let all = Dispositions::of(&journal, &snapshot, &identity, claims.iter());
             let named = |claims: &[NodeClaim]| -> Vec<String> {
                 claims.iter().filter_map(|claim| claim.metadata.name.clone()).collect()
             };
-            assert_eq!(named(&released.back), back);
-            assert_eq!(named(&released.kept), kept);
-            assert_eq!(named(&released.gone), gone);
-            assert_eq!(released.staying().count(), 2 - gone.len());
+            assert_eq!(named(&all.hand_back), back);
+            assert_eq!(named(&all.keep_warm), kept);
+            assert_eq!(named(&all.delete), gone);
+            assert_eq!(all.staying().count(), 2 - gone.len());
         }
     }
 }

@@ -4,6 +4,6 @@ pub mod custody;
 #[cfg(test)]
 mod fixtures;
 pub mod orphan;
-pub mod orphan_node;
+pub mod stray_node;
 pub mod undeletable;
 pub mod uninstall;

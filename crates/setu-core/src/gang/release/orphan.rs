@@ -5,6 +5,7 @@
 use crate::api::{NodeClaim, Workload, condition};
 use crate::gang::identity::gang_of;
 use crate::gang::workload::request::owner_of;
+use crate::listed::listed;
 use crate::names;
 use crate::planted::planted;
 use jiff::{SignedDuration, Timestamp};
@@ -16,37 +17,28 @@ const CHECK_MISSING: SignedDuration = SignedDuration::from_mins(10);
 /// How long a finished gang may take to give up its nodes as its policy says.
 const RELEASE_GRACE: SignedDuration = SignedDuration::from_mins(5);
 
-/// Why a node is orphaned: the labels of `setu_orphans_swept_total`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum OrphanReason {
-    /// Its Workload does not exist.
-    WorkloadGone,
-    /// Its hold ended before its gang was admitted.
-    HoldExpired,
-    /// Its gang was not admitted, and its AdmissionCheck was deleted.
-    CheckGone,
-    /// No slice of its elastic Job has quota or pods.
-    SlicesOver,
-    /// Its gang finished, and nothing handles the gang any more.
-    GangOver,
-    /// No gang took it over while it was kept warm.
-    WarmOver,
-    /// It is a Node without a NodeClaim and with a silent kubelet.
-    OrphanNode,
+listed! {
+    /// Why a node is orphaned: the labels of `setu_orphans_swept_total`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum OrphanReason {
+        /// Its Workload does not exist.
+        WorkloadGone,
+        /// Its hold ended before its gang was admitted.
+        HoldExpired,
+        /// Its gang was not admitted, and its AdmissionCheck was deleted.
+        CheckGone,
+        /// No slice of its elastic Job has quota or pods.
+        SlicesOver,
+        /// Its gang finished, and nothing handles the gang any more.
+        GangOver,
+        /// No gang took it over while it was kept warm.
+        WarmOver,
+        /// It is a Node without a NodeClaim and with a silent kubelet.
+        StrayNode,
+    }
 }
 
 impl OrphanReason {
-    /// Every reason.
-    pub const ALL: [Self; 7] = [
-        Self::WorkloadGone,
-        Self::HoldExpired,
-        Self::CheckGone,
-        Self::SlicesOver,
-        Self::GangOver,
-        Self::WarmOver,
-        Self::OrphanNode,
-    ];
-
     /// Its name, as a label.
     pub const fn name(self) -> &'static str {
         match self {
@@ -56,7 +48,7 @@ impl OrphanReason {
             Self::SlicesOver => "slices_over",
             Self::GangOver => "gang_over",
             Self::WarmOver => "warm_over",
-            Self::OrphanNode => "stray_node",
+            Self::StrayNode => "stray_node",
         }
     }
 }
@@ -97,7 +89,7 @@ fn orphan_reason(claim: &NodeClaim, owner: OwnerStatus<'_>, now: Timestamp) -> O
     claim.hold_ends().is_some_and(|end| end <= now).then_some(OrphanReason::HoldExpired)
 }
 
-/// What is known of the objects that may still want a NodeClaim: what the caches show, and each read past them that was made.
+/// Facts about possible owners of a NodeClaim: from the caches, and from live reads so far.
 #[derive(Debug, Default)]
 pub struct OwnerFacts {
     /// The Workload that the claim names, as the cache shows it.

@@ -5,10 +5,10 @@
 use super::message;
 use crate::api::{FrontEnd, NodeClaim};
 use crate::gang::snapshot::Snapshot;
+use crate::gang::snapshot::attempt::Attempt;
 use crate::gang::snapshot::claims::ClaimView;
 use crate::gang::snapshot::health::Health;
 use crate::gang::snapshot::phase::ClaimPhase;
-use crate::gang::snapshot::slot::Attempt;
 use crate::gang::snapshot::unbound::UnboundPods;
 use crate::gang::statechart::failure::Failure;
 use crate::gang::statechart::journal::Journal;

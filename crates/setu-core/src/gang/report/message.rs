@@ -5,7 +5,7 @@
 use crate::api::FrontEnd;
 use crate::api::parameters::{OnNodeLost, Pinning};
 use crate::gang::snapshot::Snapshot;
-use crate::gang::snapshot::slot::Attempt;
+use crate::gang::snapshot::attempt::Attempt;
 use crate::gang::statechart::journal::Journal;
 use crate::gang::statechart::state::{Nodes, State, Then};
 use crate::gang::step::replacement::lacks_nodes;

@@ -6,10 +6,10 @@
 use super::explain::next_after;
 use crate::api::FrontEnd;
 use crate::gang::snapshot::Snapshot;
-use crate::gang::snapshot::slot::Attempt;
+use crate::gang::snapshot::attempt::Attempt;
 use crate::gang::snapshot::unbound::UnboundPods;
 use crate::gang::statechart::event::Reason;
-use crate::gang::statechart::failure::{Failure, FailureClass};
+use crate::gang::statechart::failure::Failure;
 use crate::gang::statechart::journal::{Journal, JournalError};
 use crate::gang::statechart::state::{State, StateName};
 use crate::plan::cost::Cost;
@@ -177,8 +177,7 @@ pub fn of_forbidden(nodes: u32) -> Notice {
 /// The Event for a NodeClaim that the API server refuses while the pods of the gang may run. `None` if it ends the attempt.
 pub fn of_refused(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Notice> {
     let reason = snapshot.create_refused.filter(|_| journal.state.creates_claims())?;
-    let refused =
-        Failure::new(FailureClass::Refused, format!("the API server refused a NodeClaim: {reason}"));
+    let refused = Failure::refused_claim(reason);
     let text = format!("{refused}. Next: it is created again after the wait of retry.inCheck");
     Some(Notice { topic: refused.message, ..Notice::warning("NodeClaimRefused", text) })
 }

@@ -6,7 +6,7 @@
 
 use super::message;
 use crate::api::workload::{CheckState, PodSetUpdate, Verdict};
-use crate::gang::snapshot::slot::Attempt;
+use crate::gang::snapshot::attempt::Attempt;
 use crate::gang::snapshot::{Freshness, Snapshot};
 use crate::gang::statechart::journal::Journal;
 use crate::gang::statechart::policy_source::PolicySource;

@@ -1,7 +1,7 @@
 //! The deadlines of a gang, and how a reboot of a node changes them.
 
+use super::attempt::{Attempt, SlotStatus};
 use super::health::Health;
-use super::slot::{Attempt, SlotStatus};
 use super::waits::WaitsFor;
 use jiff::Timestamp;
 

@@ -3,7 +3,7 @@
 //! Rule: a hint. A reconcile decides by its own snapshot, so a wrong expectation costs only the time that an event may wait.
 
 use super::Snapshot;
-use super::slot::{Attempt, SlotStatus};
+use super::attempt::{Attempt, SlotStatus};
 use crate::api::{Node, NodeClaim};
 use crate::gang::statechart::journal::Journal;
 use crate::gang::statechart::state::StateName;
@@ -64,7 +64,7 @@ impl Expectation {
     }
 
     /// Takes an event of a claim, and returns whether a reconcile is due at once.
-    pub fn is_due(&mut self, claim: &str, event: ClaimEvent) -> bool {
+    pub fn takes(&mut self, claim: &str, event: ClaimEvent) -> bool {
         match (self, event) {
             (Self::Ready(_), ClaimEvent::Ending | ClaimEvent::Gone) => true,
             (Self::Ready(waits), ClaimEvent::Ready) | (Self::Gone(waits), ClaimEvent::Gone) => {
@@ -86,7 +86,7 @@ mod tests {
     /// Takes each event of a claim in turn, and compares whether it is due.
     fn takes(mut expected: Expectation, events: &[(&str, ClaimEvent, bool)]) {
         for (claim, event, due) in events {
-            assert_eq!(expected.is_due(claim, *event), *due, "{claim} {event:?}");
+            assert_eq!(expected.takes(claim, *event), *due, "{claim} {event:?}");
         }
     }
 

@@ -2,12 +2,13 @@
 //!
 //! Rule: they never fail a gang. They may leave, and then its nodes are ready.
 //!
-//! A claim records neither the DaemonSets that its requests include nor the pods that its node is for. So DaemonSets count
-//! as too large only if they leave no room for the smallest pods that the node may be for.
+//! A claim records what the pods take that its node is for. DaemonSets and static pods may take the rest, more or less than was
+//! planned for them. Claims of earlier releases record nothing: then one pod of the smallest kind must fit.
 
 use super::claims::ClaimView;
 use super::health::Health;
 use super::waits::WaitsFor;
+use crate::api::parameters::Allocatable;
 use crate::api::pod::ResourceList;
 use crate::api::{Node, NodeClaim, Pod};
 use crate::plan::resources::{self, Defaults};
@@ -22,18 +23,19 @@ const NEXT_CHECK: SignedDuration = SignedDuration::from_secs(10);
 pub struct PodUsage {
     /// Pods that no claim's requests include.
     others: ResourceList,
-    /// Pods of DaemonSets. The claim's requests include them, except those that could not be foreseen.
+    /// Pods of DaemonSets, which the claim's requests include, except those that could not be foreseen; and static pods.
     daemons: ResourceList,
 }
 
-/// What pods take from each node. Static pods are left out: they are not part of its allocatable.
+/// What pods take from each node.
 pub fn usage_by_node(pods: &[Pod]) -> BTreeMap<String, PodUsage> {
     let mut taken: BTreeMap<String, PodUsage> = BTreeMap::new();
-    for pod in pods.iter().filter(|p| !p.is_over() && !p.is_of("Node")) {
+    for pod in pods.iter().filter(|p| !p.is_over()) {
         // A running pod has requests that the API server accepted; unreadable ones count as nothing.
         let Ok(needs) = resources::of_pod(&pod.spec.pod, Defaults::default()) else { continue };
         let of_node = taken.entry(pod.spec.node_name.clone()).or_default();
-        let sum = if pod.is_of("DaemonSet") { &mut of_node.daemons } else { &mut of_node.others };
+        let is_part_of_node = pod.is_of("DaemonSet") || pod.is_of("Node");
+        let sum = if is_part_of_node { &mut of_node.daemons } else { &mut of_node.others };
         *sum = resources::sum(sum, &needs);
     }
     taken
@@ -45,35 +47,52 @@ pub fn nodes_with_pods(pods: &[Pod]) -> BTreeSet<&str> {
     pods.iter().filter(counts).map(|pod| pod.spec.node_name.as_str()).collect()
 }
 
-/// Makes a node wait if other pods leave too little for the pods of its claim. `each` is what one pod of each pod set of the
-/// gang takes.
+/// What is compared with the room on a node.
+#[derive(Clone, Copy, Debug)]
+pub struct RoomCheck<'a> {
+    /// What the pods on the node take.
+    pub taken: &'a PodUsage,
+    /// What one pod of each pod set of the gang takes.
+    pub each: &'a [ResourceList],
+    /// How the policy compares a node with what was asked for. Only with `Exact` all pods of the node must fit.
+    pub allocatable: Allocatable,
+}
+
+/// Makes a node wait if other pods leave too little for the pods of its claim.
 pub fn wait_for_room(
     view: &mut ClaimView,
     claim: &NodeClaim,
     node: &Node,
-    (taken, each): (&PodUsage, &[ResourceList]),
+    RoomCheck { taken, each, allocatable: comparison }: RoomCheck<'_>,
     now: Timestamp,
 ) {
     if !matches!(view.health, Health::Ready { .. }) {
         return;
     }
     let name = || node.metadata.name.clone().unwrap_or_default();
-    let requests = &claim.spec.resources.requests;
-    let left = resources::minus(&node.status.allocatable, &taken.others);
-    let by_others =
-        || Some(WaitsFor::OtherPods { node: name(), resource: resources::shortage(requests, &left)? });
+    let allocatable = &node.status.allocatable;
+    let left = resources::minus(allocatable, &taken.others);
+    let by_others = || {
+        // What the node never had is not for other pods to free.
+        let mut requests = claim.spec.resources.requests.clone();
+        requests
+            .retain(|key, wanted| taken.others.contains_key(key) && resources::has(allocatable, key, wanted));
+        Some(WaitsFor::OtherPods { node: name(), resource: resources::shortage(&requests, &left)? })
+    };
     let by_daemons = || {
         let left = resources::minus(&left, &taken.daemons);
-        let resource = resources::shortage(&least(claim, each)?, &left)?;
-        Some(WaitsFor::DaemonSets { node: name(), resource })
+        let recorded = if comparison == Allocatable::Exact { claim.pod_requests() } else { None };
+        let wanted = recorded.or_else(|| least(claim, each))?;
+        Some(WaitsFor::DaemonSets { node: name(), resource: resources::shortage(&wanted, &left)? })
     };
     if let Some(waits_for) = by_others().or_else(by_daemons) {
         view.health = Health::Coming { waits_for, until: now.checked_add(NEXT_CHECK).ok() };
     }
 }
 
-/// The least that the pods on the node of this claim may take: one pod of any pod set that fits and needs the same devices. `None`
-/// if no pod set does. Devices that the claim records in its annotation instead of requesting them do not count.
+/// The least that the pods on the node of a claim may take if it records nothing: one pod of any pod set that fits and needs the
+/// same devices. `None` if no pod set does. Devices that the claim records in its annotation instead of requesting them do not
+/// count.
 fn least(claim: &NodeClaim, each: &[ResourceList]) -> Option<ResourceList> {
     let requests = &claim.spec.resources.requests;
     let is_recorded = !claim.devices().is_empty();
@@ -129,13 +148,19 @@ mod tests {
 
     /// The health of that node if its claim has these annotations.
     fn health_of(annotations: &Value, pods: &[Pod], each: &[Value]) -> Health {
+        health_with("6", annotations, pods, each)
+    }
+
+    /// The health of that node if its claim requests so many CPUs and has these annotations. With more than 6, the policy compares
+    /// only devices.
+    fn health_with(cpus: &str, annotations: &Value, pods: &[Pod], each: &[Value]) -> Health {
         let each: Vec<ResourceList> =
             each.iter().map(|e| serde_json::from_value(e.clone()).unwrap()).collect();
         let claim: NodeClaim = serde_json::from_value(json!({
             "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {"name": "c", "annotations": annotations},
             "spec": {
                 "nodeClassRef": {"group": "g", "kind": "k", "name": "n"},
-                "resources": {"requests": {"cpu": "6", "pods": "3"}},
+                "resources": {"requests": {"cpu": cpus, "pods": "3"}},
             },
         }))
         .unwrap();
@@ -145,7 +170,9 @@ mod tests {
         .unwrap();
         let mut view = ClaimView::new("c", 1, 0, Health::Ready { since: Timestamp::UNIX_EPOCH });
         let taken = usage_by_node(pods).remove("n1").unwrap_or_default();
-        wait_for_room(&mut view, &claim, &node, (&taken, &each), Timestamp::UNIX_EPOCH);
+        let allocatable = if cpus == "6" { Allocatable::Exact } else { Allocatable::Devices };
+        let room = RoomCheck { taken: &taken, each: &each, allocatable };
+        wait_for_room(&mut view, &claim, &node, room, Timestamp::UNIX_EPOCH);
         view.health
     }
 
@@ -195,9 +222,46 @@ mod tests {
     fn daemon_sets_that_leave_too_little_for_the_pod_of_a_node_are_waited_for() {
         assert!(matches!(health(&[daemon("2"), daemon("1")]), Health::Ready { .. }));
         let Health::Coming { waits_for, .. } = health(&[daemon("2"), daemon("2")]) else { panic!("ready") };
-        assert_eq!(waits_for.to_string(), "more cpu (4 of 5) on node n1, whose DaemonSet pods take too much");
+        assert_eq!(
+            waits_for.to_string(),
+            "more cpu (4 of 5) on node n1, whose DaemonSet and static pods take too much"
+        );
         let stranger = pod(&json!({"/spec/containers/0/resources/requests/cpu": "2"}));
         assert!(matches!(health(&[daemon("1500m"), stranger]), Health::Coming { .. }), "together they do");
+    }
+
+    #[test]
+    fn a_node_needs_room_for_all_pods_that_its_claim_records() {
+        let recorded = json!({crate::names::POD_REQUESTS: json!({"cpu": "6", "pods": "12"}).to_string()});
+        let each = [json!({"cpu": "500m", "pods": "1"})];
+        let with = |cpus: &str| health_of(&recorded, &[daemon(cpus)], &each);
+        assert!(matches!(with("2"), Health::Ready { .. }));
+        let Health::Coming { waits_for, .. } = with("2500m") else { panic!("ready") };
+        assert!(waits_for.to_string().starts_with("more cpu (5.5 of 6) on node n1"), "{waits_for}");
+    }
+
+    #[test]
+    fn static_pods_take_room_as_daemon_sets_do() {
+        let with = |cpus: &str| {
+            let mut change = of("Node");
+            change["/spec/containers/0/resources/requests/cpu"] = json!(cpus);
+            health(&[pod(&change)])
+        };
+        assert!(matches!(with("3"), Health::Ready { .. }));
+        assert!(matches!(with("3500m"), Health::Coming { .. }));
+    }
+
+    #[test]
+    fn other_pods_are_not_waited_for_to_free_what_the_node_never_had() {
+        let each = [json!({"cpu": "5", "pods": "1"})];
+        let small = pod(&json!({"/spec/containers/0/resources/requests/cpu": "1"}));
+        let recorded = json!({crate::names::POD_REQUESTS: json!({"cpu": "9", "pods": "2"}).to_string()});
+        let of = |pods: &[Pod]| health_with("9", &recorded, pods, &each);
+        assert!(
+            matches!(of(std::slice::from_ref(&small)), Health::Ready { .. }),
+            "the policy let it pass, and the pod fits"
+        );
+        assert!(matches!(of(&[small.clone(), small.clone(), small.clone(), small]), Health::Coming { .. }));
     }
 
     #[test]

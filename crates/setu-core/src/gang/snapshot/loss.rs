@@ -91,16 +91,16 @@ impl Loss {
 
 /// What a replica recorded about NodeClaims that it no longer sees, by name.
 pub trait ClaimRecords {
+    /// Brings the record of a claim up to date with the caches: a watch may not have shown its deletion yet.
+    fn refresh(&self, name: &str);
     /// Whether a claim with this name was seen at `since` or later.
     fn saw_since(&self, name: &str, since: Timestamp) -> bool;
     /// Whether anything is known about a claim with this name.
     fn knows(&self, name: &str) -> bool;
     /// The claim that was taken over for a slot of an attempt, if one was.
     fn taken_over(&self, attempt: u32, slot: u32) -> Option<String>;
-    /// What is known about a claim that is missing now, and what is wrong with its NodePool.
-    fn missed(&self, name: &str, now: Timestamp) -> (GoneClaim, Option<Failure>);
-    /// Whether the pods of an elastic Job need the nodes that this slice has lost.
-    fn needs_nodes(&self) -> bool;
+    /// Records that a claim is missing. Returns what is known about it, and what is wrong with its NodePool.
+    fn note_missing(&self, name: &str, now: Timestamp) -> (GoneClaim, Option<Failure>);
 }
 
 /// What happened to each slot whose claim is missing, or is being deleted although the gang wants it. While claims are being
@@ -133,6 +133,7 @@ pub fn losses(
         let claim = claim.filter(|c| shows_loss(journal, c));
         let had = || {
             let name = identity.replacement_name(memory.attempt, memory.generation, slot);
+            records.refresh(&name);
             records.saw_since(&name, journal.entered_at)
         };
         if creating && claim.is_none() && !had() {
@@ -140,12 +141,12 @@ pub fn losses(
         }
         let last = || last_known(memory, identity, records, slot);
         let (generation, name) = claim.map_or_else(last, |c| (c.generation, c.name.clone()));
-        let (gone_claim, pool_fault) = records.missed(&name, now);
+        records.refresh(&name);
+        let (gone_claim, pool_fault) = records.note_missing(&name, now);
         let loss = Loss::of(slot, claim, &gone_claim, pool_fault.as_ref(), now);
         Some((slot, if generation < memory.generation { loss.superseded() } else { loss }))
     };
-    let losses: BTreeMap<u32, Loss> = (0..memory.slots).filter_map(lost).collect();
-    if losses.is_empty() || records.needs_nodes() { losses } else { BTreeMap::new() }
+    (0..memory.slots).filter_map(lost).collect()
 }
 
 /// Whether a claim that is being deleted shows what its slot has lost. While claims are created, only one of the latest
@@ -154,7 +155,7 @@ pub(super) fn shows_loss(journal: &Journal, claim: &ClaimView) -> bool {
     !journal.state.creates_claims() || claim.generation >= journal.memory.generation
 }
 
-/// Generation and name of the last known claim of a slot; if none is known, those that its loss is recorded under.
+/// Generation and name of the last known claim of a slot; otherwise those under which its loss is recorded.
 pub fn last_known(
     memory: &Memory,
     identity: &GangIdentity,

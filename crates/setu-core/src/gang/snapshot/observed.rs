@@ -4,7 +4,7 @@
 
 use super::Freshness;
 use super::claims::ClaimView;
-use super::foreign_pods::{self, PodUsage, wait_for_room};
+use super::foreign_pods::{self, PodUsage, RoomCheck, wait_for_room};
 use super::health::Health;
 use super::resource_slices::{NodeResourceSlices, wait_for_devices};
 use super::unbound::PodCheck;
@@ -217,7 +217,9 @@ impl Observed {
                 view.has_failed() && claim.node_name().is_some_and(|node| self.others.vacant.contains(node));
             let name = node.and_then(|n| n.metadata.name.as_deref()).unwrap_or_default();
             if let (Some(node), Some(taken)) = (node, self.others.taken.get(name)) {
-                wait_for_room(&mut view, claim, node, (taken, &self.others.each), now);
+                let allocatable = policy.readiness.allocatable;
+                let room = RoomCheck { taken, each: &self.others.each, allocatable };
+                wait_for_room(&mut view, claim, node, room, now);
             }
             wait_for_devices(&mut view, claim, node, &self.resource_slices, now);
             // Pods may already run on nodes that were ready before.

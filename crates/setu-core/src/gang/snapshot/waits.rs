@@ -114,7 +114,7 @@ impl fmt::Display for WaitsFor {
                 write!(f, "other pods to free {resource} on node {node}")
             }
             Self::DaemonSets { node, resource } => {
-                write!(f, "more {resource} on node {node}, whose DaemonSet pods take too much")
+                write!(f, "more {resource} on node {node}, whose DaemonSet and static pods take too much")
             }
             Self::Mark => f.write_str("the gang's label on its Node"),
             Self::BufferTime => f.write_str("the buffer time"),

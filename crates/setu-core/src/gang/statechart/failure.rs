@@ -1,23 +1,11 @@
 //! Why an attempt failed: a closed set of classes, with a message for the user.
 
+use crate::listed::listed;
 use crate::plan::{Obstacle, ObstacleReason};
 use serde::de::IntoDeserializer;
 use serde::de::value::StringDeserializer;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
-
-/// Defines an enum together with the list of its variants.
-macro_rules! listed {
-    ($(#[$meta:meta])* pub enum $name:ident { $($(#[$doc:meta])* $variant:ident,)+ }) => {
-        $(#[$meta])*
-        pub enum $name { $($(#[$doc])* $variant,)+ }
-
-        impl $name {
-            /// Every variant, for loops and tables.
-            pub const ALL: [Self; [$(stringify!($variant)),+].len()] = [$(Self::$variant),+];
-        }
-    };
-}
 
 listed! {
     /// The class of a failure. The names appear in the journal, in events and in metrics.
@@ -87,19 +75,24 @@ enum ShortageEvidence {
 }
 
 /// What follows from a class.
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 struct ClassTraits {
     may_have_had_node: bool,
     node_loss: bool,
     needs_quorum: bool,
+    rests_on_plan: bool,
+    blames_nodes: bool,
     shortage: ShortageEvidence,
 }
 
 impl ClassTraits {
-    /// Of a class from which nothing follows.
+    /// No consequences.
     const NOTHING: Self = Self {
         may_have_had_node: true,
         node_loss: false,
         needs_quorum: false,
+        rests_on_plan: false,
+        blames_nodes: true,
         shortage: ShortageEvidence::None,
     };
     /// Of a class that needs a quorum read.
@@ -121,12 +114,11 @@ impl FailureClass {
                 ClassTraits { shortage: OfTheseNodes, ..ClassTraits::NOTHING }
             }
             Self::RegistrationTimeout => ClassTraits::WITHOUT_NODE,
-            Self::InitializationTimeout
-            | Self::GangTimeout
-            | Self::NodeTooSmall
-            | Self::PlanChanged
-            | Self::NotPlannable
-            | Self::NotAdmitted => ClassTraits::NEEDS_QUORUM,
+            Self::InitializationTimeout | Self::GangTimeout | Self::NodeTooSmall => ClassTraits::NEEDS_QUORUM,
+            Self::PlanChanged | Self::NotPlannable => {
+                ClassTraits { rests_on_plan: true, ..ClassTraits::NEEDS_QUORUM }
+            }
+            Self::NotAdmitted => ClassTraits { blames_nodes: false, ..ClassTraits::NEEDS_QUORUM },
             Self::Interrupted | Self::DeletedByOther => {
                 ClassTraits { node_loss: true, ..ClassTraits::NOTHING }
             }
@@ -153,6 +145,16 @@ impl FailureClass {
     /// be stale.
     pub fn needs_quorum(self) -> bool {
         self.traits().needs_quorum
+    }
+
+    /// Whether it depends on what the plan is made from, so that this is read past the caches first.
+    pub fn rests_on_plan(self) -> bool {
+        self.traits().rests_on_plan
+    }
+
+    /// Whether the nodes are the cause. If not, they were ready and unused: another try would not help.
+    pub fn blames_nodes(self) -> bool {
+        self.traits().blames_nodes
     }
 
     /// Whether what was requested is known to be short, so that every plan of the next minutes avoids it.
@@ -188,6 +190,11 @@ impl Failure {
         let message =
             message.as_ref().chars().filter(|c| !c.is_control()).take(Self::MESSAGE_LIMIT).collect();
         Self { reason, obstacle: None, message }
+    }
+
+    /// The failure for a NodeClaim that the API server refused.
+    pub fn refused_claim(reason: &str) -> Self {
+        Self::new(FailureClass::Refused, format!("the API server refused a NodeClaim: {reason}"))
     }
 
     /// The failure for an obstacle that is permanent or lasted too long.

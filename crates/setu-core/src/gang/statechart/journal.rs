@@ -9,7 +9,7 @@ mod read;
 mod retry;
 
 use super::event::Reason;
-use super::failure::{Failure, FailureClass};
+use super::failure::Failure;
 use super::option_position::OptionPosition;
 use super::reservation::{AdmissionId, Ending, ShapeMatch};
 use super::state::{State, StateName};
@@ -240,8 +240,8 @@ impl Journal {
     pub fn taken_back(&self, attempt: u32) -> Option<Reason> {
         let mut transitions = self.history.iter().rev().filter(|s| s.attempt == attempt);
         let back = transitions.find(|s| s.to == StateName::RollingBack)?;
-        let unused =
-            back.from != StateName::Approved || back.reason == Reason::Failed(FailureClass::NotAdmitted);
+        let is_unused = matches!(back.reason, Reason::Failed(class) if !class.blames_nodes());
+        let unused = back.from != StateName::Approved || is_unused;
         unused.then_some(back.reason)
     }
 
@@ -287,6 +287,7 @@ impl Journal {
 mod tests {
     use super::*;
     use crate::gang::statechart::event::ProgressReason;
+    use crate::gang::statechart::failure::FailureClass;
     use crate::policy::Policy;
     use crate::policy::terms::TERMS_LIMIT;
 

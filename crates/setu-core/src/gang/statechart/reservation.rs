@@ -6,6 +6,7 @@
 use crate::api::workload::Verdict;
 use crate::api::{Workload, condition};
 use crate::digest::digest;
+use crate::listed::listed;
 use crate::names;
 use crate::planted::planted;
 use serde::{Deserialize, Serialize};
@@ -27,7 +28,7 @@ impl AdmissionId {
         }
         let admitted = serde_json::to_string(&admitted).unwrap_or_default();
         let uid = workload.metadata.uid.as_deref().unwrap_or_default();
-        if planted!(EpochIgnored) {
+        if planted!(AdmissionIdIgnored) {
             return Self("0-0-same".to_owned());
         }
         Self(format!("{reserved}-{}-{}", workload.evictions(), digest(&[uid, check, &admitted], 10)))
@@ -75,39 +76,27 @@ impl fmt::Display for AdmissionId {
     }
 }
 
-/// Why a reservation ended. The names appear in the journal's history.
-#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Ending {
-    /// All pods are done.
-    Finished,
-    /// Another slice of its elastic Job replaced it, and its pods keep running.
-    Replaced,
-    /// Kueue evicted it.
-    Evicted,
-    /// `spec.active` is false.
-    Deactivated,
-    /// Quota was lost without an eviction.
-    QuotaLost,
-    /// Our check is no longer on the Workload.
-    CheckRemoved,
-    /// The Workload is being deleted.
-    Deleted,
-    /// Another reservation replaced it.
-    Superseded,
-}
-
-impl Ending {
-    /// Every ending, for walks and tables.
-    pub const ALL: [Self; 8] = [
-        Self::Finished,
-        Self::Replaced,
-        Self::Evicted,
-        Self::Deactivated,
-        Self::QuotaLost,
-        Self::CheckRemoved,
-        Self::Deleted,
-        Self::Superseded,
-    ];
+listed! {
+    /// Why a reservation ended. The names appear in the journal's history.
+    #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum Ending {
+        /// All pods are done.
+        Finished,
+        /// Another slice of its elastic Job replaced it, and its pods keep running.
+        Replaced,
+        /// Kueue evicted it.
+        Evicted,
+        /// `spec.active` is false.
+        Deactivated,
+        /// Quota was lost without an eviction.
+        QuotaLost,
+        /// Our check is no longer on the Workload.
+        CheckRemoved,
+        /// The Workload is being deleted.
+        Deleted,
+        /// Another reservation replaced it.
+        Superseded,
+    }
 }
 
 /// The reservation in one snapshot.
@@ -182,6 +171,8 @@ impl Reservation {
             (false, ending) => Self::Gone(ending.unwrap_or(Ending::QuotaLost)),
             (true, Some(ending)) => Self::Leaving(ending),
             (true, None) => match workload.check(check) {
+                // Kueue starts no pod on the nodes of a check that the Workload does not have.
+                None if !workload.is_admitted() => Self::Gone(Ending::CheckRemoved),
                 None => Self::Leaving(Ending::CheckRemoved),
                 Some(entry) => Self::Held {
                     admission: AdmissionId::of(workload, check),

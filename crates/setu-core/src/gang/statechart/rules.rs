@@ -63,9 +63,10 @@ impl Rules {
 }
 
 impl Eviction {
-    /// Whether this Workload may be evicted.
+    /// Whether this Workload may be evicted. A slice that was evicted once has stopped the pods of the slice before it, too.
     pub fn of(workload: &Workload) -> Self {
-        if workload.replaces().is_some() { Self::StopsOthers } else { Self::Harmless }
+        let may_stop = workload.replaces().is_some() && workload.evictions() == 0;
+        if may_stop { Self::StopsOthers } else { Self::Harmless }
     }
 }
 

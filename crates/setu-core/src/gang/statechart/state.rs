@@ -1,5 +1,6 @@
 //! The states of a gang.
 
+use crate::listed::listed;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -95,34 +96,21 @@ pub enum Then {
     Released,
 }
 
-/// The state without its data, for history, metrics and charts.
-#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[allow(missing_docs, reason = "each variant is documented at `State`")]
-pub enum StateName {
-    Validating,
-    Provisioning,
-    WaitingReady,
-    BackingOff,
-    Approved,
-    RollingBack,
-    Yielded,
-    Rejected,
-    Released,
-}
-
-impl StateName {
-    /// Every state, in life-cycle order.
-    pub const ALL: [Self; 9] = [
-        Self::Validating,
-        Self::Provisioning,
-        Self::WaitingReady,
-        Self::BackingOff,
-        Self::Approved,
-        Self::RollingBack,
-        Self::Yielded,
-        Self::Rejected,
-        Self::Released,
-    ];
+listed! {
+    /// The state without its data, for history, metrics and charts. In life-cycle order.
+    #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    #[allow(missing_docs, reason = "each variant is documented at `State`")]
+    pub enum StateName {
+        Validating,
+        Provisioning,
+        WaitingReady,
+        BackingOff,
+        Approved,
+        RollingBack,
+        Yielded,
+        Rejected,
+        Released,
+    }
 }
 
 impl StateName {
@@ -139,6 +127,16 @@ impl StateName {
             Self::Rejected => "Rejected",
             Self::Released => "Released",
         }
+    }
+
+    /// Whether the gang has ended under this admission and holds nothing.
+    pub const fn is_over(self) -> bool {
+        matches!(self, Self::Yielded | Self::Rejected | Self::Released)
+    }
+
+    /// Whether NodeClaims of the current attempt are wanted.
+    pub const fn wants_claims(self) -> bool {
+        matches!(self, Self::Provisioning | Self::WaitingReady | Self::Approved)
     }
 }
 
@@ -166,7 +164,7 @@ impl State {
 
     /// Whether the gang has ended under this admission and holds nothing.
     pub fn is_over(&self) -> bool {
-        matches!(self, Self::Yielded | Self::Rejected | Self::Released)
+        self.name().is_over()
     }
 
     /// Whether an attempt has failed and another follows under the same admission.
@@ -181,7 +179,7 @@ impl State {
 
     /// Whether NodeClaims of the current attempt are wanted.
     pub fn wants_claims(&self) -> bool {
-        matches!(self, Self::Provisioning | Self::WaitingReady | Self::Approved { .. })
+        self.name().wants_claims()
     }
 
     /// Whether NodeClaims of the current attempt are being created.

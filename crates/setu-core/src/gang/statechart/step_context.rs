@@ -122,8 +122,7 @@ impl StepContext {
         if self.rules.compat == Compat::Setu && failure.reason == FailureClass::GangTimeout && may_evict {
             return Then::Rejected;
         }
-        let may_try_here = failure.reason != FailureClass::NotAdmitted;
-        if may_try_here && self.memory.tries <= self.rules.in_check.limit {
+        if failure.reason.blames_nodes() && self.memory.tries <= self.rules.in_check.limit {
             Then::BackingOff
         } else {
             self.give_up()
@@ -138,7 +137,7 @@ impl StepContext {
         let then = match self.rules.on_node_lost {
             OnNodeLost::Ignore => return None,
             OnNodeLost::Replace => {
-                if self.begin_delayed_replacement(failure) {
+                if self.try_replacement(failure) {
                     self.restart_deadline();
                     return Some(State::Provisioning);
                 }
@@ -190,8 +189,7 @@ impl StepContext {
     /// The next state of a gang that lost a node after it was admitted, when its pods may run on the others; `None` if
     /// nothing is done.
     pub(super) fn replace_lost(&mut self, failure: &Failure) -> Option<State> {
-        let replaces =
-            self.rules.on_node_lost == OnNodeLost::Replace && self.begin_delayed_replacement(failure);
+        let replaces = self.rules.on_node_lost == OnNodeLost::Replace && self.try_replacement(failure);
         replaces.then_some(State::Approved { nodes: Nodes::Replacing })
     }
 
@@ -204,7 +202,7 @@ impl StepContext {
     }
 
     /// Begins a replacement with a new generation, if a try is left.
-    fn begin_delayed_replacement(&mut self, failure: &Failure) -> bool {
+    fn try_replacement(&mut self, failure: &Failure) -> bool {
         if self.memory.tries >= self.rules.in_check.limit {
             return false;
         }

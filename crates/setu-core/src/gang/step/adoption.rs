@@ -4,7 +4,7 @@
 
 use crate::api::workload::Verdict;
 use crate::gang::snapshot::Snapshot;
-use crate::gang::snapshot::slot::Attempt;
+use crate::gang::snapshot::attempt::Attempt;
 use crate::gang::statechart::event::Event;
 use crate::gang::statechart::journal::SLOTS_LIMIT;
 use crate::gang::statechart::reservation::{AdmissionPhase, Ending, Reservation};

@@ -2,11 +2,12 @@
 //!
 //! Used by `observe` and `report/verdict`, so that Ready is withdrawn for the same reason that ends the attempt.
 
+use super::attempting::sent_elsewhere;
 use super::observation::Observation;
 use super::replacement;
 use crate::api::parameters::OnNodeLost;
 use crate::api::workload::Verdict;
-use crate::gang::snapshot::slot::Attempt;
+use crate::gang::snapshot::attempt::Attempt;
 use crate::gang::snapshot::{Freshness, Snapshot};
 use crate::gang::statechart::event::Event;
 use crate::gang::statechart::failure::{Failure, FailureClass};
@@ -62,7 +63,8 @@ pub fn failure_before_admission(attempt: &Attempt<'_>) -> Option<Failure> {
     if nodes == Nodes::Unneeded {
         return needs_nodes(attempt.snapshot);
     }
-    loss_before_admission(attempt).cloned().or_else(|| admitted_too_late(attempt))
+    let loss = loss_before_admission(attempt).cloned();
+    loss.or_else(|| sent_elsewhere(attempt)).or_else(|| admitted_too_late(attempt))
 }
 
 /// The failure of a gang that was approved without nodes, if its plan has some.

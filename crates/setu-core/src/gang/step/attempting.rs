@@ -7,7 +7,7 @@ use super::replacement;
 use super::validating::planned;
 use crate::api::parameters::{OnNodeLost, Release};
 use crate::gang::snapshot::Freshness;
-use crate::gang::snapshot::slot::Attempt;
+use crate::gang::snapshot::attempt::Attempt;
 use crate::gang::statechart::event::Event;
 use crate::gang::statechart::failure::{Failure, FailureClass};
 use crate::gang::statechart::reservation::AdmissionPhase;
@@ -19,8 +19,7 @@ pub(super) fn provisioning(attempt: &Attempt<'_>) -> Option<Observation> {
     let Attempt { journal, snapshot, .. } = attempt;
     // If pods may run on other nodes, a refused claim ends nothing and is created later.
     if let Some(reason) = snapshot.create_refused.filter(|_| !attempt.pods_may_run()) {
-        let message = format!("the API server refused a NodeClaim: {reason}");
-        return Some(Observation::failed(snapshot, Failure::new(FailureClass::Refused, message)));
+        return Some(Observation::failed(snapshot, Failure::refused_claim(reason)));
     }
     if let Some(failure) = attempt.first_failure() {
         let failure = failure.clone();
@@ -95,6 +94,12 @@ fn renames(attempt: &Attempt<'_>) -> bool {
     attempt.journal.memory.generation > 0 || attempt.snapshot.policy.release == Release::Warm
 }
 
+/// The failure of a gang whose pods would not come to its nodes.
+pub(super) fn sent_elsewhere(attempt: &Attempt<'_>) -> Option<Failure> {
+    let message = attempt.snapshot.misplaced.filter(|_| attempt.awaits_admission())?;
+    Some(Failure::new(FailureClass::PlanChanged, message))
+}
+
 /// What a gang observes once all its NodeClaims exist.
 pub(super) fn waiting_ready(attempt: &Attempt<'_>) -> Option<Observation> {
     let snapshot = attempt.snapshot;
@@ -108,6 +113,9 @@ pub(super) fn waiting_ready(attempt: &Attempt<'_>) -> Option<Observation> {
                 event => confirmed(event),
             });
         }
+    }
+    if let Some(failure) = sent_elsewhere(attempt) {
+        return Some(Observation::failed(snapshot, failure));
     }
     if !attempt.is_filled() && !quorum {
         return Some(Observation::NeedsQuorumRead);

@@ -4,7 +4,7 @@
 //! someone else has changed the Workload.
 
 use crate::gang::statechart::journal::Journal;
-use crate::gang::statechart::reservation::Reservation;
+use crate::gang::statechart::reservation::{Ending, Reservation};
 use crate::gang::statechart::state::{State, StateName};
 use crate::gang::statechart::transition::Transition;
 use crate::planted::planted;
@@ -70,7 +70,15 @@ impl Commit {
             // The decision is out of date.
             Self::Conflict => Permission::Nothing,
             // Until the journal is durable, another replica may decide otherwise and report Ready to Kueue.
-            Self::Unanswered if matches!(reservation, Reservation::Held { .. }) => Permission::Nothing,
+            // A check that was removed may come back to a Workload that still has its quota.
+            Self::Unanswered
+                if matches!(
+                    reservation,
+                    Reservation::Held { .. } | Reservation::Gone(Ending::CheckRemoved)
+                ) =>
+            {
+                Permission::Nothing
+            }
             Self::Unanswered => Permission::Deletions,
         }
     }

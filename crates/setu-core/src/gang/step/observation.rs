@@ -2,7 +2,7 @@
 
 use crate::gang::snapshot::{Freshness, Snapshot};
 use crate::gang::statechart::event::Event;
-use crate::gang::statechart::failure::{Failure, FailureClass};
+use crate::gang::statechart::failure::Failure;
 use crate::planted::planted;
 
 /// What a snapshot shows.
@@ -43,9 +43,7 @@ impl Observation {
 fn rests_on_plan(snapshot: &Snapshot<'_>, event: &Event) -> bool {
     match event {
         Event::NothingNeeded | Event::Impossible(_) | Event::Refused(_) => true,
-        Event::Failed(failure) => {
-            matches!(failure.reason, FailureClass::PlanChanged | FailureClass::NotPlannable)
-        }
+        Event::Failed(failure) => failure.reason.rests_on_plan(),
         Event::Planned { .. } => snapshot.passes_over_edited,
         _ => false,
     }

@@ -89,11 +89,13 @@ mod tests {
         let held =
             Reservation::Held { admission: AdmissionId("1-0-a".into()), phase: AdmissionPhase::Reserved };
         let gone = Reservation::Gone(Ending::Evicted);
+        let unlisted = Reservation::Gone(Ending::CheckRemoved);
         let both = vec![create, delete.clone()];
         for (commit, reservation, runs) in [
             (Commit::Written, &held, both.clone()),
             (Commit::Unneeded, &gone, both.clone()),
             (Commit::Unanswered, &held, vec![]),
+            (Commit::Unanswered, &unlisted, vec![]),
             (Commit::Unanswered, &gone, vec![delete]),
             (Commit::Conflict, &held, vec![]),
             (Commit::Conflict, &gone, vec![]),

@@ -5,9 +5,9 @@
 use super::observation::Observation;
 use crate::api::parameters::OnNodeLost;
 use crate::gang::snapshot::Freshness;
+use crate::gang::snapshot::attempt::{Attempt, SlotStatus};
 use crate::gang::snapshot::claims::ClaimView;
 use crate::gang::snapshot::loss::Loss;
-use crate::gang::snapshot::slot::{Attempt, SlotStatus};
 use crate::gang::statechart::event::Event;
 use crate::gang::statechart::failure::Failure;
 use crate::gang::statechart::reservation::{AdmissionPhase, Ending, Reservation};

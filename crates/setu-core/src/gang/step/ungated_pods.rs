@@ -5,7 +5,7 @@
 
 use super::observation::Observation;
 use crate::gang::snapshot::Freshness;
-use crate::gang::snapshot::slot::{Attempt, SlotStatus};
+use crate::gang::snapshot::attempt::{Attempt, SlotStatus};
 use crate::gang::statechart::event::Event;
 use jiff::Timestamp;
 

@@ -2,7 +2,7 @@
 
 use super::observation::Observation;
 use super::option_retry;
-use crate::gang::snapshot::slot::Attempt;
+use crate::gang::snapshot::attempt::Attempt;
 use crate::gang::statechart::event::Event;
 use crate::gang::statechart::failure::Failure;
 use crate::gang::statechart::journal::Journal;

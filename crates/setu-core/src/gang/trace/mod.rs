@@ -123,7 +123,7 @@ impl Subject {
 pub fn spans(journal: &Journal, claims: Claims<'_>, subject: &Subject, after: u64) -> Vec<TraceSpan> {
     let mut all = Vec::new();
     for transition in journal.history.iter().filter(|s| s.seq > after && s.seq > journal.trace.seq) {
-        if is_over(transition.from) {
+        if transition.from.is_over() {
             continue;
         }
         let Some(entered) = journal.entered_before(transition.seq) else { continue };
@@ -132,7 +132,7 @@ pub fn spans(journal: &Journal, claims: Claims<'_>, subject: &Subject, after: u6
             all.extend(nodes::spans(journal, transition, claims, subject));
         }
     }
-    if let Some(last) = journal.history.last().filter(|s| s.seq > after && is_over(s.to)) {
+    if let Some(last) = journal.history.last().filter(|s| s.seq > after && s.to.is_over()) {
         let context = journal.trace_context();
         let mut end = base(&context, context.state(last.seq), last.to.name(), (last.at, last.at), &last.by);
         end.attributes = subject.attributes();
@@ -180,10 +180,6 @@ pub fn cut_off(journal: &Journal, end: CutOff<'_>, claims: Claims<'_>, subject: 
     let mut all = vec![state, root(journal, at, subject, by)];
     all.extend(nodes::spans(journal, &last, claims, subject));
     all
-}
-
-fn is_over(state: StateName) -> bool {
-    matches!(state, StateName::Yielded | StateName::Rejected | StateName::Released)
 }
 
 fn base(

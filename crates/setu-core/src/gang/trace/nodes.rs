@@ -122,15 +122,10 @@ fn has_stood_still(claim: &NodeClaim, at: Timestamp) -> bool {
 /// The start and end of an attempt's spans: from its first transition to this one.
 fn window(journal: &Journal, end: &Transition) -> (Timestamp, Timestamp) {
     let mut earlier = journal.history.iter().rev().filter(|s| s.seq < end.seq && s.attempt == end.attempt);
-    let began = earlier.find(|s| s.to == StateName::Provisioning && !is_under_way(s.from));
+    let began = earlier.find(|s| s.to == StateName::Provisioning && !s.from.wants_claims());
     let began = began.map_or(journal.trace.since, |s| s.at);
     // Another replica's clock may have been ahead of this one's.
     (began, end.at.max(began))
-}
-
-/// Whether an attempt was already running before a transition out of this state.
-fn is_under_way(state: StateName) -> bool {
-    matches!(state, StateName::Provisioning | StateName::WaitingReady | StateName::Approved)
 }
 
 fn created(claim: &NodeClaim) -> Option<Timestamp> {

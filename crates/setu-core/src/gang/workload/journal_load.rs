@@ -6,7 +6,7 @@
 use crate::api::{NodeClaim, Workload};
 use crate::gang::identity::GangIdentity;
 use crate::gang::statechart::journal::{Journal, JournalError};
-use crate::gang::statechart::reservation::Reservation;
+use crate::gang::statechart::reservation::{Ending, Reservation};
 use crate::gang::statechart::state::{Nodes, State};
 use crate::names;
 use jiff::Timestamp;
@@ -80,7 +80,7 @@ pub fn load(
     let is_awaited = !claims.is_empty() || reservation.retry_blocks_requeue(reported);
     let gang = match (stored, reservation) {
         (Some(journal), _) => Some(LoadedGang { journal, is_substitute: false }),
-        (None, Reservation::Leaving(_)) => None,
+        (None, Reservation::Leaving(_) | Reservation::Gone(Ending::CheckRemoved)) => None,
         (None, Reservation::Gone(_)) if !is_awaited => None,
         (None, reservation) => Some(LoadedGang::substitute(&identity.uid, reservation, now)),
     };

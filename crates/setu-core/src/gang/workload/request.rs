@@ -11,7 +11,7 @@
 use crate::api::provisioning_request::controlling_workload;
 use crate::api::workload::{CheckState, Verdict, WorkloadSpec};
 use crate::api::{FrontEnd, NodeClaim, ProvisioningRequest, Workload, condition};
-use crate::gang::statechart::failure::{Failure, FailureClass};
+use crate::gang::statechart::failure::Failure;
 use crate::names;
 use crate::plan::demand::granted;
 use jiff::Timestamp;
@@ -349,18 +349,16 @@ pub fn conditions(
         Verdict::Pending => vec![before.accepted(), provisioned("False", "GangNotReady")],
         Verdict::Ready => vec![before.accepted(), provisioned("True", "GangReady")],
         // Kueue ignores an expired booking of a Workload that it admitted meanwhile.
-        Verdict::Retry if is_unused(failure) && !condition::is_true(before.conditions, "Admitted") => {
+        Verdict::Retry
+            if failure.is_some_and(|failure| !failure.reason.blames_nodes())
+                && !condition::is_true(before.conditions, "Admitted") =>
+        {
             let expired = before.condition("BookingExpired", "True", "NotAdmitted", message);
             vec![before.accepted(), provisioned("False", "BookingExpired"), expired]
         }
         Verdict::Retry => before.failed(RequestFailure::Retry, message),
         Verdict::Rejected => before.failed(RequestFailure::Rejected, message),
     }
-}
-
-/// Whether Kueue did not admit the Workload in time.
-fn is_unused(failure: Option<&Failure>) -> bool {
-    failure.is_some_and(|failure| failure.reason == FailureClass::NotAdmitted)
 }
 
 /// The conditions of a request that is open when Setu is uninstalled. `before` are those it has.
@@ -372,6 +370,7 @@ pub fn conditions_after_uninstall(before: &[Condition], now: Timestamp) -> Vec<C
 mod tests {
     use super::*;
     use crate::api::provisioning_request::ProvisioningRequestSpec;
+    use crate::gang::statechart::failure::FailureClass;
     use serde_json::{Value, json};
 
     fn workload(name: &str, conditions: &[&str], checks: &[&str]) -> Workload {

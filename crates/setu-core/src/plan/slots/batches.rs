@@ -10,6 +10,16 @@ use crate::plan::resources;
 use crate::plan::shape::DISK;
 
 impl GroupPlanner<'_> {
+    /// What these pods request together.
+    pub(super) fn requests_of(&self, pods: &[PodShare]) -> ResourceList {
+        let of_share = |share: &PodShare| {
+            let set = self.group.sets.iter().find(|set| set.pod_set.name == share.pod_set)?;
+            Some(resources::times(&set.each, share.pods))
+        };
+        let each = pods.iter().filter_map(of_share);
+        each.fold(ResourceList::new(), |sum, more| resources::sum(&sum, &more))
+    }
+
     /// The pods of all sets, ready for packing.
     pub(super) fn batches(&self) -> Vec<Batch> {
         let sets = &self.group.sets;

@@ -16,7 +16,7 @@ impl Gang<'_> {
         }
         let admitted = AdmittedPods::of(workload, &self.scope.identity.check)?;
         let (now, position) = (self.scope.now(), JournalPosition::of(self.journal()));
-        let last = self.scope.context.board().pod_check(&self.scope.id);
+        let last = self.scope.context.gang_state.registry.pod_check(&self.scope.id);
         let last = last.filter(|last| admitted.is_of(last, position));
         let last = last.unwrap_or_else(|| admitted.unchecked(position, now, self.scope.identity.jitter(0)));
         if !last.is_due(now) {
@@ -24,7 +24,7 @@ impl Gang<'_> {
         }
         Some(match pods::unbound(self.scope.client, &self.scope.identity.namespace).await {
             Ok(pods) => admitted.check(&last, &pods, now),
-            Err(error) if error.code() == Some(403) => last.forbidden(),
+            Err(error) if error.is_forbidden() => last.forbidden(),
             Err(error) => {
                 tracing::debug!(workload = self.scope.identity.workload_ref(), error = %error.in_full(), "could not check a gang's pods");
                 last.postponed(now)

@@ -122,7 +122,7 @@ impl Gang<'_> {
             tokio::try_join!(plan_objects, admission_check::refresh(context, &identity.check))
         });
         let (plan_objects, _) = read.await?;
-        (self.inputs.causes, self.inputs.plan_objects) = (Some(causes), Some(plan_objects));
+        (self.live_reads.causes, self.live_reads.plan_objects) = (Some(causes), Some(plan_objects));
         Ok(())
     }
 }

@@ -1,16 +1,17 @@
-//! Checks that a NodeClaim still stands behind every Node of ours, and deletes silent Nodes without one.
+//! Finds our Nodes without a NodeClaim, and deletes those with a silent kubelet.
 //!
 //! Rule: Node, NodeClaims and Workload are read from the API server, twice, before a Node is deleted. In doubt a Node
 //! stays, and `setu_held_nodes{state="stray"}` shows it.
 
+use super::claim_records::workload_named;
+use super::claims::as_read;
 use super::context::Context;
-use super::memory::workload_named;
 use crate::api::{Node, NodeClaim};
 use crate::cluster::decoded::Decoded;
 use crate::effects::{call, claims, nodes};
 use crate::error::Error;
-use crate::gang::release::orphan::OrphanReason;
-use crate::gang::release::orphan_node::{is_silent, may_own, may_run};
+use crate::gang::release::orphan::{OrphanReason, WorkloadRead};
+use crate::gang::release::stray_node::{is_silent, may_be_used, may_own, may_own_unread};
 use crate::names;
 use crate::telemetry::metrics;
 use kube::{Api, ResourceExt};
@@ -44,34 +45,34 @@ pub async fn sweep(context: &Context, stop: &CancellationToken) {
             Ok(()) => refused = None,
             Err(error) if error.is_forbidden() => {
                 if refused.is_none() {
-                    tracing::warn!(error = %error.in_full(), "orphan Nodes stay: Setu may not delete Nodes");
+                    tracing::warn!(error = %error.in_full(), "stray Nodes stay, because Setu may not delete Nodes; set rbac.strayNodes in the chart");
                 }
                 refused = Some(Instant::now());
             }
             Err(error) if context.is_quiet_about(&error) => {
-                tracing::debug!(error = %error.in_full(), "could not list orphan Nodes");
+                tracing::debug!(error = %error.in_full(), "could not list stray Nodes");
             }
-            Err(error) => tracing::warn!(error = %error.in_full(), "could not list orphan Nodes"),
+            Err(error) => tracing::warn!(error = %error.in_full(), "could not list stray Nodes"),
         }
     }
 }
 
 async fn sweep_once(context: &Context) -> Result<(), Error> {
-    let suspects = orphan_nodes(context, suspects(context)).await?;
+    let suspects = without_claims(context, suspects(context)).await?;
     if suspects.is_empty() {
         return Ok(());
     }
     tokio::time::sleep(SECOND_READ).await;
-    for node in orphan_nodes(context, suspects).await? {
+    for node in without_claims(context, suspects).await? {
         let uid = node.label(names::WORKLOAD_UID);
         tracing::info!(
             node = node.name_any(),
             workload = node.annotations().get(names::WORKLOAD),
-            reason = OrphanReason::OrphanNode.name(),
-            "no NodeClaim stands behind a Node any more"
+            reason = OrphanReason::StrayNode.name(),
+            "deleting a stray Node, which has no NodeClaim"
         );
         match nodes::delete(context.client_of(uid), &node).await {
-            Ok(()) => metrics::swept(OrphanReason::OrphanNode),
+            Ok(()) => metrics::swept(OrphanReason::StrayNode),
             Err(error) if error.is_forbidden() => return Err(error),
             Err(error) => {
                 log_remaining(context, &node, &error);
@@ -81,17 +82,17 @@ async fn sweep_once(context: &Context) -> Result<(), Error> {
     Ok(())
 }
 
-/// Logs why an orphan Node stays for now, unless an outage explains it.
+/// Logs why a stray Node stays for now, unless an outage explains it.
 fn log_remaining(context: &Context, node: &Node, error: &Error) {
     let node = node.name_any();
     if context.is_quiet_about(error) {
-        tracing::debug!(node, error = %error.in_full(), "an orphan Node stays for now");
+        tracing::debug!(node, error = %error.in_full(), "a stray Node stays for now");
     } else {
-        tracing::warn!(node, error = %error.in_full(), "an orphan Node stays for now");
+        tracing::warn!(node, error = %error.in_full(), "a stray Node stays for now");
     }
 }
 
-/// Nodes that the caches show as possible orphans, of gangs that this replica acts for.
+/// Nodes that the caches show without a NodeClaim, of gangs that this replica acts for.
 fn suspects(context: &Context) -> Vec<Node> {
     let known = context.stores.claims.entries();
     let named: BTreeSet<&str> = known.iter().map(|claim| claim.node_name.as_str()).collect();
@@ -101,8 +102,8 @@ fn suspects(context: &Context) -> Vec<Node> {
     found.filter(mine).map(Arc::unwrap_or_clone).collect()
 }
 
-/// Which of these Nodes are orphans now. They are read before the claims, because a claim exists before its Node.
-async fn orphan_nodes(context: &Context, suspects: Vec<Node>) -> Result<Vec<Node>, Error> {
+/// Which of these Nodes have no NodeClaim now. They are read before the claims, because a claim exists before its Node.
+async fn without_claims(context: &Context, suspects: Vec<Node>) -> Result<Vec<Node>, Error> {
     let api: Api<Node> = Api::all(context.client.clone());
     let mut found = Vec::new();
     for suspect in suspects {
@@ -116,44 +117,29 @@ async fn orphan_nodes(context: &Context, suspects: Vec<Node>) -> Result<Vec<Node
     }
     let pools: BTreeSet<String> = found.iter().map(|node| node.label(names::NODEPOOL).to_owned()).collect();
     let claims = claims::guarded_of_pools(&context.client, &Vec::from_iter(pools)).await?;
-    let mut orphans = Vec::new();
+    let mut strays = Vec::new();
     for node in found {
-        if claims.iter().any(|claim| may_stand_behind(claim, &node)) {
+        let owns = |claim: &Decoded<NodeClaim>| match &claim.0 {
+            Ok(claim) => may_own(claim, &node),
+            Err(unread) => may_own_unread(unread.metadata.labels.as_ref(), &node),
+        };
+        if claims.iter().any(owns) {
             continue;
         }
-        match may_be_used(context, &node).await {
-            Ok(true) => {}
-            Ok(false) => orphans.push(node),
+        match read_workload(context, &node).await {
+            Ok(read) if may_be_used(&node, &read) => {}
+            Ok(_) => strays.push(node),
             Err(error) => {
                 log_remaining(context, &node, &error);
             }
         }
     }
-    Ok(orphans)
+    Ok(strays)
 }
 
-/// A claim that cannot be read may stand behind any Node of its NodePool.
-fn may_stand_behind(claim: &Decoded<NodeClaim>, node: &Node) -> bool {
-    match &claim.0 {
-        Ok(claim) => may_own(claim, node),
-        Err(unread) => {
-            let pool = unread.metadata.labels.as_ref().and_then(|labels| labels.get(names::NODEPOOL));
-            pool.is_some_and(|pool| pool == node.label(names::NODEPOOL))
-        }
-    }
-}
-
-/// Whether pods of the Node's gang may run there. A Node that Karpenter never registered does not name its gang, and no
-/// pod of a gang could start there.
-async fn may_be_used(context: &Context, node: &Node) -> Result<bool, Error> {
+/// The Workload that the Node names. A Node that Karpenter never registered names none, and no pod of a gang could start there.
+async fn read_workload(context: &Context, node: &Node) -> Result<WorkloadRead, Error> {
     let of = node.annotations().get(names::WORKLOAD).and_then(|value| workload_named(value));
-    let Some(object) = of else { return Ok(false) };
-    Ok(match context.read_workload(&object).await? {
-        None => false,
-        // It exists, but its content cannot be read.
-        Some(Decoded(Err(_))) => true,
-        Some(Decoded(Ok(found))) => {
-            found.metadata.uid.as_deref() == Some(node.label(names::WORKLOAD_UID)) && may_run(&found)
-        }
-    })
+    let Some(object) = of else { return Ok(WorkloadRead::Absent) };
+    context.read_workload(&object).await.map(as_read)
 }

@@ -1,11 +1,10 @@
-//! What a replica keeps besides the cluster. All of it may be lost at any time.
+//! What a replica knows about NodeClaims besides its stores.
 //!
-//! Rule: nothing here decides alone. It fills gaps of the caches, or shares what one gang learnt with the others. A new
-//! leader starts without it.
+//! Rule: nothing here decides alone. It fills gaps of the caches, and may be lost at any time: a new leader starts without it.
 
 use crate::api::node_claim::Requirement;
 use crate::api::{NodeClaim, Workload};
-pub(super) use crate::cluster::lock;
+use crate::cluster::lock;
 use crate::gang::identity::gang_of;
 use crate::gang::snapshot::loss::GoneClaim;
 use crate::gang::snapshot::phase::has_launch_error;
@@ -25,83 +24,6 @@ const RECORD_LIFE: Duration = Duration::from_mins(30);
 const RETRIED: Duration = Duration::from_mins(5);
 /// How often expired records are removed.
 const CLEANUP: Duration = Duration::from_mins(1);
-
-/// How long a cache may lag behind a write of ours before the Workload is read by name. A watch takes milliseconds. A
-/// silent watch is noticed only after a minute, and a gang must not stand still for that long.
-const CACHE_LAG: Duration = Duration::from_secs(3);
-
-/// The resourceVersion that the cache must reach: of our last write, or of the write that made ours fail. An older
-/// cache is not acted on.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct OwnWrite(Option<AwaitedVersion>);
-
-#[derive(Clone, Copy, Debug)]
-struct AwaitedVersion {
-    version: u64,
-    /// When it was written, or when the Workload was last read because the cache lagged.
-    since: Instant,
-}
-
-/// How a cached Workload compares with our last write to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CacheLag {
-    /// It shows that write.
-    Current,
-    /// It does not show it yet.
-    Behind,
-    /// It lags so long that the Workload must be read by name, once per [`CACHE_LAG`].
-    Overdue,
-}
-
-impl OwnWrite {
-    /// Whether the cache does not show it yet.
-    pub fn is_awaited(&self) -> bool {
-        self.0.is_some()
-    }
-
-    /// Records the Workload as one of our writes returned it.
-    pub fn note(&mut self, workload: &Workload) {
-        if let Some(version) = version(workload) {
-            self.0 = Some(AwaitedVersion { version, since: Instant::now() });
-        }
-    }
-
-    /// Records that a write failed because someone else wrote the Workload. Unless the cache shows that by the next
-    /// reconcile, the Workload is read by name. Otherwise the same write would fail for as long as the watch is silent.
-    pub fn refused(&mut self, workload: &Workload) {
-        let Some(seen) = version(workload) else { return };
-        let overdue = Instant::now().checked_sub(CACHE_LAG).unwrap_or_else(Instant::now);
-        let known = self.0.map_or(seen, |written| written.version.max(seen));
-        self.0 = Some(AwaitedVersion { version: known.saturating_add(1), since: overdue });
-    }
-
-    /// Records the Workload as read by name: a cache that shows this version is current.
-    pub fn was_read(&mut self, workload: &Workload) {
-        if let (Some(version), Some(written)) = (version(workload), &mut self.0) {
-            written.version = version;
-        }
-    }
-
-    /// How this view of the Workload compares with our last write to it.
-    pub fn cache_lag(&mut self, workload: &Workload) -> CacheLag {
-        let (Some(seen), Some(written)) = (version(workload), &mut self.0) else {
-            return CacheLag::Current;
-        };
-        if written.version <= seen {
-            self.0 = None;
-            return CacheLag::Current;
-        }
-        if written.since.elapsed() < CACHE_LAG {
-            return CacheLag::Behind;
-        }
-        written.since = Instant::now();
-        CacheLag::Overdue
-    }
-}
-
-fn version(workload: &Workload) -> Option<u64> {
-    workload.resource_version().and_then(|v| v.parse().ok())
-}
 
 /// What this replica knows about NodeClaims and the stores may not show: everything about claims that are or may be gone, and about
 /// the others what [`ClaimRecord::adds_to_claim`] lists. It is kept apart from the registry, because its keys are NodeClaims: events of
@@ -254,8 +176,8 @@ impl ClaimRecordStore {
         lock(&self.0).records.get(claim).and_then(|r| r.seen).is_some_and(|seen| seen >= time)
     }
 
-    /// What is known about a claim that is missing or being deleted, and its NodePool.
-    pub fn missed(&self, claim: &str, now: Timestamp) -> (GoneClaim, String) {
+    /// Records that a claim is missing or being deleted. Returns what is known about it, and its NodePool.
+    pub fn note_missing(&self, claim: &str, now: Timestamp) -> (GoneClaim, String) {
         self.with(claim, |record| {
             record.gone_claim.noticed.get_or_insert(now);
             let mut gone = GoneClaim { given_up: record.deleted.is_some(), ..record.gone_claim.clone() };
@@ -356,46 +278,6 @@ mod tests {
         claim
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_lagging_cache_is_overdue_once_every_three_seconds() {
-        let view = |version: &str| -> Workload {
-            let metadata = json!({"name": "w", "namespace": "n", "uid": "u", "resourceVersion": version});
-            serde_json::from_value(json!({"metadata": metadata, "spec": {}})).unwrap()
-        };
-        let mut writes = OwnWrite::default();
-        writes.note(&view("7"));
-        let mut seen = Vec::new();
-        for _ in 0..8 {
-            seen.push(writes.cache_lag(&view("6")) == CacheLag::Overdue);
-            tokio::time::advance(Duration::from_secs(1)).await;
-        }
-        assert_eq!(seen, [false, false, false, true, false, false, true, false]);
-        assert_eq!(writes.cache_lag(&view("7")), CacheLag::Current);
-        assert_eq!(writes.cache_lag(&view("6")), CacheLag::Current, "what was shown is not waited for again");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn after_a_refused_write_the_cache_is_overdue_until_it_shows_what_was_read() {
-        tokio::time::advance(Duration::from_mins(1)).await;
-        let view = |version: &str| -> Workload {
-            let metadata = json!({"name": "w", "namespace": "n", "uid": "u", "resourceVersion": version});
-            serde_json::from_value(json!({"metadata": metadata, "spec": {}})).unwrap()
-        };
-        let mut writes = OwnWrite::default();
-        writes.was_read(&view("9"));
-        assert!(!writes.is_awaited(), "nothing is waited for");
-        writes.refused(&view("6"));
-        assert_eq!(writes.cache_lag(&view("6")), CacheLag::Overdue);
-        writes.was_read(&view("9"));
-        assert_eq!(writes.cache_lag(&view("8")), CacheLag::Behind);
-        assert_eq!(writes.cache_lag(&view("9")), CacheLag::Current);
-        writes.note(&view("7"));
-        writes.refused(&view("6"));
-        assert_eq!(writes.cache_lag(&view("7")), CacheLag::Overdue, "it was refused after our own write");
-        writes.was_read(&view("7"));
-        assert_eq!(writes.cache_lag(&view("7")), CacheLag::Current, "nobody has written it after all");
-    }
-
     #[test]
     fn the_record_of_a_living_claim_keeps_only_what_the_claim_does_not_show() {
         let records = ClaimRecordStore::default();
@@ -409,9 +291,9 @@ mod tests {
         }
         assert_eq!(["plain", "warned", "deleted"].map(|name| records.knows(name)), [false, true, true]);
         assert!(records.is_deleted(&claim("deleted", true, false)));
-        assert!(records.missed("warned", START).0.launched, "what it became is noted while it lives");
+        assert!(records.note_missing("warned", START).0.launched, "what it became is noted while it lives");
         records.saw(&claim("plain", true, false), START);
-        assert!(records.missed("plain", START).0.launched, "what goes is seen once more");
+        assert!(records.note_missing("plain", START).0.launched, "what goes is seen once more");
     }
 
     #[test]
@@ -436,7 +318,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_place_leads_to_the_last_claim_that_took_it_over() {
+    async fn the_last_claim_that_took_over_a_slot_is_found() {
         let records = ClaimRecordStore::default();
         let (old, new) = (claim("old", true, true), claim("new", true, true));
         let gang = gang_of(&old);
@@ -447,14 +329,14 @@ mod tests {
         records.lives(&old, START);
         assert_eq!(found().as_deref(), Some("new"));
         tokio::time::advance(Duration::from_mins(31)).await;
-        records.missed("another", START);
+        records.note_missing("another", START);
         assert_eq!((found(), records.knows("new")), (None, false), "both have become too old");
     }
 
     #[test]
     fn a_claim_that_is_only_missed_is_not_known() {
         let records = ClaimRecordStore::default();
-        records.missed("c", START);
+        records.note_missing("c", START);
         assert!(!records.knows("c") && !records.saw_since("c", START));
         records.on_warning_event("c", "r", "m");
         assert!(records.knows("c"));

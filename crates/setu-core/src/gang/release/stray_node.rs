@@ -3,9 +3,11 @@
 //! Rule: a Node is deleted only if its kubelet has been silent for a while. Karpenter releases a Node without a NodeClaim at
 //! once, whatever its machine does. A machine that still runs would be billed unseen.
 
+use super::orphan::WorkloadRead;
 use crate::api::{Node, NodeClaim, Workload};
 use crate::names;
 use jiff::{SignedDuration, Timestamp};
+use std::collections::BTreeMap;
 
 /// How long a kubelet must be silent before its Node may be deleted.
 const QUIET: SignedDuration = SignedDuration::from_mins(5);
@@ -28,8 +30,25 @@ pub fn may_own(claim: &NodeClaim, node: &Node) -> bool {
     provider_id == node.spec.provider_id || claim.node_name() == node.metadata.name.as_deref()
 }
 
+/// Whether the Node may belong to a claim that cannot be read but has these labels: it may own any Node of its NodePool.
+pub fn may_own_unread(labels: Option<&BTreeMap<String, String>>, node: &Node) -> bool {
+    let pool = labels.and_then(|labels| labels.get(names::NODEPOOL));
+    pool.is_some_and(|pool| pool == node.label(names::NODEPOOL))
+}
+
+/// Whether pods of the Node's gang may run there, by what a read of the Workload has found that the Node names.
+pub fn may_be_used(node: &Node, read: &WorkloadRead) -> bool {
+    match read {
+        WorkloadRead::Absent => false,
+        WorkloadRead::Unreadable | WorkloadRead::Forbidden => true,
+        WorkloadRead::Found(found) => {
+            found.metadata.uid.as_deref() == Some(node.label(names::WORKLOAD_UID)) && may_run(found)
+        }
+    }
+}
+
 /// Whether pods of this Workload may still run on its nodes, even if no kubelet reports them.
-pub fn may_run(workload: &Workload) -> bool {
+fn may_run(workload: &Workload) -> bool {
     workload.is_admitted() && (!workload.is_finished() || workload.is_replaced())
 }
 

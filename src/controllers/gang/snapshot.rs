@@ -18,11 +18,28 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl Gang<'_> {
-    /// What its snapshot borrows from.
+    /// The data that its snapshot borrows. Losses that nothing has shown before are dated now.
     pub(super) fn parts(&self, workload: &Workload) -> SnapshotParts {
         let (identity, now) = (&self.scope.identity, self.scope.now());
         let parts = SnapshotParts::of(workload, &identity.check, self.views(now), now);
-        parts.with_records(self.journal(), identity, &self.records(workload))
+        let parts =
+            parts.with_records(self.journal(), identity, &self.records(), || self.needs_nodes(workload));
+        parts.with_misplaced(self.misplaced(workload))
+    }
+
+    /// What sends the pods away from the gang's nodes before it is admitted, if anything does.
+    fn misplaced(&self, workload: &Workload) -> Option<String> {
+        let state = &self.journal().state;
+        if workload.is_admitted() || !(state.is_approved() || *state == State::WaitingReady) {
+            return None;
+        }
+        let staying = self.observed.staying(self.journal().memory.attempt);
+        let nodes: Vec<(&NodeClaim, &Node)> = staying
+            .filter(|claim| claim.is_initialized())
+            .filter_map(|claim| Some((claim, &**self.observed.nodes.get(claim.node_name()?)?)))
+            .collect();
+        let read = self.live_reads.plan_objects.as_ref();
+        plans::misplaced(self.scope.context, &self.request(workload), read, &nodes)
     }
 
     pub(super) fn snapshot<'f>(&'f self, parts: &'f SnapshotParts, workload: &Workload) -> Snapshot<'f> {
@@ -31,7 +48,7 @@ impl Gang<'_> {
             is_substitute: self.stored.loaded.is_substitute,
             plan: planned.outcome.as_ref(),
             freshness: self.observed.freshness,
-            plan_freshness: self.inputs.freshness(),
+            plan_freshness: self.live_reads.freshness(),
             passes_over_edited: planned.passes_over_edited,
             capacity_back: planned.capacity_back,
             create_refused: self.observed.create_refused.as_deref(),
@@ -49,7 +66,7 @@ impl Gang<'_> {
             State::WaitingReady => {
                 let current: Vec<&NodeClaim> = self.observed.of_attempt(journal.memory.attempt).collect();
                 let estimate = || self.scope.context.estimates.ready_by(&current);
-                self.scope.context.gang_state.registry.ready_by(&self.scope.id, journal.seq, estimate)
+                self.scope.context.gang_state.registry.fix_ready_by(&self.scope.id, journal.seq, estimate)
             }
             _ => None,
         };
@@ -67,7 +84,7 @@ impl Gang<'_> {
         plans::tolerated(self.scope.context, &self.request(workload), added)
     }
 
-    /// Whom to plan for, with every option open.
+    /// The plan request of this gang; any option may be chosen.
     pub(super) fn request<'r>(&'r self, workload: &'r Workload) -> PlanRequest<'r> {
         self.scope.request(workload, &self.effective.policy)
     }
@@ -79,21 +96,35 @@ impl Gang<'_> {
     }
 
     /// This replica's records of the gang's claims.
-    pub(super) fn records<'r>(&'r self, workload: &'r Workload) -> Records<'r> {
-        Records { scope: &self.scope, workload }
+    pub(super) fn records(&self) -> Records<'_> {
+        Records { scope: &self.scope }
+    }
+
+    /// Whether the gang needs the nodes that it has lost. A replaced slice of an elastic Job needs none if the pods of later slices
+    /// do without them.
+    fn needs_nodes(&self, workload: &Workload) -> bool {
+        !workload.is_replaced() || {
+            let (stores, elastic_job) = (&self.scope.context.stores, workload.elastic_job());
+            let slices = stores.workloads.those(|workload| workload.elastic_job() == elastic_job);
+            let slices = slices.iter().filter_map(|slice| stores.workloads.get(slice));
+            let nodes =
+                stores.claims.those(|claim| !claim.is_deleting() && claim.gang_label == self.scope.label);
+            needs_more_nodes(slices, nodes.len())
+        }
     }
 }
 
 /// This replica's records of a gang's claims.
 pub(super) struct Records<'a> {
     scope: &'a GangScope<'a>,
-    workload: &'a Workload,
 }
 
 impl ClaimRecords for Records<'_> {
-    fn saw_since(&self, name: &str, since: Timestamp) -> bool {
-        // The watch may not have shown the deletion yet.
+    fn refresh(&self, name: &str) {
         self.scope.context.remember_claim(name);
+    }
+
+    fn saw_since(&self, name: &str, since: Timestamp) -> bool {
         self.scope.context.claim_records.saw_since(name, since)
     }
 
@@ -105,23 +136,10 @@ impl ClaimRecords for Records<'_> {
         self.scope.context.claim_records.taken_over(&self.scope.id, attempt, slot)
     }
 
-    fn missed(&self, name: &str, now: Timestamp) -> (GoneClaim, Option<Failure>) {
-        self.scope.context.remember_claim(name);
-        let (gone_claim, pool) = self.scope.context.claim_records.missed(name, now);
+    fn note_missing(&self, name: &str, now: Timestamp) -> (GoneClaim, Option<Failure>) {
+        let (gone_claim, pool) = self.scope.context.claim_records.note_missing(name, now);
         let pool = self.scope.context.stores.plan.node_pools.get(&ObjectRef::new(&pool));
         (gone_claim, pool.and_then(|pool| pool_fault(&pool)))
-    }
-
-    fn needs_nodes(&self) -> bool {
-        // A replaced slice lost nothing if the pods of later slices do without its nodes.
-        !self.workload.is_replaced() || {
-            let (stores, elastic_job) = (&self.scope.context.stores, self.workload.elastic_job());
-            let slices = stores.workloads.those(|workload| workload.elastic_job() == elastic_job);
-            let slices = slices.iter().filter_map(|slice| stores.workloads.get(slice));
-            let nodes =
-                stores.claims.those(|claim| !claim.is_deleting() && claim.gang_label == self.scope.label);
-            needs_more_nodes(slices, nodes.len())
-        }
     }
 }
 

@@ -1,0 +1,61 @@
+//! The earlier slices of an elastic Job: those whose pods have nodes, which a new slice does not plan again.
+
+use super::demand::granted;
+use crate::api::Workload;
+use std::sync::Arc;
+
+/// Most earlier slices of one Job that are considered.
+const SLICES: usize = 64;
+
+/// Where the pods of an earlier slice run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SliceNodes {
+    /// On nodes that were made for them, which stay while the Job runs.
+    Own,
+    /// On other nodes: the slice needed none.
+    Others,
+    /// On nodes that are lost.
+    Lost,
+    /// Nowhere that is known.
+    Unknown,
+}
+
+/// The slices before this one that were admitted and whose pods have nodes. Workloads of its namespace are found by name. `nodes_of`
+/// says where the pods of a slice run. A slice that needed no node counts with the pods that it has now, unless another slice has lost
+/// its nodes: the pods of both may have run there.
+pub fn predecessors(
+    workload: &Workload,
+    find: impl Fn(&str) -> Option<Arc<Workload>>,
+    nodes_of: impl Fn(&Workload) -> SliceNodes,
+) -> Vec<Arc<Workload>> {
+    let before = |slice: &Workload| {
+        find(slice.replaces()?).filter(|found| found.elastic_job() == workload.elastic_job())
+    };
+    let slices = std::iter::successors(before(workload), |slice| before(slice));
+    let admitted = slices.take(SLICES).filter(|slice| slice.is_admitted());
+    let all: Vec<(SliceNodes, Arc<Workload>)> = admitted.map(|slice| (nodes_of(&slice), slice)).collect();
+    let some_are_lost = all.iter().any(|(nodes, _)| *nodes == SliceNodes::Lost);
+    let counted = |(nodes, slice): (SliceNodes, Arc<Workload>)| match nodes {
+        SliceNodes::Own => Some(slice),
+        SliceNodes::Others if !some_are_lost => Some(Arc::new(with_pods_of_now(&slice))),
+        SliceNodes::Others | SliceNodes::Lost | SliceNodes::Unknown => None,
+    };
+    all.into_iter().filter_map(counted).collect()
+}
+
+/// A slice with quota for no more pods than it has now.
+fn with_pods_of_now(slice: &Workload) -> Workload {
+    let mut now = slice.clone();
+    let counts: Vec<(String, i32)> = slice
+        .spec
+        .pod_sets
+        .iter()
+        .map(|pod_set| (pod_set.name.clone(), granted(slice, pod_set).min(pod_set.count)))
+        .collect();
+    let admission = now.status.as_mut().and_then(|status| status.admission.as_mut());
+    for assigned in admission.into_iter().flat_map(|admission| &mut admission.pod_set_assignments) {
+        let count = counts.iter().find(|(name, _)| *name == assigned.name).map(|(_, count)| *count);
+        assigned.count = count.or(assigned.count);
+    }
+    now
+}
