@@ -276,6 +276,18 @@ mod tests {
         assert!((sent.len() as u64) < MOST_BUFFERED, "it is still served");
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn the_liveness_probe_fails_once_the_main_loop_hangs() {
+        let routes = liveness(Heartbeat::start());
+        let probe = async || {
+            let request = Request::get("/healthz").body(axum::body::Body::empty()).unwrap();
+            tower::ServiceExt::oneshot(routes.clone(), request).await.unwrap().status()
+        };
+        assert_eq!(probe().await, StatusCode::OK);
+        tokio::time::sleep(Duration::from_mins(1)).await;
+        assert_eq!(probe().await, StatusCode::SERVICE_UNAVAILABLE);
+    }
+
     #[tokio::test]
     async fn what_names_workloads_is_only_for_clients_on_this_host() {
         let routes = Router::new().route("/", get(|| async { "named" }));

@@ -243,7 +243,7 @@ fn every_value_of_the_chart_has_a_comment() {
 }
 
 #[test]
-fn every_switch_of_the_chart_is_documented() {
+fn every_part_of_the_chart_that_can_be_switched_is_documented() {
     let values: Value = serde_yaml::from_str(&read("charts/setu/values.yaml")).unwrap();
     let parts = values.as_object().unwrap().iter().filter(|(_, part)| part.get("enabled").is_some());
     let operations = read("docs/operations.md");

@@ -6,6 +6,7 @@ use ::setu::policy::PolicyFile;
 use serde::Deserialize as _;
 use serde_json::Value;
 use setu_e2e::HarnessLayout;
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -153,6 +154,43 @@ fn a_permission_is_granted_only_with_its_feature() {
             .iter()
             .all(|d| !d["kind"].as_str().unwrap().contains("Role"))
     );
+}
+
+/// What the ClusterRoles that fit permit, as group, resource and verb.
+fn permissions(text: &str, fits: impl Fn(&str) -> bool) -> BTreeSet<[String; 3]> {
+    let all = documents(text);
+    let roles =
+        all.iter().filter(|d| d["kind"] == "ClusterRole" && fits(d["metadata"]["name"].as_str().unwrap()));
+    let list = |rule: &Value, key: &str| -> Vec<String> {
+        rule[key].as_array().unwrap().iter().map(|item| item.as_str().unwrap().to_owned()).collect()
+    };
+    let mut permitted = BTreeSet::new();
+    for rule in roles.flat_map(|role| role["rules"].as_array().unwrap()) {
+        for group in list(rule, "apiGroups") {
+            for resource in list(rule, "resources") {
+                let verbs = list(rule, "verbs").into_iter();
+                permitted.extend(verbs.map(|verb| [group.clone(), resource.clone(), verb]));
+            }
+        }
+    }
+    permitted
+}
+
+#[test]
+fn the_examples_of_roles_permit_what_the_chart_adds_for_a_feature() {
+    let of_chart = |set: &str| permissions(&rendered(None, &["--set", set]), |name| name == "setu");
+    let bare = of_chart("replicaCount=2");
+    for (file, set) in [
+        ("setu-hand-back", "rbac.handBack=true"),
+        ("setu-stray-nodes", "rbac.strayNodes=true"),
+        ("setu-provisioning-requests", "provisioningRequests.enabled=true"),
+        ("setu-tas-compat", "controller.extraArgs={--tas-compat}"),
+    ] {
+        let example = std::fs::read_to_string(root().join(format!("examples/rbac/{file}.yaml"))).unwrap();
+        let added: BTreeSet<_> = of_chart(set).difference(&bare).cloned().collect();
+        assert!(!added.is_empty(), "{set} adds nothing");
+        assert_eq!(permissions(&example, |_| true), added, "{file}.yaml and {set}");
+    }
 }
 
 #[test]
