@@ -282,7 +282,7 @@ pub fn tolerated(context: &Context, request: &PlanRequest<'_>, taints: Vec<Taint
     plan::taints::tolerated(&cluster, request, taints)
 }
 
-/// Earlier slices that were admitted and have nodes.
+/// Earlier slices of the same elastic Job that were admitted and whose pods have nodes, Setu's or others.
 fn predecessors(context: &Context, request: &PlanRequest<'_>) -> Vec<Arc<Workload>> {
     let workload = request.workload;
     let namespace = workload.namespace().unwrap_or_default();

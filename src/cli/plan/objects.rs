@@ -281,7 +281,7 @@ impl Objects {
             .collect()
     }
 
-    /// Earlier slices of the same elastic Job that have nodes.
+    /// Earlier slices of the same elastic Job that were admitted and whose pods have nodes, Setu's or others.
     pub fn predecessors(&self, workload: &Workload, check: &str, now: Timestamp) -> Vec<Arc<Workload>> {
         let named = |name: &str| self.workloads.iter().find(|w| w.metadata.name.as_deref() == Some(name));
         let nodes_of = |slice: &Workload| {

@@ -72,20 +72,22 @@ pub fn wait_for_room(
     let name = || node.metadata.name.clone().unwrap_or_default();
     let allocatable = &node.status.allocatable;
     let left = resources::minus(allocatable, &taken.others);
-    let by_others = || {
+    let by_others = |wanted: &ResourceList| {
         // What the node never had is not for other pods to free.
-        let mut requests = claim.spec.resources.requests.clone();
-        requests
-            .retain(|key, wanted| taken.others.contains_key(key) && resources::has(allocatable, key, wanted));
-        Some(WaitsFor::OtherPods { node: name(), resource: resources::shortage(&requests, &left)? })
+        let mut wanted = wanted.clone();
+        wanted
+            .retain(|key, amount| taken.others.contains_key(key) && resources::has(allocatable, key, amount));
+        Some(WaitsFor::OtherPods { node: name(), resource: resources::shortage(&wanted, &left)? })
     };
-    let by_daemons = || {
+    let recorded = if comparison == Allocatable::Exact { claim.pod_requests() } else { None };
+    let pods = recorded.or_else(|| least(claim, each));
+    let by_daemons = |pods: &ResourceList| {
         let left = resources::minus(&left, &taken.daemons);
-        let recorded = if comparison == Allocatable::Exact { claim.pod_requests() } else { None };
-        let wanted = recorded.or_else(|| least(claim, each))?;
-        Some(WaitsFor::DaemonSets { node: name(), resource: resources::shortage(&wanted, &left)? })
+        Some(WaitsFor::DaemonSets { node: name(), resource: resources::shortage(pods, &left)? })
     };
-    if let Some(waits_for) = by_others().or_else(by_daemons) {
+    let for_pods = |pods: &ResourceList| by_others(pods).or_else(|| by_daemons(pods));
+    let waits_for = by_others(&claim.spec.resources.requests).or_else(|| for_pods(pods.as_ref()?));
+    if let Some(waits_for) = waits_for {
         view.health = Health::Coming { waits_for, until: now.checked_add(NEXT_CHECK).ok() };
     }
 }
@@ -261,7 +263,11 @@ mod tests {
             matches!(of(std::slice::from_ref(&small)), Health::Ready { .. }),
             "the policy let it pass, and the pod fits"
         );
-        assert!(matches!(of(&[small.clone(), small.clone(), small.clone(), small]), Health::Coming { .. }));
+        let Health::Coming { waits_for, .. } = of(&[small.clone(), small.clone(), small.clone(), small])
+        else {
+            panic!("ready")
+        };
+        assert_eq!(waits_for.to_string(), "other pods to free cpu (4 of 5) on node n1");
     }
 
     #[test]

@@ -171,7 +171,7 @@ impl Reservation {
             (false, ending) => Self::Gone(ending.unwrap_or(Ending::QuotaLost)),
             (true, Some(ending)) => Self::Leaving(ending),
             (true, None) => match workload.check(check) {
-                // Kueue starts no pod on the nodes of a check that the Workload does not have.
+                // Removed, or not listed yet. Kueue starts no pod on the nodes of a check that the Workload does not have.
                 None if !workload.is_admitted() => Self::Gone(Ending::CheckRemoved),
                 None => Self::Leaving(Ending::CheckRemoved),
                 Some(entry) => Self::Held {
