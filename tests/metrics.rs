@@ -6,6 +6,7 @@ use http::Method;
 use jiff::Timestamp;
 use setu::api::NodeClaim;
 use setu::gang::StateName;
+use setu::gang::release::custody::HeldFor;
 use setu::gang::release::orphan::OrphanReason;
 use setu::names;
 use setu::plan::gates::{Gate, GateResult};
@@ -297,6 +298,14 @@ fn every_alert_has_a_test_that_it_fires_and_one_that_it_does_not() {
         let quiet = of(&tests[0]).iter().any(|case| case["exp_alerts"].is_null());
         let fires = tests.iter().flat_map(of).any(|case| !case["exp_alerts"].is_null());
         assert!(quiet && fires, "{}: quiet {quiet}, fires {fires}", alert["alert"]);
+    }
+}
+
+#[test]
+fn the_help_of_held_nodes_lists_all_that_they_may_be_held_for() {
+    let metric = catalog::ALL.iter().find(|metric| metric.name == "setu_held_nodes").unwrap();
+    for held_for in HeldFor::ALL {
+        assert!(metric.help.contains(held_for.name()), "{held_for:?}");
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::plan_kinds::{all, read_all};
 use super::stores::Stores;
-use crate::api::{Namespace, Workload};
+use crate::api::{ClusterQueue, Namespace, Workload};
 use crate::cluster::joined::Joined;
 use crate::effects::call;
 use crate::error::Error;
@@ -38,6 +38,12 @@ impl GangPlanObjects {
             cluster,
             namespace: namespace.as_ref().and_then(named),
         }
+    }
+
+    /// The ClusterQueue that granted a Workload its quota.
+    pub fn queue_of(&self, workload: &Workload) -> Option<&Arc<ClusterQueue>> {
+        let name = workload.admission()?.cluster_queue.as_str();
+        self.cluster.cluster_queues.iter().find(|queue| queue.metadata.name.as_deref() == Some(name))
     }
 }
 

@@ -13,6 +13,7 @@ use crate::gang::statechart::journal::Memory;
 use crate::gang::workload::elastic_job::nodes_of_slice;
 use crate::plan::catalogue;
 use crate::plan::gates::inflight::InflightNodes;
+use crate::plan::limit_ranges::LimitRanges;
 use crate::plan::offering::Offering;
 use crate::plan::pool_claims::PoolClaims;
 use crate::plan::resources::Defaults;
@@ -170,13 +171,9 @@ impl PlanSnapshotParts {
 
     fn cluster<'c>(&'c self, workload: &Workload, read: LiveReads<'c>) -> PlanSnapshot<'c> {
         let objects = &*self.plan_objects.cluster;
-        let granted = workload.admission().map(|admission| admission.cluster_queue.as_str());
-        let is_granted = |queue: &&Arc<ClusterQueue>| queue.metadata.name.as_deref() == granted;
         let namespace = self.plan_objects.namespace.as_deref();
         PlanSnapshot {
-            cluster_queue: granted
-                .and_then(|_| objects.cluster_queues.iter().find(is_granted))
-                .map(|queue| &**queue),
+            cluster_queue: self.plan_objects.queue_of(workload).map(|queue| &**queue),
             checks: &self.checks,
             objects,
             limit_ranges: &self.plan_objects.limit_ranges,
@@ -241,12 +238,8 @@ pub fn misplaced(
     read: Option<&GangPlanObjects>,
     nodes: &[(&NodeClaim, &Node)],
 ) -> Option<String> {
-    let name = request.workload.admission().map(|admission| &admission.cluster_queue);
-    let named = |read: &GangPlanObjects| {
-        let mut queues = read.cluster.cluster_queues.iter();
-        queues.find(|queue| queue.metadata.name.as_ref() == name).cloned()
-    };
-    let queue = read.map_or_else(|| queue_of(context, request.workload), named);
+    let workload = request.workload;
+    let queue = read.map_or_else(|| queue_of(context, workload), |read| read.queue_of(workload).cloned());
     let flavors =
         read.map_or_else(|| context.stores.plan.flavors.state(), |read| read.cluster.flavors.clone());
     let pod_sets = plan::demand::pinned(queue.as_deref(), request);
@@ -257,8 +250,10 @@ pub fn misplaced(
 pub fn each(context: &Context, request: &PlanRequest<'_>) -> Vec<ResourceList> {
     let queue = queue_of(context, request.workload);
     let held = plan::demand::pinned(queue.as_deref(), request);
+    let namespace = request.workload.namespace().unwrap_or_default();
+    let ranges = LimitRanges::for_plan(context.stores.limit_ranges.state(), &namespace, &[]);
     let defaults = Defaults {
-        limit_ranges: &context.stores.limit_ranges_of(request.workload),
+        limit_ranges: ranges.of(Some(&namespace)),
         runtime_classes: &context.stores.plan.runtime_classes.state(),
     };
     let sets = request.workload.spec.pod_sets.iter().filter(|set| held.contains(&set.name));
@@ -277,9 +272,7 @@ pub fn tolerated(context: &Context, request: &PlanRequest<'_>, taints: Vec<Taint
     let stores = &context.stores;
     let (flavors, runtime_classes) = (stores.plan.flavors.state(), stores.plan.runtime_classes.state());
     let objects = PlanObjects { flavors, runtime_classes, ..PlanObjects::default() };
-    let cluster =
-        PlanSnapshot { checks: &stores.checks.state(), ..PlanSnapshot::with(queue.as_deref(), &objects) };
-    plan::taints::tolerated(&cluster, request, taints)
+    plan::taints::tolerated(&PlanSnapshot::with(queue.as_deref(), &objects), request, taints)
 }
 
 /// Earlier slices of the same elastic Job that were admitted and whose pods have nodes, Setu's or others.

@@ -3,13 +3,10 @@
 use super::plan_kinds::PlanStores;
 use super::summary::ClaimSummary;
 use super::workload_store::{Requests, Workloads};
-use crate::api::{
-    AdmissionCheck, Cohort, LocalQueue, Namespace, Node, NodeClaim, RawParameters, Topology, Workload,
-};
+use crate::api::{AdmissionCheck, Cohort, LocalQueue, Namespace, Node, NodeClaim, RawParameters, Topology};
 use crate::cluster::store::{Object, Store};
 use crate::cluster::watch::Listed;
 use k8s_openapi::api::core::v1::LimitRange;
-use kube::ResourceExt;
 use std::sync::Arc;
 
 /// Every watched kind.
@@ -54,13 +51,5 @@ impl<K: Object> Optional<K> {
     /// Every object, or `None` if they cannot be read.
     pub fn all(&self) -> Option<Vec<Arc<K>>> {
         self.listed.is_done().then(|| self.store.state())
-    }
-}
-
-impl Stores {
-    /// The LimitRanges of a Workload's namespace.
-    pub fn limit_ranges_of(&self, workload: &Workload) -> Vec<Arc<LimitRange>> {
-        let namespace = workload.namespace();
-        self.limit_ranges.state().into_iter().filter(|r| r.metadata.namespace == namespace).collect()
     }
 }

@@ -9,8 +9,9 @@ use setu::sim::invariants::InvariantChecker;
 use setu::sim::scenario::{self, ScenarioWorld};
 use setu_clock::Clock;
 
-const SCENARIO: &str = r#"
-title: A gang whose pods another check sends elsewhere is not reported Ready before that check lets them come
+/// The nodes of a gang come up, and another check has not answered yet.
+const BEFORE: &str = r#"
+title: Another check sends the pods of a gang elsewhere while its nodes come up
 weather: [{registrationDelay: 10s}]
 steps:
 - apply:
@@ -22,6 +23,9 @@ steps:
 - activate: "${id}-other"
 - submit: {name: train, pods: 2, gpus: 1, runFor: 3s}
 - until: {job: train, state: WaitingReady, claims: 2}
+"#;
+
+const ANOTHER_GANG: &str = r#"
 - answer:
     name: train
     check: "${id}-other"
@@ -38,18 +42,6 @@ steps:
 
 /// The nodes come up in the cheapest zone, us-east-1a.
 const ANOTHER_ZONE: &str = r#"
-title: Nodes are made anew where another check sends the pods after they were planned
-weather: [{registrationDelay: 10s}]
-steps:
-- apply:
-  - apiVersion: kueue.x-k8s.io/v1beta2
-    kind: AdmissionCheck
-    metadata: {name: "${id}-other"}
-    spec: {controllerName: e2e.setu/nobody}
-- patch: {kind: ClusterQueue, name: "${id}", patch: {spec: {admissionChecksStrategy: {admissionChecks: [{name: "${id}"}, {name: "${id}-other"}]}}}}
-- activate: "${id}-other"
-- submit: {name: train, pods: 2, gpus: 1, runFor: 3s}
-- until: {job: train, state: WaitingReady, claims: 2}
 - answer:
     name: train
     check: "${id}-other"
@@ -61,7 +53,7 @@ steps:
 
 #[test]
 fn a_gang_whose_pods_another_check_sends_elsewhere_is_not_reported_ready() {
-    play(SCENARIO);
+    play(ANOTHER_GANG);
 }
 
 #[test]
@@ -69,8 +61,10 @@ fn nodes_are_made_anew_where_another_check_sends_the_pods() {
     play(ANOTHER_ZONE);
 }
 
-fn play(text: &str) {
-    let run = scenario::parse("clashes", text).unwrap().remove(0);
+/// Plays what comes before, and then these steps.
+fn play(steps: &str) {
+    let text = format!("{}{}", BEFORE, steps.trim_start());
+    let run = scenario::parse("clashes", &text).unwrap().remove(0);
     in_virtual_time(async {
         let clock = Clock::starting_at(crate::world::START.parse().unwrap());
         let cluster = SimCluster::start(1, &clock, &scenario::controller_name(&run), PolicyFile::default());

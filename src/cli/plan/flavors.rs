@@ -45,8 +45,9 @@ impl<'a> FlavorChoice<'a> {
         objects: &Objects,
         workload: &Workload,
     ) -> Result<Vec<PodSetAssignment>, CliError> {
-        let limit_ranges =
-            &objects.limit_ranges_of(workload.metadata.namespace.as_deref().unwrap_or_default());
+        let namespace = workload.metadata.namespace.as_deref().unwrap_or_default();
+        let ranges = objects.limit_ranges_for(namespace);
+        let limit_ranges = ranges.of(Some(namespace));
         let defaults = Defaults { limit_ranges, runtime_classes: &objects.plan.runtime_classes };
         let mut sets = Vec::new();
         for set in &workload.spec.pod_sets {

@@ -47,11 +47,7 @@ impl Inputs {
         Self {
             objects: PlanObjects { flavors: admitted.flavors.clone(), ..objects.plan.clone() },
             namespace_labels: objects.labels_of(namespace),
-            limit_ranges: LimitRanges::for_plan(
-                objects.limit_ranges_within(namespace),
-                namespace,
-                &objects.plan.daemon_sets,
-            ),
+            limit_ranges: objects.limit_ranges_for(namespace),
             storage: objects.storage_of(namespace),
             pool_claims: PoolClaims::of(objects.node_claims.iter().cloned(), gang_of),
             shapes: objects.shapes(),

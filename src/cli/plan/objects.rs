@@ -18,6 +18,7 @@ use crate::gang::workload::elastic_job::nodes_of_slice;
 use crate::gang::workload::request::owner_of;
 use crate::names;
 use crate::plan::gates::inflight::InflightNodes;
+use crate::plan::limit_ranges::LimitRanges;
 use crate::plan::observed_shapes::ObservedShapes;
 use crate::plan::shape::Shape;
 use crate::plan::volumes::{Lookup, Storage};
@@ -194,21 +195,17 @@ impl Objects {
         Some(text(config, "/spec/provisioningClassName"))
     }
 
-    /// The LimitRanges of a namespace. One without a namespace counts for each.
-    pub fn limit_ranges_of(&self, namespace: &str) -> Vec<Arc<LimitRange>> {
-        self.limit_ranges.iter().filter(|range| is_of(namespace, &range.metadata)).cloned().collect()
-    }
-
-    /// All LimitRanges. One without a namespace counts for this one.
-    pub fn limit_ranges_within(&self, namespace: &str) -> impl Iterator<Item = Arc<LimitRange>> {
-        self.limit_ranges.iter().map(move |range| {
+    /// The LimitRanges of this namespace, and of those of the DaemonSets. One without a namespace counts for this one.
+    pub fn limit_ranges_for(&self, namespace: &str) -> LimitRanges {
+        let all = self.limit_ranges.iter().map(|range| {
             if range.metadata.namespace.is_some() {
                 return Arc::clone(range);
             }
             let mut range = (**range).clone();
             range.metadata.namespace = Some(namespace.to_owned());
             Arc::new(range)
-        })
+        });
+        LimitRanges::for_plan(all, namespace, &self.plan.daemon_sets)
     }
 
     /// The objects that pods of a namespace may name. One without a namespace counts for each.

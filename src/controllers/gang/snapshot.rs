@@ -38,6 +38,9 @@ impl Gang<'_> {
             .filter(|claim| claim.is_initialized())
             .filter_map(|claim| Some((claim, &**self.observed.nodes.get(claim.node_name()?)?)))
             .collect();
+        if nodes.is_empty() {
+            return None;
+        }
         let read = self.live_reads.plan_objects.as_ref();
         plans::misplaced(self.scope.context, &self.request(workload), read, &nodes)
     }

@@ -46,16 +46,10 @@ pub fn predecessors(
 /// A slice with quota for no more pods than it has now.
 fn with_pods_of_now(slice: &Workload) -> Workload {
     let mut now = slice.clone();
-    let counts: Vec<(String, i32)> = slice
-        .spec
-        .pod_sets
-        .iter()
-        .map(|pod_set| (pod_set.name.clone(), granted(slice, pod_set).min(pod_set.count)))
-        .collect();
     let admission = now.status.as_mut().and_then(|status| status.admission.as_mut());
     for assigned in admission.into_iter().flat_map(|admission| &mut admission.pod_set_assignments) {
-        let count = counts.iter().find(|(name, _)| *name == assigned.name).map(|(_, count)| *count);
-        assigned.count = count.or(assigned.count);
+        let pod_set = slice.spec.pod_sets.iter().find(|pod_set| pod_set.name == assigned.name);
+        assigned.count = pod_set.map_or(assigned.count, |of| Some(granted(slice, of).min(of.count)));
     }
     now
 }

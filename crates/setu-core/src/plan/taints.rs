@@ -61,22 +61,21 @@ pub fn tolerated(
     if of_pod_sets.is_empty() {
         return Vec::new();
     }
-    for mut named in of_pod_sets {
-        named.retain(names_a_taint);
-        taints.retain(|taint| tolerates(&named, taint));
-    }
+    taints.retain(|taint| of_pod_sets.iter().all(|tolerations| is_named(tolerations, taint)));
     taints
 }
 
 /// Whether all pods of a Workload tolerate a lasting taint by key, as their templates say.
 pub fn is_named_by_templates(workload: &Workload, taint: &Taint) -> bool {
-    let names = |pod_set: &PodSet| {
-        let mut named = pod_set.template.spec.tolerations.clone();
-        named.retain(names_a_taint);
-        tolerates(&named, taint)
-    };
+    let names = |pod_set: &PodSet| is_named(&pod_set.template.spec.tolerations, taint);
     let pod_sets = &workload.spec.pod_sets;
     may_stay(taint) && !pod_sets.is_empty() && pod_sets.iter().all(names)
+}
+
+/// Whether one of these names the taint by key, without a time limit.
+fn is_named(tolerations: &[Toleration], taint: &Taint) -> bool {
+    let lasting = tolerations.iter().filter(|toleration| names_a_taint(toleration));
+    tolerates(&lasting.cloned().collect::<Vec<_>>(), taint)
 }
 
 fn names_a_taint(toleration: &Toleration) -> bool {
